@@ -1,0 +1,1 @@
+"""What was found and how it is shown.  Imports neither ray nor torch."""

@@ -1,0 +1,374 @@
+"""The words of a run: verdict, limit, measurement, evidence, finding, control, result, record.
+
+A probe observes (`Measurement`), a limit judges (`Limit`), a finding explains (`Finding`).
+A finding never changes a verdict.  Everything here is frozen, turns into JSON and back, and
+needs no cluster, so an old record can be judged again with a new contract.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import date
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+SCHEMA = "1.0"
+
+Value = bool | int | float | str | None
+
+
+class Verdict(str, Enum):
+    """PASS < MARGINAL < UNPROVEN < FAIL; `worst` folds."""
+
+    PASS = "PASS"
+    MARGINAL = "MARGINAL"
+    UNPROVEN = "UNPROVEN"
+    FAIL = "FAIL"
+
+    @property
+    def rank(self) -> int:
+        """Position in the order above, 0 (PASS) to 3 (FAIL)."""
+        return list(Verdict).index(self)
+
+    @property
+    def accepted(self) -> bool:
+        """True for PASS and MARGINAL."""
+        return self.rank <= Verdict.MARGINAL.rank
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The worst of `verdicts`; UNPROVEN when there are none, for no parts is no proof."""
+    return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.UNPROVEN)
+
+
+class Part(BaseModel):
+    """Base of everything in a record: immutable, and strict about unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Limit(Part):
+    """What a measured value is held to, and why.
+
+    `low`/`high` are the hard bounds; between a bound and its marginal twin the verdict is
+    MARGINAL.  `one_of` is for words.  `because` is required: no limit without provenance.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    marginal_low: float | None = None
+    marginal_high: float | None = None
+    one_of: list[str] | None = None
+    unit: str = ""
+    because: str = Field(min_length=3)
+    source: str = ""
+
+    @model_validator(mode="after")
+    def _can_judge(self) -> Limit:
+        """A NaN bound would pass every value, and a bound beside `one_of` would be ignored."""
+        bounds = [self.low, self.high, self.marginal_low, self.marginal_high]
+        given = [bound for bound in bounds if bound is not None]
+        if not all(math.isfinite(bound) for bound in given):
+            raise ValueError("a limit is a finite number")
+        if given and self.one_of is not None:
+            raise ValueError("a limit is one_of words or has bounds, not both")
+        return self
+
+    def judge(self, value: Value) -> Verdict:
+        """Verdict of one value.  None, NaN and a value of the wrong kind are UNPROVEN."""
+        if value is None:
+            return Verdict.UNPROVEN
+        if self.one_of is not None:
+            return Verdict.PASS if str(value) in self.one_of else Verdict.FAIL
+        if isinstance(value, str) or not math.isfinite(value):
+            return Verdict.UNPROVEN
+        if self.low is None and self.high is None:
+            return Verdict.UNPROVEN
+        if self._outside(value, self.low, self.high):
+            return Verdict.FAIL
+        if self._outside(value, self.marginal_low, self.marginal_high):
+            return Verdict.MARGINAL
+        return Verdict.PASS
+
+    @staticmethod
+    def _outside(value: float, low: float | None, high: float | None) -> bool:
+        return (low is not None and value < low) or (high is not None and value > high)
+
+    def __str__(self) -> str:
+        """`>= 340 GB/s`, `<= 0`, `2 to 4 s`, `one of fab0, ib0`: shown wherever a limit is."""
+        unit = f" {self.unit}" if self.unit else ""
+        if self.one_of is not None:
+            return self.one_of[0] if len(self.one_of) == 1 else "one of " + ", ".join(self.one_of)
+        if self.low is not None and self.high is not None:
+            if self.low == self.high:
+                return f"exactly {number(self.low)}{unit}"
+            return f"{number(self.low)} to {number(self.high)}{unit}"
+        if self.low is not None:
+            return f">= {number(self.low)}{unit}"
+        if self.high is not None:
+            return f"<= {number(self.high)}{unit}"
+        return "no bound"
+
+
+class Measurement(Part):
+    """A value with unit, subject (cluster, node, GPU, link) and limit.
+
+    `judged` says whether a limit is owed: a judged measurement without a limit, or without a
+    value, is UNPROVEN.  `spread` is a half-width in the same unit, `samples` its count, `note`
+    says why there is no value.
+    """
+
+    name: str
+    value: Value = None
+    unit: str = ""
+    subject: str = "cluster"
+    limit: Limit | None = None
+    judged: bool = True
+    spread: float | None = None
+    samples: int | None = None
+    note: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _finite(cls, data: Any) -> Any:
+        """NaN and infinity are no values; JSON has no word for them, so the note says it."""
+        if not isinstance(data, dict):
+            return data
+        kept = {key: item for key, item in data.items() if not _endless(item)}
+        if "value" in data and "value" not in kept:
+            kept["note"] = data.get("note") or f"the value was {data['value']}"
+        return kept
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Verdict against the limit; None when the measurement only informs."""
+        if not self.judged:
+            return None
+        return self.limit.judge(self.value) if self.limit else Verdict.UNPROVEN
+
+    @property
+    def shown(self) -> str:
+        """The value with unit and spread, or why there is none."""
+        if self.value is None:
+            return f"not measured ({self.note})" if self.note else "not measured"
+        text = number(self.value, self._digits()) + (f" {self.unit}" if self.unit else "")
+        if self.spread is not None:
+            text += f" +/- {number(self.spread)}"
+        return text + (f" (n={self.samples})" if self.samples else "")
+
+    def _digits(self) -> int:
+        """Enough digits that a missed bound does not read as met: 0.8996, not 0.900."""
+        bounds = [self.limit.low, self.limit.high] if self.limit else []
+        near = [bound for bound in bounds if bound is not None and bound != self.value]
+        for digits in range(3, 9):
+            if number(self.value, digits) not in [number(bound, digits) for bound in near]:
+                return digits
+        return 9
+
+    def sentence(self) -> str:
+        """`<what> on <where>: <value unit>, expected <limit unit> (<because>)`."""
+        start = f"{self.name} on {self.subject}: {self.shown}"
+        if not self.judged:
+            return start
+        if self.limit is None:
+            return f"{start}, expected a limit (the contract has none for it)"
+        return f"{start}, expected {self.limit} ({self.limit.because})"
+
+
+class Evidence(Part):
+    """A file kept beside the record: `path` is relative to the run folder."""
+
+    kind: str  # table, log, series, trace, command
+    path: str
+    sha256: str
+    caption: str
+    bytes: int
+
+
+class Cause(str, Enum):
+    """Cause classes, as in Ray's proposal for training diagnostics."""
+
+    HARDWARE = "HARDWARE"
+    INFRASTRUCTURE = "INFRASTRUCTURE"
+    APPLICATION = "APPLICATION"
+    NO_PROGRESS = "NO_PROGRESS"
+    UNKNOWN = "UNKNOWN"
+
+
+class Finding(Part):
+    """What is wrong, who is suspected, and what to do.  Explains; never judges."""
+
+    code: str
+    statement: str
+    suspects: list[str] = []
+    cause: Cause = Cause.UNKNOWN
+    remedy: str
+    reproduce: str = ""
+    evidence: list[str] = []
+
+
+class Control(Part):
+    """A deliberate fault that the probe had to catch, live, on the same cluster."""
+
+    name: str
+    fault: str
+    caught: bool | None = None
+    saw: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """PASS when caught; otherwise UNPROVEN, for this probe could not be shown to fail."""
+        return Verdict.PASS if self.caught else Verdict.UNPROVEN
+
+    def sentence(self) -> str:
+        """One line: the fault, whether it was caught, and what was seen."""
+        if self.caught:
+            return f"control caught: {self.fault}" + (f"; saw {self.saw}" if self.saw else "")
+        state = "was not run" if self.caught is None else "was NOT caught"
+        return f"control {state}: {self.fault}; this probe could not be shown to fail" + (
+            f" (saw {self.saw})" if self.saw else ""
+        )
+
+
+class Criterion(Part):
+    """One row of the acceptance table.
+
+    `not_provable` is the reason why this kind of cluster cannot prove it; such a row is not
+    required, and the report lists it.
+    """
+
+    id: str
+    title: str
+    how: str
+    required: bool = True
+    not_provable: str = ""
+
+
+class Waiver(Part):
+    """Labels a FAIL, never turns it green; flagged when the criterion passes."""
+
+    id: str
+    criterion: str
+    reason: str
+    name: str
+    until: date
+
+
+class ProbeResult(Part):
+    """All that one probe saw for one criterion.
+
+    `state` is finished, error, skipped or interrupted; anything but finished is no proof.
+    `coverage` says in words which nodes, pairs and GPUs were exercised and which were not.
+    """
+
+    probe: str
+    criterion: str
+    claim: str = ""
+    state: str = "interrupted"
+    error: str = ""
+    seconds: float | None = None
+    measurements: list[Measurement] = []
+    findings: list[Finding] = []
+    controls: list[Control] = []
+    evidence: list[Evidence] = []
+    series: dict[str, Any] = {}
+    coverage: str = ""
+    reproduce: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Worst of the judged measurements, the controls and the state; nothing is UNPROVEN."""
+        judged = [m.verdict for m in self.measurements if m.verdict is not None]
+        controls = [c.verdict for c in self.controls] or [Verdict.UNPROVEN]
+        state = [] if self.state == "finished" else [Verdict.UNPROVEN]
+        return worst([worst(judged), *controls, *state])
+
+    def complaints(self) -> list[str]:
+        """Every sentence that keeps this result from PASS, worst first."""
+        broken = [m for m in self.measurements if m.verdict not in (None, Verdict.PASS)]
+        broken.sort(key=lambda m: -(m.verdict or Verdict.PASS).rank)
+        lines = [m.sentence() for m in broken]
+        lines += [c.sentence() for c in self.controls if not c.caught]
+        if self.state == "finished":
+            if not any(m.judged for m in self.measurements):
+                lines.append("nothing was measured")
+            if not self.controls:
+                lines.append("no control was run: this probe could not be shown to fail")
+        else:
+            lines.append(f"{self.state}: {self.error or 'the probe did not come to its end'}")
+        return lines
+
+
+class ContractFacts(Part):
+    """The contract a run was judged by: `agreed` is False when limits were derived."""
+
+    name: str
+    sha256: str = ""
+    agreed: bool = True
+    title: str = ""
+    criteria: list[Criterion]
+    waivers: list[Waiver] = []
+
+
+class RunRecord(Part):
+    """Everything one run saw.  The record is the product; all pages are renderings of it."""
+
+    schema_version: str = SCHEMA
+    id: str
+    started: str
+    finished: str | None = None
+    state: str = "running"  # running, finished, interrupted
+    command: str
+    tier: str
+    cluster: dict[str, Any] = {}
+    rehearsal: str = ""
+    contract: ContractFacts
+    versions: dict[str, str] = {}
+    results: list[ProbeResult] = []
+
+    def of(self, criterion: str) -> list[ProbeResult]:
+        """The results of one criterion, in the order they ran."""
+        return [result for result in self.results if result.criterion == criterion]
+
+    def verdict(self, criterion: str) -> Verdict:
+        """Worst result of a criterion; UNPROVEN when no probe ran for it."""
+        return worst(result.verdict for result in self.of(criterion))
+
+    def required(self) -> list[Criterion]:
+        """Criteria that must be proven for acceptance."""
+        return [criterion for criterion in self.contract.criteria if criterion.required]
+
+    @property
+    def decision(self) -> Verdict:
+        """FAIL if any result failed, in the contract or not, else the worst required criterion."""
+        if any(result.verdict is Verdict.FAIL for result in self.results):
+            return Verdict.FAIL
+        return worst(self.verdict(criterion.id) for criterion in self.required())
+
+    @property
+    def exit_code(self) -> int:
+        """0 accepted, 1 a criterion failed, 2 interrupted, 20 something required is unproven."""
+        if self.decision is Verdict.FAIL:
+            return 1
+        if self.state != "finished":
+            return 2
+        return 0 if self.decision.accepted else 20
+
+
+def _endless(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def number(value: Value, digits: int = 3) -> str:
+    """Three significant digits, without exponents for everyday sizes: 0.1184 is `0.118`."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return str(value)
+    if isinstance(value, int) or value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if 1e-4 <= abs(value) < 1e6:
+        places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        return f"{value:.{places}f}"
+    return f"{value:.{digits}g}"

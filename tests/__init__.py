@@ -1,0 +1,1 @@
+"""Proof that the suite tells the truth, without a GPU."""

@@ -1,0 +1,82 @@
+"""CPU control groups, version 1 or 2: one group per lab, one per node inside it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.lab.shell import LabError
+
+PERIOD_US = 100_000
+
+
+def root() -> Path:
+    """Mount point of the hierarchy that has the cpu controller."""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, where, kind, options, *_ = line.split()
+        if kind == "cgroup" and "cpu" in options.split(","):
+            return Path(where)
+        if kind == "cgroup2" and "cpu" in _words(Path(where) / "cgroup.controllers"):
+            return Path(where)
+    raise LabError("no control group hierarchy with the cpu controller is mounted")
+
+
+def _words(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+class NodeGroup:
+    """The control group of one node: holds all its processes, and its share of a CPU."""
+
+    def __init__(self, lab: str, node: int) -> None:
+        self.lab_path = root() / f"lab-{lab}"
+        self.path = self.lab_path / f"node{node}"
+
+    def make(self) -> None:
+        """Create the group; on version 2 hand the cpu controller down to it."""
+        for parent in (self.path.parent.parent, self.path.parent):
+            parent.mkdir(exist_ok=True)
+            if (control := parent / "cgroup.subtree_control").exists():
+                control.write_text("+cpu")
+        self.path.mkdir(exist_ok=True)
+
+    def limit(self, share: float | None) -> None:
+        """Allow `share` of one CPU (0.2 is 20 %), or all with None."""
+        quota = None if share is None else max(1000, int(share * PERIOD_US))
+        if (v1 := self.path / "cpu.cfs_quota_us").exists():
+            v1.write_text(str(-1 if quota is None else quota))
+        else:
+            (self.path / "cpu.max").write_text(f"{quota or 'max'} {PERIOD_US}")
+
+    def pids(self) -> list[int]:
+        """Every process of the node, as numbered on the host."""
+        return [int(word) for word in _words(self.path / "cgroup.procs")]
+
+    def init_pid(self) -> int | None:
+        """Host number of the node's process 1; None when the node is off."""
+        for pid in self.pids():
+            try:
+                status = Path(f"/proc/{pid}/status").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            numbers = next(li for li in status.splitlines() if li.startswith("NSpid:")).split()
+            if len(numbers) > 2 and numbers[-1] == "1" and "\nState:\tZ" not in status:
+                return pid
+        return None
+
+    def kill(self) -> None:
+        """SIGKILL every process of the node."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def remove(self) -> None:
+        """Remove the group, and the lab's when this was the last node."""
+        for path in (self.path, self.lab_path):
+            try:
+                path.rmdir()
+            except OSError:
+                return

@@ -1,0 +1,87 @@
+"""Process 1 of a lab node: mounts what is private to it, starts Ray, reaps orphans for ever.
+
+Runs inside the node's namespaces with one argument, the JSON text of its spec.  Killing it is
+a power loss: the kernel then kills every process of the node.  Uses the standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def mount(*arguments: str) -> None:
+    """mount(8), quietly; raises CalledProcessError when it fails."""
+    subprocess.run(["mount", *arguments], check=True, capture_output=True)
+
+
+def private_tmp(keep: list[str], work: Path) -> None:
+    """An empty /tmp of the node's own, through which the paths to `keep` can still be read."""
+    hidden = [path for path in keep if path.startswith("/tmp/")]
+    old = work / "host-tmp"
+    old.mkdir(exist_ok=True)
+    mount("--rbind", "/tmp", str(old))
+    mount("-t", "tmpfs", "-o", "mode=1777,size=2g", "tmpfs", "/tmp")
+    for path in hidden:
+        os.makedirs(path, exist_ok=True)
+        mount("--bind", str(old / path.removeprefix("/tmp/")), path)
+    subprocess.run(["umount", "-R", "-l", str(old)], check=True)
+
+
+def furnish(spec: dict[str, Any]) -> None:
+    """Host name, /etc/hosts, /tmp, /dev/shm, /sys and /shared of this node."""
+    socket.sethostname(spec["hostname"])
+    work = Path(spec["work"])
+    mount("--make-rprivate", "/")
+    mount("-t", "sysfs", "sysfs", "/sys")  # shows this namespace's interfaces, not the host's
+    mount("--bind", str(work / "hosts"), "/etc/hosts")
+    private_tmp(spec["keep"], work)
+    mount("-t", "tmpfs", "-o", "size=1g", "tmpfs", "/dev/shm")
+    mount("-t", "tmpfs", "-o", "size=16m", "tmpfs", spec["shared_at"])  # seen when it is withheld
+    mount("--bind", spec["shared"], spec["shared_at"])
+
+
+def wait_for_head(address: str, seconds: float = 60) -> None:
+    """Return when the head's port accepts, so that no raylet starts in vain."""
+    host, port = address.split(":")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+
+
+def reap_for_ever() -> None:
+    """Collect dead orphans, as process 1 must; SIGTERM ends the node."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            time.sleep(0.2)
+
+
+def main() -> None:
+    """Furnish the node, start Ray, reap."""
+    spec = json.loads(sys.argv[1])
+    furnish(spec)
+    log = open(Path(spec["work"]) / "ray-start.log", "ab")  # noqa: SIM115  (lives as long as we)
+    if not spec["head"]:
+        wait_for_head(spec["head_address"])
+    subprocess.Popen(spec["ray"], env=spec["env"], cwd="/", stdout=log, stderr=log,
+                     stdin=subprocess.DEVNULL)  # fmt: skip
+    reap_for_ever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""The lab as a whole: up, wait, status, down."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.lab import cgroups, network
+from tests.lab.node import PORT, SHARED, Node
+from tests.lab.shell import LabError, require_machine, sh
+
+HOMES = Path("/run/seatrial-lab")
+
+READY = """
+import sys, time
+from ray._raylet import GcsClient
+gcs, since, want = GcsClient(address=sys.argv[1]), int(sys.argv[2]), set(sys.argv[3:])
+while want - {n.node_manager_address for n in gcs.get_all_node_info().values()
+              if n.state == 0 and n.start_time_ms >= since}:
+    time.sleep(0.1)
+"""
+
+MADE_SHARED = HOMES / "made-shared"  # /shared of the host is ours to remove
+
+
+class Lab:
+    """A lab by its name.  The namespaces, groups and folder are the truth; no daemon keeps it."""
+
+    def __init__(self, name: str = "sea") -> None:
+        if not re.fullmatch(r"[a-z]{2,8}", name):
+            raise LabError(f"a lab's name is 2 to 8 small letters, found {name!r}")
+        self.name, self.home = name, HOMES / name
+
+    @property
+    def state_file(self) -> Path:
+        """Where the lab's size, rates and faults are written down."""
+        return self.home / "state.json"
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What `up` and `fault` wrote; raises LabError when the lab is down."""
+        try:
+            state: dict[str, Any] = json.loads(self.state_file.read_text())
+        except FileNotFoundError:
+            hint = "`python -m tests.lab up --nodes 4` starts one"
+            raise LabError(f"lab {self.name!r} is down; {hint}") from None
+        return state
+
+    def write(self, **changes: Any) -> None:
+        """Update the state file."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        old = self.state if self.state_file.exists() else {}
+        self.state_file.write_text(json.dumps({**old, **changes}, indent=1))
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes, on or off."""
+        size = self.state["nodes"]
+        return [Node(self.name, index, self.home, size) for index in range(size)]
+
+    def node(self, word: str | int) -> Node:
+        """A node by index or name (`2`, `node2`)."""
+        for node in self.nodes:
+            if str(word) in (str(node.index), node.name):
+                return node
+        raise LabError(f"no node {word!r} in lab {self.name!r}: it has {len(self.nodes)} nodes")
+
+    def up(self, nodes: int, fabric: str = "1gbit", management: str = "200mbit") -> None:
+        """Start the lab, or do nothing when it is up and whole with this many nodes."""
+        require_machine()
+        if not 1 <= nodes <= 64:
+            raise LabError(f"a lab has 1 to 64 nodes, found {nodes}")
+        if self.state_file.exists() and self._whole(nodes):
+            return
+        self.down()
+        (self.home / "shared").mkdir(parents=True)
+        if not Path(SHARED).exists():
+            MADE_SHARED.touch()
+            Path(SHARED).mkdir()
+        self.write(nodes=nodes, rates={"fab0": fabric, "eth0": management}, faults=[])
+        try:
+            network.build(self.name, nodes, self.state["rates"])
+            self.start_ray(self.nodes)
+        except BaseException:
+            self.down()
+            raise
+
+    def _whole(self, nodes: int) -> bool:
+        found = len(self.nodes)
+        alive = all(node.pid for node in self.nodes)
+        if alive and found != nodes:
+            raise LabError(f"lab {self.name!r} is up with {found} nodes, {nodes} were asked for; "
+                           "run `python -m tests.lab down` first")  # fmt: skip
+        return alive and not self.state["faults"]
+
+    def start_ray(self, nodes: list[Node], interface: str = "fab0") -> None:
+        """Start these nodes in parallel and wait until Ray counts all nodes of the lab."""
+        since = int(time.time() * 1000)
+        for node in nodes:
+            node.start(interface)
+        self._wait_until_ready(nodes, since)
+
+    def _wait_until_ready(self, started: list[Node], since: int, seconds: float = 90) -> None:
+        """Return when Ray counts every node of `started` as alive since `since` (epoch ms)."""
+        deadline = time.monotonic() + seconds
+        while not (self._head_listens() and all(node.pid for node in started)):
+            if time.monotonic() > deadline:
+                raise LabError(f"the head did not listen on port {PORT} in {seconds:.0f} s")
+            time.sleep(0.1)
+        wanted = [network.address("eth0", node.index) for node in started]
+        try:
+            self.nodes[0].run("python", "-c", READY, f"{network.address('eth0', 0)}:{PORT}",
+                              str(since), *wanted,
+                              seconds=max(1, deadline - time.monotonic()))  # fmt: skip
+        except subprocess.TimeoutExpired:
+            logs = "".join((n.work / "ray-start.log").read_text()[-300:] for n in started)
+            raise LabError(f"Ray did not count all nodes in {seconds:.0f} s: {logs}") from None
+
+    def _head_listens(self) -> bool:
+        """Whether the head's port is open, read from inside its namespace."""
+        if (pid := self.nodes[0].pid) is None:
+            return False
+        rows = [line.split() for kind in ("tcp", "tcp6")
+                for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]]  # fmt: skip
+        return any(row[1].endswith(f":{PORT:04X}") and row[3] == "0A" for row in rows)
+
+    def status(self) -> dict[str, Any]:
+        """Each node's addresses, rates, share and whether it is on; and the active faults."""
+        if not self.state_file.exists():
+            return {"lab": self.name, "up": False, "nodes": [], "faults": []}
+        rows = []
+        for node in self.nodes:
+            on = node.pid is not None
+            rows.append({
+                "name": node.name, "on": on, "pid": node.pid, "processes": len(node.group.pids()),
+                **{i: {"address": network.address(i, node.index),
+                       "rate": network.rate(self.name, node.index, i)}
+                   for i in network.NETWORKS},
+            })  # fmt: skip
+        return {"lab": self.name, "up": True, "nodes": rows, "faults": self.state["faults"],
+                "shared": str(self.home / "shared")}  # fmt: skip
+
+    def down(self) -> None:
+        """Remove every process, namespace, link, group, mount and file; safe to repeat."""
+        require_machine()
+        groups = self._groups()
+        deadline = time.monotonic() + 20
+        while pids := [pid for group in groups for pid in group.pids()]:
+            for group in groups:
+                group.kill()
+            if time.monotonic() > deadline:
+                raise LabError(f"processes {pids} of lab {self.name!r} do not die")
+            time.sleep(0.05)
+        network.remove(self.name)
+        for group in groups:
+            group.remove()
+        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+            if (where := line.split()[1]).startswith(f"{self.home}/"):
+                sh("umount", "-l", where, quiet=True)
+        shutil.rmtree(self.home, ignore_errors=True)
+        if HOMES.exists() and [path.name for path in HOMES.iterdir()] == [MADE_SHARED.name]:
+            Path(SHARED).rmdir()
+            MADE_SHARED.unlink()
+
+    def _groups(self) -> list[cgroups.NodeGroup]:
+        path = cgroups.root() / f"lab-{self.name}"
+        found = sorted(path.glob("node*")) if path.exists() else []
+        return [cgroups.NodeGroup(self.name, int(p.name.removeprefix("node"))) for p in found]

@@ -1,0 +1,80 @@
+"""The lab's two networks, wholly inside namespaces: nothing is added to the host's own.
+
+A switch namespace `<lab>x` holds one bridge per network; each node namespace `<lab><i>` has
+`fab0` (10.77.0.<i+1>/24, the fabric) and `eth0` (10.78.0.<i+1>/24, management) plugged into
+them.  There is no default route and no way out.
+"""
+
+from __future__ import annotations
+
+from tests.lab.shell import sh
+
+NETWORKS = {"fab0": "10.77.0", "eth0": "10.78.0"}
+RATES = {"fab0": "1gbit", "eth0": "200mbit"}
+CLIENT = "c"  # a client of the lab, on the management network only
+
+
+def namespace(lab: str, node: int | str) -> str:
+    """`sea0`, `sea1`, ... and `seac` for the client, `seax` for the switch."""
+    return f"{lab}{node}"
+
+
+def address(interface: str, node: int) -> str:
+    """IPv4 address of a node on the network of `interface`."""
+    return f"{NETWORKS[interface]}.{node + 1}"
+
+
+def existing(lab: str) -> list[str]:
+    """Names of the lab's namespaces that exist now."""
+    names = [line.split()[0] for line in sh("ip", "netns", "list", quiet=True).splitlines() if line]
+    tails = {name: name.removeprefix(lab) for name in names if name.startswith(lab)}
+    return [name for name, tail in tails.items() if tail.isdigit() or tail in ("x", CLIENT)]
+
+
+def build(lab: str, nodes: int, rates: dict[str, str]) -> None:
+    """Make the switch, the client and the nodes, wire and shape them."""
+    switch = namespace(lab, "x")
+    members = [namespace(lab, node) for node in range(nodes)] + [namespace(lab, CLIENT)]
+    sh("ip", "-batch", "-", text="".join(f"netns add {name}\n" for name in [switch, *members]))
+    bridges = "".join(f"link add br-{i} type bridge\nlink set br-{i} up\n" for i in NETWORKS)
+    sh("ip", "-n", switch, "-batch", "-", text=bridges)
+    for node in range(nodes):
+        for interface in NETWORKS:
+            _plug(lab, str(node), interface, address(interface, node))
+            shape(lab, node, interface, rates[interface])
+    _plug(lab, CLIENT, "eth0", f"{NETWORKS['eth0']}.254")
+
+
+def _plug(lab: str, member: str, interface: str, ip: str) -> None:
+    name, switch, port = namespace(lab, member), namespace(lab, "x"), f"{interface}-{member}"
+    sh("ip", "link", "add", interface, "netns", name, "type", "veth",
+       "peer", "name", port, "netns", switch)  # fmt: skip
+    sh("ip", "-n", switch, "-batch", "-",
+       text=f"link set {port} master br-{interface}\nlink set {port} up\n")  # fmt: skip
+    sh("ip", "-n", name, "-batch", "-",
+       text=f"link set lo up\naddr add {ip}/24 dev {interface}\nlink set {interface} up\n")  # fmt: skip
+
+
+def shape(lab: str, node: int, interface: str, rate: str) -> None:
+    """Hold the node's link to `rate` (as tc writes it: 1gbit, 50mbit), in both directions."""
+    ends = [(namespace(lab, node), interface), (namespace(lab, "x"), f"{interface}-{node}")]
+    for name, device in ends:
+        sh("tc", "-n", name, "qdisc", "replace", "dev", device, "root",
+           "tbf", "rate", rate, "burst", "128kb", "latency", "50ms")  # fmt: skip
+
+
+def rate(lab: str, node: int, interface: str) -> str:
+    """The rate that tc reports for a node's link, as tc prints it: `1Gbit`."""
+    words = sh("tc", "-n", namespace(lab, node), "qdisc", "show", "dev", interface).split()
+    return words[words.index("rate") + 1] if "rate" in words else "unshaped"
+
+
+def set_link(lab: str, node: int, interface: str, state: str) -> None:
+    """`ip link set <interface> up|down` on a node."""
+    sh("ip", "-n", namespace(lab, node), "link", "set", interface, state)
+
+
+def remove(lab: str) -> None:
+    """Delete the lab's namespaces; their links, bridges, shapes and rules go with them."""
+    for name in existing(lab):
+        sh("ip", "netns", "del", name, quiet=True)

@@ -1,0 +1,114 @@
+"""One node: start it, run a command in it, switch it off."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.lab import network
+from tests.lab.cgroups import NodeGroup
+from tests.lab.shell import LabError
+
+REPO = Path(__file__).resolve().parents[2]
+PORT = 6379
+SHARED = "/shared"
+
+
+class Node:
+    """Node `index` of lab `lab`; `home` is the lab's folder on the host."""
+
+    def __init__(self, lab: str, index: int, home: Path, nodes: int) -> None:
+        self.lab, self.index, self.home, self.nodes = lab, index, home, nodes
+        self.name = f"node{index}"
+        self.group = NodeGroup(lab, index)
+        self.work = home / self.name
+
+    @property
+    def pid(self) -> int | None:
+        """Host number of the node's process 1; None when it is off."""
+        return self.group.init_pid()
+
+    def environment(self, interface: str = "fab0") -> dict[str, str]:
+        """What an operator would export before `ray start`, and nothing of our own shell."""
+        return {
+            "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": "/root",
+            "LANG": "C.UTF-8",
+            "GLOO_SOCKET_IFNAME": interface,
+            "NCCL_SOCKET_IFNAME": interface,
+            "OMP_NUM_THREADS": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # Two cores carry the whole lab: no idle workers, and a lost node is seen in seconds.
+            "RAY_prestart_worker_first_driver": "0",
+            "RAY_health_check_period_ms": "1000",
+            "RAY_health_check_timeout_ms": "3000",
+            "RAY_health_check_failure_threshold": "3",
+        }
+
+    def ray_command(self) -> list[str]:
+        """`ray start` for this node, on the management network as on real clusters."""
+        here = network.address("eth0", self.index)
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start",
+                   "--node-ip-address", here, "--num-gpus", "1", "--num-cpus", "4",
+                   "--object-store-memory", "100000000", "--disable-usage-stats"]  # fmt: skip
+        if self.index:
+            return [*command, "--address", f"{network.address('eth0', 0)}:{PORT}"]
+        return [*command, "--head", "--port", str(PORT), "--dashboard-host", "0.0.0.0"]
+
+    def start(self, interface: str = "fab0") -> None:
+        """Bring up the namespaces and Ray; returns at once (Lab.wait_until_ready waits)."""
+        self.work.mkdir(parents=True, exist_ok=True)
+        hosts = [f"{network.address('eth0', i)} node{i}" for i in range(self.nodes)]
+        (self.work / "hosts").write_text("127.0.0.1 localhost\n" + "\n".join(hosts) + "\n")
+        self.group.make()
+        spec = {
+            "hostname": self.name,
+            "work": str(self.work),
+            "keep": sorted({str(REPO), sys.prefix, sys.base_prefix}),
+            "shared": str(self.home / "shared"),
+            "shared_at": SHARED,
+            "head": self.index == 0,
+            "head_address": f"{network.address('eth0', 0)}:{PORT}",
+            "ray": self.ray_command(),
+            "env": self.environment(interface),
+        }
+        self._launch(json.dumps(spec))
+
+    def _launch(self, spec: str) -> None:
+        enter = ["nsenter", f"--net=/run/netns/{network.namespace(self.lab, self.index)}"]
+        isolate = ["unshare", "-m", "-p", "-u", "-i", "--fork", "--kill-child", "--mount-proc"]
+        init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), spec]
+        with open(self.work / "init.log", "ab") as log:
+            subprocess.Popen([*self._join(), *enter, *isolate, *init], stdout=log, stderr=log,
+                             stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")  # fmt: skip
+
+    def _join(self) -> list[str]:
+        """Enter the control group first: inside the node its files are out of sight."""
+        procs = str(self.group.path / "cgroup.procs")
+        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', procs]
+
+    def command(self, *command: str, cwd: str | None = None) -> list[str]:
+        """The argument list that runs `command` inside this node."""
+        pid = self.pid
+        if pid is None:
+            raise LabError(f"{self.name} is off; `python -m tests.lab fault clear` brings it back")
+        inside = ["nsenter", "-t", str(pid), "-n", "-m", "-p", "-u", "-i",
+                  f"--wd={cwd or os.getcwd()}"]  # fmt: skip
+        return [*self._join(), *inside, *command]
+
+    def run(self, *command: str, seconds: float = 60, check: bool = True) -> str:
+        """Run a command in the node with the operator's environment; returns its output."""
+        done = subprocess.run(self.command(*command, cwd="/"), env=self.environment(), text=True,
+                              capture_output=True, timeout=seconds, check=False)  # fmt: skip
+        if check and done.returncode:
+            raise LabError(f"`{' '.join(command)}` on {self.name} failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def power_off(self) -> None:
+        """Kill everything on the node at once."""
+        if (pid := self.pid) is not None:
+            os.kill(pid, 9)
+        self.group.kill()

@@ -1,0 +1,44 @@
+"""Running system tools: one place that turns their failures into one sentence."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import os
+
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables", "nsenter": "util-linux",
+         "unshare": "util-linux", "mount": "mount"}  # fmt: skip
+
+
+class LabError(RuntimeError):
+    """One sentence: what was expected, what was found, what to do."""
+
+
+def sh(*command: str, quiet: bool = False, text: str | None = None, seconds: float = 60) -> str:
+    """Run a tool and return its standard output.
+
+    `quiet` accepts failure, for removing what may not be there.  Raises LabError otherwise.
+    """
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise LabError(f"`{' '.join(command)}` did not end within {seconds:.0f} s") from None
+    if done.returncode and not quiet:
+        raise LabError(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def require_machine() -> None:
+    """Raise LabError unless this is Linux, we are root, and the tools are here."""
+    hint = "; without it use `pytest probes --cluster local:4`, which needs none of this"
+    if not sys.platform.startswith("linux"):
+        raise LabError(f"the lab needs Linux namespaces, this is {sys.platform}{hint}")
+    if os.geteuid() != 0:
+        raise LabError(f"the lab needs root to make network namespaces, you are not root{hint}")
+    missing = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool)})
+    if missing:
+        raise LabError(f"the lab needs `apt-get install {' '.join(missing)}`{hint}")
