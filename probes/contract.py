@@ -1,0 +1,220 @@
+"""The contract: criteria and limits agreed before the run, in TOML.
+
+    [cluster]                     what was ordered, and its names
+    nodes = 8
+    [FABRIC.busbw]                one limit: criterion, measure
+    at_least = 340
+    marginal = 368
+    unit = "GB/s"
+    because = "85 % of 8 x 400 Gb/s"
+
+`load` raises ContractError with one sentence: file, key, what was expected, what was found.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import sys
+from datetime import date
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from probes.criteria import TABLE
+from reports.record import ContractFacts, Limit, Waiver
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SCHEMA = 1
+
+
+class ContractError(ValueError):
+    """One sentence: file, key, what was expected and what was found."""
+
+
+class ClusterTerms(BaseModel):
+    """What was ordered, and the names the parties agreed on.
+
+    `fabric` is the interface that must carry gradients, or "rdma".  `line_rate_gbps` is of one
+    rail.  `pace_seconds` emulates an accelerator: each step's compute is padded to it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    nodes: int | None = Field(default=None, ge=1)
+    gpus_per_node: int | None = Field(default=None, ge=0)
+    shared: str | None = None
+    fabric: str | None = None
+    management: str | None = None
+    rails: int = Field(default=1, ge=1)
+    line_rate_gbps: float | None = Field(default=None, gt=0)
+    pace_seconds: float = Field(default=0.0, ge=0)
+
+
+class LimitTerms(BaseModel):
+    """One limit as people write it; `marginal` is the inner bound on the same side."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at_least: float | None = None
+    at_most: float | None = None
+    exactly: float | None = None
+    one_of: list[str] | None = None
+    marginal: float | None = None
+    unit: str = ""
+    because: str = Field(min_length=3)
+
+    def limit(self, source: str) -> Limit:
+        """The limit as the record knows it; raises ValueError when the bounds make no sense."""
+        low = self.exactly if self.exactly is not None else self.at_least
+        high = self.exactly if self.exactly is not None else self.at_most
+        if low is None and high is None and not self.one_of:
+            raise ValueError("has no bound: give at_least, at_most, exactly or one_of")
+        if self.marginal is not None and (low is None) == (high is None):
+            raise ValueError("marginal needs exactly one of at_least and at_most")
+        inner_low = self.marginal if low is not None else None
+        inner_high = self.marginal if low is None else None
+        if low is not None and inner_low is not None and inner_low < low:
+            raise ValueError(f"marginal {inner_low} lies outside at_least {low}")
+        if high is not None and inner_high is not None and inner_high > high:
+            raise ValueError(f"marginal {inner_high} lies outside at_most {high}")
+        return Limit(low=low, high=high, marginal_low=inner_low, marginal_high=inner_high,
+                     one_of=self.one_of, unit=self.unit, because=self.because, source=source)  # fmt: skip
+
+
+class Contract(BaseModel):
+    """A contract, read and checked."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    title: str
+    sha256: str
+    agreed: bool
+    cluster: ClusterTerms
+    limits: dict[str, dict[str, Limit]]
+    optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
+    waivers: list[Waiver] = []
+
+    def facts(self) -> ContractFacts:
+        """What the record keeps of it."""
+        criteria = [row.criterion(id, required=id not in self.optional,
+                                  not_provable=self.optional.get(id, ""))
+                    for id, row in TABLE.items()]  # fmt: skip
+        return ContractFacts(name=self.name, title=self.title, sha256=self.sha256,
+                             agreed=self.agreed, criteria=criteria, waivers=self.waivers)  # fmt: skip
+
+    def limit(self, criterion: str, measure: str) -> Limit | None:
+        """The limit of a measure: fixed, else agreed, else the reasoned default, else None."""
+        known = TABLE[criterion].measures[measure]
+        return known.fixed or self.limits.get(criterion, {}).get(measure) or known.default
+
+
+def shipped() -> list[str]:
+    """Names of the contracts that come with seatrial."""
+    folder = resources.files("probes") / "contracts"
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def load(name: str) -> Contract:
+    """The contract of a shipped name, or of a file (a word with a dot or a slash)."""
+    if "/" in name or name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise ContractError(f"contract {name}: expected a TOML file, found none there")
+        return parse(path.read_bytes(), path.name)
+    if name not in shipped():
+        raise ContractError(f"contract {name!r} is not shipped{_maybe(name, shipped())}; "
+                            f"there are {', '.join(shipped())}, or give a file")  # fmt: skip
+    content = (resources.files("probes") / "contracts" / f"{name}.toml").read_bytes()
+    return parse(content, f"{name}.toml")
+
+
+def parse(content: bytes, file: str) -> Contract:
+    """Check a contract's text.  Raises ContractError naming the file and the key or line."""
+    try:
+        raw = tomllib.loads(content.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ContractError(f"{file}: not TOML: {error}") from None
+    if raw.get("schema") != SCHEMA:
+        raise ContractError(f"{file}: expected schema = {SCHEMA}, found {raw.get('schema')!r}")
+    top = ["schema", "name", "title", "cluster", "waivers", *TABLE]
+    for key in raw:
+        if key not in top:
+            raise ContractError(f"{file}: unknown key {key!r}{_maybe(key, top)}")
+    limits: dict[str, dict[str, Limit]] = {}
+    optional: dict[str, str] = {}
+    for id in (id for id in TABLE if id in raw):
+        limits[id] = _criterion(raw[id], id, file, optional)
+    return Contract(
+        name=str(raw.get("name", Path(file).stem)),
+        title=str(raw.get("title", "")),
+        sha256=hashlib.sha256(content).hexdigest(),
+        agreed=True,
+        cluster=_checked(ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]"),
+        limits=limits,
+        optional=optional,
+        waivers=[_checked(Waiver, waiver, f"{file}: [[waivers]]") for waiver in raw.get("waivers", [])],
+    )
+
+
+def _criterion(table: Any, id: str, file: str, optional: dict[str, str]) -> dict[str, Limit]:
+    """The limits of one criterion's table; notes in `optional` when it is not required."""
+    if not isinstance(table, dict):
+        raise ContractError(f"{file}: {id} is expected to be a table, found {table!r}")
+    measures, limits = TABLE[id].measures, {}
+    for key, value in table.items():
+        if key == "not_provable":
+            optional[id] = str(value)
+        elif key not in measures:
+            known = [*measures, "not_provable"]
+            raise ContractError(f"{file}: unknown key {id}.{key}{_maybe(key, known)}; "
+                                f"{id} knows {', '.join(known)}")  # fmt: skip
+        else:
+            limits[key] = _limit(value, id, key, file)
+    return limits
+
+
+def _limit(value: Any, id: str, key: str, file: str) -> Limit:
+    where, measure = f"{file}: [{id}.{key}]", TABLE[id].measures[key]
+    if measure.fixed is not None:
+        raise ContractError(f"{where} is fixed at {measure.fixed} ({measure.fixed.because}): "
+                            "no contract may change it")  # fmt: skip
+    terms: LimitTerms = _checked(LimitTerms, value, where)
+    if terms.unit != measure.unit:
+        raise ContractError(f"{where}: expected unit {measure.unit!r}, found {terms.unit!r}")
+    try:
+        return terms.limit(source=f"{file} [{id}.{key}]")
+    except ValueError as error:
+        raise ContractError(f"{where} {error}") from None
+
+
+def _checked(model: type[Any], value: Any, where: str) -> Any:
+    """Validate with pydantic; its first complaint becomes our sentence."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise ContractError(f"{where}: unknown key {key!r}{_maybe(key, model.model_fields)}") from None
+        if first["type"] == "missing":
+            raise ContractError(f"{where}: {key!r} is missing") from None
+        raise ContractError(f"{where}: {key!r}: {first['msg']}, found {first['input']!r}") from None
+
+
+def _maybe(word: str, known: Any) -> str:
+    """`, did you mean 'busbw'?` or nothing."""
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def active_waivers(contract: Contract, today: date) -> list[Waiver]:
+    """Waivers whose end date has not passed."""
+    return [waiver for waiver in contract.waivers if waiver.until >= today]

@@ -1,0 +1,65 @@
+"""Limits when no contract was agreed: derived from what the cluster says of itself.
+
+Each has its reason.  What the cluster does not say gets no limit, and so stays UNPROVEN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probes.cluster import Cluster
+from probes.contract import ClusterTerms, Contract
+from reports.record import Limit
+from scaling.linerate import LineRate, line_rate
+
+FRACTION, MARGINAL = 0.85, 0.92
+
+
+def derived(cluster: Cluster | None) -> Contract:
+    """A contract nobody agreed to, from the facts of `cluster` (None: nothing could be asked)."""
+    limits: dict[str, dict[str, Limit]] = {"FABRIC": {}, "SCALING": {}}
+    fabric = None
+    if cluster is not None:
+        fabric = fabric_of(cluster.facts)
+        limits["FABRIC"].update(_fabric_limits(cluster.facts, fabric))
+    limits["SCALING"]["efficiency"] = Limit(
+        low=0.8, marginal_low=0.9, unit="ratio", source="derived",
+        because="no contract: published dense FSDP on good fabrics keeps 90 % and more",
+    )  # fmt: skip
+    optional = {}
+    if cluster is not None and cluster.kind == "local":
+        optional = {"FABRIC": "all raylets share one host's network, so no byte crosses a link",
+                    "SCALING": "all ranks share one host's cores, so more nodes add no compute"}  # fmt: skip
+    return Contract(name="derived", title="No contract was agreed", sha256="", agreed=False,
+                    cluster=ClusterTerms(fabric=fabric), limits=limits, optional=optional)  # fmt: skip
+
+
+def fabric_of(facts: list[dict[str, Any]]) -> str | None:
+    """"rdma" where every node has an active RDMA port, else the interface the jobs are told of.
+
+    That is NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME when all nodes agree on it; else None.
+    """
+    if facts and all(any("ACTIVE" in port["state"] for port in f["rdma"]) for f in facts):
+        return "rdma"
+    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        named = {f["environment"].get(variable) for f in facts}
+        if len(named) == 1 and None not in named:
+            return str(named.pop()).lstrip("=").split(",")[0]
+    return None
+
+
+def _fabric_limits(facts: list[dict[str, Any]], fabric: str | None) -> dict[str, Limit]:
+    if fabric is None:
+        return {}
+    limits = {"road": Limit(
+        one_of=[fabric], source="derived",
+        because="no contract: every node has an active RDMA port" if fabric == "rdma"
+        else f"no contract: every node's environment names {fabric}",
+    )}  # fmt: skip
+    rate: LineRate | None = line_rate(facts, fabric)
+    if rate is not None:
+        limits["busbw"] = Limit(
+            low=FRACTION * rate.gbytes, marginal_low=MARGINAL * rate.gbytes, unit="GB/s",
+            source="derived", because=f"no contract: {FRACTION:.0%} of {rate.because}",
+        )  # fmt: skip
+    return limits

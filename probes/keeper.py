@@ -1,0 +1,96 @@
+"""A process that outlives the driver and clears up after it.
+
+The driver tells it, one JSON line each on its standard input, what exists: a folder, a process,
+a submitted job.  When the input ends - the driver is done, or was killed - the keeper removes
+whatever was not forgotten.  Run as a file, with the standard library alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+
+class Keeper:
+    """The driver's end: `keep` before you make a thing, `forget` once you have removed it."""
+
+    def __init__(self) -> None:
+        # A session of its own: Ctrl-C on the terminal must not reach it.
+        self._child = subprocess.Popen(
+            [sys.executable, "-I", __file__], stdin=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def keep(self, kind: str, name: str) -> None:
+        """`kind` is folder (a path, of a file too), process (a pid) or job (address + space + submission id)."""
+        self._say({"keep": [kind, name]})
+
+    def forget(self, kind: str, name: str) -> None:
+        """The thing has been removed."""
+        self._say({"forget": [kind, name]})
+
+    def _say(self, line: dict[str, Any]) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(json.dumps(line) + "\n")
+        self._child.stdin.flush()
+
+    def close(self, seconds: float = 30) -> None:
+        """Let it clear up what is left; returns when it has."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait(timeout=seconds)
+
+
+def remove(kind: str, name: str) -> None:
+    """Remove one thing; a thing that is gone already is fine."""
+    if kind == "folder":
+        shutil.rmtree(name, ignore_errors=True)
+        Path(name).unlink(missing_ok=True)
+    elif kind == "process":
+        _end(int(name))
+    elif kind == "job":
+        address, job = name.split(" ", 1)
+        stop = urllib.request.Request(f"{address}/api/jobs/{job}/stop", method="POST")
+        urllib.request.urlopen(stop, timeout=10).close()
+
+
+def _end(pid: int) -> None:
+    """SIGTERM to the process group, SIGKILL 3 s later if it is still there."""
+    for number, wait in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 1.0)):
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + wait
+        while time.monotonic() < deadline and Path(f"/proc/{pid}").exists():
+            time.sleep(0.05)
+
+
+def main() -> None:
+    """Read lines until the driver is gone, then remove what it left."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    kept: list[list[str]] = []
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "keep" in message:
+            kept.append(message["keep"])
+        elif message["forget"] in kept:
+            kept.remove(message["forget"])
+    # Processes before folders, for they may still be writing into them.
+    for kind, name in sorted(kept, key=lambda thing: ["job", "process", "folder"].index(thing[0])):
+        try:
+            remove(kind, name)
+        except OSError as error:
+            print(f"seatrial: could not remove {kind} {name}: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

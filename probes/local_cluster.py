@@ -1,0 +1,88 @@
+"""An embedded cluster: N raylets on this host, in a process of their own.
+
+The process prints one JSON line with the addresses, and ends the cluster when its standard
+input ends, so the cluster never outlives the driver, however the driver died.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+START_SECONDS = 120
+
+
+class LocalCluster:
+    """The driver's end of an embedded cluster of `nodes` raylets, one emulated GPU each."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        # A file and not `-m`: the child must not depend on the folder it is started in.
+        self._chatter = chatter = tempfile.TemporaryFile("w+")
+        self._child = subprocess.Popen(
+            [sys.executable, __file__, str(nodes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=chatter, text=True, start_new_session=True,
+            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0",
+                 "RAY_prestart_worker_first_driver": "0"},
+        )  # fmt: skip
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        if not line:
+            chatter.seek(0)
+            raise RuntimeError(f"the embedded cluster did not start: {chatter.read()[-500:]}")
+        self.started: dict[str, Any] = json.loads(line)
+
+    def close(self, seconds: float = 30) -> None:
+        """End the cluster; returns when its processes and files are gone."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait(timeout=seconds)
+        assert self._child.stdout is not None
+        self._child.stdout.close()
+        self._chatter.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main(nodes: int) -> None:
+    """Start the raylets, say where, wait for the end of the input, stop everything."""
+    from ray.cluster_utils import Cluster
+
+    signal.alarm(START_SECONDS)  # a start that hangs must not hang the driver
+    # Unix sockets allow some 100 characters, so the folder's name is short.
+    folder = tempfile.mkdtemp(prefix="sea-", dir="/tmp")
+    say = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Ray's own chatter goes to standard error
+    cluster = None
+    try:
+        port, each = _free_port(), {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 100_000_000}
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={**each, "include_dashboard": True, "dashboard_port": port,
+                            "dashboard_host": "127.0.0.1", "temp_dir": folder},
+        )  # fmt: skip
+        for _ in range(nodes - 1):
+            cluster.add_node(**each)
+        signal.alarm(0)
+        found = {"address": cluster.address, "dashboard": f"http://127.0.0.1:{port}", "folder": folder}
+        print(json.dumps(found), file=say, flush=True)
+        sys.stdin.read()
+    finally:
+        if cluster is not None:
+            cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,305 @@
+"""The pytest plugin: options, fixtures, judging at the end of each probe, exit code.
+
+Probes are tests marked `criterion(ID)`.  Their bodies observe and measure; this file judges:
+every broken limit of a probe is shown, not only the first.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TIERS = ("quick", "standard", "soak")
+ORDER = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
+RUN: pytest.StashKey[Any] = pytest.StashKey()
+LEDGER: pytest.StashKey[Any] = pytest.StashKey()
+VERDICT: pytest.StashKey[Any] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The `acceptance` group; each option has an environment twin, SEATRIAL_<OPTION>."""
+    group = parser.getgroup("acceptance", "seatrial: acceptance of a GPU cluster that runs Ray")
+    group.addoption("--cluster", metavar="WHERE", default=os.environ.get("SEATRIAL_CLUSTER"),
+                    help="auto (the Ray cluster this machine is in), local[:N], ray://host:port")  # fmt: skip
+    group.addoption("--contract", metavar="NAME|FILE", default=os.environ.get("SEATRIAL_CONTRACT"),
+                    help="the agreed criteria and limits; without it limits are derived")  # fmt: skip
+    group.addoption("--baseline", metavar="RUN", default=os.environ.get("SEATRIAL_BASELINE"),
+                    help="run folder to compare with in the report")  # fmt: skip
+    group.addoption("--run-dir", metavar="DIR", default=os.environ.get("SEATRIAL_RUN_DIR"),
+                    help="where to write this run (default: runs/<utc>-<cluster>)")  # fmt: skip
+    group.addoption("--tier", choices=TIERS, default=os.environ.get("SEATRIAL_TIER", "quick"),
+                    help="how long to look: quick, standard or soak (default: quick)")  # fmt: skip
+    group.addoption("--nodes", type=int, default=None, metavar="N",
+                    help="how many nodes were ordered, when the contract does not say")  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Markers; no parallel workers for probes; where the run goes."""
+    config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
+    if config.getoption("--cluster") and getattr(config.option, "numprocesses", None):
+        raise pytest.UsageError("probes own the whole cluster: run them without -n")
+
+
+def _wanted(config: pytest.Config) -> bool:
+    return bool(config.getoption("--cluster")) and not config.option.collectonly
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Join the cluster and open the run, before anything is collected."""
+    config = session.config
+    if not _wanted(config):
+        return
+    from probes.cluster import ClusterUnreachable
+    from probes.contract import ContractError
+    from probes.session import RunSession, ordered_nodes
+    from reports.store import UnreadableRun
+
+    option = config.getoption
+    try:
+        if option("--baseline"):
+            from reports.store import load
+
+            load(Path(option("--baseline")))
+        run = RunSession(option("--cluster"), option("--contract"), option("--tier"),
+                         option("--run-dir"), ordered_nodes(option("--nodes")))  # fmt: skip
+    except (ClusterUnreachable, ContractError, UnreadableRun) as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[RUN] = run
+    _write_junit_into(config, run.store.path / "junit.xml")
+
+
+def _write_junit_into(config: pytest.Config, path: Path) -> None:
+    """Have pytest write its JUnit file into the run folder, unless --junitxml said where."""
+    from _pytest.junitxml import LogXML, xml_key
+
+    if not config.option.xmlpath:
+        xml = config.stash[xml_key] = LogXML(str(path), None, "seatrial", logging="no")
+        config.pluginmanager.register(xml)
+        xml.pytest_sessionstart()  # its own call of this hook has passed
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Cluster, contract, run."""
+    run = config.stash.get(RUN, None)
+    return run.header() if run else []
+
+
+def _criterion(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("criterion")
+    return str(marker.args[0]) if marker else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Inventory first, then from the fabric upwards; refuse probes without a cluster."""
+    probes = [item for item in items if _criterion(item)]
+    if probes and not config.getoption("--cluster") and not config.option.collectonly:
+        raise pytest.UsageError("probes need a cluster: give --cluster auto, --cluster local:4 "
+                                "to rehearse on this host, or --cluster ray://host:10001")  # fmt: skip
+    for item in probes:  # a third party's warning on the cluster is not the cluster's failure
+        item.add_marker(pytest.mark.filterwarnings("default"))
+    items.sort(key=lambda item: ORDER.index(_criterion(item) or "HOSTS"))
+
+
+@pytest.fixture
+def measure(request: pytest.FixtureRequest) -> Any:
+    """The ledger of this probe (see probes/ledger.py)."""
+    return request.node.stash[LEDGER]
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Any:
+    """The cluster under test (see probes/cluster.py)."""
+    run = request.config.stash[RUN]
+    if run.cluster is None:
+        from probes.findings import versions_differ
+
+        ledger = request.node.stash[LEDGER]
+        if ledger.criterion == "HOSTS":
+            ledger("differences", 1, on="the driver")
+            ledger.explain(versions_differ(run.mismatch))
+        pytest.fail(f"the driver could not join the cluster: {run.mismatch}", pytrace=False)
+    return run.cluster
+
+
+@pytest.fixture
+def limits(request: pytest.FixtureRequest) -> Callable[[str], Any]:
+    """`limits("busbw")`: the limit that will be applied, for probes that draw it."""
+    ledger = request.node.stash[LEDGER]
+    return lambda name: ledger.contract.limit(ledger.criterion, name)
+
+
+@pytest.fixture
+def terms(request: pytest.FixtureRequest) -> Any:
+    """What the contract says of the cluster: nodes, shared folder, fabric, pace."""
+    return request.config.stash[RUN].terms
+
+
+@pytest.fixture
+def tier(request: pytest.FixtureRequest) -> str:
+    """quick, standard or soak."""
+    return str(request.config.getoption("--tier"))
+
+
+@pytest.fixture
+def workplace(cluster: Any, terms: Any) -> Iterator[Path | None]:
+    """A folder that driver and workers share, gone afterwards; None where there is none.
+
+    It is the contract's shared folder; on an embedded cluster, one of this host's.
+    """
+    import shutil
+    import tempfile
+
+    parent = "/tmp" if cluster.kind == "local" else terms.shared
+    if not parent or not Path(parent).is_dir():
+        yield None
+        return
+    folder = Path(parent) / f".seatrial-{os.getpid()}-{time.monotonic_ns():x}"
+    cluster.keeper.keep("folder", str(folder))
+    folder.mkdir(mode=0o700)
+    try:
+        yield Path(tempfile.mkdtemp(dir=folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        cluster.keeper.forget("folder", str(folder))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Open the ledger before the fixtures, so that a failing fixture is on record too."""
+    run, criterion = item.config.stash.get(RUN, None), _criterion(item)
+    if run is None or criterion is None:
+        return
+    claim = " ".join((getattr(item, "obj", None).__doc__ or "").split("\n\n")[0].split())
+    item.stash[LEDGER] = run.ledger(item.nodeid, criterion, claim, _speaker(item.config))
+    item.stash[VERDICT] = None
+
+
+def _speaker(config: pytest.Config) -> Callable[[str], None]:
+    """Says one line: over itself on a terminal, under each other in a log; silent with -q."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    if terminal is None or config.option.verbose < 0:
+        return lambda words: None
+
+    def say(words: str) -> None:
+        from reports.untrusted import clean
+
+        with capture.global_and_fixture_disabled():
+            if terminal.isatty:
+                terminal.rewrite(clean(words)[: terminal._tw.fullwidth - 1], erase=True)
+            else:
+                terminal.write_line("")
+                terminal.write(f"    {clean(words)}")
+
+    return say
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Judge: the verdict of all that was measured replaces passed or failed."""
+    report = yield
+    ledger = item.stash.get(LEDGER, None)
+    if ledger is None or item.stash[VERDICT] is not None:
+        return report
+    if report.when == "setup" and report.passed:
+        return report
+    result = ledger.finish(*_ending(report, call))
+    item.config.stash[RUN].store.save()
+    item.stash[VERDICT] = result.verdict
+    report.seatrial = result.verdict.value  # type: ignore[attr-defined]
+    _tell(item, report, result)
+    return report
+
+
+def _ending(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[str, float, str]:
+    """State, seconds and error sentence of a probe."""
+    if report.passed:
+        return "finished", report.duration, ""
+    if report.skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        return "skipped", report.duration, str(reason)
+    assert call.excinfo is not None
+    interrupted = isinstance(call.excinfo.value, KeyboardInterrupt)
+    return "interrupted" if interrupted else "error", report.duration, call.excinfo.exconly()
+
+
+def _tell(item: pytest.Item, report: pytest.TestReport, result: Any) -> None:
+    """Put verdict and sentences into pytest's report: terminal, JUnit and exit code read it."""
+    from reports.record import Verdict
+
+    properties = [("criterion", result.criterion), ("verdict", result.verdict.value)]
+    properties += [(f"{m.name} on {m.subject}", m.shown) for m in result.measurements]
+    # JUnit takes its properties from the teardown's report, which is made from the item.
+    item.user_properties += properties
+    report.user_properties += properties
+    if result.verdict in (Verdict.UNPROVEN, Verdict.FAIL):
+        lines = [f"{result.criterion} {result.verdict.value}", *result.complaints()]
+        lines += [f"{f.code}: {f.statement}" for f in result.findings]
+        text = "\n".join(lines)
+        if report.failed and report.longrepr:
+            text += f"\n\n{report.longreprtext}"
+        report.outcome = "failed"
+        report.longrepr = text
+
+
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
+) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    """MARGINAL and UNPROVEN by name.  UNPROVEN counts as an error, so that its text is shown."""
+    verdict = getattr(report, "seatrial", None)
+    if verdict == "MARGINAL":
+        return "marginal", "m", ("MARGINAL", {"yellow": True})
+    if verdict == "UNPROVEN":
+        return "error", "U", ("UNPROVEN", {"yellow": True})
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Close the run, write every rendering, and let the record decide the exit code."""
+    run = session.config.stash.get(RUN, None)
+    if run is None:
+        return
+    interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
+    record = run.finish("interrupted" if interrupted else "finished")
+    session.config.stash[VERDICT] = record
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        session.exitstatus = record.exit_code
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """The acceptance table, worst first, and where the report is."""
+    record = config.stash.get(VERDICT, None)
+    if record is None:
+        return
+    from reports.text import acceptance_table
+
+    tw, run = terminalreporter._tw, config.stash[RUN]
+    unicode = "utf" in (getattr(tw._file, "encoding", None) or "").lower()
+    terminalreporter.section("acceptance")
+    terminalreporter.write_line(acceptance_table(record, width=min(tw.fullwidth, 100),
+                                                 color=tw.hasmarkup, unicode=unicode))  # fmt: skip
+    terminalreporter.write_line(f"report  {run.store.path / 'report.html'}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Render once JUnit is written, so that the sums cover it."""
+    record = config.stash.get(VERDICT, None)
+    if record is None:
+        return
+    from reports.exports import write_all
+    from reports.store import load
+
+    run, baseline = config.stash[RUN], config.getoption("--baseline")
+    write_all(run.store.path, record, load(Path(baseline)) if baseline else None)
+    run.store.close()

@@ -1,0 +1,272 @@
+"""A gang: N Ray workers or none, a rendezvous for them, and their removal.
+
+    with Gang(size=4, timeout=60) as gang:
+        results = gang.run(train, config, timeout=600)
+
+Every wait is bounded.  Leaving the block kills the workers and removes the placement group,
+whatever happened inside.  A gang whose driver dies is removed by Ray with its job.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+RENDEZVOUS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+class GangError(RuntimeError):
+    """The gang could not start, or did not come to its end.  One sentence."""
+
+
+class GangPending(GangError):
+    """The cluster had no room in time; nothing was held meanwhile."""
+
+
+class WorkerLost(GangError):
+    """A worker died or failed.  `ranks` are those whose process is gone, `at` is when."""
+
+    def __init__(self, message: str, ranks: list[int], at: float) -> None:
+        super().__init__(message)
+        self.ranks, self.at = ranks, at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a rank lives: Ray node id and address, host name, process, accelerator ids."""
+
+    node: str
+    address: str
+    host: str
+    pid: int
+    gpus: list[str]
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Ranks are numbered by address, then node, then accelerator: the same every time."""
+        return ([int(part) if part.isdigit() else -1 for part in self.address.split(".")],
+                self.node, self.gpus, self.pid)  # fmt: skip
+
+
+class Worker:
+    """One rank's process.  Turned into a Ray actor by `Gang`."""
+
+    def place(self) -> Place:
+        """Where this process runs."""
+        import ray
+
+        context = ray.get_runtime_context()
+        gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
+        return Place(node=context.get_node_id(), address=ray.util.get_node_ip_address(),
+                     host=socket.gethostname(), pid=os.getpid(), gpus=gpus)  # fmt: skip
+
+    def free_port(self) -> int:
+        """A TCP port nobody listens on now; the rendezvous binds it next."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
+
+    def run(self, environment: dict[str, str | None], function: Callable[..., Any],
+            arguments: Sequence[Any]) -> Any:  # fmt: skip
+        """Set the environment (None removes a variable) and call `function(*arguments)`."""
+        for name, value in environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        return function(*arguments)
+
+
+class Gang:
+    """`size` workers of one accelerator each, placed all at once or not at all.
+
+    `resource` is what a rank owns ("GPU", or "CPU" on clusters without any); `environment` is
+    laid over the workers' own (None removes a variable); `strategy` is a Ray placement strategy.
+    Raises GangPending when there is no room within `timeout` seconds.
+    """
+
+    def __init__(self, size: int, *, resource: str = "GPU", strategy: str = "PACK",
+                 environment: dict[str, str | None] | None = None, timeout: float = 60,
+                 name: str = "gang") -> None:  # fmt: skip
+        self.size, self.resource, self.strategy = size, resource, strategy
+        self.environment, self.timeout, self.name = environment or {}, timeout, name
+        self.places: list[Place] = []
+        self._workers: list[Any] = []
+        self._group: Any = None
+
+    def __enter__(self) -> Gang:
+        try:
+            self._place()
+            self._start()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def _place(self) -> None:
+        import ray
+
+        # pg.wait, not pg.ready(): the latter runs a task in the group first.
+        self._group = ray.util.placement_group(
+            [{self.resource: 1}] * self.size, strategy=self.strategy, name=self.name
+        )
+        if not self._group.wait(timeout_seconds=self.timeout):
+            free = ray.available_resources().get(self.resource, 0)
+            raise GangPending(
+                f"a gang of {self.size} {self.resource} ({self.strategy}) found no room in "
+                f"{self.timeout:.0f} s: {free:.0f} free; it held nothing while it waited"
+            )
+
+    def _start(self) -> None:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        asked = {"num_gpus": 1} if self.resource == "GPU" else {"num_cpus": 1}
+        spawn = ray.remote(Worker)
+        workers = [
+            spawn.options(
+                **{"num_cpus": 0, **asked},
+                max_concurrency=2,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    placement_group=self._group, placement_group_bundle_index=index
+                ),
+            ).remote()
+            for index in range(self.size)
+        ]
+        self._workers = workers
+        places = self._get([worker.place.remote() for worker in workers], self.timeout, "starting")
+        ranked = sorted(zip(places, workers, strict=True), key=lambda pair: pair[0].order)
+        self.places = [place for place, _ in ranked]
+        self._workers = [worker for _, worker in ranked]
+
+    def rendezvous(self, rank: int, port: int) -> dict[str, str]:
+        """The variables torchrun would set for `rank`."""
+        nodes = list(dict.fromkeys(place.node for place in self.places))
+        here = self.places[rank]
+        mates = [r for r, place in enumerate(self.places) if place.node == here.node]
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_RANK": str(mates.index(rank)),
+            "LOCAL_WORLD_SIZE": str(len(mates)),
+            "NODE_RANK": str(nodes.index(here.node)),
+            "MASTER_ADDR": self.places[0].address,
+            "MASTER_PORT": str(port),
+        }
+
+    def run(self, function: Callable[..., Any], *arguments: Any, timeout: float = 600,
+            environment: dict[str, str | None] | None = None,
+            each: Sequence[Sequence[Any]] | None = None) -> list[Any]:  # fmt: skip
+        """Call `function` on every rank at once; results in rank order.
+
+        `each[rank]` are further arguments of that rank alone.  Each run has a rendezvous port
+        of its own.  Raises WorkerLost when a rank fails or dies, GangError on timeout.
+        """
+        port = self._get([self._workers[0].free_port.remote()], 30, "finding a port")[0]
+        calls = []
+        for rank, worker in enumerate(self._workers):
+            full = {**self.rendezvous(rank, port), **self.environment, **(environment or {})}
+            own = [*arguments, *(each[rank] if each else [])]
+            calls.append(worker.run.remote(full, function, own))
+        return self._get(calls, timeout, getattr(function, "__name__", "run"))
+
+    def _get(self, calls: list[Any], timeout: float, what: str) -> list[Any]:
+        import ray
+
+        try:
+            return list(ray.get(calls, timeout=timeout))
+        except ray.exceptions.GetTimeoutError:
+            done, _ = ray.wait(calls, num_returns=len(calls), timeout=0)
+            late = [rank for rank, call in enumerate(calls) if call not in done]
+            raise GangError(f"{what}: ranks {late} of {len(calls)} did not answer within "
+                            f"{timeout:.0f} s") from None  # fmt: skip
+        except ray.exceptions.RayError as error:
+            raise self._lost(calls, error, what) from error
+
+    def _lost(self, calls: list[Any], error: Exception, what: str) -> WorkerLost:
+        """Which ranks are gone: the first error seen may be a survivor's complaint."""
+        import ray
+
+        at, dead = time.time(), []
+        # A survivor may see its socket close a moment before Ray hears of the death.
+        done, _ = ray.wait(calls, num_returns=len(calls), timeout=3)
+        for rank, call in enumerate(calls):
+            try:
+                if call in done:
+                    ray.get(call, timeout=1)
+            except ray.exceptions.RayActorError:
+                dead.append(rank)
+            except Exception:  # noqa: S112  (any other failure means that its process lives)
+                continue
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        said = f"{what}: ranks {dead} died" if dead else f"{what}: a rank failed: {cause}"
+        return WorkerLost(said, dead, at)
+
+    def remove(self, timeout: float = 30) -> None:
+        """Kill the workers and remove the group; returns when Ray says that it is gone."""
+        import ray
+
+        for worker in self._workers:
+            ray.kill(worker)
+        self._workers = []
+        if self._group is None:
+            return
+        ray.util.remove_placement_group(self._group)
+        deadline = time.monotonic() + timeout
+        while self._state() not in ("REMOVED", None) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._group = None
+
+    def _state(self) -> str | None:
+        import ray
+
+        state = ray.util.placement_group_table(self._group).get("state")
+        return None if state is None else str(state)
+
+
+@dataclass
+class Attempt:
+    """One try of a supervised run: where its ranks were, and how it ended."""
+
+    places: list[Place]
+    started: float
+    ready: float
+    ended: float = 0.0
+    lost: list[int] = field(default_factory=list)
+    reason: str = ""
+
+
+def run_with_restarts(make: Callable[[], Gang], function: Callable[..., Any], *arguments: Any,
+                      restarts: int = 3, timeout: float = 600,
+                      on_start: Callable[[Gang, int], None] | None = None,
+                      ) -> tuple[list[Any], list[Attempt]]:  # fmt: skip
+    """Run `function` to its end, with a new gang after each lost worker.
+
+    The old group is removed before the new one is asked for: a group that waits for a lost
+    node blocks every other group of the cluster (Ray 2.60).  `on_start(gang, attempt)` is told
+    of each attempt.  Raises the last WorkerLost once `restarts` are used up.
+    """
+    attempts: list[Attempt] = []
+    while True:
+        begun = time.time()
+        with make() as gang:
+            attempt = Attempt(places=gang.places, started=begun, ready=time.time())
+            attempts.append(attempt)
+            if on_start:
+                on_start(gang, len(attempts))
+            try:
+                results = gang.run(function, *arguments, timeout=timeout)
+            except WorkerLost as lost:
+                attempt.ended, attempt.lost, attempt.reason = lost.at, lost.ranks, str(lost)
+                if len(attempts) > restarts:
+                    raise
+            else:
+                attempt.ended = time.time()
+                return results, attempts

@@ -1,0 +1,1 @@
+"""How speed changes with size: collectives, the ladder, and where the lost percent went."""
