@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-RENDEZVOUS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+SETTLE_SECONDS = 3
 
 
 class GangError(RuntimeError):
@@ -146,35 +146,43 @@ class Gang:
         self.places = [place for place, _ in ranked]
         self._workers = [worker for _, worker in ranked]
 
-    def rendezvous(self, rank: int, port: int) -> dict[str, str]:
-        """The variables torchrun would set for `rank`."""
-        nodes = list(dict.fromkeys(place.node for place in self.places))
-        here = self.places[rank]
-        mates = [r for r, place in enumerate(self.places) if place.node == here.node]
-        return {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(self.size),
-            "LOCAL_RANK": str(mates.index(rank)),
-            "LOCAL_WORLD_SIZE": str(len(mates)),
-            "NODE_RANK": str(nodes.index(here.node)),
-            "MASTER_ADDR": self.places[0].address,
-            "MASTER_PORT": str(port),
-        }
+    def rendezvous(self, group: Sequence[int], port: int) -> list[dict[str, str]]:
+        """The variables torchrun would set for each of the workers in `group`."""
+        places = [self.places[worker] for worker in group]
+        nodes = [place.node for place in places]
+        order = list(dict.fromkeys(nodes))
+        return [
+            {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(len(group)),
+                "LOCAL_RANK": str(nodes[:rank].count(place.node)),
+                "LOCAL_WORLD_SIZE": str(nodes.count(place.node)),
+                "NODE_RANK": str(order.index(place.node)),
+                "MASTER_ADDR": places[0].address,
+                "MASTER_PORT": str(port),
+            }
+            for rank, place in enumerate(places)
+        ]
 
     def run(self, function: Callable[..., Any], *arguments: Any, timeout: float = 600,
             environment: dict[str, str | None] | None = None,
-            each: Sequence[Sequence[Any]] | None = None) -> list[Any]:  # fmt: skip
+            each: Sequence[Sequence[Any]] | None = None,
+            groups: Sequence[Sequence[int]] | None = None) -> list[Any]:  # fmt: skip
         """Call `function` on every rank at once; results in rank order.
 
-        `each[rank]` are further arguments of that rank alone.  Each run has a rendezvous port
-        of its own.  Raises WorkerLost when a rank fails or dies, GangError on timeout.
+        `each[rank]` are further arguments of that rank alone.  `groups` splits the workers into
+        jobs of their own, side by side (those in none sit out); results are in order of groups.
+        Each job has a fresh rendezvous port.  Raises WorkerLost when a rank fails or dies,
+        GangError on timeout.
         """
-        port = self._get([self._workers[0].free_port.remote()], 30, "finding a port")[0]
+        groups = groups or [range(self.size)]
+        firsts = [self._workers[group[0]].free_port.remote() for group in groups]
         calls = []
-        for rank, worker in enumerate(self._workers):
-            full = {**self.rendezvous(rank, port), **self.environment, **(environment or {})}
-            own = [*arguments, *(each[rank] if each else [])]
-            calls.append(worker.run.remote(full, function, own))
+        for group, port in zip(groups, self._get(firsts, 30, "finding a port"), strict=True):
+            for worker, variables in zip(group, self.rendezvous(group, port), strict=True):
+                full = {**variables, **self.environment, **(environment or {})}
+                own = [*arguments, *(each[worker] if each else [])]
+                calls.append(self._workers[worker].run.remote(full, function, own))
         return self._get(calls, timeout, getattr(function, "__name__", "run"))
 
     def _get(self, calls: list[Any], timeout: float, what: str) -> list[Any]:
@@ -196,7 +204,7 @@ class Gang:
 
         at, dead = time.time(), []
         # A survivor may see its socket close a moment before Ray hears of the death.
-        done, _ = ray.wait(calls, num_returns=len(calls), timeout=3)
+        done, _ = ray.wait(calls, num_returns=len(calls), timeout=SETTLE_SECONDS)
         for rank, call in enumerate(calls):
             try:
                 if call in done:

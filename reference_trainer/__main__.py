@@ -1,0 +1,73 @@
+"""`python -m reference_trainer train`: one rank, under torchrun or anything that acts like it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import sys
+from typing import Any
+
+import click
+
+from reference_trainer.options import config_from, config_options
+
+# Commands that are imported only when called, so that --help stays instant.
+ELSEWHERE = {
+    "launch": ("reference_trainer.launch", "Start the job on a Ray cluster, whole or not at all.")
+}
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands may live in modules that are imported when asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands whose module is there."""
+        there = [n for n, (module, _) in ELSEWHERE.items() if importlib.util.find_spec(module)]
+        return sorted({*super().list_commands(ctx), *there})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The command by its name, imported if need be."""
+        if name not in ELSEWHERE or name not in self.list_commands(ctx):
+            return super().get_command(ctx, name)
+        command: click.Command = getattr(importlib.import_module(ELSEWHERE[name][0]), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._summary(name)) for name in self.list_commands(ctx)])
+
+    def _summary(self, name: str) -> str:
+        return ELSEWHERE[name][1] if name in ELSEWHERE else self.commands[name].get_short_help_str()
+
+
+@click.group(cls=LazyGroup)
+def main() -> None:
+    """A small FSDP training job: synthetic data, checkpoints, and a clock on every step."""
+
+
+@main.command()
+@config_options
+def train(**values: Any) -> None:
+    """Train as one rank of a job.
+
+    Start it with one process per GPU, for example
+    torchrun --nproc-per-node 8 -m reference_trainer train --steps 100
+    """
+    config = config_from(values)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    from reference_trainer.manifest import CheckpointError
+    from reference_trainer.world import LaunchError, read_environment
+
+    try:
+        read_environment()  # before the slow import of torch
+        from reference_trainer.train import train as run
+
+        run(config)
+    except (LaunchError, CheckpointError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m reference_trainer")

@@ -1,0 +1,71 @@
+"""Synthetic tokens whose position is state, so that a resume can be checked.
+
+Sample i is a pure function of (seed, i).  All ranks share one endless row of samples; step by
+step they take world*batch of them, each rank its own batch.  The whole state of the loader is
+therefore one integer, the id of the next sample, and it means the same at any world size.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Tokens walk round a ring of this many values, hence loss can fall from log(vocab) to log(RING)
+# within a few steps, and well below it once the order is learned.
+RING = 32
+# One token in eight jumps to a random place instead of the next one: the loss stays above zero.
+JUMP = 8
+
+
+def sample(seed: int, index: int, length: int, vocab: int) -> NDArray[np.int64]:
+    """Tokens [length] of sample `index`, each in 0..vocab-1: a noisy walk round a ring.
+
+    Uses the raw output of Philox, which numpy keeps stable across versions, unlike the streams
+    of its distributions.
+    """
+    raw = np.random.Philox(key=[seed, index]).random_raw(2 * length)
+    jumps = raw[:length] % JUMP == 0
+    jumps[0] = True
+    places = (raw[length:] % RING).astype(np.int64)
+    here = np.arange(length)
+    last_jump = np.maximum.accumulate(np.where(jumps, here, 0))
+    ring = (places[last_jump] + here - last_jump) % RING
+    return ring * 7 % vocab  # 7 spreads the ring over the vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One rank's share of a step: sample ids [batch] and tokens [batch, seq + 1]."""
+
+    ids: list[int]
+    tokens: NDArray[np.int64]
+
+    @property
+    def crc32(self) -> str:
+        """CRC of the tokens as 8 hex digits: what the model was really fed."""
+        return f"{zlib.crc32(self.tokens.tobytes()):08x}"
+
+
+class Stream:
+    """The row of samples as one rank sees it.  `position` is the whole state."""
+
+    def __init__(self, *, seed: int, seq: int, vocab: int, batch: int) -> None:
+        self.seed, self.seq, self.vocab, self.batch = seed, seq, vocab, batch
+        self.position = 0
+
+    def ids(self, rank: int, world: int) -> list[int]:
+        """Ids of the samples that `rank` takes in the next step of `world` ranks."""
+        if not 0 <= rank < world:
+            raise ValueError(f"rank is {rank}, expected 0..{world - 1}")
+        first = self.position + rank * self.batch
+        return list(range(first, first + self.batch))
+
+    def take(self, rank: int, world: int) -> Batch:
+        """This rank's batch of the next step; moves the position on by world*batch samples."""
+        ids = self.ids(rank, world)
+        rows = [sample(self.seed, i, self.seq + 1, self.vocab) for i in ids]
+        self.position += world * self.batch
+        return Batch(ids=ids, tokens=np.stack(rows))

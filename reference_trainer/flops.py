@@ -1,0 +1,54 @@
+"""The size of the model and the arithmetic of one token, from the configuration alone."""
+
+from __future__ import annotations
+
+from reference_trainer.config import TrainConfig
+
+# Peak dense bf16 arithmetic in FLOP/s; the longest name that occurs in the device's name counts.
+# Source: pytorch/torchtitan, torchtitan/tools/utils.py, which cites the vendors' data sheets.
+PEAK_FLOPS = {
+    "A100": 312e12,
+    "H100 NVL": 835e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "B200": 2.25e15,
+    "B300": 2.25e15,
+    "GB200": 2.5e15,
+    "GB300": 2.5e15,
+    "MI300X": 1300e12,
+}
+
+
+def parameter_count(config: TrainConfig) -> int:
+    """All trainable parameters of `model.Transformer`, embeddings included."""
+    tables = (config.vocab + config.seq) * config.dim
+    return tables + matmul_parameters(config) + _norm_parameters(config)
+
+
+def matmul_parameters(config: TrainConfig) -> int:
+    """Parameters that multiply every token: all but the lookup tables and the norms' gains."""
+    attention = 4 * config.dim * config.dim
+    mlp = 2 * config.dim * 4 * config.dim
+    return config.layers * (attention + mlp) + config.vocab * config.dim
+
+
+def flops_per_token(config: TrainConfig) -> float:
+    """FLOP of forward and backward for one token: 6N + 12 L H Q T.
+
+    PaLM (arXiv 2204.02311), appendix B: N parameters, L layers, H heads of size Q, T tokens in
+    the sequence.  N here leaves out the lookup tables, which do no arithmetic.  As in the paper
+    the causal mask is not discounted.
+    """
+    attention = 12 * config.layers * config.dim * config.seq
+    return float(6 * matmul_parameters(config) + attention)
+
+
+def peak_flops(device_name: str) -> float | None:
+    """Peak dense bf16 FLOP/s of a GPU by its name, or None when the table does not know it."""
+    known = [name for name in PEAK_FLOPS if name.lower() in device_name.lower()]
+    return PEAK_FLOPS[max(known, key=len)] if known else None
+
+
+def _norm_parameters(config: TrainConfig) -> int:
+    return (2 * config.layers + 1) * config.dim

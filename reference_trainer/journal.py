@@ -1,0 +1,58 @@
+"""What a run is doing, as lines of JSON that others can follow while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+class JsonLines:
+    """Appends JSON objects to a file, one a line, flushed.  Without a folder it does nothing."""
+
+    def __init__(self, folder: str | None, name: str) -> None:
+        self._file: BinaryIO | None = None
+        if folder is None:
+            return
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._file = (Path(folder) / name).open("ab")
+        if self._file.tell() and not _ends_whole(Path(folder) / name):
+            self._file.write(b"\n")  # a killed run left half a line: do not glue ours to it
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one object and hand it to the operating system."""
+        if self._file is not None:
+            self._file.write(json.dumps(record).encode() + b"\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class Journal:
+    """The events of one rank in `<out>/metrics.rank{r}.jsonl`; a resumed run appends.
+
+    Events: "start", "begin" (a step begins), "step" (its numbers), "saving", "saved", "end".
+    Each carries "t", seconds since the epoch.
+    """
+
+    def __init__(self, rank: int, folder: str | None = None) -> None:
+        self._lines = JsonLines(folder, f"metrics.rank{rank}.jsonl")
+
+    def write(self, event: str, **values: Any) -> None:
+        """Append one event."""
+        self._lines.write({"event": event, "t": time.time(), **values})
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

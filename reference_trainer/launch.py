@@ -1,0 +1,77 @@
+"""`python -m reference_trainer launch`: the job on a Ray cluster, whole or not at all.
+
+Prints one line for each rank's rendezvous, then the trainer's own log of rank 0, then `done`.
+A lost worker costs a restart from the newest checkpoint, not the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any
+
+import click
+
+from reference_trainer.config import TrainConfig
+from reference_trainer.gang import Gang, GangError, run_with_restarts
+from reference_trainer.options import config_from, config_options
+from reference_trainer.world import VARIABLES
+
+
+def seen() -> dict[str, str | None]:
+    """The rendezvous variables as this rank's process has them."""
+    return {name: os.environ.get(name) for name in VARIABLES}
+
+
+def rank(config: TrainConfig) -> dict[str, Any]:
+    """One rank of the job; rank 0 logs to the worker's standard output."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
+    from reference_trainer.train import train
+
+    return train(config)
+
+
+@click.command()
+@click.option("--workers", default="all", show_default=True, help="How many ranks, or all.")
+@click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable from every rank.")
+@click.option("--restarts", default=3, show_default=True, help="How many lost gangs to replace.")
+@click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for room.")
+@config_options
+def launch(workers: str, unset: tuple[str, ...], restarts: int, wait: float, **values: Any) -> None:
+    """Start the job on the Ray cluster that this process is in."""
+    config = config_from(values)
+    import ray
+
+    ray.init(log_to_driver=True, logging_level="warning")
+    resource = "GPU" if ray.cluster_resources().get("GPU") else "CPU"
+    size = _size(workers, resource)
+    removed: dict[str, str | None] = dict.fromkeys(unset)
+
+    def announce(gang: Gang, attempt: int) -> None:
+        for place, variables in zip(gang.places, gang.run(seen, timeout=60), strict=True):
+            words = [f"{name}={value}" for name, value in variables.items() if value is not None]
+            click.echo(f"attempt={attempt} node={place.node} host={place.host} {' '.join(words)}")
+
+    try:
+        results, attempts = run_with_restarts(
+            lambda: Gang(size, resource=resource, environment=removed, timeout=wait, name="launch"),
+            rank, config, restarts=restarts, timeout=24 * 3600, on_start=announce,
+        )  # fmt: skip
+    except GangError as error:
+        raise click.ClickException(str(error)) from None
+    last = results[0]["steps"][-1] if results[0]["steps"] else {"step": 0, "loss": float("nan")}
+    click.echo(f"done ranks={len(results)} attempts={len(attempts)} step={last['step']} "
+               f"loss={last['loss']:.4f} digest={results[0]['digest']}")  # fmt: skip
+
+
+def _size(workers: str, resource: str) -> int:
+    """How many ranks: a number, or all accelerators (all nodes, where there are none)."""
+    import ray
+
+    if workers == "all":
+        alive = sum(bool(node["Alive"]) for node in ray.nodes())
+        return int(ray.cluster_resources()["GPU"]) if resource == "GPU" else alive
+    if not workers.isdecimal() or int(workers) < 1:
+        raise click.UsageError(f"--workers takes a number or all, found {workers!r}")
+    return int(workers)

@@ -1,0 +1,138 @@
+"""The manifest of a checkpoint: what makes it committed, whole, and ours.  Plain files, no torch.
+
+DCP alone loads a file with a flipped bit without a word, so every file's size and sha256 are
+written down and checked before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+NAME = "manifest.json"
+COMMITTED = re.compile(r"step-(\d+)")
+UNFINISHED = re.compile(r"step-\d+\.tmp-\w+")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be saved or loaded; the message names ranks and reasons."""
+
+
+def committed_steps(folder: Path) -> list[int]:
+    """Steps that have a `step-N` entry in the folder, newest first; says nothing of its health."""
+    names = [COMMITTED.fullmatch(entry.name) for entry in _entries(folder)]
+    return sorted((int(name[1]) for name in names if name), reverse=True)
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """Leftovers of saves that never committed."""
+    return [entry for entry in _entries(folder) if UNFINISHED.fullmatch(entry.name)]
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """{"size": bytes, "sha256": hex} of a file.  Raises OSError when it cannot be read."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+        return {"size": file.tell(), "sha256": digest.hexdigest()}
+
+
+def write(
+    folder: Path, *, step: int, world: int, identity: dict[str, Any], files: dict[str, Any]
+) -> None:
+    """Write and fsync the manifest of a checkpoint folder; `files` is name -> describe(file)."""
+    content = {
+        "schema": SCHEMA,
+        "step": step,
+        "world": world,
+        "identity": identity,
+        "config_sha256": _seal(identity),
+        "files": files,
+    }
+    text = json.dumps({**content, "seal": _seal(content)}, indent=1)
+    with (folder / NAME).open("x", encoding="ascii") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint folder.  Raises CheckpointError with the reason if it is bad."""
+    try:
+        content = json.loads((folder / NAME).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        raise CheckpointError(f"no {NAME}: the save was never committed") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{NAME} cannot be read: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("schema"), int):
+        raise CheckpointError(f"{NAME} has no schema: not a checkpoint of this trainer")
+    if content["schema"] > SCHEMA:
+        raise CheckpointError(
+            f"{NAME} has schema {content['schema']}, this trainer reads up to {SCHEMA}"
+        )
+    seal = content.pop("seal", None)
+    if seal != _seal(content):
+        raise CheckpointError(f"{NAME} was altered: its own sha256 does not match")
+    return content
+
+
+def verify(folder: Path, step: int, identity: dict[str, Any]) -> str | None:
+    """Why `step-N` must not be loaded, as a sentence, or None when it is whole and ours.
+
+    Reads every file once to check its sha256.
+    """
+    try:
+        content = read(folder)
+    except CheckpointError as error:
+        return str(error)
+    if content["step"] != step:
+        return f"{NAME} says step {content['step']}: the folder was renamed or copied"
+    if content["identity"] != identity:
+        return f"it belongs to another run: {_difference(content['identity'], identity)}"
+    if ".metadata" not in content["files"]:
+        return f"{NAME} lists no .metadata"
+    problems = (_check(folder / name, wanted) for name, wanted in content["files"].items())
+    return next((problem for problem in problems if problem), None)
+
+
+def sync_folder(folder: Path) -> None:
+    """fsync a folder, so that its entries survive a power loss."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _check(path: Path, wanted: dict[str, Any]) -> str | None:
+    try:
+        size = path.stat().st_size
+        if size != wanted["size"]:
+            return f"{path.name} has {size} bytes, expected {wanted['size']}: it was cut or changed"
+        if describe(path)["sha256"] != wanted["sha256"]:
+            return f"{path.name} does not match its sha256: its content was damaged"
+    except FileNotFoundError:
+        return f"{path.name} is missing"
+    except OSError as error:
+        return f"{path.name} cannot be read: {error}"
+    return None
+
+
+def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+    names = sorted(n for n in {*theirs, *ours} if theirs.get(n) != ours.get(n))
+    return ", ".join(f"{n} is {theirs.get(n)}, not {ours.get(n)}" for n in names)
+
+
+def _seal(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []

@@ -1,0 +1,54 @@
+"""Command-line options made from the fields of TrainConfig, so that the two cannot differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import Field, fields
+from typing import Any, get_type_hints
+
+import click
+
+from reference_trainer.config import TrainConfig
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: gives a click command one option for each knob, help text included."""
+    types = get_type_hints(TrainConfig)
+    for knob in reversed(fields(TrainConfig)):
+        command = _option(knob, types[knob.name])(command)
+    return command
+
+
+def config_from(values: dict[str, Any]) -> TrainConfig:
+    """The configuration from parsed options.  Raises click.UsageError when a value is wrong."""
+    try:
+        return TrainConfig(**values)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def arguments(config: TrainConfig) -> list[str]:
+    """The options that give this configuration again, for starting the trainer elsewhere."""
+    words = []
+    for knob in fields(config):
+        value = getattr(config, knob.name)
+        flag = knob.name.replace("_", "-")
+        if value == knob.default:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return words
+
+
+def _option(knob: Field[Any], kind: Any) -> Callable[[Any], Any]:
+    flag = "--" + knob.name.replace("_", "-")
+    text: str = knob.metadata["help"]
+    if kind is bool:
+        off = flag.replace("--", "--no-", 1)
+        return click.option(f"{flag}/{off}", default=knob.default, show_default=True, help=text)
+    choices = knob.metadata.get("choices")
+    shape = click.Choice(choices) if choices else str if kind == str | None else kind
+    shown = knob.default not in (None, "")
+    return click.option(flag, type=shape, default=knob.default, show_default=shown, help=text)

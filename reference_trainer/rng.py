@@ -1,0 +1,45 @@
+"""The random state of one rank: python, numpy, torch, and the GPU's."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+
+
+def seed_all(seed: int, rank: int) -> None:
+    """Seed every generator of this process; ranks get streams of their own, as dropout needs."""
+    import torch
+
+    mixed = np.random.SeedSequence([seed, rank]).generate_state(2)
+    random.seed(int(mixed[0]))
+    np.random.seed(int(mixed[0]))
+    torch.manual_seed(int(mixed[1]))  # seeds the GPUs too
+
+
+def capture() -> bytes:
+    """The state of every generator of this process, to be given to `restore`."""
+    import torch
+
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return pickle.dumps(state)
+
+
+def restore(blob: bytes) -> None:
+    """Put every generator back.  Call it last: whatever draws in between is lost."""
+    import torch
+
+    state = pickle.loads(blob)  # noqa: S301  (it comes from a checkpoint of our own)
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])

@@ -1,0 +1,120 @@
+"""Where each step's time went: consecutive intervals that add up to the step, as JSONL per rank.
+
+The end of one interval is the start of the next, and the end of one step is the start of the
+next, so the intervals telescope: they sum to the step, and the steps sum to the loop.  "other"
+is a measured interval (logging, writing these files, reading the clock), not a residual.
+
+On a CPU the boundaries are readings of the host's monotonic clock in whole nanoseconds.  On a
+GPU they are CUDA events on the compute stream, read when the step is over; the loop reads its
+loss there anyway, so this costs no further synchronisation.
+
+"separable" is false: waiting for FSDP's collectives lies inside forward and backward and is not
+told apart from compute.  That share is not measured, which is not the same as zero.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import Any, Protocol
+
+from reference_trainer.journal import JsonLines
+from reference_trainer.stall import SEGMENTS
+
+
+class Clock(Protocol):
+    """A source of boundaries in time."""
+
+    name: str
+
+    def stamp(self) -> Any:
+        """A boundary, now."""
+
+    def intervals(self, stamps: list[Any]) -> list[float]:
+        """Seconds between each boundary and the next: one fewer than there are boundaries."""
+
+
+class HostClock:
+    """Boundaries on the host's monotonic clock, integer nanoseconds."""
+
+    name = "host"
+
+    def stamp(self) -> int:
+        """Nanoseconds of the monotonic clock."""
+        return time.perf_counter_ns()
+
+    def intervals(self, stamps: list[int]) -> list[float]:
+        """Seconds between consecutive stamps."""
+        return [(b - a) / 1e9 for a, b in pairwise(stamps)]
+
+
+class CudaClock:
+    """Boundaries on the GPU's compute stream.  Resolution about 0.5 us (CUDA runtime API)."""
+
+    name = "cuda events"
+
+    def stamp(self) -> Any:
+        """An event recorded on the current stream; the host does not wait for it."""
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def intervals(self, stamps: list[Any]) -> list[float]:
+        """Seconds between consecutive events; waits until the last one has happened."""
+        stamps[-1].synchronize()
+        return [a.elapsed_time(b) / 1e3 for a, b in pairwise(stamps)]
+
+
+class Spans:
+    """Cuts steps into segments.  begin(step), mark(name) at each boundary, end() -> record.
+
+    A record: {"step", "t" (seconds since the epoch at the step's start), "rank", "seconds",
+    "segments": {name: seconds}, "clock", "separable"}.  `end` appends it to the file, flushed.
+    """
+
+    def __init__(self, clock: Clock, rank: int, folder: str | None = None) -> None:
+        self.clock, self.rank = clock, rank
+        self.records: list[dict[str, Any]] = []
+        self._lines = JsonLines(folder, f"spans.rank{rank}.jsonl")
+        self._stamps: list[Any] = []
+        self._names: list[str] = []
+        self._last: Any = None
+
+    def begin(self, step: int) -> None:
+        """Start a step at the very moment the step before it ended, if there was one."""
+        self._step, self._t = step, time.time()
+        self._stamps = [self.clock.stamp() if self._last is None else self._last]
+        self._names = []
+
+    def mark(self, segment: str) -> None:
+        """End the interval that began at the last boundary, and call it `segment`."""
+        if segment not in SEGMENTS:
+            raise ValueError(f"segment is {segment!r}, expected one of {SEGMENTS}")
+        self._stamps.append(self.clock.stamp())
+        self._names.append(segment)
+
+    def end(self) -> dict[str, Any]:
+        """End the step at the last mark; returns and writes its record."""
+        intervals = self.clock.intervals(self._stamps)
+        segments = dict.fromkeys(SEGMENTS, 0.0)
+        for name, seconds in zip(self._names, intervals, strict=True):
+            segments[name] += seconds
+        self._last = self._stamps[-1]
+        record = {
+            "step": self._step,
+            "t": self._t,
+            "rank": self.rank,
+            "seconds": self.clock.intervals([self._stamps[0], self._last])[0],
+            "segments": segments,
+            "clock": self.clock.name,
+            "separable": False,
+        }
+        self.records.append(record)
+        self._lines.write(record)
+        return record
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()

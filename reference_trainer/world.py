@@ -1,0 +1,215 @@
+"""Who am I among the ranks: environment, process group, device, and agreement between ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from reference_trainer.config import TrainConfig
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+class LaunchError(RuntimeError):
+    """The process was not started as one rank of a job; the message says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One rank's place: `rank` of `size`, on `host`, computing on `device` (a torch.device).
+
+    `group` is the process group of exactly these ranks, `mesh` the 1-D DeviceMesh over it.
+    """
+
+    rank: int
+    size: int
+    host: str
+    device: Any
+    mesh: Any
+    group: Any
+
+    def broadcast(self, value: Any) -> Any:
+        """The value that rank 0 has; all ranks call it."""
+        import torch.distributed as dist
+
+        box = [value]
+        dist.broadcast_object_list(box, group=self.group, group_src=0)
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of every rank, in order of rank; all ranks call it."""
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+    def mean(self, scalar: Any) -> Any:
+        """The mean of a scalar tensor over all ranks, summed in fp32; a tensor on the device."""
+        import torch.distributed as dist
+
+        total = scalar.detach().float().clone()
+        dist.all_reduce(total, group=self.group)
+        return total / self.size
+
+    def set_timeout(self, seconds: float) -> None:
+        """From now on a collective that takes longer than this fails."""
+        # torch has no public call for it; torchtitan's distributed/utils.py uses this one too.
+        from torch.distributed.distributed_c10d import _set_pg_timeout
+
+        _set_pg_timeout(timedelta(seconds=seconds), self.group)
+
+
+@contextmanager
+def join(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
+    """Join the job; on leaving, destroy the process group if it was made here.
+
+    With `mesh` (1-D), or when a process group exists already, that one is used and left alone.
+    Raises LaunchError when there is none and the environment does not describe one.
+    """
+    import torch.distributed as dist
+
+    mine = not dist.is_initialized()
+    local_rank = read_environment()["LOCAL_RANK"] if mine else int(os.environ.get("LOCAL_RANK", 0))
+    device = choose_device(config.device, local_rank)
+    with _settled(config, device):
+        if mine:
+            _initialise(config, device)
+        try:
+            world = _world(device, mesh)
+            world.set_timeout(config.init_timeout_s)
+            yield world
+            world.set_timeout(config.init_timeout_s)  # who uses the group next begins afresh
+        except BaseException:
+            if mine:
+                _abandon(device)
+            raise
+        if mine:
+            dist.destroy_process_group()
+
+
+def choose_device(wanted: str, local_rank: int) -> Any:
+    """The torch.device of this rank: cuda:LOCAL_RANK, the only visible GPU, or the CPU.
+
+    Raises LaunchError when a GPU is wanted and none is there for this rank.
+    """
+    import torch
+
+    gpus = torch.cuda.device_count() if wanted != "cpu" else 0
+    if gpus == 0:
+        if wanted == "cuda":
+            raise LaunchError("no GPU is visible to this process: check CUDA_VISIBLE_DEVICES")
+        return torch.device("cpu")
+    # A launcher that hands each process its own GPU shows it exactly one.
+    index = 0 if gpus == 1 else local_rank
+    if index >= gpus:
+        raise LaunchError(
+            f"LOCAL_RANK is {local_rank} but this process sees {gpus} GPUs:"
+            " start one process per GPU"
+        )
+    return torch.device("cuda", index)
+
+
+def read_environment() -> dict[str, int]:
+    """The numbers among VARIABLES.  Raises LaunchError naming what is missing or impossible."""
+    missing = [name for name in VARIABLES if not os.environ.get(name)]
+    if missing:
+        raise LaunchError(
+            f"{', '.join(missing)} not set in the environment: start the job with torchrun"
+            " or with `python -m reference_trainer launch`, or set the variables yourself"
+        )
+    numbers = {}
+    for name in VARIABLES:
+        if name != "MASTER_ADDR":
+            numbers[name] = _whole(name)
+    if numbers["RANK"] >= numbers["WORLD_SIZE"]:
+        raise LaunchError(
+            f"RANK is {numbers['RANK']}, expected below WORLD_SIZE={numbers['WORLD_SIZE']}:"
+            " ranks count from 0"
+        )
+    return numbers
+
+
+def _whole(name: str) -> int:
+    text = os.environ[name]
+    if not text.isdecimal():
+        raise LaunchError(f"{name} is {text!r}, expected a whole number: correct the environment")
+    return int(text)
+
+
+@contextmanager
+def _settled(config: TrainConfig, device: Any) -> Iterator[None]:
+    """Choose threads and kernels; what runs next in this process finds them as they were."""
+    import torch
+
+    strict, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        # Sums split over threads add up in another order on a machine with other cores.
+        torch.set_num_threads(1)
+    if config.deterministic:
+        # cuBLAS reads it when it starts; the value is the one its documentation gives.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(config.deterministic)
+    # Filling every fresh buffer costs memory bandwidth and guards only against reading garbage.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(strict)
+        torch.utils.deterministic.fill_uninitialized_memory = fill
+        torch.set_num_threads(threads)
+
+
+def _initialise(config: TrainConfig, device: Any) -> None:
+    import torch.distributed as dist
+
+    # The CPU backend carries Python objects and checkpoints also where gradients use NCCL.
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    try:
+        dist.init_process_group(
+            backend,
+            timeout=timedelta(seconds=config.init_timeout_s),
+            device_id=device if device.type == "cuda" else None,
+        )
+    except dist.DistNetworkError as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        why = str(error).splitlines()[0]
+        raise LaunchError(
+            f"rank {os.environ['RANK']} found no peers at {address}: {why}"
+        ) from error
+
+
+def _world(device: Any, mesh: Any) -> World:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if mesh is None:
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    group = mesh.get_group()
+    return World(
+        rank=dist.get_rank(group),
+        size=dist.get_world_size(group),
+        host=socket.gethostname(),
+        device=device,
+        mesh=mesh,
+        group=group,
+    )
+
+
+def _abandon(device: Any) -> None:
+    """Leave without waiting for peers, which may be gone."""
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import _abort_process_group
+
+    if device.type == "cuda":
+        _abort_process_group()  # destroying would wait for collectives that never end
+    else:
+        dist.destroy_process_group()
