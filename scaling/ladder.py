@@ -1,0 +1,75 @@
+"""The trainer on 1, 2, 4, 8 nodes: one rung after the other, in one gang."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from reference_trainer.config import TrainConfig
+from reference_trainer.gang import Gang
+from reference_trainer.launch import rank
+from scaling.decompose import Step, steps_of
+
+WARM_UP = 2  # connections, allocator and kernels: not what a step costs
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One node count: the timed steps of every rank, by node.
+
+    `steps[r][k]` is rank r's k-th timed step; `nodes[r]` its node's name.  A rung of one node is
+    run on every node at once, each a job of its own, so that a slow node is seen as such.
+    """
+
+    count: int
+    nodes: list[str]
+    steps: list[list[Step]]
+    tokens_per_step: int
+
+    @property
+    def seconds(self) -> float:
+        """Mean seconds of a step, over steps and ranks."""
+        every = [step.seconds for steps in self.steps for step in steps]
+        return sum(every) / len(every)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that the whole rung takes in per second."""
+        return self.tokens_per_step / self.seconds
+
+    def by_node(self) -> dict[str, float]:
+        """Mean seconds of a step on each node."""
+        found: dict[str, list[float]] = {}
+        for node, steps in zip(self.nodes, self.steps, strict=True):
+            found.setdefault(node, []).extend(step.seconds for step in steps)
+        return {node: sum(seconds) / len(seconds) for node, seconds in found.items()}
+
+
+def counts(nodes: int) -> list[int]:
+    """1, 2, 4, 8 ... up to `nodes`, and `nodes` itself."""
+    found = [1 << power for power in range(nodes.bit_length()) if 1 << power <= nodes]
+    return found if found[-1] == nodes else [*found, nodes]
+
+
+def climb(gang: Gang, names: dict[str, str], count: int, config: TrainConfig,
+          timeout: float = 300) -> Rung:  # fmt: skip
+    """Run one rung on the gang's first `count` nodes (all of them, one by one, for count 1).
+
+    Weak scaling: every rank keeps its batch.  The first steps are not counted.
+    """
+    order = list(dict.fromkeys(place.node for place in gang.places))
+    workers = {node: [w for w, p in enumerate(gang.places) if p.node == node] for node in order}
+    if count == 1:
+        groups = [workers[node] for node in order]
+    else:
+        groups = [[worker for node in order[:count] for worker in workers[node]]]
+    timed = dataclasses.replace(config, steps=config.steps + WARM_UP)
+    results: list[dict[str, Any]] = gang.run(rank, timed, groups=groups, timeout=timeout)
+    members = [worker for group in groups for worker in group]
+    return Rung(
+        count=count,
+        nodes=[names[gang.places[worker].node] for worker in members],
+        steps=[steps_of(result["spans"])[WARM_UP:] for result in results],
+        tokens_per_step=results[0]["tokens_per_step"],
+    )
