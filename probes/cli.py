@@ -1,0 +1,154 @@
+"""The `seatrial` command.  Everything heavy is imported inside the commands."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib import resources
+from pathlib import Path
+
+import click
+
+USAGE = 4
+FOLDER = click.Path(path_type=Path)
+
+
+class Refused(click.ClickException):
+    """One sentence on what was expected and what was found; exit code 4."""
+
+    exit_code = USAGE
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="seatrial")
+def main() -> None:
+    """Acceptance tests for GPU training clusters that run Ray.
+
+    PASS means proven, every probe has been seen failing, every number has its reason.
+    """
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@click.option("--cluster", default="auto", show_default=True, metavar="WHERE",
+              help="auto, local[:N] or ray://host:port.")  # fmt: skip
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def run(cluster: str, options: tuple[str, ...]) -> None:
+    """Run the acceptance suite; OPTIONS go to pytest (--contract, --tier, --run-dir, -k ...)."""
+    import pytest
+
+    # Without a configuration file of its own this run must not pick up a stranger's.
+    here = ["--rootdir", str(Path.cwd()), "-c", "/dev/null", "-p", "probes.plugin"]
+    probes = str(Path(__file__).parent)
+    sys.exit(pytest.main([*here, "-p", "no:cacheprovider", probes, "--cluster", cluster, *options]))
+
+
+@main.command()
+@click.argument("run_folder", type=FOLDER)
+@click.option("--baseline", type=FOLDER, help="A run to compare with.")
+def report(run_folder: Path, baseline: Path | None) -> None:
+    """Render RUN_FOLDER again; needs no cluster."""
+    _render(run_folder, baseline)
+
+
+@main.command()
+@click.argument("run_folder", type=FOLDER)
+@click.option("--contract", required=True, metavar="NAME|FILE")
+def rejudge(run_folder: Path, contract: str) -> None:
+    """Judge what RUN_FOLDER measured by another contract, into a folder beside it."""
+    from probes.contract import ContractError
+    from probes.rejudge import rejudged
+    from reports.store import UnreadableRun
+
+    try:
+        target = rejudged(run_folder, contract)
+    except (ContractError, UnreadableRun) as error:
+        raise Refused(str(error)) from None
+    _render(target, None)
+
+
+def _render(folder: Path, baseline: Path | None) -> None:
+    """Write all renderings of a run, show the table, exit with the run's code."""
+    from reports.exports import write_all
+    from reports.store import UnreadableRun, load
+    from reports.text import acceptance_table
+
+    try:
+        record = load(folder)
+        write_all(folder, record, load(baseline) if baseline else None)
+    except UnreadableRun as error:
+        raise Refused(str(error)) from None
+    width = shutil.get_terminal_size().columns
+    click.echo(acceptance_table(record, width=min(width, 100), color=sys.stdout.isatty(),
+                                unicode="utf" in (sys.stdout.encoding or "").lower()))  # fmt: skip
+    click.echo(f"report  {folder / 'report.html'}")
+    sys.exit(record.exit_code)
+
+
+@main.group()
+def contract() -> None:
+    """Contracts: the criteria and limits agreed before a run."""
+
+
+@contract.command()
+@click.argument("file")
+def check(file: str) -> None:
+    """Say whether FILE (or a shipped contract's name) is a contract, and what it asks for."""
+    from probes.contract import ContractError, load
+    from probes.criteria import TABLE
+
+    try:
+        read = load(file)
+    except ContractError as error:
+        raise Refused(str(error)) from None
+    click.echo(f"{read.name} @ {read.sha256[:8]}: {read.title}")
+    for id, row in TABLE.items():
+        click.echo(f"{id}  {row.title}" + (f"  (not required: {read.optional[id]})" if id in read.optional else ""))
+        for name in row.measures:
+            limit = read.limit(id, name)
+            click.echo(f"  {name:18} " + (f"{limit}  ({limit.because})" if limit else "from the run, or unproven"))
+
+
+@contract.command("list")
+def list_() -> None:
+    """The contracts that come with seatrial."""
+    from probes.contract import load, shipped
+
+    for name in shipped():
+        click.echo(f"{name:14} {load(name).title}")
+
+
+@main.command()
+@click.argument("code", required=False)
+def explain(code: str | None) -> None:
+    """What a finding's CODE means and what to do; without CODE, all of them."""
+    import difflib
+
+    from probes.findings import CATALOGUE
+
+    if code is None:
+        for name, entry in CATALOGUE.items():
+            click.echo(f"{name:18} {entry.meaning}")
+        return
+    if code.upper() not in CATALOGUE:
+        close = difflib.get_close_matches(code.upper(), list(CATALOGUE), 1)
+        maybe = f", did you mean {close[0]}?" if close else "; `seatrial explain` lists them"
+        raise Refused(f"no finding has the code {code!r}{maybe}")
+    entry = CATALOGUE[code.upper()]
+    click.echo(f"{code.upper()}: {entry.meaning}\ncause   {entry.cause.value}\nremedy  {entry.remedy}")
+
+
+@main.command()
+@click.argument("folder", type=FOLDER)
+def example(folder: Path) -> None:
+    """Write an ordinary FSDP training job into FOLDER, ready for `ray job submit`."""
+    target = folder / "reference_trainer"
+    if target.exists():
+        raise Refused(f"{target} exists already: give an empty or new folder")
+    with resources.as_file(resources.files("reference_trainer")) as source:
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(str(resources.files("probes") / "launch.md"), folder / "README.md")
+    click.echo(f"wrote {target}; see {folder / 'README.md'}")
+
+
+if __name__ == "__main__":
+    main()
