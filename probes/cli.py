@@ -29,8 +29,13 @@ def main() -> None:
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
-@click.option("--cluster", default="auto", show_default=True, metavar="WHERE",
-              help="auto, local[:N] or ray://host:port.")  # fmt: skip
+@click.option(
+    "--cluster",
+    default="auto",
+    show_default=True,
+    metavar="WHERE",
+    help="auto, local[:N] or ray://host:port.",
+)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def run(cluster: str, options: tuple[str, ...]) -> None:
     """Run the acceptance suite; OPTIONS go to pytest (--contract, --tier, --run-dir, -k ...)."""
@@ -78,8 +83,14 @@ def _render(folder: Path, baseline: Path | None) -> None:
     except UnreadableRun as error:
         raise Refused(str(error)) from None
     width = shutil.get_terminal_size().columns
-    click.echo(acceptance_table(record, width=min(width, 100), color=sys.stdout.isatty(),
-                                unicode="utf" in (sys.stdout.encoding or "").lower()))  # fmt: skip
+    click.echo(
+        acceptance_table(
+            record,
+            width=min(width, 100),
+            color=sys.stdout.isatty(),
+            unicode="utf" in (sys.stdout.encoding or "").lower(),
+        )
+    )
     click.echo(f"report  {folder / 'report.html'}")
     sys.exit(record.exit_code)
 
@@ -102,10 +113,16 @@ def check(file: str) -> None:
         raise Refused(str(error)) from None
     click.echo(f"{read.name} @ {read.sha256[:8]}: {read.title}")
     for id, row in TABLE.items():
-        click.echo(f"{id}  {row.title}" + (f"  (not required: {read.optional[id]})" if id in read.optional else ""))
+        click.echo(
+            f"{id}  {row.title}"
+            + (f"  (not required: {read.optional[id]})" if id in read.optional else "")
+        )
         for name in row.measures:
             limit = read.limit(id, name)
-            click.echo(f"  {name:18} " + (f"{limit}  ({limit.because})" if limit else "from the run, or unproven"))
+            click.echo(
+                f"  {name:18} "
+                + (f"{limit}  ({limit.because})" if limit else "from the run, or unproven")
+            )
 
 
 @contract.command("list")
@@ -134,7 +151,9 @@ def explain(code: str | None) -> None:
         maybe = f", did you mean {close[0]}?" if close else "; `seatrial explain` lists them"
         raise Refused(f"no finding has the code {code!r}{maybe}")
     entry = CATALOGUE[code.upper()]
-    click.echo(f"{code.upper()}: {entry.meaning}\ncause   {entry.cause.value}\nremedy  {entry.remedy}")
+    click.echo(
+        f"{code.upper()}: {entry.meaning}\ncause   {entry.cause.value}\nremedy  {entry.remedy}"
+    )
 
 
 @main.command()

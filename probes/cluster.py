@@ -55,8 +55,10 @@ def _running_address() -> str:
     """Address of the Ray cluster that this machine is a node of."""
     from ray._private import services
 
-    hint = ("run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
-            "ray://host:10001, or rehearse with --cluster local:4")  # fmt: skip
+    hint = (
+        "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
+        "ray://host:10001, or rehearse with --cluster local:4"
+    )
     try:
         address = services.canonicalize_bootstrap_address("auto", None)
     except ConnectionError:
@@ -97,9 +99,13 @@ class Cluster:
         import ray
 
         try:
-            ray.init(self.address, runtime_env={"py_modules": shipped_modules(),
-                     "excludes": ["**/__pycache__"]}, log_to_driver=False,
-                     logging_level="error", configure_logging=False)  # fmt: skip
+            ray.init(
+                self.address,
+                runtime_env={"py_modules": shipped_modules(), "excludes": ["**/__pycache__"]},
+                log_to_driver=False,
+                logging_level="error",
+                configure_logging=False,
+            )
         except RuntimeError as error:
             if "ersion mismatch" in str(error):
                 raise VersionsDiffer(" ".join(str(error).split())) from None
@@ -144,11 +150,15 @@ class Cluster:
         import ray
 
         found = [
-            {"id": node["NodeID"], "name": node["NodeManagerHostname"],
-             "address": node["NodeManagerAddress"], "alive": bool(node["Alive"]),
-             "resources": node["Resources"]}
+            {
+                "id": node["NodeID"],
+                "name": node["NodeManagerHostname"],
+                "address": node["NodeManagerAddress"],
+                "alive": bool(node["Alive"]),
+                "resources": node["Resources"],
+            }
             for node in ray.nodes()
-        ]  # fmt: skip
+        ]
         hosts = [node["name"] for node in found if node["alive"]]
         for node in found:  # raylets that share a host are told apart by their node id
             if hosts.count(node["name"]) > 1:
@@ -181,8 +191,9 @@ class Cluster:
             self._facts = [{"name": names[id], **found[id]} for id in order]
         return self._facts
 
-    def on_each_node(self, function: Callable[..., Any], *arguments: Any,
-                     nodes: list[str] | None = None) -> dict[str, Any]:  # fmt: skip
+    def on_each_node(
+        self, function: Callable[..., Any], *arguments: Any, nodes: list[str] | None = None
+    ) -> dict[str, Any]:
         """Run `function(*arguments)` in one worker of each node (or of `nodes`, by id).
 
         A node that does not answer within 90 s has no entry; the caller must say so.
@@ -193,11 +204,12 @@ class Cluster:
         remote = ray.remote(function)
         calls = {
             remote.options(
-                num_cpus=0, max_retries=0,
+                num_cpus=0,
+                max_retries=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(id, soft=False),
             ).remote(*arguments): id
             for id in (nodes or [node["id"] for node in self.nodes])
-        }  # fmt: skip
+        }
         done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ASK_SECONDS)
         for call in late:
             ray.cancel(call, force=True)

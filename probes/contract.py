@@ -84,8 +84,16 @@ class LimitTerms(BaseModel):
             raise ValueError(f"marginal {inner_low} lies outside at_least {low}")
         if high is not None and inner_high is not None and inner_high > high:
             raise ValueError(f"marginal {inner_high} lies outside at_most {high}")
-        return Limit(low=low, high=high, marginal_low=inner_low, marginal_high=inner_high,
-                     one_of=self.one_of, unit=self.unit, because=self.because, source=source)  # fmt: skip
+        return Limit(
+            low=low,
+            high=high,
+            marginal_low=inner_low,
+            marginal_high=inner_high,
+            one_of=self.one_of,
+            unit=self.unit,
+            because=self.because,
+            source=source,
+        )
 
 
 class Contract(BaseModel):
@@ -104,11 +112,20 @@ class Contract(BaseModel):
 
     def facts(self) -> ContractFacts:
         """What the record keeps of it."""
-        criteria = [row.criterion(id, required=id not in self.optional,
-                                  not_provable=self.optional.get(id, ""))
-                    for id, row in TABLE.items()]  # fmt: skip
-        return ContractFacts(name=self.name, title=self.title, sha256=self.sha256,
-                             agreed=self.agreed, criteria=criteria, waivers=self.waivers)  # fmt: skip
+        criteria = [
+            row.criterion(
+                id, required=id not in self.optional, not_provable=self.optional.get(id, "")
+            )
+            for id, row in TABLE.items()
+        ]
+        return ContractFacts(
+            name=self.name,
+            title=self.title,
+            sha256=self.sha256,
+            agreed=self.agreed,
+            criteria=criteria,
+            waivers=self.waivers,
+        )
 
     def limit(self, criterion: str, measure: str) -> Limit | None:
         """The limit of a measure: fixed, else agreed, else the reasoned default, else None."""
@@ -119,7 +136,9 @@ class Contract(BaseModel):
 def shipped() -> list[str]:
     """Names of the contracts that come with seatrial."""
     folder = resources.files("probes") / "contracts"
-    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+    return sorted(
+        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
+    )
 
 
 def load(name: str) -> Contract:
@@ -130,8 +149,10 @@ def load(name: str) -> Contract:
             raise ContractError(f"contract {name}: expected a TOML file, found none there")
         return parse(path.read_bytes(), path.name)
     if name not in shipped():
-        raise ContractError(f"contract {name!r} is not shipped{_maybe(name, shipped())}; "
-                            f"there are {', '.join(shipped())}, or give a file")  # fmt: skip
+        raise ContractError(
+            f"contract {name!r} is not shipped{_maybe(name, shipped())}; "
+            f"there are {', '.join(shipped())}, or give a file"
+        )
     content = (resources.files("probes") / "contracts" / f"{name}.toml").read_bytes()
     return parse(content, f"{name}.toml")
 
@@ -160,7 +181,9 @@ def parse(content: bytes, file: str) -> Contract:
         cluster=_checked(ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]"),
         limits=limits,
         optional=optional,
-        waivers=[_checked(Waiver, waiver, f"{file}: [[waivers]]") for waiver in raw.get("waivers", [])],
+        waivers=[
+            _checked(Waiver, waiver, f"{file}: [[waivers]]") for waiver in raw.get("waivers", [])
+        ],
     )
 
 
@@ -174,8 +197,9 @@ def _criterion(table: Any, id: str, file: str, optional: dict[str, str]) -> dict
             optional[id] = str(value)
         elif key not in measures:
             known = [*measures, "not_provable"]
-            raise ContractError(f"{file}: unknown key {id}.{key}{_maybe(key, known)}; "
-                                f"{id} knows {', '.join(known)}")  # fmt: skip
+            raise ContractError(
+                f"{file}: unknown key {id}.{key}{_maybe(key, known)}; {id} knows {', '.join(known)}"
+            )
         else:
             limits[key] = _limit(value, id, key, file)
     return limits
@@ -184,8 +208,10 @@ def _criterion(table: Any, id: str, file: str, optional: dict[str, str]) -> dict
 def _limit(value: Any, id: str, key: str, file: str) -> Limit:
     where, measure = f"{file}: [{id}.{key}]", TABLE[id].measures[key]
     if measure.fixed is not None:
-        raise ContractError(f"{where} is fixed at {measure.fixed} ({measure.fixed.because}): "
-                            "no contract may change it")  # fmt: skip
+        raise ContractError(
+            f"{where} is fixed at {measure.fixed} ({measure.fixed.because}): "
+            "no contract may change it"
+        )
     terms: LimitTerms = _checked(LimitTerms, value, where)
     if terms.unit != measure.unit:
         raise ContractError(f"{where}: expected unit {measure.unit!r}, found {terms.unit!r}")
@@ -203,7 +229,9 @@ def _checked(model: type[Any], value: Any, where: str) -> Any:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise ContractError(f"{where}: unknown key {key!r}{_maybe(key, model.model_fields)}") from None
+            raise ContractError(
+                f"{where}: unknown key {key!r}{_maybe(key, model.model_fields)}"
+            ) from None
         if first["type"] == "missing":
             raise ContractError(f"{where}: {key!r} is missing") from None
         raise ContractError(f"{where}: {key!r}: {first['msg']}, found {first['input']!r}") from None

@@ -35,8 +35,9 @@ class Row:
 
     def criterion(self, id: str, required: bool = True, not_provable: str = "") -> Criterion:
         """The row as the record keeps it."""
-        return Criterion(id=id, title=self.title, how=self.how, required=required,
-                         not_provable=not_provable)  # fmt: skip
+        return Criterion(
+            id=id, title=self.title, how=self.how, required=required, not_provable=not_provable
+        )
 
 
 def none_of(unit: str, because: str) -> Measure:
@@ -58,15 +59,32 @@ TABLE: dict[str, Row] = {
             "unreachable_pairs": none_of("pairs", "every rank must reach every other"),
             "busbw": Measure("GB/s"),
             "road": Measure(""),
-            "fabric_share": Measure("ratio", fixed=Limit(
-                low=0.9, high=1.35, unit="ratio",
-                because="a ring all-reduce moves 2(n-1)/n x S per node; headers and rendezvous add some")),
-            "other_share": Measure("ratio", fixed=Limit(
-                high=0.1, unit="ratio",
-                because="gradient bytes seen on any other interface took the wrong road")),
-            "slowest_pair": Measure("ratio", default=Limit(
-                low=0.6, marginal_low=0.75, unit="ratio",
-                because="pairs of one fabric differ by noise; one under 60 % of the upper quartile is another kind of link")),
+            "fabric_share": Measure(
+                "ratio",
+                fixed=Limit(
+                    low=0.9,
+                    high=1.35,
+                    unit="ratio",
+                    because="a ring all-reduce moves 2(n-1)/n x S per node; headers and rendezvous add some",
+                ),
+            ),
+            "other_share": Measure(
+                "ratio",
+                fixed=Limit(
+                    high=0.1,
+                    unit="ratio",
+                    because="gradient bytes seen on any other interface took the wrong road",
+                ),
+            ),
+            "slowest_pair": Measure(
+                "ratio",
+                default=Limit(
+                    low=0.6,
+                    marginal_low=0.75,
+                    unit="ratio",
+                    because="pairs of one fabric differ by noise; one under 60 % of the upper quartile is another kind of link",
+                ),
+            ),
         },
     ),
     "SCALING": Row(
@@ -74,11 +92,21 @@ TABLE: dict[str, Row] = {
         "a real FSDP job timed on 1, 2, 4 and 8 nodes; every lost percent explained by terms that add up to the loss",
         {
             "efficiency": Measure("ratio"),
-            "residual": Measure("ratio", fixed=Limit(
-                high=1e-6, unit="ratio", because="the terms must sum to the step they explain")),
-            "straggler": Measure("ratio", default=Limit(
-                high=0.15, marginal_high=0.1, unit="ratio",
-                because="ranks doing equal work differ by noise; one that keeps all others waiting for 15 % of a step is a fault")),
+            "residual": Measure(
+                "ratio",
+                fixed=Limit(
+                    high=1e-6, unit="ratio", because="the terms must sum to the step they explain"
+                ),
+            ),
+            "straggler": Measure(
+                "ratio",
+                default=Limit(
+                    high=0.15,
+                    marginal_high=0.1,
+                    unit="ratio",
+                    because="ranks doing equal work differ by noise; one that keeps all others waiting for 15 % of a step is a fault",
+                ),
+            ),
         },
     ),
     "GANG": Row(
@@ -86,13 +114,25 @@ TABLE: dict[str, Row] = {
         "competing jobs: each has its full allocation or holds nothing, at every sample",
         {
             "half_held": none_of("samples", "a gang holds all of its allocation or nothing"),
-            "placed_at_once": Measure("gangs", fixed=exactly(
-                1, "gangs", "two gangs of 75 % cannot both fit, and one must")),
-            "sample_rate": Measure("Hz", fixed=Limit(
-                low=20, unit="Hz", because="a half-held gang must not hide between two samples")),
-            "handoff": Measure("s", default=Limit(
-                high=5, marginal_high=3, unit="s",
-                because="Ray retries a pending gang within 1 s and ticks each 1 s; twice that and a margin for load")),
+            "placed_at_once": Measure(
+                "gangs",
+                fixed=exactly(1, "gangs", "two gangs of 75 % cannot both fit, and one must"),
+            ),
+            "sample_rate": Measure(
+                "Hz",
+                fixed=Limit(
+                    low=20, unit="Hz", because="a half-held gang must not hide between two samples"
+                ),
+            ),
+            "handoff": Measure(
+                "s",
+                default=Limit(
+                    high=5,
+                    marginal_high=3,
+                    unit="s",
+                    because="Ray retries a pending gang within 1 s and ticks each 1 s; twice that and a margin for load",
+                ),
+            ),
             "left_behind": none_of("GPUs", "what a job held is free again after it"),
         },
     ),
@@ -102,25 +142,49 @@ TABLE: dict[str, Row] = {
         {
             "exit_code": Measure("", fixed=exactly(0, "", "the documented commands must succeed")),
             "ranks": Measure("ranks"),
-            "wrong_ranks": none_of("ranks", "each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, right and consistent"),
-            "first_step": Measure("s", default=Limit(
-                high=300, unit="s", because="a user should see a first step within five minutes")),
+            "wrong_ranks": none_of(
+                "ranks",
+                "each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, right and consistent",
+            ),
+            "first_step": Measure(
+                "s",
+                default=Limit(
+                    high=300, unit="s", because="a user should see a first step within five minutes"
+                ),
+            ),
         },
     ),
     "RESTART": Row(
         "restart from checkpoint works",
         "a run is killed mid-training, resumes by itself, and is shown equal to a run that was never killed",
         {
-            "victims_dead": Measure("processes", fixed=exactly(
-                1, "processes", "the fault must have happened, once")),
-            "attempts": Measure("attempts", fixed=exactly(
-                2, "attempts", "one kill is one restart, with nobody's help")),
+            "victims_dead": Measure(
+                "processes", fixed=exactly(1, "processes", "the fault must have happened, once")
+            ),
+            "attempts": Measure(
+                "attempts",
+                fixed=exactly(2, "attempts", "one kill is one restart, with nobody's help"),
+            ),
             "steps_lost": Measure("steps"),
-            "unequal_steps": none_of("steps", "loss, gradient norm and samples must be bitwise those of a run never killed"),
-            "final_state": Measure("", fixed=Limit(
-                one_of=["equal"], because="the parameters at the end must be bitwise those of a run never killed")),
-            "back_to_work": Measure("s", default=Limit(
-                high=120, unit="s", because="from the kill to the first new step; longer is a manual restart")),
+            "unequal_steps": none_of(
+                "steps",
+                "loss, gradient norm and samples must be bitwise those of a run never killed",
+            ),
+            "final_state": Measure(
+                "",
+                fixed=Limit(
+                    one_of=["equal"],
+                    because="the parameters at the end must be bitwise those of a run never killed",
+                ),
+            ),
+            "back_to_work": Measure(
+                "s",
+                default=Limit(
+                    high=120,
+                    unit="s",
+                    because="from the kill to the first new step; longer is a manual restart",
+                ),
+            ),
         },
     ),
     "HOSTS": Row(
@@ -129,8 +193,10 @@ TABLE: dict[str, Row] = {
         {
             "nodes": Measure("nodes"),
             "gpus": Measure("GPUs"),
-            "differences": none_of("differences", "one job runs on one software stack: Python, Ray, torch, driver"),
+            "differences": none_of(
+                "differences", "one job runs on one software stack: Python, Ray, torch, driver"
+            ),
             "shared_missing": none_of("nodes", "checkpoints need one folder that every node sees"),
         },
     ),
-}  # fmt: skip
+}

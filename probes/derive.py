@@ -23,19 +23,31 @@ def derived(cluster: Cluster | None) -> Contract:
         fabric = fabric_of(cluster.facts)
         limits["FABRIC"].update(_fabric_limits(cluster.facts, fabric))
     limits["SCALING"]["efficiency"] = Limit(
-        low=0.8, marginal_low=0.9, unit="ratio", source="derived",
+        low=0.8,
+        marginal_low=0.9,
+        unit="ratio",
+        source="derived",
         because="no contract: published dense FSDP on good fabrics keeps 90 % and more",
-    )  # fmt: skip
+    )
     optional = {}
     if cluster is not None and cluster.kind == "local":
-        optional = {"FABRIC": "all raylets share one host's network, so no byte crosses a link",
-                    "SCALING": "all ranks share one host's cores, so more nodes add no compute"}  # fmt: skip
-    return Contract(name="derived", title="No contract was agreed", sha256="", agreed=False,
-                    cluster=ClusterTerms(fabric=fabric), limits=limits, optional=optional)  # fmt: skip
+        optional = {
+            "FABRIC": "all raylets share one host's network, so no byte crosses a link",
+            "SCALING": "all ranks share one host's cores, so more nodes add no compute",
+        }
+    return Contract(
+        name="derived",
+        title="No contract was agreed",
+        sha256="",
+        agreed=False,
+        cluster=ClusterTerms(fabric=fabric),
+        limits=limits,
+        optional=optional,
+    )
 
 
 def fabric_of(facts: list[dict[str, Any]]) -> str | None:
-    """"rdma" where every node has an active RDMA port, else the interface the jobs are told of.
+    """ "rdma" where every node has an active RDMA port, else the interface the jobs are told of.
 
     That is NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME when all nodes agree on it; else None.
     """
@@ -51,15 +63,22 @@ def fabric_of(facts: list[dict[str, Any]]) -> str | None:
 def _fabric_limits(facts: list[dict[str, Any]], fabric: str | None) -> dict[str, Limit]:
     if fabric is None:
         return {}
-    limits = {"road": Limit(
-        one_of=[fabric], source="derived",
-        because="no contract: every node has an active RDMA port" if fabric == "rdma"
-        else f"no contract: every node's environment names {fabric}",
-    )}  # fmt: skip
+    limits = {
+        "road": Limit(
+            one_of=[fabric],
+            source="derived",
+            because="no contract: every node has an active RDMA port"
+            if fabric == "rdma"
+            else f"no contract: every node's environment names {fabric}",
+        )
+    }
     rate: LineRate | None = line_rate(facts, fabric)
     if rate is not None:
         limits["busbw"] = Limit(
-            low=FRACTION * rate.gbytes, marginal_low=MARGINAL * rate.gbytes, unit="GB/s",
-            source="derived", because=f"no contract: {FRACTION:.0%} of {rate.because}",
-        )  # fmt: skip
+            low=FRACTION * rate.gbytes,
+            marginal_low=MARGINAL * rate.gbytes,
+            unit="GB/s",
+            source="derived",
+            because=f"no contract: {FRACTION:.0%} of {rate.because}",
+        )
     return limits

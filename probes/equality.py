@@ -20,13 +20,16 @@ class Unequal:
     found: dict[str, Any]
 
     def __str__(self) -> str:
-        parts = [f"{what} {self.found.get(what)} instead of {self.expected.get(what)}"
-                 for what in self.what]  # fmt: skip
+        parts = [
+            f"{what} {self.found.get(what)} instead of {self.expected.get(what)}"
+            for what in self.what
+        ]
         return f"rank {self.rank}, step {self.step}: {'; '.join(parts)}"
 
 
-def unequal_steps(reference: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]],
-                  first: int = 1) -> list[Unequal]:  # fmt: skip
+def unequal_steps(
+    reference: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]], first: int = 1
+) -> list[Unequal]:
     """Steps from `first` on where the ranks' results differ from the reference's.
 
     Both are the trainer's results in order of rank.  A step that one of them lacks is unequal.

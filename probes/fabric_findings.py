@@ -42,7 +42,9 @@ def wrong_road(journey: Journey, fabric: str | None) -> list[Finding]:
     """Nodes whose bytes went another way than the agreed fabric."""
     if fabric is None:
         return []
-    strays = {node: main_road(sent) for node, sent in journey.sent.items() if main_road(sent) != fabric}
+    strays = {
+        node: main_road(sent) for node, sent in journey.sent.items() if main_road(sent) != fabric
+    }
     if not strays:
         return []
     roads = ", ".join(sorted(set(strays.values())))

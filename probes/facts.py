@@ -127,8 +127,10 @@ def gpus() -> list[dict[str, str]]:
         return []
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [{"name": _text(pynvml.nvmlDeviceGetName(h)), "uuid": _text(pynvml.nvmlDeviceGetUUID(h))}
-                for h in handles]  # fmt: skip
+        return [
+            {"name": _text(pynvml.nvmlDeviceGetName(h)), "uuid": _text(pynvml.nvmlDeviceGetUUID(h))}
+            for h in handles
+        ]
     finally:
         pynvml.nvmlShutdown()
 

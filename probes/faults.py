@@ -72,7 +72,9 @@ class KillWorker:
 
         assert self.victim is not None
         while not self._stop.wait(0.02):
-            if any(e["event"] == "begin" and e["step"] >= self.step for e in read_lines(self.journal)):
+            if any(
+                e["event"] == "begin" and e["step"] >= self.step for e in read_lines(self.journal)
+            ):
                 break
         else:
             return

@@ -26,7 +26,9 @@ class Job:
     """What the job has asked for."""
 
     def __init__(self, resource: str) -> None:
-        self.resource, self.group, self.actors = resource, None, []  # type: ignore[var-annotated]
+        self.resource = resource
+        self.group: Any = None
+        self.actors: list[Any] = []
         self.pings: list[Any] = []
 
     def gang(self, need: int) -> str:
@@ -41,7 +43,9 @@ class Job:
         import ray
 
         asked = {"num_gpus": 1} if self.resource == "GPU" else {"num_cpus": 1}
-        new = [ray.remote(Holder).options(**{"num_cpus": 0, **asked}).remote() for _ in range(count)]
+        new = [
+            ray.remote(Holder).options(**{"num_cpus": 0, **asked}).remote() for _ in range(count)
+        ]
         self.actors += new
         self.pings += [actor.ping.remote() for actor in new]
         return len(self.actors)
@@ -50,7 +54,11 @@ class Job:
         """How many of the single actors hold their accelerator."""
         import ray
 
-        return len(ray.wait(self.pings, num_returns=len(self.pings), timeout=0)[0]) if self.pings else 0
+        return (
+            len(ray.wait(self.pings, num_returns=len(self.pings), timeout=0)[0])
+            if self.pings
+            else 0
+        )
 
     def release(self) -> bool:
         """Give everything back."""

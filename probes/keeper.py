@@ -25,12 +25,14 @@ class Keeper:
     def __init__(self) -> None:
         # A session of its own: Ctrl-C on the terminal must not reach it.
         self._child = subprocess.Popen(
-            [sys.executable, "-I", __file__], stdin=subprocess.PIPE, text=True,
+            [sys.executable, "-I", __file__],
+            stdin=subprocess.PIPE,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
     def keep(self, kind: str, name: str) -> None:
-        """`kind` is folder (a path, of a file too), process (a pid) or job (address + space + submission id)."""
+        """`kind` is folder (a path, of a file too), process (a pid) or job (`<address> <id>`)."""
         self._say({"keep": [kind, name]})
 
     def forget(self, kind: str, name: str) -> None:
@@ -58,8 +60,10 @@ def remove(kind: str, name: str) -> None:
         _end(int(name))
     elif kind == "job":
         address, job = name.split(" ", 1)
-        stop = urllib.request.Request(f"{address}/api/jobs/{job}/stop", method="POST")
-        urllib.request.urlopen(stop, timeout=10).close()
+        if not address.startswith(("http://", "https://")):
+            raise OSError(f"not a dashboard: {address!r}")
+        stop = urllib.request.Request(f"{address}/api/jobs/{job}/stop", method="POST")  # noqa: S310
+        urllib.request.urlopen(stop, timeout=10).close()  # noqa: S310
 
 
 def _end(pid: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -53,7 +54,9 @@ class Transcript:
         return "\n".join(self.lines) + "\n"
 
 
-def follow(cluster: Cluster, folder: Path, extra: Sequence[str] = (), timeout: float = 240) -> Transcript:
+def follow(
+    cluster: Cluster, folder: Path, extra: Sequence[str] = (), timeout: float = 240
+) -> Transcript:
     """Type the documented commands in `folder`; stop at the first that fails.
 
     `extra` words are appended to the job's own command (for the control).  The job gets a
@@ -82,14 +85,28 @@ def follow(cluster: Cluster, folder: Path, extra: Sequence[str] = (), timeout: f
     return transcript
 
 
-def _type(words: list[str], where: Path, environment: dict[str, str], transcript: Transcript,
-          begun: float, timeout: float) -> None:  # fmt: skip
+def _type(
+    words: list[str],
+    where: Path,
+    environment: dict[str, str],
+    transcript: Transcript,
+    begun: float,
+    timeout: float,
+) -> None:
     """Run one command, line by line into the transcript; kill it when its time is up."""
     import threading
 
-    child = subprocess.Popen(words, cwd=where, env=environment, text=True, errors="replace",
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+    child = subprocess.Popen(
+        words,
+        cwd=where,
+        env=environment,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     alarm = threading.Timer(max(1.0, timeout - (time.monotonic() - begun)), child.kill)
     alarm.start()
     try:
@@ -112,10 +129,8 @@ def _forget(cluster: Cluster, job: str) -> None:
     """Stop the job if it still runs, and take it off the keeper's list."""
     from probes.keeper import remove
 
-    try:
+    with contextlib.suppress(OSError):  # it may never have got as far as being submitted
         remove("job", f"{cluster.dashboard} {job}")
-    except OSError:  # it never got as far as being submitted
-        pass
     cluster.keeper.forget("job", f"{cluster.dashboard} {job}")
 
 
@@ -141,9 +156,17 @@ def wrong_ranks(rows: list[dict[str, str]], size: int) -> dict[int, str]:
             wrong[at] = f"WORLD_SIZE is {row['WORLD_SIZE']}, expected {size}"
         elif (row["MASTER_ADDR"], row["MASTER_PORT"]) != _master(rows):
             wrong[at] = f"MASTER is {row['MASTER_ADDR']}:{row['MASTER_PORT']}, others have another"
-        elif sum(other.get("RANK") == row["RANK"] for other in rows) > 1 or int(row["RANK"]) >= size:
+        elif (
+            sum(other.get("RANK") == row["RANK"] for other in rows) > 1 or int(row["RANK"]) >= size
+        ):
             wrong[at] = f"RANK {row['RANK']} is taken twice or out of range"
-        elif sum((o.get("node"), o.get("LOCAL_RANK")) == (row["node"], row["LOCAL_RANK"]) for o in rows) > 1:
+        elif (
+            sum(
+                (o.get("node"), o.get("LOCAL_RANK")) == (row["node"], row["LOCAL_RANK"])
+                for o in rows
+            )
+            > 1
+        ):
             wrong[at] = f"LOCAL_RANK {row['LOCAL_RANK']} is taken twice on {row['host']}"
     return wrong
 

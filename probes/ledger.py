@@ -1,10 +1,10 @@
 """What one probe writes down while it observes: the `measure` fixture.
 
-    measure("busbw", 0.117, on="4 nodes")            a judged value; its limit comes by name
-    measure.note("algbw", 0.07, "GB/s")              a value that only informs
-    measure.control("forced onto eth0", ..., caught=True, saw="...")
-    measure.explain(findings...)                     why, whom, and what to do
-    measure.keep("sweep.txt", table, caption="...")  a file of evidence
+measure("busbw", 0.117, on="4 nodes")            a judged value; its limit comes by name
+measure.note("algbw", 0.07, "GB/s")              a value that only informs
+measure.control("forced onto eth0", ..., caught=True, saw="...")
+measure.explain(findings...)                     why, whom, and what to do
+measure.keep("sweep.txt", table, caption="...")  a file of evidence
 """
 
 from __future__ import annotations
@@ -22,15 +22,32 @@ from reports.store import Store
 class Ledger:
     """The observations of one probe, written to the store as they are made."""
 
-    def __init__(self, store: Store, contract: Contract, probe: str, criterion: str,
-                 claim: str, reproduce: str, say: Callable[[str], None]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        store: Store,
+        contract: Contract,
+        probe: str,
+        criterion: str,
+        claim: str,
+        reproduce: str,
+        say: Callable[[str], None],
+    ) -> None:
         self.store, self.contract, self.probe, self.criterion = store, contract, probe, criterion
         self.reproduce, self.say = reproduce, say
         self._seen: dict[str, list[Any]] = {"measurement": [], "finding": [], "control": []}
         store.event("probe_started", probe, criterion=criterion, claim=claim, reproduce=reproduce)
 
-    def __call__(self, name: str, value: Value, *, on: str = "cluster", limit: Limit | None = None,
-                 spread: float | None = None, samples: int | None = None, note: str = "") -> None:  # fmt: skip
+    def __call__(
+        self,
+        name: str,
+        value: Value,
+        *,
+        on: str = "cluster",
+        limit: Limit | None = None,
+        spread: float | None = None,
+        samples: int | None = None,
+        note: str = "",
+    ) -> None:
         """Write down a judged value of a measure of this criterion's row.
 
         `limit` is for limits that follow from the probe's own set-up (a save interval, a world
@@ -38,14 +55,41 @@ class Ledger:
         """
         known = TABLE[self.criterion].measures[name]
         limit = limit or self.contract.limit(self.criterion, name)
-        self._write(Measurement(name=name, value=value, unit=known.unit, subject=on, limit=limit,
-                                spread=spread, samples=samples, note=note))  # fmt: skip
+        self._write(
+            Measurement(
+                name=name,
+                value=value,
+                unit=known.unit,
+                subject=on,
+                limit=limit,
+                spread=spread,
+                samples=samples,
+                note=note,
+            )
+        )
 
-    def note(self, name: str, value: Value, unit: str = "", *, on: str = "cluster",
-             spread: float | None = None, samples: int | None = None) -> None:  # fmt: skip
+    def note(
+        self,
+        name: str,
+        value: Value,
+        unit: str = "",
+        *,
+        on: str = "cluster",
+        spread: float | None = None,
+        samples: int | None = None,
+    ) -> None:
         """Write down a value that only informs."""
-        self._write(Measurement(name=name, value=value, unit=unit, subject=on, judged=False,
-                                spread=spread, samples=samples))  # fmt: skip
+        self._write(
+            Measurement(
+                name=name,
+                value=value,
+                unit=unit,
+                subject=on,
+                judged=False,
+                spread=spread,
+                samples=samples,
+            )
+        )
 
     def _write(self, measurement: Measurement) -> None:
         self._add("measurement", measurement)
@@ -91,7 +135,13 @@ class Ledger:
         """Close the result: finished, error, skipped or interrupted."""
         self.store.event("probe_finished", self.probe, state=state, error=error, seconds=seconds)
         return ProbeResult(
-            probe=self.probe, criterion=self.criterion, state=state, error=error, seconds=seconds,
-            measurements=self._seen["measurement"], findings=self._seen["finding"],
-            controls=self._seen["control"], reproduce=self.reproduce,
-        )  # fmt: skip
+            probe=self.probe,
+            criterion=self.criterion,
+            state=state,
+            error=error,
+            seconds=seconds,
+            measurements=self._seen["measurement"],
+            findings=self._seen["finding"],
+            controls=self._seen["control"],
+            reproduce=self.reproduce,
+        )

@@ -25,13 +25,20 @@ class LocalCluster:
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
         # A file and not `-m`: the child must not depend on the folder it is started in.
-        self._chatter = chatter = tempfile.TemporaryFile("w+")
+        self._chatter = chatter = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._child = subprocess.Popen(
-            [sys.executable, __file__, str(nodes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=chatter, text=True, start_new_session=True,
-            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0",
-                 "RAY_prestart_worker_first_driver": "0"},
-        )  # fmt: skip
+            [sys.executable, __file__, str(nodes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=chatter,
+            text=True,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "RAY_USAGE_STATS_ENABLED": "0",
+                "RAY_prestart_worker_first_driver": "0",
+            },
+        )
         assert self._child.stdout is not None
         line = self._child.stdout.readline()
         if not line:
@@ -66,16 +73,28 @@ def main(nodes: int) -> None:
     os.dup2(2, 1)  # Ray's own chatter goes to standard error
     cluster = None
     try:
-        port, each = _free_port(), {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 100_000_000}
+        port, each = (
+            _free_port(),
+            {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 100_000_000},
+        )
         cluster = Cluster(
             initialize_head=True,
-            head_node_args={**each, "include_dashboard": True, "dashboard_port": port,
-                            "dashboard_host": "127.0.0.1", "temp_dir": folder},
-        )  # fmt: skip
+            head_node_args={
+                **each,
+                "include_dashboard": True,
+                "dashboard_port": port,
+                "dashboard_host": "127.0.0.1",
+                "temp_dir": folder,
+            },
+        )
         for _ in range(nodes - 1):
             cluster.add_node(**each)
         signal.alarm(0)
-        found = {"address": cluster.address, "dashboard": f"http://127.0.0.1:{port}", "folder": folder}
+        found = {
+            "address": cluster.address,
+            "dashboard": f"http://127.0.0.1:{port}",
+            "folder": folder,
+        }
         print(json.dumps(found), file=say, flush=True)
         sys.stdin.read()
     finally:

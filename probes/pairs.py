@@ -40,8 +40,12 @@ def reachability(gang: Gang, names: dict[str, str], fabric: str | None) -> Cut:
     rows = gang.run(reach, timeout=60, each=[(address, doors) for address in own])
     answered = dict(zip(places, rows, strict=True))
     nodes = list(dict.fromkeys(places))
-    pairs = [(a, b) for i, a in enumerate(nodes) for b in nodes[i + 1 :]
-             if not (answered[a].get(b) and answered[b].get(a))]  # fmt: skip
+    pairs = [
+        (a, b)
+        for i, a in enumerate(nodes)
+        for b in nodes[i + 1 :]
+        if not (answered[a].get(b) and answered[b].get(a))
+    ]
     return Cut(nodes, pairs, dead)
 
 
@@ -62,7 +66,9 @@ def pair_speeds(gang: Gang, names: dict[str, str], doubtful: float = 0.8) -> dic
     return {(names[places[a]], names[places[b]]): gbs for (a, b), gbs in found.items()}
 
 
-def _meet(gang: Gang, meetings: list[list[tuple[int, int]]], repeats: int) -> dict[tuple[int, int], float]:
+def _meet(
+    gang: Gang, meetings: list[list[tuple[int, int]]], repeats: int
+) -> dict[tuple[int, int], float]:
     found: dict[tuple[int, int], float] = {}
     for rank, row in enumerate(gang.run(pair_sweep, meetings, 4 << 20, repeats, timeout=180)):
         for peer, gbs in row.items():

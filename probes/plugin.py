@@ -24,18 +24,43 @@ VERDICT: pytest.StashKey[Any] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The `acceptance` group; each option has an environment twin, SEATRIAL_<OPTION>."""
     group = parser.getgroup("acceptance", "seatrial: acceptance of a GPU cluster that runs Ray")
-    group.addoption("--cluster", metavar="WHERE", default=os.environ.get("SEATRIAL_CLUSTER"),
-                    help="auto (the Ray cluster this machine is in), local[:N], ray://host:port")  # fmt: skip
-    group.addoption("--contract", metavar="NAME|FILE", default=os.environ.get("SEATRIAL_CONTRACT"),
-                    help="the agreed criteria and limits; without it limits are derived")  # fmt: skip
-    group.addoption("--baseline", metavar="RUN", default=os.environ.get("SEATRIAL_BASELINE"),
-                    help="run folder to compare with in the report")  # fmt: skip
-    group.addoption("--run-dir", metavar="DIR", default=os.environ.get("SEATRIAL_RUN_DIR"),
-                    help="where to write this run (default: runs/<utc>-<cluster>)")  # fmt: skip
-    group.addoption("--tier", choices=TIERS, default=os.environ.get("SEATRIAL_TIER", "quick"),
-                    help="how long to look: quick, standard or soak (default: quick)")  # fmt: skip
-    group.addoption("--nodes", type=int, default=None, metavar="N",
-                    help="how many nodes were ordered, when the contract does not say")  # fmt: skip
+    group.addoption(
+        "--cluster",
+        metavar="WHERE",
+        default=os.environ.get("SEATRIAL_CLUSTER"),
+        help="auto (the Ray cluster this machine is in), local[:N], ray://host:port",
+    )
+    group.addoption(
+        "--contract",
+        metavar="NAME|FILE",
+        default=os.environ.get("SEATRIAL_CONTRACT"),
+        help="the agreed criteria and limits; without it limits are derived",
+    )
+    group.addoption(
+        "--baseline",
+        metavar="RUN",
+        default=os.environ.get("SEATRIAL_BASELINE"),
+        help="run folder to compare with in the report",
+    )
+    group.addoption(
+        "--run-dir",
+        metavar="DIR",
+        default=os.environ.get("SEATRIAL_RUN_DIR"),
+        help="where to write this run (default: runs/<utc>-<cluster>)",
+    )
+    group.addoption(
+        "--tier",
+        choices=TIERS,
+        default=os.environ.get("SEATRIAL_TIER", "quick"),
+        help="how long to look: quick, standard or soak (default: quick)",
+    )
+    group.addoption(
+        "--nodes",
+        type=int,
+        default=None,
+        metavar="N",
+        help="how many nodes were ordered, when the contract does not say",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -66,8 +91,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             from reports.store import load
 
             load(Path(option("--baseline")))
-        run = RunSession(option("--cluster"), option("--contract"), option("--tier"),
-                         option("--run-dir"), ordered_nodes(option("--nodes")))  # fmt: skip
+        run = RunSession(
+            option("--cluster"),
+            option("--contract"),
+            option("--tier"),
+            option("--run-dir"),
+            ordered_nodes(option("--nodes")),
+        )
     except (ClusterUnreachable, ContractError, UnreadableRun) as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[RUN] = run
@@ -100,8 +130,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Inventory first, then from the fabric upwards; refuse probes without a cluster."""
     probes = [item for item in items if _criterion(item)]
     if probes and not config.getoption("--cluster") and not config.option.collectonly:
-        raise pytest.UsageError("probes need a cluster: give --cluster auto, --cluster local:4 "
-                                "to rehearse on this host, or --cluster ray://host:10001")  # fmt: skip
+        raise pytest.UsageError(
+            "probes need a cluster: give --cluster auto, --cluster local:4 "
+            "to rehearse on this host, or --cluster ray://host:10001"
+        )
     for item in probes:  # a third party's warning on the cluster is not the cluster's failure
         item.add_marker(pytest.mark.filterwarnings("default"))
     items.sort(key=lambda item: ORDER.index(_criterion(item) or "HOSTS"))
@@ -183,7 +215,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _speaker(config: pytest.Config) -> Callable[[str], None]:
     """Says one line: over itself on a terminal, under each other in a log; silent with -q."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
-    capture = config.pluginmanager.get_plugin("capturemanager")
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
     if terminal is None or config.option.verbose < 0:
         return lambda words: None
 
@@ -286,8 +318,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     tw, run = terminalreporter._tw, config.stash[RUN]
     unicode = "utf" in (getattr(tw._file, "encoding", None) or "").lower()
     terminalreporter.section("acceptance")
-    terminalreporter.write_line(acceptance_table(record, width=min(tw.fullwidth, 100),
-                                                 color=tw.hasmarkup, unicode=unicode))  # fmt: skip
+    terminalreporter.write_line(
+        acceptance_table(record, width=min(tw.fullwidth, 100), color=tw.hasmarkup, unicode=unicode)
+    )
     terminalreporter.write_line(f"report  {run.store.path / 'report.html'}")
 
 

@@ -29,10 +29,13 @@ class Rival:
         self.name, self._keeper = name, cluster.keeper
         script = str(Path(__file__).with_name("gang_job.py"))
         self._child = subprocess.Popen(
-            [sys.executable, script, cluster.address, cluster.resource], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            [sys.executable, script, cluster.address, cluster.resource],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
-        )  # fmt: skip
+        )
         self._keeper.keep("process", str(self._child.pid))
 
     def tell(self, do: str, *arguments: Any) -> None:
@@ -92,7 +95,7 @@ def free(cluster: Cluster) -> int:
 
 
 def settled(cluster: Cluster, want: int, seconds: float) -> int:
-    """Free accelerators, once they are `want` or `seconds` have passed: Ray's view lags a little."""
+    """Free accelerators, once they are `want` or `seconds` have passed: Ray's view lags."""
     deadline = time.monotonic() + seconds
     while (now := free(cluster)) < want and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -116,7 +119,9 @@ class Watch:
         seen: dict[str, Any] = {"t": time.monotonic() - self.started, "held": {}, "state": {}}
         for job, group in self.groups.items():
             entry = table.get(group, {})
-            seen["held"][job] = sum(bool(node) for node in entry.get("bundles_to_node_id", {}).values())
+            seen["held"][job] = sum(
+                bool(node) for node in entry.get("bundles_to_node_id", {}).values()
+            )
             seen["state"][job] = entry.get("state", "UNKNOWN")
             if seen["state"][job] == "REMOVED":  # the table remembers where it once was
                 seen["held"][job] = 0

@@ -44,13 +44,23 @@ class Journey:
         return sum(self.share(node, other) for other in self.sent[node] if other != road)
 
 
-def travel(gang: Gang, names: dict[str, str], environment: dict[str, str | None] | None = None,
-           only: int | None = None) -> Journey:  # fmt: skip
+def travel(
+    gang: Gang,
+    names: dict[str, str],
+    environment: dict[str, str | None] | None = None,
+    only: int | None = None,
+) -> Journey:
     """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size."""
     before = gang.run(read_counters, timeout=60)
-    sweeps = gang.run(all_reduce_sweep, timeout=180, environment=environment, each=[
-        (0.3, 0.6, None, only) for _ in gang.places])  # fmt: skip
+    sweeps = gang.run(
+        all_reduce_sweep,
+        timeout=180,
+        environment=environment,
+        each=[(0.3, 0.6, None, only) for _ in gang.places],
+    )
     after = gang.run(read_counters, timeout=60)
-    sent = {names[place.node]: growth(b, a)
-            for place, b, a in zip(gang.places, before, after, strict=True)}  # fmt: skip
+    sent = {
+        names[place.node]: growth(b, a)
+        for place, b, a in zip(gang.places, before, after, strict=True)
+    }
     return Journey(sweeps[0]["ranks"], sweeps[0]["backend"], summarise(sweeps), sent)

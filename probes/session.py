@@ -23,8 +23,9 @@ from reports.store import Store, folder_name
 class RunSession:
     """Holds what all probes of one run share."""
 
-    def __init__(self, spec: str, contract: str | None, tier: str, run_dir: str | None,
-                 nodes: int | None) -> None:  # fmt: skip
+    def __init__(
+        self, spec: str, contract: str | None, tier: str, run_dir: str | None, nodes: int | None
+    ) -> None:
         self.spec, self.tier = spec, tier
         # Read before connecting: a typo must not cost a cluster start.
         agreed = load(contract) if contract else None
@@ -58,23 +59,33 @@ class RunSession:
         return redact_text(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
 
     def _start(self) -> None:
-        versions = {"python": platform.python_version(), **{
-            package: metadata.version(package) for package in ("ray", "torch", "pytest")}}  # fmt: skip
+        versions = {
+            "python": platform.python_version(),
+            **{package: metadata.version(package) for package in ("ray", "torch", "pytest")},
+        }
         self.store.event(
-            "run_started", id=self.store.path.name, started=_now(), command=self.command,
-            tier=self.tier, versions=versions, cluster=self._described(),
+            "run_started",
+            id=self.store.path.name,
+            started=_now(),
+            command=self.command,
+            tier=self.tier,
+            versions=versions,
+            cluster=self._described(),
             rehearsal=self.cluster.rehearsal if self.cluster else "",
             contract=self.contract.facts().model_dump(mode="json"),
-        )  # fmt: skip
+        )
 
     def _described(self) -> dict[str, Any]:
         if self.cluster is None:
             return {"name": self.name, "note": self.mismatch}
         return {
-            "name": self.name, "kind": self.cluster.kind, "nodes": self.cluster.facts,
-            "ranks": self.cluster.size, "resource": self.cluster.resource,
+            "name": self.name,
+            "kind": self.cluster.kind,
+            "nodes": self.cluster.facts,
+            "ranks": self.cluster.size,
+            "resource": self.cluster.resource,
             "compute": self._compute(),
-        }  # fmt: skip
+        }
 
     def _compute(self) -> str:
         pace = self.terms.pace_seconds
@@ -84,9 +95,11 @@ class RunSession:
 
     def header(self) -> list[str]:
         """At most 4 lines: cluster, contract, run."""
-        lines = [f"contract  {self.contract.name} @ {self.contract.sha256[:8] or 'derived'}"
-                 + ("" if self.contract.agreed else "  (none was agreed: limits are derived)"),
-                 f"run       {self.store.path}  tier {self.tier}"]  # fmt: skip
+        lines = [
+            f"contract  {self.contract.name} @ {self.contract.sha256[:8] or 'derived'}"
+            + ("" if self.contract.agreed else "  (none was agreed: limits are derived)"),
+            f"run       {self.store.path}  tier {self.tier}",
+        ]
         if self.cluster is None:
             return [f"cluster   could not be joined: {self.mismatch}", *lines]
         nodes, what = len(self.cluster.nodes), self.cluster.resource

@@ -22,14 +22,12 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, limits, measure
     with cluster.gang() as gang:
         measure.progress("fabric: who reaches whom")
         cut = reachability(gang, names, fabric)
-        measure("unreachable_pairs", len(cut.pairs))
         measure.explain(unreachable(cut))
-
         if cut.pairs:
-            note = "not every pair of nodes reaches each other"
-            measure("busbw", None, note=note)
+            measure("busbw", None, note="not every pair of nodes reaches each other")
         else:
             observe(gang, names, fabric, limits, measure)
+        measure("unreachable_pairs", len(cut.pairs))
         control(cluster, gang, terms, measure)
 
 
@@ -45,39 +43,64 @@ def observe(gang, names, fabric, limits, measure):
         measure.explain(finding("FAB-NO-START", str(error)))
         return
     peak = journey.peak
-    measure.keep("all-reduce.txt", table(journey.rows), caption="all-reduce sweep, nccl-tests' columns")
+    measure.keep(
+        "all-reduce.txt", table(journey.rows), caption="all-reduce sweep, nccl-tests' columns"
+    )
     measure.keep("bytes-per-road.json", journey.sent, caption="bytes sent per node and road")
-    measure.covered(f"all-reduce over {journey.ranks} ranks ({journey.backend}) on {len(journey.sent)} "
-                    f"nodes up to {peak['size'] >> 10} KiB; {len(pairs)} pairs of nodes")  # fmt: skip
+    measure.covered(
+        f"all-reduce over {journey.ranks} ranks ({journey.backend}) on {len(journey.sent)} "
+        f"nodes up to {peak['size'] >> 10} KiB; {len(pairs)} pairs of nodes"
+    )
 
+    measure(
+        "busbw",
+        peak["busbw"],
+        on=f"{len(journey.sent)} nodes",
+        spread=peak["spread"],
+        samples=peak["samples"],
+    )
     measure("wrong_elements", sum(row["wrong"] for row in journey.rows))
-    measure("busbw", peak["busbw"], on=f"{len(journey.sent)} nodes", spread=peak["spread"],
-            samples=peak["samples"])  # fmt: skip
     measure("road", journey.road)
     for node in journey.sent:
-        measure("fabric_share", journey.share(node, fabric) if fabric else None, on=node,
-                note="no fabric was agreed or derived")  # fmt: skip
-        measure("other_share", journey.elsewhere(node, fabric) if fabric else None, on=node,
-                note="no fabric was agreed or derived")  # fmt: skip
+        measure(
+            "fabric_share",
+            journey.share(node, fabric) if fabric else None,
+            on=node,
+            note="no fabric was agreed or derived",
+        )
+        measure(
+            "other_share",
+            journey.elsewhere(node, fabric) if fabric else None,
+            on=node,
+            note="no fabric was agreed or derived",
+        )
     if len(pairs) > 0:
         (a, b), slowest = min(pairs.items(), key=lambda item: item[1])
         measure("slowest_pair", slowest / typical(pairs), on=f"{a} - {b}")
-    measure.explain(wrong_data(journey, gang, names), wrong_road(journey, fabric),
-                    slow_links(journey, pairs, limits))  # fmt: skip
+    measure.explain(
+        wrong_data(journey, gang, names),
+        wrong_road(journey, fabric),
+        slow_links(journey, pairs, limits),
+    )
     draw(journey, pairs, limits, measure)
 
 
 def draw(journey, pairs, limits, measure):
     """Numbers for the two figures."""
     limit = limits("busbw")
-    measure.series("busbw", {
-        "sizes": [row["size"] for row in journey.rows],
-        **{key: [row[key] for row in journey.rows] for key in ("busbw", "low", "high")},
-        "limit": limit.low if limit else None,
-    })  # fmt: skip
+    measure.series(
+        "busbw",
+        {
+            "sizes": [row["size"] for row in journey.rows],
+            **{key: [row[key] for row in journey.rows] for key in ("busbw", "low", "high")},
+            "limit": limit.low if limit else None,
+        },
+    )
     nodes = list(journey.sent)
     both = pairs | {(b, a): gbs for (a, b), gbs in pairs.items()}
-    measure.series("pairs", {"nodes": nodes, "gbs": [[both.get((a, b)) for b in nodes] for a in nodes]})
+    measure.series(
+        "pairs", {"nodes": nodes, "gbs": [[both.get((a, b)) for b in nodes] for a in nodes]}
+    )
 
 
 def control(cluster, gang, terms, measure):
@@ -99,6 +122,8 @@ def control(cluster, gang, terms, measure):
         measure.control("wrong road", fault, caught=None, saw=str(error))
         return
     measure.control(
-        "wrong road", fault, caught=journey.road == other and journey.road != terms.fabric,
+        "wrong road",
+        fault,
+        caught=journey.road == other and journey.road != terms.fabric,
         saw=f"bytes on {journey.road}, {journey.peak['busbw']:.3f} GB/s",
-    )  # fmt: skip
+    )

@@ -23,23 +23,39 @@ def test_two_gangs_compete_and_one_waits_whole(cluster, measure, tier):
     need = math.ceil(0.75 * total)
     with two_jobs(cluster) as (a, b):
         watch = contend(cluster, a, b, need, CONTENTION_SECONDS[tier], measure)
-        measure.covered(f"two jobs of {need} of {total} free {cluster.resource}s, "
-                        f"{len(watch.samples)} samples")  # fmt: skip
+        measure.covered(
+            f"two jobs of {need} of {total} free {cluster.resource}s, {len(watch.samples)} samples"
+        )
         control, samples = naive(a, b, total, need)
     halves = [sample for sample in watch.samples if half_held(sample["held"], need)]
     measure("half_held", len(halves))
     rate = watch.rate
-    measure("sample_rate", rate if rate >= 20 else None, samples=len(watch.samples),
-            note=f"only {rate:.1f} samples a second")  # fmt: skip
+    measure(
+        "sample_rate",
+        rate if rate >= 20 else None,
+        samples=len(watch.samples),
+        note=f"only {rate:.1f} samples a second",
+    )
     for job in half_held(halves[0]["held"], need) if halves else []:
         said = f"job {job} held {halves[0]['held'][job]} of {need} while it waited"
         measure.explain(finding("GANG-HALF", said, [f"job {job}"]))
-    measure.control("naive actors", "two jobs take single actors in turns, without a gang",
-                    caught=len(control) > 0, saw=f"half-scheduled jobs: {', '.join(control) or 'none'}")  # fmt: skip
+    measure.control(
+        "naive actors",
+        "two jobs take single actors in turns, without a gang",
+        caught=len(control) > 0,
+        saw=f"half-scheduled jobs: {', '.join(control) or 'none'}",
+    )
     measure("left_behind", total - settled(cluster, total, 15))
     measure.keep("gang-samples.json", watch.samples, kind="series", caption="who held what, when")
-    measure.series("gang", {"samples": watch.samples, "need": {"A": need, "B": need},
-                            "total": total, "control": samples})  # fmt: skip
+    measure.series(
+        "gang",
+        {
+            "samples": watch.samples,
+            "need": {"A": need, "B": need},
+            "total": total,
+            "control": samples,
+        },
+    )
 
 
 def contend(cluster, a, b, need, seconds, measure):

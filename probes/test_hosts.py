@@ -38,10 +38,11 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
     caught = software_differences(doctored, software())
     named = [said for said in caught if said not in differences]
     measure.control(
-        "doctored fact", f"the torch version that {facts[-1]['name']} reports is changed",
+        "doctored fact",
+        f"the torch version that {facts[-1]['name']} reports is changed",
         caught=any(facts[-1]["name"] in said and "0.0.0-doctored" in said for said in named),
         saw="; ".join(named) or "no difference",
-    )  # fmt: skip
+    )
 
 
 def judge_counts(cluster, terms, measure, facts, lost):

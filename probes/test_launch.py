@@ -33,10 +33,13 @@ def test_documented_path_starts_a_correct_job(cluster, measure):
     rows = announced(doctored.text)
     wrong = wrong_ranks(rows, cluster.size) if rows else {}
     measure.control(
-        "missing variable", "the same job is launched without MASTER_PORT",
+        "missing variable",
+        "the same job is launched without MASTER_PORT",
         caught=len(wrong) == cluster.size and doctored.exit_code != 0 if rows else None,
-        saw=f"{len(wrong)} ranks: {wrong[0]}; exit code {doctored.exit_code}" if wrong else "no rank",
-    )  # fmt: skip
+        saw=f"{len(wrong)} ranks: {wrong[0]}; exit code {doctored.exit_code}"
+        if wrong
+        else "no rank",
+    )
 
 
 def judge(cluster, transcript, measure):
@@ -48,8 +51,12 @@ def judge(cluster, transcript, measure):
     measure("ranks", len(rows), limit=exactly(cluster.size, "ranks", "one rank per accelerator"))
     measure("wrong_ranks", len(wrong) if rows else None, note=note)
     measure("first_step", transcript.first_step, note="no step was seen")
-    measure.keep("transcript.txt", transcript.text, kind="log",
-                 caption="the documented path, as a terminal showed it")  # fmt: skip
+    measure.keep(
+        "transcript.txt",
+        transcript.text,
+        kind="log",
+        caption="the documented path, as a terminal showed it",
+    )
     measure.covered(f"one job of {len(rows)} ranks through the dashboard at {cluster.dashboard}")
     if transcript.exit_code != 0:
         last = next((line for line in reversed(transcript.lines) if line.strip()), "")

@@ -24,15 +24,22 @@ def test_killed_run_resumes_as_if_never_killed(cluster, terms, tier, workplace, 
     Loss, gradient norm and sample ids of every step and rank, and the parameters at the end, are
     compared bit by bit.  The same resume without its random state must be seen as unequal.
     """
-    blind = cluster.blind_to(str(workplace)) if workplace else [node["name"] for node in cluster.nodes]
+    blind = (
+        cluster.blind_to(str(workplace)) if workplace else [node["name"] for node in cluster.nodes]
+    )
     if blind:
         said = f"{', '.join(blind)} do not see {workplace or 'a folder that all share'}"
         measure.explain(finding("RESTART-NO-FOLDER", said, blind))
         pytest.fail(f"a checkpoint needs a folder that every node sees: {said}", pytrace=False)
     config = TrainConfig(
-        steps=STEPS[tier], pace_s=0.15, dim=32, seq=32, save_every=SAVE_EVERY,
-        out=str(workplace / "out"), checkpoints=str(workplace / "checkpoints"),
-    )  # fmt: skip
+        steps=STEPS[tier],
+        pace_s=0.15,
+        dim=32,
+        seq=32,
+        save_every=SAVE_EVERY,
+        out=str(workplace / "out"),
+        checkpoints=str(workplace / "checkpoints"),
+    )
     victim = cluster.size - 1
     with KillWorker(workplace / "out", victim, KILL_AT) as kill:
         resumed, attempts = killed_run(cluster, config, kill, measure)
@@ -42,12 +49,17 @@ def test_killed_run_resumes_as_if_never_killed(cluster, terms, tier, workplace, 
 
 def killed_run(cluster, config, kill, measure):
     """The run, its victim, and whether it came back."""
-    measure.progress(f"restart: a run of {config.steps} steps, rank {kill.rank} killed in step {kill.step}")
+    measure.progress(
+        f"restart: a run of {config.steps} steps, rank {kill.rank} killed in step {kill.step}"
+    )
     try:
         results, attempts = run_with_restarts(
-            cluster.gang, rank, config, timeout=300,
+            cluster.gang,
+            rank,
+            config,
+            timeout=300,
             on_start=lambda gang, attempt: kill.aim(gang) if attempt == 1 else None,
-        )  # fmt: skip
+        )
     except GangError as error:
         measure("victims_dead", kill.count)
         measure("attempts", None, note=str(error))
@@ -73,15 +85,19 @@ def observe(cluster, config, kill, resumed, attempts, measure):
     after = [e for e in journal if e["event"] == "step" and e["t"] > kill.at]
     done = max((e["step"] for e in before), default=0)
     first_new = min((e["t"] for e in after if e["step"] > done), default=None)
-    measure("steps_lost", done - start, limit=Limit(
-        high=SAVE_EVERY, unit="steps", because=f"it saves every {SAVE_EVERY} steps"))  # fmt: skip
+    measure(
+        "steps_lost",
+        done - start,
+        limit=Limit(high=SAVE_EVERY, unit="steps", because=f"it saves every {SAVE_EVERY} steps"),
+    )
     measure("back_to_work", first_new - kill.at if first_new else None, note="no new step was seen")
     measure.note("resumed_from", start, "step")
 
     unequal = unequal_steps(reference, resumed, start + 1)
     unequal += unequal_steps(
         [{**reference[kill.rank], "steps": reference[kill.rank]["steps"][:done]}],
-        [{**resumed[kill.rank], "steps": before}])  # fmt: skip
+        [{**resumed[kill.rank], "steps": before}],
+    )
     measure("unequal_steps", len(unequal), samples=config.steps * len(resumed))
     same = {r["digest"] for r in resumed} == {r["digest"] for r in reference}
     measure("final_state", "equal" if same else "unequal")
@@ -90,9 +106,12 @@ def observe(cluster, config, kill, resumed, attempts, measure):
         measure.explain(finding("RESTART-UNEQUAL", said, [f"rank {u.rank}" for u in unequal[:1]]))
 
     seen = unequal_steps(reference, forgot, start + 1) if forgot else []
-    measure.control("random state forgotten", "the run is resumed without restoring its random state",
-                    caught=bool(seen) if forgot else None,
-                    saw=str(seen[0]) if seen else "no unequal step")  # fmt: skip
+    measure.control(
+        "random state forgotten",
+        "the run is resumed without restoring its random state",
+        caught=bool(seen) if forgot else None,
+        saw=str(seen[0]) if seen else "no unequal step",
+    )
     record(cluster, kill, attempts, before, resumed, reference, done, start, measure)
 
 
@@ -105,20 +124,40 @@ def forget_after(config, start):
         return None
     target = source.parent.with_name("forgetful")
     shutil.copytree(source, target / source.name)
-    return dataclasses.replace(config, restore_rng=False, checkpoints=str(target), save_every=0, out=None)
+    return dataclasses.replace(
+        config, restore_rng=False, checkpoints=str(target), save_every=0, out=None
+    )
 
 
 def record(cluster, kill, attempts, before, resumed, reference, done, start, measure):
     """Evidence: the attempts, and the loss curve with the kill marked."""
     names = cluster.names
-    measure.keep("attempts.json", [
-        {"started": a.started, "ready": a.ready, "ended": a.ended, "lost": a.lost, "reason": a.reason,
-         "places": [dataclasses.asdict(place) for place in a.places]} for a in attempts
-    ], kind="log", caption="every attempt: where its ranks were, and how it ended")  # fmt: skip
-    measure.covered(f"rank {kill.rank} on {names.get(kill.victim.node, '?')} killed after step {done}; "
-                    f"{len(resumed)} ranks compared")  # fmt: skip
-    measure.series("loss", {
-        "reference": [[s["step"], s["loss"]] for s in reference[0]["steps"]],
-        "resumed": [[s["step"], s["loss"]] for s in [*before, *resumed[0]["steps"]]],
-        "killed_at": done, "resumed_from": start,
-    })  # fmt: skip
+    measure.keep(
+        "attempts.json",
+        [
+            {
+                "started": a.started,
+                "ready": a.ready,
+                "ended": a.ended,
+                "lost": a.lost,
+                "reason": a.reason,
+                "places": [dataclasses.asdict(place) for place in a.places],
+            }
+            for a in attempts
+        ],
+        kind="log",
+        caption="every attempt: where its ranks were, and how it ended",
+    )
+    measure.covered(
+        f"rank {kill.rank} on {names.get(kill.victim.node, '?')} killed after step {done}; "
+        f"{len(resumed)} ranks compared"
+    )
+    measure.series(
+        "loss",
+        {
+            "reference": [[s["step"], s["loss"]] for s in reference[0]["steps"]],
+            "resumed": [[s["step"], s["loss"]] for s in [*before, *resumed[0]["steps"]]],
+            "killed_at": done,
+            "resumed_from": start,
+        },
+    )

@@ -30,8 +30,10 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
             measure.progress(f"scaling: {count} of {ladder[-1]} nodes")
             rungs.append(climb(gang, names, count, config))
         control(gang, names, config, ladder[-1], measure)
-    measure.covered(f"rungs of {', '.join(map(str, ladder))} nodes, {STEPS[tier]} steps each; "
-                    f"the rung of 1 on each of {len(cluster.nodes)} nodes")  # fmt: skip
+    measure.covered(
+        f"rungs of {', '.join(map(str, ladder))} nodes, {STEPS[tier]} steps each; "
+        f"the rung of 1 on each of {len(cluster.nodes)} nodes"
+    )
     judge(rungs, limits, measure)
     draw(rungs, limits, measure)
 
@@ -40,17 +42,17 @@ def judge(rungs, limits, measure):
     """Efficiency and residual of each rung, and who holds the others up."""
     first = rungs[0]
     base = sorted(first.by_node().values())[(len(first.by_node()) - 1) // 2]
-    for rung in rungs:
-        on = f"{rung.count} nodes"
-        measure("residual", residual(rung.steps), on=on)
-        measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
-        if rung is not first:
-            efficiency = base / rung.seconds
-            measure("efficiency", efficiency, on=on, samples=len(rung.steps[0]))
-            if limits("efficiency") and limits("efficiency").judge(efficiency) is Verdict.FAIL:
-                measure.explain(lost(first, rung, efficiency))
+    for rung in reversed(rungs[1:]):
+        efficiency = base / rung.seconds
+        measure("efficiency", efficiency, on=f"{rung.count} nodes", samples=len(rung.steps[0]))
+        if limits("efficiency") and limits("efficiency").judge(efficiency) is Verdict.FAIL:
+            measure.explain(lost(first, rung, efficiency))
     if len(rungs) == 1:
         measure("efficiency", None, note="one node cannot show scaling")
+    for rung in rungs:
+        on = f"{rung.count} nodes" if rung.count > 1 else "1 node"
+        measure("residual", residual(rung.steps), on=on)
+        measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
     stragglers(rungs, limits, measure)
 
 
@@ -59,14 +61,18 @@ def stragglers(rungs, limits, measure):
     node, alone = slow_node(rungs[0].by_node())
     late = laggard(rungs[-1].steps)
     measure("straggler", alone, on=f"{node} alone")
-    measure("straggler", late.share, on=f"rank {late.rank} ({rungs[-1].nodes[late.rank]}) in {late.segment}")
+    measure(
+        "straggler",
+        late.share,
+        on=f"rank {late.rank} ({rungs[-1].nodes[late.rank]}) in {late.segment}",
+    )
     limit = limits("straggler")
     if limit.judge(alone) is Verdict.FAIL:
         said = f"{node} alone takes {alone:.0%} longer for a step than the median node"
         measure.explain(finding("SCALE-STRAGGLER", said, [node]))
     if limit.judge(late.share) is Verdict.FAIL:
         name = rungs[-1].nodes[late.rank]
-        said = f"rank {late.rank} on {name} holds the others up by {late.share:.0%} of a step in {late.segment}"
+        said = f"rank {late.rank} on {name} holds the others up in {late.segment}: {late.share:.0%}"
         measure.explain(finding("SCALE-STRAGGLER", said, [f"rank {late.rank}", name]))
 
 
@@ -75,7 +81,9 @@ def lost(first, rung, efficiency):
     shares = decompose.loss(decompose.terms(first.steps), decompose.terms(rung.steps))
     largest = sorted(shares.items(), key=lambda item: -item[1])[:3]
     said = ", ".join(f"{name} {share:.1%}" for name, share in largest)
-    return finding("SCALE-LOSS", f"at {rung.count} nodes {1 - efficiency:.1%} of a step is lost: {said}")
+    return finding(
+        "SCALE-LOSS", f"at {rung.count} nodes {1 - efficiency:.1%} of a step is lost: {said}"
+    )
 
 
 def control(gang, names, config, count, measure):
@@ -84,10 +92,15 @@ def control(gang, names, config, count, measure):
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
     seen = laggard(climb(gang, names, count, planted).steps) if count > 1 else None
     measure.control(
-        "planted delay", f"rank {culprit} waits {delay:.2g} s for its data in every step",
-        caught=None if seen is None else (seen.rank, seen.segment) == (culprit, "data") and seen.share > 0.15,
-        saw=f"rank {seen.rank} in {seen.segment}, {seen.share:.0%} of a step" if seen else "one node",
-    )  # fmt: skip
+        "planted delay",
+        f"rank {culprit} waits {delay:.2g} s for its data in every step",
+        caught=None
+        if seen is None
+        else (seen.rank, seen.segment) == (culprit, "data") and seen.share > 0.15,
+        saw=f"rank {seen.rank} in {seen.segment}, {seen.share:.0%} of a step"
+        if seen
+        else "one node",
+    )
 
 
 def draw(rungs, limits, measure):
@@ -95,18 +108,33 @@ def draw(rungs, limits, measure):
     parts = [decompose.terms(rung.steps) for rung in rungs]
     base = rungs[0].seconds
     limit = limits("efficiency")
-    measure.series("efficiency", {
-        "nodes": [rung.count for rung in rungs],
-        "efficiency": [base / rung.seconds for rung in rungs],
-        "limit": limit.low if limit else None,
-        "tokens_per_second": [rung.tokens_per_second for rung in rungs],
-        "tokens_per_gpu_step": rungs[0].tokens_per_step,
-    })  # fmt: skip
-    measure.series("terms", {
-        "nodes": [rung.count for rung in rungs],
-        "terms": {name: [part[name] for part in parts] for name in parts[0]},
-    })  # fmt: skip
-    measure.keep("steps.json", [
-        {"nodes": rung.count, "ranks": rung.nodes,
-         "steps": [[dataclasses.asdict(step) for step in steps] for steps in rung.steps]} for rung in rungs
-    ], kind="series", caption="every timed step of every rank, cut into segments")  # fmt: skip
+    measure.series(
+        "efficiency",
+        {
+            "nodes": [rung.count for rung in rungs],
+            "efficiency": [base / rung.seconds for rung in rungs],
+            "limit": limit.low if limit else None,
+            "tokens_per_second": [rung.tokens_per_second for rung in rungs],
+            "tokens_per_gpu_step": rungs[0].tokens_per_step,
+        },
+    )
+    measure.series(
+        "terms",
+        {
+            "nodes": [rung.count for rung in rungs],
+            "terms": {name: [part[name] for part in parts] for name in parts[0]},
+        },
+    )
+    measure.keep(
+        "steps.json",
+        [
+            {
+                "nodes": rung.count,
+                "ranks": rung.nodes,
+                "steps": [[dataclasses.asdict(step) for step in steps] for steps in rung.steps],
+            }
+            for rung in rungs
+        ],
+        kind="series",
+        caption="every timed step of every rank, cut into segments",
+    )

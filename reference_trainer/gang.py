@@ -48,8 +48,12 @@ class Place:
     @property
     def order(self) -> tuple[Any, ...]:
         """Ranks are numbered by address, then node, then accelerator: the same every time."""
-        return ([int(part) if part.isdigit() else -1 for part in self.address.split(".")],
-                self.node, self.gpus, self.pid)  # fmt: skip
+        return (
+            [int(part) if part.isdigit() else -1 for part in self.address.split(".")],
+            self.node,
+            self.gpus,
+            self.pid,
+        )
 
 
 class Worker:
@@ -61,8 +65,13 @@ class Worker:
 
         context = ray.get_runtime_context()
         gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
-        return Place(node=context.get_node_id(), address=ray.util.get_node_ip_address(),
-                     host=socket.gethostname(), pid=os.getpid(), gpus=gpus)  # fmt: skip
+        return Place(
+            node=context.get_node_id(),
+            address=ray.util.get_node_ip_address(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            gpus=gpus,
+        )
 
     def free_port(self) -> int:
         """A TCP port nobody listens on now; the rendezvous binds it next."""
@@ -70,8 +79,12 @@ class Worker:
             probe.bind(("", 0))
             return int(probe.getsockname()[1])
 
-    def run(self, environment: dict[str, str | None], function: Callable[..., Any],
-            arguments: Sequence[Any]) -> Any:  # fmt: skip
+    def run(
+        self,
+        environment: dict[str, str | None],
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+    ) -> Any:
         """Set the environment (None removes a variable) and call `function(*arguments)`."""
         for name, value in environment.items():
             if value is None:
@@ -89,9 +102,16 @@ class Gang:
     Raises GangPending when there is no room within `timeout` seconds.
     """
 
-    def __init__(self, size: int, *, resource: str = "GPU", strategy: str = "PACK",
-                 environment: dict[str, str | None] | None = None, timeout: float = 60,
-                 name: str = "gang") -> None:  # fmt: skip
+    def __init__(
+        self,
+        size: int,
+        *,
+        resource: str = "GPU",
+        strategy: str = "PACK",
+        environment: dict[str, str | None] | None = None,
+        timeout: float = 60,
+        name: str = "gang",
+    ) -> None:
         self.size, self.resource, self.strategy = size, resource, strategy
         self.environment, self.timeout, self.name = environment or {}, timeout, name
         self.places: list[Place] = []
@@ -164,10 +184,15 @@ class Gang:
             for rank, place in enumerate(places)
         ]
 
-    def run(self, function: Callable[..., Any], *arguments: Any, timeout: float = 600,
-            environment: dict[str, str | None] | None = None,
-            each: Sequence[Sequence[Any]] | None = None,
-            groups: Sequence[Sequence[int]] | None = None) -> list[Any]:  # fmt: skip
+    def run(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        timeout: float = 600,
+        environment: dict[str, str | None] | None = None,
+        each: Sequence[Sequence[Any]] | None = None,
+        groups: Sequence[Sequence[int]] | None = None,
+    ) -> list[Any]:
         """Call `function` on every rank at once; results in rank order.
 
         `each[rank]` are further arguments of that rank alone.  `groups` splits the workers into
@@ -193,8 +218,9 @@ class Gang:
         except ray.exceptions.GetTimeoutError:
             done, _ = ray.wait(calls, num_returns=len(calls), timeout=0)
             late = [rank for rank, call in enumerate(calls) if call not in done]
-            raise GangError(f"{what}: ranks {late} of {len(calls)} did not answer within "
-                            f"{timeout:.0f} s") from None  # fmt: skip
+            raise GangError(
+                f"{what}: ranks {late} of {len(calls)} did not answer within {timeout:.0f} s"
+            ) from None
         except ray.exceptions.RayError as error:
             raise self._lost(calls, error, what) from error
 
@@ -211,7 +237,7 @@ class Gang:
                     ray.get(call, timeout=1)
             except ray.exceptions.RayActorError:
                 dead.append(rank)
-            except Exception:  # noqa: S112  (any other failure means that its process lives)
+            except Exception:  # noqa: S112, BLE001  (any other failure: its process lives)
                 continue
         cause = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         said = f"{what}: ranks {dead} died" if dead else f"{what}: a rank failed: {cause}"
@@ -251,10 +277,14 @@ class Attempt:
     reason: str = ""
 
 
-def run_with_restarts(make: Callable[[], Gang], function: Callable[..., Any], *arguments: Any,
-                      restarts: int = 3, timeout: float = 600,
-                      on_start: Callable[[Gang, int], None] | None = None,
-                      ) -> tuple[list[Any], list[Attempt]]:  # fmt: skip
+def run_with_restarts(
+    make: Callable[[], Gang],
+    function: Callable[..., Any],
+    *arguments: Any,
+    restarts: int = 3,
+    timeout: float = 600,
+    on_start: Callable[[Gang, int], None] | None = None,
+) -> tuple[list[Any], list[Attempt]]:
     """Run `function` to its end, with a new gang after each lost worker.
 
     The old group is removed before the new one is asked for: a group that waits for a lost

@@ -56,13 +56,19 @@ def launch(workers: str, unset: tuple[str, ...], restarts: int, wait: float, **v
     try:
         results, attempts = run_with_restarts(
             lambda: Gang(size, resource=resource, environment=removed, timeout=wait, name="launch"),
-            rank, config, restarts=restarts, timeout=24 * 3600, on_start=announce,
-        )  # fmt: skip
+            rank,
+            config,
+            restarts=restarts,
+            timeout=24 * 3600,
+            on_start=announce,
+        )
     except GangError as error:
         raise click.ClickException(str(error)) from None
     last = results[0]["steps"][-1] if results[0]["steps"] else {"step": 0, "loss": float("nan")}
-    click.echo(f"done ranks={len(results)} attempts={len(attempts)} step={last['step']} "
-               f"loss={last['loss']:.4f} digest={results[0]['digest']}")  # fmt: skip
+    click.echo(
+        f"done ranks={len(results)} attempts={len(attempts)} step={last['step']} "
+        f"loss={last['loss']:.4f} digest={results[0]['digest']}"
+    )
 
 
 def _size(workers: str, resource: str) -> int:

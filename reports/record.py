@@ -23,7 +23,7 @@ Value = bool | int | float | str | None
 class Verdict(str, Enum):
     """PASS < MARGINAL < UNPROVEN < FAIL; `worst` folds."""
 
-    PASS = "PASS"
+    PASS = "PASS"  # noqa: S105 - a verdict, not a password
     MARGINAL = "MARGINAL"
     UNPROVEN = "UNPROVEN"
     FAIL = "FAIL"
@@ -156,7 +156,7 @@ class Measurement(Part):
             return f"not measured ({self.note})" if self.note else "not measured"
         text = number(self.value, self._digits()) + (f" {self.unit}" if self.unit else "")
         if self.spread is not None:
-            text += f" +/- {number(self.spread)}"
+            text += f" +/- {number(self.spread, 2)}"
         return text + (f" (n={self.samples})" if self.samples else "")
 
     def _digits(self) -> int:
@@ -366,7 +366,7 @@ def number(value: Value, digits: int = 3) -> str:
     """Three significant digits, without exponents for everyday sizes: 0.1184 is `0.118`."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return str(value)
-    if isinstance(value, int) or value.is_integer() and abs(value) < 1e15:
+    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
         return str(int(value))
     if 1e-4 <= abs(value) < 1e6:
         places = max(0, digits - 1 - math.floor(math.log10(abs(value))))

@@ -60,7 +60,7 @@ class Store:
         (path / "evidence").mkdir(parents=True, exist_ok=True)
         self._events = (path / "events.jsonl").open("a", encoding="utf-8")
 
-    def event(self, kind: str, probe: str = "", **data: Any) -> None:
+    def event(self, kind: str, probe: str = "", /, **data: Any) -> None:
         """Append one event.  `data` must be JSON; NaN, infinity and half characters are mended."""
         line = {"t": utc(), "event": kind, **({"probe": probe} if probe else {})}
         line["data"] = storable(data)
@@ -132,7 +132,7 @@ def read_events(run: Path) -> list[dict[str, Any]]:
     try:
         text = (run / "events.jsonl").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        raise UnreadableRun(f"expected a run folder with events.jsonl, found none in {run}") from None
+        raise UnreadableRun(f"{run} is not a run folder: it has no readable events.jsonl") from None
     events = []
     lines = text.rstrip("\n").split("\n")
     for at, line in enumerate(lines, 1):
@@ -196,7 +196,7 @@ def _record(run: dict[str, Any], results: list[dict[str, Any]]) -> RunRecord:
     try:
         return RunRecord(**run, results=[ProbeResult(**result) for result in results])
     except (ValidationError, TypeError) as error:
-        raise UnreadableRun(f"the event log does not fit schema {SCHEMA}: {_first(error)}") from None
+        raise UnreadableRun(f"the log does not fit schema {SCHEMA}: {_first(error)}") from None
 
 
 def _first(error: Exception) -> str:

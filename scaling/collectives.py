@@ -30,8 +30,11 @@ def joined(seconds: float = 60) -> Iterator[Any]:
     import torch.distributed as dist
 
     on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
-                          ) if on_gpu else torch.device("cpu")  # fmt: skip
+    device = (
+        torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        if on_gpu
+        else torch.device("cpu")
+    )
     if on_gpu:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=seconds))
@@ -51,8 +54,9 @@ def moved(size: int, ranks: int) -> float:
     return size * 2 * (ranks - 1) / ranks
 
 
-def all_reduce_sweep(longest: float = 0.3, budget: float = 0.6, largest: int | None = None,
-                     only: int | None = None) -> dict[str, Any]:  # fmt: skip
+def all_reduce_sweep(
+    longest: float = 0.3, budget: float = 0.6, largest: int | None = None, only: int | None = None
+) -> dict[str, Any]:
     """Time all-reduce at growing sizes, until one call takes `longest` seconds.
 
     Each size is checked for exact values, then timed for about `budget` seconds.  `only` times
@@ -69,8 +73,12 @@ def all_reduce_sweep(longest: float = 0.3, budget: float = 0.6, largest: int | N
             rows.append(_one_size(size, device, budget))
             if rows[-1]["slowest"] > longest:
                 break
-        return {"rank": dist.get_rank(), "ranks": dist.get_world_size(), "backend": backend,
-                "rows": rows}  # fmt: skip
+        return {
+            "rank": dist.get_rank(),
+            "ranks": dist.get_world_size(),
+            "backend": backend,
+            "rows": rows,
+        }
 
 
 def _memory(device: Any) -> int:
@@ -99,8 +107,14 @@ def _one_size(size: int, device: Any, budget: float) -> dict[str, Any]:
     slowest = float(estimate[0])
     count = max(3, min(50, int(budget / max(slowest, 1e-9))))
     times = [_timed(tensor, device) for _ in range(count)]
-    return {"size": size, "times": times, "calls": count + 2, "slowest": slowest,
-            "wrong": len(wrong), "first_wrong": int(wrong[0]) if len(wrong) else None}  # fmt: skip
+    return {
+        "size": size,
+        "times": times,
+        "calls": count + 2,
+        "slowest": slowest,
+        "wrong": len(wrong),
+        "first_wrong": int(wrong[0]) if len(wrong) else None,
+    }
 
 
 def _timed(tensor: Any, device: Any) -> float:
@@ -120,8 +134,9 @@ def _timed(tensor: Any, device: Any) -> float:
     return time.perf_counter() - start
 
 
-def pair_sweep(meetings: list[list[tuple[int, int]]], size: int = 4 << 20,
-               repeats: int = 3) -> dict[int, float]:  # fmt: skip
+def pair_sweep(
+    meetings: list[list[tuple[int, int]]], size: int = 4 << 20, repeats: int = 3
+) -> dict[int, float]:
     """Send and receive `size` bytes in the given rounds of meetings; best GB/s per peer.
 
     GB/s counts one direction while both run, as nccl-tests' sendrecv does.  Call it on every
@@ -180,15 +195,28 @@ def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
         mine = [sweep["rows"][at] for sweep in sweeps]
         seconds = statistics.fmean(statistics.median(r["times"]) for r in mine)
         calls = sorted(t for r in mine for t in r["times"])
-        high, low = (busbw(row["size"], calls[int(q * (len(calls) - 1))], ranks) for q in (0.1, 0.9))
-        rows.append({
-            "size": row["size"], "seconds": seconds, "algbw": row["size"] / seconds / 1e9,
-            "busbw": busbw(row["size"], seconds, ranks), "low": low, "high": high,
-            "spread": (high - low) / 2, "samples": len(calls), "calls": row["calls"],
-            "wrong": sum(r["wrong"] for r in mine),
-            "first_wrong": [(s["rank"], r["first_wrong"]) for s, r in zip(sweeps, mine, strict=True)
-                            if r["wrong"]],
-        })  # fmt: skip
+        high, low = (
+            busbw(row["size"], calls[int(q * (len(calls) - 1))], ranks) for q in (0.1, 0.9)
+        )
+        rows.append(
+            {
+                "size": row["size"],
+                "seconds": seconds,
+                "algbw": row["size"] / seconds / 1e9,
+                "busbw": busbw(row["size"], seconds, ranks),
+                "low": low,
+                "high": high,
+                "spread": (high - low) / 2,
+                "samples": len(calls),
+                "calls": row["calls"],
+                "wrong": sum(r["wrong"] for r in mine),
+                "first_wrong": [
+                    (s["rank"], r["first_wrong"])
+                    for s, r in zip(sweeps, mine, strict=True)
+                    if r["wrong"]
+                ],
+            }
+        )
     return rows
 
 
@@ -199,11 +227,14 @@ def plateau(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as nccl-tests prints them (out-of-place columns; its average line is left out)."""
-    lines = ["#       size         count      type   redop    root     time   algbw   busbw #wrong",
-             "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)"]  # fmt: skip
+    lines = [
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong",
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)",
+    ]
     for row in rows:
         lines.append(
             f"{row['size']:12d}  {row['size'] // 4:12d}     float     sum      -1"
-            f"  {row['seconds'] * 1e6:7.0f}  {row['algbw']:6.3f}  {row['busbw']:6.3f} {row['wrong']:6d}"
+            f"  {row['seconds'] * 1e6:7.0f}  {row['algbw']:6.3f}  {row['busbw']:6.3f}"
+            f" {row['wrong']:6d}"
         )
     return "\n".join(lines) + "\n"

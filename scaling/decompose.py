@@ -36,7 +36,9 @@ def steps_of(spans: Sequence[dict[str, Any]]) -> list[Step]:
 def terms(ranks: Sequence[Sequence[Step]]) -> dict[str, float]:
     """Mean seconds of each segment, over ranks and steps."""
     every = [step for steps in ranks for step in steps]
-    return {name: sum(step.segments[name] for step in every) / len(every) for name in every[0].segments}
+    return {
+        name: sum(step.segments[name] for step in every) / len(every) for name in every[0].segments
+    }
 
 
 def residual(ranks: Sequence[Sequence[Step]]) -> float:

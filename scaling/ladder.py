@@ -52,8 +52,9 @@ def counts(nodes: int) -> list[int]:
     return found if found[-1] == nodes else [*found, nodes]
 
 
-def climb(gang: Gang, names: dict[str, str], count: int, config: TrainConfig,
-          timeout: float = 300) -> Rung:  # fmt: skip
+def climb(
+    gang: Gang, names: dict[str, str], count: int, config: TrainConfig, timeout: float = 300
+) -> Rung:
     """Run one rung on the gang's first `count` nodes (all of them, one by one, for count 1).
 
     Weak scaling: every rank keeps its batch.  The first steps are not counted.

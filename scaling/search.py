@@ -28,7 +28,9 @@ def _accept(server: socket.socket) -> None:
         server.accept()[0].close()
 
 
-def reach(own: str, doors: Mapping[str, tuple[str, int] | None], seconds: float = 3) -> dict[str, bool]:
+def reach(
+    own: str, doors: Mapping[str, tuple[str, int] | None], seconds: float = 3
+) -> dict[str, bool]:
     """Whether a TCP connection from `own` to each named door is accepted, all tried at once."""
     answers: dict[str, bool] = {}
 
@@ -39,8 +41,11 @@ def reach(own: str, doors: Mapping[str, tuple[str, int] | None], seconds: float 
         except OSError:
             answers[name] = False
 
-    threads = [threading.Thread(target=knock, args=(name, door), daemon=True)
-               for name, door in doors.items() if door]  # fmt: skip
+    threads = [
+        threading.Thread(target=knock, args=(name, door), daemon=True)
+        for name, door in doors.items()
+        if door
+    ]
     deadline = time.monotonic() + seconds + 1
     for thread in threads:
         thread.start()
@@ -52,7 +57,9 @@ def reach(own: str, doors: Mapping[str, tuple[str, int] | None], seconds: float 
 def typical(pairs: Mapping[Key, float]) -> float:
     """What a good pair gives: the upper quartile, as one bad node spoils 2/n of all pairs."""
     values = sorted(pairs.values())
-    return statistics.quantiles(values, n=4, method="inclusive")[2] if len(values) > 1 else values[0]
+    return (
+        statistics.quantiles(values, n=4, method="inclusive")[2] if len(values) > 1 else values[0]
+    )
 
 
 def blame(bad: list[Pair], nodes: list[str]) -> tuple[list[str], list[Pair]]:

@@ -44,7 +44,8 @@ def status(lab: Lab, as_json: bool) -> None:
     """What is up, how fast, and which faults are active."""
     state = lab.status()
     if as_json:
-        return click.echo(json.dumps(state, indent=1))
+        click.echo(json.dumps(state, indent=1))
+        return
     click.echo(f"lab {lab.name}: {'up' if state['up'] else 'down'}")
     for node in state["nodes"]:
         links = "  ".join(f"{i} {node[i]['address']} {node[i]['rate']}" for i in ("fab0", "eth0"))

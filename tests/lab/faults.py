@@ -57,9 +57,11 @@ def _block_pair(lab: Lab, first: str, second: str) -> str:
         raise LabError(f"a pair is two nodes, found {a.name} twice")
     for here, there in ((a, b), (b, a)):
         ip = network.address("fab0", there.index)
-        rules = (f"add table inet block{there.index}\n"
-                 f"add chain inet block{there.index} in {{ type filter hook input priority 0; }}\n"
-                 f"add rule inet block{there.index} in iifname fab0 ip saddr {ip} drop\n")  # fmt: skip
+        rules = (
+            f"add table inet block{there.index}\n"
+            f"add chain inet block{there.index} in {{ type filter hook input priority 0; }}\n"
+            f"add rule inet block{there.index} in iifname fab0 ip saddr {ip} drop\n"
+        )
         _nft(lab, here, rules)
     return f"{a.name}, {b.name}: packets between them on fab0 are dropped"
 
@@ -130,12 +132,19 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     "kill-node": (["node"], "Power loss of NODE.", (_kill_node, _start_node)),
     "cut-node": (["node"], "NODE's fabric interface goes down.", (_cut_node, _join_node)),
     "slow-link": (["node", "rate"], "NODE's fabric link runs at RATE.", (_slow_link, _full_link)),
-    "block-pair": (["a", "b"], "A and B drop each other's fabric packets.", (_block_pair, _open_pair)),
-    "wrong-interface": ([], "Workers bind to eth0 instead of the fabric.",
-                        (lambda lab: _restart_ray(lab, "eth0"), lambda lab: _restart_ray(lab, "fab0"))),
+    "block-pair": (
+        ["a", "b"],
+        "A and B drop each other's fabric packets.",
+        (_block_pair, _open_pair),
+    ),
+    "wrong-interface": (
+        [],
+        "Workers bind to eth0 instead of the fabric.",
+        (lambda lab: _restart_ray(lab, "eth0"), lambda lab: _restart_ray(lab, "fab0")),
+    ),
     "hide-shared": (["node"], "NODE does not see the shared folder.", (_hide_shared, _show_shared)),
     "slow-cpu": (["node", "share"], "NODE gets SHARE of one CPU.", (_slow_cpu, _full_cpu)),
-}  # fmt: skip
+}
 
 
 def inject(lab: Lab, name: str, *arguments: str) -> str:

@@ -78,8 +78,9 @@ def main() -> None:
     log = open(Path(spec["work"]) / "ray-start.log", "ab")  # noqa: SIM115  (lives as long as we)
     if not spec["head"]:
         wait_for_head(spec["head_address"])
-    subprocess.Popen(spec["ray"], env=spec["env"], cwd="/", stdout=log, stderr=log,
-                     stdin=subprocess.DEVNULL)  # fmt: skip
+    subprocess.Popen(
+        spec["ray"], env=spec["env"], cwd="/", stdout=log, stderr=log, stdin=subprocess.DEVNULL
+    )
     reap_for_ever()
 
 

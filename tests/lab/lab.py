@@ -94,8 +94,10 @@ class Lab:
         found = len(self.nodes)
         alive = all(node.pid for node in self.nodes)
         if alive and found != nodes:
-            raise LabError(f"lab {self.name!r} is up with {found} nodes, {nodes} were asked for; "
-                           "run `python -m tests.lab down` first")  # fmt: skip
+            raise LabError(
+                f"lab {self.name!r} is up with {found} nodes, {nodes} were asked for; "
+                "run `python -m tests.lab down` first"
+            )
         return alive and not self.state["faults"]
 
     def start_ray(self, nodes: list[Node], interface: str = "fab0") -> None:
@@ -114,9 +116,15 @@ class Lab:
             time.sleep(0.1)
         wanted = [network.address("eth0", node.index) for node in started]
         try:
-            self.nodes[0].run("python", "-c", READY, f"{network.address('eth0', 0)}:{PORT}",
-                              str(since), *wanted,
-                              seconds=max(1, deadline - time.monotonic()))  # fmt: skip
+            self.nodes[0].run(
+                "python",
+                "-c",
+                READY,
+                f"{network.address('eth0', 0)}:{PORT}",
+                str(since),
+                *wanted,
+                seconds=max(1, deadline - time.monotonic()),
+            )
         except subprocess.TimeoutExpired:
             logs = "".join((n.work / "ray-start.log").read_text()[-300:] for n in started)
             raise LabError(f"Ray did not count all nodes in {seconds:.0f} s: {logs}") from None
@@ -125,8 +133,11 @@ class Lab:
         """Whether the head's port is open, read from inside its namespace."""
         if (pid := self.nodes[0].pid) is None:
             return False
-        rows = [line.split() for kind in ("tcp", "tcp6")
-                for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]]  # fmt: skip
+        rows = [
+            line.split()
+            for kind in ("tcp", "tcp6")
+            for line in Path(f"/proc/{pid}/net/{kind}").read_text().splitlines()[1:]
+        ]
         return any(row[1].endswith(f":{PORT:04X}") and row[3] == "0A" for row in rows)
 
     def status(self) -> dict[str, Any]:
@@ -136,14 +147,28 @@ class Lab:
         rows = []
         for node in self.nodes:
             on = node.pid is not None
-            rows.append({
-                "name": node.name, "on": on, "pid": node.pid, "processes": len(node.group.pids()),
-                **{i: {"address": network.address(i, node.index),
-                       "rate": network.rate(self.name, node.index, i)}
-                   for i in network.NETWORKS},
-            })  # fmt: skip
-        return {"lab": self.name, "up": True, "nodes": rows, "faults": self.state["faults"],
-                "shared": str(self.home / "shared")}  # fmt: skip
+            rows.append(
+                {
+                    "name": node.name,
+                    "on": on,
+                    "pid": node.pid,
+                    "processes": len(node.group.pids()),
+                    **{
+                        i: {
+                            "address": network.address(i, node.index),
+                            "rate": network.rate(self.name, node.index, i),
+                        }
+                        for i in network.NETWORKS
+                    },
+                }
+            )
+        return {
+            "lab": self.name,
+            "up": True,
+            "nodes": rows,
+            "faults": self.state["faults"],
+            "shared": str(self.home / "shared"),
+        }
 
     def down(self) -> None:
         """Remove every process, namespace, link, group, mount and file; safe to repeat."""

@@ -47,20 +47,60 @@ def build(lab: str, nodes: int, rates: dict[str, str]) -> None:
 
 def _plug(lab: str, member: str, interface: str, ip: str) -> None:
     name, switch, port = namespace(lab, member), namespace(lab, "x"), f"{interface}-{member}"
-    sh("ip", "link", "add", interface, "netns", name, "type", "veth",
-       "peer", "name", port, "netns", switch)  # fmt: skip
-    sh("ip", "-n", switch, "-batch", "-",
-       text=f"link set {port} master br-{interface}\nlink set {port} up\n")  # fmt: skip
-    sh("ip", "-n", name, "-batch", "-",
-       text=f"link set lo up\naddr add {ip}/24 dev {interface}\nlink set {interface} up\n")  # fmt: skip
+    sh(
+        "ip",
+        "link",
+        "add",
+        interface,
+        "netns",
+        name,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        port,
+        "netns",
+        switch,
+    )
+    sh(
+        "ip",
+        "-n",
+        switch,
+        "-batch",
+        "-",
+        text=f"link set {port} master br-{interface}\nlink set {port} up\n",
+    )
+    sh(
+        "ip",
+        "-n",
+        name,
+        "-batch",
+        "-",
+        text=f"link set lo up\naddr add {ip}/24 dev {interface}\nlink set {interface} up\n",
+    )
 
 
 def shape(lab: str, node: int, interface: str, rate: str) -> None:
     """Hold the node's link to `rate` (as tc writes it: 1gbit, 50mbit), in both directions."""
     ends = [(namespace(lab, node), interface), (namespace(lab, "x"), f"{interface}-{node}")]
     for name, device in ends:
-        sh("tc", "-n", name, "qdisc", "replace", "dev", device, "root",
-           "tbf", "rate", rate, "burst", "128kb", "latency", "50ms")  # fmt: skip
+        sh(
+            "tc",
+            "-n",
+            name,
+            "qdisc",
+            "replace",
+            "dev",
+            device,
+            "root",
+            "tbf",
+            "rate",
+            rate,
+            "burst",
+            "128kb",
+            "latency",
+            "50ms",
+        )
 
 
 def rate(lab: str, node: int, interface: str) -> str:

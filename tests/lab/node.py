@@ -15,6 +15,7 @@ from tests.lab.shell import LabError
 REPO = Path(__file__).resolve().parents[2]
 PORT = 6379
 SHARED = "/shared"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Node:
@@ -34,7 +35,7 @@ class Node:
     def environment(self, interface: str = "fab0") -> dict[str, str]:
         """What an operator would export before `ray start`, and nothing of our own shell."""
         return {
-            "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
             "HOME": "/root",
             "LANG": "C.UTF-8",
             "GLOO_SOCKET_IFNAME": interface,
@@ -51,9 +52,21 @@ class Node:
     def ray_command(self) -> list[str]:
         """`ray start` for this node, on the management network as on real clusters."""
         here = network.address("eth0", self.index)
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start",
-                   "--node-ip-address", here, "--num-gpus", "1", "--num-cpus", "4",
-                   "--object-store-memory", "100000000", "--disable-usage-stats"]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--node-ip-address",
+            here,
+            "--num-gpus",
+            "1",
+            "--num-cpus",
+            "4",
+            "--object-store-memory",
+            "100000000",
+            "--disable-usage-stats",
+        ]
         if self.index:
             return [*command, "--address", f"{network.address('eth0', 0)}:{PORT}"]
         return [*command, "--head", "--port", str(PORT), "--dashboard-host", "0.0.0.0"]
@@ -82,8 +95,14 @@ class Node:
         isolate = ["unshare", "-m", "-p", "-u", "-i", "--fork", "--kill-child", "--mount-proc"]
         init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), spec]
         with open(self.work / "init.log", "ab") as log:
-            subprocess.Popen([*self._join(), *enter, *isolate, *init], stdout=log, stderr=log,
-                             stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")  # fmt: skip
+            subprocess.Popen(
+                [*self._join(), *enter, *isolate, *init],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+            )
 
     def _join(self) -> list[str]:
         """Enter the control group first: inside the node its files are out of sight."""
@@ -95,14 +114,29 @@ class Node:
         pid = self.pid
         if pid is None:
             raise LabError(f"{self.name} is off; `python -m tests.lab fault clear` brings it back")
-        inside = ["nsenter", "-t", str(pid), "-n", "-m", "-p", "-u", "-i",
-                  f"--wd={cwd or os.getcwd()}"]  # fmt: skip
+        inside = [
+            "nsenter",
+            "-t",
+            str(pid),
+            "-n",
+            "-m",
+            "-p",
+            "-u",
+            "-i",
+            f"--wd={cwd or os.getcwd()}",
+        ]
         return [*self._join(), *inside, *command]
 
     def run(self, *command: str, seconds: float = 60, check: bool = True) -> str:
         """Run a command in the node with the operator's environment; returns its output."""
-        done = subprocess.run(self.command(*command, cwd="/"), env=self.environment(), text=True,
-                              capture_output=True, timeout=seconds, check=False)  # fmt: skip
+        done = subprocess.run(
+            self.command(*command, cwd="/"),
+            env=self.environment(),
+            text=True,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
         if check and done.returncode:
             raise LabError(f"`{' '.join(command)}` on {self.name} failed: {done.stderr.strip()}")
         return done.stdout

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 
-import os
-
-TOOLS = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables", "nsenter": "util-linux",
-         "unshare": "util-linux", "mount": "mount"}  # fmt: skip
+TOOLS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "nft": "nftables",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "mount": "mount",
+}
 
 
 class LabError(RuntimeError):
@@ -42,3 +47,7 @@ def require_machine() -> None:
     missing = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool)})
     if missing:
         raise LabError(f"the lab needs `apt-get install {' '.join(missing)}`{hint}")
+    try:
+        sh("unshare", "-n", "true")
+    except LabError as refused:
+        raise LabError(f"this machine refuses network namespaces ({refused}){hint}") from None

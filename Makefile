@@ -1,0 +1,49 @@
+# The two commands: `make trial` and `make test`.  Both set up all they need.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+NODES ?= 4
+LAB_HERE := $(shell [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ] && echo yes)
+
+.PHONY: trial test soak lint lab tools setup clean bench
+
+trial: setup tools ## rehearse the whole acceptance run on this machine
+ifeq ($(LAB_HERE),yes)
+	$(BIN)/python -m tests.lab run --nodes $(NODES) -- pytest probes --cluster auto --contract lab
+else
+	$(BIN)/pytest probes --cluster local:$(NODES) --contract local
+endif
+
+test: setup tools lint ## the suite's own tests; the lab's among them when root on Linux
+	$(BIN)/pytest tests -m "not soak"
+
+soak: setup tools ## what takes longer
+	$(BIN)/pytest tests -m soak
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+lab: setup tools ## a lab to work on; `python -m tests.lab down` ends it
+	$(BIN)/python -m tests.lab up --nodes $(NODES)
+
+bench: setup tools ## the figures of docs/measurements.md
+	$(BIN)/python benchmarks/speed.py
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+# The lab's system tools: installed where that is possible, else the lab says what is missing.
+tools:
+ifeq ($(LAB_HERE),yes)
+	@command -v ip >/dev/null && command -v nft >/dev/null || { command -v apt-get >/dev/null \
+	  && apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2 nftables util-linux; }
+endif
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,101 @@
+"""Look at a run without a cluster: `python -m reports render RUN`, `show RUN`, `compare A B`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from reports.store import UnreadableRun, load
+from reports.untrusted import ascii_only, one_line
+
+UNREADABLE = 4  # also for wrong usage, as everywhere in the suite
+RUN = click.Path(path_type=Path)
+
+
+@click.group(no_args_is_help=False)
+def cli() -> None:
+    """Render, show and compare run folders."""
+
+
+@cli.command()
+@click.argument("run", type=RUN)
+@click.option("--baseline", type=RUN, help="Run folder to compare with.")
+@click.option(
+    "--output", type=RUN, help="Write only the page, to this file (default: all, in RUN)."
+)
+def render(run: Path, baseline: Path | None, output: Path | None) -> None:
+    """Write report.html and the other renderings of RUN."""
+    record, before = load(run), load(baseline) if baseline else None
+    if output:
+        from reports.html import render as page
+
+        output.write_text(page(record, run, before), encoding="utf-8")
+        click.echo(output)
+        return
+    from reports.exports import write_all
+
+    for path in write_all(run, record, before):
+        click.echo(path)
+
+
+@cli.command()
+@click.argument("run", type=RUN)
+@click.option("--width", default=0, help="Columns (default: the terminal's, at most 100).")
+@click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
+def show(run: Path, width: int, plain: bool) -> None:
+    """Print the acceptance table of RUN, worst first."""
+    from reports.text import acceptance_table
+
+    record = load(run)
+    columns = width or min(100, shutil.get_terminal_size().columns)
+    click.echo(acceptance_table(record, columns, _colour() and not plain, _unicode() and not plain))
+
+
+@cli.command()
+@click.argument("run", type=RUN)
+@click.argument("baseline", type=RUN)
+def compare(run: Path, baseline: Path) -> None:
+    """Print what changed in RUN since BASELINE; exit 1 when there are new failures."""
+    from reports.compare import compare as compared
+    from reports.compare import lines
+
+    found = compared(load(run), load(baseline))
+    for line in lines(found):
+        indent = line[: len(line) - len(line.lstrip())]
+        text = indent + one_line(line)
+        click.echo(text if _unicode() else ascii_only(text))
+    sys.exit(1 if found.new_failures else 0)
+
+
+def _unicode() -> bool:
+    return "utf" in (sys.stdout.encoding or "").lower()
+
+
+def _colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; every error is one sentence, and exits with 4."""
+    try:
+        cli.main(arguments, prog_name="python -m reports", standalone_mode=False)
+    except click.ClickException as error:
+        return _refuse(error.format_message())
+    except (UnreadableRun, OSError) as error:
+        return _refuse(str(error))
+    except click.Abort:
+        return 2
+    return 0
+
+
+def _refuse(sentence: str) -> int:
+    click.echo(f"error: {one_line(sentence)}", err=True)
+    return UNREADABLE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

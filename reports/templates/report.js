@@ -1,0 +1,7 @@
+document.querySelectorAll("button.copy").forEach(button => {
+  button.hidden = false;
+  button.addEventListener("click", () => navigator.clipboard.writeText(
+    button.parentElement.querySelector("pre").textContent));
+});
+addEventListener("beforeprint", () => document.querySelectorAll("details:not(.numbers)")
+  .forEach(part => { part.open = true; }));

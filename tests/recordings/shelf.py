@@ -1,0 +1,149 @@
+"""Turns a typed record back into a run folder: the inverse of `reports.store.fold`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from reports.acceptance import decision_sentence
+from reports.record import Control, Evidence, Limit, Measurement, ProbeResult, RunRecord
+from reports.store import LISTS, load, write_atomically
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One exhibit: the record, its evidence files by path, and what it teaches."""
+
+    name: str
+    teaches: str
+    record: RunRecord
+    files: dict[str, str] = field(default_factory=dict)
+    torn: str = ""  # half a line, as a killed run leaves it
+    ends: bool = True  # whether run_finished was written
+
+
+def measured(
+    name: str,
+    value: Any,
+    unit: str = "",
+    on: str = "cluster",
+    *,
+    because: str = "",
+    spread: float | None = None,
+    samples: int | None = None,
+    note: str = "",
+    **limit: Any,
+) -> Measurement:
+    """A measurement; it is judged when a `because` is given."""
+    return Measurement(
+        name=name,
+        value=value,
+        unit=unit,
+        subject=on,
+        limit=Limit(unit=unit, because=because, **limit) if because else None,
+        judged=bool(because),
+        spread=spread,
+        samples=samples,
+        note=note,
+    )
+
+
+def control(name: str, fault: str, saw: str, caught: bool | None = True) -> Control:
+    """A control that was caught, unless said otherwise."""
+    return Control(name=name, fault=fault, caught=caught, saw=saw)
+
+
+def evidence(files: dict[str, str], path: str, kind: str, caption: str) -> Evidence:
+    """The entry of an evidence file of this recording."""
+    content = files[path].encode()
+    return Evidence(
+        kind=kind,
+        path=path,
+        sha256=hashlib.sha256(content).hexdigest(),
+        caption=caption,
+        bytes=len(content),
+    )
+
+
+def write(recording: Recording, museum: Path) -> Path:
+    """Write the run folder of one exhibit, with expected.json beside its events."""
+    run = museum / recording.name
+    shutil.rmtree(run, ignore_errors=True)
+    for path, text in recording.files.items():
+        (run / path).parent.mkdir(parents=True, exist_ok=True)
+        (run / path).write_text(text, encoding="utf-8")
+    run.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(event) for event in events(recording)]
+    write_atomically(run / "events.jsonl", "\n".join(lines) + "\n" + recording.torn)
+    write_atomically(run / "expected.json", json.dumps(expected(recording, run), indent=1) + "\n")
+    return run
+
+
+def expected(recording: Recording, run: Path) -> dict[str, Any]:
+    """What the run is expected to say; looked through by a person before it is committed."""
+    record = load(run)
+    ids = [criterion.id for criterion in record.contract.criteria]
+    return {
+        "teaches": recording.teaches,
+        "exit_code": record.exit_code,
+        "verdicts": {id: record.verdict(id).value for id in ids},
+        "sentence": decision_sentence(record),
+        "findings": sorted({f.code for result in record.results for f in result.findings}),
+    }
+
+
+def events(recording: Recording) -> list[dict[str, Any]]:
+    """The events of a record, a second apart."""
+    record = recording.record.model_dump(mode="json")
+    results, finished, state = record.pop("results"), record.pop("finished"), record.pop("state")
+    told = [("run_started", "", record)]
+    for result in results:
+        told += probe_events(result)
+    if recording.ends:
+        told.append(("run_finished", "", {"finished": finished, "state": state}))
+    start = datetime.fromisoformat(record["started"].replace("Z", "+00:00"))
+    return [_event(start + timedelta(seconds=at), *event) for at, event in enumerate(told)]
+
+
+def probe_events(result: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """probe_started, everything the probe saw, probe_finished."""
+    probe = result.pop("probe")
+    lists = {kind: result.pop(key) for kind, key in LISTS.items()}
+    series = result.pop("series")
+    end = {key: result.pop(key) for key in ("state", "error", "seconds", "coverage")}
+    told = [("probe_started", probe, result)]
+    told += [(kind, probe, entry) for kind, entries in lists.items() for entry in entries]
+    told += [("series", probe, {"name": name, "values": v}) for name, v in series.items()]
+    return [*told, ("probe_finished", probe, end)]
+
+
+def _event(moment: datetime, kind: str, probe: str, data: dict[str, Any]) -> dict[str, Any]:
+    stamp = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"t": stamp, "event": kind, **({"probe": probe} if probe else {}), "data": data}
+
+
+def without(record: RunRecord, criterion: str) -> RunRecord:
+    """The same run, had no probe run for this criterion."""
+    left = [result for result in record.results if result.criterion != criterion]
+    return record.model_copy(update={"results": left})
+
+
+def replaced(record: RunRecord, criterion: str, **changes: Any) -> RunRecord:
+    """The same run, with fields of one criterion's result changed."""
+    return record.model_copy(
+        update={
+            "results": [
+                _changed(result, changes) if result.criterion == criterion else result
+                for result in record.results
+            ]
+        }
+    )
+
+
+def _changed(result: ProbeResult, changes: dict[str, Any]) -> ProbeResult:
+    return result.model_copy(update=changes)

@@ -1,0 +1,323 @@
+"""One rank, in this process: the loss falls, the clock adds up, damaged checkpoints are skipped."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reference_trainer import checkpoint, manifest
+from reference_trainer.config import TrainConfig
+from reference_trainer.manifest import CheckpointError
+from reference_trainer.world import VARIABLES, LaunchError, choose_device
+
+SMALL = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 1, "heads": 2, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Train as the only rank of a job: alone(steps=3, ...) -> result."""
+    from reference_trainer.train import train
+
+    def run(**knobs):
+        with pytest.MonkeyPatch.context() as patch, socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+            probe.close()
+            for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", port), strict=True):
+                patch.setenv(name, value)
+            return train(TrainConfig(**{**SMALL, **knobs}))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def saved(alone, tmp_path_factory):
+    """A folder with step-2 and step-4, and the result of a run that was never interrupted."""
+    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
+    alone(steps=4, checkpoints=str(folder), save_every=2)
+    return folder, alone(steps=6)
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A copy of the saved folder, to be damaged."""
+    shutil.copytree(saved[0], tmp_path / "checkpoints")
+    return tmp_path / "checkpoints"
+
+
+def hexes(result):
+    return [(s["step"], s["loss_hex"], s["norm_hex"], s["ids"]) for s in result["steps"]]
+
+
+def test_the_loss_falls(alone):
+    steps = alone(steps=40, lr=3e-3)["steps"]
+    first, last = steps[0]["loss"], steps[-1]["loss"]
+    assert 3.9 < first < 4.5  # log(64) = 4.16: an untrained model knows nothing
+    assert last < first - 0.7
+
+
+def test_a_run_can_be_repeated_bit_by_bit_and_another_seed_differs(alone, saved):
+    again, other = alone(steps=6), alone(steps=6, seed=1)
+    assert hexes(again) == hexes(saved[1])
+    assert again["digest"] == saved[1]["digest"] != other["digest"]
+
+
+def test_every_step_is_the_sum_of_its_segments(alone, tmp_path):
+    """With a delay in each segment, so that none of them is nothing."""
+    names = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "other")
+    stall = ",".join(f"{name}:rank=0:seconds=0.03:from=2" for name in names)
+    ran = alone(steps=3, stall=stall, out=str(tmp_path / "out"), save_every=2,
+                checkpoints=str(tmp_path / "checkpoints"))  # fmt: skip
+    spans = [json.loads(x) for x in (tmp_path / "out/spans.rank0.jsonl").read_text().splitlines()]
+    assert spans == ran["spans"]
+    assert [s["step"] for s in spans] == [1, 2, 3]
+    for span in spans:
+        assert tuple(span["segments"]) == names
+        assert sum(span["segments"].values()) == pytest.approx(span["seconds"], rel=1e-9)
+        assert (span["clock"], span["separable"]) == ("host", False)
+    assert all(0.03 <= seconds < 1 for seconds in spans[1]["segments"].values())
+    assert spans[0]["segments"]["checkpoint"] == 0
+    # one a segment and step, two of "other": once before the data and once at the end
+    assert ran["stalls_fired"] == 2 * (len(names) + 1)
+
+
+def test_the_steps_together_are_the_loop(alone, tmp_path):
+    """Their sum is the time from the first beginning to the last: no time is lost in between."""
+    spans = alone(steps=6, out=str(tmp_path))["spans"]
+    wall = spans[-1]["t"] - spans[0]["t"]
+    assert sum(span["seconds"] for span in spans[:-1]) == pytest.approx(wall, abs=2e-3)
+
+
+def test_others_can_follow_a_run_while_it_goes_on(alone, tmp_path):
+    ran = alone(steps=2, out=str(tmp_path / "out"), checkpoints=str(tmp_path / "c"), save_every=2)
+    lines = (tmp_path / "out/metrics.rank0.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    order = ["start", "begin", "step", "begin", "saving", "saved", "step", "end"]
+    assert [event["event"] for event in events] == order
+    assert events[0]["config"]["steps"] == 2
+    result = json.loads((tmp_path / "out/result.rank0.json").read_text())
+    assert result == ran
+    assert result["tokens_per_step"] == 32
+
+
+def test_a_resumed_run_equals_one_that_was_never_interrupted(alone, saved):
+    folder, whole = saved
+    resumed = alone(steps=6, checkpoints=str(folder))
+    assert resumed["start_step"] == 4
+    assert resumed["resumed_from"] == str(folder / "step-4")
+    assert hexes(resumed) == hexes(whole)[4:]
+    assert resumed["digest"] == whole["digest"]
+
+
+def flip(path: Path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def future(path: Path):
+    content = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**content, "schema": 2}))
+
+
+def foreign(path: Path):
+    content = manifest.read(path)
+    (path / "manifest.json").unlink()
+    manifest.write(path, step=4, world=1, identity={**content["identity"], "dim": 99},
+                   files=content["files"])  # fmt: skip
+
+
+def as_file(path: Path):
+    shutil.rmtree(path)
+    path.write_text("not a folder")
+
+
+DAMAGE = {
+    "truncated data": (lambda p: cut(p / "__0_0.distcp"), r"__0_0.distcp has \d+ bytes, expected"),
+    "flipped bit": (lambda p: flip(p / "__0_0.distcp"), "__0_0.distcp does not match its sha256"),
+    "missing data": (lambda p: (p / "__0_0.distcp").unlink(), "__0_0.distcp is missing"),
+    "torn metadata": (lambda p: cut(p / ".metadata"), r".metadata has \d+ bytes, expected"),
+    "no metadata": (lambda p: (p / ".metadata").unlink(), ".metadata is missing"),
+    "no manifest": (lambda p: (p / "manifest.json").unlink(), "no manifest.json: the save was"),
+    "torn manifest": (lambda p: cut(p / "manifest.json"), "manifest.json cannot be read"),
+    "a list": (lambda p: (p / "manifest.json").write_text("[]"), "manifest.json has no schema"),
+    "future schema": (future, "manifest.json has schema 2, this trainer reads up to 1"),
+    "foreign": (foreign, "it belongs to another run: dim is 99, not 16"),
+    "not a folder": (as_file, "manifest.json cannot be read"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_skipped_with_a_reason(alone, saved, folder, damage):
+    """The run falls back to step 2, repeats steps 3 and 4, and ends where it should have."""
+    act, reason = DAMAGE[damage]
+    act(folder / "step-4")
+    ran = alone(steps=6, checkpoints=str(folder))
+    assert ran["start_step"] == 2
+    assert [skipped["name"] for skipped in ran["skipped"]] == ["step-4"]
+    assert re.search(reason, ran["skipped"][0]["reason"])
+    assert hexes(ran) == hexes(saved[1])[2:]
+    assert ran["digest"] == saved[1]["digest"]
+
+
+def test_dcp_alone_would_load_the_flipped_bit(alone, saved, folder, monkeypatch):
+    """Why there is a manifest: without it a damaged weight goes in without a word."""
+    from torch.distributed.checkpoint import FileSystemReader
+
+    storage = FileSystemReader(folder / "step-4").read_metadata().storage_data
+    (head,) = (info for index, info in storage.items() if index.fqn == "model.head.weight")
+    data = folder / "step-4" / head.relative_path
+    content = bytearray(data.read_bytes())
+    content[head.offset + head.length // 2] ^= 64  # past the header, amid the numbers
+    data.write_bytes(content)
+    monkeypatch.setattr(manifest, "verify", lambda *_: None)
+    ran = alone(steps=6, checkpoints=str(folder))
+    assert ran["start_step"] == 4
+    assert ran["digest"] != saved[1]["digest"]
+
+
+def test_without_any_usable_checkpoint_it_starts_over_and_says_so(alone, folder, tmp_path):
+    for step in (2, 4):
+        cut(folder / f"step-{step}/.metadata")
+    ran = alone(steps=1, checkpoints=str(folder))
+    assert ran["start_step"] == 0
+    assert len(ran["skipped"]) == 2
+    assert ran["resume_note"] == f"no usable checkpoint in {folder}: starting from step 0"
+    fresh = alone(steps=1, checkpoints=str(tmp_path / "new"))
+    assert fresh["resume_note"] == f"no checkpoint in {tmp_path / 'new'}: starting from step 0"
+    assert fresh["resumed_from"] is None
+
+
+def test_leftovers_of_dead_attempts_are_removed_and_never_loaded(alone, folder):
+    (folder / "step-4").rename(folder / "step-4.tmp-0badf00d")
+    ran = alone(steps=3, checkpoints=str(folder))
+    assert ran["start_step"] == 2
+    assert not list(folder.glob("*.tmp-*"))
+
+
+def test_a_pointer_that_lies_is_not_believed(alone, folder):
+    (folder / "LATEST").write_text("step-99\n")
+    assert alone(steps=5, checkpoints=str(folder))["start_step"] == 4
+
+
+def test_only_the_newest_are_kept_and_latest_names_the_newest(alone, tmp_path):
+    ran = alone(steps=7, checkpoints=str(tmp_path), save_every=2, keep_last=2)
+    assert [saved["step"] for saved in ran["checkpoints"]] == [2, 4, 6, 7]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["LATEST", "step-6", "step-7"]
+    assert (tmp_path / "LATEST").read_text() == "step-7\n"
+
+
+def test_a_damaged_newer_one_neither_counts_as_kept_nor_is_written_over(alone, folder):
+    flip(folder / "step-4/__0_0.distcp")
+    damaged = (folder / "step-4/__0_0.distcp").read_bytes()
+    alone(steps=3, checkpoints=str(folder), save_every=1, keep_last=1)
+    assert (folder / "step-3/manifest.json").exists()
+    alone(steps=4, checkpoints=str(folder), save_every=1, keep_last=1)
+    assert manifest.committed_steps(folder) == [4]
+    kept = list(folder.glob("step-4.rejected-*/__0_0.distcp"))
+    assert [path.read_bytes() for path in kept] == [damaged]
+    assert alone(steps=5, checkpoints=str(folder))["start_step"] == 4
+
+
+def test_a_fresh_start_over_old_checkpoints_is_refused(alone, folder):
+    with pytest.raises(CheckpointError, match="already holds step-4 and resume is off"):
+        alone(steps=5, checkpoints=str(folder), resume=False)
+
+
+def test_a_full_disk_fails_the_save_and_leaves_the_older_checkpoints(alone, folder, monkeypatch):
+    """Writing to /dev/full gives ENOSPC, and the kernel needs no privilege for that."""
+    begin = checkpoint.Checkpoints._begin
+
+    def begin_on_full_disk(self, step):
+        path = begin(self, step)
+        (path / "__0_0.distcp").symlink_to("/dev/full")
+        return path
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoints, "_begin", begin_on_full_disk)
+        with pytest.raises(CheckpointError, match=r"step 5 was not saved: rank 0 on .*No space"):
+            alone(steps=5, checkpoints=str(folder), save_every=1)
+    assert manifest.committed_steps(folder) == [4, 2]
+    assert not list(folder.glob("*.tmp-*"))
+    assert alone(steps=5, checkpoints=str(folder), save_every=1)["checkpoints"][0]["step"] == 5
+
+
+def test_a_paced_step_takes_its_time_and_slow_compute_still_shows(alone):
+    paced = alone(steps=4, pace_s=0.15)["spans"][1:]
+    for span in paced:
+        assert 0.05 <= span["segments"]["forward"] < 0.09
+        assert 0.10 <= span["segments"]["backward"] < 0.14
+    slow = alone(steps=3, pace_s=0.003, batch=64, dim=128, seq=64)["spans"][1:]
+    assert all(span["segments"]["backward"] > 0.006 for span in slow)
+
+
+def test_a_run_leaves_the_process_as_it_was(alone):
+    import torch
+
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    alone(steps=1)
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+    assert not torch.distributed.is_initialized()
+
+
+def command(environment, *words):
+    return subprocess.run(
+        [sys.executable, "-m", "reference_trainer", "train", *words],
+        capture_output=True, text=True, timeout=60, env=environment,
+    )  # fmt: skip
+
+
+def test_a_missing_variable_is_one_sentence(monkeypatch):
+    for name, value in zip(VARIABLES[:4], ("0", "1", "0", "127.0.0.1"), strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    done = command(dict(os.environ))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("Error: MASTER_PORT not set in the environment: start the job")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("MASTER_PORT", "http", "MASTER_PORT is 'http', expected a whole number"),
+     ("RANK", "1", "RANK is 1, expected below WORLD_SIZE=1")],
+)  # fmt: skip
+def test_an_impossible_variable_is_one_sentence(monkeypatch, name, value, message):
+    from reference_trainer.train import train
+
+    for known, good in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "1"), strict=True):
+        monkeypatch.setenv(known, value if known == name else good)
+    with pytest.raises(LaunchError, match=message):
+        train(TrainConfig(**SMALL))
+
+
+@pytest.mark.parametrize(("gpus", "rank", "index"), [(1, 0, 0), (1, 3, 0), (8, 3, 3)])
+def test_a_rank_takes_its_own_gpu(monkeypatch, gpus, rank, index):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert choose_device("auto", rank) == torch.device("cuda", index)
+    assert choose_device("cpu", rank) == torch.device("cpu")
+
+
+def test_a_rank_without_a_gpu_says_so(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(LaunchError, match="LOCAL_RANK is 2 but this process sees 2 GPUs"):
+        choose_device("auto", 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(LaunchError, match="no GPU is visible"):
+        choose_device("cuda", 0)
+    assert choose_device("auto", 0) == torch.device("cpu")

@@ -1,0 +1,286 @@
+"""The trainer's parts that need no process group: knobs, data, sizes, delays, manifests."""
+
+import json
+import pickle
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reference_trainer import manifest
+from reference_trainer.__main__ import main
+from reference_trainer.config import TrainConfig
+from reference_trainer.data import RING, Stream, sample
+from reference_trainer.flops import flops_per_token, parameter_count, peak_flops
+from reference_trainer.journal import JsonLines
+from reference_trainer.options import arguments
+from reference_trainer.spans import Spans
+from reference_trainer.stall import Stall, Stalls, parse_stalls
+from reference_trainer.world import VARIABLES
+
+
+class TickClock:
+    """A clock that advances by a set amount at each reading."""
+
+    name = "ticks"
+
+    def __init__(self, *advances):
+        self.now, self.advances = 0, list(advances)
+
+    def stamp(self):
+        self.now += self.advances.pop(0)
+        return self.now
+
+    def intervals(self, stamps):
+        return [float(b - a) for a, b in pairwise(stamps)]
+
+
+def stream(position=0):
+    made = Stream(seed=7, seq=16, vocab=64, batch=3)
+    made.position = position
+    return made
+
+
+def test_a_sample_depends_on_seed_and_index_only():
+    tokens = sample(7, 11, 40, 256)
+    assert (tokens == sample(7, 11, 40, 256)).all()
+    assert (tokens != sample(7, 12, 40, 256)).any()
+    assert (tokens != sample(8, 11, 40, 256)).any()
+    assert tokens.min() >= 0
+    assert tokens.max() < 256
+    assert sample(7, 11, 40, 5).max() < 5
+
+
+def test_most_tokens_follow_from_the_one_before():
+    tokens = sample(7, 3, 4000, 256)
+    followed = (tokens[1:] == (tokens[:-1] // 7 + 1) % RING * 7).mean()
+    assert 0.85 < followed < 0.92  # 7/8, and a jump lands on the next one once in RING
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_the_order_of_the_data_does_not_depend_on_the_world_size(world):
+    """However many ranks share the row of samples, together they see 0, 1, 2, ... once each."""
+    seen = []
+    for rank in range(world):
+        mine = stream()
+        for step in range(8 // world):
+            batch = mine.take(rank, world)
+            seen += [(step, rank, i) for i in batch.ids]
+    assert [i for _, _, i in sorted(seen)] == list(range(24))
+
+
+def test_a_position_resumes_the_data_at_another_world_size():
+    first = stream()
+    for _ in range(2):
+        first.take(0, 4)
+    resumed = [stream(first.position).take(rank, 2).ids for rank in range(2)]
+    assert resumed == [[24, 25, 26], [27, 28, 29]]
+
+
+def test_a_batch_is_its_samples_and_its_crc_tells_them_apart():
+    one, same, other = stream().take(1, 2), stream().take(1, 2), stream().take(0, 2)
+    assert one.ids == [3, 4, 5]
+    assert (one.tokens[2] == sample(7, 5, 17, 64)).all()
+    assert one.crc32 == same.crc32 != other.crc32
+    with pytest.raises(ValueError, match=r"rank is 2, expected 0\.\.1"):
+        stream().ids(2, 2)
+
+
+def test_the_count_of_parameters_is_that_of_the_real_model():
+    from reference_trainer.model import Transformer, count_parameters
+
+    config = TrainConfig(dim=48, layers=3, heads=4, vocab=100, seq=20)
+    assert parameter_count(config) == count_parameters(Transformer(config))
+
+
+def test_flops_follow_palm():
+    config = TrainConfig(dim=48, layers=3, heads=4, vocab=100, seq=20)
+    matmuls = parameter_count(config) - (100 + 20) * 48 - 7 * 48
+    assert flops_per_token(config) == 6 * matmuls + 12 * 3 * 48 * 20
+
+
+def test_peaks_are_found_by_the_longest_name():
+    assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
+    assert peak_flops("NVIDIA H100 PCIe") == 756e12
+    assert peak_flops("NVIDIA GB200") == 2.5e15
+    assert peak_flops("Some Future GPU") is None
+
+
+def test_planted_delays_are_read_and_counted():
+    plan = parse_stalls("data:rank=2:seconds=0.25, clip:rank=0:seconds=0:from=3:to=4")
+    assert plan[0] == Stall(segment="data", rank=2, seconds=0.25)
+    stalls = Stalls(plan, rank=0)
+    for step in range(1, 7):
+        stalls.wait("clip", step)
+        stalls.wait("data", step)
+    assert stalls.fired == 2
+    begun = time.perf_counter()
+    Stalls(plan, rank=2).wait("data", 1)
+    assert time.perf_counter() - begun >= 0.25
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["data", "data:rank=x:seconds=1", "data:rank=1", "nap:rank=1:seconds=1",
+     "data:rank=1:seconds=1:until=3", "data:rank=1:seconds=-1", "data:rank=1:seconds=nan"],
+)  # fmt: skip
+def test_a_delay_that_cannot_be_read_is_refused(text):
+    with pytest.raises(ValueError, match="expected SEGMENT:rank=R:seconds=S"):
+        TrainConfig(stall=text)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({"dim": 65}, "dim is 65, expected a multiple of heads=4"),
+     ({"steps": 0}, "steps is 0, expected at least 1"),
+     ({"dropout": 1.0}, "dropout is 1.0"),
+     ({"lr": float("nan")}, "lr is nan"),
+     ({"dtype": "fp8"}, "dtype is fp8, expected one of auto, fp32, bf16"),
+     ({"save_every": 2}, "save_every is 2, expected 0 when no checkpoints folder is given")],
+)  # fmt: skip
+def test_a_wrong_knob_is_refused_with_a_sentence(values, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**values)
+
+
+def test_a_configuration_travels():
+    config = TrainConfig(steps=3, checkpoints="/c", save_every=1, resume=False, lr=0.5)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert json.loads(json.dumps(config.as_dict())) == config.as_dict()
+
+
+def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
+    """Options are made from the fields; going there and back loses nothing."""
+    from reference_trainer import train as module
+
+    seen = []
+    monkeypatch.setattr(module, "train", seen.append)
+    for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    wanted = TrainConfig(
+        steps=3, batch=2, seq=8, vocab=99, dim=32, layers=1, heads=2, dropout=0.0, lr=0.5,
+        weight_decay=0.2, clip=2.0, seed=5, dtype="bf16", device="cpu", deterministic=False,
+        digest=False, out="o", checkpoints="c", save_every=1, keep_last=2, resume=False,
+        restore_rng=False, pace_s=0.5, stall="data:rank=0:seconds=1", timeout_s=5.0,
+        init_timeout_s=6.0,
+    )  # fmt: skip
+    default = TrainConfig()
+    assert all(getattr(wanted, name) != value for name, value in default.as_dict().items())
+    for config in (wanted, default):
+        done = CliRunner().invoke(main, ["train", *arguments(config)])
+        assert done.exit_code == 0, done.output
+    assert seen == [wanted, default]
+
+
+def test_a_wrong_option_is_a_usage_error():
+    done = CliRunner().invoke(main, ["train", "--dim", "65"])
+    assert done.exit_code == 2
+    assert "dim is 65, expected a multiple of heads=4" in done.output
+
+
+def test_help_is_instant_and_needs_no_torch():
+    code = (
+        "import sys\nsys.modules['torch'] = sys.modules['ray'] = None\n"
+        "from reference_trainer.__main__ import main\nmain(sys.argv[1:])"
+    )
+    for words in (["--help"], ["train", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=20
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Usage:" in done.stdout
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "reference_trainer", "--help"], check=True, timeout=20,
+                   stdout=subprocess.DEVNULL)  # fmt: skip
+    assert time.perf_counter() - begun < 2  # 0.1 s here; the bound leaves room for a busy machine
+
+
+def test_a_command_that_lives_elsewhere_is_imported_only_when_called(monkeypatch, tmp_path):
+    from reference_trainer import __main__ as front
+
+    (tmp_path / "distant.py").write_text("import click\n@click.command()\ndef launch(): print(1)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(front, "ELSEWHERE", {"launch": ("distant", "Far away.")})
+    assert "Far away." in CliRunner().invoke(main, ["--help"]).output
+    assert "distant" not in sys.modules
+    assert CliRunner().invoke(main, ["launch"]).output == "1\n"
+    monkeypatch.setattr(front, "ELSEWHERE", {"launch": ("nowhere_at_all", "Not there.")})
+    assert "launch" not in CliRunner().invoke(main, ["--help"]).output
+    assert CliRunner().invoke(main, ["launch"]).exit_code == 2
+
+
+def test_segments_and_steps_telescope(tmp_path):
+    """Also the time between two steps belongs to a step: nothing falls between the cracks."""
+    spans = Spans(TickClock(100, 1, 2, 4, 8, 16), rank=3, folder=str(tmp_path))
+    spans.begin(1)
+    spans.mark("data")
+    spans.mark("forward")
+    spans.mark("data")
+    first = spans.end()
+    spans.begin(2)
+    spans.mark("other")
+    spans.mark("data")
+    second = spans.end()
+    spans.close()
+    assert first["segments"] == {**dict.fromkeys(first["segments"], 0.0), "data": 5, "forward": 2}
+    assert (first["seconds"], second["seconds"]) == (7, 24)
+    assert (second["segments"]["other"], second["segments"]["data"]) == (8, 16)
+    lines = (tmp_path / "spans.rank3.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [first, second] == spans.records
+    with pytest.raises(ValueError, match="segment is 'lunch'"):
+        spans.mark("lunch")
+
+
+def test_lines_are_seen_at_once_and_never_glued_to_half_a_line(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n{"b": ')
+    lines = JsonLines(str(tmp_path), "x.jsonl")
+    lines.write({"c": 3})
+    assert path.read_text().splitlines() == ['{"a": 1}', '{"b": ', '{"c": 3}']
+    lines.close()
+
+
+def folder_with_manifest(path: Path, **changes) -> Path:
+    path.mkdir()
+    files = {}
+    for name in (".metadata", "__0_0.distcp"):
+        (path / name).write_bytes(b"content of " + name.encode())
+        files[name] = manifest.describe(path / name)
+    content = {"step": 4, "world": 1, "identity": {"dim": 64}, "files": files, **changes}
+    manifest.write(path, **content)
+    return path
+
+
+def test_a_whole_checkpoint_is_accepted(tmp_path):
+    path = folder_with_manifest(tmp_path / "step-4")
+    assert manifest.verify(path, 4, {"dim": 64}) is None
+    assert manifest.committed_steps(tmp_path) == [4]
+
+
+def test_a_manifest_that_lists_too_little_proves_nothing(tmp_path):
+    path = folder_with_manifest(tmp_path / "step-4", files={})
+    assert manifest.verify(path, 4, {"dim": 64}) == "manifest.json lists no .metadata"
+
+
+def test_an_altered_manifest_is_noticed(tmp_path):
+    path = folder_with_manifest(tmp_path / "step-4")
+    text = (path / "manifest.json").read_text()
+    (path / "manifest.json").write_text(text.replace('"world": 1', '"world": 2'))
+    assert "its own sha256 does not match" in manifest.verify(path, 4, {"dim": 64})
+
+
+def test_a_renamed_checkpoint_is_noticed(tmp_path):
+    path = folder_with_manifest(tmp_path / "step-9")
+    assert "says step 4" in manifest.verify(path, 9, {"dim": 64})
+
+
+def test_only_committed_names_count(tmp_path):
+    for name in ("step-12", "step-3", "step-5.tmp-ab12", "step-6.rejected-1", "steps", "step-x"):
+        (tmp_path / name).mkdir()
+    assert manifest.committed_steps(tmp_path) == [12, 3]
+    assert [path.name for path in manifest.unfinished(tmp_path)] == ["step-5.tmp-ab12"]
+    assert manifest.committed_steps(tmp_path / "nothing") == []

@@ -1,0 +1,258 @@
+"""Two ranks: a killed run continues bit for bit, and what fails on one rank fails on all.
+
+Three pairs of processes in all, for each costs seconds: one that is never interrupted, one that
+is killed, and one that continues from what the killed one left, then meets trouble.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from reference_trainer.config import TrainConfig
+from reference_trainer.options import arguments
+
+ROOT = Path(__file__).parent.parent
+KNOBS = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 2, "heads": 2, "device": "cpu"}
+
+# Each entry of `plan` is a run in the same two processes, in one process group.
+SCRIPT = """
+import json, os, resource, sys
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from reference_trainer.config import TrainConfig
+from reference_trainer.train import train
+
+plan, out = json.loads(sys.argv[1]), sys.argv[2]
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+mine = init_device_mesh("cpu", (2, 1), mesh_dim_names=("apart", "together"))["together"]
+results = {}
+for name, knobs in plan.items():
+    alone, small = knobs.pop("alone", False), knobs.pop("small_files_on_rank_1", False)
+    if alone and rank == 1:
+        continue
+    if small and rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+    if "checkpoints" in knobs:
+        knobs["checkpoints"] = knobs["checkpoints"].replace("RANK", str(rank))
+    try:
+        results[name] = train(TrainConfig(**knobs), mine if alone else None)
+    except Exception as error:
+        results[name] = {"error": f"{type(error).__name__}: {error}"}
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+with open(f"{out}.rank{rank}.json", "w") as file:
+    json.dump(results, file)
+os._exit(0)
+"""
+
+
+def start(*words: str) -> list[subprocess.Popen]:
+    """Two ranks, with the five variables and nothing else of a launcher's."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    ranks = []
+    for rank in ("0", "1"):
+        job = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
+        environment = {**os.environ, **job, "MASTER_PORT": port, "PYTHONPATH": str(ROOT)}
+        ranks.append(
+            subprocess.Popen([sys.executable, *words], env=environment, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        )  # fmt: skip
+    return ranks
+
+
+def finish(ranks: list[subprocess.Popen], seconds: float = 90) -> list[str]:
+    """What the ranks printed, once all have ended; kills them when they do not."""
+    try:
+        return [rank.communicate(timeout=seconds)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+def run_plan(folder: Path, plan: dict) -> list[dict]:
+    """The results of each rank, by the name of the run."""
+    out = folder / "plan"
+    full = {name: {**KNOBS, **knobs} for name, knobs in plan.items()}
+    printed = finish(start("-c", SCRIPT, json.dumps(full), str(out)))
+    files = [folder / f"plan.rank{rank}.json" for rank in (0, 1)]
+    assert all(file.exists() for file in files), "\n".join(printed)
+    return [json.loads(file.read_text()) for file in files]
+
+
+def wait_for(path: Path, event: str, step: int, seconds: float = 60) -> dict:
+    """The first such line of a journal that is still being written."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        lines = path.read_text().splitlines() if path.exists() else []
+        for line in filter(lambda line: line.endswith("}"), lines):
+            record = json.loads(line)
+            if (record["event"], record.get("step")) == (event, step):
+                return record
+        time.sleep(0.02)
+    raise TimeoutError(f"no {event} of step {step} in {path}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def whole(folder) -> list[dict]:
+    """A run of 8 steps that was never interrupted, and one rank's run of the same data."""
+    (folder / "whole").mkdir()
+    return run_plan(folder / "whole", {"whole": {"steps": 8}, "again": {"steps": 8}})
+
+
+@pytest.fixture(scope="module")
+def killed(folder) -> dict:
+    """A run whose rank 1 was killed with SIGKILL in step 5; its checkpoints stay behind."""
+    out, checkpoints = folder / "killed", folder / "checkpoints"
+    config = TrainConfig(**KNOBS, steps=8, out=str(out), checkpoints=str(checkpoints),
+                         save_every=2, stall="data:rank=0:seconds=1.5:from=5")  # fmt: skip
+    ranks = start("-m", "reference_trainer", "train", *arguments(config))
+    try:
+        wait_for(out / "metrics.rank1.jsonl", "begin", 5)
+        ranks[1].send_signal(signal.SIGKILL)
+        killed_at = time.monotonic()
+        printed = finish(ranks, seconds=30)
+    finally:
+        for rank in ranks:
+            rank.kill()
+    codes = [rank.returncode for rank in ranks]
+    return {"codes": codes, "printed": printed, "seconds": time.monotonic() - killed_at}
+
+
+@pytest.fixture(scope="module")
+def after(folder, killed) -> list[dict]:
+    """What two fresh processes make of the checkpoints that the killed run left behind."""
+    kept = str(folder / "checkpoints")
+    late, spoiled, apart = str(folder / "late"), str(folder / "spoiled"), str(folder / "apart-RANK")
+    (folder / "after").mkdir()
+    return run_plan(
+        folder / "after",
+        {
+            "resumed": {"steps": 8, "checkpoints": kept},
+            "forgetful": {"steps": 8, "checkpoints": kept, "restore_rng": False},
+            "smaller": {"steps": 8, "checkpoints": kept, "alone": True},
+            "before_trouble": {"steps": 2, "checkpoints": spoiled, "save_every": 2},
+            "trouble": {"steps": 4, "checkpoints": spoiled, "save_every": 2,
+                        "small_files_on_rank_1": True},
+            "after_trouble": {"steps": 4, "checkpoints": spoiled, "save_every": 2},
+            "apart": {"steps": 2, "checkpoints": apart, "save_every": 2},
+            "hang": {"steps": 4, "timeout_s": 1.0, "out": late,
+                     "stall": "data:rank=1:seconds=2.5:to=2"},
+        },
+    )  # fmt: skip
+
+
+def hexes(result: dict) -> list[tuple]:
+    names = ("step", "loss_hex", "local_loss_hex", "norm_hex", "ids", "data_crc32")
+    return [tuple(str(step[name]) for name in names) for step in result["steps"]]
+
+
+def test_all_ranks_agree_on_the_loss_and_the_weights_but_not_on_the_data(whole):
+    one, two = (rank["whole"] for rank in whole)
+    assert one["digest"] == two["digest"]
+    for a, b in zip(one["steps"], two["steps"], strict=True):
+        assert (a["loss_hex"], a["norm_hex"]) == (b["loss_hex"], b["norm_hex"])
+        assert a["loss"] == pytest.approx((a["local_loss"] + b["local_loss"]) / 2, rel=1e-6)
+        assert not set(a["ids"]) & set(b["ids"])
+    assert one["tokens_per_step"] == 64
+
+
+def test_the_same_run_twice_is_the_same_bit_for_bit(whole):
+    for rank in whole:
+        assert hexes(rank["again"]) == hexes(rank["whole"])
+        assert rank["again"]["digest"] == rank["whole"]["digest"]
+
+
+def test_the_survivor_of_a_killed_rank_ends_with_an_error_and_soon(killed):
+    assert killed["codes"][1] == -signal.SIGKILL
+    assert killed["codes"][0] == 1, killed["printed"][0]
+    assert killed["seconds"] < 20
+
+
+def test_a_killed_run_continues_bit_for_bit(whole, after):
+    for rank in (0, 1):
+        resumed, expected = after[rank]["resumed"], whole[rank]["whole"]
+        assert resumed["start_step"] == 4
+        assert resumed["rng_restored"]
+        assert hexes(resumed) == hexes(expected)[4:]
+        assert resumed["digest"] == expected["digest"]
+
+
+def test_without_its_random_state_it_would_not(whole, after):
+    """The control: the comparison above can fail."""
+    for rank in (0, 1):
+        forgetful, expected = after[rank]["forgetful"], whole[rank]["whole"]
+        assert forgetful["start_step"] == 4
+        assert not forgetful["rng_restored"]
+        assert [s["ids"] for s in forgetful["steps"]] == [s["ids"] for s in expected["steps"][4:]]
+        assert forgetful["steps"][0]["loss_hex"] != expected["steps"][4]["loss_hex"]
+        assert forgetful["digest"] != expected["digest"]
+
+
+def test_fewer_ranks_continue_where_more_left_off(whole, after):
+    """One rank of a mesh of its own takes over: weights fit, data goes on at the next sample."""
+    smaller = after[0]["smaller"]
+    assert (smaller["start_step"], smaller["world"]) == (4, 1)
+    assert not smaller["rng_restored"]
+    assert [step["ids"] for step in smaller["steps"]] == [[16, 17], [18, 19], [20, 21], [22, 23]]
+    expected = whole[0]["whole"]["steps"]
+    assert smaller["steps"][0]["loss"] == pytest.approx(expected[4]["loss"], abs=0.1)
+    assert smaller["steps"][0]["loss"] < expected[0]["loss"] - 0.02
+
+
+def test_a_save_that_fails_on_one_rank_fails_on_all_and_spoils_nothing(folder, after):
+    """Rank 1 may not write files above 2000 bytes; then it may again."""
+    errors = [rank["trouble"]["error"] for rank in after]
+    assert errors[0] == errors[1]
+    assert errors[0].startswith("CheckpointError: step 4 was not saved: rank 1 on ")
+    assert "File too large" in errors[0]
+    for rank in after:
+        assert rank["after_trouble"]["start_step"] == 2
+        assert [saved["step"] for saved in rank["after_trouble"]["checkpoints"]] == [4]
+    names = sorted(path.name for path in (folder / "spoiled").iterdir())
+    assert names == ["LATEST", "step-2", "step-4"]
+
+
+def test_a_checkpoint_folder_that_is_not_shared_is_noticed(folder, after):
+    """Each rank has a folder of its own: nothing must be committed."""
+    for rank in after:
+        assert "rank 0 on" in rank["apart"]["error"]
+        assert "__1_0.distcp, written by rank 1, is not visible" in rank["apart"]["error"]
+        assert "must be one that all nodes share" in rank["apart"]["error"]
+    assert not list(folder.glob("apart-*/step-2"))
+
+
+def test_a_late_rank_is_waited_for_in_the_first_step_but_not_later(folder, after):
+    """Rank 1 is 2.5 s late in steps 1 and 2; the limit is 1 s, but only after the first step."""
+    lines = (folder / "late/metrics.rank0.jsonl").read_text().splitlines()
+    events = [(json.loads(line)["event"], json.loads(line).get("step")) for line in lines]
+    assert events == [("start", None), ("begin", 1), ("step", 1), ("begin", 2)]
+    error = after[0]["hang"]["error"]
+    assert "imed out" in error, error
+
+
+def test_it_runs_under_torchrun(folder):
+    """One process is enough here: torchrun sets the same variables for any number."""
+    config = TrainConfig(**KNOBS, steps=2, out=str(folder / "torchrun"))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1",
+         "-m", "reference_trainer", "train", *arguments(config)],
+        capture_output=True, text=True, timeout=90, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "step 2/2  loss" in done.stdout
+    result = json.loads((folder / "torchrun/result.rank0.json").read_text())
+    assert len(result["steps"]) == 2
