@@ -95,12 +95,12 @@ class Node:
         isolate = ["unshare", "-m", "-p", "-u", "-i", "--fork", "--kill-child", "--mount-proc"]
         init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), spec]
         with open(self.work / "init.log", "ab") as log:
-            subprocess.Popen(
-                [*self._join(), *enter, *isolate, *init],
+            subprocess.run(  # --fork: the node is nobody's child, it outlives this command
+                ["setsid", "--fork", *self._join(), *enter, *isolate, *init],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,
+                check=True,
                 cwd="/",
             )
 

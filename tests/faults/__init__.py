@@ -1,0 +1,1 @@
+"""Every probe seen red, and the healthy lab seen green."""

@@ -1,0 +1,104 @@
+"""A lab for the whole test session, healed after every test, and the suite run on it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.record import RunRecord
+from reports.store import load
+from tests.lab.faults import clear
+from tests.lab.lab import Lab
+from tests.lab.node import REPO, SHARED, Node
+from tests.lab.shell import LabError, require_machine
+
+LEFTOVERS = REPO / "tests" / "lab" / "leftovers.py"
+
+
+@pytest.fixture(scope="session")
+def whole_lab() -> Iterator[Lab]:
+    """Four nodes, up once for all tests of this folder."""
+    try:
+        require_machine()
+    except LabError as missing:
+        pytest.skip(f"NOT RUN: {missing}")  # told aloud: nothing here is proven without a lab
+    lab = Lab("tested")
+    lab.up(4)
+    yield lab
+    lab.down()
+
+
+@pytest.fixture
+def lab(whole_lab: Lab) -> Iterator[Lab]:
+    """The lab, healthy before and after."""
+    yield whole_lab
+    clear(whole_lab)
+
+
+@dataclass
+class Trial:
+    """One run of the suite in the lab."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    log: Path
+
+    def wait(self, seconds: float = 400) -> RunRecord:
+        """The record, once the run has ended."""
+        self.process.wait(timeout=seconds)
+        return self.record
+
+    @property
+    def record(self) -> RunRecord:
+        """The record as it is now, folded from the events."""
+        return load(self.folder)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The whole lines of the event log so far."""
+        path = self.folder / "events.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def start(lab: Lab, name: str, *arguments: str) -> Trial:
+    """Start `pytest <arguments> --cluster auto --contract lab` on node 0."""
+    node = lab.nodes[0]
+    folder = lab.home / "shared" / "runs" / name
+    folder.parent.mkdir(exist_ok=True)
+    log = folder.parent / f"{name}.log"
+    command = [
+        *[sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        *["--cluster", "auto", "--contract", "lab", "--run-dir", f"{SHARED}/runs/{name}"],
+    ]
+    environment = {**node.environment(), "SEATRIAL_NODES": str(len(lab.nodes)), "CI": "1"}
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            node.command(*command, cwd=str(REPO)),
+            env=environment,
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+    return Trial(process, folder, log)
+
+
+def acceptance(lab: Lab, name: str, *arguments: str) -> tuple[RunRecord, Trial]:
+    """Run the suite to its end; a run without a record fails with its output."""
+    trial = start(lab, name, *arguments)
+    try:
+        return trial.wait(), trial
+    except Exception as error:
+        raise AssertionError(f"{error}\n{trial.log.read_text()[-3000:]}") from error
+
+
+def leftovers(node: Node) -> dict[str, Any]:
+    """What Ray still holds: placement groups, actors, accelerators that are not free."""
+    return dict(json.loads(node.run(sys.executable, str(LEFTOVERS)).splitlines()[-1]))

@@ -1,0 +1,72 @@
+"""Seven faults of a cluster, each caught, named and located by the probe that must see it."""
+
+from __future__ import annotations
+
+from reports.record import Finding, RunRecord, Verdict
+from tests.faults.conftest import acceptance
+from tests.lab.faults import inject
+from tests.lab.lab import Lab
+
+
+def only(record: RunRecord, code: str) -> Finding:
+    """The one finding of this code; fails with what was found instead."""
+    found = [finding for result in record.results for finding in result.findings]
+    codes = [finding.code for finding in found]
+    assert codes.count(code) == 1, f"expected one {code}, found {codes}"
+    return found[codes.index(code)]
+
+
+def test_kill_node(lab: Lab) -> None:
+    inject(lab, "kill-node", "3")
+    record, trial = acceptance(lab, "kill-node", "probes/test_hosts.py")
+    assert record.verdict("HOSTS") is Verdict.FAIL
+    assert only(record, "HOST-MISSING").suspects == ["node3"]
+    assert trial.process.returncode == 1
+
+
+def test_cut_node(lab: Lab) -> None:
+    inject(lab, "cut-node", "2")
+    record, _ = acceptance(lab, "cut-node", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    assert only(record, "FAB-LINK-DOWN").suspects == ["node2"]
+
+
+def test_slow_link(lab: Lab) -> None:
+    inject(lab, "slow-link", "1", "200mbit")
+    record, _ = acceptance(lab, "slow-link", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    assert only(record, "FAB-SLOW-LINK").suspects == ["node1"]
+
+
+def test_block_pair(lab: Lab) -> None:
+    inject(lab, "block-pair", "1", "2")
+    record, _ = acceptance(lab, "block-pair", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    assert only(record, "FAB-PAIR-BLOCKED").suspects == ["node1", "node2"]
+
+
+def test_wrong_interface(lab: Lab) -> None:
+    inject(lab, "wrong-interface")
+    record, _ = acceptance(lab, "wrong-interface", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    finding = only(record, "FAB-WRONG-ROAD")
+    assert finding.suspects == ["node0", "node1", "node2", "node3"]
+    assert "went over eth0, not fab0" in finding.statement
+
+
+def test_hide_shared(lab: Lab) -> None:
+    inject(lab, "hide-shared", "2")
+    record, _ = acceptance(
+        lab, "hide-shared", "probes/test_hosts.py", "probes/test_restart.py"
+    )
+    assert record.verdict("HOSTS") is Verdict.FAIL
+    assert only(record, "HOST-SHARED").suspects == ["node2"]
+    assert record.verdict("RESTART") is Verdict.UNPROVEN
+    assert only(record, "RESTART-NO-FOLDER").suspects == ["node2"]
+
+
+def test_slow_cpu(lab: Lab) -> None:
+    inject(lab, "slow-cpu", "2", "0.08")
+    record, _ = acceptance(lab, "slow-cpu", "probes/test_scaling.py")
+    assert record.verdict("SCALING") is Verdict.FAIL
+    assert only(record, "SCALE-STRAGGLER").suspects == ["node2"]
