@@ -294,7 +294,7 @@ def pytest_report_teststatus(
     return None
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)  # after the fixtures, which an interrupt tears down only here
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Close the run, write every rendering, and let the record decide the exit code."""
     run = session.config.stash.get(RUN, None)

@@ -24,9 +24,9 @@ from reports.record import (
 class Row:
     """One criterion as a reader sees it.
 
-    `what`, `subject`, `measured`, `limit` and `because` are those of the measurement that
-    decides, `complaint` the worst sentence that keeps the criterion from PASS, `label` what
-    must be said beside the verdict (not provable here, waived).
+    `what` to `because` are those of the measurement that decides, `complaint` the worst
+    sentence that keeps the criterion from PASS, `label` what must be said beside the verdict
+    (not provable here, waived).
     """
 
     criterion: Criterion
@@ -35,6 +35,7 @@ class Row:
     what: str
     subject: str
     measured: str
+    unit: str
     limit: str
     because: str
     complaint: str
@@ -129,6 +130,7 @@ def _row(record: RunRecord, criterion: Criterion) -> Row:
         what=key.name if key else "",
         subject=key.subject if key and key.subject != "cluster" else "",
         measured=key.shown if key else "not measured",
+        unit=limit.unit if limit else "",
         limit=str(limit) if limit else "",
         because=limit.because if limit else "",
         complaint=_complaint(results, verdict),

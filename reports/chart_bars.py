@@ -30,10 +30,10 @@ def terms(series: dict[str, Any]) -> Figure:
     scale = Scale(0, 1, 64, WIDTH - 54)
     for at, count in enumerate(nodes):
         y = 24 + 34 * at
-        drawing.text(58, y + 16, f"{number(count)} node{'s' * (count != 1)}", "end", size=11)
-        drawing.text(WIDTH - 48, y + 16, shown(steps[at], "s"), size=11)
+        drawing.text(58, y + 16, f"{number(count)} node{'s' * (count != 1)}", "end", size=12)
+        drawing.text(WIDTH - 48, y + 16, shown(steps[at], "s"), size=12)
         _stack(drawing, scale, y, [values[at] for values in named.values()], steps[at])
-    drawing.text(64, 14, "share of the mean step", size=11)
+    drawing.text(64, 14, "share of the mean step", size=12)
     _keys(drawing, list(named), 34 + 34 * len(nodes))
     header = ["nodes", "step s", *(one_line(name) for name in named)]
     rows = [
@@ -53,7 +53,7 @@ def _stack(drawing: Drawing, scale: Scale, y: float, parts: list[Number], total:
         drawing.box(left, y, max(right - left, 0), 24, color)
         if right - left > 30:
             middle = (left + right) / 2
-            drawing.text(middle, y + 16, percent(share, 0), "middle", ink_on(color), 11)
+            drawing.text(middle, y + 16, percent(share, 0), "middle", ink_on(color), 12)
         reached += share
 
 
@@ -62,7 +62,7 @@ def _keys(drawing: Drawing, names: list[str], top: float) -> None:
     for at, name in enumerate(names):
         x, y = 64 + (at % 3) * 130, top + 18 * (at // 3)
         drawing.box(x, y, 11, 11, PALETTE[at % len(PALETTE)])
-        drawing.text(x + 16, y + 10, one_line(name)[:18], size=11)
+        drawing.text(x + 16, y + 10, one_line(name)[:18], size=12)
 
 
 def _of(seconds: Number, total: float) -> str:
@@ -118,8 +118,8 @@ def gang(series: dict[str, Any]) -> Figure:
     for at, (job, run, count) in enumerate(lanes):
         _lane(drawing, scale, 22 + 46 * at, job, run, count)
     for tick in scale.ticks(6):
-        drawing.text(scale(tick), 36 + 46 * len(lanes), f"{number(tick)} s", "middle", size=11)
-    drawing.text(96, 12, "solid: holds GPUs; hatched: waits; orange: part of a gang", size=11)
+        drawing.text(scale(tick), 36 + 46 * len(lanes), f"{number(tick)} s", "middle", size=12)
+    drawing.text(96, 12, "solid: holds GPUs; hatched: waits; orange: part of a gang", size=12)
     rows = [
         [job, number(span.start), number(span.end), f"{span.held} of {count}", span.state]
         for job, run, count in lanes
@@ -147,7 +147,7 @@ def spans(samples: list[dict[str, Any]], job: str) -> list[Span]:
 
 def _lane(drawing: Drawing, scale: Scale, y: float, job: str, run: list[Span], need: int) -> None:
     """One job: filled to the share of its need, hatched while it waits."""
-    drawing.text(90, y + 22, job, "end", size=11)
+    drawing.text(90, y + 22, job, "end", size=12)
     drawing.line([(scale.start, y + 34), (scale.end, y + 34)], "currentColor", 1, opacity=0.4)
     partial = [span for span in run if 0 < span.held < need]
     longest = max(partial, key=lambda span: span.end - span.start, default=None)
@@ -158,11 +158,11 @@ def _lane(drawing: Drawing, scale: Scale, y: float, job: str, run: list[Span], n
             tall = max(4.0, 34 * span.held / need)
             drawing.box(left, y + 34 - tall, width, tall, ORANGE)
             if span is longest:
-                drawing.text(left + width / 2, y + 29 - tall, words, "middle", size=11)
+                drawing.text(left + width / 2, y + 29 - tall, words, "middle", size=12)
         elif span.held:
             drawing.box(left, y, width, 34, BLUE)
             if width > 8 * len(words) - 4:
-                drawing.text(left + width / 2, y + 21, words, "middle", ink_on(BLUE), 11)
+                drawing.text(left + width / 2, y + 21, words, "middle", ink_on(BLUE), 12)
         elif span.state == "PENDING":
             drawing.hatch(left, y + 8, width, 26, GREY)
 
@@ -264,7 +264,7 @@ def _written(
     if nodes > VALUED:
         return
     words = "none" if value is None else number(value)
-    drawing.text(x + cell / 2, y + cell / 2 + 4, words, "middle", ink_on(color), 11)
+    drawing.text(x + cell / 2, y + cell / 2 + 4, words, "middle", ink_on(color), 12)
 
 
 def _names(drawing: Drawing, names: list[str], left: float, top: float, cell: float) -> None:
@@ -272,7 +272,7 @@ def _names(drawing: Drawing, names: list[str], left: float, top: float, cell: fl
         return
     for at, name in enumerate(names):
         middle = at * cell + cell / 2
-        drawing.text(left - 6, top + middle + 4, name[:10], "end", size=11)
+        drawing.text(left - 6, top + middle + 4, name[:10], "end", size=12)
         short = name[-max(2, int(cell // 6)) :]
         drawing.text(left + middle, top - 6, short, "middle", size=10)
 
@@ -281,7 +281,7 @@ def _scale_key(drawing: Drawing, left: float, y: float, highest: float) -> None:
     """What the colours mean."""
     for at, color in enumerate(SLOW_TO_FAST):
         drawing.box(left + 50 + 14 * at, y, 14, 12, color)
-    drawing.text(left + 44, y + 11, "0", "end", size=11)
-    drawing.text(left + 182, y + 11, f"{number(highest)} GB/s", size=11)
-    drawing.box(left + 250, y, 14, 12, ORANGE)
-    drawing.text(left + 269, y + 11, "unreachable", size=11)
+    drawing.text(left + 44, y + 11, "0", "end", size=12)
+    drawing.text(left + 182, y + 11, f"{number(highest)} GB/s", size=12)
+    drawing.box(left + 264, y, 14, 12, ORANGE)
+    drawing.text(left + 283, y + 11, "unreachable", size=12)

@@ -108,7 +108,7 @@ def _ends(plot: Plot, measured: Point, wrong: Point | None, levels: list[float])
         clear = end - y > 24 or y - end > 24
         plot.dot(plot.x(wrong[0]), end, RED, 3)
         at = end - 7 if clear else min(y, end) - 23
-        plot.text(plot.x(wrong[0]), at, f"{WRONG_ROAD}: {number(wrong[1])}", "end", size=11)
+        plot.text(plot.x(wrong[0]), at, f"{WRONG_ROAD}: {number(wrong[1])}", "end", size=12)
 
 
 def efficiency(series: dict[str, Any]) -> Figure:
@@ -133,7 +133,7 @@ def efficiency(series: dict[str, Any]) -> Figure:
         under = plot.y(share) + 18
         crossed = limit is not None and abs(under - 4 - plot.y(limit)) < 12
         at = under - 27 if crossed else under
-        plot.text(plot.x(n) + 20, at, percent(share), "end", size=11, bold=True)
+        plot.text(plot.x(n) + 20, at, percent(share), "end", size=12, bold=True)
     rates = read_numbers(series.get("tokens_per_second") or [])
     rows = [
         [number(n), percent(share), shown(rates[at] if at < len(rates) else None)]
@@ -191,7 +191,7 @@ def _legend(plot: Plot) -> None:
     for at, (words, color, width) in enumerate([("never killed", GREY, 5), ("killed", BLUE, 1.8)]):
         y = plot.y.start - 26 + 14 * at
         plot.line([(plot.x.start + 8, y), (plot.x.start + 28, y)], color, width)
-        plot.text(plot.x.start + 34, y + 4, words, size=11)
+        plot.text(plot.x.start + 34, y + 4, words, size=12)
 
 
 def _curve(pairs: Any) -> list[Point]:

@@ -1,7 +1,8 @@
 """Each figure returns inline SVG, its numbers as a table, and a sentence that states the finding.
 
 A figure is drawn when its series is in the result, and only then.  A series that cannot be
-read costs its figure, never the report.
+read costs its figure, never the report.  The shape of each series is in the docstring of the
+function that draws it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from reports.inventory import inventory, size
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict, number
 from reports.redact import redact_text
 from reports.text import GLYPHS, acceptance_table
-from reports.untrusted import clean, href, one_line
+from reports.untrusted import clean, href, one_line, titled
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -123,8 +123,10 @@ def _environment() -> Environment:
     )
     environment.filters["glyph"] = lambda verdict: GLYPHS[verdict]
     environment.filters["line"] = one_line
+    environment.filters["titled"] = titled
     environment.filters["href"] = href
     environment.filters["number"] = number
+    environment.filters["command"] = lambda text: redact_text(one_line(text))
     environment.filters["headline"] = headline
     # Only for SVG that reports.svg wrote, and for our own script: both hold no foreign markup.
     environment.filters["drawn"] = Markup
@@ -190,22 +192,27 @@ def _section(result: ProbeResult, shelf: Shelf) -> Section:
 
 
 def _groups(measurements: list[Measurement]) -> list[Group]:
-    """By name in the order seen; of more than MANY passing subjects, one and a sentence."""
+    """By name, the worst first; of more than MANY passing subjects, one and a sentence."""
     named: dict[str, list[Measurement]] = {}
     for one in measurements:
         named.setdefault(one.name, []).append(one)
-    return [_group(same) for same in named.values()]
+    groups = [_group(same) for same in named.values()]
+    return sorted(groups, key=lambda group: -_rank(group.shown[0]))
 
 
 def _group(same: list[Measurement]) -> Group:
     broken = [one for one in same if one.verdict not in (None, Verdict.PASS)]
     good = [one for one in same if one.verdict in (None, Verdict.PASS)]
-    broken.sort(key=lambda one: -(one.verdict or Verdict.PASS).rank)
+    broken.sort(key=lambda one: -_rank(one))
     if len(good) <= MANY:
         return Group(broken + good, "")
     values = sorted({one.value for one in good if isinstance(one.value, int | float)})
     span = f", {good[0].unit} {values[0]:g} to {values[-1]:g}" if len(values) > 1 else ""
     return Group([*broken, good[0]], f"and {len(good) - 1} more of {good[0].name}, all pass{span}")
+
+
+def _rank(one: Measurement) -> int:
+    return (one.verdict or Verdict.PASS).rank
 
 
 def _unexplained(table: list[Row]) -> list[ProbeResult]:

@@ -28,7 +28,7 @@ SLOW_TO_FAST = [
 DARK = {BLUE, GREEN, *SLOW_TO_FAST[:3]}
 
 WIDTH, HEIGHT = 480, 260
-FONT = 12
+FONT = 13
 Point = tuple[float, float]
 
 
@@ -175,18 +175,18 @@ class Plot(Drawing):
             at = self.y(value)
             self.line([(self.x.start, at), (self.x.end, at)], "currentColor", 1, opacity=0.15)
             label = f"{number(round(value * 100, 6))} %" if unit == "%" else f"{round(value, 9):g}"
-            self.text(self.x.start - 6, at + 4, label, "end", size=11)
+            self.text(self.x.start - 6, at + 4, label, "end", size=12)
         for value, label in xs:
-            self.text(self.x(value), self.y.start + 16, label, "middle", size=11)
+            self.text(self.x(value), self.y.start + 16, label, "middle", size=12)
         self.line([(self.x.start, self.y.start), (self.x.end, self.y.start)], "currentColor", 1)
-        self.text((self.x.start + self.x.end) / 2, HEIGHT - 6, xlabel, "middle", size=11)
-        self.text(4, 11, ylabel, size=11)
+        self.text((self.x.start + self.x.end) / 2, HEIGHT - 6, xlabel, "middle", size=12)
+        self.text(4, 11, ylabel, size=12)
 
     def level(self, value: float, words: str, color: str, dash: str = "6 4") -> None:
         """A horizontal line with its name at the left end."""
         at = self.y(value)
         self.line([(self.x.start, at), (self.x.end, at)], color, 1.5, dash)
-        self.text(self.x.start + 6, at - 4, words, size=11)
+        self.text(self.x.start + 6, at - 4, words, size=12)
 
     def mark(self, value: float, words: str, color: str, left: bool = False, row: int = 0) -> None:
         """A vertical line with its name at the top, on the side where there is room."""
@@ -195,7 +195,7 @@ class Plot(Drawing):
         share = (at - self.x.start) / (self.x.end - self.x.start)
         left = share > 0.75 or (left and share > 0.25)
         anchor, shift = ("end", -5) if left else ("start", 5)
-        self.text(at + shift, self.y.end + 10 + 14 * row, words, anchor, size=11)
+        self.text(at + shift, self.y.end + 10 + 14 * row, words, anchor, size=12)
 
     def curve(self, points: Sequence[Point], color: str, width: float = 2, dash: str = "") -> None:
         """A line through points given as values."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from reports.acceptance import Row, decision_sentence, findings, headline, rows, worst_first
 from reports.record import Finding, RunRecord, Verdict
-from reports.untrusted import ascii_only, one_line
+from reports.redact import redact_text
+from reports.untrusted import ascii_only, one_line, titled
 
 __all__ = ["acceptance_table", "decision_sentence", "headline", "record_lines"]
 
@@ -126,7 +127,7 @@ def _columns(table: list[Row], pen: Pen) -> Columns:
     """Values and limits are never cut if it can be helped; the title takes what is left."""
     ids = min(12, max((len(pen.plain(row.criterion.id)) for row in table), default=2))
     rest = pen.width - (2 + 2 + 8 + 2 + ids + 2 + 2 + 2)
-    limit = min(rest // 4, max((len(pen.plain(row.limit)) for row in table), default=0))
+    limit = min(rest // 4, max((len(_limit(row, pen)) for row in table), default=0))
     value = min(rest // 3, max((len(_value(row, pen)) for row in table), default=0))
     title = min(rest - limit - value, max(len(pen.plain(row.criterion.title)) for row in table))
     return Columns(ids, title, rest - limit - title, limit)
@@ -145,9 +146,9 @@ def _line(row: Row, pen: Pen, columns: Columns) -> str:
         value = f"{name} {value}"
     cells = [
         pen.fit(row.criterion.id, columns.id),
-        pen.fit(row.criterion.title, columns.title),
+        pen.fit(titled(row.criterion.title), columns.title),
         pen.fit(value, columns.value),
-        pen.fit(row.limit, columns.limit),
+        pen.fit(_limit(row, pen), columns.limit),
     ]
     return "  ".join(["", glyph, *cells]).rstrip()
 
@@ -159,6 +160,11 @@ def _value(row: Row, pen: Pen) -> str:
     if row.criterion.not_provable:
         return "not provable here"
     return "no probe ran"
+
+
+def _limit(row: Row, pen: Pen) -> str:
+    """The bound without its unit, which stands beside the value."""
+    return pen.plain(row.limit).removesuffix(f" {pen.plain(row.unit)}")
 
 
 def _why(table: list[Row], pen: Pen) -> list[str]:
@@ -192,14 +198,13 @@ def _finding(finding: Finding, pen: Pen) -> list[str]:
         lines += pen.wrap(", ".join(finding.suspects), indent + " " * 9, indent + "suspect: ")
     lines += pen.wrap(f"{finding.remedy}", indent + " " * 4, indent + "do: ")
     if finding.reproduce:
-        lines += pen.command(finding.reproduce, indent + "again: ")
+        lines += pen.command(redact_text(finding.reproduce), indent + "again: ")
     return lines
 
 
 def _decision(record: RunRecord, pen: Pen) -> list[str]:
     """The sentence is counts and words of our own, so its spacing can stay as it is."""
-    lines = textwrap.wrap(
-        decision_sentence(record), pen.width, initial_indent="  ", subsequent_indent="  "
-    )
+    sentence = decision_sentence(record).replace("exit ", "exit\xa0")  # never apart
+    lines = textwrap.wrap(sentence, pen.width - 2, break_long_words=False)
     verdict = Verdict.UNPROVEN if record.exit_code in (2, 20) else record.decision
-    return [pen.paint(line, verdict) for line in lines]
+    return ["  " + pen.paint(line.replace("\xa0", " "), verdict) for line in lines]

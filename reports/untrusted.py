@@ -35,6 +35,12 @@ def one_line(text: object) -> str:
     return " ".join(clean(text).split())
 
 
+def titled(text: object) -> str:
+    """`one_line`, beginning with a capital."""
+    line = one_line(text)
+    return line[:1].upper() + line[1:]
+
+
 def ascii_only(text: str) -> str:
     """What is not ASCII as backslash escapes, for terminals that cannot show it."""
     return text.encode("ascii", "backslashreplace").decode()
@@ -54,6 +60,6 @@ def label_value(text: object) -> str:
 def href(path: str) -> str | None:
     """A link to a file inside the run folder, or None when the path points anywhere else."""
     parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or "\\" in path or clean(path) != path:
+    if not parts or path.startswith("/") or ".." in parts or "\\" in path or one_line(path) != path:
         return None
     return "./" + "/".join(quote(part, safe="") for part in parts)

@@ -1,12 +1,12 @@
 """One rank, in this process: the loss falls, the clock adds up, damaged checkpoints are skipped."""
 
 import json
-import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from reference_trainer import checkpoint, manifest
 from reference_trainer.config import TrainConfig
 from reference_trainer.manifest import CheckpointError
+from reference_trainer.pace import Pace
 from reference_trainer.world import VARIABLES, LaunchError, choose_device
 
 SMALL = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 1, "heads": 2, "device": "cpu"}
@@ -85,13 +86,6 @@ def test_every_step_is_the_sum_of_its_segments(alone, tmp_path):
     assert spans[0]["segments"]["checkpoint"] == 0
     # one a segment and step, two of "other": once before the data and once at the end
     assert ran["stalls_fired"] == 2 * (len(names) + 1)
-
-
-def test_the_steps_together_are_the_loop(alone, tmp_path):
-    """Their sum is the time from the first beginning to the last: no time is lost in between."""
-    spans = alone(steps=6, out=str(tmp_path))["spans"]
-    wall = spans[-1]["t"] - spans[0]["t"]
-    assert sum(span["seconds"] for span in spans[:-1]) == pytest.approx(wall, abs=2e-3)
 
 
 def test_others_can_follow_a_run_while_it_goes_on(alone, tmp_path):
@@ -252,36 +246,58 @@ def test_a_full_disk_fails_the_save_and_leaves_the_older_checkpoints(alone, fold
     assert alone(steps=5, checkpoints=str(folder), save_every=1)["checkpoints"][0]["step"] == 5
 
 
-def test_a_paced_step_takes_its_time_and_slow_compute_still_shows(alone):
-    paced = alone(steps=4, pace_s=0.15)["spans"][1:]
-    for span in paced:
-        assert 0.05 <= span["segments"]["forward"] < 0.09
-        assert 0.10 <= span["segments"]["backward"] < 0.14
-    slow = alone(steps=3, pace_s=0.003, batch=64, dim=128, seq=64)["spans"][1:]
-    assert all(span["segments"]["backward"] > 0.006 for span in slow)
+def test_a_paced_step_takes_its_time(alone):
+    for span in alone(steps=4, pace_s=0.15)["spans"]:
+        assert span["segments"]["forward"] >= 0.05
+        assert span["segments"]["backward"] >= 0.10
+    unpaced = alone(steps=4)["spans"][1:]
+    assert min(span["segments"]["backward"] for span in unpaced) < 0.10
+
+
+@pytest.mark.parametrize(("pace_s", "seconds", "late"), [(0.6, 0.2, 0), (0.03, 0.1, 1)])
+def test_padding_goes_up_to_a_time_and_never_on_top(pace_s, seconds, late):
+    """The block needs 0.1 s: within a share of 0.2 s nobody sees it, beyond 0.01 s everybody."""
+    import torch
+
+    class Slow(torch.nn.Linear):
+        def forward(self, x):
+            time.sleep(0.1)
+            return super().forward(x)
+
+    pace, block = Pace(pace_s, blocks=1), Slow(4, 4)
+    pace.attach(block)
+    begun = time.perf_counter()
+    out = block(torch.ones(1, 4, requires_grad=True))
+    assert seconds <= time.perf_counter() - begun < seconds + 0.09
+    assert pace.late == late
+    begun = time.perf_counter()
+    out.sum().backward()
+    assert time.perf_counter() - begun >= pace.backward_s == pytest.approx(pace_s * 2 / 3)
 
 
 def test_a_run_leaves_the_process_as_it_was(alone):
     import torch
 
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    threads = torch.get_num_threads()
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(2)
     alone(steps=1)
-    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+    assert torch.get_num_threads() == 2
+    assert not torch.are_deterministic_algorithms_enabled()
     assert not torch.distributed.is_initialized()
+    torch.set_num_threads(threads)
 
 
-def command(environment, *words):
-    return subprocess.run(
-        [sys.executable, "-m", "reference_trainer", "train", *words],
-        capture_output=True, text=True, timeout=60, env=environment,
-    )  # fmt: skip
-
-
-def test_a_missing_variable_is_one_sentence(monkeypatch):
+def test_a_missing_variable_is_one_sentence_at_once(monkeypatch):
+    """It needs no torch, whose import takes seconds, to see that a variable is missing."""
     for name, value in zip(VARIABLES[:4], ("0", "1", "0", "127.0.0.1"), strict=True):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MASTER_PORT", raising=False)
-    done = command(dict(os.environ))
+    code = (
+        "import runpy, sys\nsys.modules['torch'] = None\nsys.argv[1:] = ['train']\n"
+        "runpy.run_module('reference_trainer', run_name='__main__', alter_sys=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1

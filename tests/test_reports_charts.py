@@ -1,0 +1,166 @@
+"""Figures say what they show, carry their numbers, and survive holes in the data."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reports.charts import FIGURES, Figure, figures
+from reports.figure import percent, size
+from reports.store import load
+from reports.svg import Scale
+
+# The same examples each time, and no clock: a busy machine is no bug.
+steady = settings(derandomize=True, deadline=None)
+MUSEUM = Path(__file__).parent / "recordings"
+
+
+def series(name: str, run: str = "healthy-atlas") -> dict[str, Any]:
+    found = [result.series[name] for result in load(MUSEUM / run).results if name in result.series]
+    drawn: dict[str, Any] = copy.deepcopy(found[0])
+    return drawn
+
+
+def draw(name: str, values: Any) -> Figure:
+    (figure,) = figures({name: values})
+    return figure
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+@pytest.mark.parametrize("run", ["healthy-atlas", "healthy-lab"])
+def test_each_figure_has_words_numbers_and_valid_svg(name: str, run: str) -> None:
+    figure = draw(name, series(name, run))
+    assert figure.sentence.endswith(".")
+    assert figure.rows
+    assert all(len(row) == len(figure.header) for row in figure.rows)
+    root = ElementTree.fromstring(figure.svg)
+    assert root.attrib["role"] == "img"
+    assert "viewBox" in root.attrib
+    assert not re.search(r'\b(id|style|class)="|nan|inf"', figure.svg)
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_a_figure_is_the_same_each_time(name: str) -> None:
+    assert draw(name, series(name)).svg == draw(name, series(name)).svg
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+@pytest.mark.parametrize(
+    "broken", [None, [], {}, "x", 3, {"sizes": [], "busbw": []}, {"samples": [], "need": {}}]
+)
+def test_what_cannot_be_drawn_is_said(name: str, broken: Any) -> None:
+    figure = draw(name, broken)
+    assert figure.svg == ""
+    assert "could not be drawn" in figure.sentence
+
+
+def test_only_the_series_that_are_there() -> None:
+    assert figures({}) == []
+    assert figures({"something else": [1, 2]}) == []
+
+
+def test_busbw_says_how_far_it_is_from_limit_and_line_rate() -> None:
+    told = draw("busbw", series("busbw")).sentence
+    assert "94 % of the line rate of 400" in told
+    assert "at or above the limit of 340" in told
+    assert "the wrong road gives 4.89" in told
+    slow = draw("busbw", series("busbw", "tcp-fallback")).sentence
+    assert "BELOW the limit of 340" in slow
+
+
+def test_busbw_without_extras_and_with_a_hole() -> None:
+    figure = draw("busbw", {"sizes": [1024, 2048, 4096], "busbw": [1.0, None, 3.0]})
+    assert "3 GB/s at" not in figure.sentence
+    assert "peaks at 3 GB/s with 4 KiB messages" in figure.sentence
+    assert figure.rows[1][1] == "-"
+
+
+def test_gang_names_the_part_that_was_held() -> None:
+    assert "held all of its GPUs or none" in draw("gang", series("gang")).sentence
+    told = draw("gang", series("gang", "partial-gang")).sentence
+    assert "job B held 16 of 48 GPUs from 20 to 33.5 s" in told
+
+
+def test_efficiency_names_the_last_rung_and_the_load() -> None:
+    told = draw("efficiency", series("efficiency")).sentence
+    assert "At 8 nodes the job runs at 91.4 %" in told
+    assert "at or above the limit of 90 %" in told
+    assert "16384 tokens a step" in told
+    slow = draw("efficiency", series("efficiency", "tcp-fallback")).sentence
+    assert "BELOW the limit of 90 %" in slow
+
+
+def test_terms_sum_to_the_step() -> None:
+    values = series("terms")
+    figure = draw("terms", values)
+    assert "8.6 % is lost: 6.6 all-reduce, 1.4 data, 0.6 unattributed" in figure.sentence
+    widths = [float(w) for w in re.findall(r'width="([0-9.]+)" height="24"', figure.svg)]
+    whole = 480 - 54 - 64
+    per_rung = len(values["terms"])
+    for at in range(len(values["nodes"])):
+        assert sum(widths[at * per_rung : (at + 1) * per_rung]) == pytest.approx(whole, abs=0.5)
+
+
+def test_terms_without_loss_name_the_largest() -> None:
+    values = series("terms")
+    del values["loss"]
+    assert "the largest term is backward with 59 %" in draw("terms", values).sentence
+
+
+def test_loss_compares_only_the_life_after_the_kill() -> None:
+    assert "all 60 steps of the resumed run equal" in draw("loss", series("loss")).sentence
+    told = draw("loss", series("loss", "resume-drifts")).sentence
+    assert "the largest difference in 60 steps is 0.00400" in told
+
+
+def test_loss_that_cannot_be_compared_is_said() -> None:
+    values = {"reference": [[1, 2.0]], "resumed": [[2, 1.9]], "killed_at": 1, "resumed_from": None}
+    assert "no step of the resumed run can be compared" in draw("loss", values).sentence
+
+
+def test_pairs_lists_the_worst_first_and_unreachable_before_slow() -> None:
+    figure = draw("pairs", series("pairs", "tcp-fallback"))
+    assert "2 of 56 directed pairs are unreachable" in figure.sentence
+    assert [row[2] for row in figure.rows[:3]] == ["unreachable", "unreachable", "4.70"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 17, 64])
+def test_pairs_of_any_number_of_nodes(count: int) -> None:
+    names = [f"n{at}" for at in range(count)]
+    table = [[None if a == b else 1.0 + a for b in range(count)] for a in range(count)]
+    figure = draw("pairs", {"nodes": names, "gbs": table})
+    assert "could not be drawn" not in figure.sentence
+    assert len(figure.svg) < 150_000
+
+
+@steady
+@given(st.lists(st.one_of(st.none(), st.floats(0, 1e6)), min_size=2, max_size=8))
+def test_busbw_survives_any_numbers(speeds: list[float | None]) -> None:
+    figure = draw("busbw", {"sizes": [2**at for at in range(len(speeds))], "busbw": speeds})
+    assert figure.sentence
+    if figure.svg:
+        ElementTree.fromstring(figure.svg)
+
+
+@steady
+@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
+def test_ticks_are_few_and_inside(low: float, width: float) -> None:
+    width = max(width, abs(low) * 1e-6)  # closer values are one value to the eye
+    scale = Scale(low, low + width, 0, 100)
+    ticks = scale.ticks()
+    assert len(ticks) <= 7
+    assert all(low - width * 1e-3 <= tick <= low + width * 1.001 for tick in ticks)
+
+
+def test_units() -> None:
+    assert [size(n) for n in (0, 1, 1024, 3 * 2**20, 2**33)] == [
+        "0 B", "1 B", "1 KiB", "3 MiB", "8 GiB",
+    ]  # fmt: skip
+    assert percent(0.914) == "91.4 %"
