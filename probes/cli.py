@@ -114,7 +114,7 @@ def check(file: str) -> None:
     click.echo(f"{read.name} @ {read.sha256[:8]}: {read.title}")
     for id, row in TABLE.items():
         click.echo(
-            f"{id}  {row.title}"
+            f"{id}  {read.titles.get(id, row.title)}"
             + (f"  (not required: {read.optional[id]})" if id in read.optional else "")
         )
         for name in row.measures:

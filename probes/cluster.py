@@ -92,7 +92,10 @@ class Cluster:
 
     @classmethod
     def _embedded(cls, nodes: int) -> Cluster:
-        local = LocalCluster(nodes)
+        try:
+            local = LocalCluster(nodes)
+        except RuntimeError as error:
+            raise ClusterUnreachable(str(error)) from None
         return cls(local.started["address"], "local", local)
 
     def _join(self) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import sys
+from dataclasses import replace
 from datetime import date
 from importlib import resources
 from pathlib import Path
@@ -108,15 +109,17 @@ class Contract(BaseModel):
     cluster: ClusterTerms
     limits: dict[str, dict[str, Limit]]
     optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
+    titles: dict[str, str] = {}  # criterion -> what was agreed, where that is not the usual title
     waivers: list[Waiver] = []
 
     def facts(self) -> ContractFacts:
         """What the record keeps of it."""
+        rows = {id: replace(row, title=self.titles.get(id, row.title)) for id, row in TABLE.items()}
         criteria = [
             row.criterion(
                 id, required=id not in self.optional, not_provable=self.optional.get(id, "")
             )
-            for id, row in TABLE.items()
+            for id, row in rows.items()
         ]
         return ContractFacts(
             name=self.name,
@@ -171,8 +174,9 @@ def parse(content: bytes, file: str) -> Contract:
             raise ContractError(f"{file}: unknown key {key!r}{_maybe(key, top)}")
     limits: dict[str, dict[str, Limit]] = {}
     optional: dict[str, str] = {}
+    titles: dict[str, str] = {}
     for id in (id for id in TABLE if id in raw):
-        limits[id] = _criterion(raw[id], id, file, optional)
+        limits[id] = _criterion(raw[id], id, file, {"not_provable": optional, "title": titles})
     return Contract(
         name=str(raw.get("name", Path(file).stem)),
         title=str(raw.get("title", "")),
@@ -181,22 +185,25 @@ def parse(content: bytes, file: str) -> Contract:
         cluster=_checked(ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]"),
         limits=limits,
         optional=optional,
+        titles=titles,
         waivers=[
             _checked(Waiver, waiver, f"{file}: [[waivers]]") for waiver in raw.get("waivers", [])
         ],
     )
 
 
-def _criterion(table: Any, id: str, file: str, optional: dict[str, str]) -> dict[str, Limit]:
-    """The limits of one criterion's table; notes in `optional` when it is not required."""
+def _criterion(
+    table: Any, id: str, file: str, words: dict[str, dict[str, str]]
+) -> dict[str, Limit]:
+    """The limits of one criterion's table; its words go into `words` (by key, by criterion)."""
     if not isinstance(table, dict):
         raise ContractError(f"{file}: {id} is expected to be a table, found {table!r}")
     measures, limits = TABLE[id].measures, {}
     for key, value in table.items():
-        if key == "not_provable":
-            optional[id] = str(value)
+        if key in words:
+            words[key][id] = str(value)
         elif key not in measures:
-            known = [*measures, "not_provable"]
+            known = [*measures, *words]
             raise ContractError(
                 f"{file}: unknown key {id}.{key}{_maybe(key, known)}; {id} knows {', '.join(known)}"
             )

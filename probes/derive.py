@@ -13,13 +13,15 @@ from reports.record import Limit
 from scaling.linerate import LineRate, line_rate
 
 FRACTION, MARGINAL = 0.85, 0.92
+EMULATED_PACE = 0.4  # s of compute a step where accelerators are emulated: cores are shared
 
 
 def derived(cluster: Cluster | None) -> Contract:
     """A contract nobody agreed to, from the facts of `cluster` (None: nothing could be asked)."""
     limits: dict[str, dict[str, Limit]] = {"FABRIC": {}, "SCALING": {}}
-    fabric = None
+    fabric, pace = None, 0.0
     if cluster is not None:
+        pace = EMULATED_PACE if cluster.emulated else 0.0
         fabric = fabric_of(cluster.facts)
         limits["FABRIC"].update(_fabric_limits(cluster.facts, fabric))
     limits["SCALING"]["efficiency"] = Limit(
@@ -40,7 +42,7 @@ def derived(cluster: Cluster | None) -> Contract:
         title="No contract was agreed",
         sha256="",
         agreed=False,
-        cluster=ClusterTerms(fabric=fabric),
+        cluster=ClusterTerms(fabric=fabric, pace_seconds=pace),
         limits=limits,
         optional=optional,
     )

@@ -6,6 +6,7 @@ input ends, so the cluster never outlives the driver, however the driver died.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 START_SECONDS = 120
@@ -43,7 +45,9 @@ class LocalCluster:
         line = self._child.stdout.readline()
         if not line:
             chatter.seek(0)
-            raise RuntimeError(f"the embedded cluster did not start: {chatter.read()[-500:]}")
+            last = chatter.read().strip().splitlines()[-1:]
+            self.close()
+            raise RuntimeError(f"the embedded cluster did not start: {' '.join(last)}")
         self.started: dict[str, Any] = json.loads(line)
 
     def close(self, seconds: float = 30) -> None:
@@ -64,28 +68,22 @@ def _free_port() -> int:
 
 def main(nodes: int) -> None:
     """Start the raylets, say where, wait for the end of the input, stop everything."""
+    signal.alarm(START_SECONDS)  # a start that hangs must not hang the driver
+    # Unix sockets allow some 100 characters, so the folder's name is short.  Ray reads the
+    # variable for its sessions and for the file that says where "auto" is: both stay ours.
+    folder = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="sea-", dir="/tmp")
     from ray.cluster_utils import Cluster
 
-    signal.alarm(START_SECONDS)  # a start that hangs must not hang the driver
-    # Unix sockets allow some 100 characters, so the folder's name is short.
-    folder = tempfile.mkdtemp(prefix="sea-", dir="/tmp")
     say = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Ray's own chatter goes to standard error
-    cluster = None
+    cluster = Cluster()
     try:
         port, each = (
             _free_port(),
             {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 100_000_000},
         )
-        cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                **each,
-                "include_dashboard": True,
-                "dashboard_port": port,
-                "dashboard_host": "127.0.0.1",
-                "temp_dir": folder,
-            },
+        cluster.add_node(
+            **each, include_dashboard=True, dashboard_port=port, dashboard_host="127.0.0.1"
         )
         for _ in range(nodes - 1):
             cluster.add_node(**each)
@@ -98,9 +96,18 @@ def main(nodes: int) -> None:
         print(json.dumps(found), file=say, flush=True)
         sys.stdin.read()
     finally:
-        if cluster is not None:
-            cluster.shutdown()
+        cluster.shutdown()
+        _end_session()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_session() -> None:
+    """Kill whatever of the cluster is left: all of it was started in this process's session."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            session = int(path.read_text().rsplit(")", 1)[1].split()[3])
+            if session == os.getsid(0) and int(path.parent.name) != os.getpid():
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Markers; no parallel workers for probes; where the run goes."""
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
-    if config.getoption("--cluster") and getattr(config.option, "numprocesses", None):
+    if not config.getoption("--cluster"):
+        return
+    # A third party's warning on the cluster is not the cluster's failure.
+    config.addinivalue_line("filterwarnings", "default")
+    if getattr(config.option, "numprocesses", None):
         raise pytest.UsageError("probes own the whole cluster: run them without -n")
 
 
@@ -134,8 +138,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             "probes need a cluster: give --cluster auto, --cluster local:4 "
             "to rehearse on this host, or --cluster ray://host:10001"
         )
-    for item in probes:  # a third party's warning on the cluster is not the cluster's failure
-        item.add_marker(pytest.mark.filterwarnings("default"))
     items.sort(key=lambda item: ORDER.index(_criterion(item) or "HOSTS"))
 
 
