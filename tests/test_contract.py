@@ -1,0 +1,143 @@
+"""Contracts: what is refused, in which words, and what a limit means."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from probes.cli import main
+from probes.contract import ContractError, load, parse, shipped
+from probes.criteria import TABLE
+from reports.record import Verdict
+
+GOOD = """schema = 1
+[FABRIC.busbw]
+at_least = 340
+marginal = 368
+unit = "GB/s"
+because = "85 % of 400"
+"""
+INVARIANT = """schema = 1
+[FABRIC.wrong_elements]
+at_most = 3
+unit = "elements"
+because = "some"
+"""
+
+REFUSED = [
+    ("schema = 2\n", "expected schema = 1, found 2"),
+    ("x =\n", "not TOML"),
+    ("schema = 1\n[clutser]\n", "unknown key 'clutser', did you mean 'cluster'?"),
+    ("schema = 1\n[cluster]\nnode = 3\n", "unknown key 'node', did you mean 'nodes'?"),
+    ("schema = 1\n[cluster]\nnodes = 0\n", "'nodes'"),
+    (GOOD.replace("busbw", "busbandw"), "unknown key FABRIC.busbandw, did you mean 'busbw'?"),
+    (GOOD.replace("because", "becuse"), "[FABRIC.busbw]"),
+    (GOOD.replace('because = "85 % of 400"\n', ""), "'because' is missing"),
+    (GOOD.replace("GB/s", "Gb/s"), "expected unit 'GB/s', found 'Gb/s'"),
+    (GOOD.replace("340", '"fast"'), "found 'fast'"),
+    (GOOD.replace("at_least = 340\n", ""), "no bound"),
+    (GOOD.replace("368", "300"), "marginal 300"),
+    (GOOD.replace("marginal", "margnal"), "did you mean 'marginal'?"),
+    (INVARIANT, "no contract may change it"),
+    ("schema = 1\nFABRIC = 3\n", "expected to be a table"),
+    ('schema = 1\n[[waivers]]\nid = "W1"\n', "[[waivers]]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "says"), REFUSED)
+def test_a_bad_contract_gets_one_sentence(text: str, says: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        parse(text.encode(), "mine.toml")
+    sentence = str(refused.value)
+    assert says in sentence
+    assert sentence.startswith("mine.toml")
+    assert "\n" not in sentence
+
+
+def test_limits_of_a_good_contract() -> None:
+    contract = parse(GOOD.encode(), "mine.toml")
+    busbw = contract.limit("FABRIC", "busbw")
+    assert busbw is not None
+    assert [busbw.judge(v) for v in (339.0, 340.0, 368.0)] == [
+        Verdict.FAIL,
+        Verdict.MARGINAL,
+        Verdict.PASS,
+    ]
+    assert busbw.source == "mine.toml [FABRIC.busbw]"
+
+
+def test_at_most_has_its_marginal_band_below() -> None:
+    text = (
+        'schema = 1\n[GANG.handoff]\nat_most = 5\nmarginal = 3\nunit = "s"\nbecause = "ray ticks"\n'
+    )
+    limit = parse(text.encode(), "mine.toml").limit("GANG", "handoff")
+    assert limit is not None
+    assert [limit.judge(v) for v in (2.0, 4.0, 6.0)] == [
+        Verdict.PASS,
+        Verdict.MARGINAL,
+        Verdict.FAIL,
+    ]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_contracts_hold(name: str) -> None:
+    contract = load(name)
+    assert contract.agreed
+    assert len(contract.sha256) == 64
+    for id, row in TABLE.items():
+        for measure in row.measures:
+            limit = contract.limit(id, measure)
+            assert limit is None or limit.because
+
+
+@pytest.mark.parametrize("name", [n for n in shipped() if n != "local"])
+def test_a_real_contract_leaves_no_fabric_limit_open(name: str) -> None:
+    contract = load(name)
+    open_ = [m for m in TABLE["FABRIC"].measures if contract.limit("FABRIC", m) is None]
+    assert open_ == []
+    assert contract.limit("SCALING", "efficiency") is not None
+    assert not contract.optional
+
+
+def test_local_says_what_it_cannot_prove() -> None:
+    assert set(load("local").optional) == {"FABRIC", "SCALING"}
+    assert all(
+        not c.required for c in load("local").facts().criteria if c.id in ("FABRIC", "SCALING")
+    )
+
+
+def test_waivers_carry_reason_name_and_end() -> None:
+    text = (
+        'schema = 1\n[[waivers]]\nid = "W1"\ncriterion = "GANG"\nreason = "known"\n'
+        'name = "A. Ops"\nuntil = 2026-12-31\n'
+    )
+    (waiver,) = parse(text.encode(), "mine.toml").waivers
+    assert waiver.until == date(2026, 12, 31)
+
+
+def test_check_command(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text(GOOD)
+    bad.write_text(GOOD.replace("busbw", "busbandw"))
+    told = CliRunner().invoke(main, ["contract", "check", str(good)])
+    assert told.exit_code == 0
+    assert "busbw" in told.output
+    assert ">= 340 GB/s" in told.output
+    told = CliRunner().invoke(main, ["contract", "check", str(bad)])
+    assert told.exit_code == 4
+    assert "did you mean 'busbw'" in told.output
+    told = CliRunner().invoke(main, ["contract", "check", "h100-ndr40"])
+    assert told.exit_code == 4
+    assert "did you mean 'h100-ndr400'" in told.output
+
+
+def test_explain_command() -> None:
+    told = CliRunner().invoke(main, ["explain", "fab-wrong-road"])
+    assert told.exit_code == 0
+    assert "remedy" in told.output
+    told = CliRunner().invoke(main, ["explain", "FAB-WRONG-ROD"])
+    assert told.exit_code == 4
+    assert "did you mean FAB-WRONG-ROAD" in told.output

@@ -1,0 +1,177 @@
+"""The pure parts of the probes: counters, versions, equality, ranks, and who is suspected."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from probes.cluster import software_differences
+from probes.counters import growth, main_road, parse_net_dev
+from probes.derive import fabric_of
+from probes.equality import unequal_steps
+from probes.fabric_findings import unreachable, wrong_road
+from probes.launch_path import announced, wrong_ranks
+from probes.pairs import Cut
+from probes.rivals import half_held
+from probes.roads import Journey
+
+NET_DEV = """Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop
+    lo:     100       1    0    0    0     0          0         0      200       1    0    0
+  fab0: 5000000    3000    0    0    0     0          0         0  7000000    4000    0    0
+"""
+
+
+def test_net_dev() -> None:
+    assert parse_net_dev(NET_DEV) == {"lo": 200, "fab0": 7_000_000}
+
+
+def test_growth_and_main_road() -> None:
+    assert growth({"a": 5}, {"a": 9, "new": 3}) == {"a": 4, "new": 3}
+    assert main_road({"eth0": 3, "fab0": 9}) == "fab0"
+    assert main_road({"eth0": 0}) == "none"
+    assert main_road({}) == "none"
+
+
+def journey(sent: dict[str, dict[str, int]]) -> Journey:
+    row = {"size": 1000, "calls": 10, "wrong": 0, "first_wrong": []}
+    return Journey(ranks=2, backend="gloo", rows=[row], sent=sent)
+
+
+def test_shares_are_of_the_bytes_a_ring_must_move() -> None:
+    went = journey({"n0": {"fab0": 10_000, "eth0": 500}, "n1": {"fab0": 0, "eth0": 10_000}})
+    assert went.expected == 10_000
+    assert went.share("n0", "fab0") == 1.0
+    assert went.elsewhere("n0", "fab0") == 0.05
+    (finding,) = wrong_road(went, "fab0")
+    assert finding.code == "FAB-WRONG-ROAD"
+    assert finding.suspects == ["n1"]
+    assert wrong_road(journey({"n0": {"fab0": 9}}), "fab0") == []
+
+
+def test_unreachable_names_node_or_pair() -> None:
+    nodes = ["n0", "n1", "n2", "n3"]
+    (found,) = unreachable(Cut(nodes, [("n0", "n1")], {}))
+    assert (found.code, found.suspects) == ("FAB-PAIR-BLOCKED", ["n0", "n1"])
+    cut = [("n0", "n2"), ("n1", "n2"), ("n2", "n3")]
+    (found,) = unreachable(Cut(nodes, cut, {"n2": "fab0 is down"}))
+    assert (found.code, found.suspects) == ("FAB-LINK-DOWN", ["n2"])
+    assert "fab0 is down" in found.statement
+    assert unreachable(Cut(nodes, [], {})) == []
+
+
+DRIVER = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "driver": ""}
+
+
+def facts(*torches: str) -> list[dict[str, Any]]:
+    return [{"name": f"n{i}", "software": {**DRIVER, "torch": t}} for i, t in enumerate(torches)]
+
+
+def test_versions_in_parity_and_not() -> None:
+    assert software_differences(facts("2.13.0", "2.13.0"), DRIVER) == []
+    (said,) = software_differences(facts("2.13.0", "2.12.1"), DRIVER)
+    assert said.startswith("torch: 2.12.1 on n1; 2.13.0 on n0, the driver")
+    (said,) = software_differences(facts("2.13.0", ""), DRIVER)
+    assert "none on n1" in said
+
+
+def test_a_head_node_without_a_gpu_driver_is_no_difference() -> None:
+    two = facts("2.13.0", "2.13.0")
+    for fact in two:
+        fact["software"]["driver"] = "570.86"
+    assert software_differences(two, DRIVER) == []
+    two[1]["software"]["driver"] = "570.12"
+    assert len(software_differences(two, DRIVER)) == 1
+
+
+def ranks(count: int = 4) -> list[dict[str, str]]:
+    return [{"node": f"id{r}", "host": f"n{r}", "RANK": str(r), "WORLD_SIZE": str(count),
+             "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+            for r in range(count)]  # fmt: skip
+
+
+def test_right_ranks_are_right() -> None:
+    assert wrong_ranks(ranks(), 4) == {}
+
+
+@pytest.mark.parametrize(
+    ("rank", "name", "value", "says"),
+    [
+        (1, "MASTER_PORT", None, "MASTER_PORT not set"),
+        (2, "WORLD_SIZE", "3", "WORLD_SIZE is 3, expected 4"),
+        (3, "MASTER_ADDR", "10.0.0.9", "others have another"),
+        (1, "RANK", "2", "taken twice"),
+        (3, "RANK", "7", "out of range"),
+        (1, "LOCAL_RANK", "zero", "not a number"),
+    ],
+)
+def test_wrong_ranks_are_named(rank: int, name: str, value: str | None, says: str) -> None:
+    rows = ranks()
+    if value is None:
+        del rows[rank][name]
+    else:
+        rows[rank][name] = value
+    assert says in wrong_ranks(rows, 4)[rank]
+
+
+def test_local_rank_twice_on_a_node() -> None:
+    rows = ranks(2)
+    rows[1]["node"] = rows[0]["node"]
+    assert set(wrong_ranks(rows, 2)) == {0, 1}
+
+
+def test_announced_ranks_are_read_from_a_log() -> None:
+    text = (
+        "noise\nattempt=1 node=id0 host=n0 RANK=0 WORLD_SIZE=2\n"
+        "\x1b[36m(pid=1)\x1b[0m attempt=1 node=id1 host=n1 RANK=1 WORLD_SIZE=2\n"
+        "attempt=2 node=id0 RANK=0\n"
+    )
+    assert [row["RANK"] for row in announced(text)] == ["0", "1"]
+
+
+def run(values: list[float]) -> list[dict[str, Any]]:
+    steps = [{"step": at, "loss_hex": v.hex(), "norm_hex": v.hex(), "ids": [at], "data_crc32": "x"}
+             for at, v in enumerate(values, 1)]  # fmt: skip
+    return [{"rank": 0, "steps": steps}]
+
+
+def test_equal_runs_are_equal() -> None:
+    assert unequal_steps(run([1.0, 2.0]), run([1.0, 2.0])) == []
+
+
+def test_one_bit_is_unequal_and_located() -> None:
+    (found,) = unequal_steps(run([1.0, 2.0]), run([1.0, 2.0000000000000004]))
+    assert (found.rank, found.step, found.what) == (0, 2, ["loss_hex", "norm_hex"])
+    assert "step 2" in str(found)
+
+
+def test_a_missing_step_is_unequal() -> None:
+    assert [u.step for u in unequal_steps(run([1.0, 2.0, 3.0]), run([1.0, 2.0]))] == [3]
+    assert [u.step for u in unequal_steps(run([1.0, 2.0]), run([]))] == [1, 2]
+    assert unequal_steps(run([9.0, 2.0]), run([1.0, 2.0]), first=2) == []
+
+
+def test_other_samples_are_unequal() -> None:
+    other = copy.deepcopy(run([1.0]))
+    other[0]["steps"][0]["ids"] = [77]
+    assert unequal_steps(run([1.0]), other)[0].what == ["ids"]
+
+
+def test_half_held() -> None:
+    assert half_held({"A": 3, "B": 0}, 3) == []
+    assert half_held({"A": 2, "B": 1}, 3) == ["A", "B"]
+
+
+def host(env: dict[str, str], state: str | None = None) -> dict[str, Any]:
+    ports = [{"state": state, "rate": "400 Gb/sec", "device": "m", "port": "1"}] if state else []
+    return {"environment": env, "rdma": ports}
+
+
+def test_the_fabric_is_derived_or_unknown() -> None:
+    assert fabric_of([host({}, "4: ACTIVE"), host({}, "4: ACTIVE")]) == "rdma"
+    assert fabric_of([host({}, "4: ACTIVE"), host({}, "1: DOWN")]) is None
+    assert fabric_of([host({"NCCL_SOCKET_IFNAME": "=ib0"})] * 2) == "ib0"
+    assert fabric_of([host({"GLOO_SOCKET_IFNAME": "fab0"}), host({})]) is None
+    assert fabric_of([]) is None
