@@ -53,15 +53,16 @@ def pair_speeds(gang: Gang, names: dict[str, str], doubtful: float = 0.8) -> dic
     """GB/s of each pair of nodes, one direction while both run; the slower end's figure.
 
     Pairs meet in parallel rounds first.  Those under `doubtful` of the typical figure meet again,
-    one at a time and longer, before anybody is blamed: neighbours may have been in their way.
+    one at a time and longer, before anybody is blamed: neighbours may have been in their way, and
+    a fresh TCP connection that lost a packet early needs some repeats to come back to its speed.
     """
     places = [place.node for place in gang.places]
     first = sorted(places.index(node) for node in set(places))
-    found = _meet(gang, rounds(first), 3)
+    found = _meet(gang, rounds(first), 12)
     usual = typical(found) if found else 0.0
     again = [pair for pair, gbs in found.items() if gbs < doubtful * usual]
     if again:
-        for pair, gbs in _meet(gang, [[pair] for pair in again], 8).items():
+        for pair, gbs in _meet(gang, [[pair] for pair in again], 24).items():
             found[pair] = max(gbs, found[pair])
     return {(names[places[a]], names[places[b]]): gbs for (a, b), gbs in found.items()}
 

@@ -22,13 +22,15 @@ def test_two_gangs_compete_and_one_waits_whole(cluster, measure, tier):
         pytest.fail(f"contention needs 2 free {cluster.resource}s, found {total}", pytrace=False)
     need = math.ceil(0.75 * total)
     with two_jobs(cluster) as (a, b):
-        watch = contend(cluster, a, b, need, CONTENTION_SECONDS[tier], measure)
+        watch, placed, took = contend(cluster, a, b, need, CONTENTION_SECONDS[tier])
         measure.covered(
             f"two jobs of {need} of {total} free {cluster.resource}s, {len(watch.samples)} samples"
         )
         control, samples = naive(a, b, total, need)
     halves = [sample for sample in watch.samples if half_held(sample["held"], need)]
-    measure("half_held", len(halves))
+    measure("half_held", len(halves), samples=len(watch.samples))
+    measure("placed_at_once", len(placed))
+    measure("handoff", took, note="the waiting gang was not placed within 30 s")
     rate = watch.rate
     measure(
         "sample_rate",
@@ -39,6 +41,9 @@ def test_two_gangs_compete_and_one_waits_whole(cluster, measure, tier):
     for job in half_held(halves[0]["held"], need) if halves else []:
         said = f"job {job} held {halves[0]['held'][job]} of {need} while it waited"
         measure.explain(finding("GANG-HALF", said, [f"job {job}"]))
+    if took is None:
+        said = f"{len(placed)} of 2 gangs were placed; last seen {watch.samples[-1]['state']}"
+        measure.explain(finding("GANG-STUCK", said))
     measure.control(
         "naive actors",
         "two jobs take single actors in turns, without a gang",
@@ -58,30 +63,25 @@ def test_two_gangs_compete_and_one_waits_whole(cluster, measure, tier):
     )
 
 
-def contend(cluster, a, b, need, seconds, measure):
-    """Both ask at once; look; the winner lets go; look until the other is whole."""
+def contend(cluster, a, b, need, seconds):
+    """Both ask at once; look; the winner lets go; look until the other is whole.
+
+    Returns the watch, the jobs placed while both wanted, and the hand-off's seconds (or None).
+    """
     a.tell("gang", need)
     b.tell("gang", need)
     watch = Watch(cluster, {"A": a.answer(), "B": b.answer()})
-    whole = watch.until(lambda sample: need in sample["held"].values(), 30)
+    watch.until(lambda sample: need in sample["held"].values(), 30)
     watch.until(lambda sample: False, seconds)
     placed = [job for job, count in watch.samples[-1]["held"].items() if count == need]
-    measure("placed_at_once", len(placed))
-    if whole is None or len(placed) != 1:
-        said = f"{len(placed)} of 2 gangs were placed: {watch.samples[-1]['state']}"
-        measure.explain(finding("GANG-STUCK", said))
-        measure("handoff", None, note="no single winner")
-        return watch
+    if len(placed) != 1:
+        return watch, placed, None
     winner, loser = (a, b) if placed == ["A"] else (b, a)
     winner.tell("release")
     took = watch.until(lambda sample: sample["held"][loser.name] == need, 30)
     winner.answer()
-    measure("handoff", took, note="the waiting gang was not placed within 30 s")
-    if took is None:
-        said = f"job {loser.name} was not placed within 30 s of the release"
-        measure.explain(finding("GANG-STUCK", said, [f"job {loser.name}"]))
     loser.ask("release")
-    return watch
+    return watch, placed, took
 
 
 def naive(a, b, total, need):

@@ -47,9 +47,9 @@ def judge(cluster, transcript, measure):
     rows = announced(transcript.text)
     wrong = wrong_ranks(rows, cluster.size) if rows else {}
     note = "the job announced no rank"
+    measure("wrong_ranks", len(wrong) if rows else None, samples=len(rows), note=note)
     measure("exit_code", transcript.exit_code)
     measure("ranks", len(rows), limit=exactly(cluster.size, "ranks", "one rank per accelerator"))
-    measure("wrong_ranks", len(wrong) if rows else None, note=note)
     measure("first_step", transcript.first_step, note="no step was seen")
     measure.keep(
         "transcript.txt",

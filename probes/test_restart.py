@@ -65,8 +65,6 @@ def killed_run(cluster, config, kill, measure):
         measure("attempts", None, note=str(error))
         measure.explain(finding("RESTART-DEAD", f"the run did not come back: {error}"))
         return [], []
-    measure("victims_dead", kill.count, note=kill.error)
-    measure("attempts", len(attempts))
     return results, attempts
 
 
@@ -85,6 +83,16 @@ def observe(cluster, config, kill, resumed, attempts, measure):
     after = [e for e in journal if e["event"] == "step" and e["t"] > kill.at]
     done = max((e["step"] for e in before), default=0)
     first_new = min((e["t"] for e in after if e["step"] > done), default=None)
+    unequal = unequal_steps(reference, resumed, start + 1)
+    unequal += unequal_steps(
+        [{**reference[kill.rank], "steps": reference[kill.rank]["steps"][:done]}],
+        [{**resumed[kill.rank], "steps": before}],
+    )
+    measure("unequal_steps", len(unequal), samples=config.steps * len(resumed))
+    measure("victims_dead", kill.count, note=kill.error)
+    measure("attempts", len(attempts))
+    same = {r["digest"] for r in resumed} == {r["digest"] for r in reference}
+    measure("final_state", "equal" if same else "unequal")
     measure(
         "steps_lost",
         done - start,
@@ -93,14 +101,6 @@ def observe(cluster, config, kill, resumed, attempts, measure):
     measure("back_to_work", first_new - kill.at if first_new else None, note="no new step was seen")
     measure.note("resumed_from", start, "step")
 
-    unequal = unequal_steps(reference, resumed, start + 1)
-    unequal += unequal_steps(
-        [{**reference[kill.rank], "steps": reference[kill.rank]["steps"][:done]}],
-        [{**resumed[kill.rank], "steps": before}],
-    )
-    measure("unequal_steps", len(unequal), samples=config.steps * len(resumed))
-    same = {r["digest"] for r in resumed} == {r["digest"] for r in reference}
-    measure("final_state", "equal" if same else "unequal")
     if unequal or not same:
         said = str(unequal[0]) if unequal else "all steps are equal, the parameters are not"
         measure.explain(finding("RESTART-UNEQUAL", said, [f"rank {u.rank}" for u in unequal[:1]]))

@@ -127,7 +127,7 @@ def _row(record: RunRecord, criterion: Criterion) -> Row:
         criterion=criterion,
         verdict=verdict,
         results=results,
-        what=key.name if key else "",
+        what=key.what if key else "",
         subject=key.subject if key and key.subject != "cluster" else "",
         measured=key.shown if key else "not measured",
         unit=limit.unit if limit else "",

@@ -53,7 +53,7 @@ def compare(run: RunRecord, baseline: RunRecord) -> Comparison:
         if key in now:
             _difference(found, key, old, now[key])
         elif old.judged:
-            found.missing.append(f"{key[0]}: {old.name} on {old.subject}, was {old.shown}")
+            found.missing.append(f"{key[0]}: {old.what} on {old.subject}, was {old.shown}")
     return found
 
 
@@ -105,7 +105,7 @@ def _difference(found: Comparison, key: Key, old: Measurement, now: Measurement)
     """Put one pair of values where it belongs; equal values are nowhere."""
     if old.value == now.value:
         return
-    said = f"{key[0]}: {now.name} on {now.subject}: {old.shown} -> {now.shown}"
+    said = f"{key[0]}: {now.what} on {now.subject}: {old.shown} -> {now.shown}"
     pair = _numbers(old, now)
     if pair is None:
         found.unclear.append(said)

@@ -208,7 +208,7 @@ def _group(same: list[Measurement]) -> Group:
         return Group(broken + good, "")
     values = sorted({one.value for one in good if isinstance(one.value, int | float)})
     span = f", {good[0].unit} {values[0]:g} to {values[-1]:g}" if len(values) > 1 else ""
-    return Group([*broken, good[0]], f"and {len(good) - 1} more of {good[0].name}, all pass{span}")
+    return Group([*broken, good[0]], f"and {len(good) - 1} more of {good[0].what}, all pass{span}")
 
 
 def _rank(one: Measurement) -> int:

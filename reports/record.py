@@ -150,6 +150,11 @@ class Measurement(Part):
         return self.limit.judge(self.value) if self.limit else Verdict.UNPROVEN
 
     @property
+    def what(self) -> str:
+        """The name as people read it: `slowest_pair` is "slowest pair"."""
+        return self.name.replace("_", " ")
+
+    @property
     def shown(self) -> str:
         """The value with unit and spread, or why there is none."""
         if self.value is None:
@@ -170,7 +175,7 @@ class Measurement(Part):
 
     def sentence(self) -> str:
         """`<what> on <where>: <value unit>, expected <limit unit> (<because>)`."""
-        start = f"{self.name} on {self.subject}: {self.shown}"
+        start = f"{self.what} on {self.subject}: {self.shown}"
         if not self.judged:
             return start
         if self.limit is None:

@@ -191,6 +191,8 @@ class Lab:
         if HOMES.exists() and [path.name for path in HOMES.iterdir()] == [MADE_SHARED.name]:
             Path(SHARED).rmdir()
             MADE_SHARED.unlink()
+        if HOMES.exists() and not list(HOMES.iterdir()):
+            HOMES.rmdir()
 
     def _groups(self) -> list[cgroups.NodeGroup]:
         path = cgroups.root() / f"lab-{self.name}"

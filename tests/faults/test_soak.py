@@ -1,0 +1,43 @@
+"""What takes longer: the standard tier, a lab of eight, and the healthy lab again and again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.faults.conftest import acceptance
+from tests.lab.lab import Lab
+from tests.lab.node import REPO
+
+pytestmark = pytest.mark.soak
+
+
+def test_standard_tier(lab: Lab) -> None:
+    record, _ = acceptance(lab, "standard", "probes", "--tier", "standard")
+    assert record.decision.accepted
+    assert record.tier == "standard"
+
+
+@pytest.mark.parametrize("time", range(5))
+def test_healthy_again(lab: Lab, time: int) -> None:
+    record, _ = acceptance(lab, f"again-{time}", "probes")
+    complaints = [line for result in record.results for line in result.complaints()]
+    assert record.decision.accepted, complaints
+
+
+def test_eight_nodes_in_a_lab_of_their_own() -> None:
+    done = subprocess.run(
+        [
+            *[sys.executable, "-m", "tests.lab", "--name", "eight", "run", "--nodes", "8", "--"],
+            *["pytest", "probes", "--cluster", "auto", "--contract", "lab"],
+        ],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "8 nodes" in done.stdout
