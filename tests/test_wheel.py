@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[1]
+PIP = [sys.executable, "-m", "pip"]
+HOSTS = ["--cluster", "local:2", "-k", "hosts"]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     """An environment in which only the wheel, not this checkout, is importable."""
     site = tmp_path_factory.mktemp("site")
     subprocess.run(
-        [sys.executable, *"-m pip install -q --no-deps --target".split(), str(site), str(wheel)],
+        [*PIP, "install", "-q", "--no-deps", "--target", str(site), str(wheel)],
         check=True, capture_output=True, timeout=300,
     )  # fmt: skip
     path = os.pathsep.join([str(site / "bin"), os.environ["PATH"]])
@@ -89,8 +91,8 @@ def test_report_renders_from_an_empty_folder(elsewhere: dict[str, str], tmp_path
 @pytest.mark.parametrize(
     "command",
     [
-        ["seatrial", "run", "--cluster", "local:2", "-k", "hosts"],
-        [sys.executable, *"-m pytest --pyargs probes --cluster local:2 -k hosts".split()],
+        ["seatrial", "run", *HOSTS],
+        [sys.executable, "-m", "pytest", "--pyargs", "probes", *HOSTS],
     ],
     ids=["seatrial run", "pytest --pyargs"],
 )  # fmt: skip
