@@ -182,16 +182,18 @@ def tier(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def workplace(cluster: Any, terms: Any) -> Iterator[Path | None]:
-    """A folder that driver and workers share, gone afterwards; None where there is none.
+def workplace(request: pytest.FixtureRequest, cluster: Any, terms: Any) -> Iterator[Path | None]:
+    """A folder for driver and workers, gone afterwards; None where there is none.
 
-    It is the contract's shared folder; on an embedded cluster, one of this host's.
+    It is in the contract's shared folder; on an embedded cluster, in this host's /tmp; else in the
+    run folder, which may or may not be shared: whoever uses it must ask (Cluster.blind_to).
     """
     import shutil
     import tempfile
 
-    parent = "/tmp" if cluster.kind == "local" else terms.shared
-    if not parent or not Path(parent).is_dir():
+    run = request.config.stash[RUN].store.path.resolve()
+    parent = "/tmp" if cluster.kind == "local" else terms.shared or str(run)
+    if not Path(parent).is_dir():
         yield None
         return
     folder = Path(parent) / f".seatrial-{os.getpid()}-{time.monotonic_ns():x}"

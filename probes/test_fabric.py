@@ -104,15 +104,18 @@ def draw(journey, pairs, limits, measure):
 
 
 def control(cluster, gang, terms, measure):
-    """The same all-reduce forced onto the management network must come back as the wrong road."""
-    other, fault = terms.management, "all-reduce is forced onto the management network"
-    if not other:
-        measure.control("wrong road", fault, caught=None, saw="no management interface is agreed")
+    """The same all-reduce, forced off the agreed fabric, must come back as the wrong road."""
+    other, on_gpu = terms.management, cluster.resource == "GPU" and not cluster.emulated
+    fault = f"all-reduce is forced onto {other or 'sockets'}"
+    if not other and not (on_gpu and terms.fabric == "rdma"):
+        saw = "no other interface is agreed: name one in the contract, [cluster] management"
+        measure.control("wrong road", fault, caught=None, saw=saw)
         return
-    forced = {"GLOO_SOCKET_IFNAME": other, "NCCL_SOCKET_IFNAME": other, "NCCL_NET": "Socket"}
+    forced = {"NCCL_NET": "Socket"}
+    if other:
+        forced |= {"GLOO_SOCKET_IFNAME": other, "NCCL_SOCKET_IFNAME": other}
     try:
-        if any(place.gpus for place in gang.places) and not cluster.emulated:
-            # NCCL reads its environment once per process.
+        if on_gpu:  # NCCL reads its environment once per process
             gang.remove()
             with cluster.gang(environment=forced) as fresh:
                 journey = travel(fresh, cluster.names, only=1 << 22)
@@ -124,6 +127,6 @@ def control(cluster, gang, terms, measure):
     measure.control(
         "wrong road",
         fault,
-        caught=journey.road == other and journey.road != terms.fabric,
+        caught=journey.road != terms.fabric and other in (None, journey.road),
         saw=f"bytes on {journey.road}, {journey.peak['busbw']:.3f} GB/s",
     )

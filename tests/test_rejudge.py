@@ -1,0 +1,74 @@
+"""Judging an old run by another contract needs no cluster and leaves the old run alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from probes.cli import main
+from probes.contract import load as contract
+from probes.ledger import Ledger
+from reports.record import Limit, Verdict
+from reports.store import Store, load
+
+STRICT = """schema = 1
+name = "strict"
+[GANG.handoff]
+at_most = 0.1
+unit = "s"
+because = "agreed anew"
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of one probe, judged by the lab's contract."""
+    store, lab = Store(tmp_path / "run"), contract("lab")
+    facts = lab.facts().model_dump(mode="json")
+    store.event(
+        "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
+        contract=facts,
+    )  # fmt: skip
+    ledger = Ledger(store, lab, "p", "GANG", "claim", "again", lambda words: None)
+    ledger("handoff", 0.5)
+    ledger("half_held", 0)
+    ledger.control("c", "fault", caught=True, saw="it")
+    ledger.keep("samples.json", [1], caption="samples")
+    ledger.finish("finished", 1.0)
+    other = Ledger(store, lab, "q", "RESTART", "claim", "again", lambda words: None)
+    interval = Limit(high=4, unit="steps", because="it saves every 4 steps")
+    other("steps_lost", 2, limit=interval)
+    other.control("c", "fault", caught=True, saw="it")
+    other.finish("finished", 1.0)
+    store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
+    store.save()
+    store.close()
+    return tmp_path / "run"
+
+
+def test_a_stricter_contract_turns_pass_into_fail(run: Path, tmp_path: Path) -> None:
+    assert load(run).verdict("GANG") is Verdict.PASS
+    (tmp_path / "strict.toml").write_text(STRICT)
+    told = CliRunner().invoke(
+        main, ["rejudge", str(run), "--contract", str(tmp_path / "strict.toml")]
+    )
+    assert told.exit_code == 1, told.output
+    judged = load(tmp_path / "run-by-strict")
+    assert judged.verdict("GANG") is Verdict.FAIL
+    assert judged.contract.name == "strict"
+    assert judged.id == "run-by-strict"
+    assert judged.verdict("RESTART") is Verdict.PASS, "limits of the probe's own set-up stay"
+    assert (tmp_path / "run-by-strict" / "evidence" / "samples.json").is_file()
+    assert load(run).verdict("GANG") is Verdict.PASS
+
+
+def test_what_is_not_a_run_is_one_sentence(tmp_path: Path) -> None:
+    told = CliRunner().invoke(main, ["rejudge", str(tmp_path), "--contract", "lab"])
+    assert told.exit_code == 4
+    assert "Traceback" not in told.output
+    shutil.rmtree(tmp_path / "x", ignore_errors=True)
+    told = CliRunner().invoke(main, ["report", str(tmp_path / "missing")])
+    assert told.exit_code == 4
