@@ -114,15 +114,13 @@ def check(file: str) -> None:
     click.echo(f"{read.name} @ {read.sha256[:8]}: {read.title}")
     for id, row in TABLE.items():
         click.echo(
-            f"{id}  {read.titles.get(id, row.title)}"
+            f"{id}  {read.title_of(id)}"
             + (f"  (not required: {read.optional[id]})" if id in read.optional else "")
         )
-        for name in row.measures:
+        for name, measure in row.measures.items():
             limit = read.limit(id, name)
-            click.echo(
-                f"  {name:18} "
-                + (f"{limit}  ({limit.because})" if limit else "from the run, or unproven")
-            )
+            open_ = f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
+            click.echo(f"  {name:18} " + (f"{limit}  ({limit.because})" if limit else open_))
 
 
 @contract.command("list")

@@ -38,6 +38,8 @@ def shipped_modules() -> list[str]:
 
 def connect(spec: str) -> Cluster:
     """Join the cluster that `spec` names.  Raises ClusterUnreachable or VersionsDiffer."""
+    if spec == "auto" and os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
+        spec = os.environ["RAY_ADDRESS"]
     if spec == "auto":
         return Cluster(_running_address(), "ray")
     if match := re.fullmatch(r"local(?::(\d+))?", spec):
@@ -84,6 +86,7 @@ class Cluster:
         self.address, self.kind, self._local = address, kind, local
         self.keeper = Keeper()
         self._facts: list[dict[str, Any]] | None = None
+        self.errors: dict[str, str] = {}  # node id -> why it did not answer
         try:
             self._join()
         except BaseException:
@@ -113,6 +116,9 @@ class Cluster:
             if "ersion mismatch" in str(error):
                 raise VersionsDiffer(" ".join(str(error).split())) from None
             raise
+        except (ConnectionError, ValueError) as error:
+            said = " ".join(str(error).split())
+            raise ClusterUnreachable(f"{self.address} cannot be joined: {said}") from None
 
     @property
     def rehearsal(self) -> str:
@@ -125,9 +131,9 @@ class Cluster:
 
     @property
     def emulated(self) -> bool:
-        """Ray counts GPUs where no driver shows any."""
+        """Ray counts more GPUs than drivers show."""
         counted = sum(node["resources"].get("GPU", 0) for node in self.nodes)
-        return counted > 0 and not any(node["gpus"] for node in self.facts)
+        return counted > len({gpu["uuid"] for node in self.facts for gpu in node["gpus"]})
 
     @property
     def dashboard(self) -> str:
@@ -145,11 +151,20 @@ class Cluster:
 
     @property
     def nodes(self) -> list[dict[str, Any]]:
-        """Nodes that Ray counts as alive: id, name, address, resources."""
-        return [node for node in self.known_nodes() if node["alive"]]
+        """Nodes alive that take part: id, name, address, resources.
+
+        A head without accelerators, in a cluster that has some, runs no ranks and is left out.
+        """
+        alive = [node for node in self.known_nodes() if node["alive"]]
+        has_gpus = any(node["resources"].get("GPU") for node in alive)
+        return [
+            node
+            for node in alive
+            if not (has_gpus and node["head"] and not node["resources"].get("GPU"))
+        ]
 
     def known_nodes(self) -> list[dict[str, Any]]:
-        """Every node that Ray has ever counted, alive or not."""
+        """Every node that Ray has ever counted; a restarted one only as what it is now."""
         import ray
 
         found = [
@@ -158,10 +173,13 @@ class Cluster:
                 "name": node["NodeManagerHostname"],
                 "address": node["NodeManagerAddress"],
                 "alive": bool(node["Alive"]),
+                "head": "node:__internal_head__" in node["Resources"],
                 "resources": node["Resources"],
             }
             for node in ray.nodes()
         ]
+        here = {(n["name"], n["address"]) for n in found if n["alive"]}
+        found = [n for n in found if n["alive"] or (n["name"], n["address"]) not in here]
         hosts = [node["name"] for node in found if node["alive"]]
         for node in found:  # raylets that share a host are told apart by their node id
             if hosts.count(node["name"]) > 1:
@@ -220,8 +238,8 @@ class Cluster:
         for call in done:
             try:
                 answers[calls[call]] = ray.get(call)
-            except ray.exceptions.RayError:  # the node went away meanwhile: it has no answer
-                continue
+            except ray.exceptions.RayError as error:  # it has no answer: its caller must say so
+                self.errors[calls[call]] = (str(error).strip().splitlines() or ["died"])[-1]
         return answers
 
     def blind_to(self, folder: str) -> list[str]:
@@ -241,8 +259,8 @@ class Cluster:
 
     def gang(self, size: int | None = None, **options: Any) -> Gang:
         """A gang over the whole cluster, or of `size` ranks spread over its nodes."""
-        spread = len(self.nodes) > 1 and self.size == len(self.nodes)
-        strategy = options.pop("strategy", "SPREAD" if spread else "PACK")
+        spread = len(self.nodes) > 1 and (size or self.size) == len(self.nodes)
+        strategy = options.pop("strategy", "STRICT_SPREAD" if spread else "PACK")
         return Gang(size or self.size, resource=self.resource, strategy=strategy, **options)
 
     def differences(self) -> list[str]:

@@ -17,7 +17,6 @@ import difflib
 import hashlib
 import sys
 from dataclasses import replace
-from datetime import date
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ else:
     import tomli as tomllib
 
 SCHEMA = 1
+FRACTION, MARGINAL = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band
 
 
 class ContractError(ValueError):
@@ -109,12 +109,11 @@ class Contract(BaseModel):
     cluster: ClusterTerms
     limits: dict[str, dict[str, Limit]]
     optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
-    titles: dict[str, str] = {}  # criterion -> what was agreed, where that is not the usual title
     waivers: list[Waiver] = []
 
     def facts(self) -> ContractFacts:
         """What the record keeps of it."""
-        rows = {id: replace(row, title=self.titles.get(id, row.title)) for id, row in TABLE.items()}
+        rows = {id: replace(row, title=self.title_of(id)) for id, row in TABLE.items()}
         criteria = [
             row.criterion(
                 id, required=id not in self.optional, not_provable=self.optional.get(id, "")
@@ -129,6 +128,12 @@ class Contract(BaseModel):
             criteria=criteria,
             waivers=self.waivers,
         )
+
+    def title_of(self, id: str) -> str:
+        """The criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""
+        if id == "FABRIC" and self.cluster.fabric != "rdma":
+            return "the agreed fabric is in use"
+        return TABLE[id].title
 
     def limit(self, criterion: str, measure: str) -> Limit | None:
         """The limit of a measure: fixed, else agreed, else the reasoned default, else None."""
@@ -174,36 +179,34 @@ def parse(content: bytes, file: str) -> Contract:
             raise ContractError(f"{file}: unknown key {key!r}{_maybe(key, top)}")
     limits: dict[str, dict[str, Limit]] = {}
     optional: dict[str, str] = {}
-    titles: dict[str, str] = {}
     for id in (id for id in TABLE if id in raw):
-        limits[id] = _criterion(raw[id], id, file, {"not_provable": optional, "title": titles})
+        limits[id] = _criterion(raw[id], id, file, optional)
+    cluster: ClusterTerms = _checked(ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]")
+    waivers = [_waiver(waiver, file) for waiver in raw.get("waivers", [])]
+    if cluster.line_rate_gbps:
+        limits.setdefault("FABRIC", {}).setdefault("busbw", _from_line_rate(cluster, file))
     return Contract(
         name=str(raw.get("name", Path(file).stem)),
         title=str(raw.get("title", "")),
         sha256=hashlib.sha256(content).hexdigest(),
         agreed=True,
-        cluster=_checked(ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]"),
+        cluster=cluster,
         limits=limits,
         optional=optional,
-        titles=titles,
-        waivers=[
-            _checked(Waiver, waiver, f"{file}: [[waivers]]") for waiver in raw.get("waivers", [])
-        ],
+        waivers=waivers,
     )
 
 
-def _criterion(
-    table: Any, id: str, file: str, words: dict[str, dict[str, str]]
-) -> dict[str, Limit]:
-    """The limits of one criterion's table; its words go into `words` (by key, by criterion)."""
+def _criterion(table: Any, id: str, file: str, optional: dict[str, str]) -> dict[str, Limit]:
+    """The limits of one criterion's table; notes in `optional` when it is not required."""
     if not isinstance(table, dict):
         raise ContractError(f"{file}: {id} is expected to be a table, found {table!r}")
     measures, limits = TABLE[id].measures, {}
     for key, value in table.items():
-        if key in words:
-            words[key][id] = str(value)
+        if key == "not_provable":
+            optional[id] = str(value)
         elif key not in measures:
-            known = [*measures, *words]
+            known = [*measures, "not_provable"]
             raise ContractError(
                 f"{file}: unknown key {id}.{key}{_maybe(key, known)}; {id} knows {', '.join(known)}"
             )
@@ -212,8 +215,31 @@ def _criterion(
     return limits
 
 
+def _from_line_rate(cluster: ClusterTerms, file: str) -> Limit:
+    """The plateau that the agreed line rate gives, where the contract has no limit of its own."""
+    assert cluster.line_rate_gbps is not None
+    line = cluster.rails * cluster.line_rate_gbps / 8
+    return Limit(
+        low=FRACTION * line,
+        marginal_low=MARGINAL * line,
+        unit="GB/s",
+        because=f"{FRACTION:.0%} of {cluster.rails} x {cluster.line_rate_gbps:g} Gbit/s",
+        source=f"{file} [cluster]",
+    )
+
+
+def _waiver(value: Any, file: str) -> Waiver:
+    waiver: Waiver = _checked(Waiver, value, f"{file}: [[waivers]]")
+    if waiver.criterion not in TABLE:
+        maybe = _maybe(waiver.criterion, TABLE)
+        raise ContractError(f"{file}: waiver {waiver.id} of unknown {waiver.criterion!r}{maybe}")
+    return waiver
+
+
 def _limit(value: Any, id: str, key: str, file: str) -> Limit:
     where, measure = f"{file}: [{id}.{key}]", TABLE[id].measures[key]
+    if measure.from_run:
+        raise ContractError(f"{where}: this limit follows from {measure.from_run}: leave it out")
     if measure.fixed is not None:
         raise ContractError(
             f"{where} is fixed at {measure.fixed} ({measure.fixed.because}): "
@@ -248,8 +274,3 @@ def _maybe(word: str, known: Any) -> str:
     """`, did you mean 'busbw'?` or nothing."""
     close = difflib.get_close_matches(word, list(known), 1)
     return f", did you mean {close[0]!r}?" if close else ""
-
-
-def active_waivers(contract: Contract, today: date) -> list[Waiver]:
-    """Waivers whose end date has not passed."""
-    return [waiver for waiver in contract.waivers if waiver.until >= today]

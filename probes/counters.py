@@ -34,8 +34,15 @@ def parse_net_dev(text: str) -> dict[str, int]:
 
 
 def growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Bytes sent in between, per road; a device that appeared meanwhile counts from zero."""
-    return {road: after[road] - before.get(road, 0) for road in after}
+    """Bytes sent in between, per road; a device that appeared meanwhile counts from zero.
+
+    TCP over IPoIB counts on the ib* device and on its RDMA port: such bytes are not RDMA's.
+    """
+    sent = {road: after[road] - before.get(road, 0) for road in after}
+    if RDMA in sent:
+        over_ip = sum(count for road, count in sent.items() if road.startswith("ib"))
+        sent[RDMA] = max(0, sent[RDMA] - over_ip)
+    return sent
 
 
 def main_road(sent: Mapping[str, int]) -> str:

@@ -17,12 +17,14 @@ class Measure:
 
     `unit` must be the unit of its limit.  `fixed` limits hold on every cluster and no contract
     may change them; a `default` holds unless the contract says otherwise; with neither, a
-    contract or the cluster's own facts must give the limit, or the result is UNPROVEN.
+    contract or the cluster's own facts must give the limit, or the result is UNPROVEN.  The limit
+    of a `from_run` measure follows from the run's own set-up, given by the words it holds.
     """
 
     unit: str
     fixed: Limit | None = None
     default: Limit | None = None
+    from_run: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ TABLE: dict[str, Row] = {
         "a real FSDP job timed on 1, 2, 4 and 8 nodes; every lost percent explained by terms that add up to the loss",
         {
             "efficiency": Measure("ratio"),
+            "non_finite": none_of("steps", "a loss that is not a number is no training"),
             "residual": Measure(
                 "ratio",
                 fixed=Limit(
@@ -141,7 +144,7 @@ TABLE: dict[str, Row] = {
         "an ordinary user follows the documented path, literally, and the job runs correctly",
         {
             "exit_code": Measure("", fixed=exactly(0, "", "the documented commands must succeed")),
-            "ranks": Measure("ranks"),
+            "ranks": Measure("ranks", from_run="one rank per accelerator"),
             "wrong_ranks": none_of(
                 "ranks",
                 "each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, right and consistent",
@@ -165,7 +168,8 @@ TABLE: dict[str, Row] = {
                 "attempts",
                 fixed=exactly(2, "attempts", "one kill is one restart, with nobody's help"),
             ),
-            "steps_lost": Measure("steps"),
+            "steps_lost": Measure("steps", from_run="the save interval of the probe"),
+            "non_finite": none_of("steps", "a loss that is not a number is no training"),
             "unequal_steps": none_of(
                 "steps",
                 "loss, gradient norm and samples must be bitwise those of a run never killed",
@@ -191,8 +195,8 @@ TABLE: dict[str, Row] = {
         "the machines are what was ordered",
         "inventory, parity, health and limits of every node, as a job sees them",
         {
-            "nodes": Measure("nodes"),
-            "gpus": Measure("GPUs"),
+            "nodes": Measure("nodes", from_run="[cluster] nodes"),
+            "gpus": Measure("GPUs", from_run="[cluster] gpus_per_node"),
             "differences": none_of(
                 "differences", "one job runs on one software stack: Python, Ray, torch, driver"
             ),

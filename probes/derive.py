@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from probes.cluster import Cluster
-from probes.contract import ClusterTerms, Contract
+from probes.contract import FRACTION, MARGINAL, ClusterTerms, Contract
 from reports.record import Limit
 from scaling.linerate import LineRate, line_rate
 
-FRACTION, MARGINAL = 0.85, 0.92
 EMULATED_PACE = 0.4  # s of compute a step where accelerators are emulated: cores are shared
 
 

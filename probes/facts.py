@@ -119,10 +119,12 @@ def rdma_ports() -> list[dict[str, str]]:
 
 def gpus() -> list[dict[str, str]]:
     """Name and UUID of each NVIDIA GPU that NVML sees; empty without a driver."""
-    import pynvml
-
     try:
+        import pynvml  # the nodes need nothing but Ray and torch: without it, GPUs are unknown
+
         pynvml.nvmlInit()
+    except (ImportError, OSError):
+        return []
     except pynvml.NVMLError:
         return []
     try:

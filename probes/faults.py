@@ -16,35 +16,39 @@ from reference_trainer.gang import Gang, Place
 class Hand:
     """An actor on the victim's node that kills one process when told to."""
 
-    def ready(self) -> bool:
-        """Answers once the actor is placed."""
-        return True
+    def aim(self, pid: int) -> int:
+        """When the process started (clock ticks since boot): a pid alone may be handed on."""
+        return _started(pid)
 
-    def kill(self, pid: int, number: int) -> bool:
-        """Send the signal; True when the process was there before and is gone after."""
+    def kill(self, pid: int, started: int, number: int) -> tuple[bool, float]:
+        """Send the signal; (proven dead, when by this node's clock)."""
+        if _started(pid) != started:
+            return False, time.time()
+        at = time.time()
         os.kill(pid, number)
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            if not _alive(pid):
-                return True
+            if _started(pid) != started:
+                return True, at
             time.sleep(0.01)
-        return False
+        return False, at
 
 
-def _alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+def _started(pid: int) -> int:
+    """Start time of a process that runs, in clock ticks since boot; -1 for none or a zombie."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+    return -1 if fields[0] == "Z" else int(fields[19])
 
 
 class KillWorker:
     """Kills one rank of a gang in the middle of a step, once.
 
     Follows the rank's journal (`<out>/metrics.rank<r>.jsonl`) and strikes when the given step has
-    begun.  `count` is how many processes are proven dead, `at` when (epoch s), `victim` who.
+    begun.  `count` is how many processes are proven dead, `at` when (by the victim's clock),
+    `victim` who, `error` why it could not be done.
     """
 
     def __init__(self, out: Path, rank: int, step: int, number: int = signal.SIGKILL) -> None:
@@ -53,6 +57,7 @@ class KillWorker:
         self.count, self.at, self.error = 0, 0.0, ""
         self.victim: Place | None = None
         self._hand: Any = None
+        self._started = -1
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -64,7 +69,7 @@ class KillWorker:
         self.victim = gang.places[self.rank]
         there = NodeAffinitySchedulingStrategy(self.victim.node, soft=False)
         self._hand = ray.remote(Hand).options(num_cpus=0, scheduling_strategy=there).remote()
-        ray.get(self._hand.ready.remote(), timeout=60)
+        self._started = ray.get(self._hand.aim.remote(self.victim.pid), timeout=60)
         self._thread.start()
 
     def _watch(self) -> None:
@@ -78,10 +83,10 @@ class KillWorker:
                 break
         else:
             return
-        self.at = time.time()
+        strike = self._hand.kill.remote(self.victim.pid, self._started, self.number)
         try:
-            dead = ray.get(self._hand.kill.remote(self.victim.pid, self.number), timeout=20)
-            self.count += int(bool(dead))
+            dead, self.at = ray.get(strike, timeout=20)
+            self.count += int(dead)
         except ray.exceptions.RayError as error:
             self.error = str(error).splitlines()[0]
 

@@ -25,7 +25,8 @@ class Holder:
 class Job:
     """What the job has asked for."""
 
-    def __init__(self, resource: str) -> None:
+    def __init__(self, resource: str, name: str) -> None:
+        self.name = name
         self.resource = resource
         self.group: Any = None
         self.actors: list[Any] = []
@@ -35,7 +36,9 @@ class Job:
         """Ask for one placement group of `need` accelerators; its id."""
         import ray
 
-        self.group = ray.util.placement_group([{self.resource: 1}] * need, strategy="PACK")
+        self.group = ray.util.placement_group(
+            [{self.resource: 1}] * need, strategy="PACK", name=self.name
+        )
         return str(self.group.id.hex())
 
     def naive(self, count: int) -> int:
@@ -72,7 +75,7 @@ class Job:
         return True
 
 
-def main(address: str, resource: str) -> None:
+def main(address: str, resource: str, name: str) -> None:
     """Serve commands; a thread watches for the end of the input, even while Ray is busy."""
     commands: Queue[dict[str, Any]] = Queue()
 
@@ -87,7 +90,7 @@ def main(address: str, resource: str) -> None:
     import ray
 
     ray.init(address, log_to_driver=False, logging_level="error")
-    job = Job(resource)
+    job = Job(resource, name)
     print(json.dumps("ready"), file=say, flush=True)
     while True:
         command = commands.get()
@@ -96,4 +99,4 @@ def main(address: str, resource: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

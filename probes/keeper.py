@@ -7,6 +7,7 @@ whatever was not forgotten.  Run as a file, with the standard library alone.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -92,7 +93,7 @@ def main() -> None:
     for kind, name in sorted(kept, key=lambda thing: ["job", "process", "folder"].index(thing[0])):
         try:
             remove(kind, name)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             print(f"seatrial: could not remove {kind} {name}: {error}", file=sys.stderr)
 
 

@@ -6,9 +6,11 @@ import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +18,8 @@ from importlib import resources
 from pathlib import Path
 
 from probes.cluster import Cluster
+from probes.keeper import remove
+from reports.redact import redact_text
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 SUBMIT = ["ray", "job", "submit"]
@@ -55,7 +59,7 @@ class Transcript:
 
 
 def follow(
-    cluster: Cluster, folder: Path, extra: Sequence[str] = (), timeout: float = 240
+    cluster: Cluster, folder: Path, extra: Sequence[str] = (), timeout: float = 700
 ) -> Transcript:
     """Type the documented commands in `folder`; stop at the first that fails.
 
@@ -107,18 +111,20 @@ def _type(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    alarm = threading.Timer(max(1.0, timeout - (time.monotonic() - begun)), child.kill)
+    left = max(1.0, timeout - (time.monotonic() - begun))
+    alarm = threading.Timer(left, os.killpg, (child.pid, signal.SIGKILL))
     alarm.start()
     try:
         assert child.stdout is not None
         with child.stdout:
             for line in child.stdout:
-                transcript.lines.append(line.rstrip("\n"))
+                transcript.lines.append(redact_text(line.rstrip("\n")))
                 if transcript.first_step is None and re.search(r"\bstep 1/\d+ ", line):
                     transcript.first_step = time.monotonic() - begun
         transcript.exit_code = child.wait()
     except BaseException:
-        child.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         raise
     finally:
@@ -126,11 +132,14 @@ def _type(
 
 
 def _forget(cluster: Cluster, job: str) -> None:
-    """Stop the job if it still runs, and take it off the keeper's list."""
-    from probes.keeper import remove
-
-    with contextlib.suppress(OSError):  # it may never have got as far as being submitted
+    """Stop the job if it still runs.  The keeper goes on with it when that could not be asked."""
+    try:
         remove("job", f"{cluster.dashboard} {job}")
+    except urllib.error.HTTPError as error:
+        if error.code != 404:  # 404: it never got as far as being submitted
+            return
+    except OSError:
+        return
     cluster.keeper.forget("job", f"{cluster.dashboard} {job}")
 
 

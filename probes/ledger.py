@@ -16,6 +16,7 @@ from typing import Any
 from probes.contract import Contract
 from probes.criteria import TABLE
 from reports.record import Control, Finding, Limit, Measurement, ProbeResult, Value, Verdict
+from reports.redact import redact_text
 from reports.store import Store
 
 
@@ -112,6 +113,7 @@ class Ledger:
     def keep(self, name: str, content: Any, *, caption: str, kind: str = "table") -> None:
         """Keep a file of evidence: text as it is, anything else as JSON."""
         text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)
+        text = redact_text(text) if kind == "log" else text
         entry = self.store.keep(name, text, kind=kind, caption=caption)
         self.store.event("evidence", self.probe, **entry.model_dump())
 

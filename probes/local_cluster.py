@@ -37,8 +37,13 @@ class LocalCluster:
             start_new_session=True,
             env={
                 **os.environ,
+                # A job's `python` must be this one, which has Ray.
+                "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
                 "RAY_USAGE_STATS_ENABLED": "0",
                 "RAY_prestart_worker_first_driver": "0",
+                # Emulated accelerators: a real one of this host must not be used by all ranks.
+                "CUDA_VISIBLE_DEVICES": "",
+                "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
             },
         )
         assert self._child.stdout is not None
@@ -68,6 +73,7 @@ def _free_port() -> int:
 
 def main(nodes: int) -> None:
     """Start the raylets, say where, wait for the end of the input, stop everything."""
+    signal.signal(signal.SIGALRM, _too_late)
     signal.alarm(START_SECONDS)  # a start that hangs must not hang the driver
     # Unix sockets allow some 100 characters, so the folder's name is short.  Ray reads the
     # variable for its sessions and for the file that says where "auto" is: both stay ours.
@@ -99,6 +105,10 @@ def main(nodes: int) -> None:
         cluster.shutdown()
         _end_session()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _too_late(*_: object) -> None:
+    raise TimeoutError(f"the raylets were not up within {START_SECONDS} s")
 
 
 def _end_session() -> None:

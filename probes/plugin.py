@@ -19,6 +19,7 @@ ORDER = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
 RUN: pytest.StashKey[Any] = pytest.StashKey()
 LEDGER: pytest.StashKey[Any] = pytest.StashKey()
 VERDICT: pytest.StashKey[Any] = pytest.StashKey()
+STRAYS: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,6 +91,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from reports.store import UnreadableRun
 
     option = config.getoption
+    if option("--tier") not in TIERS:  # argparse does not check what the environment gave
+        raise pytest.UsageError(f"tier is {option('--tier')!r}, expected {', '.join(TIERS)}")
     try:
         if option("--baseline"):
             from reports.store import load
@@ -121,7 +124,9 @@ def _write_junit_into(config: pytest.Config, path: Path) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Cluster, contract, run."""
     run = config.stash.get(RUN, None)
-    return run.header() if run else []
+    from reports.untrusted import clean
+
+    return [clean(line) for line in run.header()] if run else []
 
 
 def _criterion(item: pytest.Item) -> str | None:
@@ -159,6 +164,9 @@ def cluster(request: pytest.FixtureRequest) -> Any:
             ledger("differences", 1, on="the driver")
             ledger.explain(versions_differ(run.mismatch))
         pytest.fail(f"the driver could not join the cluster: {run.mismatch}", pytrace=False)
+    if missing := run.missing():
+        # What the survivors can do proves nothing about the cluster that was ordered.
+        pytest.fail(f"nodes were lost since the run began: {', '.join(missing)}", pytrace=False)
     return run.cluster
 
 
@@ -270,6 +278,7 @@ def _ending(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[str
 def _tell(item: pytest.Item, report: pytest.TestReport, result: Any) -> None:
     """Put verdict and sentences into pytest's report: terminal, JUnit and exit code read it."""
     from reports.record import Verdict
+    from reports.untrusted import clean
 
     properties = [("criterion", result.criterion), ("verdict", result.verdict.value)]
     properties += [(f"{m.name} on {m.subject}", m.shown) for m in result.measurements]
@@ -283,7 +292,15 @@ def _tell(item: pytest.Item, report: pytest.TestReport, result: Any) -> None:
         if report.failed and report.longrepr:
             text += f"\n\n{report.longreprtext}"
         report.outcome = "failed"
-        report.longrepr = text
+        report.longrepr = "\n".join(clean(line) for line in text.splitlines())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> Generator[None, None, None]:
+    """A failure that no verdict stands for (a teardown, another test) must not end in 0."""
+    if report.failed and not hasattr(report, "seatrial"):
+        STRAYS.append(report.nodeid)
+    return (yield)
 
 
 def pytest_report_teststatus(
@@ -308,7 +325,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     record = run.finish("interrupted" if interrupted else "finished")
     session.config.stash[VERDICT] = record
     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        session.exitstatus = record.exit_code
+        session.exitstatus = record.exit_code or int(bool(STRAYS))
 
 
 @pytest.hookimpl(trylast=True)

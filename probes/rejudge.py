@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.contract import Contract, load
-from probes.criteria import TABLE
+from probes.criteria import TABLE, exactly
 from reports.store import Store, read_events
 from reports.store import fold as check
 
@@ -23,26 +23,34 @@ def rejudged(run: Path, name: str) -> Path:
     target = run.with_name(f"{run.name}-by-{contract.name}")
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(run / "evidence", target / "evidence") if (run / "evidence").is_dir() else None
-    store, criterion = Store(target), {}
+    store, criterion, old = Store(target), {}, {}
     for event in events:
         data: dict[str, Any] = dict(event["data"])
         if event["event"] == "run_started":
+            old = data.get("cluster", {}).get("terms", {})
             data |= {"id": target.name, "contract": contract.facts().model_dump(mode="json")}
         if event["event"] == "probe_started":
             criterion[event["probe"]] = data["criterion"]
         if event["event"] == "measurement" and data["judged"]:
-            data["limit"] = _limit(contract, criterion[event["probe"]], data)
+            data["limit"] = _limit(contract, criterion[event["probe"]], data, old)
         store.event(event["event"], event.get("probe", ""), **data)
     store.save()
     store.close()
     return target
 
 
-def _limit(contract: Contract, criterion: str, data: dict[str, Any]) -> Any:
-    if data["name"] not in TABLE[criterion].measures:
+def _limit(contract: Contract, criterion: str, data: dict[str, Any], old: dict[str, Any]) -> Any:
+    """The limit that the new contract gives; what only the run could know is kept."""
+    name, terms = data["name"], contract.cluster
+    if name not in TABLE[criterion].measures:
         return data["limit"]
-    limit = contract.limit(criterion, data["name"])
-    old = data["limit"]
-    if limit is None and old is not None and not old.get("source"):
-        return old
+    if criterion == "HOSTS" and name == "nodes" and terms.nodes:
+        return exactly(terms.nodes, "nodes", "ordered").model_dump(mode="json")
+    if criterion == "HOSTS" and name == "gpus" and terms.gpus_per_node is not None:
+        return exactly(terms.gpus_per_node, "GPUs", "ordered").model_dump(mode="json")
+    if name in ("fabric_share", "other_share") and terms.fabric != old.get("fabric"):
+        return None  # the bytes were counted against another fabric
+    if TABLE[criterion].measures[name].from_run:
+        return data["limit"]
+    limit = contract.limit(criterion, name)
     return limit.model_dump(mode="json") if limit else None

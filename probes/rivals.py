@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,10 @@ class Rival:
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         self.name, self._keeper = name, cluster.keeper
+        self.group = f"seatrial-{name}-{os.getpid()}"
         script = str(Path(__file__).with_name("gang_job.py"))
         self._child = subprocess.Popen(
-            [sys.executable, script, cluster.address, cluster.resource],
+            [sys.executable, script, cluster.address, cluster.resource, self.group],
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -107,7 +110,7 @@ class Watch:
     """Samples of who held what: t (s since the start), held and state per job, free."""
 
     cluster: Cluster
-    groups: dict[str, str]  # job -> placement group id
+    groups: dict[str, str]  # job -> name of its placement group
     samples: list[dict[str, Any]] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
@@ -115,7 +118,7 @@ class Watch:
         """Look once."""
         import ray
 
-        table = ray.util.placement_group_table()
+        table = {entry["name"]: entry for entry in ray.util.placement_group_table().values()}
         seen: dict[str, Any] = {"t": time.monotonic() - self.started, "held": {}, "state": {}}
         for job, group in self.groups.items():
             entry = table.get(group, {})
@@ -128,6 +131,12 @@ class Watch:
         seen["free"] = free(self.cluster)
         self.samples.append(seen)
         return seen
+
+    @property
+    def longest_gap(self) -> float:
+        """Seconds between the two samples that are farthest apart."""
+        times = [sample["t"] for sample in self.samples]
+        return max((b - a for a, b in pairwise(times)), default=0.0)
 
     def until(self, done: Callable[[dict[str, Any]], bool], seconds: float) -> float | None:
         """Sample until `done(sample)`; seconds it took, or None when it did not come."""

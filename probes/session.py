@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster import Cluster, VersionsDiffer, connect
-from probes.contract import ClusterTerms, Contract, load
+from probes.contract import ClusterTerms, Contract, ContractError, load
 from probes.derive import derived
 from probes.ledger import Ledger
 from reports.record import RunRecord
@@ -29,14 +29,23 @@ class RunSession:
         self.spec, self.tier = spec, tier
         # Read before connecting: a typo must not cost a cluster start.
         agreed = load(contract) if contract else None
+        if agreed and nodes and agreed.cluster.nodes not in (None, nodes):
+            raise ContractError(
+                f"{nodes} nodes were asked for (--nodes or SEATRIAL_NODES), but contract "
+                f"{agreed.name} orders {agreed.cluster.nodes}: drop one of the two"
+            )
+        if run_dir and (Path(run_dir) / "events.jsonl").exists():
+            raise ContractError(f"--run-dir {run_dir} holds a run already: give a new folder")
+        self.word = contract or ""
         self.cluster: Cluster | None = None
+        self.members: dict[str, str] = {}
         self.mismatch = ""
         try:
             self.cluster = connect(spec)
         except VersionsDiffer as differ:
             self.mismatch = str(differ)
-        self.ordered = nodes
         self.contract: Contract = agreed or derived(self.cluster)
+        self.ordered = nodes
         self.store = Store(Path(run_dir) if run_dir else Path("runs") / folder_name(self.name))
         self._start()
 
@@ -45,7 +54,7 @@ class RunSession:
         """Short name of the cluster: the head's host name, or `local`."""
         if self.cluster is None or self.cluster.kind == "local":
             return "local" if self.cluster else "unjoined"
-        return str(self.cluster.facts[0]["name"])
+        return str(self.cluster.facts[0]["name"]) if self.cluster.facts else "silent"
 
     @property
     def terms(self) -> ClusterTerms:
@@ -57,6 +66,11 @@ class RunSession:
     def command(self) -> str:
         """The command line, as it can be pasted, without secrets."""
         return redact_text(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+
+    def missing(self) -> list[str]:
+        """Names of nodes that were there when the run began and are not alive now."""
+        alive = {node["id"] for node in self.cluster.nodes} if self.cluster else set()
+        return [name for id, name in self.members.items() if id not in alive]
 
     def _start(self) -> None:
         versions = {
@@ -78,6 +92,7 @@ class RunSession:
     def _described(self) -> dict[str, Any]:
         if self.cluster is None:
             return {"name": self.name, "note": self.mismatch}
+        self.members = {node["id"]: node["name"] for node in self.cluster.nodes}
         return {
             "name": self.name,
             "kind": self.cluster.kind,
@@ -85,6 +100,7 @@ class RunSession:
             "ranks": self.cluster.size,
             "resource": self.cluster.resource,
             "compute": self._compute(),
+            "terms": self.terms.model_dump(exclude_none=True),
         }
 
     def _compute(self) -> str:
@@ -110,7 +126,7 @@ class RunSession:
 
     def ledger(self, probe: str, criterion: str, claim: str, say: Callable[[str], None]) -> Ledger:
         """A ledger for one probe."""
-        contract = f" --contract {self.contract.name}" if self.contract.agreed else ""
+        contract = f" --contract {shlex.quote(self.word)}" if self.word else ""
         reproduce = f"pytest {shlex.quote(probe)} --cluster {self.spec}{contract}"
         return Ledger(self.store, self.contract, probe, criterion, claim, reproduce, say)
 

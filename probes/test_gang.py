@@ -41,6 +41,7 @@ def test_two_gangs_compete_and_one_waits_whole(cluster, measure, tier):
     for job in half_held(halves[0]["held"], need) if halves else []:
         said = f"job {job} held {halves[0]['held'][job]} of {need} while it waited"
         measure.explain(finding("GANG-HALF", said, [f"job {job}"]))
+    measure.note("longest_gap", watch.longest_gap, "s", on="sampling")
     if took is None:
         said = f"{len(placed)} of 2 gangs were placed; last seen {watch.samples[-1]['state']}"
         measure.explain(finding("GANG-STUCK", said))
@@ -68,12 +69,15 @@ def contend(cluster, a, b, need, seconds):
 
     Returns the watch, the jobs placed while both wanted, and the hand-off's seconds (or None).
     """
+    watch = Watch(cluster, {"A": a.group, "B": b.group})
+    watch.sample()
     a.tell("gang", need)
     b.tell("gang", need)
-    watch = Watch(cluster, {"A": a.answer(), "B": b.answer()})
     watch.until(lambda sample: need in sample["held"].values(), 30)
     watch.until(lambda sample: False, seconds)
     placed = [job for job, count in watch.samples[-1]["held"].items() if count == need]
+    for job in (a, b):
+        job.answer()
     if len(placed) != 1:
         return watch, placed, None
     winner, loser = (a, b) if placed == ["A"] else (b, a)

@@ -1,6 +1,7 @@
 """Does a killed run come back by itself, and is it the run that was never killed?"""
 
 import dataclasses
+import math
 import shutil
 
 import pytest
@@ -78,33 +79,21 @@ def observe(cluster, config, kill, resumed, attempts, measure):
         reference = gang.run(rank, whole, timeout=300)
         forgot = gang.run(rank, forgetful, timeout=300) if forgetful else []
 
-    journal = read_lines(kill.journal)
-    before = [e for e in journal if e["event"] == "step" and e["t"] <= kill.at]
-    after = [e for e in journal if e["event"] == "step" and e["t"] > kill.at]
-    done = max((e["step"] for e in before), default=0)
-    first_new = min((e["t"] for e in after if e["step"] > done), default=None)
-    unequal = unequal_steps(reference, resumed, start + 1)
-    unequal += unequal_steps(
-        [{**reference[kill.rank], "steps": reference[kill.rank]["steps"][:done]}],
-        [{**resumed[kill.rank], "steps": before}],
+    before, after = two_lives(read_lines(kill.journal))
+    unequal = compare(reference, resumed, before, start, kill.rank)
+    measure(
+        "unequal_steps",
+        len(unequal) if before else None,
+        samples=config.steps * len(resumed),
+        note="the killed life left no step to compare",
     )
-    measure("unequal_steps", len(unequal), samples=config.steps * len(resumed))
-    measure("victims_dead", kill.count, note=kill.error)
-    measure("attempts", len(attempts))
     same = {r["digest"] for r in resumed} == {r["digest"] for r in reference}
     measure("final_state", "equal" if same else "unequal")
-    measure(
-        "steps_lost",
-        done - start,
-        limit=Limit(high=SAVE_EVERY, unit="steps", because=f"it saves every {SAVE_EVERY} steps"),
-    )
-    measure("back_to_work", first_new - kill.at if first_new else None, note="no new step was seen")
-    measure.note("resumed_from", start, "step")
-
+    measure("non_finite", sum(not math.isfinite(s["loss"]) for r in resumed for s in r["steps"]))
     if unequal or not same:
         said = str(unequal[0]) if unequal else "all steps are equal, the parameters are not"
         measure.explain(finding("RESTART-UNEQUAL", said, [f"rank {u.rank}" for u in unequal[:1]]))
-
+    judge_return(kill, attempts, before, after, start, measure)
     seen = unequal_steps(reference, forgot, start + 1) if forgot else []
     measure.control(
         "random state forgotten",
@@ -112,7 +101,45 @@ def observe(cluster, config, kill, resumed, attempts, measure):
         caught=bool(seen) if forgot else None,
         saw=str(seen[0]) if seen else "no unequal step",
     )
-    record(cluster, kill, attempts, before, resumed, reference, done, start, measure)
+    record(cluster, kill, attempts, before, resumed, reference, start, measure)
+
+
+def two_lives(journal):
+    """The steps that the victim's rank wrote before and after its death, by its own journal.
+
+    Each life begins with a `start` event: no two machines' clocks need to agree.
+    """
+    starts = [at for at, event in enumerate(journal) if event["event"] == "start"]
+    cut = starts[1] if len(starts) > 1 else len(journal)
+    lives = journal[:cut], journal[cut:]
+    return [[event for event in life if event["event"] == "step"] for life in lives]
+
+
+def compare(reference, resumed, before, start, victim):
+    """Unequal steps of all ranks after the resume, and of the victim's rank before its death."""
+    done = before[-1]["step"] if before else 0
+    first_life = {**reference[victim], "steps": reference[victim]["steps"][:done]}
+    return [
+        *unequal_steps(reference, resumed, start + 1),
+        *unequal_steps([first_life], [{**resumed[victim], "steps": before}]),
+    ]
+
+
+def judge_return(kill, attempts, before, after, start, measure):
+    """That the fault happened once, and how the run came back."""
+    unseen = kill.error or "the run ended before its victim was killed"
+    measure("victims_dead", kill.count or None, note=unseen)
+    measure("attempts", len(attempts) if kill.count else None, note=unseen)
+    done = before[-1]["step"] if before else None
+    because = f"it saves every {SAVE_EVERY} steps"
+    measure(
+        "steps_lost",
+        done - start if done is not None else None,
+        limit=Limit(low=0, high=SAVE_EVERY, unit="steps", because=because),
+    )
+    new = next((event["t"] for event in after if event["step"] > (done or 0)), None)
+    measure("back_to_work", new - kill.at if new else None, note="no new step was seen")
+    measure.note("resumed_from", start, "step")
 
 
 def forget_after(config, start):
@@ -129,9 +156,9 @@ def forget_after(config, start):
     )
 
 
-def record(cluster, kill, attempts, before, resumed, reference, done, start, measure):
+def record(cluster, kill, attempts, before, resumed, reference, start, measure):
     """Evidence: the attempts, and the loss curve with the kill marked."""
-    names = cluster.names
+    names, done = cluster.names, before[-1]["step"] if before else 0
     measure.keep(
         "attempts.json",
         [

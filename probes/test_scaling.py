@@ -8,7 +8,7 @@ from probes.findings import finding
 from reference_trainer.config import TrainConfig
 from reports.record import Verdict
 from scaling import decompose
-from scaling.decompose import laggard, residual, slow_node
+from scaling.decompose import laggard, mean_seconds, residual, slow_node
 from scaling.ladder import climb, counts
 
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
@@ -33,7 +33,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
         for count in ladder:
             measure.progress(f"scaling: {count} of {ladder[-1]} nodes")
             rungs.append(climb(gang, names, count, config))
-        control(gang, names, config, ladder[-1], measure)
+        control(gang, names, config, rungs[-1], measure)
     measure.covered(
         f"rungs of {', '.join(map(str, ladder))} nodes, {STEPS[tier]} steps each; "
         f"the rung of 1 on each of {len(cluster.nodes)} nodes"
@@ -44,19 +44,19 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
 
 def judge(rungs, limits, measure):
     """Efficiency and residual of each rung, and who holds the others up."""
-    first = rungs[0]
-    base = sorted(first.by_node().values())[(len(first.by_node()) - 1) // 2]
+    base = rungs[0].median_node()
     for rung in reversed(rungs[1:]):
-        efficiency = base / rung.seconds
-        measure("efficiency", efficiency, on=f"{rung.count} nodes", samples=len(rung.steps[0]))
+        on, efficiency = f"{rung.count} nodes", mean_seconds(base) / rung.seconds
+        measure("efficiency", efficiency, on=on, samples=len(rung.steps[0]))
+        measure("residual", residual(base, rung.steps), on=on)
         if limits("efficiency") and limits("efficiency").judge(efficiency) is Verdict.FAIL:
-            measure.explain(lost(first, rung, efficiency))
+            measure.explain(lost(base, rung, efficiency))
     if len(rungs) == 1:
         measure("efficiency", None, note="one node cannot show scaling")
     for rung in rungs:
         on = f"{rung.count} nodes" if rung.count > 1 else "1 node"
-        measure("residual", residual(rung.steps), on=on)
         measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
+    measure("non_finite", sum(rung.non_finite for rung in rungs))
     stragglers(rungs, limits, measure)
 
 
@@ -80,9 +80,9 @@ def stragglers(rungs, limits, measure):
         measure.explain(finding("SCALE-STRAGGLER", said, [f"rank {late.rank}", name]))
 
 
-def lost(first, rung, efficiency):
+def lost(base, rung, efficiency):
     """The largest terms of what a rung lost."""
-    shares = decompose.loss(decompose.terms(first.steps), decompose.terms(rung.steps))
+    shares = decompose.loss(decompose.terms(base), decompose.terms(rung.steps))
     largest = sorted(shares.items(), key=lambda item: -item[1])[:3]
     said = ", ".join(f"{name} {share:.1%}" for name, share in largest)
     return finding(
@@ -90,33 +90,30 @@ def lost(first, rung, efficiency):
     )
 
 
-def control(gang, names, config, count, measure):
+def control(gang, names, config, rung, measure):
     """A delay planted on one rank must come back with its rank and segment."""
-    culprit, delay = gang.size // 2, max(0.2, config.pace_s / 2)
+    culprit, delay = gang.size // 2, 0.4 * rung.seconds
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
-    seen = laggard(climb(gang, names, count, planted).steps) if count > 1 else None
+    seen = laggard(climb(gang, names, rung.count, planted).steps) if rung.count > 1 else None
+    found = (seen.rank, seen.segment) == (culprit, "data") and seen.share > 0.15 if seen else None
     measure.control(
         "planted delay",
         f"rank {culprit} waits {delay:.2g} s for its data in every step",
-        caught=None
-        if seen is None
-        else (seen.rank, seen.segment) == (culprit, "data") and seen.share > 0.15,
-        saw=f"rank {seen.rank} in {seen.segment}, {seen.share:.0%} of a step"
-        if seen
-        else "one node",
+        caught=found,
+        saw=f"rank {seen.rank} in {seen.segment}, {seen.share:.0%}" if seen else "one node",
     )
 
 
 def draw(rungs, limits, measure):
     """Numbers for the two figures, and the table behind them."""
-    parts = [decompose.terms(rung.steps) for rung in rungs]
-    base = rungs[0].seconds
+    base = rungs[0].median_node()
+    parts = [decompose.terms(base), *(decompose.terms(rung.steps) for rung in rungs[1:])]
     limit = limits("efficiency")
     measure.series(
         "efficiency",
         {
             "nodes": [rung.count for rung in rungs],
-            "efficiency": [base / rung.seconds for rung in rungs],
+            "efficiency": [1.0, *(mean_seconds(base) / rung.seconds for rung in rungs[1:])],
             "limit": limit.low if limit else None,
             "tokens_per_second": [rung.tokens_per_second for rung in rungs],
             "tokens_per_gpu_step": rungs[0].tokens_per_step,

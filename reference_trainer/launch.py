@@ -7,6 +7,7 @@ A lost worker costs a restart from the newest checkpoint, not the job.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 from typing import Any
@@ -65,6 +66,8 @@ def launch(workers: str, unset: tuple[str, ...], restarts: int, wait: float, **v
     except GangError as error:
         raise click.ClickException(str(error)) from None
     last = results[0]["steps"][-1] if results[0]["steps"] else {"step": 0, "loss": float("nan")}
+    if not math.isfinite(last["loss"]):
+        raise click.ClickException(f"the loss of step {last['step']} is {last['loss']}")
     click.echo(
         f"done ranks={len(results)} attempts={len(attempts)} step={last['step']} "
         f"loss={last['loss']:.4f} digest={results[0]['digest']}"

@@ -356,10 +356,10 @@ class RunRecord(Part):
     @property
     def exit_code(self) -> int:
         """0 accepted, 1 a criterion failed, 2 interrupted, 20 something required is unproven."""
-        if self.decision is Verdict.FAIL:
-            return 1
         if self.state != "finished":
             return 2
+        if self.decision is Verdict.FAIL:
+            return 1
         return 0 if self.decision.accepted else 20
 
 

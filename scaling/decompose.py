@@ -41,11 +41,20 @@ def terms(ranks: Sequence[Sequence[Step]]) -> dict[str, float]:
     }
 
 
-def residual(ranks: Sequence[Sequence[Step]]) -> float:
-    """|sum of the terms - mean step| / mean step: must be nothing but rounding."""
+def mean_seconds(ranks: Sequence[Sequence[Step]]) -> float:
+    """Mean seconds of a step, over ranks and steps: T_n."""
     every = [step.seconds for steps in ranks for step in steps]
-    mean = sum(every) / len(every)
-    return abs(sum(terms(ranks).values()) - mean) / mean
+    return sum(every) / len(every)
+
+
+def residual(base: Sequence[Sequence[Step]], here: Sequence[Sequence[Step]]) -> float:
+    """|(1 - E_n) - sum of the lost shares|: what the terms do not explain of the lost percent.
+
+    E_n comes from whole steps, the shares from their segments, so a segment that is missing or
+    counted twice shows here.
+    """
+    lost = 1 - mean_seconds(base) / mean_seconds(here)
+    return abs(lost - sum(loss(terms(base), terms(here)).values()))
 
 
 def loss(base: dict[str, float], here: dict[str, float]) -> dict[str, float]:
@@ -69,9 +78,7 @@ def laggard(ranks: Sequence[Sequence[Step]]) -> Laggard:
     Only segments without a collective are looked at: inside the others all ranks wait for the
     slowest, and so look alike.
     """
-    every = [step.seconds for steps in ranks for step in steps]
-    mean = sum(every) / len(every)
-    worst = Laggard(0, "none", 0.0)
+    mean, worst = mean_seconds(ranks), Laggard(0, "none", 0.0)
     for name in OWN:
         typical = [statistics.median(step.segments[name] for step in steps) for steps in ranks]
         middle = statistics.median_low(typical)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ class Rung:
     nodes: list[str]
     steps: list[list[Step]]
     tokens_per_step: int
+    non_finite: int = 0
 
     @property
     def seconds(self) -> float:
@@ -37,6 +39,12 @@ class Rung:
     def tokens_per_second(self) -> float:
         """Tokens that the whole rung takes in per second."""
         return self.tokens_per_step / self.seconds
+
+    def median_node(self) -> list[list[Step]]:
+        """The steps of the ranks on the node whose step time is the median: one rung's base."""
+        by_node = self.by_node()
+        node = sorted(by_node, key=lambda name: by_node[name])[(len(by_node) - 1) // 2]
+        return [steps for name, steps in zip(self.nodes, self.steps, strict=True) if name == node]
 
     def by_node(self) -> dict[str, float]:
         """Mean seconds of a step on each node."""
@@ -73,4 +81,5 @@ def climb(
         nodes=[names[gang.places[worker].node] for worker in members],
         steps=[steps_of(result["spans"])[WARM_UP:] for result in results],
         tokens_per_step=results[0]["tokens_per_step"],
+        non_finite=sum(not math.isfinite(s["loss"]) for r in results for s in r["steps"]),
     )

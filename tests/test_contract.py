@@ -27,6 +27,21 @@ unit = "elements"
 because = "some"
 """
 
+FROM_RUN = """schema = 1
+[HOSTS.nodes]
+exactly = 8
+unit = "nodes"
+because = "ordered"
+"""
+WAIVER = """schema = 1
+[[waivers]]
+id = "W1"
+criterion = "GANG"
+reason = "known"
+name = "A. Ops"
+until = 2026-12-31
+"""
+
 REFUSED = [
     ("schema = 2\n", "expected schema = 1, found 2"),
     ("x =\n", "not TOML"),
@@ -42,6 +57,8 @@ REFUSED = [
     (GOOD.replace("368", "300"), "marginal 300"),
     (GOOD.replace("marginal", "margnal"), "did you mean 'marginal'?"),
     (INVARIANT, "no contract may change it"),
+    (FROM_RUN, "follows from [cluster] nodes"),
+    (WAIVER.replace("GANG", "GNAG"), "did you mean 'GANG'?"),
     ("schema = 1\nFABRIC = 3\n", "expected to be a table"),
     ('schema = 1\n[[waivers]]\nid = "W1"\n', "[[waivers]]"),
 ]  # fmt: skip
@@ -110,11 +127,7 @@ def test_local_says_what_it_cannot_prove() -> None:
 
 
 def test_waivers_carry_reason_name_and_end() -> None:
-    text = (
-        'schema = 1\n[[waivers]]\nid = "W1"\ncriterion = "GANG"\nreason = "known"\n'
-        'name = "A. Ops"\nuntil = 2026-12-31\n'
-    )
-    (waiver,) = parse(text.encode(), "mine.toml").waivers
+    (waiver,) = parse(WAIVER.encode(), "mine.toml").waivers
     assert waiver.until == date(2026, 12, 31)
 
 
@@ -141,3 +154,17 @@ def test_explain_command() -> None:
     told = CliRunner().invoke(main, ["explain", "FAB-WRONG-ROD"])
     assert told.exit_code == 4
     assert "did you mean FAB-WRONG-ROAD" in told.output
+
+
+def test_a_line_rate_gives_the_bandwidth_limit_where_none_is_agreed() -> None:
+    text = 'schema = 1\n[cluster]\nfabric = "rdma"\nrails = 8\nline_rate_gbps = 400\n'
+    limit = parse(text.encode(), "mine.toml").limit("FABRIC", "busbw")
+    assert limit is not None
+    assert limit.low == pytest.approx(340)
+    assert "8 x 400" in limit.because
+
+
+def test_only_an_rdma_contract_may_claim_rdma() -> None:
+    titles = {n: load(n).facts().criteria[0].title for n in shipped()}
+    assert titles["h100-ndr400"] == "RDMA is in use"
+    assert {titles[n] for n in ("lab", "local", "ethernet")} == {"the agreed fabric is in use"}

@@ -19,7 +19,7 @@ class Notes:
         self.findings: list[Finding] = []
 
     def __call__(self, name: str, value: Any, *, limit: Any, on: str = "cluster") -> None:
-        self.verdicts[f"{name} {on}"] = limit.judge(value)
+        self.verdicts[f"{name} {on}"] = limit.judge(value) if limit else Verdict.UNPROVEN
 
     def explain(self, *findings: Finding) -> None:
         self.findings += findings
@@ -27,6 +27,9 @@ class Notes:
 
 class Stand:
     """A cluster of the given GPU counts, some of which are silent."""
+
+    emulated = True
+    errors: dict[str, str] = {}
 
     def __init__(self, *gpus: int) -> None:
         self.nodes = [
@@ -64,6 +67,23 @@ def test_a_lost_node_is_named() -> None:
 def test_a_lost_node_fails_even_when_no_number_was_ordered() -> None:
     notes = judged(Stand(8, 8), ClusterTerms(), lost=("n7",))
     assert notes.verdicts["nodes cluster"] is Verdict.FAIL
+
+
+def test_an_agreed_contract_without_a_number_proves_nothing() -> None:
+    stand, notes = Stand(8, 8), Notes()
+    facts = [{"node": n["id"], "name": n["name"]} for n in stand.nodes]
+    judge_counts(stand, ClusterTerms(), notes, facts, [], agreed=True)
+    assert notes.verdicts["nodes cluster"] is Verdict.UNPROVEN
+
+
+def test_the_driver_is_asked_where_there_is_one() -> None:
+    stand, notes = Stand(8, 8), Notes()
+    stand.emulated = False
+    facts = [{"node": n["id"], "name": n["name"], "gpus": [{}] * 8} for n in stand.nodes]
+    facts[1]["gpus"] = [{}] * 7
+    judge_counts(stand, ClusterTerms(nodes=2, gpus_per_node=8), notes, facts, [])
+    assert notes.verdicts["gpus n1"] is Verdict.FAIL
+    assert codes(notes) == [("HOST-GPUS", ["n1"])]
 
 
 def test_too_many_nodes_is_a_finding_too() -> None:

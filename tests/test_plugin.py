@@ -26,10 +26,19 @@ class StandIn:
     kind, rehearsal, emulated, resource, size, address = "ray", "a stand-in", False, "GPU", 2, "x"
     facts = [{"name": "n0", "rdma": [], "environment": {}, "interfaces": {}}]
     nodes = [{"id": "1", "name": "n0", "alive": True}]
+    errors = {}
     keeper = Keeper()
     def close(self): pass
 
 probes.session.connect = lambda spec: StandIn()
+"""
+
+LOSES = """
+def nodes(self):
+    self.asked = getattr(self, "asked", 0) + 1
+    return [{"id": str(i), "name": f"n{i}"} for i in range(2 if self.asked == 1 else 1)]
+StandIn.nodes = property(nodes)
+StandIn.facts = [{"name": "n0"}]
 """
 
 PROBE = '''
@@ -52,8 +61,10 @@ GOOD = 'measure("half_held", 0)'
 def judged(pytester: pytest.Pytester) -> Any:
     """`judged(body)`: run one probe with this body; (result, record)."""
 
-    def run(*body: str, criterion: str = "GANG", options: tuple[str, ...] = ()) -> Any:
-        pytester.makeconftest(STAND_IN)
+    def run(
+        *body: str, criterion: str = "GANG", options: tuple[str, ...] = (), stand_in: str = STAND_IN
+    ) -> Any:
+        pytester.makeconftest(stand_in)
         text = PROBE.format(criterion=criterion, body="\n    ".join(body))
         pytester.makepyfile(test_probe=text)
         result = pytester.runpytest_subprocess(
@@ -133,6 +144,19 @@ def test_a_failed_limit_beats_the_exception_after_it(judged: Any) -> None:
     assert verdict(record) is Verdict.FAIL
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*and then*"])
+
+
+def test_nodes_lost_since_the_run_began_prove_nothing(judged: Any) -> None:
+    _, record = judged("pass", stand_in=STAND_IN + LOSES)
+    assert verdict(record) is Verdict.UNPROVEN
+    assert "nodes were lost since the run began: n1" in record.results[0].complaints()[-1]
+
+
+def test_a_failing_teardown_does_not_end_in_0(judged: Any, pytester: pytest.Pytester) -> None:
+    (pytester.path / "test_other.py").write_text("def test_other(): assert False")
+    result, record = judged(GOOD, CAUGHT)
+    assert verdict(record) is Verdict.PASS
+    assert result.ret != 0
 
 
 def test_marginal_is_accepted_and_named(judged: Any) -> None:

@@ -33,6 +33,8 @@ def test_growth_and_main_road() -> None:
     assert main_road({"eth0": 3, "fab0": 9}) == "fab0"
     assert main_road({"eth0": 0}) == "none"
     assert main_road({}) == "none"
+    over_ip = growth({"rdma": 0, "ib0": 0}, {"rdma": 1010, "ib0": 1000})
+    assert main_road(over_ip) == "ib0", "TCP over IPoIB is not RDMA"
 
 
 def journey(sent: dict[str, dict[str, int]]) -> Journey:

@@ -205,7 +205,7 @@ def test_a_finding_changes_no_verdict() -> None:
         (run(result(good(0))), 1),
         (run(result(good()), state="interrupted"), 2),
         (run(result(good()), state="running"), 2),
-        (run(result(good(0)), state="interrupted"), 1),
+        (run(result(good(0)), state="interrupted"), 2),
         (run(), 20),
         (run(result()), 20),
         (run(result(good(), controls=[])), 20),

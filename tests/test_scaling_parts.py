@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaling.collectives import busbw, moved, plateau, rounds, summarise, table
-from scaling.decompose import Step, laggard, loss, residual, slow_node, terms
+from scaling.decompose import Step, laggard, loss, mean_seconds, residual, slow_node, terms
 from scaling.linerate import line_rate
 from scaling.search import blame, listen, reach, typical
 
@@ -96,14 +96,16 @@ def test_what_a_rung_loses_is_the_sum_of_its_terms(
     total = sum(here.values())
     if total < 1e-6:
         return
-    assert residual(other) < 1e-9
-    lost = 1 - sum(base.values()) / total
+    lost = 1 - mean_seconds(first) / mean_seconds(other)
     assert sum(loss(base, here).values()) == pytest.approx(lost, rel=1e-9, abs=1e-9)
+    assert residual(first, other) < 1e-6
 
 
 def test_residual_sees_a_term_that_is_missing() -> None:
-    segments = dict.fromkeys(SEGMENTS, 0.1)
-    assert residual([[Step(1.0, segments)]]) == pytest.approx(0.3)
+    whole = [[Step(0.7, dict.fromkeys(SEGMENTS, 0.1))]]
+    torn = [[Step(1.0, dict.fromkeys(SEGMENTS, 0.1))]]
+    assert residual(whole, whole) == 0
+    assert residual(whole, torn) == pytest.approx(0.3)
 
 
 def test_laggard_names_rank_and_segment() -> None:

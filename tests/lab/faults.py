@@ -7,6 +7,7 @@ what changed; `heal` undoes it and returns one line.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 from tests.lab import network
@@ -82,8 +83,11 @@ def _restart_ray(lab: Lab, interface: str) -> str:
     """Environment is frozen at `ray start`, so another one means another start."""
     for node in lab.nodes:
         node.power_off()
-    while any(node.group.pids() for node in lab.nodes):
-        pass
+    deadline = time.monotonic() + 20
+    while left := [pid for node in lab.nodes for pid in node.group.pids()]:
+        if time.monotonic() > deadline:
+            raise LabError(f"processes {left} do not die")
+        time.sleep(0.05)
     lab.start_ray(lab.nodes, interface)
     return f"all nodes: Ray restarted with GLOO_SOCKET_IFNAME={interface}"
 
