@@ -41,9 +41,6 @@ class LocalCluster:
                 "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
                 "RAY_USAGE_STATS_ENABLED": "0",
                 "RAY_prestart_worker_first_driver": "0",
-                # Emulated accelerators: a real one of this host must not be used by all ranks.
-                "CUDA_VISIBLE_DEVICES": "",
-                "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
             },
         )
         assert self._child.stdout is not None

@@ -41,8 +41,6 @@ class Node:
             "GLOO_SOCKET_IFNAME": interface,
             "NCCL_SOCKET_IFNAME": interface,
             "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "",  # accelerators are emulated, even where there is one
-            "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             # Two cores carry the whole lab: no idle workers, and a lost node is seen in seconds.
             "RAY_prestart_worker_first_driver": "0",
