@@ -27,6 +27,8 @@ def test_two_gangs_compete_and_one_waits_whole(cluster, measure, tier):
             f"two jobs of {need} of {total} free {cluster.resource}s, {len(watch.samples)} samples"
         )
         control, samples = naive(a, b, total, need)
+        for job in (a, b):  # a Ray Client's job outlives its client for a while
+            job.ask("release")
     halves = [sample for sample in watch.samples if half_held(sample["held"], need)]
     measure("half_held", len(halves), samples=len(watch.samples))
     measure("placed_at_once", len(placed))
