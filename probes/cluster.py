@@ -121,6 +121,11 @@ class Cluster:
             raise ClusterUnreachable(f"{self.address} cannot be joined: {said}") from None
 
     @property
+    def embedded(self) -> int | None:
+        """How many raylets were asked for, when the cluster is embedded."""
+        return self._local.nodes if self._local else None
+
+    @property
     def rehearsal(self) -> str:
         """Why this is a rehearsal; empty on a real cluster."""
         if self.kind == "local":

@@ -45,7 +45,8 @@ class RunSession:
         except VersionsDiffer as differ:
             self.mismatch = str(differ)
         self.contract: Contract = agreed or derived(self.cluster)
-        self.ordered = nodes
+        # Whoever writes local:4 has ordered four.
+        self.ordered = nodes or (self.cluster.embedded if self.cluster else None)
         self.store = Store(Path(run_dir) if run_dir else Path("runs") / folder_name(self.name))
         self._start()
 

@@ -27,7 +27,7 @@ class StandIn:
     facts = [{"name": "n0", "rdma": [], "environment": {}, "interfaces": {}}]
     nodes = [{"id": "1", "name": "n0", "alive": True}]
     errors = {}
-    keeper = Keeper()
+    keeper, embedded = Keeper(), None
     def close(self): pass
 
 probes.session.connect = lambda spec: StandIn()
