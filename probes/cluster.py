@@ -217,10 +217,8 @@ class Cluster:
             self._facts = [{"name": names[id], **found[id]} for id in order]
         return self._facts
 
-    def on_each_node(
-        self, function: Callable[..., Any], *arguments: Any, nodes: list[str] | None = None
-    ) -> dict[str, Any]:
-        """Run `function(*arguments)` in one worker of each node (or of `nodes`, by id).
+    def on_each_node(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        """Run `function(*arguments)` in one worker of each node.
 
         A node that does not answer within 90 s has no entry; the caller must say so.
         """
@@ -234,7 +232,7 @@ class Cluster:
                 max_retries=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(id, soft=False),
             ).remote(*arguments): id
-            for id in (nodes or [node["id"] for node in self.nodes])
+            for id in [node["id"] for node in self.nodes]
         }
         done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ASK_SECONDS)
         for call in late:

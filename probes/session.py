@@ -17,7 +17,7 @@ from probes.derive import derived
 from probes.ledger import Ledger
 from reports.record import RunRecord
 from reports.redact import redact_text
-from reports.store import Store, folder_name
+from reports.store import Store, folder_name, utc
 
 
 class RunSession:
@@ -81,7 +81,7 @@ class RunSession:
         self.store.event(
             "run_started",
             id=self.store.path.name,
-            started=_now(),
+            started=utc(),
             command=self.command,
             tier=self.tier,
             versions=versions,
@@ -133,18 +133,12 @@ class RunSession:
 
     def finish(self, state: str) -> RunRecord:
         """Write the record and leave the cluster; returns the record."""
-        self.store.event("run_finished", finished=_now(), state=state)
+        self.store.event("run_finished", finished=utc(), state=state)
         record = self.store.save()
         if self.cluster:
             self.cluster.close()
             self.cluster = None
         return record
-
-
-def _now() -> str:
-    from reports.store import utc
-
-    return utc()
 
 
 def ordered_nodes(option: int | None) -> int | None:

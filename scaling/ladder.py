@@ -10,7 +10,7 @@ from typing import Any
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang
 from reference_trainer.launch import rank
-from scaling.decompose import Step, steps_of
+from scaling.decompose import Step, mean_seconds, steps_of
 
 WARM_UP = 2  # connections, allocator and kernels: not what a step costs
 
@@ -32,8 +32,7 @@ class Rung:
     @property
     def seconds(self) -> float:
         """Mean seconds of a step, over steps and ranks."""
-        every = [step.seconds for steps in self.steps for step in steps]
-        return sum(every) / len(every)
+        return mean_seconds(self.steps)
 
     @property
     def tokens_per_second(self) -> float:
@@ -43,15 +42,15 @@ class Rung:
     def median_node(self) -> list[list[Step]]:
         """The steps of the ranks on the node whose step time is the median: one rung's base."""
         by_node = self.by_node()
-        node = sorted(by_node, key=lambda name: by_node[name])[(len(by_node) - 1) // 2]
-        return [steps for name, steps in zip(self.nodes, self.steps, strict=True) if name == node]
+        return self.on(sorted(by_node, key=lambda name: by_node[name])[(len(by_node) - 1) // 2])
 
     def by_node(self) -> dict[str, float]:
         """Mean seconds of a step on each node."""
-        found: dict[str, list[float]] = {}
-        for node, steps in zip(self.nodes, self.steps, strict=True):
-            found.setdefault(node, []).extend(step.seconds for step in steps)
-        return {node: sum(seconds) / len(seconds) for node, seconds in found.items()}
+        return {node: mean_seconds(self.on(node)) for node in dict.fromkeys(self.nodes)}
+
+    def on(self, node: str) -> list[list[Step]]:
+        """The steps of the ranks on one node."""
+        return [steps for name, steps in zip(self.nodes, self.steps, strict=True) if name == node]
 
 
 def counts(nodes: int) -> list[int]:
