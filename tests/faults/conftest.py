@@ -67,15 +67,15 @@ class Trial:
         return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def start(lab: Lab, name: str, *arguments: str) -> Trial:
-    """Start `pytest <arguments> --cluster auto --contract lab` on node 0."""
+def start(lab: Lab, name: str, *arguments: str, contract: str = "lab") -> Trial:
+    """Start `pytest <arguments> --cluster auto --contract <contract>` on node 0."""
     node = lab.nodes[0]
     folder = lab.home / "shared" / "runs" / name
     folder.parent.mkdir(exist_ok=True)
     log = folder.parent / f"{name}.log"
     command = [
         *[sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-        *["--cluster", "auto", "--contract", "lab", "--run-dir", f"{SHARED}/runs/{name}"],
+        *["--cluster", "auto", "--contract", contract, "--run-dir", f"{SHARED}/runs/{name}"],
     ]
     environment = {**node.environment(), "SEATRIAL_NODES": str(len(lab.nodes)), "CI": "1"}
     with log.open("w") as out:
@@ -90,9 +90,11 @@ def start(lab: Lab, name: str, *arguments: str) -> Trial:
     return Trial(process, folder, log)
 
 
-def acceptance(lab: Lab, name: str, *arguments: str) -> tuple[RunRecord, Trial]:
+def acceptance(
+    lab: Lab, name: str, *arguments: str, contract: str = "lab"
+) -> tuple[RunRecord, Trial]:
     """Run the suite to its end; a run without a record fails with its output."""
-    trial = start(lab, name, *arguments)
+    trial = start(lab, name, *arguments, contract=contract)
     try:
         return trial.wait(), trial
     except Exception as error:

@@ -158,8 +158,10 @@ def test_without_root_one_sentence_names_the_way_out() -> None:
     if os.geteuid() != 0:
         pytest.skip("NOT RUN: needs root to become somebody else")
     script = (
-        "import os, sys; os.setuid(65534); sys.path.insert(0, '.')\n"
-        "from tests.lab.shell import require_machine; require_machine()"
+        # All imports first: the other user may not be allowed to read this Python's library.
+        "import os, sys; sys.path.insert(0, '.')\n"
+        "from tests.lab.shell import require_machine\n"
+        "os.setuid(65534); require_machine()"
     )
     told = subprocess.run(
         [sys.executable, "-c", script], cwd=REPO, capture_output=True, text=True, check=False
