@@ -1,0 +1,140 @@
+"""Who reaches whom: plain TCP and UDP between nodes, before any collective is tried."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+ESTABLISHED = 1  # include/net/tcp_states.h
+IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3  # include/uapi/linux/in.h: don't fragment, don't learn
+UDP_HEADERS = 28  # IPv4 and UDP
+
+_listeners: list[socket.socket] = []
+
+
+def listen(address: str) -> int:
+    """Accept connections on `address` in the background until this process ends; the port."""
+    server = socket.create_server((address, 0))
+    _listeners.append(server)
+    threading.Thread(target=_accept, args=(server,), daemon=True).start()
+    return int(server.getsockname()[1])
+
+
+def _accept(server: socket.socket) -> None:
+    while True:
+        server.accept()[0].close()
+
+
+def reach(
+    own: str, doors: Mapping[str, tuple[str, int] | None], seconds: float = 3
+) -> dict[str, bool]:
+    """Whether a TCP connection from `own` to each named door is accepted, all tried at once."""
+    answers: dict[str, bool] = {}
+
+    def knock(name: str, door: tuple[str, int]) -> None:
+        try:
+            socket.create_connection(door, timeout=seconds, source_address=(own, 0)).close()
+            answers[name] = True
+        except OSError:
+            answers[name] = False
+
+    threads = [
+        threading.Thread(target=knock, args=(name, door), daemon=True)
+        for name, door in doors.items()
+        if door
+    ]
+    deadline = time.monotonic() + seconds + 1
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return {name: answers.get(name, False) for name in doors}
+
+
+def connections() -> set[tuple[str, str, int, int]]:
+    """This process's established IPv4 TCP connections: (own address, peer, own port, peer's port).
+
+    From /proc/self/fd and /proc/self/net/tcp (kernel Documentation/networking/proc_net_tcp.rst);
+    connections within the host's loopback are left out.  Empty where there is no /proc.
+    """
+    try:
+        table = Path("/proc/self/net/tcp").read_text()
+        files = list(Path("/proc/self/fd").iterdir())
+    except OSError:
+        return set()
+    mine = set()
+    for file in files:
+        try:
+            mine.add(os.readlink(file))
+        except OSError:  # closed meanwhile
+            continue
+    return {
+        ends
+        for ends, state, inode in parse_tcp(table)
+        if state == ESTABLISHED and f"socket:[{inode}]" in mine and not ends[0].startswith("127.")
+    }
+
+
+def parse_tcp(text: str) -> list[tuple[tuple[str, str, int, int], int, str]]:
+    """((own address, peer, own port, peer's port), state, inode) of each line of /proc/net/tcp."""
+    found = []
+    for line in text.splitlines()[1:]:
+        words = line.split()
+        own, own_port = _end(words[1])
+        peer, peer_port = _end(words[2])
+        found.append(((own, peer, own_port, peer_port), int(words[3], 16), words[9]))
+    return found
+
+
+def _end(text: str) -> tuple[str, int]:
+    """`0100007F:1F90` is 127.0.0.1:8080: the address in host byte order."""
+    address, port = text.split(":")
+    packed = int(address, 16).to_bytes(4, sys.byteorder)
+    return socket.inet_ntoa(packed), int(port, 16)
+
+
+def echo(address: str) -> int:
+    """Answer each datagram on `address` with its size, until this process ends; the port."""
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((address, 0))
+    _listeners.append(server)
+    threading.Thread(target=_answer, args=(server,), daemon=True).start()
+    return int(server.getsockname()[1])
+
+
+def _answer(server: socket.socket) -> None:
+    while True:
+        data, sender = server.recvfrom(1 << 16)
+        server.sendto(str(len(data)).encode(), sender)
+
+
+def passes(
+    own: str, doors: Mapping[str, tuple[str, int] | None], size: int, seconds: float = 1.5
+) -> dict[str, bool]:
+    """Whether one unfragmented datagram of `size` bytes (an IPv4 packet with its 28 bytes of
+    headers) from `own` is answered by each named door.  Sent three times: datagrams get lost."""
+    waiting = {door: name for name, door in doors.items() if door}
+    answers = dict.fromkeys(doors, False)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
+        sock.bind((own, 0))
+        for _ in range(3):
+            for door in waiting:
+                with suppress(OSError):  # EMSGSIZE: the own interface is smaller
+                    sock.sendto(b"x" * (size - UDP_HEADERS), door)
+            deadline = time.monotonic() + seconds / 3
+            while waiting and (left := deadline - time.monotonic()) > 0:
+                sock.settimeout(left)
+                try:
+                    _, sender = sock.recvfrom(64)
+                except OSError:
+                    break
+                if name := waiting.pop((sender[0], sender[1]), None):
+                    answers[name] = True
+    return answers
