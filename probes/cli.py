@@ -154,6 +154,28 @@ def explain(code: str | None) -> None:
     )
 
 
+@main.command("nccl-log")
+@click.argument("files", nargs=-1, required=True, type=FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
+def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
+    """Say which road NCCL took, from the FILES (or folders of files) that one job wrote.
+
+    Exit code 0: RDMA, or a single host, and nothing found; 1: something is wrong; 20: the log
+    cannot prove it.
+    """
+    import json
+
+    from probes.nccl_report import report
+
+    if missing := [path for path in files if not path.exists()]:
+        raise Refused(f"expected a log file, found nothing at {missing[0]}")
+    paths = [p for file in files for p in (sorted(file.iterdir()) if file.is_dir() else [file])]
+    told = report(path for path in paths if not path.is_dir())
+    width = min(shutil.get_terminal_size().columns, 100)
+    click.echo(json.dumps(told.to_json(), indent=2) if as_json else told.text(width))
+    sys.exit(told.exit_code)
+
+
 @main.command()
 @click.argument("folder", type=FOLDER)
 def example(folder: Path) -> None:

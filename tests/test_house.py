@@ -82,9 +82,11 @@ def test_one_list_in_four_places() -> None:
 
 
 def test_every_finding_code_used_is_in_the_catalogue_and_documented() -> None:
+    kinds = "|".join(sorted({code.split("-")[0] for code in CATALOGUE}))
     used = set()
     for path in (REPO / "probes").glob("*.py"):
-        used |= set(re.findall(r'finding\(\s*"([A-Z-]+)"', path.read_text()))
+        if path.name != "findings.py":
+            used |= set(re.findall(rf'"((?:{kinds})-[A-Z-]+)"', path.read_text()))
     assert used == set(CATALOGUE)
     documented = (REPO / "docs" / "findings.md").read_text()
     assert all(f"`{code}`" in documented for code in CATALOGUE)

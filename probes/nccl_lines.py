@@ -1,0 +1,195 @@
+"""NCCL's own lines out of any job's log: streamed, in bounded memory, whatever wrote around them.
+
+A line is `host:pid:tid [device] NCCL INFO text`; since 2.26 a WARN has `[date time]` before and
+`file:line (function)` within, since 2.30.  Ray puts `(Worker pid=1, ip=10.0.0.1) ` before it, MPI
+`[1,0]<stdout>:`, a pod's log collector anything; two ranks that share a pipe write into one line.
+Source: src/debug.cc of NCCL 2.18 to 2.30.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from probes.nccl_phrases import SKIPPED
+
+CHUNK = 4 << 20
+LONGEST = 64 << 10  # bytes of one line that are looked at; NCCL's own are under 2 KiB
+REMEMBERED = 50_000  # writers and lines kept in mind; a log with more is read somewhat slower
+
+MARK = b"NCCL "
+KINDS = (b"INFO", b"WARN", b"version")
+WRITER = re.compile(
+    rb"(?P<host>[A-Za-z0-9_][\w.\-]{0,252}):(?P<pid>\d{1,10}):\d{1,10} "
+    rb"(?:\[(?P<device>[\w\-]{0,8})\] )?"
+    rb"(?:(?:[\w./\-]+:\d+|\([^()]{0,200}\)) ){0,2}$"
+)
+ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+REPEATED = re.compile(rb"\s*\[repeated (\d{1,9})x across cluster\].*$")
+# nccl-tests: size, count, type, redop, root, then time, algbw, busbw and #wrong, once or twice.
+# Another process's line may have been written into the middle of a row.
+NCCL_TESTS_ROW = re.compile(
+    rb"(?:^|[\s:>\])])\d+ +\d+ +[a-z]\w+ +\w+ +-?\d+"
+    rb" +[\d.]+ +[\d.]+ +[\d.]+ +(?P<first>[\d.e+]+|N/A)"
+    rb"(?: +[\d.]+ +[\d.]+ +[\d.]+ +(?P<second>[\d.e+]+|N/A))?"
+)
+OUT_OF_BOUNDS = re.compile(rb"# Out of bounds values : (\d+) (?:FAILED|OK)")
+
+
+class Writer(NamedTuple):
+    """The process that wrote a line, as its prefix says; host "" where there is no prefix."""
+
+    host: str
+    pid: int
+    device: str
+
+
+UNKNOWN = Writer("", 0, "")
+
+
+class UnreadableLog(ValueError):
+    """The file cannot be read as text.  One sentence."""
+
+
+class Lines:
+    """The NCCL lines of one file, in order.
+
+    Iterate for (writer, "INFO" | "WARN" | "version", text); `number` is the line of the last one.
+    After the end, `bytes`, `binary`, `repeated` and `wrong` say what else was there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes = 0
+        self.binary = False  # has NUL bytes
+        self.repeated = 0  # lines that Ray's driver left out as repetitions
+        self.wrong: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements)
+        self._writers: dict[bytes, Writer] = {}
+        self._chunk, self._lines, self._counted, self._at = b"", 1, 0, 0
+        self._tests = False
+
+    @property
+    def number(self) -> int:
+        """Line number of the last line, from 1."""
+        self._lines += self._chunk.count(b"\n", self._counted, self._at)
+        self._counted = self._at
+        return self._lines
+
+    def __iter__(self) -> Iterator[tuple[Writer, bytes, bytes]]:
+        with self._open() as file:
+            for chunk in self._chunks(file):
+                self._chunk, self._counted, self._at = chunk, 0, 0
+                yield from self._scan()
+                self._at = len(self._chunk)
+                _ = self.number
+
+    def _open(self) -> IO[bytes]:
+        with self.path.open("rb") as file:
+            zipped = file.read(2) == b"\x1f\x8b"
+        return gzip.open(self.path) if zipped else self.path.open("rb")  # type: ignore[return-value]
+
+    def _chunks(self, file: IO[bytes]) -> Iterator[bytes]:
+        """Pieces that end with a line's end; half an edge at the very end is left out."""
+        rest = b""
+        try:
+            while piece := file.read(CHUNK):
+                self.bytes += len(piece)
+                self.binary = self.binary or b"\0" in piece
+                whole, newline, tail = piece.rpartition(b"\n")
+                if not newline:
+                    rest = (rest + piece)[-LONGEST:]
+                    continue
+                yield rest + whole + newline
+                rest = tail[-LONGEST:]
+            if rest and b" via " not in rest:  # cut there, an edge would seem to lack GDRDMA
+                yield rest + b"\n"
+        except (OSError, EOFError) as error:
+            raise UnreadableLog(f"{self.path}: cannot be read to its end ({error})") from None
+
+    def _scan(self) -> Iterator[tuple[Writer, bytes, bytes]]:
+        chunk, writers = self._chunk, self._writers
+        if self._tests or b"#wrong" in chunk or b"# Out of bounds" in chunk:
+            self._corrupted()
+        begin = chunk.find(MARK)
+        while begin >= 0:
+            end = chunk.find(b"\n", begin)
+            if chunk.find(MARK, begin + 5, end) >= 0:
+                self._at = begin
+                yield from self._shared(chunk[chunk.rfind(b"\n", 0, begin) + 1 : end])
+            elif chunk[begin + 10 : chunk.find(b" ", begin + 10)] not in SKIPPED:
+                self._at = begin
+                start = chunk.rfind(b"\n", max(0, begin - LONGEST), begin) + 1
+                before = chunk[start:begin]
+                kind, _, text = chunk[begin + 5 : end].partition(b" ")
+                if kind in KINDS:
+                    yield writers.get(before) or self._writer(before), kind, self._plain(text)
+            begin = chunk.find(MARK, end)
+
+    def _plain(self, text: bytes) -> bytes:
+        """The text without colours and without what Ray's driver adds."""
+        if b"[repeated " in text and (match := REPEATED.search(text)):
+            self.repeated += int(match[1])
+            text = text[: match.start()]
+        if b"\x1b" in text:
+            text = ANSI.sub(b"", text)
+        return text.rstrip()
+
+    def _shared(self, line: bytes) -> Iterator[tuple[Writer, bytes, bytes]]:
+        """Several marks in one line: a text that names NCCL, or another rank's line inside."""
+        starts = [0]
+        for mark in re.finditer(MARK, line):
+            match = WRITER.search(line[starts[-1] : mark.start()])
+            if match and mark.start() > line.find(MARK):
+                starts.append(starts[-1] + match.start() + self._glued(match))
+        for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
+            mark_at = line.find(MARK, start)
+            kind, _, text = line[mark_at + 5 : stop].partition(b" ")
+            if kind in KINDS:
+                yield self._writer(line[start:mark_at]), kind, self._plain(text)
+
+    def _glued(self, match: re.Match[bytes]) -> int:
+        """Characters of the line before that a lost newline put in front of the host's name."""
+        name, pid = match["host"].decode(), int(match["pid"])
+        device = (match["device"] or b"").decode()
+        known = [
+            writer.host
+            for writer in self._writers.values()
+            if (writer.pid, writer.device) == (pid, device) and name.endswith(writer.host)
+        ]
+        return len(name) - max(map(len, known), default=len(name))
+
+    def _writer(self, before: bytes) -> Writer:
+        """Who wrote the line that begins like this; remembered, as a log has few beginnings."""
+        if (known := self._writers.get(before)) is not None:
+            return known
+        if len(self._writers) > REMEMBERED:
+            self._writers.clear()
+        text = ANSI.sub(b"", before[-2048:])
+        match = WRITER.search(text)
+        device = re.search(rb"\[(\d+)\] $", text)  # a paste that lost host and pid
+        writer = UNKNOWN if not device else Writer("", 0, device[1].decode())
+        if match:
+            host = match["host"].decode("ascii", "replace")
+            writer = Writer(host, int(match["pid"]), (match["device"] or b"").decode())
+        self._writers[before] = writer
+        return writer
+
+    def _corrupted(self) -> None:
+        """Rows of nccl-tests with wrong elements."""
+        self._tests = True
+        for line_at, line in _numbered(self._chunk, self._lines):
+            if match := NCCL_TESTS_ROW.search(line) or OUT_OF_BOUNDS.search(line):
+                counts = [float(count) for count in match.groups() if count and count != b"N/A"]
+                if sum(counts):
+                    self.wrong.append((line_at, int(sum(counts))))
+        del self.wrong[100:]
+
+
+def _numbered(chunk: bytes, first: int) -> Iterator[tuple[int, bytes]]:
+    """Lines that may be nccl-tests' own, with their numbers."""
+    for number, line in enumerate(chunk.split(b"\n"), first):
+        if line and b" NCCL " not in line:
+            yield number, line[:LONGEST]

@@ -1,0 +1,65 @@
+"""Phrases of NCCL (and its plugins) that mean something went wrong, over all versions read.
+
+Format strings: NCCL 2.18 to 2.30, src/misc/socket.cc, src/misc/ibvwrap.cc, src/transport/net_ib.cc,
+src/bootstrap.cc, src/init.cc, src/misc/shmutils.cc, src/plugin/net.cc; aws-ofi-nccl.
+"""
+
+from __future__ import annotations
+
+import re
+
+PHRASES: dict[str, re.Pattern[bytes]] = {
+    kind: re.compile(pattern)
+    for kind, pattern in {
+        # The text of 2.30 says `Count not open`.
+        "no-verbs": rb"(?:Failed to open|Cou(?:ld|nt) not open) libibverbs",
+        "open-failed": rb"ibv_open_device failed|Unable to open device"
+        rb"|NET/IB : No IP interface found",
+        "no-interface": rb"(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found",
+        "refused": rb"[Cc]onnect(?: to)? .*(?:failed|returned)\b.*"
+        rb"(?:refused|timed out|[Nn]o route|unreachable)",
+        "retrying": rb"connect.* returned .*, retrying \(\d+/\d+\)",
+        "qp": rb"ibv_modify_qp failed|Got completion from peer .* status=\S*12\b"
+        rb"|status=IBV_WC_RETRY_EXC_ERR",
+        "memlock": rb"ibv_(?:reg_\w*mr\w*|create_\w+)\b.*failed.*Cannot allocate memory",
+        "shm": rb"failed to extend /dev/shm|creating shared memory segment|/dev/shm.*No space left",
+        "nvls": rb"nvls\.cc.*Cuda failure|Cuda failure.*(?:NVLS|multicast)|CUDA error 401"
+        rb"|system not yet initialized|NVLS.*[Ff]ail",
+        "mixed-sockets": rb"wrong (?:socket )?type \(?(?:peer )?"
+        rb"(?:4 != (?:expected )?3|3 != (?:expected )?4)",
+        "version": rb"Mismatched NCCL version|Message truncated : received",
+        "duplicate-gpu": rb"Duplicate GPU detected|Multiple Ranks are using the same GPU",
+        "nic-counts": rb"Detected mixed local Net device counts",
+        "links-differ": rb"Attempted to (?:merge|connect) incompatible devices",
+        "gdr-why": rb"GPU Direct RDMA Disabled for",
+        "plugin-failed": rb"Failed to initialize (?:any )?NET plugin|Plugin load .* returned"
+        rb"|NET/OFI.*(?:[Ff]ailed|No data available)|provider efa output empty",
+        "plugin-absent": rb"NET/Plugin ?: (?:Could not find|No plugin found)",
+        "plugin-loaded": rb"NET/Plugin ?: (?:Loaded|Using) |Initialized NET plugin|NET/OFI Selected"
+        rb"|Plugin Path :",
+        "ofi-tcp": rb"NET/OFI Selected [Pp]rovider is (?:tcp|sockets|net)\b",
+    }.items()
+}
+
+# One of these words is in every phrase, so a line without any is not searched.
+TELLING = tuple(
+    word.encode()
+    for word in (
+        *("ail", "returned", "libibverbs", "open device", "interface found", "status="),
+        *("/dev/shm", "shared memory", "CUDA error", "not yet init", "type", "Mismatched"),
+        *("truncated", "Duplicate", "same GPU", "mixed local", "incompatible", "Disabled for"),
+        *("provider", "Provider", "Plugin", "NET plugin"),
+    )
+)
+
+# First words of lines that come in masses (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) and
+# that nobody reads.
+SKIPPED = frozenset(
+    word.encode()
+    for word in (
+        *("AllReduce:", "AllGather:", "ReduceScatter:", "Broadcast:", "Reduce:", "Send:", "Recv:"),
+        *("AlltoAll:", "Gather:", "Scatter:", "Trees", "Tree", "Pattern", "Setting", "New"),
+        *("proxyProgressAsync", "Received", "ncclPollProxyResponse", "threadThresholds", "Mem"),
+        *("Allocated", "MemManager", "resp.opId=", "ProxyCall", "Check", "===", "CPU/0"),
+    )
+)

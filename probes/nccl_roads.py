@@ -1,0 +1,214 @@
+"""Which road was taken, and why it was the wrong one: findings FAB-* from an NCCL log.
+
+On one host nothing has to leave, so none of these is said of a job that NCCL counts one node for.
+"""
+
+from __future__ import annotations
+
+import re
+
+from probes.findings import finding
+from probes.nccl_log import Host, Log
+from probes.nccl_sightings import PLACES, SHOWN, hosts_of, listed, on_rdma, on_tcp, places, told
+from reports.record import Finding
+
+LEADS_NOWHERE = re.compile(r"lo$|docker|virbr|cni|veth|br-|flannel|cali")
+INTERNAL = re.compile(r"NET plugin (?:IB|Socket)\b")
+ABSENT = "cannot open shared object"
+PLAIN = {  # phrase -> code, and what it says of a host that RDMA does not reach
+    "no-verbs": ("FAB-NO-VERBS", "libibverbs cannot be opened, so no RDMA device is seen"),
+    "open-failed": ("FAB-OPEN-FAILED", "an RDMA device is seen but cannot be opened"),
+    "links-differ": ("FAB-LINK-TYPES", "devices of different link types were to be joined"),
+}
+
+
+def alone(log: Log) -> list[Finding]:
+    """Every host in a communicator of its own: nothing crossed the fabric."""
+    hosts = log.host_names
+    if len(hosts) < 2 or any(log.edges[kind] for kind in ("rdma", "tcp", "other")):
+        return []
+    by_count = log.nodes == 1
+    by_group = log.nodes == 0 and log.groups and all(len(g) == 1 for g in log.groups.values())
+    if not by_count and not by_group:
+        return []
+    said = f"each of {len(hosts)} hosts formed a communicator of its own; nothing left a host"
+    return [finding("FAB-ALONE", said, hosts[:SHOWN])]
+
+
+def mixed(log: Log) -> list[Finding]:
+    """Some hosts on RDMA, others on TCP; the minority is named."""
+    tcp = [name for name, host in log.hosts.items() if on_tcp(host)]
+    rdma = [name for name, host in log.hosts.items() if on_rdma(host) and name not in tcp]
+    seen = log.seen["mixed-sockets"]
+    if not seen and not (tcp and rdma):
+        return []
+    minority = rdma if len(rdma) < len(tcp) else tcp
+    at = [*places(seen), *(_first(log.hosts[name]) for name in minority)][:PLACES]
+    said = f"{listed(tcp) or 'some hosts'} use TCP, {listed(rdma) or 'others'} use RDMA"
+    return [finding("FAB-MIXED", said, minority[:SHOWN] or hosts_of(seen), evidence=at)]
+
+
+def tcp(log: Log) -> list[Finding]:
+    """Edges between hosts over sockets."""
+    if not log.edges["tcp"] or mixed(log):
+        return []
+    hosts = {name: host for name, host in log.hosts.items() if "tcp" in host.edges}
+    ways = sorted({interface for host in hosts.values() for interface, _ in host.sockets})
+    by = f" ({listed(ways)})" if ways else ""
+    said = f"{len(log.edges['tcp'])} connections between ranks go over TCP sockets{by}"
+    at = [host.edges["tcp"] for host in hosts.values()][:PLACES]
+    return [finding("FAB-TCP", said, [name for name in hosts if name][:SHOWN], evidence=at)]
+
+
+def disabled(log: Log) -> list[Finding]:
+    """A variable that forced RDMA off."""
+    found = [
+        (name, f"{variable}={value}", where)
+        for name, host in log.hosts.items()
+        if not on_rdma(host)
+        for variable, (value, where) in host.environment.items()
+        if turns_off(variable, value, host)
+    ]
+    if not found:
+        return []
+    hosts = list(dict.fromkeys(name for name, _, _ in found if name))
+    what = listed(dict.fromkeys(setting for _, setting, _ in found))
+    said = f"{listed(hosts) or 'the job'}: {what} (environment or nccl.conf) turns RDMA off"
+    at = [where for _, _, where in found[:PLACES]]
+    return [finding("FAB-ENV-DISABLED", said, hosts[:SHOWN], evidence=at)]
+
+
+def turns_off(variable: str, value: str, host: Host) -> bool:
+    """Whether this setting keeps NCCL from RDMA.  NCCL_IB_HCA does where it leaves no device."""
+    return {
+        "NCCL_IB_DISABLE": value not in ("", "0"),
+        "NCCL_IBEXT_DISABLE": value not in ("", "0"),
+        "NCCL_NET": value.lower() == "socket",
+        "NCCL_IB_HCA": host.devices == [],
+    }.get(variable, False)
+
+
+def plain(log: Log) -> list[Finding]:
+    """Errors that say what is wrong in their own words, on hosts that RDMA does not reach."""
+    found = []
+    for kind, (code, what) in PLAIN.items():
+        seen = [s for s in log.seen[kind] if not on_rdma(log.hosts[s.rank.writer.host])]
+        found += told(code, what, seen)
+    return found
+
+
+def no_device(log: Log) -> list[Finding]:
+    """No RDMA device, and nothing in the log that says why."""
+    explained = {s.rank.writer.host for kind in PLAIN for s in log.seen[kind]}
+    seen = []
+    for sighting in log.seen["no-device"]:
+        host = log.hosts[sighting.rank.writer.host]
+        off = any(turns_off(k, value, host) for k, (value, _) in host.environment.items())
+        if not (off or on_rdma(host) or sighting.rank.writer.host in explained):
+            seen.append(sighting)
+    return told("FAB-NO-DEVICE", "NCCL sees no RDMA device", seen)
+
+
+def ipoib(log: Log) -> list[Finding]:
+    """Sockets over an InfiniBand interface: the fast cable, the slow protocol."""
+    hosts = {
+        name: ports
+        for name, host in log.hosts.items()
+        if on_tcp(host) and (ports := [i for i, _ in host.sockets if i.startswith("ib")])
+    }
+    if not hosts:
+        return []
+    which = listed(sorted({port for found in hosts.values() for port in found}))
+    said = f"{listed(hosts)}: TCP over InfiniBand ({which}) is TCP, not RDMA"
+    at = [where for name in hosts if (where := log.hosts[name].edges.get("tcp"))][:PLACES]
+    return [finding("FAB-IPOIB", said, list(hosts)[:SHOWN], evidence=at)]
+
+
+def loopback(log: Log) -> list[Finding]:
+    """An interface that leads to no other host."""
+    found: dict[str, str] = {}
+    for name, host in log.hosts.items():
+        used = [host.bootstrap] if host.bootstrap else []
+        used += host.sockets[:1] if on_tcp(host) else []
+        if bad := [interface for interface, _ in used if LEADS_NOWHERE.match(interface)]:
+            found[name] = bad[0]
+    if not found:
+        return []
+    which = listed(sorted(set(found.values())))
+    said = f"{listed(found)}: NCCL chose {which}, which leads to no other host"
+    return [finding("FAB-LOOPBACK", said, list(found)[:SHOWN])]
+
+
+def plugin(log: Log) -> list[Finding]:
+    """A network plugin that is missing or fails where one is expected.
+
+    Not finding one is how NCCL starts on most clusters; it is a fault where a variable asks for
+    one, or another host has it.
+    """
+    loaded = {
+        s.rank.writer.host for s in log.seen["plugin-loaded"] if not INTERNAL.search(s.detail)
+    }
+    broken = [s for s in log.seen["plugin-failed"] if not INTERNAL.search(s.detail)]
+    absent = [*log.seen["plugin-absent"], *(s for s in broken if ABSENT in s.detail)]
+    seen = [s for s in broken if ABSENT not in s.detail]
+    seen += [
+        s
+        for s in absent
+        if loaded - {s.rank.writer.host} or _wants_plugin(log.hosts[s.rank.writer.host])
+    ]
+    seen = [s for s in seen if not on_rdma(log.hosts[s.rank.writer.host])]
+    what = f"the network plugin is missing or fails ({seen[0].detail})" if seen else ""
+    return told("FAB-PLUGIN", what, seen)
+
+
+def _wants_plugin(host: Host) -> bool:
+    asked, _ = host.environment.get("NCCL_NET_PLUGIN", ("", ""))
+    network, _ = host.environment.get("NCCL_NET", ("", ""))
+    return asked not in ("", "none") or network.lower() not in ("", "ib", "socket")
+
+
+def no_gdr(log: Log) -> list[Finding]:
+    """RDMA edges that go through host memory."""
+    hosts = {name: host.no_gdr for name, host in log.hosts.items() if host.no_gdr}
+    if not hosts:
+        return []
+    why = log.seen["gdr-why"]
+    reason = f" ({why[0].detail})" if why else ""
+    said = f"{listed(hosts)}: RDMA without GPUDirect, through host memory{reason}"
+    at = list(hosts.values())[:PLACES]
+    return [finding("FAB-NO-GDR", said, [name for name in hosts if name][:SHOWN], evidence=at)]
+
+
+def partial_rails(log: Log) -> list[Finding]:
+    """Fewer RDMA devices than the other hosts have, or fewer in use than there are GPUs for."""
+    found = {}
+    most = max((len(host.devices or []) for host in log.hosts.values()), default=0)
+    for name, host in log.hosts.items():
+        if not host.devices or not on_rdma(host):
+            continue
+        local = [rank for rank in log.members if rank.writer.host == name]
+        gpus = max([len(local), *(rank.local for rank in local)])
+        usable = min(gpus, len(host.devices))
+        if len(host.devices) < most:
+            found[name] = f"{len(host.devices)} devices where others have {most}"
+        elif host.nics and len(local) == gpus and len(host.nics) < usable:
+            found[name] = f"uses {len(host.nics)} of {len(host.devices)} devices"
+    if not found:
+        what = "the ranks have different numbers of RDMA devices"
+        return told("FAB-PARTIAL-RAILS", what, log.seen["nic-counts"])
+    said = "; ".join(f"{name}: {what}" for name, what in list(found.items())[:SHOWN])
+    return [finding("FAB-PARTIAL-RAILS", said, list(found)[:SHOWN])]
+
+
+def unknown_network(log: Log) -> list[Finding]:
+    """Edges of a network plugin that nobody here can vouch for."""
+    if not log.other_networks:
+        return []
+    at = list(log.other_networks.values())[:PLACES]
+    said = f"ranks are joined by {listed(log.other_networks)}: no known RDMA network"
+    return [finding("FAB-UNKNOWN-NET", said, evidence=at)]
+
+
+def _first(host: Host) -> str:
+    """Where the host's road was first said."""
+    return next(iter([*host.edges.values(), *host.networks.values()]), "")

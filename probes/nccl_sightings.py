@@ -1,0 +1,59 @@
+"""Words about what a log showed: which hosts, which places, which road a host took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from probes.findings import finding
+from probes.nccl_log import RDMA_NETWORKS, STAGES, Host, Rank, Sighting
+from reports.record import Finding
+
+SHOWN = 8  # names listed in one finding
+PLACES = 3  # places shown as evidence
+
+
+def told(code: str, what: str, seen: list[Sighting]) -> list[Finding]:
+    """One finding for all sightings: `hosts: what`, the hosts as suspects, the first places."""
+    if not seen:
+        return []
+    hosts = hosts_of(seen)
+    said = f"{listed(hosts) or 'the job'}: {what}"
+    return [finding(code, said, hosts[:SHOWN], evidence=places(seen))]
+
+
+def done(rank: Rank) -> bool:
+    """Whether the rank came to its end of init and connected."""
+    return STAGES[rank.stage] == "complete"
+
+
+def on_tcp(host: Host) -> bool:
+    """Whether the host's edges between hosts, or else its network, are sockets."""
+    return "tcp" in host.edges or ("Socket" in host.networks and not on_rdma(host))
+
+
+def on_rdma(host: Host) -> bool:
+    """Whether its edges between hosts, or else its network, are RDMA."""
+    offered = any(RDMA_NETWORKS.fullmatch(name) for name in host.networks)
+    return "rdma" in host.edges or (offered and "tcp" not in host.edges)
+
+
+def hosts_of(seen: Iterable[Sighting]) -> list[str]:
+    """The hosts that wrote them, each once."""
+    return list(dict.fromkeys(s.rank.writer.host for s in seen if s.rank.writer.host))
+
+
+def places(seen: list[Sighting]) -> list[str]:
+    """`file:line` of the first ones."""
+    return [s.at for s in seen[:PLACES]]
+
+
+def names(ranks: list[Rank]) -> str:
+    """Ranks with their hosts, in order."""
+    return listed(rank.name for rank in sorted(ranks, key=lambda rank: rank.rank))
+
+
+def listed(words: Iterable[str]) -> str:
+    """`a, b, c and 5 more`."""
+    every = list(words)
+    more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
+    return ", ".join(every[:SHOWN]) + more
