@@ -1,8 +1,8 @@
 """Collectives over a gang, checked for exact values and timed as nccl-tests does.
 
-`all_reduce_sweep` and `pair_sweep` run on every rank with the usual rendezvous variables set,
-under our gang as under torchrun; `summarise` and `table` work on what the ranks returned.
-Formulas: nccl-tests doc/PERFORMANCE.md; algbw = S / t, busbw = algbw x 2(n-1)/n for all-reduce.
+`sweep` and `pair_sweep` run on every rank with the usual rendezvous variables set, under our gang
+as under torchrun; `summarise` works on what the ranks returned.  Under torchrun:
+`torchrun --nproc-per-node 2 -m scaling.collectives all_reduce --backend gloo`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-PATTERN = 7  # payload repeats 0..6: small integers, exact in float32 after summing over ranks
-LARGEST = {"gloo": 64 << 20, "nccl": 8 << 30}
-SIZES = tuple(1 << power for power in range(10, 34, 2))  # 1 KiB to 4 GiB, by 4
+from scaling.operations import OPERATIONS, Buffers, Operation
+from scaling.reach import connections
+
+LARGEST = {"gloo": 64 << 20, "nccl": 16 << 30}
+SIZES = tuple(1 << power for power in range(3, 35))  # 8 B to 16 GiB
+PRECISION = 0.02  # wanted standard error of the median, as a ratio
+BATCH = 5  # calls between two looks at the precision
+MOST = 1000  # calls of one size
 
 
 @contextmanager
-def joined(seconds: float = 60) -> Iterator[Any]:
+def joined(seconds: float = 60, backend: str | None = None) -> Iterator[Any]:
     """Join the process group that the environment names; yields the device to work on.
 
     NCCL where there is a GPU, gloo elsewhere.  `seconds` bounds joining and each collective.
@@ -29,195 +34,222 @@ def joined(seconds: float = 60) -> Iterator[Any]:
     import torch
     import torch.distributed as dist
 
-    on_gpu = torch.cuda.is_available()
-    device = (
-        torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        if on_gpu
-        else torch.device("cpu")
-    )
-    if on_gpu:
+    backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    device = torch.device("cpu")
+    if backend == "nccl":
+        local = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
+        device = torch.device("cuda", local)
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=seconds))
+    dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
     try:
         yield device
     finally:
         dist.destroy_process_group()
 
 
-def busbw(size: int, seconds: float, ranks: int) -> float:
-    """All-reduce bus bandwidth in GB/s (1e9 bytes) of `size` bytes per rank; 0 for one rank."""
-    return size / seconds / 1e9 * 2 * (ranks - 1) / ranks
-
-
-def moved(size: int, ranks: int) -> float:
-    """Bytes that a ring all-reduce of `size` bytes makes each node send."""
-    return size * 2 * (ranks - 1) / ranks
-
-
-def all_reduce_sweep(
-    longest: float = 0.3, budget: float = 0.6, largest: int | None = None, only: int | None = None
+def sweep(
+    names: tuple[str, ...] = ("all_reduce",),
+    longest: float = 0.3,
+    budget: float = 0.25,
+    only: int | None = None,
+    corrupt: int | None = None,
 ) -> dict[str, Any]:
-    """Time all-reduce at growing sizes, until one call takes `longest` seconds.
+    """Join, and time collectives at growing sizes (bytes), until one call takes `longest` s.
 
-    Each size is checked for exact values, then timed for about `budget` seconds.  `only` times
-    that one size (bytes).  Returns rank, ranks, backend and rows of: size, times (s, each call),
-    calls (all of them, for counting bytes), wrong (elements), first_wrong (offset or None).
+    Each size and placement is checked for exact values, then timed until the standard error of
+    the median is under 2 % or `budget` seconds are gone.  `only` times that one size; `corrupt`
+    is a fault: that rank's results get one wrong element, which must be found.  Returns rank,
+    ranks, backend, connections (the group's own TCP connections, see `reach.connections`), and
+    by name: operation, note ("" or why large sizes were left out) and rows.
     """
     import torch.distributed as dist
 
+    before = connections()
     with joined() as device:
-        backend = dist.get_backend()
-        cap = min(largest or LARGEST[backend], _least_memory(device))
-        rows: list[dict[str, Any]] = []
-        for size in [only] if only else [size for size in SIZES if size <= cap]:
-            rows.append(_one_size(size, device, budget))
-            if rows[-1]["slowest"] > longest:
-                break
-        return {
-            "rank": dist.get_rank(),
-            "ranks": dist.get_world_size(),
-            "backend": backend,
-            "rows": rows,
+        found = {
+            name: swept(
+                device, OPERATIONS[name], longest, budget, [only] if only else None, corrupt
+            )
+            for name in names
         }
+        # Those of the rendezvous store go wherever MASTER_ADDR is: they are not the group's.
+        store = int(os.environ["MASTER_PORT"])
+        opened = [ends for ends in connections() - before if store not in ends[2:]]
+        dist.barrier()  # who leaves first closes the others' connections
+        first = found[names[0]]
+        told = {key: first[key] for key in ("rank", "ranks", "backend")}
+        return {**told, "connections": opened, "sweeps": found}
 
 
-def _least_memory(device: Any) -> int:
+def swept(
+    device: Any,
+    operation: Operation,
+    longest: float,
+    budget: float,
+    sizes: list[int] | None = None,
+    corrupt: int | None = None,
+) -> dict[str, Any]:
+    """`sweep` within a process group that has been joined."""
+    import torch.distributed as dist
+
+    backend, ranks = dist.get_backend(), dist.get_world_size()
+    fits, note = _fitting(device, backend), ""
+    rows: list[dict[str, Any]] = []
+    for size in sizes or SIZES:
+        if operation.count(size, ranks) == 0:
+            continue
+        if size > fits:
+            note = f"sizes over {fits} bytes are left out: {_why(device, backend)}"
+            break
+        found = [
+            _one_size(operation, size, placement, device, budget, corrupt)
+            for placement in operation.placements
+        ]
+        rows += found
+        if max(row["slowest"] for row in found) > longest:
+            break
+    return {
+        "rank": dist.get_rank(),
+        "ranks": ranks,
+        "backend": backend,
+        "operation": operation.name,
+        "note": note,
+        "rows": rows,
+    }
+
+
+def _fitting(device: Any, backend: str) -> int:
     """Largest message that fits four times into every rank's free device memory."""
     import torch
     import torch.distributed as dist
 
     if device.type != "cuda":
-        return LARGEST["gloo"]
+        return LARGEST[backend]
     free = torch.tensor([torch.cuda.mem_get_info(device)[0]], device=device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)  # ranks must agree on the sizes
-    return int(free[0]) // 4
+    return min(LARGEST[backend], int(free[0]) // 4)
 
 
-def _one_size(size: int, device: Any, budget: float) -> dict[str, Any]:
-    import torch
+def _why(device: Any, backend: str) -> str:
+    return "device memory holds no four of them" if device.type == "cuda" else f"{backend}'s range"
+
+
+def _one_size(
+    operation: Operation, size: int, placement: str, device: Any, budget: float, corrupt: int | None
+) -> dict[str, Any]:
+    """Sanity first, then speed, then sanity again now that the links are warm and loaded."""
     import torch.distributed as dist
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    payload = torch.arange(size // 4, device=device, dtype=torch.float32) % PATTERN
-    expected = payload * ranks + ranks * (ranks + 1) // 2
-    tensor = payload + (rank + 1)
-    _timed(tensor, device)
-    wrong = (tensor != expected).nonzero()
-    tensor.zero_()  # sums of zero stay zero however often they are taken
-    estimate = torch.tensor([_timed(tensor, device)], dtype=torch.float64, device=device)
-    dist.all_reduce(estimate, op=dist.ReduceOp.MAX)  # all ranks must agree how often to call
-    slowest = float(estimate[0])
-    count = max(3, min(50, int(budget / max(slowest, 1e-9))))
-    times = [_timed(tensor, device) for _ in range(count)]
-    tensor.copy_(payload).add_(rank + 1)
-    _timed(tensor, device)  # once more with data, now that the links are warm and loaded
-    wrong = torch.cat([wrong, (tensor != expected).nonzero()])
+    count = operation.count(size, ranks)
+    buffers = operation.buffers(device, count, placement == "in_place")
+    bad = corrupt == rank
+    wrong = _wrong(buffers, bad)
+    times = _times(buffers, device, budget)
+    wrong += _wrong(buffers, bad)
     return {
         "size": size,
-        "times": times,
-        "calls": count + 3,
-        "slowest": slowest,
+        "count": count,
+        "placement": placement,
+        "times": times["timed"],
+        "calls": times["calls"] + 2,
+        "slowest": times["slowest"],
         "wrong": len(wrong),
-        "first_wrong": int(wrong[0]) if len(wrong) else None,
+        "first_wrong": min(wrong) if wrong else None,
     }
 
 
-def _timed(tensor: Any, device: Any) -> float:
-    """Seconds of one all-reduce: CUDA events on a GPU, the host's clock elsewhere."""
+def _wrong(buffers: Buffers, corrupt: bool) -> list[int]:
+    """Offsets of elements that are not what they must be."""
+    buffers.reset()
+    buffers.run()
+    if corrupt:
+        buffers.out[len(buffers.out) // 3] += 1
+    return [int(at) for at in (buffers.out != buffers.expected).nonzero()[:1000]]
+
+
+def _times(buffers: Buffers, device: Any, budget: float) -> dict[str, Any]:
+    """Seconds of each call, in batches, until all ranks agree that it is enough."""
     import torch
     import torch.distributed as dist
+
+    timed: list[float] = []
+    buffers.out.zero_()  # sums of zero stay zero however often they are taken
+    _timed(buffers, device)  # warm-up
+    begun, enough = time.perf_counter(), False
+    while not enough and len(timed) < MOST:
+        timed += [_timed(buffers, device) for _ in range(3 if not timed else BATCH)]
+        late = time.perf_counter() - begun + BATCH * timed[-1] > budget
+        state = torch.tensor(
+            [float(late), _precision(timed), max(timed)], dtype=torch.float64, device=device
+        )
+        dist.all_reduce(state, op=dist.ReduceOp.MAX)
+        enough = bool(state[0]) or (len(timed) > BATCH and float(state[1]) < PRECISION)
+    return {"timed": timed, "calls": len(timed) + 1, "slowest": float(state[2])}
+
+
+def _precision(timed: list[float]) -> float:
+    """Standard error of the median as a ratio, from the median absolute deviation.
+
+    1.4826 x MAD estimates sigma, and a median's standard error is 1.2533 sigma / sqrt(n), both
+    for normal noise.
+    """
+    middle = statistics.median(timed)
+    mad = statistics.median(abs(seconds - middle) for seconds in timed)
+    return 1.2533 * 1.4826 * mad / float(len(timed)) ** 0.5 / middle
+
+
+def _timed(buffers: Buffers, device: Any) -> float:
+    """Seconds of one call: CUDA events on a GPU, the host's clock elsewhere."""
+    import torch
 
     if device.type == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        dist.all_reduce(tensor)
+        buffers.run()
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3
     start = time.perf_counter()
-    dist.all_reduce(tensor)
+    buffers.run()
     return time.perf_counter() - start
-
-
-def pair_sweep(
-    meetings: list[list[tuple[int, int]]], size: int = 4 << 20, repeats: int = 3
-) -> dict[int, float]:
-    """Send and receive `size` bytes in the given rounds of meetings; best GB/s per peer.
-
-    GB/s counts one direction while both run, as nccl-tests' sendrecv does.  Call it on every
-    rank with the same rounds (see `rounds`).
-    """
-    import torch
-    import torch.distributed as dist
-
-    best: dict[int, float] = {}
-    with joined() as device:
-        rank = dist.get_rank()
-        out, back = torch.ones(size // 4, device=device), torch.empty(size // 4, device=device)
-        for pairs in meetings:
-            peer = next((a if rank == b else b for a, b in pairs if rank in (a, b)), None)
-            for _ in range(repeats):
-                dist.barrier()
-                if peer is not None:
-                    best[peer] = max(best.get(peer, 0.0), size / _exchange(out, back, peer) / 1e9)
-    return best
-
-
-def _exchange(out: Any, back: Any, peer: int) -> float:
-    """Seconds of one simultaneous send and receive with `peer`."""
-    import torch
-    import torch.distributed as dist
-
-    start = time.perf_counter()
-    operations = [dist.P2POp(dist.isend, out, peer), dist.P2POp(dist.irecv, back, peer)]
-    for work in dist.batch_isend_irecv(operations):
-        work.wait()
-    if out.is_cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def rounds(players: list[int]) -> list[list[tuple[int, int]]]:
-    """Every pair once, in rounds in which nobody meets twice (the circle method)."""
-    seats: list[int | None] = [*players, *([None] if len(players) % 2 else [])]
-    table = []
-    for _ in range(len(seats) - 1):
-        half = len(seats) // 2
-        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
-        table.append([(a, b) for a, b in pairs if a is not None and b is not None])
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-    return table
 
 
 def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per size over all ranks: seconds, algbw, busbw (GB/s), spread, wrong elements.
+    """One row per size and placement over all ranks.
 
-    Seconds are the mean over ranks of each rank's median call; `low` and `high` are the busbw
-    of the slowest and fastest tenth of all calls; `spread` is half their distance.
+    Keys: size (B), count, placement, seconds (mean over ranks of each rank's median call), algbw
+    and busbw (GB/s), low and high (busbw of the slowest and fastest tenth of all calls), spread
+    (half their distance), samples, calls, rank_seconds (each rank's median), rank_cv (their
+    standard deviation over their mean), wrong (elements), first_wrong ((rank, offset) pairs).
     """
-    ranks, rows = sweeps[0]["ranks"], []
+    ranks, operation = sweeps[0]["ranks"], OPERATIONS[sweeps[0]["operation"]]
+    rows = []
     for at, row in enumerate(sweeps[0]["rows"]):
-        mine = [sweep["rows"][at] for sweep in sweeps]
-        seconds = statistics.fmean(statistics.median(r["times"]) for r in mine)
+        mine = [found["rows"][at] for found in sweeps]
+        by_rank = [statistics.median(r["times"]) for r in mine]
+        seconds = statistics.fmean(by_rank)
         calls = sorted(t for r in mine for t in r["times"])
         high, low = (
-            busbw(row["size"], calls[int(q * (len(calls) - 1))], ranks) for q in (0.1, 0.9)
+            operation.busbw(row["size"], calls[int(q * (len(calls) - 1))], ranks)
+            for q in (0.1, 0.9)
         )
         rows.append(
             {
-                "size": row["size"],
+                **{key: row[key] for key in ("size", "count", "placement", "calls")},
                 "seconds": seconds,
                 "algbw": row["size"] / seconds / 1e9,
-                "busbw": busbw(row["size"], seconds, ranks),
+                "busbw": operation.busbw(row["size"], seconds, ranks),
                 "low": low,
                 "high": high,
                 "spread": (high - low) / 2,
                 "samples": len(calls),
-                "calls": row["calls"],
+                "rank_seconds": by_rank,
+                "rank_cv": statistics.pstdev(by_rank) / seconds,
                 "wrong": sum(r["wrong"] for r in mine),
                 "first_wrong": [
-                    (s["rank"], r["first_wrong"])
-                    for s, r in zip(sweeps, mine, strict=True)
+                    (found["rank"], r["first_wrong"])
+                    for found, r in zip(sweeps, mine, strict=True)
                     if r["wrong"]
                 ],
             }
@@ -230,16 +262,62 @@ def plateau(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return max(rows, key=lambda row: row["size"])
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as nccl-tests prints them (out-of-place columns; its average line is left out)."""
-    lines = [
-        "#       size         count      type   redop    root     time   algbw   busbw #wrong",
-        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)",
-    ]
-    for row in rows:
-        lines.append(
-            f"{row['size']:12d}  {row['size'] // 4:12d}     float     sum      -1"
-            f"  {row['seconds'] * 1e6:7.0f}  {row['algbw']:6.3f}  {row['busbw']:6.3f}"
-            f" {row['wrong']:6d}"
-        )
-    return "\n".join(lines) + "\n"
+def moved(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> float:
+    """Bytes that the calls of these rows make each rank send around a ring."""
+    return sum(row["size"] * operation.factor(ranks) * row["calls"] for row in rows)
+
+
+def pair_sweep(
+    meetings: list[list[tuple[int, int]]], size: int = 4 << 20, repeats: int = 6
+) -> dict[int, float]:
+    """Send `size` bytes one way, then the other, in the given rounds; GB/s received, by sender.
+
+    Each way's figure is that of the fastest of `repeats`: a fresh connection that lost a packet
+    early, or a busy core, makes it slow for a while, and only what stays slow is a bad link.
+    Call it on every rank with the same rounds of disjoint pairs.
+    """
+    import torch
+    import torch.distributed as dist
+
+    best: dict[int, float] = {}
+    with joined() as device:
+        rank = dist.get_rank()
+        buffer = torch.ones(size // 4, device=device)
+        for pairs in meetings:
+            pair = next((pair for pair in pairs if rank in pair), None)
+            for way in (0, 1):
+                dist.barrier()
+                if pair is None:
+                    continue
+                peer = pair[1] if rank == pair[0] else pair[0]
+                sends = pair[way] == rank
+                for _ in range(repeats):
+                    seconds = _one_way(buffer, peer, sends)
+                    if not sends:
+                        best[peer] = max(best.get(peer, 0.0), size / seconds / 1e9)
+        dist.barrier()
+    return best
+
+
+def _one_way(buffer: Any, peer: int, sends: bool) -> float:
+    """Seconds from `ready` to the last byte, as the receiver sees it."""
+    import torch
+    import torch.distributed as dist
+
+    ready = torch.ones(1, device=buffer.device)
+    if sends:
+        dist.recv(ready, peer)
+        dist.send(buffer, peer)
+        return 0.0
+    start = time.perf_counter()
+    dist.send(ready, peer)
+    dist.recv(buffer, peer)
+    if buffer.is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    from scaling.nccl_tests import main
+
+    main()

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.collectives import busbw, moved, plateau, rounds, summarise, table
+from scaling.alphabeta import fit
+from scaling.collectives import moved, plateau, summarise
 from scaling.decompose import Step, laggard, loss, mean_seconds, residual, slow_node, terms
 from scaling.linerate import line_rate
-from scaling.search import blame, listen, reach, typical
+from scaling.nccl_tests import bytes_of, document, table
+from scaling.operations import OPERATIONS
+from scaling.reach import connections, echo, listen, parse_tcp, passes, reach
+from scaling.search import blame, rounds
 
 SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "other")
 
 
+ALL_REDUCE = OPERATIONS["all_reduce"]
+
+
 def test_busbw_is_that_of_nccl_tests() -> None:
     # 8 GiB in 37.2 ms over 16 ranks: algbw 230.9, busbw x 2 x 15 / 16.
-    assert busbw(8 << 30, 0.0372, 16) == pytest.approx((8 << 30) / 0.0372 / 1e9 * 1.875)
-    assert busbw(8, 1.0, 1) == 0
-    assert moved(1000, 4) == 1500
+    size, seconds = 8 << 30, 0.0372
+    algbw = size / seconds / 1e9
+    assert ALL_REDUCE.busbw(size, seconds, 16) == pytest.approx(algbw * 1.875)
+    assert OPERATIONS["all_gather"].busbw(size, seconds, 16) == pytest.approx(algbw * 15 / 16)
+    assert OPERATIONS["alltoall"].busbw(size, seconds, 16) == pytest.approx(algbw * 15 / 16)
+    assert OPERATIONS["broadcast"].busbw(size, seconds, 16) == pytest.approx(algbw)
+    assert ALL_REDUCE.busbw(8, 1.0, 1) == 0
+    assert ALL_REDUCE.count(64, 4) == 16
+    assert OPERATIONS["all_gather"].count(64, 4) == 4
+    assert moved([{"size": 1000, "calls": 2}], ALL_REDUCE, 4) == 3000
 
 
 def sweep(rank: int, seconds: list[float], wrong: int = 0) -> dict[str, object]:
     rows = [
-        {"size": 1 << (10 + 4 * at), "times": [t, t, t], "calls": 5, "slowest": t, "wrong": 0,
-         "first_wrong": None} for at, t in enumerate(seconds)
+        {"size": 1 << (10 + 4 * at), "count": 1 << (8 + 4 * at), "placement": "in_place",
+         "times": [t, t, t], "calls": 5, "slowest": t, "wrong": 0, "first_wrong": None}
+        for at, t in enumerate(seconds)
     ]  # fmt: skip
     rows[-1] |= {"wrong": wrong, "first_wrong": 3 if wrong else None}
-    return {"rank": rank, "ranks": 2, "backend": "gloo", "rows": rows}
+    return {"rank": rank, "ranks": 2, "backend": "gloo", "operation": "all_reduce", "rows": rows}
 
 
 def test_the_plateau_is_judged_and_not_the_average() -> None:
@@ -36,13 +54,78 @@ def test_the_plateau_is_judged_and_not_the_average() -> None:
     assert plateau(rows)["seconds"] == pytest.approx(3e-3)
     assert plateau(rows)["samples"] == 6
     assert plateau(rows)["low"] < plateau(rows)["busbw"] < plateau(rows)["high"]
-    assert len(table(rows).splitlines()) == 4
+    assert plateau(rows)["rank_cv"] == pytest.approx(1 / 3)
+    assert len(table(rows, ALL_REDUCE).splitlines()) == 5
 
 
 def test_a_wrong_element_names_rank_and_offset() -> None:
     rows = summarise([sweep(0, [1e-3]), sweep(1, [1e-3], wrong=2)])
     assert rows[0]["wrong"] == 2
     assert rows[0]["first_wrong"] == [(1, 3)]
+    assert document(rows, ALL_REDUCE, 2)["out_of_bounds"] == {"count": 2, "okay": False}
+
+
+def test_the_document_has_the_keys_of_nccl_tests_and_no_environment() -> None:
+    found = document(summarise([sweep(0, [1e-3]), sweep(1, [1e-3])]), ALL_REDUCE, 2)
+    (result,) = found["results"]
+    assert list(result)[:5] == ["size", "count", "type", "redop", "root"]
+    assert result["in_place"]["time"] == pytest.approx(1000)
+    assert {"alg_bw", "bus_bw", "nwrong"} <= set(result["in_place"])
+    assert result["out_of_place"] is None  # torch has no such all-reduce
+    assert "env" not in found
+
+
+@given(
+    st.floats(1e-6, 1e-3),
+    st.floats(0.1, 500),
+    st.sampled_from(list(OPERATIONS.values())),
+    st.integers(2, 64),
+)
+def test_the_fit_finds_the_latency_and_bandwidth_that_made_the_times(
+    alpha: float, gbs: float, operation: object, ranks: int
+) -> None:
+    factor = operation.factor(ranks)  # type: ignore[attr-defined]
+    rows = [
+        {"size": 1 << power, "seconds": alpha + (1 << power) * factor / gbs / 1e9}
+        for power in range(3, 35)
+    ]
+    found = fit(rows, operation, ranks)  # type: ignore[arg-type]
+    assert found.latency_us == pytest.approx(alpha * 1e6, rel=1e-3)
+    assert found.bandwidth == pytest.approx(gbs, rel=1e-3)
+    assert found.residual < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("8", 8), ("4K", 4096), ("64m", 64 << 20), ("1G", 1 << 30)]
+)
+def test_sizes_are_read_as_nccl_tests_reads_them(text: str, size: int) -> None:
+    assert bytes_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "M", "8X", "-"])
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        bytes_of(text)
+
+
+def test_our_own_connections_are_seen_and_loopback_is_not() -> None:
+    line = "   0: 0100004D:1F90 0200004D:A001 01 00000000:00000000 00:00000000 00000000 0 0 77 1"
+    (found,) = parse_tcp("header\n" + line)
+    assert found == (("77.0.0.1", "77.0.0.2", 8080, 40961), 1, "77")
+    before = connections()
+    port = listen("127.0.0.1")
+    with socket.create_connection(("127.0.0.1", port)):
+        assert connections() == before
+
+
+def test_a_datagram_passes_up_to_the_mtu_and_not_beyond() -> None:
+    mtu = int(Path("/sys/class/net/lo/mtu").read_text())
+    doors = {"here": ("127.0.0.1", echo("127.0.0.1"))}
+    assert passes("127.0.0.1", doors, min(mtu, 60_000)) == {"here": True}
+    assert passes("127.0.0.1", {**doors, "shut": None}, mtu + 100, 0.3) == {
+        "here": False,
+        "shut": False,
+    }
 
 
 @given(st.integers(2, 12))
@@ -64,13 +147,6 @@ def test_blame_finds_the_node_else_the_pair() -> None:
     both = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")]
     assert blame(both, nodes) == (["a", "b"], [])
     assert blame([("a", "c"), ("b", "c"), ("c", "d"), ("a", "b")], nodes) == (["c"], [("a", "b")])
-
-
-def test_typical_is_not_spoilt_by_one_bad_node() -> None:
-    pairs = {("a", "b"): 1.0, ("a", "c"): 0.1, ("a", "d"): 1.0, ("b", "c"): 0.1, ("b", "d"): 1.0,
-             ("c", "d"): 0.1}  # fmt: skip
-    assert typical(pairs) == 1.0
-    assert typical({("a", "b"): 0.5}) == 0.5
 
 
 def test_reach_tells_open_from_closed() -> None:

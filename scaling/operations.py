@@ -1,0 +1,202 @@
+"""Six collectives: how each is called, what it must return, and its bus bandwidth.
+
+Sizes and factors are those of nccl-tests (src/*.cu, doc/PERFORMANCE.md).  Payloads are integers
+small enough to be exact in float32, also after summing over ranks, and they differ by rank and
+offset, so that a wrong element shows who sent it and where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+PATTERN = 7  # payloads repeat 0..6
+ITEM = 4  # bytes of a float32
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One collective.
+
+    `factor(n)` turns algorithm bandwidth into bus bandwidth for n ranks.  `size` bytes are those
+    of nccl-tests' size column: the whole (n times larger) buffer where ranks hold parts.
+    `parts` says whether a rank's part is size / n.  `redop` and `root` are nccl-tests' columns.
+    """
+
+    name: str
+    factor: Callable[[int], float]
+    parts: bool
+    buffers: Callable[[Any, int, bool], Buffers]
+    redop: str = "none"
+    root: int = -1
+    placements: tuple[str, ...] = ("out_of_place", "in_place")
+
+    def busbw(self, size: int, seconds: float, ranks: int) -> float:
+        """Bus bandwidth in GB/s (1e9 bytes); 0 for one rank, where nothing moves."""
+        return size / seconds / 1e9 * self.factor(ranks) if ranks > 1 else 0.0
+
+    def count(self, size: int, ranks: int) -> int:
+        """Elements per rank: nccl-tests' count column."""
+        return size // ITEM // (ranks if self.parts else 1)
+
+
+@dataclass
+class Buffers:
+    """Tensors of one size on one rank.  `run` calls the collective once; `out` must then equal
+    `expected`, given that `reset` was called before it."""
+
+    run: Callable[[], None]
+    reset: Callable[[], None]
+    out: Any
+    expected: Any
+
+
+def _ramp(device: Any, count: int) -> Any:
+    import torch
+
+    return torch.arange(count, device=device, dtype=torch.float32) % PATTERN
+
+
+def _here() -> tuple[int, int]:
+    import torch.distributed as dist
+
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _all_reduce(device: Any, count: int, in_place: bool) -> Buffers:
+    """Sum over ranks; torch only has the in-place form."""
+    import torch.distributed as dist
+
+    rank, ranks = _here()
+    ramp = _ramp(device, count)
+    out = ramp + (rank + 1)
+
+    def reset() -> None:
+        out.copy_(ramp).add_(rank + 1)
+
+    return Buffers(
+        run=lambda: dist.all_reduce(out),
+        reset=reset,
+        out=out,
+        expected=ramp * ranks + ranks * (ranks + 1) // 2,
+    )
+
+
+def _all_gather(device: Any, count: int, in_place: bool) -> Buffers:
+    """Every rank's part, in order, on every rank."""
+    import torch
+    import torch.distributed as dist
+
+    rank, ranks = _here()
+    ramp = _ramp(device, count)
+    out = torch.zeros(count * ranks, device=device)
+    own = out[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
+
+    def reset() -> None:
+        out.fill_(-1)
+        own.copy_(ramp).add_(rank + 1)
+
+    return Buffers(
+        run=lambda: dist.all_gather_into_tensor(out, own),
+        reset=reset,
+        out=out,
+        expected=torch.cat([ramp + (r + 1) for r in range(ranks)]),
+    )
+
+
+def _reduce_scatter(device: Any, count: int, in_place: bool) -> Buffers:
+    """Each rank its part of the sum."""
+    import torch
+    import torch.distributed as dist
+
+    rank, ranks = _here()
+    ramp = _ramp(device, count)
+    whole = torch.empty(count * ranks, device=device)
+    out = whole[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
+
+    def reset() -> None:
+        if not in_place:
+            out.fill_(-1)
+        for part in range(ranks):
+            whole[part * count : (part + 1) * count].copy_(ramp).add_(rank + 1 + part)
+
+    return Buffers(
+        run=lambda: dist.reduce_scatter_tensor(out, whole),
+        reset=reset,
+        out=out,
+        expected=ramp * ranks + ranks * (ranks + 1) // 2 + ranks * rank,
+    )
+
+
+def _all_to_all(device: Any, count: int, in_place: bool) -> Buffers:
+    """Part d of rank s becomes part s of rank d; torch only has the out-of-place form."""
+    import torch
+    import torch.distributed as dist
+
+    rank, ranks = _here()
+    ramp = _ramp(device, count)
+    source = torch.cat([ramp + (rank * ranks + part) for part in range(ranks)])
+    out = torch.empty_like(source)
+    return Buffers(
+        run=lambda: dist.all_to_all_single(out, source),
+        reset=lambda: out.fill_(-1),
+        out=out,
+        expected=torch.cat([ramp + (part * ranks + rank) for part in range(ranks)]),
+    )
+
+
+def _broadcast(device: Any, count: int, in_place: bool) -> Buffers:
+    """Rank 0's buffer on every rank; torch only has the in-place form."""
+    import torch.distributed as dist
+
+    rank, _ = _here()
+    ramp = _ramp(device, count)
+    out = ramp.clone()
+    return Buffers(
+        run=lambda: dist.broadcast(out, src=0),
+        reset=lambda: out.copy_(ramp).add_(3) if rank == 0 else out.fill_(-1),
+        out=out,
+        expected=ramp + 3,
+    )
+
+
+def _send_recv(device: Any, count: int, in_place: bool) -> Buffers:
+    """Send to the next rank, receive from the one before, all at once."""
+    import torch
+    import torch.distributed as dist
+
+    rank, ranks = _here()
+    ramp = _ramp(device, count)
+    source, out = ramp + (rank + 1), torch.empty_like(ramp)
+    before, after = (rank - 1) % ranks, (rank + 1) % ranks
+
+    def run() -> None:
+        sent = dist.P2POp(dist.isend, source, after)
+        received = dist.P2POp(dist.irecv, out, before)
+        for work in dist.batch_isend_irecv([sent, received]):
+            work.wait()
+
+    return Buffers(run=run, reset=lambda: out.fill_(-1), out=out, expected=ramp + (before + 1))
+
+
+def _shared(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _whole(ranks: int) -> float:
+    return 1.0
+
+
+BOTH, IN, OUT = ("out_of_place", "in_place"), ("in_place",), ("out_of_place",)
+OPERATIONS: dict[str, Operation] = {
+    operation.name: operation
+    for operation in (
+        Operation("all_reduce", lambda n: 2 * _shared(n), False, _all_reduce, "sum", placements=IN),
+        Operation("all_gather", _shared, True, _all_gather, placements=BOTH),
+        Operation("reduce_scatter", _shared, True, _reduce_scatter, "sum", placements=BOTH),
+        Operation("alltoall", _shared, True, _all_to_all, placements=OUT),
+        Operation("broadcast", _whole, False, _broadcast, root=0, placements=IN),
+        Operation("sendrecv", _whole, False, _send_recv, placements=OUT),
+    )
+}
