@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from probes.counters import main_road
+from probes.env_lint import Flag
 from probes.findings import finding
 from probes.pairs import Cut
 from probes.roads import Journey
 from reference_trainer.gang import Gang
 from reports.record import Finding, Limit, Verdict
-from scaling.search import Pair, blame, typical
+from scaling.search import Hunt, Link, blame
+
+WAYS = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
+DOUBTS = 3  # doubtful settings told in one sentence
 
 
 def unreachable(cut: Cut) -> list[Finding]:
@@ -27,15 +33,67 @@ def unreachable(cut: Cut) -> list[Finding]:
     return found
 
 
-def wrong_data(journey: Journey, gang: Gang, names: dict[str, str]) -> list[Finding]:
-    """Ranks and offsets of wrong elements."""
-    found = []
-    for row in journey.rows:
-        for rank, offset in row["first_wrong"]:
-            node = names[gang.places[rank].node]
-            said = f"rank {rank} on {node}: element {offset} of {row['size'] // 4} is wrong"
-            found.append(finding("FAB-WRONG-DATA", said, [node]))
+def narrow(cut: Cut) -> list[Finding]:
+    """The node whose MTU is another, else the pairs that full-size packets do not pass."""
+    if not cut.narrow and len(set(cut.mtu.values())) < 2:
+        return []
+    usual = Counter(cut.mtu.values()).most_common(1)[0][0] if cut.mtu else 0
+    odd = {node: mtu for node, mtu in cut.mtu.items() if mtu != usual}
+    if odd:
+        told = ", ".join(f"{node} {mtu}" for node, mtu in odd.items())
+        said = f"MTU of the fabric interface: {told}; the others {usual}"
+        return [finding("FAB-MTU", said, list(odd))]
+    guilty, left = blame(cut.narrow, cut.nodes)
+    packets = f"packets of {min(cut.mtu.values(), default=0)} bytes, unfragmented,"
+    found = [
+        finding("FAB-MTU", f"{packets} do not pass between {node} and others", [node])
+        for node in guilty
+    ]
+    return found + [
+        finding("FAB-MTU", f"{packets} do not pass between {a} and {b}", [a, b]) for a, b in left
+    ]
+
+
+def silent_ranks(gang: Gang, names: dict[str, str], error: str) -> list[Finding]:
+    """After a time-out: the ranks whose processes do not even say where they are."""
+    missing = gang.silent()
+    if not missing:
+        return []
+    told = ", ".join(f"rank {rank} on {names[gang.places[rank].node]}" for rank in missing)
+    suspects = [f"rank {rank}" for rank in missing]
+    suspects += dict.fromkeys(names[gang.places[rank].node] for rank in missing)
+    said = f"{told}: the process does not answer while the others wait for it ({error})"
+    return [finding("INIT-MISSING-RANK", said, suspects)]
+
+
+def settings_wrong(flags: list[Flag]) -> list[Finding]:
+    """One finding per harmful setting; the doubtful ones in one."""
+    found = [
+        finding(flag.code, flag.statement, flag.nodes) for flag in flags if flag.severity == "fail"
+    ]
+    doubtful = [flag for flag in flags if flag.severity == "warn"]
+    if doubtful:
+        nodes = list(dict.fromkeys(node for flag in doubtful for node in flag.nodes))
+        said = "; ".join(flag.statement for flag in doubtful[:DOUBTS])
+        more = f"; {len(doubtful) - DOUBTS} more in settings.json" if len(doubtful) > DOUBTS else ""
+        found.append(finding("ENV-DOUBTFUL", said + more, nodes))
     return found
+
+
+def wrong_data(rows: list[dict[str, Any]], gang: Gang, names: dict[str, str]) -> list[Finding]:
+    """Ranks and offsets of wrong elements: one finding per rank, its first ones."""
+    found: dict[int, list[str]] = {}
+    for row in rows:
+        for rank, offset in row["first_wrong"]:
+            found.setdefault(rank, []).append(f"element {offset} of {row['count']}")
+    return [
+        finding(
+            "FAB-WRONG-DATA",
+            f"rank {rank} on {names[gang.places[rank].node]}: {', '.join(said[:3])} is wrong",
+            [f"rank {rank}", names[gang.places[rank].node]],
+        )
+        for rank, said in found.items()
+    ]
 
 
 def wrong_road(journey: Journey, fabric: str | None) -> list[Finding]:
@@ -53,24 +111,31 @@ def wrong_road(journey: Journey, fabric: str | None) -> list[Finding]:
 
 
 def slow_links(
-    journey: Journey, pairs: dict[Pair, float], limits: Callable[[str], Limit | None]
+    journey: Journey, pairs: Hunt, limits: Callable[[str], Limit | None]
 ) -> list[Finding]:
-    """The node or pair that is slow; or the fabric as a whole."""
-    ratio, rate = limits("slowest_pair"), limits("busbw")
+    """The node or link that is slow, and which way; or the fabric as a whole."""
     found = []
-    if ratio and ratio.low is not None and pairs:
-        usual = typical(pairs)
-        slow = [pair for pair, gbs in pairs.items() if gbs < ratio.low * usual]
-        guilty, left = blame(slow, list(journey.sent))
-        for node in guilty:
-            worst = min(gbs for pair, gbs in pairs.items() if node in pair)
-            said = f"every pair with {node} is slow: {worst:.3f} GB/s where others give {usual:.3f}"
-            found.append(finding("FAB-SLOW-LINK", said, [node]))
-        for a, b in left:
-            said = f"{a} - {b}: {pairs[a, b]:.3f} GB/s where others give {usual:.3f}"
-            found.append(finding("FAB-SLOW-LINK", said, [a, b]))
+    for node, way in pairs.nodes.items():
+        links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _ends(ends, way)}
+        said = (
+            f"every link of {node} is slow {WAYS[way]}: {min(links.values()):.3f} GB/s "
+            f"where others give {pairs.typical:.3f}"
+        )
+        found.append(finding("FAB-SLOW-LINK", said, [node]))
+    for a, b in pairs.links:
+        if (b, a) in pairs.links and (b, a) < (a, b):
+            continue  # said once, for both ways
+        arrow = "<->" if (b, a) in pairs.links else "->"
+        said = f"{a} {arrow} {b}: {pairs.speeds[a, b]:.3f} GB/s, others {pairs.typical:.3f}"
+        found.append(finding("FAB-SLOW-LINK", said, [a, b]))
+    rate = limits("busbw")
     slow_overall = rate is not None and rate.judge(journey.peak["busbw"]) is Verdict.FAIL
     if slow_overall and not found:
         said = f"all-reduce over {len(journey.sent)} nodes gives {journey.peak['busbw']:.3f} GB/s"
         found.append(finding("FAB-SLOW", said, list(journey.sent)))
     return found
+
+
+def _ends(link: Link, way: str) -> list[str]:
+    """The nodes of a link that could make it slow, given the way in which they are slow."""
+    return {"sends": [link[0]], "receives": [link[1]]}.get(way, list(link))

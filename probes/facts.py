@@ -66,13 +66,14 @@ def _driver() -> str:
 
 
 def interfaces() -> dict[str, dict[str, Any]]:
-    """Network devices: IPv4 address, state, speed in Mbit/s (None when unknown), virtual or not."""
+    """Network devices: IPv4 address, state, MTU, speed in Mbit/s (None: unknown), virtual."""
     found = {}
     addresses = _addresses()
     for path in sorted(Path("/sys/class/net").iterdir()):
         found[path.name] = {
             "address": addresses.get(path.name),
             "state": _read(path / "operstate"),
+            "mtu": int(_read(path / "mtu") or 0),
             "speed": _speed(path),
             "virtual": not (path / "device").exists(),
         }

@@ -1,29 +1,40 @@
-"""A sweep with witnesses: all-reduce over a gang, and the bytes each node sent meanwhile."""
+"""A sweep with witnesses: collectives over a gang, and which road their bytes took.
+
+Two witnesses see every sweep: the byte counters of each node's devices, and what the library
+itself says (NCCL's log; for gloo the sockets that it holds).  Neither knows of the other.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from probes.counters import growth, main_road, read_counters
+from probes.witness import Witness, nccl_says, sockets_say
 from reference_trainer.gang import Gang
-from scaling.collectives import all_reduce_sweep, moved, plateau, summarise
+from scaling.collectives import moved, plateau, summarise, sweep
+from scaling.operations import OPERATIONS
+
+OTHERS = tuple(name for name in OPERATIONS if name != "all_reduce")
 
 
 @dataclass(frozen=True)
 class Journey:
-    """What a sweep showed: rows per size, and per node the bytes sent on each road."""
+    """What a sweep showed: rows per size, per node the bytes sent on each road, and the word of
+    the library."""
 
     ranks: int
     backend: str
     rows: list[dict[str, Any]]
     sent: dict[str, dict[str, int]]
+    word: Witness = field(default_factory=Witness)
+    note: str = ""
 
     @property
     def expected(self) -> float:
         """Bytes that each node had to send: 2(n-1)/n x S, over all calls."""
-        return sum(moved(row["size"], self.ranks) * row["calls"] for row in self.rows)
+        return moved(self.rows, OPERATIONS["all_reduce"], self.ranks)
 
     @property
     def peak(self) -> dict[str, Any]:
@@ -35,6 +46,10 @@ class Journey:
         """The road that most nodes' bytes took."""
         return Counter(main_road(sent) for sent in self.sent.values()).most_common(1)[0][0]
 
+    def at(self, size: int) -> dict[str, Any] | None:
+        """The row of this size (bytes)."""
+        return next((row for row in self.rows if row["size"] == size), None)
+
     def share(self, node: str, road: str) -> float:
         """Bytes a node sent on a road, as a ratio of those it had to send."""
         return self.sent[node].get(road, 0) / self.expected if self.expected else 0.0
@@ -42,6 +57,20 @@ class Journey:
     def elsewhere(self, node: str, road: str) -> float:
         """The same for all other roads together."""
         return sum(self.share(node, other) for other in self.sent[node] if other != road)
+
+    def dispute(self) -> str:
+        """Where the witnesses do not say the same, or one says nothing; "" when they agree."""
+        counted = {node: main_road(sent) for node, sent in self.sent.items()}
+        if not self.word.roads:
+            return f"{self.word.source or 'the library'} says nothing: {self.word.trouble}"
+        for node, road in counted.items():
+            said = self.word.roads.get(node)
+            if said != road and not (said == "tcp" and road not in ("rdma", "none")):
+                return (
+                    f"on {node} the byte counters saw {road}, {self.word.source} "
+                    f"{'says ' + said if said else 'says nothing'}"
+                )
+        return ""
 
 
 def travel(
@@ -52,15 +81,26 @@ def travel(
 ) -> Journey:
     """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size."""
     before = gang.run(read_counters, timeout=60)
-    sweeps = gang.run(
-        all_reduce_sweep,
-        timeout=180,
-        environment=environment,
-        each=[(0.3, 0.6, None, only) for _ in gang.places],
-    )
+    found = gang.run(sweep, ("all_reduce",), 0.5, 0.25, only, timeout=180, environment=environment)
     after = gang.run(read_counters, timeout=60)
     sent = {
         names[place.node]: growth(b, a)
         for place, b, a in zip(gang.places, before, after, strict=True)
     }
-    return Journey(sweeps[0]["ranks"], sweeps[0]["backend"], summarise(sweeps), sent)
+    backend = found[0]["backend"]
+    say = nccl_says if backend == "nccl" else sockets_say
+    sweeps = [one["sweeps"]["all_reduce"] for one in found]
+    return Journey(
+        found[0]["ranks"],
+        backend,
+        summarise(sweeps),
+        sent,
+        word=say(gang, names, [one["connections"] for one in found]),
+        note=sweeps[0]["note"],
+    )
+
+
+def others(gang: Gang, size: int, corrupt: int | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Rows of the other five collectives at one size (bytes), by name: their values are checked."""
+    found = gang.run(sweep, OTHERS, 0.3, 0.1, size, corrupt, timeout=180)
+    return {name: summarise([one["sweeps"][name] for one in found]) for name in OTHERS}

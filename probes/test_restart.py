@@ -38,6 +38,7 @@ def test_killed_run_resumes_as_if_never_killed(cluster, terms, tier, workplace, 
         dim=32,
         seq=32,
         save_every=SAVE_EVERY,
+        keep_last=STEPS[tier],  # the control resumes once more from where this run resumed
         out=str(workplace / "out"),
         checkpoints=str(workplace / "checkpoints"),
     )

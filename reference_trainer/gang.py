@@ -243,6 +243,24 @@ class Gang:
         said = f"{what}: ranks {dead} died" if dead else f"{what}: a rank failed: {cause}"
         return WorkerLost(said, dead, at)
 
+    def silent(self, timeout: float = 5) -> list[int]:
+        """Ranks whose process does not even say where it is: stopped, dead or cut off.
+
+        A rank that waits in a collective answers: its actor has a second thread.
+        """
+        import ray
+
+        calls = [worker.place.remote() for worker in self._workers]
+        done, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout)
+        silent = [rank for rank, call in enumerate(calls) if call not in done]
+        for rank, call in enumerate(calls):
+            try:
+                if call in done:
+                    ray.get(call, timeout=1)
+            except ray.exceptions.RayError:
+                silent.append(rank)
+        return sorted(silent)
+
     def remove(self, timeout: float = 30) -> None:
         """Kill the workers and remove the group; returns when Ray says that it is gone."""
         import ray

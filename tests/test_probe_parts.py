@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ from probes.cluster import software_differences
 from probes.counters import growth, main_road, parse_net_dev
 from probes.derive import fabric_of
 from probes.equality import unequal_steps
-from probes.fabric_findings import unreachable, wrong_road
+from probes.fabric_findings import narrow, unreachable, wrong_road
 from probes.launch_path import announced, wrong_ranks
 from probes.pairs import Cut
 from probes.rivals import half_held
 from probes.roads import Journey
+from probes.witness import Witness
 
 NET_DEV = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop
@@ -40,6 +42,40 @@ def test_growth_and_main_road() -> None:
 def journey(sent: dict[str, dict[str, int]]) -> Journey:
     row = {"size": 1000, "calls": 10, "wrong": 0, "first_wrong": []}
     return Journey(ranks=2, backend="gloo", rows=[row], sent=sent)
+
+
+def witnessed(sent: dict[str, dict[str, int]], **roads: str) -> Journey:
+    """A journey with the library's word, too."""
+    word = Witness("gloo's sockets", roads, "" if roads else "nothing is open")
+    return dataclasses.replace(journey(sent), word=word)
+
+
+def test_witnesses_must_say_the_same_of_every_node() -> None:
+    sent = {"n0": {"fab0": 9000}, "n1": {"fab0": 9000}}
+    assert witnessed(sent, n0="fab0", n1="fab0").dispute() == ""
+    assert (
+        "on n1 the byte counters saw fab0, gloo's sockets says eth0"
+        in witnessed(sent, n0="fab0", n1="eth0").dispute()
+    )
+    assert "says nothing" in witnessed(sent, n0="fab0").dispute()
+    assert "nothing is open" in witnessed(sent).dispute()
+    tcp = {"n0": {"eth0": 9000, "rdma": 0}, "n1": {"eth0": 9000}}
+    assert witnessed(tcp, n0="tcp", n1="tcp").dispute() == ""
+    assert witnessed({"n0": {"rdma": 9}, "n1": {"rdma": 9}}, n0="tcp", n1="rdma").dispute()
+
+
+def cut(mtu: dict[str, int], *narrow: tuple[str, str]) -> Cut:
+    return Cut(sorted(mtu), [], {}, list(narrow), mtu)
+
+
+def test_an_mtu_that_differs_is_named_and_so_is_a_hole() -> None:
+    assert narrow(cut({"a": 1500, "b": 1500, "c": 1500})) == []
+    (odd,) = narrow(cut({"a": 1500, "b": 9000, "c": 1500}))
+    assert (odd.code, odd.suspects) == ("FAB-MTU", ["b"])
+    (hole,) = narrow(cut({"a": 1500, "b": 1500, "c": 1500}, ("a", "c"), ("b", "c")))
+    assert hole.suspects == ["c"]
+    (pair,) = narrow(cut(dict.fromkeys("abcd", 1500), ("a", "c")))
+    assert pair.suspects == ["a", "c"]
 
 
 def test_shares_are_of_the_bytes_a_ring_must_move() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from tests.lab.lab import Lab
 from tests.lab.node import REPO, SHARED, Node
 from tests.lab.shell import LabError, require_machine
 
+# A shell without job control starts `make test &` with Ctrl-C ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 LEFTOVERS = REPO / "tests" / "lab" / "leftovers.py"
 
 

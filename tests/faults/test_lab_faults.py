@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
 from reports.record import Finding, RunRecord, Verdict
-from tests.faults.conftest import acceptance
+from tests.faults.conftest import Trial, acceptance, start
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.lab.node import REPO, SHARED
@@ -37,6 +45,69 @@ def test_slow_link(lab: Lab) -> None:
     record, _ = acceptance(lab, "slow-link", "probes/test_fabric.py")
     assert record.verdict("FABRIC") is Verdict.FAIL
     assert only(record, "FAB-SLOW-LINK").suspects == ["node1"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "way"), [("500mbit", "sends"), ("700mbit", "receives")], ids=["sends", "receives"]
+)
+def test_slow_one_way(lab: Lab, rate: str, way: str) -> None:
+    inject(lab, "slow-one-way", "2", rate, way)
+    record, _ = acceptance(lab, f"slow-{way}", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    found = only(record, "FAB-SLOW-LINK")
+    assert found.suspects == ["node2"]
+    assert f"when it {way}" in found.statement
+
+
+def test_narrow_link(lab: Lab) -> None:
+    inject(lab, "narrow-link", "3", "1400")
+    record, _ = acceptance(lab, "narrow-link", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    assert only(record, "FAB-MTU").suspects == ["node3"]
+
+
+def test_corrupt_data(lab: Lab) -> None:
+    inject(lab, "corrupt-data", "1")
+    record, _ = acceptance(lab, "corrupt-data", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    found = [one for result in record.results for one in result.findings]
+    assert {one.code for one in found} == {"FAB-WRONG-DATA"}
+    assert all("element" in one.statement for one in found)
+
+
+def test_wrong_interface_on_one_node(lab: Lab) -> None:
+    inject(lab, "wrong-interface-on", "2")
+    record, _ = acceptance(lab, "wrong-interface-on", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    assert only(record, "ENV-HARMFUL").suspects == ["node2"]
+    told = [one for result in record.results for one in result.findings]
+    assert {one.code for one in told} == {"ENV-HARMFUL", "ENV-DIFFERS"}
+    assert all(one.suspects == ["node2"] for one in told)
+
+
+def test_a_rank_that_stops_is_named(lab: Lab) -> None:
+    trial = start(lab, "stopped", "probes/test_fabric.py")
+    stopped = stop_worker(lab, trial, "node1")
+    record = trial.wait()
+    assert not Path(f"/proc/{stopped}").exists(), "the stopped process was left behind"
+    assert record.verdict("FABRIC") is Verdict.UNPROVEN
+    found = only(record, "INIT-MISSING-RANK")
+    assert found.suspects == ["rank 1", "node1"]
+
+
+def stop_worker(lab: Lab, trial: Trial, name: str) -> int:
+    """SIGSTOP the gang's worker on a node a moment after the gang is there; its pid."""
+    node, deadline = lab.node(name), time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for pid in node.group.pids():
+            with suppress(OSError):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Worker"):
+                    time.sleep(2)
+                    os.kill(pid, signal.SIGSTOP)
+                    return pid
+        assert trial.process.poll() is None, trial.log.read_text()
+        time.sleep(0.02)
+    raise AssertionError(f"no worker on {name}: {trial.log.read_text()}")
 
 
 def test_block_pair(lab: Lab) -> None:

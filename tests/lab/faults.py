@@ -15,6 +15,8 @@ from tests.lab.lab import Lab
 from tests.lab.node import SHARED, Node
 from tests.lab.shell import LabError, sh
 
+RATE = r"\d+(\.\d+)?[kmg]bit"
+
 
 def _kill_node(lab: Lab, name: str) -> str:
     node = _not_head(lab, name)
@@ -40,7 +42,7 @@ def _join_node(lab: Lab, name: str) -> str:
 
 
 def _slow_link(lab: Lab, name: str, rate: str) -> str:
-    if not re.fullmatch(r"\d+(\.\d+)?[kmg]bit", rate):
+    if not re.fullmatch(RATE, rate):
         raise LabError(f"a rate is written as tc does (100mbit, 1gbit), found {rate!r}")
     node = lab.node(name)
     before = network.rate(lab.name, node.index, "fab0")
@@ -50,6 +52,48 @@ def _slow_link(lab: Lab, name: str, rate: str) -> str:
 
 def _full_link(lab: Lab, name: str, _rate: str) -> str:
     return _slow_link(lab, name, lab.state["rates"]["fab0"])
+
+
+def _slow_way(lab: Lab, name: str, rate: str, way: str) -> str:
+    if way not in ("sends", "receives"):
+        raise LabError(f"a way is sends or receives, found {way!r}")
+    if not re.fullmatch(RATE, rate):
+        raise LabError(f"a rate is written as tc does (100mbit, 1gbit), found {rate!r}")
+    node = lab.node(name)
+    network.shape(lab.name, node.index, "fab0", rate, way)
+    return f"{node.name}: fab0 {way} at {rate}, the other way as before"
+
+
+def _full_way(lab: Lab, name: str, _rate: str, _way: str) -> str:
+    return _slow_link(lab, name, lab.state["rates"]["fab0"])
+
+
+def _narrow_link(lab: Lab, name: str, mtu: str) -> str:
+    if not mtu.isdigit() or not 576 <= int(mtu) < network.USUAL_MTU:
+        raise LabError(f"an MTU is 576 to {network.USUAL_MTU - 1} bytes, found {mtu!r}")
+    network.limit_packets(lab.name, lab.node(name).index, "fab0", int(mtu))
+    return f"{lab.node(name).name}: the switch's port takes packets up to {mtu} bytes"
+
+
+def _wide_link(lab: Lab, name: str, _mtu: str) -> str:
+    network.limit_packets(lab.name, lab.node(name).index, "fab0", network.USUAL_MTU)
+    return f"{lab.node(name).name}: packets of {network.USUAL_MTU} bytes pass again"
+
+
+def _corrupt_data(lab: Lab, name: str) -> str:
+    # Byte 10000 of large TCP segments, on their way out: no checksum on a veth notices.
+    rules = (
+        "add table inet corrupt\n"
+        "add chain inet corrupt out { type filter hook output priority 0; }\n"
+        "add rule inet corrupt out oifname fab0 meta length > 20000 @th,80000,8 set 0x7f\n"
+    )
+    _nft(lab, lab.node(name), rules)
+    return f"{lab.node(name).name}: a byte of each large packet on fab0 is changed"
+
+
+def _pure_data(lab: Lab, name: str) -> str:
+    _nft(lab, lab.node(name), "delete table inet corrupt\n", quiet=True)
+    return f"{lab.node(name).name}: packets leave as they were written"
 
 
 def _block_pair(lab: Lab, first: str, second: str) -> str:
@@ -79,17 +123,26 @@ def _nft(lab: Lab, node: Node, rules: str, quiet: bool = False) -> None:
     sh("nsenter", where, "nft", "-f", "-", text=rules, quiet=quiet)
 
 
-def _restart_ray(lab: Lab, interface: str) -> str:
+def _restart_ray(lab: Lab, nodes: list[Node], interface: str) -> str:
     """Environment is frozen at `ray start`, so another one means another start."""
-    for node in lab.nodes:
+    for node in nodes:
         node.power_off()
     deadline = time.monotonic() + 20
-    while left := [pid for node in lab.nodes for pid in node.group.pids()]:
+    while left := [pid for node in nodes for pid in node.group.pids()]:
         if time.monotonic() > deadline:
             raise LabError(f"processes {left} do not die")
         time.sleep(0.05)
-    lab.start_ray(lab.nodes, interface)
-    return f"all nodes: Ray restarted with GLOO_SOCKET_IFNAME={interface}"
+    lab.start_ray(nodes, interface)
+    names = ", ".join(node.name for node in nodes)
+    return f"{names}: Ray restarted with GLOO_SOCKET_IFNAME={interface}"
+
+
+def _misbind(lab: Lab, name: str) -> str:
+    return _restart_ray(lab, [_not_head(lab, name)], "eth0")
+
+
+def _bind(lab: Lab, name: str) -> str:
+    return _restart_ray(lab, [_not_head(lab, name)], "fab0")
 
 
 def _hide_shared(lab: Lab, name: str) -> str:
@@ -144,7 +197,26 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     "wrong-interface": (
         [],
         "Workers bind to eth0 instead of the fabric.",
-        (lambda lab: _restart_ray(lab, "eth0"), lambda lab: _restart_ray(lab, "fab0")),
+        (
+            lambda lab: _restart_ray(lab, lab.nodes, "eth0"),
+            lambda lab: _restart_ray(lab, lab.nodes, "fab0"),
+        ),
+    ),
+    "wrong-interface-on": (["node"], "NODE's workers bind to eth0.", (_misbind, _bind)),
+    "slow-one-way": (
+        ["node", "rate", "way"],
+        "NODE `sends` or `receives` on the fabric at RATE.",
+        (_slow_way, _full_way),
+    ),
+    "narrow-link": (
+        ["node", "mtu"],
+        "Packets over MTU bytes are dropped on the way to NODE, silently.",
+        (_narrow_link, _wide_link),
+    ),
+    "corrupt-data": (
+        ["node"],
+        "NODE's large fabric packets lose a byte to another.",
+        (_corrupt_data, _pure_data),
     ),
     "hide-shared": (["node"], "NODE does not see the shared folder.", (_hide_shared, _show_shared)),
     "slow-cpu": (["node", "share"], "NODE gets SHARE of one CPU.", (_slow_cpu, _full_cpu)),

@@ -20,8 +20,12 @@ READY = """
 import sys, time
 from ray._raylet import GcsClient
 gcs, since, want = GcsClient(address=sys.argv[1]), int(sys.argv[2]), set(sys.argv[3:])
-while want - {n.node_manager_address for n in gcs.get_all_node_info().values()
-              if n.state == 0 and n.start_time_ms >= since}:
+while True:
+    alive = [n for n in gcs.get_all_node_info().values() if n.state == 0]
+    new = {n.node_manager_address for n in alive if n.start_time_ms >= since}
+    old = {n.node_manager_address for n in alive if n.start_time_ms < since}
+    if want <= new and not want & old:  # a node that was killed is listed until Ray misses it
+        break
     time.sleep(0.1)
 """
 

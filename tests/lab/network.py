@@ -11,6 +11,7 @@ from tests.lab.shell import sh
 
 NETWORKS = {"fab0": "10.77.0", "eth0": "10.78.0"}
 RATES = {"fab0": "1gbit", "eth0": "200mbit"}
+USUAL_MTU = 1500
 CLIENT = "c"  # a client of the lab, on the management network only
 
 
@@ -80,10 +81,16 @@ def _plug(lab: str, member: str, interface: str, ip: str) -> None:
     )
 
 
-def shape(lab: str, node: int, interface: str, rate: str) -> None:
-    """Hold the node's link to `rate` (as tc writes it: 1gbit, 50mbit), in both directions."""
-    ends = [(namespace(lab, node), interface), (namespace(lab, "x"), f"{interface}-{node}")]
-    for name, device in ends:
+def shape(lab: str, node: int, interface: str, rate: str, way: str = "both") -> None:
+    """Hold the node's link to `rate` (as tc writes it: 1gbit, 50mbit): both ways, or one.
+
+    `way` is both, sends or receives, as the node sees it.
+    """
+    ends = {
+        "sends": (namespace(lab, node), interface),
+        "receives": (namespace(lab, "x"), f"{interface}-{node}"),
+    }
+    for name, device in ends.values() if way == "both" else [ends[way]]:
         sh(
             "tc",
             "-n",
@@ -107,6 +114,12 @@ def rate(lab: str, node: int, interface: str) -> str:
     """The rate that tc reports for a node's link, as tc prints it: `1Gbit`."""
     words = sh("tc", "-n", namespace(lab, node), "qdisc", "show", "dev", interface).split()
     return words[words.index("rate") + 1] if "rate" in words else "unshaped"
+
+
+def limit_packets(lab: str, node: int, interface: str, mtu: int) -> None:
+    """The switch's port to the node takes packets up to `mtu`; the node does not know of it."""
+    switch, port = namespace(lab, "x"), f"{interface}-{node}"
+    sh("ip", "-n", switch, "link", "set", port, "mtu", str(mtu))
 
 
 def set_link(lab: str, node: int, interface: str, state: str) -> None:
