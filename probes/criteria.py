@@ -97,11 +97,20 @@ TABLE: dict[str, Row] = {
                     because="gradient bytes seen on any other interface took the wrong road",
                 ),
             ),
+            "slowest_rail": Measure(
+                "ratio",
+                default=Limit(
+                    low=0.7,
+                    marginal_low=0.85,
+                    unit="ratio",
+                    because="NCCL spreads its rings evenly over the rails of a node; 1 is an equal part",
+                ),
+            ),
             "slowest_pair": Measure(
                 "ratio",
                 default=Limit(
-                    low=0.72,
-                    marginal_low=0.8,
+                    low=0.75,
+                    marginal_low=0.85,
                     unit="ratio",
                     because="links of one fabric differ by noise: the best of several tries of a healthy one is over 0.9",
                 ),

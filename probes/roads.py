@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probes.counters import growth, main_road, read_counters
+from probes.rails import read_rails, shares
 from probes.witness import Witness, nccl_says, sockets_say
 from reference_trainer.gang import Gang
 from scaling.collectives import moved, plateau, summarise, sweep
@@ -29,6 +30,7 @@ class Journey:
     rows: list[dict[str, Any]]
     sent: dict[str, dict[str, int]]
     word: Witness = field(default_factory=Witness)
+    rails: dict[str, dict[str, float]] = field(default_factory=dict)  # node -> port -> its share
     note: str = ""
 
     @property
@@ -80,9 +82,9 @@ def travel(
     only: int | None = None,
 ) -> Journey:
     """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size."""
-    before = gang.run(read_counters, timeout=60)
+    before, ports = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     found = gang.run(sweep, ("all_reduce",), 0.5, 0.25, only, timeout=180, environment=environment)
-    after = gang.run(read_counters, timeout=60)
+    after, ports_after = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     sent = {
         names[place.node]: growth(b, a)
         for place, b, a in zip(gang.places, before, after, strict=True)
@@ -95,6 +97,10 @@ def travel(
         backend,
         summarise(sweeps),
         sent,
+        rails={
+            names[place.node]: shares(b, a)
+            for place, b, a in zip(gang.places, ports, ports_after, strict=True)
+        },
         word=say(gang, names, [one["connections"] for one in found]),
         note=sweeps[0]["note"],
     )

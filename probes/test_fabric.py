@@ -17,6 +17,7 @@ from probes.fabric_findings import (
 )
 from probes.findings import finding
 from probes.pairs import reachability, slow_pairs
+from probes.rails import idle_rails
 from probes.roads import others, travel
 from probes.settings import settings
 from probes.witness import nccl_debug
@@ -51,7 +52,9 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, limits, measure
             silent = silent_ranks(gang, names, str(error))
             measure.explain(silent or finding("FAB-NO-START", str(error)))
         else:
-            control(cluster, gang, terms, journey, measure)
+            if journey:
+                wrong_element(gang, names, measure)
+            wrong_road_control(cluster, gang, terms, journey, measure)
     judge_settings(cluster, fabric, measure)
 
 
@@ -104,6 +107,7 @@ def observe(gang, names, fabric, limits, measure):
         wrong_data([*journey.rows, *(row for rows in more.values() for row in rows)], gang, names),
         wrong_road(journey, fabric),
         slow_links(journey, pairs, limits),
+        idle_rails(journey.rails, limits("slowest_rail").low),
         journey.word.report.findings if journey.word.report else [],
     )
     draw(journey, pairs, limits, measure)
@@ -156,6 +160,9 @@ def judge_road(journey, fabric, measure):
         other = journey.elsewhere(node, fabric) if fabric else None
         measure("fabric_share", share, on=node, note=unknown)
         measure("other_share", other, on=node, note=unknown)
+        if journey.rails.get(node):
+            port, part = min(journey.rails[node].items(), key=lambda item: item[1])
+            measure("slowest_rail", part, on=f"{node} {port}")
     measure.keep(
         "roads.json",
         {"bytes_sent": journey.sent, journey.word.source or "library": journey.word.roads},
@@ -196,7 +203,21 @@ def draw(journey, pairs, limits, measure):
     )
 
 
-def control(cluster, gang, terms, journey, measure):
+def wrong_element(gang, names, measure):
+    """One changed element on one rank must be found, with rank and offset."""
+    culprit = gang.size - 1
+    rows = [row for found in others(gang, 1 << 16, culprit).values() for row in found]
+    seen = {rank for row in rows for rank, _ in row["first_wrong"]}
+    found = wrong_data(rows, gang, names)
+    measure.control(
+        "wrong element",
+        f"one element of each result on rank {culprit} is changed",
+        caught=seen == {culprit} and all(row["wrong"] for row in rows),
+        saw=found[0].statement if found else "no wrong element",
+    )
+
+
+def wrong_road_control(cluster, gang, terms, journey, measure):
     """The same all-reduce, forced off the fabric, must look different to everybody who looks."""
     other, on_gpu = terms.management, cluster.resource == "GPU" and not cluster.emulated
     fault = f"all-reduce is forced onto {other or 'sockets'}"

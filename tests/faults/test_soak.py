@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
+from probes.fabric_findings import WAYS
+from reports.record import Verdict
 from tests.faults.conftest import acceptance
+from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.lab.node import REPO
 
@@ -25,6 +28,17 @@ def test_healthy_again(lab: Lab, time: int) -> None:
     record, _ = acceptance(lab, f"again-{time}", "probes")
     complaints = [line for result in record.results for line in result.complaints()]
     assert record.decision.accepted, complaints
+
+
+@pytest.mark.parametrize("way", ["both", "sends", "receives"])
+@pytest.mark.parametrize("rate", ["700mbit", "500mbit", "100mbit"])
+def test_slow_links_of_every_size_and_way(lab: Lab, rate: str, way: str) -> None:
+    inject(lab, *(["slow-link", "2", rate] if way == "both" else ["slow-one-way", "2", rate, way]))
+    record, _ = acceptance(lab, f"slow-{rate}-{way}", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    (found,) = [one for result in record.results for one in result.findings]
+    assert (found.code, found.suspects) == ("FAB-SLOW-LINK", ["node2"])
+    assert WAYS[way] in found.statement
 
 
 def test_eight_nodes_in_a_lab_of_their_own() -> None:

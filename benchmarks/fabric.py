@@ -1,0 +1,149 @@
+"""The fabric row against its targets: plateau, byte witness, pair scan.  Needs root on Linux.
+
+`python -m benchmarks.fabric [runs]` starts labs of 2, 4 and 8 nodes and prints a table of target,
+measured value and spread.  The plateau is compared with iperf3 on the same link in the same run,
+where iperf3 is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+from tests.lab import network
+from tests.lab.faults import clear, inject
+from tests.lab.lab import Lab
+from tests.lab.node import REPO
+
+NAME = "bench"
+# Fault, its arguments, and the node that must be named, alone.
+SLOW = [
+    ("slow-link", "1", "700mbit"),
+    ("slow-one-way", "1", "700mbit", "sends"),
+    ("slow-one-way", "1", "700mbit", "receives"),
+    ("slow-one-way", "1", "500mbit", "sends"),
+    ("slow-link", "1", "100mbit"),
+]
+
+
+def inside(what: str, count: int) -> Any:
+    """Run on node 0: `sweep` or `scan`, `count` times in one gang; prints one JSON line."""
+    from probes.cluster import connect
+    from probes.pairs import slow_pairs
+    from probes.roads import travel
+
+    cluster, found = connect("auto"), []
+    with cluster.gang(environment={"NCCL_ALGO": "Ring"}) as gang:
+        for _ in range(count):
+            begun = time.perf_counter()
+            if what == "sweep":
+                journey = travel(gang, cluster.names)
+                shares = [journey.share(node, "fab0") for node in journey.sent]
+                peak = journey.peak
+                found.append({"busbw": peak["busbw"], "size": peak["size"], "shares": shares})
+            else:
+                hunt = slow_pairs(gang, cluster.names)
+                slowest = min(hunt.speeds.values()) / hunt.typical
+                found.append({"nodes": hunt.nodes, "links": hunt.links, "slowest": slowest})
+            found[-1]["seconds"] = time.perf_counter() - begun
+    cluster.close()
+    return found
+
+
+def on_node(lab: Lab, what: str, count: int) -> list[dict[str, Any]]:
+    """The same, from outside."""
+    command = [sys.executable, "-m", "benchmarks.fabric", what, str(count)]
+    node = lab.nodes[0]
+    done = subprocess.run(
+        node.command(*command, cwd=str(REPO)),
+        env={**node.environment(), "PYTHONPATH": str(REPO)},
+        capture_output=True, text=True, timeout=1200, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return list(json.loads(done.stdout.splitlines()[-1]))
+
+
+def iperf(lab: Lab, seconds: int = 4) -> float | None:
+    """GB/s that iperf3 moves from node 0 to node 1 on the fabric."""
+    if not shutil.which("iperf3"):
+        return None
+    there = ["ip", "netns", "exec", network.namespace(lab.name, 1), "iperf3", "-s", "-1", "-J"]
+    server = subprocess.Popen(there, stdout=subprocess.DEVNULL)
+    time.sleep(0.5)
+    client = ["ip", "netns", "exec", network.namespace(lab.name, 0), "iperf3", "-J"]
+    client += ["-c", network.address("fab0", 1), "-t", str(seconds), "-O", "1"]
+    done = subprocess.run(client, capture_output=True, text=True, check=True, timeout=60)
+    server.wait(timeout=20)
+    return float(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]) / 8e9
+
+
+def line(what: str, target: str, measured: str) -> None:
+    """One row of the table."""
+    print(f"{what:44} {target:22} {measured}", flush=True)
+
+
+def spread(values: list[float], digits: int = 3) -> str:
+    """Median, range and count."""
+    middle = statistics.median(values)
+    return (
+        f"{middle:.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f}, "
+        f"n={len(values)})"
+    )
+
+
+def plateau(lab: Lab, nodes: int) -> None:
+    """busbw against iperf3, and the byte witness."""
+    wire = iperf(lab)
+    runs = on_node(lab, "sweep", 3)
+    bandwidth = [run["busbw"] for run in runs]
+    line(f"busbw GB/s, {nodes} nodes", "", spread(bandwidth, 4))
+    if wire:
+        ratios = [value / wire for value in bandwidth]
+        line(f"  of iperf3's {wire:.4f} GB/s", ">= 0.97", spread(ratios))
+    shares = [share for run in runs for share in run["shares"]]
+    line("  bytes on fab0 / expected", "0.97 to 1.03", spread(shares, 4))
+
+
+def scans(lab: Lab, nodes: int, count: int) -> None:
+    """Healthy and with planted faults: who is named."""
+    found = on_node(lab, "scan", count)
+    alarms = sum(bool(run["nodes"] or run["links"]) for run in found)
+    line(f"pair scan, {nodes} nodes, healthy: alarms", f"0 of {count}", f"{alarms} of {count}")
+    line("  slowest link / typical", "", spread([run["slowest"] for run in found]))
+    line("  seconds", "", spread([run["seconds"] for run in found], 1))
+    for at, (fault, *arguments) in enumerate(SLOW):
+        times = count if at == 0 else max(1, count // 4)
+        inject(lab, fault, *arguments)
+        way = arguments[2] if len(arguments) > 2 else "both"
+        runs = on_node(lab, "scan", times)
+        clear(lab)
+        right = sum(run["nodes"] == {"node1": way} and not run["links"] for run in runs)
+        said = f"{right} of {times}; slowest {spread([run['slowest'] for run in runs], 2)}"
+        line(f"  {fault} {' '.join(arguments)}", f"named {times} of {times}", said)
+
+
+def main(count: int) -> None:
+    """The table."""
+    line("what", "target", "measured: median (range)")
+    for nodes in (2, 4, 8):
+        lab = Lab(NAME)
+        lab.up(nodes)
+        try:
+            plateau(lab, nodes)
+            if nodes > 2:
+                scans(lab, nodes, count)
+        finally:
+            lab.down()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] and not sys.argv[1].isdigit():
+        print(json.dumps(inside(sys.argv[1], int(sys.argv[2]))))
+    else:
+        main(int(sys.argv[1]) if sys.argv[1:] else 20)

@@ -1,0 +1,76 @@
+"""Collectives on real ranks: torchrun starts two gloo processes that check every element."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaling.operations import OPERATIONS
+
+REPO = Path(__file__).resolve().parents[1]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+
+
+def ranks(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*TORCHRUN, *arguments], cwd=REPO, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize("name", list(OPERATIONS))
+def test_every_collective_is_exact_under_torchrun(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    small = ["-b", "8", "-e", "64K", "--budget", "0.02"]
+    done = ranks("-m", "scaling.collectives", name, "--backend", "gloo", *small, "-J", str(file))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "alpha-beta fit" in done.stdout
+    found = json.loads(file.read_text())
+    assert found["out_of_bounds"] == {"count": 0, "okay": True}
+    sizes = [result["size"] for result in found["results"]]
+    assert sizes == [1 << power for power in range(3, 17)]
+    for placement in OPERATIONS[name].placements:
+        last = found["results"][-1][placement]
+        assert last["bus_bw"] > 0
+        assert len(last["rank_times"]) == 2
+
+
+CORRUPT = """
+from scaling.collectives import summarise, sweep
+from scaling.operations import OPERATIONS
+found = sweep(tuple(OPERATIONS), only=4096, budget=0.01, corrupt=1)
+import json, os
+with open(os.environ["OUT"] + str(found["rank"]), "w") as file:
+    json.dump(found, file)
+"""
+
+
+def test_one_wrong_element_is_found_in_every_collective(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "corrupt.py"
+    script.write_text(CORRUPT)
+    monkeypatch.setenv("OUT", str(tmp_path / "rank"))
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    done = ranks(str(script))
+    assert done.returncode == 0, done.stderr[-2000:]
+    good, bad = (json.loads((tmp_path / f"rank{rank}").read_text()) for rank in (0, 1))
+    for name in OPERATIONS:
+        assert [row["wrong"] for row in good["sweeps"][name]["rows"]] == [0] * len(
+            OPERATIONS[name].placements
+        )
+        for row in bad["sweeps"][name]["rows"]:
+            assert row["wrong"] == 2  # before and after the timing
+            assert row["first_wrong"] is not None
+
+
+def test_bad_sizes_are_refused_in_one_sentence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling.collectives", "all_reduce", "-b", "12Q"],
+        cwd=REPO, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "sizes are numbers with K, M or G" in done.stderr
