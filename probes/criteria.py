@@ -97,6 +97,7 @@ TABLE: dict[str, Row] = {
                     because="gradient bytes seen on any other interface took the wrong road",
                 ),
             ),
+            "rails": Measure("rails", from_run="[cluster] rails, or the best node's"),
             "slowest_rail": Measure(
                 "ratio",
                 default=Limit(

@@ -39,7 +39,7 @@ def _read(path: Path) -> str:
 
 
 def shares(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """What each rail sent, as a ratio of an equal part; empty where nothing was sent.
+    """What each rail sent, as a ratio of an equal part; 0 for each where nothing was sent.
 
     A rail that was there before and is not after has sent nothing.
     """
@@ -48,7 +48,7 @@ def shares(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, flo
         for name, port in before.items()
     }
     total = sum(sent.values())
-    return {name: count * len(sent) / total for name, count in sent.items()} if total else {}
+    return {name: count * len(sent) / max(total, 1) for name, count in sent.items()}
 
 
 def idle_rails(rails: Mapping[str, Mapping[str, float]], least: float) -> list[Finding]:

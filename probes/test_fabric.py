@@ -22,6 +22,7 @@ from probes.roads import others, travel
 from probes.settings import settings
 from probes.witness import nccl_debug
 from reference_trainer.gang import GangError
+from reports.record import Limit
 from scaling.alphabeta import fit
 from scaling.nccl_tests import document, table
 from scaling.operations import OPERATIONS
@@ -46,7 +47,7 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, limits, measure
         pytest.fail("one node has no fabric to other nodes", pytrace=False)
     with cluster.gang(environment=pinned(cluster)) as gang:
         try:
-            journey = observe(gang, names, fabric, limits, measure)
+            journey = observe(gang, names, terms, limits, measure)
         except GangError as error:
             measure("busbw", None, note=str(error))
             silent = silent_ranks(gang, names, str(error))
@@ -84,10 +85,10 @@ def judge_settings(cluster, fabric, measure):
     )
 
 
-def observe(gang, names, fabric, limits, measure):
+def observe(gang, names, terms, limits, measure):
     """Who reaches whom, the sweep, the road and the pairs; the journey, if there was a way."""
     measure.progress("fabric: who reaches whom")
-    cut = reachability(gang, names, fabric)
+    cut = reachability(gang, names, terms.fabric)
     if cut.pairs or cut.narrow:
         measure("busbw", None, note="not every pair of nodes reaches each other")
         judge_reach(cut, measure)
@@ -100,14 +101,14 @@ def observe(gang, names, fabric, limits, measure):
     pairs = slow_pairs(gang, names)
     judge_speed(journey, measure)
     judge_data(journey, more, measure)
-    judge_road(journey, fabric, measure)
+    judge_road(journey, terms.fabric, measure)
+    judge_rails(journey, terms, limits, measure)
     judge_pairs(pairs, measure)
     judge_reach(cut, measure)
     measure.explain(
         wrong_data([*journey.rows, *(row for rows in more.values() for row in rows)], gang, names),
-        wrong_road(journey, fabric),
+        wrong_road(journey, terms.fabric),
         slow_links(journey, pairs, limits),
-        idle_rails(journey.rails, limits("slowest_rail").low),
         journey.word.report.findings if journey.word.report else [],
     )
     draw(journey, pairs, limits, measure)
@@ -160,9 +161,6 @@ def judge_road(journey, fabric, measure):
         other = journey.elsewhere(node, fabric) if fabric else None
         measure("fabric_share", share, on=node, note=unknown)
         measure("other_share", other, on=node, note=unknown)
-        if journey.rails.get(node):
-            port, part = min(journey.rails[node].items(), key=lambda item: item[1])
-            measure("slowest_rail", part, on=f"{node} {port}")
     measure.keep(
         "roads.json",
         {"bytes_sent": journey.sent, journey.word.source or "library": journey.word.roads},
@@ -170,6 +168,22 @@ def judge_road(journey, fabric, measure):
     )
     if journey.word.text:
         measure.keep("nccl.log", journey.word.text, kind="log", caption="NCCL's log of every rank")
+
+
+def judge_rails(journey, terms, limits, measure):
+    """That each node has the rails that were ordered, and that each rail carried its part."""
+    if terms.fabric != "rdma":
+        return
+    counts = {node: len(parts) for node, parts in journey.rails.items()}
+    agreed = terms.line_rate_gbps is not None
+    wanted = terms.rails if agreed else max(counts.values())
+    because = "the contract orders them" if agreed else "every node has what the best one has"
+    for node, parts in journey.rails.items():
+        limit = Limit(low=wanted, high=wanted, unit="rails", because=because)
+        measure("rails", counts[node], on=node, limit=limit)
+        port, part = min(parts.items(), key=lambda item: item[1], default=("no rail", None))
+        measure("slowest_rail", part, on=f"{node} {port}", note="the node has no active RDMA port")
+    measure.explain(idle_rails(journey.rails, limits("slowest_rail").low))
 
 
 def judge_pairs(pairs, measure):

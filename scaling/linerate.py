@@ -36,8 +36,11 @@ def _rails(fact: dict[str, Any]) -> LineRate | None:
             gbps.append(float(match[1]))
     if not gbps:
         return None
-    said = f"{len(gbps)} x {gbps[0]:.0f} Gbit/s active RDMA ports in sysfs on {fact['host']}"
-    return LineRate(sum(gbps) / 8, said)
+    # The rails are the fastest ports: a slower one is for storage or management.
+    fastest = max(gbps)
+    rails = gbps.count(fastest)
+    said = f"{rails} x {fastest:.0f} Gbit/s active RDMA ports in sysfs on {fact['host']}"
+    return LineRate(rails * fastest / 8, said)
 
 
 def _port(fact: dict[str, Any], interface: str) -> LineRate | None:

@@ -113,7 +113,11 @@ def test_shipped_contracts_hold(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in shipped() if n != "local"])
 def test_a_real_contract_leaves_no_fabric_limit_open(name: str) -> None:
     contract = load(name)
-    open_ = [m for m in TABLE["FABRIC"].measures if contract.limit("FABRIC", m) is None]
+    open_ = [
+        name
+        for name, measure in TABLE["FABRIC"].measures.items()
+        if contract.limit("FABRIC", name) is None and not measure.from_run
+    ]
     assert open_ == []
     assert contract.limit("SCALING", "efficiency") is not None
     assert not contract.optional
