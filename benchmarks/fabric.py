@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import closing
 from typing import Any
 
 from tests.lab import network
@@ -36,13 +37,18 @@ def inside(what: str, count: int) -> Any:
     from probes.cluster import connect
     from probes.pairs import slow_pairs
     from probes.roads import travel
+    from probes.witness import RankLogs
 
     cluster, found = connect("auto"), []
-    with cluster.gang(environment={"NCCL_ALGO": "Ring"}) as gang:
+    with (
+        closing(cluster),
+        RankLogs(cluster) as logs,
+        cluster.gang(environment={"NCCL_ALGO": "Ring"}) as gang,
+    ):
         for _ in range(count):
             begun = time.perf_counter()
             if what == "sweep":
-                journey = travel(gang, cluster.names)
+                journey = travel(gang, cluster.names, logs)
                 shares = [journey.share(node, "fab0") for node in journey.sent]
                 peak = journey.peak
                 found.append({"busbw": peak["busbw"], "size": peak["size"], "shares": shares})
@@ -51,7 +57,6 @@ def inside(what: str, count: int) -> Any:
                 slowest = min(hunt.speeds.values()) / hunt.typical
                 found.append({"nodes": hunt.nodes, "links": hunt.links, "slowest": slowest})
             found[-1]["seconds"] = time.perf_counter() - begun
-    cluster.close()
     return found
 
 
@@ -78,8 +83,11 @@ def iperf(lab: Lab, seconds: int = 4) -> float | None:
     time.sleep(0.5)
     client = ["ip", "netns", "exec", network.namespace(lab.name, 0), "iperf3", "-J"]
     client += ["-c", network.address("fab0", 1), "-t", str(seconds), "-O", "1"]
-    done = subprocess.run(client, capture_output=True, text=True, check=True, timeout=60)
-    server.wait(timeout=20)
+    try:
+        done = subprocess.run(client, capture_output=True, text=True, check=True, timeout=60)
+    finally:
+        server.kill()
+        server.wait()
     return float(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]) / 8e9
 
 

@@ -15,13 +15,35 @@ def read_counters() -> dict[str, int]:
     Documentation/ABI/stable/sysfs-class-infiniband); EFA has tx_bytes in hw_counters.  The
     devices' counters do not include RDMA payload, so growth there during an all-reduce is TCP.
     """
-    sent = parse_net_dev(Path("/proc/net/dev").read_text())
-    root = Path("/sys/class/infiniband")
-    rdma = [4 * int(p.read_text()) for p in root.glob("*/ports/*/counters/port_xmit_data")]
-    rdma += [int(p.read_text()) for p in root.glob("efa_*/ports/*/hw_counters/tx_bytes")]
+    sent = once(parse_net_dev(Path("/proc/net/dev").read_text()), Path("/sys/class/net"))
+    rdma = [port_bytes(port) for port in Path("/sys/class/infiniband").glob("*/ports/*")]
     if rdma:
         sent[RDMA] = sum(rdma)
     return sent
+
+
+def port_bytes(port: Path) -> int:
+    """Bytes that an RDMA port (its sysfs folder) sent since boot; 0 where it has no counter."""
+    for name, unit in (("counters/port_xmit_data", 4), ("hw_counters/tx_bytes", 1)):
+        try:
+            return unit * int((port / name).read_text())
+        except (OSError, ValueError):
+            continue
+    return 0
+
+
+def once(sent: Mapping[str, int], root: Path) -> dict[str, int]:
+    """Each byte once: not again on the ports of a bond or bridge, nor on a VLAN's parent.
+
+    `root` is /sys/class/net: a port has a link `master`, a parent links `upper_<child>`.
+    """
+    kept = {
+        device: count for device, count in sent.items() if not (root / device / "master").exists()
+    }
+    for device in kept:
+        children = [link.name.removeprefix("upper_") for link in (root / device).glob("upper_*")]
+        kept[device] = max(0, kept[device] - sum(sent.get(child, 0) for child in children))
+    return kept
 
 
 def parse_net_dev(text: str) -> dict[str, int]:

@@ -60,19 +60,11 @@ TABLE: dict[str, Row] = {
             "wrong_elements": none_of("elements", "a fast wrong answer is a failure"),
             "unreachable_pairs": none_of("pairs", "every rank must reach every other"),
             "narrow_pairs": none_of("pairs", "full-size packets must pass, or init hangs"),
+            "odd_mtu": none_of("nodes", "one MTU on one fabric, or large packets vanish"),
             "harmful_settings": none_of(
                 "settings", "a setting that breaks or cripples the fabric does so for every job"
             ),
             "busbw": Measure("GB/s"),
-            "rank_cv": Measure(
-                "ratio",
-                default=Limit(
-                    high=0.2,
-                    marginal_high=0.1,
-                    unit="ratio",
-                    because="ranks of one collective end together; one that sees another time is not where it should be",
-                ),
-            ),
             "road": Measure(""),
             "witnesses": Measure(
                 "witnesses",

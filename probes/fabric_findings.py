@@ -16,6 +16,7 @@ from reports.record import Finding, Limit, Verdict
 from scaling.search import Hunt, Link, blame
 
 WAYS = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
+SHOWN = 8  # ranks named in one finding
 DOUBTS = 3  # doubtful settings told in one sentence
 
 
@@ -24,26 +25,24 @@ def unreachable(cut: Cut) -> list[Finding]:
     guilty, left = blame(cut.pairs, cut.nodes)
     found = []
     for node in dict.fromkeys([*cut.dead, *guilty]):
-        why = cut.dead.get(node, "reaches no other node on the fabric")
+        why = cut.dead.get(node, "reaches no other node by TCP")
         found.append(finding("FAB-LINK-DOWN", f"{node}: {why}", [node]))
     for a, b in left:
         if a not in cut.dead and b not in cut.dead:
-            said = f"{a} and {b} do not reach each other on the fabric"
+            said = f"{a} and {b} do not reach each other by TCP"
             found.append(finding("FAB-PAIR-BLOCKED", said, [a, b]))
     return found
 
 
 def narrow(cut: Cut) -> list[Finding]:
     """The node whose MTU is another, else the pairs that full-size packets do not pass."""
-    if not cut.narrow and len(set(cut.mtu.values())) < 2:
-        return []
-    usual = Counter(cut.mtu.values()).most_common(1)[0][0] if cut.mtu else 0
-    odd = {node: mtu for node, mtu in cut.mtu.items() if mtu != usual}
+    odd = odd_mtu(cut)
     if odd:
-        told = ", ".join(f"{node} {mtu}" for node, mtu in odd.items())
-        said = f"MTU of the fabric interface: {told}; the others {usual}"
-        return [finding("FAB-MTU", said, list(odd))]
-    guilty, left = blame(cut.narrow, cut.nodes)
+        told = ", ".join(f"{node} {cut.mtu[node]}" for node in odd)
+        others = {mtu for node, mtu in cut.mtu.items() if node not in odd}
+        said = f"MTU of the interface: {told}; the others {', '.join(map(str, others))}"
+        return [finding("FAB-MTU", said, odd)]
+    guilty, left = blame(cut.narrow or [], cut.nodes)
     packets = f"packets of {min(cut.mtu.values(), default=0)} bytes, unfragmented,"
     found = [
         finding("FAB-MTU", f"{packets} do not pass between {node} and others", [node])
@@ -52,6 +51,12 @@ def narrow(cut: Cut) -> list[Finding]:
     return found + [
         finding("FAB-MTU", f"{packets} do not pass between {a} and {b}", [a, b]) for a, b in left
     ]
+
+
+def odd_mtu(cut: Cut) -> list[str]:
+    """Nodes whose MTU is not that of most."""
+    usual = Counter(cut.mtu.values()).most_common(1)
+    return [node for node, mtu in cut.mtu.items() if mtu != usual[0][0]] if usual else []
 
 
 def silent_ranks(gang: Gang, names: dict[str, str], error: str) -> list[Finding]:
@@ -81,19 +86,29 @@ def settings_wrong(flags: list[Flag]) -> list[Finding]:
 
 
 def wrong_data(rows: list[dict[str, Any]], gang: Gang, names: dict[str, str]) -> list[Finding]:
-    """Ranks and offsets of wrong elements: one finding per rank, its first ones."""
-    found: dict[int, list[str]] = {}
+    """Who received wrong elements, and the first offsets: one finding, as all ranks receive what
+    one of them, or a link to it, spoilt."""
+    offsets: dict[int, list[str]] = {}
     for row in rows:
         for rank, offset in row["first_wrong"]:
-            found.setdefault(rank, []).append(f"element {offset} of {row['count']}")
-    return [
-        finding(
-            "FAB-WRONG-DATA",
-            f"rank {rank} on {names[gang.places[rank].node]}: {', '.join(said[:3])} is wrong",
-            [f"rank {rank}", names[gang.places[rank].node]],
-        )
-        for rank, said in found.items()
-    ]
+            offsets.setdefault(rank, []).append(f"element {offset} of {row['elements']}")
+    if not offsets:
+        return []
+    ranks = sorted(offsets)
+    told = "; ".join(
+        f"rank {rank} on {names[gang.places[rank].node]} received a wrong {offsets[rank][0]}"
+        for rank in ranks[:SHOWN]
+    )
+    more = f"; {len(ranks) - SHOWN} more ranks" if len(ranks) > SHOWN else ""
+    suspects = [f"rank {rank}" for rank in ranks[:SHOWN]]
+    suspects += dict.fromkeys(names[gang.places[rank].node] for rank in ranks[:SHOWN])
+    return [finding("FAB-WRONG-DATA", told + more, suspects)]
+
+
+def of_the_log(found: list[Finding], fabric: str | None) -> list[Finding]:
+    """What NCCL's log shows, less what is agreed: where TCP is the fabric, TCP is no fault."""
+    starts = ("INIT-", "NCCL-", "FAB-ALONE", "FAB-LOOPBACK")
+    return [one for one in found if fabric == "rdma" or one.code.startswith(starts)]
 
 
 def wrong_road(journey: Journey, fabric: str | None) -> list[Finding]:
@@ -126,7 +141,8 @@ def slow_links(
         if (b, a) in pairs.links and (b, a) < (a, b):
             continue  # said once, for both ways
         arrow = "<->" if (b, a) in pairs.links else "->"
-        said = f"{a} {arrow} {b}: {pairs.speeds[a, b]:.3f} GB/s, others {pairs.typical:.3f}"
+        slowest = min(pairs.speeds[link] for link in ((a, b), (b, a)) if link in pairs.links)
+        said = f"{a} {arrow} {b}: {slowest:.3f} GB/s, others {pairs.typical:.3f}"
         found.append(finding("FAB-SLOW-LINK", said, [a, b]))
     rate = limits("busbw")
     slow_overall = rate is not None and rate.judge(journey.peak["busbw"]) is Verdict.FAIL

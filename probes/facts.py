@@ -121,12 +121,12 @@ def rdma_ports() -> list[dict[str, str]]:
 def gpus() -> list[dict[str, str]]:
     """Name and UUID of each NVIDIA GPU that NVML sees; empty without a driver."""
     try:
-        import pynvml  # the nodes need nothing but Ray and torch: without it, GPUs are unknown
-
+        import pynvml
+    except ImportError:  # the nodes need nothing but Ray and torch, and Ray brings its own copy
+        from ray._private.thirdparty import pynvml
+    try:
         pynvml.nvmlInit()
-    except (ImportError, OSError):
-        return []
-    except pynvml.NVMLError:
+    except (OSError, pynvml.NVMLError):
         return []
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]

@@ -10,23 +10,25 @@ from scaling.collectives import pair_sweep
 from scaling.reach import echo, listen, passes, reach
 from scaling.search import Hunt, Link, Pair, hunt
 
-MESSAGE = 4 << 20  # bytes: 34 ms at 1 Gbit/s, well past the latency of any fabric
 REPEATS = 6
-SLOW = 0.8  # share of the typical speed under which a link is hunted
+SLOW = 0.85  # share of the typical speed under which a link is hunted: where it is marginal
+SMALL = 100  # bytes of a datagram that passes wherever datagrams pass at all
 
 
 @dataclass(frozen=True)
 class Cut:
     """Pairs of nodes that do not reach each other, and nodes whose fabric port is not usable.
 
-    `narrow` are pairs that small packets pass and full-size ones do not; `mtu` is each node's.
+    `narrow` are pairs that small packets pass and full-size ones do not, None where that could
+    not be tried, for the reason in `untried`; `mtu` is that of each node's interface.
     """
 
     nodes: list[str]
     pairs: list[Pair]
     dead: dict[str, str]  # node -> why
-    narrow: list[Pair] = field(default_factory=list)
+    narrow: list[Pair] | None = field(default_factory=list)
     mtu: dict[str, int] = field(default_factory=dict)
+    untried: str = ""
 
 
 def reachability(gang: Gang, names: dict[str, str], fabric: str | None) -> Cut:
@@ -40,20 +42,39 @@ def reachability(gang: Gang, names: dict[str, str], fabric: str | None) -> Cut:
     dead: dict[str, str] = {}
     mtu: dict[str, int] = {}
     for rank, name in zip(ranks, nodes, strict=True):
+        address = gang.places[rank].address
         port = found[rank].get(fabric or "")
-        by_interface = fabric is not None and fabric != "rdma"
-        if by_interface and not port:
+        if fabric is None or fabric == "rdma":  # then what Ray itself uses is tried
+            port = next((p for p in found[rank].values() if p["address"] == address), None)
+        elif not port:
             dead[name] = f"has no interface {fabric}"
-        elif by_interface and port and (not port["address"] or port["state"] == "down"):
+        elif not port["address"] or port["state"] == "down":
             dead[name] = f"{fabric} is {port['state']}, address {port['address'] or 'none'}"
-        elif by_interface and port:
+        own.append((port and port["address"]) or address)
+        if port and port["mtu"] and name not in dead:
             mtu[name] = port["mtu"]
-        usable = by_interface and port and port["address"]
-        own.append(port["address"] if usable and port else gang.places[rank].address)
     knock = _Knocking(gang, ranks, nodes, own, dead)
     pairs = knock.failing(listen, reach)
-    narrow = knock.failing(echo, passes, min(mtu.values())) if mtu else []
-    return Cut(nodes, pairs, dead, [pair for pair in narrow if pair not in pairs], mtu)
+    narrow, untried = _narrow(knock, pairs, mtu)
+    return Cut(nodes, pairs, dead, narrow, mtu, untried)
+
+
+def _narrow(
+    knock: _Knocking, cut: list[Pair], mtu: dict[str, int]
+) -> tuple[list[Pair] | None, str]:
+    """Pairs that only small datagrams pass; None and why where no small one passes either."""
+    living = [node for node in knock.nodes if node not in knock.dead]
+    if any(node not in mtu for node in living):
+        return None, "the MTU of the interface is not known on every node"
+    small = dict.fromkeys(knock.nodes, SMALL)
+    full = {node: mtu.get(node, SMALL) for node in knock.nodes}
+    # Each pair is tried at the smaller MTU of its two: one odd node must not spare the others.
+    each = [{peer: min(full[node], full[peer]) for peer in knock.nodes} for node in knock.nodes]
+    blocked = knock.failing(echo, passes, [small] * len(knock.nodes))
+    if set(blocked) - set(cut):
+        return None, "UDP is filtered between some nodes, so packet sizes could not be tried"
+    wide = knock.failing(echo, passes, each)
+    return [pair for pair in wide if pair not in cut], ""
 
 
 @dataclass(frozen=True)
@@ -66,8 +87,10 @@ class _Knocking:
     own: list[str]
     dead: dict[str, str]
 
-    def failing(self, open_door: object, knock: object, *more: int) -> list[Pair]:
-        """Pairs of which one does not get through to the other."""
+    def failing(
+        self, open_door: object, knock: object, sizes: list[dict[str, int]] | None = None
+    ) -> list[Pair]:
+        """Pairs of which one does not get through to the other; `sizes` are each node's."""
         solo = [[rank] for rank in self.ranks]
         each: list[list[object]] = [[] for _ in self.gang.places]
         for rank, address in zip(self.ranks, self.own, strict=True):
@@ -77,8 +100,8 @@ class _Knocking:
             name: None if name in self.dead else (address, port)
             for name, address, port in zip(self.nodes, self.own, opened, strict=True)
         }
-        for rank, address in zip(self.ranks, self.own, strict=True):
-            each[rank] = [address, doors, *more]
+        for at, (rank, address) in enumerate(zip(self.ranks, self.own, strict=True)):
+            each[rank] = [address, doors, *([sizes[at]] if sizes else [])]
         rows = self.gang.run(knock, timeout=60, each=each, groups=solo)  # type: ignore[arg-type]
         answered = dict(zip(self.nodes, rows, strict=True))
         return [
@@ -90,16 +113,17 @@ class _Knocking:
 
 
 def slow_pairs(gang: Gang, names: dict[str, str]) -> Hunt:
-    """Hunt the slow link: one rank of each node meets the others', each direction apart.
+    """Hunt the slow link: the first rank of each node meets the others', each direction apart.
 
     Every pair meets up to 8 nodes (7 rounds); beyond that two or three rounds find bad nodes.
+    A rank's messages use the rails that are close to it, so the others' are not tried.
     """
     places = [names[place.node] for place in gang.places]
     first = {name: places.index(name) for name in dict.fromkeys(places)}
 
     def meet(rounds: list[list[Pair]]) -> dict[Link, float]:
         table = [[(first[a], first[b]) for a, b in pairs] for pairs in rounds]
-        found = gang.run(pair_sweep, table, MESSAGE, REPEATS, timeout=180)
+        found = gang.run(pair_sweep, table, REPEATS, timeout=600)
         return {
             (places[sender], places[rank]): speed
             for rank, row in enumerate(found)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from probes.counters import port_bytes
 from probes.findings import finding
 from reports.record import Finding
 
@@ -23,10 +24,8 @@ def read_rails(root: str = SYSFS) -> dict[str, dict[str, Any]]:
     for port in sorted(Path(root).glob("*/ports/*")):
         rate = re.match(r"([\d.]+) Gb/sec", _read(port / "rate"))
         if rate and "ACTIVE" in _read(port / "state"):
-            words = _read(port / "counters" / "port_xmit_data")
-            sent = 4 * int(words) if words else int(_read(port / "hw_counters" / "tx_bytes") or 0)
             name = f"{port.parts[-3]}/{port.name}"
-            ports[name] = {"gbps": float(rate[1]), "sent": sent}
+            ports[name] = {"gbps": float(rate[1]), "sent": port_bytes(port)}
     fastest = max((port["gbps"] for port in ports.values()), default=0.0)
     return {name: port for name, port in ports.items() if port["gbps"] == fastest}
 
@@ -38,17 +37,22 @@ def _read(path: Path) -> str:
         return ""
 
 
-def shares(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """What each rail sent, as a ratio of an equal part; 0 for each where nothing was sent.
-
-    A rail that was there before and is not after has sent nothing.
-    """
-    sent = {
+def growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes that each rail sent in between; one that is there no more has sent nothing."""
+    return {
         name: max(0, after[name]["sent"] - port["sent"]) if name in after else 0
         for name, port in before.items()
     }
-    total = sum(sent.values())
-    return {name: count * len(sent) / max(total, 1) for name, count in sent.items()}
+
+
+def shares(sent: Mapping[str, int], rails: int) -> dict[str, float]:
+    """What each of the `rails` busiest ports sent, as a ratio of an equal part.
+
+    Ports beyond that number are as fast as rails, but were not ordered as such: storage.
+    """
+    busiest = sorted(sent, key=lambda name: -sent[name])[:rails]
+    total = sum(sent[name] for name in busiest)
+    return {name: sent[name] * len(busiest) / max(total, 1) for name in busiest}
 
 
 def idle_rails(rails: Mapping[str, Mapping[str, float]], least: float) -> list[Finding]:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probes.counters import growth, main_road, read_counters
-from probes.rails import read_rails, shares
-from probes.witness import Witness, nccl_says, sockets_say
+from probes.rails import growth as rail_growth
+from probes.rails import read_rails
+from probes.witness import RankLogs, Witness, sockets_say
 from reference_trainer.gang import Gang
 from scaling.collectives import moved, plateau, summarise, sweep
 from scaling.operations import OPERATIONS
@@ -30,7 +31,7 @@ class Journey:
     rows: list[dict[str, Any]]
     sent: dict[str, dict[str, int]]
     word: Witness = field(default_factory=Witness)
-    rails: dict[str, dict[str, float]] = field(default_factory=dict)  # node -> port -> its share
+    rails: dict[str, dict[str, int]] = field(default_factory=dict)  # node -> port -> bytes sent
     note: str = ""
 
     @property
@@ -78,35 +79,32 @@ class Journey:
 def travel(
     gang: Gang,
     names: dict[str, str],
+    logs: RankLogs,
     environment: dict[str, str | None] | None = None,
     only: int | None = None,
 ) -> Journey:
     """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size."""
     before, ports = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
-    found = gang.run(sweep, ("all_reduce",), 0.5, 0.25, only, timeout=180, environment=environment)
+    found = gang.run(sweep, ("all_reduce",), 0.5, 0.25, only, timeout=300, environment=environment)
     after, ports_after = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
-    sent = {
-        names[place.node]: growth(b, a)
-        for place, b, a in zip(gang.places, before, after, strict=True)
-    }
-    backend = found[0]["backend"]
-    say = nccl_says if backend == "nccl" else sockets_say
+    nodes = [names[place.node] for place in gang.places]
+    ends = [one["connections"] for one in found]
+    by_nccl = found[0]["backend"] == "nccl"
     sweeps = [one["sweeps"]["all_reduce"] for one in found]
     return Journey(
         found[0]["ranks"],
-        backend,
+        found[0]["backend"],
         summarise(sweeps),
-        sent,
+        {node: growth(b, a) for node, b, a in zip(nodes, before, after, strict=True)},
+        word=logs.says(gang, names) if by_nccl else sockets_say(gang, names, ends),
         rails={
-            names[place.node]: shares(b, a)
-            for place, b, a in zip(gang.places, ports, ports_after, strict=True)
+            node: rail_growth(b, a) for node, b, a in zip(nodes, ports, ports_after, strict=True)
         },
-        word=say(gang, names, [one["connections"] for one in found]),
         note=sweeps[0]["note"],
     )
 
 
 def others(gang: Gang, size: int, corrupt: int | None = None) -> dict[str, list[dict[str, Any]]]:
     """Rows of the other five collectives at one size (bytes), by name: their values are checked."""
-    found = gang.run(sweep, OTHERS, 0.3, 0.1, size, corrupt, timeout=180)
+    found = gang.run(sweep, OTHERS, 0.3, 0.1, size, corrupt, timeout=300)
     return {name: summarise([one["sweeps"][name] for one in found]) for name in OTHERS}

@@ -1,13 +1,14 @@
 """Does gradient traffic use the fabric, at the speed the fabric was sold at?"""
 
 import dataclasses
-import os
 
 import pytest
 
 from probes.env_lint import lint
 from probes.fabric_findings import (
     narrow,
+    odd_mtu,
+    of_the_log,
     settings_wrong,
     silent_ranks,
     slow_links,
@@ -17,13 +18,14 @@ from probes.fabric_findings import (
 )
 from probes.findings import finding
 from probes.pairs import reachability, slow_pairs
-from probes.rails import idle_rails
+from probes.rails import idle_rails, shares
 from probes.roads import others, travel
 from probes.settings import settings
-from probes.witness import nccl_debug
+from probes.witness import RankLogs
 from reference_trainer.gang import GangError
 from reports.record import Limit
 from scaling.alphabeta import fit
+from scaling.collectives import warm
 from scaling.nccl_tests import document, table
 from scaling.operations import OPERATIONS
 
@@ -42,27 +44,39 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, limits, measure
     the witnesses give it away.  So we time it, check every element, count the bytes on every
     device, and ask the library itself.
     """
-    fabric, names = terms.fabric, cluster.names
     if len(cluster.nodes) < 2:
         pytest.fail("one node has no fabric to other nodes", pytrace=False)
-    with cluster.gang(environment=pinned(cluster)) as gang:
+    with RankLogs(cluster) as logs:
         try:
-            journey = observe(gang, names, terms, limits, measure)
-        except GangError as error:
-            measure("busbw", None, note=str(error))
-            silent = silent_ranks(gang, names, str(error))
-            measure.explain(silent or finding("FAB-NO-START", str(error)))
-        else:
-            if journey:
-                wrong_element(gang, names, measure)
-            wrong_road_control(cluster, gang, terms, journey, measure)
-    judge_settings(cluster, fabric, measure)
+            with cluster.gang(environment=pinned(cluster, logs)) as gang:
+                prove(cluster, gang, terms, limits, logs, measure)
+        finally:
+            judge_settings(cluster, terms.fabric, measure)
 
 
-def pinned(cluster):
-    """What the gang's ranks run with: a ring, and on GPUs a log of each rank's own."""
+def prove(cluster, gang, terms, limits, logs, measure):
+    """What is observed, then the controls; a group that fails is told with what is known of it."""
+    names = cluster.names
+    try:
+        journey = observe(gang, names, terms, limits, logs, measure)
+    except GangError as error:
+        measure("busbw", None, note=str(error))
+        report = logs.says(gang, names).report
+        seen = of_the_log(report.findings, terms.fabric) if report else []
+        silent = silent_ranks(gang, names, str(error))
+        measure.explain(silent, seen)
+        if not (silent or seen):
+            measure.explain(finding("FAB-NO-START", str(error)))
+        return
+    if journey:
+        wrong_element(gang, names, measure)
+    wrong_road_control(cluster, gang, terms, journey, logs, measure)
+
+
+def pinned(cluster, logs):
+    """What the gang's ranks run with: a ring, logs of their own, and NCCL where GPUs are real."""
     on_gpu = cluster.resource == "GPU" and not cluster.emulated
-    return {**PINNED, **(nccl_debug(os.urandom(6).hex()) if on_gpu else {})}
+    return {**PINNED, **logs.environment, **({"SEATRIAL_BACKEND": "nccl"} if on_gpu else {})}
 
 
 def judge_settings(cluster, fabric, measure):
@@ -85,8 +99,11 @@ def judge_settings(cluster, fabric, measure):
     )
 
 
-def observe(gang, names, terms, limits, measure):
-    """Who reaches whom, the sweep, the road and the pairs; the journey, if there was a way."""
+def observe(gang, names, terms, limits, logs, measure):
+    """Who reaches whom, the sweep, the road and the pairs; the journey, if there was a way.
+
+    Each is judged as soon as it is seen, so that a later failure takes nothing away.
+    """
     measure.progress("fabric: who reaches whom")
     cut = reachability(gang, names, terms.fabric)
     if cut.pairs or cut.narrow:
@@ -94,42 +111,38 @@ def observe(gang, names, terms, limits, measure):
         judge_reach(cut, measure)
         return None
     measure.progress("fabric: all-reduce sweep")
-    journey = travel(gang, names)
-    measure.progress("fabric: five more collectives")
-    more = others(gang, CHECKED)
-    measure.progress("fabric: every pair of nodes")
-    pairs = slow_pairs(gang, names)
-    judge_speed(journey, measure)
-    judge_data(journey, more, measure)
+    gang.run(warm, timeout=300)
+    journey = travel(gang, names, logs)
+    judge_speed(journey, limits, measure)
     judge_road(journey, terms.fabric, measure)
     judge_rails(journey, terms, limits, measure)
-    judge_pairs(pairs, measure)
     judge_reach(cut, measure)
-    measure.explain(
-        wrong_data([*journey.rows, *(row for rows in more.values() for row in rows)], gang, names),
-        wrong_road(journey, terms.fabric),
-        slow_links(journey, pairs, limits),
-        journey.word.report.findings if journey.word.report else [],
-    )
-    draw(journey, pairs, limits, measure)
+    measure.progress("fabric: five more collectives")
+    judge_data(journey, others(gang, CHECKED), gang, names, measure)
+    measure.progress("fabric: every pair of nodes")
+    judge_pairs(slow_pairs(gang, names), journey, limits, measure)
     return journey
 
 
 def judge_reach(cut, measure):
     """Pairs that do not reach each other at all, or not with full-size packets."""
     measure("unreachable_pairs", len(cut.pairs))
-    measure("narrow_pairs", len(cut.narrow))
+    measure("odd_mtu", len(odd_mtu(cut)) if cut.mtu else None, note="no MTU is known")
+    measure(
+        "narrow_pairs", None if cut.narrow is None else len(cut.narrow), note=cut.untried or "-"
+    )
     measure.explain(unreachable(cut), narrow(cut))
 
 
-def judge_speed(journey, measure):
-    """Bus bandwidth on the plateau, and how equal the ranks are there."""
+def judge_speed(journey, limits, measure):
+    """Bus bandwidth on the plateau; beside it the model's latency and how equal the ranks are."""
     peak, nodes = journey.peak, f"{len(journey.sent)} nodes"
     model = fit(journey.rows, ALL_REDUCE, journey.ranks)
     measure("busbw", peak["busbw"], on=nodes, spread=peak["spread"], samples=peak["samples"])
-    measure("rank_cv", peak["rank_cv"], on=nodes, samples=journey.ranks)
-    measure.note("latency", model.latency_us, "us", on=nodes)
-    measure.note("model_residual", model.residual, "ratio", on=nodes)
+    measure.note("rank_cv", peak["rank_cv"], "ratio", on=nodes)
+    if model:
+        measure.note("latency", model.latency_us, "us", on=nodes)
+        measure.note("model_residual", model.residual, "ratio", on=nodes)
     measure.keep(
         "all-reduce.txt", table(journey.rows, ALL_REDUCE), caption=f"all-reduce sweep; {model}"
     )
@@ -138,16 +151,31 @@ def judge_speed(journey, measure):
         document(journey.rows, ALL_REDUCE, journey.ranks),
         caption="the same with nccl-tests' results[] keys",
     )
+    limit = limits("busbw")
+    measure.series(
+        "busbw",
+        {
+            "sizes": [row["size"] for row in journey.rows],
+            **{key: [row[key] for row in journey.rows] for key in ("busbw", "low", "high")},
+            "limit": limit.low if limit else None,
+        },
+    )
+    measure.covered(
+        f"all-reduce over {journey.ranks} ranks ({journey.backend}) on {nodes} "
+        f"up to {peak['size'] >> 10} KiB" + (f"; {journey.note}" if journey.note else "")
+    )
 
 
-def judge_data(journey, more, measure):
+def judge_data(journey, more, gang, names, measure):
     """Every element of every collective."""
-    rows = [*journey.rows, *(row for rows in more.values() for row in rows)]
+    rows = [*journey.rows, *(row for found in more.values() for row in found)]
     measure("wrong_elements", sum(row["wrong"] for row in rows))
+    measure.explain(wrong_data(rows, gang, names))
     for name, found in more.items():
         measure.keep(
             f"{name}.txt", table(found, OPERATIONS[name]), caption=f"{name}: values checked"
         )
+    measure.covered(f"five more collectives at {CHECKED >> 10} KiB")
 
 
 def judge_road(journey, fabric, measure):
@@ -166,51 +194,39 @@ def judge_road(journey, fabric, measure):
         {"bytes_sent": journey.sent, journey.word.source or "library": journey.word.roads},
         caption="bytes sent per node and road, and what the library says",
     )
-    if journey.word.text:
-        measure.keep("nccl.log", journey.word.text, kind="log", caption="NCCL's log of every rank")
+    for name, text in journey.word.logs.items():
+        said = text.decode("utf-8", "backslashreplace")
+        measure.keep(name, said, kind="log", caption="NCCL's log of one rank")
+    if journey.word.report:
+        measure.explain(of_the_log(journey.word.report.findings, fabric))
+    measure.explain(wrong_road(journey, fabric))
 
 
 def judge_rails(journey, terms, limits, measure):
     """That each node has the rails that were ordered, and that each rail carried its part."""
     if terms.fabric != "rdma":
         return
-    counts = {node: len(parts) for node, parts in journey.rails.items()}
+    counts = {node: len(ports) for node, ports in journey.rails.items()}
     agreed = terms.line_rate_gbps is not None
     wanted = terms.rails if agreed else max(counts.values())
     because = "the contract orders them" if agreed else "every node has what the best one has"
-    for node, parts in journey.rails.items():
-        limit = Limit(low=wanted, high=wanted, unit="rails", because=because)
-        measure("rails", counts[node], on=node, limit=limit)
-        port, part = min(parts.items(), key=lambda item: item[1], default=("no rail", None))
+    limit = Limit(low=wanted, unit="rails", because=because)
+    parts = {node: shares(sent, wanted) for node, sent in journey.rails.items()}
+    for node, count in counts.items():
+        measure("rails", count, on=node, limit=limit)
+        port, part = min(parts[node].items(), key=lambda item: item[1], default=("no rail", None))
         measure("slowest_rail", part, on=f"{node} {port}", note="the node has no active RDMA port")
-    measure.explain(idle_rails(journey.rails, limits("slowest_rail").low))
+    measure.explain(idle_rails(parts, limits("slowest_rail").low or 0))
 
 
-def judge_pairs(pairs, measure):
+def judge_pairs(pairs, journey, limits, measure):
     """The slowest link against the typical one; two nodes have nothing to compare with."""
     if len(pairs.speeds) > 2:
         (sender, receiver), slowest = min(pairs.speeds.items(), key=lambda item: item[1])
         share = slowest / pairs.typical if pairs.typical else 0.0
         measure("slowest_pair", share, on=f"{sender} -> {receiver}", samples=len(pairs.speeds))
-    measure.covered(f"links between nodes: {pairs.coverage}")
-
-
-def draw(journey, pairs, limits, measure):
-    """Numbers for the two figures, and what was covered."""
-    measure.covered(
-        f"all-reduce over {journey.ranks} ranks ({journey.backend}) on {len(journey.sent)} nodes "
-        f"up to {journey.peak['size'] >> 10} KiB; five more collectives at {CHECKED >> 10} KiB"
-        + (f"; {journey.note}" if journey.note else "")
-    )
-    limit = limits("busbw")
-    measure.series(
-        "busbw",
-        {
-            "sizes": [row["size"] for row in journey.rows],
-            **{key: [row[key] for row in journey.rows] for key in ("busbw", "low", "high")},
-            "limit": limit.low if limit else None,
-        },
-    )
+    measure.explain(slow_links(journey, pairs, limits))
+    measure.covered(f"links between nodes, by one rank of each: {pairs.coverage}")
     nodes = list(journey.sent)
     measure.series(
         "pairs", {"nodes": nodes, "gbs": [[pairs.speeds.get((a, b)) for b in nodes] for a in nodes]}
@@ -220,18 +236,23 @@ def draw(journey, pairs, limits, measure):
 def wrong_element(gang, names, measure):
     """One changed element on one rank must be found, with rank and offset."""
     culprit = gang.size - 1
-    rows = [row for found in others(gang, 1 << 16, culprit).values() for row in found]
+    fault = f"one element of each result on rank {culprit} is changed"
+    try:
+        rows = [row for found in others(gang, 1 << 16, culprit).values() for row in found]
+    except GangError as error:
+        measure.control("wrong element", fault, caught=None, saw=str(error))
+        return
     seen = {rank for row in rows for rank, _ in row["first_wrong"]}
     found = wrong_data(rows, gang, names)
     measure.control(
         "wrong element",
-        f"one element of each result on rank {culprit} is changed",
+        fault,
         caught=seen == {culprit} and all(row["wrong"] for row in rows),
         saw=found[0].statement if found else "no wrong element",
     )
 
 
-def wrong_road_control(cluster, gang, terms, journey, measure):
+def wrong_road_control(cluster, gang, terms, journey, logs, measure):
     """The same all-reduce, forced off the fabric, must look different to everybody who looks."""
     other, on_gpu = terms.management, cluster.resource == "GPU" and not cluster.emulated
     fault = f"all-reduce is forced onto {other or 'sockets'}"
@@ -239,16 +260,16 @@ def wrong_road_control(cluster, gang, terms, journey, measure):
         saw = "no other interface is agreed: name one in the contract, [cluster] management"
         measure.control("wrong road", fault, caught=None, saw=saw)
         return
-    forced = {**pinned(cluster), "NCCL_NET": "Socket"}
+    forced = {**pinned(cluster, logs), "NCCL_NET": "Socket"}
     if other:
         forced |= {"GLOO_SOCKET_IFNAME": other, "NCCL_SOCKET_IFNAME": other}
     try:
         if on_gpu:  # NCCL reads its environment once per process
             gang.remove()
             with cluster.gang(environment=forced) as fresh:
-                astray = travel(fresh, cluster.names, only=CHECKED)
+                astray = travel(fresh, cluster.names, logs, only=CHECKED)
         else:
-            astray = travel(gang, cluster.names, forced, only=CHECKED)
+            astray = travel(gang, cluster.names, logs, forced, only=CHECKED)
     except GangError as error:
         measure.control("wrong road", fault, caught=None, saw=str(error))
         return
@@ -256,12 +277,15 @@ def wrong_road_control(cluster, gang, terms, journey, measure):
 
 
 def noticed(astray, journey, terms):
-    """Whether the counters, the library and the bandwidth all show the forced road."""
+    """Whether the counters and the library both show the forced road.
+
+    Off RDMA it must be slower, too; between two Ethernet ports nothing says that one is.
+    """
     by_bytes = astray.road != terms.fabric and terms.management in (None, astray.road)
     whole = all(astray.share(node, astray.road) >= 0.9 for node in astray.sent)
     by_word = bool(astray.word.roads) and terms.fabric not in astray.word.roads.values()
-    straight = journey and journey.at(CHECKED)
-    slower = not straight or astray.peak["busbw"] < 0.95 * straight["busbw"]
+    straight = journey.at(CHECKED) if journey and terms.fabric == "rdma" else None
+    slower = straight is None or astray.peak["busbw"] < 0.95 * straight["busbw"]
     return by_bytes and whole and by_word and slower
 
 

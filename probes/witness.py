@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from probes.cluster import Cluster
 from probes.facts import interfaces
 from probes.nccl_log import Log, read
 from probes.nccl_report import Report, judged
@@ -15,62 +17,80 @@ from probes.nccl_sightings import on_rdma, on_tcp
 from reference_trainer.gang import Gang
 
 Ends = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
-LARGEST_LOG = 64 << 20  # bytes of one rank's log that are collected
+FOLDER = "/tmp"  # of each node; the driver's own TMPDIR may not exist there
+LARGEST = 64 << 20  # bytes of all logs together that are collected
 
 
 @dataclass(frozen=True)
 class Witness:
     """`roads`: node -> rdma, tcp or the interface.  Empty with the reason in `trouble`.
 
-    `report` and `text` are what NCCL's log says, where there is one.
+    `report` is what NCCL's log says, where there is one; `logs` are its files by name.
     """
 
     source: str = ""
     roads: dict[str, str] = field(default_factory=dict)
     trouble: str = ""
     report: Report | None = None
-    text: str = ""
+    logs: dict[str, bytes] = field(default_factory=dict)
 
 
-def nccl_debug(token: str) -> dict[str, str]:
-    """Variables that make every rank write its own log; never the driver's stdout, where Ray
-    leaves out what ranks repeat."""
-    return {
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH",
-        "NCCL_DEBUG_FILE": f"{tempfile.gettempdir()}/seatrial-nccl-{token}.%h.%p.log",
-    }
+class RankLogs:
+    """Every rank writes its own NCCL log on its node; gone from there when the context ends.
+
+    Never the driver's stdout: there Ray leaves out what ranks repeat.  gloo ignores all of it.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.token = cluster, secrets.token_hex(6)
+
+    def __enter__(self) -> RankLogs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.collect()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for the gang."""
+        return {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH",
+            "NCCL_DEBUG_FILE": f"{FOLDER}/seatrial-nccl-{self.token}.%h.%p.log",
+        }
+
+    def collect(self) -> dict[str, bytes]:
+        """The files so far, by name, whether their ranks live or not; removed from the nodes."""
+        most = LARGEST // max(len(self.cluster.nodes), 1)
+        found = self.cluster.on_each_node(take_logs, self.token, most)
+        return {name: text for files in found.values() for name, text in sorted(files.items())}
+
+    def says(self, gang: Gang, names: dict[str, str]) -> Witness:
+        """What the ranks wrote since the last time."""
+        logs = self.collect()
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in logs.items():
+                (Path(folder) / name).write_bytes(text)
+            log = read(sorted(Path(folder).iterdir()))
+        report = judged(log)
+        hosts = {place.host.split(".")[0]: names[place.node] for place in gang.places}
+        roads = _roads(log, hosts)
+        trouble = "" if roads else "; ".join(report.unproven) or "no connection between hosts"
+        return Witness("NCCL's log", roads, trouble, report, logs)
 
 
-def collect_log() -> bytes:
-    """This rank's NCCL log (its end, where it is very long); the file is removed."""
-    import os
-
-    found = b""
-    asked = os.environ.get("NCCL_DEBUG_FILE", "")
-    pattern = Path(asked.replace("%h", "*").replace("%p", str(os.getpid())))
-    for path in pattern.parent.glob(pattern.name) if asked else []:
+def take_logs(token: str, most: int, folder: str = FOLDER) -> dict[str, bytes]:
+    """This node's files of the token by name, `most` bytes of them in all (the ends of long ones
+    are left out); the files are removed."""
+    paths = sorted(Path(folder).glob(f"seatrial-nccl-{token}.*.log"))
+    found = {}
+    for path in paths:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LARGEST_LOG))
-            found += file.read()
+            found[path.name.replace(f"seatrial-nccl-{token}", "nccl")] = file.read(
+                most // len(paths)
+            )
         path.unlink()
     return found
-
-
-def nccl_says(gang: Gang, names: dict[str, str], _: Sequence[Sequence[Ends]]) -> Witness:
-    """Read what every rank of the gang wrote."""
-    texts = gang.run(collect_log, timeout=60)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"rank{rank}.log" for rank in range(len(texts))]
-        for path, text in zip(paths, texts, strict=True):
-            path.write_bytes(text)
-        log = read(paths)
-    report = judged(log)
-    hosts = {place.host.split(".")[0]: names[place.node] for place in gang.places}
-    roads = _roads(log, hosts)
-    trouble = "" if roads else "; ".join(report.unproven) or "no connection between hosts"
-    whole = b"".join(texts).decode("utf-8", "backslashreplace")
-    return Witness("NCCL's log", roads, trouble, report, whole)
 
 
 def _roads(log: Log, hosts: dict[str, str]) -> dict[str, str]:

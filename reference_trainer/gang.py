@@ -244,22 +244,24 @@ class Gang:
         return WorkerLost(said, dead, at)
 
     def silent(self, timeout: float = 5) -> list[int]:
-        """Ranks whose process does not even say where it is: stopped, dead or cut off.
+        """Ranks whose process does not even say where it is: stopped or cut off, else dead.
 
-        A rank that waits in a collective answers: its actor has a second thread.
+        A rank that waits in a collective answers: its actor has a second thread.  Who died is only
+        named where nobody is silent, for survivors die of the silent one.
         """
         import ray
 
         calls = [worker.place.remote() for worker in self._workers]
         done, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout)
-        silent = [rank for rank, call in enumerate(calls) if call not in done]
+        stopped = [rank for rank, call in enumerate(calls) if call not in done]
+        dead = []
         for rank, call in enumerate(calls):
             try:
                 if call in done:
                     ray.get(call, timeout=1)
             except ray.exceptions.RayError:
-                silent.append(rank)
-        return sorted(silent)
+                dead.append(rank)
+        return stopped or dead
 
     def remove(self, timeout: float = 30) -> None:
         """Kill the workers and remove the group; returns when Ray says that it is gone."""

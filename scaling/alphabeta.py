@@ -29,23 +29,22 @@ class Fit:
             f"bandwidth {self.bandwidth:.3f} GB/s, residual {self.residual:.0%}"
         )
 
-    def seconds(self, size: int, factor: float) -> float:
-        """What the model says for `size` bytes and the collective's factor(n)."""
-        return self.latency_us / 1e6 + size * factor / self.bandwidth / 1e9
 
-
-def fit(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> Fit:
+def fit(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> Fit | None:
     """Least squares of the relative error, so that 8 B and 16 GiB weigh the same.
 
     `rows` are those of `summarise`.  With one size only, all its time is bandwidth.  Neither
-    latency nor inverse bandwidth is allowed to be negative.
+    latency nor inverse bandwidth is allowed to be negative.  None where nothing moved: no rows,
+    or a single rank.
     """
+    if not rows or not operation.factor(ranks):
+        return None
     points = [(row["size"] * operation.factor(ranks), row["seconds"]) for row in rows]
     alpha, beta = _solve(points)
     if beta <= 0 or alpha < 0:
-        alone = [(sum(x / t for x, t in points) / sum((x / t) ** 2 for x, t in points))]
+        slope = sum(x / t for x, t in points) / sum((x / t) ** 2 for x, t in points)
         constant = sum(1 / t for _, t in points) / sum(1 / t**2 for _, t in points)
-        alpha, beta = (0.0, alone[0]) if alpha < 0 else (constant, 0.0)
+        alpha, beta = (0.0, slope) if alpha < 0 else (constant, 0.0)
     errors = [(alpha + beta * x) / t - 1 for x, t in points]
     residual = (sum(error**2 for error in errors) / len(errors)) ** 0.5
     return Fit(alpha * 1e6, 1 / beta / 1e9 if beta else float("inf"), residual, len(points))

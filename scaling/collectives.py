@@ -20,6 +20,10 @@ from scaling.reach import connections
 
 LARGEST = {"gloo": 64 << 20, "nccl": 16 << 30}
 SIZES = tuple(1 << power for power in range(3, 35))  # 8 B to 16 GiB
+# Of one meeting of a pair: long against the latency of its fabric (4 MiB take 34 ms at 1 Gbit/s,
+# 256 MiB 5 ms at 400), short against the whole scan.
+MESSAGE = {"gloo": 4 << 20, "nccl": 256 << 20}
+PATIENCE = 2.0  # seconds of one transfer, after which it is not repeated
 PRECISION = 0.02  # wanted standard error of the median, as a ratio
 BATCH = 5  # calls between two looks at the precision
 MOST = 1000  # calls of one size
@@ -29,12 +33,16 @@ MOST = 1000  # calls of one size
 def joined(seconds: float = 60, backend: str | None = None) -> Iterator[Any]:
     """Join the process group that the environment names; yields the device to work on.
 
-    NCCL where there is a GPU, gloo elsewhere.  `seconds` bounds joining and each collective.
+    NCCL where there is a GPU, gloo elsewhere, unless `backend` or SEATRIAL_BACKEND says which.
+    `seconds` bounds joining and each collective.  Raises RuntimeError for nccl without a GPU.
     """
     import torch
     import torch.distributed as dist
 
-    backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    seen = torch.cuda.is_available()
+    backend = backend or os.environ.get("SEATRIAL_BACKEND") or ("nccl" if seen else "gloo")
+    if backend == "nccl" and not seen:
+        raise RuntimeError("NCCL needs a GPU, and torch sees none in this process")
     device = torch.device("cpu")
     if backend == "nccl":
         local = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
@@ -79,6 +87,11 @@ def sweep(
         first = found[names[0]]
         told = {key: first[key] for key in ("rank", "ranks", "backend")}
         return {**told, "connections": opened, "sweeps": found}
+
+
+def warm() -> None:
+    """Import torch: on a cold network file system this takes longer than joining may."""
+    import torch.distributed  # noqa: F401
 
 
 def swept(
@@ -144,28 +157,33 @@ def _one_size(
     count = operation.count(size, ranks)
     buffers = operation.buffers(device, count, placement == "in_place")
     bad = corrupt == rank
-    wrong = _wrong(buffers, bad)
+    before, first = _wrong(buffers, bad)
     times = _times(buffers, device, budget)
-    wrong += _wrong(buffers, bad)
+    after, second = _wrong(buffers, bad)
     return {
         "size": size,
         "count": count,
+        "elements": len(buffers.out),
         "placement": placement,
         "times": times["timed"],
         "calls": times["calls"] + 2,
         "slowest": times["slowest"],
-        "wrong": len(wrong),
-        "first_wrong": min(wrong) if wrong else None,
+        "wrong": before + after,
+        "first_wrong": first if before else second,
     }
 
 
-def _wrong(buffers: Buffers, corrupt: bool) -> list[int]:
-    """Offsets of elements that are not what they must be."""
+def _wrong(buffers: Buffers, corrupt: bool) -> tuple[int, int | None]:
+    """How many elements are not what they must be, and the offset of the first."""
+    import torch
+
     buffers.reset()
     buffers.run()
     if corrupt:
         buffers.out[len(buffers.out) // 3] += 1
-    return [int(at) for at in (buffers.out != buffers.expected).nonzero()[:1000]]
+    differs = buffers.out != buffers.expected
+    count = int(differs.sum())
+    return count, int(differs.to(torch.uint8).argmax()) if count else None
 
 
 def _times(buffers: Buffers, device: Any, budget: float) -> dict[str, Any]:
@@ -181,7 +199,9 @@ def _times(buffers: Buffers, device: Any, budget: float) -> dict[str, Any]:
         timed += [_timed(buffers, device) for _ in range(3 if not timed else BATCH)]
         late = time.perf_counter() - begun + BATCH * timed[-1] > budget
         state = torch.tensor(
-            [float(late), _precision(timed), max(timed)], dtype=torch.float64, device=device
+            [float(late), _precision(timed), statistics.median(timed)],
+            dtype=torch.float64,
+            device=device,
         )
         dist.all_reduce(state, op=dist.ReduceOp.MAX)
         enough = bool(state[0]) or (len(timed) > BATCH and float(state[1]) < PRECISION)
@@ -218,8 +238,8 @@ def _timed(buffers: Buffers, device: Any) -> float:
 def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row per size and placement over all ranks.
 
-    Keys: size (B), count, placement, seconds (mean over ranks of each rank's median call), algbw
-    and busbw (GB/s), low and high (busbw of the slowest and fastest tenth of all calls), spread
+    Keys: size (B), count, elements (of a rank's result), placement, seconds (mean over ranks of
+    each rank's median call), algbw and busbw (GB/s), low and high (busbw of the slowest and fastest tenth of all calls), spread
     (half their distance), samples, calls, rank_seconds (each rank's median), rank_cv (their
     standard deviation over their mean), wrong (elements), first_wrong ((rank, offset) pairs).
     """
@@ -236,7 +256,7 @@ def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
         )
         rows.append(
             {
-                **{key: row[key] for key in ("size", "count", "placement", "calls")},
+                **{key: row[key] for key in ("size", "count", "elements", "placement", "calls")},
                 "seconds": seconds,
                 "algbw": row["size"] / seconds / 1e9,
                 "busbw": operation.busbw(row["size"], seconds, ranks),
@@ -268,7 +288,7 @@ def moved(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> float
 
 
 def pair_sweep(
-    meetings: list[list[tuple[int, int]]], size: int = 4 << 20, repeats: int = 6
+    meetings: list[list[tuple[int, int]]], repeats: int = 6, size: int | None = None
 ) -> dict[int, float]:
     """Send `size` bytes one way, then the other, in the given rounds; GB/s received, by sender.
 
@@ -280,8 +300,8 @@ def pair_sweep(
     import torch.distributed as dist
 
     best: dict[int, float] = {}
-    with joined() as device:
-        rank = dist.get_rank()
+    with joined(seconds=180) as device:
+        rank, size = dist.get_rank(), size or MESSAGE[dist.get_backend()]
         buffer = torch.ones(size // 4, device=device)
         for pairs in meetings:
             pair = next((pair for pair in pairs if rank in pair), None)
@@ -289,32 +309,45 @@ def pair_sweep(
                 dist.barrier()
                 if pair is None:
                     continue
-                peer = pair[1] if rank == pair[0] else pair[0]
-                sends = pair[way] == rank
-                for _ in range(repeats):
-                    seconds = _one_way(buffer, peer, sends)
-                    if not sends:
-                        best[peer] = max(best.get(peer, 0.0), size / seconds / 1e9)
+                if pair[way] == rank:
+                    _send(buffer, pair[1 - way])
+                else:
+                    seconds = _receive(buffer, pair[way], repeats)
+                    best[pair[way]] = size / seconds / 1e9
         dist.barrier()
     return best
 
 
-def _one_way(buffer: Any, peer: int, sends: bool) -> float:
-    """Seconds from `ready` to the last byte, as the receiver sees it."""
+def _send(buffer: Any, peer: int) -> None:
+    """Send as often as the peer asks."""
     import torch
     import torch.distributed as dist
 
     ready = torch.ones(1, device=buffer.device)
-    if sends:
+    while True:
         dist.recv(ready, peer)
+        if not ready.item():
+            return
         dist.send(buffer, peer)
-        return 0.0
-    start = time.perf_counter()
-    dist.send(ready, peer)
-    dist.recv(buffer, peer)
-    if buffer.is_cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+
+
+def _receive(buffer: Any, peer: int, repeats: int) -> float:
+    """Least seconds from asking to the last byte; a link that takes PATIENCE is asked once."""
+    import torch
+    import torch.distributed as dist
+
+    ready, least = torch.ones(1, device=buffer.device), float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        dist.send(ready, peer)
+        dist.recv(buffer, peer)
+        if buffer.is_cuda:
+            torch.cuda.synchronize()
+        least = min(least, time.perf_counter() - start)
+        if least > PATIENCE:
+            break
+    dist.send(torch.zeros_like(ready), peer)
+    return least
 
 
 if __name__ == "__main__":

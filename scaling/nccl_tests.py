@@ -121,10 +121,13 @@ def main(
     if not sizes:
         raise click.UsageError(f"no power of two lies in {minbytes} to {maxbytes}, from 8 to 16G")
     operation = OPERATIONS[name]
-    with joined(backend=backend) as device:
-        found = swept(device, operation, longest, budget, sizes)
-        sweeps: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(sweeps, found)
+    try:
+        with joined(backend=backend) as device:
+            found = swept(device, operation, longest, budget, sizes)
+            sweeps: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(sweeps, found)
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
     rows = summarise(sweeps)
     if found["rank"] == 0:
         _tell(rows, operation, found, file)
@@ -139,9 +142,12 @@ def _tell(
     click.echo(table(rows, operation), nl=False)
     if found["note"]:
         click.echo(f"# {found['note']}")
-    click.echo(f"# {fit(rows, operation, ranks)}")
+    if model := fit(rows, operation, ranks):
+        click.echo(f"# {model}")
     for row in rows:
         for rank, offset in row["first_wrong"]:
-            click.echo(f"# wrong: rank {rank}, element {offset} of {row['count']}, {row['size']} B")
+            click.echo(
+                f"# wrong: rank {rank}, element {offset} of {row['elements']}, {row['size']} B"
+            )
     if file:
         file.write_text(json.dumps(document(rows, operation, ranks), indent=1))

@@ -13,6 +13,7 @@ from typing import Any
 
 PATTERN = 7  # payloads repeat 0..6
 ITEM = 4  # bytes of a float32
+BOTH, IN, OUT = ("out_of_place", "in_place"), ("in_place",), ("out_of_place",)
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Operation:
     buffers: Callable[[Any, int, bool], Buffers]
     redop: str = "none"
     root: int = -1
-    placements: tuple[str, ...] = ("out_of_place", "in_place")
+    placements: tuple[str, ...] = BOTH
 
     def busbw(self, size: int, seconds: float, ranks: int) -> float:
         """Bus bandwidth in GB/s (1e9 bytes); 0 for one rank, where nothing moves."""
@@ -55,7 +56,9 @@ class Buffers:
 def _ramp(device: Any, count: int) -> Any:
     import torch
 
-    return torch.arange(count, device=device, dtype=torch.float32) % PATTERN
+    # A float32 range is no range beyond 2^24, so a short one is repeated.
+    ramp = torch.arange(PATTERN, device=device, dtype=torch.float32)
+    return ramp.repeat(count // PATTERN + 1)[:count]
 
 
 def _here() -> tuple[int, int]:
@@ -188,13 +191,12 @@ def _whole(ranks: int) -> float:
     return 1.0
 
 
-BOTH, IN, OUT = ("out_of_place", "in_place"), ("in_place",), ("out_of_place",)
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
         Operation("all_reduce", lambda n: 2 * _shared(n), False, _all_reduce, "sum", placements=IN),
-        Operation("all_gather", _shared, True, _all_gather, placements=BOTH),
-        Operation("reduce_scatter", _shared, True, _reduce_scatter, "sum", placements=BOTH),
+        Operation("all_gather", _shared, True, _all_gather),
+        Operation("reduce_scatter", _shared, True, _reduce_scatter, "sum"),
         Operation("alltoall", _shared, True, _all_to_all, placements=OUT),
         Operation("broadcast", _whole, False, _broadcast, root=0, placements=IN),
         Operation("sendrecv", _whole, False, _send_recv, placements=OUT),

@@ -14,6 +14,7 @@ from pathlib import Path
 ESTABLISHED = 1  # include/net/tcp_states.h
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3  # include/uapi/linux/in.h: don't fragment, don't learn
 UDP_HEADERS = 28  # IPv4 and UDP
+AGAIN = 0.5  # seconds between two tries of a datagram
 
 _listeners: list[socket.socket] = []
 
@@ -28,7 +29,8 @@ def listen(address: str) -> int:
 
 def _accept(server: socket.socket) -> None:
     while True:
-        server.accept()[0].close()
+        with suppress(OSError):  # one that went away again must not end the others' chance
+            server.accept()[0].close()
 
 
 def reach(
@@ -102,6 +104,7 @@ def _end(text: str) -> tuple[str, int]:
 def echo(address: str) -> int:
     """Answer each datagram on `address` with its size, until this process ends; the port."""
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)  # all nodes knock at once
     server.bind((address, 0))
     _listeners.append(server)
     threading.Thread(target=_answer, args=(server,), daemon=True).start()
@@ -110,31 +113,50 @@ def echo(address: str) -> int:
 
 def _answer(server: socket.socket) -> None:
     while True:
-        data, sender = server.recvfrom(1 << 16)
-        server.sendto(str(len(data)).encode(), sender)
+        with suppress(OSError):  # a filter on the way back concerns that sender alone
+            data, sender = server.recvfrom(1 << 16)
+            server.sendto(str(len(data)).encode(), sender)
 
 
 def passes(
-    own: str, doors: Mapping[str, tuple[str, int] | None], size: int, seconds: float = 1.5
+    own: str,
+    doors: Mapping[str, tuple[str, int] | None],
+    sizes: Mapping[str, int],
+    seconds: float = 4,
 ) -> dict[str, bool]:
-    """Whether one unfragmented datagram of `size` bytes (an IPv4 packet with its 28 bytes of
-    headers) from `own` is answered by each named door.  Sent three times: datagrams get lost."""
-    waiting = {door: name for name, door in doors.items() if door}
+    """Whether one unfragmented datagram from `own` is answered by each named door.
+
+    `sizes` are bytes of the IPv4 packet, with its 28 bytes of headers, per door.  Sent again and
+    again for `seconds`, beginning at a door of one's own: datagrams get lost where all knock.
+    """
+    names = [name for name, door in doors.items() if door]
+    turn = hash(own) % max(len(names), 1)
+    waiting = {doors[name]: name for name in [*names[turn:], *names[:turn]]}
     answers = dict.fromkeys(doors, False)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
         sock.bind((own, 0))
-        for _ in range(3):
-            for door in waiting:
+        deadline = time.monotonic() + seconds
+        while waiting and time.monotonic() < deadline:
+            for door, name in waiting.items():
                 with suppress(OSError):  # EMSGSIZE: the own interface is smaller
-                    sock.sendto(b"x" * (size - UDP_HEADERS), door)
-            deadline = time.monotonic() + seconds / 3
-            while waiting and (left := deadline - time.monotonic()) > 0:
-                sock.settimeout(left)
-                try:
-                    _, sender = sock.recvfrom(64)
-                except OSError:
-                    break
-                if name := waiting.pop((sender[0], sender[1]), None):
+                    sock.sendto(b"x" * (sizes[name] - UDP_HEADERS), door or ("", 0))
+            for door in _answered(sock, min(deadline, time.monotonic() + AGAIN), len(waiting)):
+                if name := waiting.pop(door, ""):
                     answers[name] = True
     return answers
+
+
+def _answered(sock: socket.socket, until: float, most: int) -> list[tuple[str, int]]:
+    """Who answered before `until` (monotonic seconds)."""
+    found: list[tuple[str, int]] = []
+    while len(found) < most and (left := until - time.monotonic()) > 0:
+        sock.settimeout(left)
+        try:
+            sender = sock.recvfrom(64)[1]
+        except TimeoutError:
+            break
+        except OSError:  # an earlier datagram was refused
+            continue
+        found.append((sender[0], sender[1]))
+    return found

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.rails import idle_rails, read_rails, shares
+from probes.counters import once
+from probes.rails import growth, idle_rails, read_rails, shares
 
 RATE = "400 Gb/sec (4X NDR)"
 
@@ -27,7 +28,7 @@ def grown(root: Path, sent: dict[str, int]) -> dict[str, float]:
     before = read_rails(str(root))
     for device, count in sent.items():
         port(root, device, (1 << 30) + count)
-    return shares(before, read_rails(str(root)))
+    return shares(growth(before, read_rails(str(root))), 8)
 
 
 def test_even_rails_are_no_finding(tmp_path: Path) -> None:
@@ -64,7 +65,24 @@ def test_a_rail_that_goes_down_meanwhile_has_carried_nothing(tmp_path: Path) -> 
     before = read_rails(str(tmp_path))
     port(tmp_path, "mlx5_0", 4000)
     port(tmp_path, "mlx5_1", 4000, state="1: DOWN")
-    assert shares(before, read_rails(str(tmp_path))) == {"mlx5_0/1": 2.0, "mlx5_1/1": 0.0}
+    sent = growth(before, read_rails(str(tmp_path)))
+    assert shares(sent, 2) == {"mlx5_0/1": 2.0, "mlx5_1/1": 0.0}
+
+
+def test_storage_ports_as_fast_as_rails_are_left_out_where_the_rails_are_agreed() -> None:
+    sent = {f"mlx5_{number}/1": 1000 for number in range(8)} | {"mlx5_8/1": 0, "mlx5_9/1": 0}
+    assert idle_rails({"n0": shares(sent, 8)}, 0.7) == []
+    assert idle_rails({"n0": shares(sent, 10)}, 0.7)
+
+
+def test_a_byte_over_a_bond_or_a_vlan_counts_once(tmp_path: Path) -> None:
+    for device in ("bond0", "eth0", "eth1", "eth2", "eth2.100"):
+        (tmp_path / device).mkdir()
+    for port in ("eth0", "eth1"):
+        (tmp_path / port / "master").symlink_to("../bond0")
+    (tmp_path / "eth2" / "upper_eth2.100").symlink_to("../eth2.100")
+    sent = {"bond0": 100, "eth0": 50, "eth1": 50, "eth2": 70, "eth2.100": 60}
+    assert once(sent, tmp_path) == {"bond0": 100, "eth2": 10, "eth2.100": 60}
 
 
 def test_efa_counts_in_its_own_file(tmp_path: Path) -> None:
@@ -79,4 +97,4 @@ def test_efa_counts_in_its_own_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("root", ["/nonexistent", "/proc/self"])
 def test_without_rdma_there_are_no_rails(root: str) -> None:
     assert read_rails(root) == {}
-    assert shares({}, {}) == {}
+    assert shares(growth({}, {}), 8) == {}

@@ -40,8 +40,8 @@ def test_busbw_is_that_of_nccl_tests() -> None:
 
 def sweep(rank: int, seconds: list[float], wrong: int = 0) -> dict[str, object]:
     rows = [
-        {"size": 1 << (10 + 4 * at), "count": 1 << (8 + 4 * at), "placement": "in_place",
-         "times": [t, t, t], "calls": 5, "slowest": t, "wrong": 0, "first_wrong": None}
+        {"size": 1 << (10 + 4 * at), "count": 1 << (8 + 4 * at), "elements": 9,
+         "placement": "in_place", "times": [t, t, t], "calls": 5, "slowest": t, "wrong": 0, "first_wrong": None}
         for at, t in enumerate(seconds)
     ]  # fmt: skip
     rows[-1] |= {"wrong": wrong, "first_wrong": 3 if wrong else None}
@@ -90,6 +90,7 @@ def test_the_fit_finds_the_latency_and_bandwidth_that_made_the_times(
         for power in range(3, 35)
     ]
     found = fit(rows, operation, ranks)  # type: ignore[arg-type]
+    assert found is not None
     assert found.latency_us == pytest.approx(alpha * 1e6, rel=1e-3)
     assert found.bandwidth == pytest.approx(gbs, rel=1e-3)
     assert found.residual < 1e-6
@@ -121,11 +122,17 @@ def test_our_own_connections_are_seen_and_loopback_is_not() -> None:
 def test_a_datagram_passes_up_to_the_mtu_and_not_beyond() -> None:
     mtu = int(Path("/sys/class/net/lo/mtu").read_text())
     doors = {"here": ("127.0.0.1", echo("127.0.0.1"))}
-    assert passes("127.0.0.1", doors, min(mtu, 60_000)) == {"here": True}
-    assert passes("127.0.0.1", {**doors, "shut": None}, mtu + 100, 0.3) == {
+    assert passes("127.0.0.1", doors, {"here": min(mtu, 60_000)}) == {"here": True}
+    both = {**doors, "shut": None}
+    assert passes("127.0.0.1", both, dict.fromkeys(both, mtu + 100), 0.3) == {
         "here": False,
         "shut": False,
     }
+
+
+def test_a_fit_of_nothing_is_none() -> None:
+    assert fit([], ALL_REDUCE, 2) is None
+    assert fit([{"size": 8, "seconds": 1e-3}], ALL_REDUCE, 1) is None
 
 
 @given(st.integers(2, 12))

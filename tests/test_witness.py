@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from probes.witness import collect_log, nccl_debug, nccl_says, sockets_say
+from probes.witness import RankLogs, sockets_say
 from reference_trainer.gang import Place
 from tests.recordings.nccl import Job, none, socket
 
@@ -62,42 +61,58 @@ def test_sockets_say_which_interface_carries_the_mesh() -> None:
     assert silent.trouble
 
 
-@pytest.mark.parametrize("version", ["2.21.5", "2.28.9"])
-def test_the_log_says_the_road_of_each_node(version: str) -> None:
-    def texts(job: Job) -> list[bytes]:
-        return [job.of(rank).encode() for rank in job.ranks]
+class Nodes:
+    """Stands in for a cluster: on each node `take_logs` finds what that node's ranks wrote."""
 
-    healthy = texts(Job(version, hosts=2, gpus=2))
-    word = nccl_says(Ranks(healthy, 2), NAMES, [])  # type: ignore[arg-type]
+    def __init__(self, folders: list[Path]) -> None:
+        self.folders, self.nodes = folders, [{"id": str(at)} for at in range(len(folders))]
+
+    def on_each_node(self, function: Any, token: str, most: int) -> dict[str, Any]:
+        return {
+            node["id"]: function(token, most, str(folder))
+            for node, folder in zip(self.nodes, self.folders, strict=True)
+        }
+
+
+def written(tmp_path: Path, job: Job, gpus: int = 2) -> RankLogs:
+    """Logs of a job where its ranks would have written them."""
+    folders = [tmp_path / f"node{at}" for at in range(job.hosts)]
+    logs = RankLogs(Nodes(folders))  # type: ignore[arg-type]
+    name = Path(logs.environment["NCCL_DEBUG_FILE"]).name
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    for rank in job.ranks:
+        host = rank // gpus
+        file = name.replace("%h", f"node{host}").replace("%p", str(1000 + rank))
+        (folders[host] / file).write_text(job.of(rank))
+    return logs
+
+
+@pytest.mark.parametrize("version", ["2.21.5", "2.28.9"])
+def test_the_log_says_the_road_of_each_node(version: str, tmp_path: Path) -> None:
+    gang: Any = Ranks([None] * 4, 2)
+    word = written(tmp_path / "a", Job(version, hosts=2, gpus=2)).says(gang, NAMES)
     assert word.roads == {"n0": "rdma", "n1": "rdma"}
     assert word.report
     assert word.report.exit_code == 0
+    assert sorted(word.logs) == [f"nccl.node{r // 2}.{1000 + r}.log" for r in range(4)]
     fallback = Job(version, network=socket, devices=none, interface="eth1")
-    word = nccl_says(Ranks(texts(fallback), 2), NAMES, [])  # type: ignore[arg-type]
-    assert word.roads == {"n0": "eth1", "n1": "eth1"}
+    assert written(tmp_path / "b", fallback).says(gang, NAMES).roads == {"n0": "eth1", "n1": "eth1"}
     half = Job(
         version,
         network=lambda host: "Socket" if host else "IB",
         devices=lambda host: 0 if host else 2,
     )
-    word = nccl_says(Ranks(texts(half), 2), NAMES, [])  # type: ignore[arg-type]
-    assert word.roads == {"n0": "rdma", "n1": "eth0"}
-    word = nccl_says(Ranks([b"", b""]), NAMES, [])  # type: ignore[arg-type]
+    assert written(tmp_path / "c", half).says(gang, NAMES).roads == {"n0": "rdma", "n1": "eth0"}
+
+
+def test_the_logs_are_gone_from_the_nodes_whatever_happens(tmp_path: Path) -> None:
+    logs = written(tmp_path, Job())
+    other = tmp_path / "node0" / "seatrial-nccl-other.node0.1.log"
+    other.write_text("somebody else's")
+    with pytest.raises(RuntimeError), logs:
+        raise RuntimeError
+    assert list(tmp_path.rglob("*.log")) == [other]
+    word = logs.says(Ranks([None]), NAMES)  # type: ignore[arg-type]
     assert word.roads == {}
     assert word.trouble
-
-
-def test_a_rank_gives_its_own_log_and_removes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("NCCL_DEBUG_FILE", nccl_debug("abc")["NCCL_DEBUG_FILE"])
-    mine = tmp_path / f"seatrial-nccl-abc.node7.{os.getpid()}.log"
-    other = tmp_path / "seatrial-nccl-abc.node7.1.log"
-    mine.write_bytes(b"mine\n")
-    other.write_bytes(b"other\n")
-    assert collect_log() == b"mine\n"
-    assert not mine.exists()
-    assert other.exists()
-    monkeypatch.delenv("NCCL_DEBUG_FILE")
-    assert collect_log() == b""
