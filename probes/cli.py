@@ -169,7 +169,7 @@ def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
 
     if missing := [path for path in files if not path.exists()]:
         raise Refused(f"expected a log file, found nothing at {missing[0]}")
-    paths = [p for file in files for p in (sorted(file.iterdir()) if file.is_dir() else [file])]
+    paths = [p for file in files for p in (sorted(file.rglob("*")) if file.is_dir() else [file])]
     told = report(path for path in paths if not path.is_dir())
     width = min(shutil.get_terminal_size().columns, 100)
     click.echo(json.dumps(told.to_json(), indent=2) if as_json else told.text(width))

@@ -176,6 +176,11 @@ CATALOGUE: dict[str, Entry] = {
         Cause.HARDWARE,
         "do not train here; test with NCCL_P2P_DISABLE=1 (ACS, IOMMU), then each GPU and NIC apart",
     ),
+    "NCCL-ERROR": Entry(
+        "NCCL failed, or a collective timed out, after the job had started.",
+        Cause.HARDWARE,
+        "read the named lines; the first rank that failed is the one to look at: its GPU (Xid), its NIC, its process",
+    ),
     "INIT-NO-IFACE": Entry(
         "NCCL found no network interface to use.",
         Cause.INFRASTRUCTURE,

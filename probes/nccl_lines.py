@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -17,7 +18,10 @@ from typing import IO, NamedTuple
 from probes.nccl_phrases import SKIPPED
 
 CHUNK = 4 << 20
+KEPT = 100  # rows and errors kept per file
 LONGEST = 64 << 10  # bytes of one line that are looked at; NCCL's own are under 2 KiB
+TEXT = 16 << 10  # bytes of a text: ring maps of 1000s of ranks are cut
+MOST_MARKS = 64  # lines looked for within one line
 REMEMBERED = 50_000  # writers and lines kept in mind; a log with more is read somewhat slower
 
 MARK = b"NCCL "
@@ -29,14 +33,22 @@ WRITER = re.compile(
 )
 ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 REPEATED = re.compile(rb"\s*\[repeated (\d{1,9})x across cluster\].*$")
-# nccl-tests: size, count, type, redop, root, then time, algbw, busbw and #wrong, once or twice.
-# Another process's line may have been written into the middle of a row.
+COLLECTED = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
+# nccl-tests without further options: size, count, type, redop, root, then time, algbw, busbw and
+# #wrong, once or twice, and nothing more.
+FIGURE = rb" +(?:[\d.e+]{1,24}|nan|inf)"
 NCCL_TESTS_ROW = re.compile(
-    rb"(?:^|[\s:>\])])\d+ +\d+ +[a-z]\w+ +\w+ +-?\d+"
-    rb" +[\d.]+ +[\d.]+ +[\d.]+ +(?P<first>[\d.e+]+|N/A)"
-    rb"(?: +[\d.]+ +[\d.]+ +[\d.]+ +(?P<second>[\d.e+]+|N/A))?"
+    rb"(?:^|[\s:>\])])\d{1,15} +\d{1,15} +[a-z]\w{2,10} +\w{1,8} +-?\d{1,6}"
+    rb"(?:%b%b%b +(?P<first>[\d.e+]{1,12}|nan|inf|N/A))"
+    rb"(?:%b%b%b +(?P<second>[\d.e+]{1,12}|nan|inf|N/A))?\s*$" % ((FIGURE,) * 6)
 )
-OUT_OF_BOUNDS = re.compile(rb"# Out of bounds values : (\d+) (?:FAILED|OK)")
+TYPES = (b" float ", b" half ", b"bfloat16 ", b" double ", b"int8 ", b"int32 ", b"int64 ", b"fp8")
+OUT_OF_BOUNDS = re.compile(rb"# Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
+# torch's own words for a job that NCCL let down.
+OUTCRIES = (
+    b"Watchdog caught collective operation timeout",
+    *(b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError"),
+)
 
 
 class Writer(NamedTuple):
@@ -66,10 +78,11 @@ class Lines:
         self.bytes = 0
         self.binary = False  # has NUL bytes
         self.repeated = 0  # lines that Ray's driver left out as repetitions
-        self.wrong: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements)
+        self.wrong: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
+        self.table = False  # has rows of nccl-tests
+        self.errors: list[tuple[int, str]] = []  # torch: (line, OUTCRIES)
         self._writers: dict[bytes, Writer] = {}
         self._chunk, self._lines, self._counted, self._at = b"", 1, 0, 0
-        self._tests = False
 
     @property
     def number(self) -> int:
@@ -79,17 +92,14 @@ class Lines:
         return self._lines
 
     def __iter__(self) -> Iterator[tuple[Writer, bytes, bytes]]:
-        with self._open() as file:
+        with self.path.open("rb") as raw:  # opened once: a pipe gives its bytes only once
+            zipped = raw.peek(2)[:2] == b"\x1f\x8b"
+            file: IO[bytes] = gzip.GzipFile(fileobj=raw) if zipped else raw  # type: ignore[assignment]
             for chunk in self._chunks(file):
                 self._chunk, self._counted, self._at = chunk, 0, 0
                 yield from self._scan()
                 self._at = len(self._chunk)
                 _ = self.number
-
-    def _open(self) -> IO[bytes]:
-        with self.path.open("rb") as file:
-            zipped = file.read(2) == b"\x1f\x8b"
-        return gzip.open(self.path) if zipped else self.path.open("rb")  # type: ignore[return-value]
 
     def _chunks(self, file: IO[bytes]) -> Iterator[bytes]:
         """Pieces that end with a line's end; half an edge at the very end is left out."""
@@ -106,19 +116,22 @@ class Lines:
                 rest = tail[-LONGEST:]
             if rest and b" via " not in rest:  # cut there, an edge would seem to lack GDRDMA
                 yield rest + b"\n"
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise UnreadableLog(f"{self.path}: cannot be read to its end ({error})") from None
 
     def _scan(self) -> Iterator[tuple[Writer, bytes, bytes]]:
         chunk, writers = self._chunk, self._writers
-        if self._tests or b"#wrong" in chunk or b"# Out of bounds" in chunk:
+        if b"# Out of bounds" in chunk or any(kind in chunk for kind in TYPES):
             self._corrupted()
+        if any(outcry in chunk for outcry in OUTCRIES):
+            self._outcries()
         begin = chunk.find(MARK)
         while begin >= 0:
             end = chunk.find(b"\n", begin)
             if chunk.find(MARK, begin + 5, end) >= 0:
                 self._at = begin
-                yield from self._shared(chunk[chunk.rfind(b"\n", 0, begin) + 1 : end])
+                start = chunk.rfind(b"\n", max(0, begin - LONGEST), begin) + 1
+                yield from self._shared(chunk[start:end][:LONGEST])
             elif chunk[begin + 10 : chunk.find(b" ", begin + 10)] not in SKIPPED:
                 self._at = begin
                 start = chunk.rfind(b"\n", max(0, begin - LONGEST), begin) + 1
@@ -129,21 +142,23 @@ class Lines:
             begin = chunk.find(MARK, end)
 
     def _plain(self, text: bytes) -> bytes:
-        """The text without colours and without what Ray's driver adds."""
-        if b"[repeated " in text and (match := REPEATED.search(text)):
+        """The text without colours, and without what Ray's driver or a JSON collector adds."""
+        if b"[repeated " in text and (match := REPEATED.search(text[:TEXT])):
             self.repeated += int(match[1])
             text = text[: match.start()]
         if b"\x1b" in text:
             text = ANSI.sub(b"", text)
-        return text.rstrip()
+        if b'"' in text and (match := COLLECTED.search(text)):
+            text = text[: match.start()]
+        return text[:TEXT].rstrip()
 
     def _shared(self, line: bytes) -> Iterator[tuple[Writer, bytes, bytes]]:
         """Several marks in one line: a text that names NCCL, or another rank's line inside."""
-        starts = [0]
-        for mark in re.finditer(MARK, line):
-            match = WRITER.search(line[starts[-1] : mark.start()])
-            if match and mark.start() > line.find(MARK):
-                starts.append(starts[-1] + match.start() + self._glued(match))
+        starts, marks = [0], [match.start() for match in re.finditer(MARK, line)][:MOST_MARKS]
+        for mark in marks[1:]:
+            since = max(starts[-1], mark - 512)
+            if match := WRITER.search(line[since:mark]):
+                starts.append(since + match.start() + self._glued(match))
         for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
             mark_at = line.find(MARK, start)
             kind, _, text = line[mark_at + 5 : stop].partition(b" ")
@@ -179,17 +194,28 @@ class Lines:
 
     def _corrupted(self) -> None:
         """Rows of nccl-tests with wrong elements."""
-        self._tests = True
-        for line_at, line in _numbered(self._chunk, self._lines):
-            if match := NCCL_TESTS_ROW.search(line) or OUT_OF_BOUNDS.search(line):
-                counts = [float(count) for count in match.groups() if count and count != b"N/A"]
-                if sum(counts):
-                    self.wrong.append((line_at, int(sum(counts))))
-        del self.wrong[100:]
+        for number, line in enumerate(self._chunk.split(b"\n"), self._lines):
+            match = NCCL_TESTS_ROW.search(line[:512]) or OUT_OF_BOUNDS.search(line[:512])
+            if not match:
+                continue
+            self.table = True
+            wrong = [_count(figure) for figure in match.groups() if figure]
+            if any(wrong) and len(self.wrong) < KEPT:
+                self.wrong.append((number, max(wrong, key=abs)))
+
+    def _outcries(self) -> None:
+        """Lines in which torch says that NCCL failed."""
+        for number, line in enumerate(self._chunk.split(b"\n"), self._lines):
+            said = next((outcry for outcry in OUTCRIES if outcry in line), None)
+            if said and len(self.errors) < KEPT:
+                self.errors.append((number, said.decode()))
 
 
-def _numbered(chunk: bytes, first: int) -> Iterator[tuple[int, bytes]]:
-    """Lines that may be nccl-tests' own, with their numbers."""
-    for number, line in enumerate(chunk.split(b"\n"), first):
-        if line and b" NCCL " not in line:
-            yield number, line[:LONGEST]
+def _count(figure: bytes) -> int:
+    """Wrong elements as nccl-tests prints them: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
+    if figure == b"N/A":
+        return 0
+    try:
+        return int(float(figure))
+    except (ValueError, OverflowError):
+        return -1

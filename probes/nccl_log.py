@@ -1,7 +1,7 @@
 """Which road NCCL took, from its own log: ranks, edges, networks, and how far init came.
 
 `read(paths)` folds the lines of one job's files into a Log.  It only says what was seen;
-`nccl_findings` says what it means.  Behaviour by version: NCCL 2.18 to 2.30, src/init.cc,
+`nccl_report` says what it means.  Behaviour by version: NCCL 2.18 to 2.30, src/init.cc,
 src/transport/net.cc, src/transport/net_ib.cc, src/bootstrap.cc.
 """
 
@@ -10,31 +10,42 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from probes.nccl_job import (
+    STAGES,
+    Communicator,
+    Edge,
+    Host,
+    Process,
+    Rank,
+    Sighting,
+    jobs,
+    stage,
+)
 from probes.nccl_lines import Lines, UnreadableLog, Writer
 from probes.nccl_phrases import PHRASES, TELLING
 
-STAGES = (
-    *("not-started", "bootstrap", "net-init", "topology", "graph"),
-    *("connect", "nvls", "first-collective", "complete"),
-)
 # Networks whose payload goes by RDMA (or its equal); Socket is TCP; any other proves nothing.
 RDMA_NETWORKS = re.compile(
     r"IB|IBext\w*|gIB|AWS Libfabric|Libfabric|OFI|FasTrak|UCX-RMA|RDMA|Slingshot\w*", re.IGNORECASE
 )
 RUNTIME_CONNECT = (2, 22)  # since then ranks connect at the first collective, not at init
 KEPT = 200  # sightings kept per phrase
+LONGEST = 1024  # bytes of a text in which phrases are looked for
+MOST_RANKS = 1 << 20  # what claims to have more is no NCCL line
 
 EDGE = re.compile(
-    rb"(\d+)(?:\[[0-9a-fA-F]+\])? -> (\d+)(?:\[[0-9a-fA-F]+\])?(?: +\[(?:send|receive)\])? +via "
-    rb"(?:NET/([^/]+)/(\d+)(?:\(\d+\))?((?:/GDRDMA|\(PCI\)|/Shared|/\w+)*)|(P2P|SHM|DIRECT)\b.*?)"
-    rb"(?: comm 0x\w+ nRanks \d+)?$"
+    rb"(\d{1,9})(?:\[[0-9a-fA-F]+\])? -> (\d{1,9})(?:\[[0-9a-fA-F]+\])?(?: +\[(?:send|receive)\])?"
+    rb" +via (?:NET/([^/]{1,64})/(\d{1,4})(?:\(\d+\))?((?:/GDRDMA|\(PCI\)|/Shared|/\w+)*)"
+    rb"|(P2P|SHM|DIRECT)\b.*?)(?: comm 0x\w+ nRanks \d+)?$"
 )
-SHAPE = re.compile(rb"comm \S+ rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+)")
+SHAPE = re.compile(
+    rb"comm (\S+) rank (\d{1,9}) nRanks (\d{1,9}) nNodes (\d{1,9}) localRanks (\d{1,9})"
+)
 INIT = re.compile(
-    rb"comm \S+ rank (\d+) n[rR]anks (\d+) .*?(?:commId (0x\w+))?[ -]*Init (START|COMPLETE)"
+    rb"comm (\S+) rank (\d{1,9}) n[rR]anks (\d{1,9}) "
+    rb".*?(?:commId (\w+))?[ -]*Init (START|COMPLETE)"
 )
 USING_ITEM = re.compile(rb"(?:\[\d+\])?([\w.\-@]+):([\da-fA-F.:%\w\[\]]+)<\d+>")
 # `[0]mlx5_0:1/IB`; merged ports, 2.20 to 2.23: `[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}`.
@@ -44,78 +55,19 @@ VERSION = re.compile(rb"(?:NCCL version )?(\d+\.\d+\.\d+)(?:[+.\s]|$)")
 NETWORK = re.compile(rb"Using network (.+)$|Assigned NET plugin (.+?) to comm")
 
 
-@dataclass(frozen=True)
-class Edge:
-    """A connection between two ranks: kind rdma, tcp, intra or other; `nic` None within a host."""
-
-    kind: str
-    source: int
-    target: int
-    network: str = ""
-    nic: int | None = None
-    gdr: bool = False
-
-
-@dataclass
-class Rank:
-    """What one process (and device) said of itself, of its largest communicator."""
-
-    writer: Writer
-    rank: int = -1
-    ranks: int = 0
-    nodes: int = 0
-    local: int = 0
-    stage: int = 0
-    version: str = ""
-    initialised: bool = False
-    connected: bool = False
-
-    def at_least(self, stage: str) -> None:
-        """The rank has come this far, or further."""
-        self.stage = max(self.stage, STAGES.index(stage))
-
-    @property
-    def name(self) -> str:
-        """`rank 3 on node1`, or the process when its rank is not known."""
-        who = f"rank {self.rank}" if self.rank >= 0 else f"process {self.writer.pid}"
-        return f"{who} on {self.writer.host}" if self.writer.host else who
-
-
-@dataclass
-class Host:
-    """What the ranks of one host said of its networks."""
-
-    networks: dict[str, str] = field(default_factory=dict)  # name -> where it was said
-    devices: list[str] | None = None  # RDMA devices; None when nothing was said of them
-    sockets: list[tuple[str, str]] = field(default_factory=list)  # (interface, address)
-    bootstrap: tuple[str, str] | None = None
-    environment: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> value, where
-    nics: set[int] = field(default_factory=set)  # RDMA devices that edges use
-    edges: dict[str, str] = field(default_factory=dict)  # kind -> where first seen
-    no_gdr: str = ""  # where an RDMA edge without GPUDirect was seen
-
-
-@dataclass(frozen=True)
-class Sighting:
-    """A phrase of PHRASES that a rank wrote: in whose words, and where."""
-
-    rank: Rank
-    detail: str
-    at: str
-
-
 class Log:
     """Everything that one job's NCCL log says, folded."""
 
     def __init__(self) -> None:
         self.ranks: dict[Writer, Rank] = {}
         self.hosts: dict[str, Host] = defaultdict(Host)
+        self.communicators: dict[str, Communicator] = {}
         self.edges: dict[str, set[tuple[int, int, str]]] = defaultdict(set)
         self.gdr: set[bool] = set()
         self.other_networks: dict[str, str] = {}
         self.seen: dict[str, list[Sighting]] = defaultdict(list)
         self.corrupt: list[tuple[str, int]] = []  # where, wrong elements
-        self.groups: dict[str, set[str]] = defaultdict(set)  # communicator id -> hosts
+        self.errors: list[tuple[str, str]] = []  # where, what torch said of NCCL
         self.repeated = 0
         self.unread: list[str] = []  # one sentence for each file that says nothing
         self._version_seen = ""
@@ -125,9 +77,8 @@ class Log:
 
     def add(self, path: Path) -> None:
         """Fold one file in.  A file without NCCL's lines is said in `unread`, not raised."""
-        lines, before = Lines(path), len(self.ranks)
+        lines, found = Lines(path), 0
         self._where = lambda: f"{path.name}:{lines.number}"
-        found = 0
         try:
             for writer, kind, text in lines:
                 found += 1
@@ -136,7 +87,8 @@ class Log:
             self.unread.append(str(error))
         self.repeated += lines.repeated
         self.corrupt += [(f"{path.name}:{number}", wrong) for number, wrong in lines.wrong]
-        if not found and not lines.wrong and len(self.ranks) == before:
+        self.errors += [(f"{path.name}:{number}", said) for number, said in lines.errors]
+        if not (found or lines.table or lines.errors):
             self.unread.append(_says_nothing(lines))
 
     def _line(self, writer: Writer, kind: bytes, text: bytes) -> None:
@@ -156,15 +108,21 @@ class Log:
             self._environment(rank, text)
         elif b"Init " in text and (match := INIT.search(text)):
             self._init(rank, match)
-        if any(told in text for told in TELLING):
-            self._phrases(rank, text)
+        if kind == b"WARN" or any(told in text for told in TELLING):
+            self._phrases(rank, text[:LONGEST], kind == b"WARN")
 
     def _edge(self, rank: Rank, text: bytes) -> None:
         head, _, key = text.partition(b" : ")
-        if not rank.initialised:
+        ring = head.endswith(b"/0") or head.startswith(b"Ring")
+        if b" via " not in key:
+            rank.at_least("graph")  # a ring map
+        else:
             rank.at_least("connect")
-        elif head.endswith(b"/1"):  # a send/recv edge: no line says when it is connected
-            rank.at_least("complete")
+            if ring:
+                late = rank.initialised and not rank.open
+                rank.connecting = late and self.runtime_connect(rank)
+            elif rank.initialised:  # send and receive, or shared memory: no line says `Connected`
+                rank.talked = True
         if (rank.writer.host, key) in self._known:
             return
         if len(self._known) > 1_000_000:
@@ -174,18 +132,18 @@ class Log:
         if key not in self._edge_of:
             self._edge_of[key] = _edge(key, bool(self.seen.get("ofi-tcp")))
         if edge := self._edge_of[key]:
-            self._take(rank, edge)
+            self._take(rank, edge, ring)
 
-    def _take(self, rank: Rank, edge: Edge) -> None:
-        host = self.hosts[rank.writer.host]
+    def _take(self, rank: Rank, edge: Edge, ring: bool) -> None:
+        host, where = self.hosts[rank.writer.host], self._where()
         place = rank.writer.host if edge.kind == "intra" else ""
         self.edges[edge.kind].add((edge.source, edge.target, place))
-        where = self._where()
         host.edges.setdefault(edge.kind, where)
         if edge.kind == "other":
             self.other_networks.setdefault(edge.network, where)
         if edge.kind == "rdma" and edge.nic is not None:
-            host.nics.add(edge.nic)
+            if ring:
+                host.nics.add(edge.nic)
             self.gdr.add(edge.gdr)
             if not edge.gdr:
                 host.no_gdr = host.no_gdr or where
@@ -194,7 +152,8 @@ class Log:
 
     def _version(self, rank: Rank, text: bytes) -> None:
         if match := VERSION.search(text):
-            rank.version = self._version_seen = match[1].decode()
+            rank.version = match[1].decode()
+            self._version_seen = self._version_seen or rank.version
             rank.at_least("bootstrap")
 
     def _bootstrap(self, rank: Rank, text: bytes) -> None:
@@ -228,33 +187,49 @@ class Log:
 
     def _comm(self, rank: Rank, text: bytes) -> None:
         if match := SHAPE.match(text):
-            number, ranks, nodes, local = map(int, match.groups())
-            if ranks >= rank.ranks:
+            number, ranks, nodes, local = map(int, match.groups()[1:])
+            if ranks > MOST_RANKS:
+                return
+            rank.spans = max(rank.spans, nodes)
+            if ranks > rank.ranks or (ranks == rank.ranks and not rank.nodes):
                 rank.rank, rank.ranks, rank.nodes, rank.local = number, ranks, nodes, local
             rank.at_least("graph")
         elif match := INIT.search(text):
             self._init(rank, match)
 
     def _init(self, rank: Rank, match: re.Match[bytes]) -> None:
-        number, ranks = int(match[1]), int(match[2])
-        if ranks >= rank.ranks:
-            rank.rank, rank.ranks = number, ranks
-        if match[3] and len(self.groups) < 100_000:
-            self.groups[match[3].decode()].add(rank.writer.host)
-        if match[4] == b"START":
-            rank.stage, rank.initialised, rank.connected = STAGES.index("topology"), False, False
+        pointer, number, ranks = match[1].decode("ascii", "replace"), int(match[2]), int(match[3])
+        if ranks > MOST_RANKS:
             return
+        if ranks > rank.ranks:
+            rank.rank, rank.ranks, rank.nodes, rank.local = number, ranks, 0, 0
+        complete = match[5] == b"COMPLETE"
+        if match[4] and len(self.communicators) < MOST_RANKS:
+            key = match[4].decode()
+            group = self.communicators.setdefault(key, Communicator(ranks))
+            group.ranks.add(number)
+            group.processes.add(rank.writer[:2])
+            group.complete += complete
+        if not complete:
+            rank.open[pointer] = stage("topology")
+            return
+        rank.open.pop(pointer, None)
         rank.initialised = True
-        late = self.runtime_connect(rank) and not rank.connected and ranks > 1
-        rank.at_least("first-collective" if late else "complete")
+        rank.talked = rank.talked or ranks == 1 or not self.runtime_connect(rank)
 
     def _connected(self, rank: Rank, text: bytes) -> None:
-        rank.connected = True
-        rank.at_least("complete" if rank.initialised else "connect")
+        rank.talked, rank.connecting = True, False
+        rank.at_least("connect")
+        host = self.hosts[rank.writer.host]
+        if b" GDR 0" in text and "rdma" in host.edges:
+            host.no_gdr = host.no_gdr or self._where()
+            self.gdr.add(False)
 
     def _nvls(self, rank: Rank, text: bytes) -> None:
-        if b"Bind" in text and not rank.initialised:
+        if b"Bind" in text and rank.open:
             rank.at_least("nvls")
+        elif b"headRank" in text and rank.initialised:
+            rank.talked = True
 
     def _environment(self, rank: Rank, text: bytes) -> None:
         if match := ENVIRONMENT.match(text):
@@ -262,10 +237,10 @@ class Log:
             said = _words(match[2]), self._where()
             self.hosts[rank.writer.host].environment.setdefault(_words(match[1]), said)
 
-    def _phrases(self, rank: Rank, text: bytes) -> None:
-        for kind, pattern in PHRASES.items():
-            if pattern.search(text):
-                self._note(kind, rank, text)
+    def _phrases(self, rank: Rank, text: bytes, warning: bool) -> None:
+        kinds = [kind for kind, pattern in PHRASES.items() if pattern.search(text)]
+        for kind in kinds or (["unknown"] if warning else []):
+            self._note(kind, rank, text)
 
     def _note(self, kind: str, rank: Rank, text: bytes) -> None:
         if len(self.seen[kind]) < KEPT:
@@ -275,16 +250,40 @@ class Log:
 
     @property
     def members(self) -> list[Rank]:
-        """Ranks that joined a communicator, and processes that joined none so far."""
+        """Ranks that joined a communicator, and processes that joined none so far.
+
+        Left out are those that had no need to: where one communicator is whole and complete,
+        a process without any only made its id, or is of an earlier attempt.
+        """
         joined = [rank for rank in self.ranks.values() if rank.ranks]
-        processes = {(rank.writer.host, rank.writer.pid) for rank in joined}
-        waiting = {
-            process: rank
-            for rank in self.ranks.values()
-            if (process := (rank.writer.host, rank.writer.pid)) not in processes
-            if rank.writer.host  # `NCCL version ...` is written without a prefix
-        }
+        processes = {rank.writer[:2] for rank in joined}
+        known: dict[int, set[str]] = defaultdict(set)
+        for host, pid in processes:
+            known[pid].add(host)
+        whole = any(len(g.ranks) == g.complete == g.size for g in self.communicators.values())
+        waiting: dict[Process, Rank] = {}
+        for rank in self.ranks.values():
+            host, pid = process = rank.writer[:2]
+            # `NCCL version ...` has no prefix; a lost newline puts a word before the host's name.
+            glued = any(host.endswith(name) for name in known[pid])
+            if host and not whole and process not in processes and not glued:
+                waiting[process] = rank
         return [*joined, *waiting.values()]
+
+    def of(self, rank: Rank) -> Rank:
+        """The rank of the same process that joined, when it is the only one; else itself.
+
+        A thread without a CUDA device writes as device 0 of its process.
+        """
+        same = [
+            one for one in self.ranks.values() if one.ranks and one.writer[:2] == rank.writer[:2]
+        ]
+        return same[0] if len(same) == 1 else rank
+
+    @property
+    def jobs(self) -> list[set[Process]]:
+        """Sets of processes that communicators join."""
+        return jobs(list(self.communicators.values()))
 
     @property
     def size(self) -> int:
@@ -293,31 +292,35 @@ class Log:
 
     @property
     def nodes(self) -> int:
-        """Nodes as NCCL counts them, in the largest communicator; 0 when no line tells."""
-        return max((rank.nodes for rank in self.ranks.values()), default=0)
+        """Nodes as NCCL counts them, in any communicator; 0 when no line tells."""
+        return max((rank.spans for rank in self.ranks.values()), default=0)
 
     @property
     def host_names(self) -> list[str]:
-        """Hosts that wrote lines."""
-        return sorted({rank.writer.host for rank in self.ranks.values() if rank.writer.host})
+        """Hosts whose ranks joined a communicator, or all that wrote lines while none did."""
+        joined = {rank.writer.host for rank in self.ranks.values() if rank.ranks}
+        return sorted((joined or {rank.writer.host for rank in self.ranks.values()}) - {""})
 
     @property
     def versions(self) -> dict[str, list[str]]:
-        """NCCL versions, and the hosts that have them."""
+        """NCCL versions, and the hosts that have them; those of ranks rather than of a banner."""
         found: dict[str, set[str]] = defaultdict(set)
         for rank in self.ranks.values():
             if rank.version:
                 found[rank.version].add(rank.writer.host)
-        return {version: sorted(hosts) for version, hosts in found.items()}
+        told = {version: sorted(hosts - {""}) for version, hosts in found.items()}
+        return {version: hosts for version, hosts in told.items() if hosts} or told
 
     @property
     def single_host(self) -> bool:
-        """Whether the log itself says that nothing had to leave the host."""
-        if len(self.host_names) > 1 or self.nodes > 1:
+        """Whether the log itself says that nothing had to leave the host (or NVLink's domain)."""
+        if self.nodes > 1:
             return False
+        if self.nodes == 1:
+            return len(self.host_names) <= 1 or len(self.jobs) == 1
         crossing = self.edges["rdma"] or self.edges["tcp"] or self.edges["other"]
         everybody = len({rank.rank for rank in self.members}) == self.size > 0
-        return self.nodes == 1 or (everybody and not crossing)  # before 2.20 no line counts nodes
+        return len(self.host_names) <= 1 and everybody and not crossing  # before 2.20
 
     @property
     def stage(self) -> str:

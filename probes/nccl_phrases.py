@@ -16,11 +16,11 @@ PHRASES: dict[str, re.Pattern[bytes]] = {
         "open-failed": rb"ibv_open_device failed|Unable to open device"
         rb"|NET/IB : No IP interface found",
         "no-interface": rb"(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found",
-        "refused": rb"[Cc]onnect(?: to)? .*(?:failed|returned)\b.*"
+        "refused": rb"[Cc]onnect(?: to)? .{0,200}?(?:failed|returned)\b.{0,80}?"
         rb"(?:refused|timed out|[Nn]o route|unreachable)",
         "retrying": rb"connect.* returned .*, retrying \(\d+/\d+\)",
-        "qp": rb"ibv_modify_qp failed|Got completion from peer .* status=\S*12\b"
-        rb"|status=IBV_WC_RETRY_EXC_ERR",
+        "qp": rb"ibv_modify_qp failed|Got completion from peer .*(?:status=|with error )",
+        "cuda": rb"Cuda failure|async (?:error )?event|NET/OFI .*completed with error",
         "memlock": rb"ibv_(?:reg_\w*mr\w*|create_\w+)\b.*failed.*Cannot allocate memory",
         "shm": rb"failed to extend /dev/shm|creating shared memory segment|/dev/shm.*No space left",
         "nvls": rb"nvls\.cc.*Cuda failure|Cuda failure.*(?:NVLS|multicast)|CUDA error 401"
@@ -48,7 +48,7 @@ TELLING = tuple(
         *("ail", "returned", "libibverbs", "open device", "interface found", "status="),
         *("/dev/shm", "shared memory", "CUDA error", "not yet init", "type", "Mismatched"),
         *("truncated", "Duplicate", "same GPU", "mixed local", "incompatible", "Disabled for"),
-        *("provider", "Provider", "Plugin", "NET plugin"),
+        *("provider", "Provider", "Plugin", "NET plugin", "Got completion", "async", "error"),
     )
 )
 

@@ -17,7 +17,7 @@ SCHEMA = 1
 ACCEPTED, WRONG, UNPROVEN = 0, 1, 20
 STARTS = (
     *(nccl_starts.plain, nccl_starts.bootstrap, nccl_starts.nvls, nccl_starts.versions),
-    *(nccl_starts.missing_ranks, nccl_starts.corrupt, nccl_roads.alone),
+    *(nccl_starts.missing_ranks, nccl_starts.corrupt, nccl_starts.broken, nccl_roads.alone),
 )
 ROADS = (
     *(nccl_roads.mixed, nccl_roads.tcp, nccl_roads.disabled, nccl_roads.plain),
@@ -125,34 +125,66 @@ def _transport(counts: dict[str, int], log: Log) -> str:
         return "mixed"
     if counts["rdma"] or counts["tcp"]:
         return "rdma" if counts["rdma"] else "tcp"
-    return "intra-node" if counts["intra"] and not log.edges["other"] else "none"
+    within = counts["intra"] or (log.single_host and log.stage == "complete" and log.size > 0)
+    return "intra-node" if within and not log.edges["other"] else "none"
 
 
 def _unproven(log: Log, counts: dict[str, int]) -> list[str]:
     """What keeps this log from proving anything, one sentence each."""
-    said = list(log.unread)
+    if not log.ranks:
+        return list(log.unread) or ["no line of NCCL's is here"]
+    return [*log.unread, *_missing(log), *_unknown(log), *_unconnected(log, counts)]
+
+
+def _missing(log: Log) -> list[str]:
+    """Ranks and hosts whose lines are not here, and processes that do not belong together."""
+    parts = [group for group in log.communicators.values() if len(group.ranks) < group.size]
     size = log.size
     seen = len({rank.rank for rank in log.members if rank.ranks == size})
-    crossing = counts["rdma"] or counts["tcp"] or log.edges["other"]
-    if not log.ranks:
-        said += [] if said else ["no file was given"]
-    elif seen < size:
+    if parts or seen < size:
+        worst = min(parts, key=lambda group: len(group.ranks) / group.size, default=None)
+        have, want = (len(worst.ranks), worst.size) if worst else (seen, size)
         why = "Ray's driver left out repeated lines: set RAY_DEDUP_LOGS=0, or better "
-        said.append(
-            f"lines of {seen} of {size} ranks are here: {why if log.repeated else ''}"
-            "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log) and "
+        return [
+            f"lines of {have} of {want} ranks are here: {why if log.repeated else ''}"
+            "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and "
             "give them all"
-        )
-    elif log.single_host and not counts["intra"] and size > 1:
-        said.append("no connection between ranks is shown: run one collective with NCCL_DEBUG=INFO")
-    elif not log.single_host and not crossing:
-        said.append(
-            "no connection between hosts is shown: since NCCL 2.22 ranks connect at their first "
-            "collective, so run one, large enough to use the network"
-        )
+        ]
+    if not size:
+        return ["no line tells how many ranks there are: the log's beginning is missing"]
+    if log.nodes > len(log.host_names) > 0:
+        return [
+            f"NCCL counts {log.nodes} nodes, lines of {len(log.host_names)} host names are here: "
+            "give all logs; two nodes must not have one name"
+        ]
+    if len(log.jobs) > 1:
+        return [f"the processes form {len(log.jobs)} groups that no communicator joins"]
+    return []
+
+
+def _unknown(log: Log) -> list[str]:
+    """Networks and warnings that nobody here can vouch for."""
+    said = []
     if log.edges["other"]:
         said.append(f"nobody here vouches for the network {', '.join(log.other_networks)}")
+    if odd := log.seen["unknown"]:
+        first = f"{odd[0].at}: {odd[0].detail}"
+        said.append(f"{len(odd)} warnings of NCCL's are not known here, the first at {first}")
     return said
+
+
+def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
+    """Ranks that are not seen to be connected."""
+    if log.single_host:
+        if counts["intra"] or log.size <= 1 or log.stage == "complete":
+            return []
+        return ["no connection between ranks is shown: run one collective with NCCL_DEBUG=INFO"]
+    if counts["rdma"] or counts["tcp"] or log.edges["other"]:
+        return []
+    return [
+        "no connection between hosts is shown: since NCCL 2.22 ranks connect at their first "
+        "collective, so run one, large enough to use the network"
+    ]
 
 
 def _wrap(text: str, width: int, indent: str = "") -> list[str]:

@@ -6,13 +6,16 @@ On one host nothing has to leave, so none of these is said of a job that NCCL co
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
 from probes.findings import finding
-from probes.nccl_log import Host, Log
+from probes.nccl_job import Host, Rank
+from probes.nccl_log import Log
 from probes.nccl_sightings import PLACES, SHOWN, hosts_of, listed, on_rdma, on_tcp, places, told
 from reports.record import Finding
 
-LEADS_NOWHERE = re.compile(r"lo$|docker|virbr|cni|veth|br-|flannel|cali")
+# `br-` and twelve digits is a network of docker's; `br-ex` may be a node's only way out.
+LEADS_NOWHERE = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
 INTERNAL = re.compile(r"NET plugin (?:IB|Socket)\b")
 ABSENT = "cannot open shared object"
 PLAIN = {  # phrase -> code, and what it says of a host that RDMA does not reach
@@ -24,12 +27,12 @@ PLAIN = {  # phrase -> code, and what it says of a host that RDMA does not reach
 
 def alone(log: Log) -> list[Finding]:
     """Every host in a communicator of its own: nothing crossed the fabric."""
-    hosts = log.host_names
-    if len(hosts) < 2 or any(log.edges[kind] for kind in ("rdma", "tcp", "other")):
+    hosts, jobs = log.host_names, log.jobs
+    if len(hosts) < 2 or log.nodes > 1 or not jobs:
         return []
-    by_count = log.nodes == 1
-    by_group = log.nodes == 0 and log.groups and all(len(g) == 1 for g in log.groups.values())
-    if not by_count and not by_group:
+    if any(log.edges[kind] for kind in ("rdma", "tcp", "other")):
+        return []
+    if any(len({host for host, _ in job}) > 1 for job in jobs):
         return []
     said = f"each of {len(hosts)} hosts formed a communicator of its own; nothing left a host"
     return [finding("FAB-ALONE", said, hosts[:SHOWN])]
@@ -44,8 +47,12 @@ def mixed(log: Log) -> list[Finding]:
         return []
     minority = rdma if len(rdma) < len(tcp) else tcp
     at = [*places(seen), *(_first(log.hosts[name]) for name in minority)][:PLACES]
-    said = f"{listed(tcp) or 'some hosts'} use TCP, {listed(rdma) or 'others'} use RDMA"
-    return [finding("FAB-MIXED", said, minority[:SHOWN] or hosts_of(seen), evidence=at)]
+    if not tcp:
+        met = listed(hosts_of(seen))
+        said = f"{met}: a TCP socket met an RDMA one; the peer's lines do not say which it uses"
+        return [finding("FAB-MIXED", said, evidence=at)]
+    said = f"{listed(tcp)} use TCP, {listed(rdma) or 'others'} use RDMA"
+    return [finding("FAB-MIXED", said, minority[:SHOWN], evidence=at)]
 
 
 def tcp(log: Log) -> list[Finding]:
@@ -65,7 +72,7 @@ def disabled(log: Log) -> list[Finding]:
     found = [
         (name, f"{variable}={value}", where)
         for name, host in log.hosts.items()
-        if not on_rdma(host)
+        if not on_rdma(host) and "other" not in host.edges
         for variable, (value, where) in host.environment.items()
         if turns_off(variable, value, host)
     ]
@@ -89,10 +96,12 @@ def turns_off(variable: str, value: str, host: Host) -> bool:
 
 
 def plain(log: Log) -> list[Finding]:
-    """Errors that say what is wrong in their own words, on hosts that RDMA does not reach."""
+    """Errors that say what is wrong in their own words."""
     found = []
     for kind, (code, what) in PLAIN.items():
-        seen = [s for s in log.seen[kind] if not on_rdma(log.hosts[s.rank.writer.host])]
+        # A device that cannot be opened is one rail less even where the others work.
+        whole = kind == "open-failed"
+        seen = [s for s in log.seen[kind] if whole or not on_rdma(log.hosts[s.rank.writer.host])]
         found += told(code, what, seen)
     return found
 
@@ -104,7 +113,8 @@ def no_device(log: Log) -> list[Finding]:
     for sighting in log.seen["no-device"]:
         host = log.hosts[sighting.rank.writer.host]
         off = any(turns_off(k, value, host) for k, (value, _) in host.environment.items())
-        if not (off or on_rdma(host) or sighting.rank.writer.host in explained):
+        elsewhere = on_rdma(host) or "other" in host.edges
+        if not (off or elsewhere or sighting.rank.writer.host in explained):
             seen.append(sighting)
     return told("FAB-NO-DEVICE", "NCCL sees no RDMA device", seen)
 
@@ -128,6 +138,8 @@ def loopback(log: Log) -> list[Finding]:
     """An interface that leads to no other host."""
     found: dict[str, str] = {}
     for name, host in log.hosts.items():
+        if on_rdma(host) and "rdma" in host.edges:
+            continue  # whatever it is called, it led to the others
         used = [host.bootstrap] if host.bootstrap else []
         used += host.sockets[:1] if on_tcp(host) else []
         if bad := [interface for interface, _ in used if LEADS_NOWHERE.match(interface)]:
@@ -183,11 +195,15 @@ def partial_rails(log: Log) -> list[Finding]:
     """Fewer RDMA devices than the other hosts have, or fewer in use than there are GPUs for."""
     found = {}
     most = max((len(host.devices or []) for host in log.hosts.values()), default=0)
+    by_host: dict[str, list[Rank]] = defaultdict(list)
+    for rank in log.ranks.values():
+        if rank.ranks:
+            by_host[rank.writer.host].append(rank)
     for name, host in log.hosts.items():
         if not host.devices or not on_rdma(host):
             continue
-        local = [rank for rank in log.members if rank.writer.host == name]
-        gpus = max([len(local), *(rank.local for rank in local)])
+        local = by_host[name]
+        gpus = max((rank.local for rank in local), default=0) or len(local)
         usable = min(gpus, len(host.devices))
         if len(host.devices) < most:
             found[name] = f"{len(host.devices)} devices where others have {most}"

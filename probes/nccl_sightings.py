@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from probes.findings import finding
-from probes.nccl_log import RDMA_NETWORKS, STAGES, Host, Rank, Sighting
+from probes.nccl_job import Host, Rank, Sighting
+from probes.nccl_log import RDMA_NETWORKS
 from reports.record import Finding
 
 SHOWN = 8  # names listed in one finding
@@ -19,11 +20,6 @@ def told(code: str, what: str, seen: list[Sighting]) -> list[Finding]:
     hosts = hosts_of(seen)
     said = f"{listed(hosts) or 'the job'}: {what}"
     return [finding(code, said, hosts[:SHOWN], evidence=places(seen))]
-
-
-def done(rank: Rank) -> bool:
-    """Whether the rank came to its end of init and connected."""
-    return STAGES[rank.stage] == "complete"
 
 
 def on_tcp(host: Host) -> bool:

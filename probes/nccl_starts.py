@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 
 from probes.findings import finding
-from probes.nccl_log import STAGES, Log
-from probes.nccl_sightings import SHOWN, done, hosts_of, listed, names, places, told
+from probes.nccl_job import STAGES
+from probes.nccl_log import Log
+from probes.nccl_sightings import SHOWN, hosts_of, listed, names, places, told
 from reports.record import Finding
 
 PEER = re.compile(r"(?:to|peer) \[?([\da-fA-F.:]+?)\]?<(\d+)>")
@@ -19,6 +20,7 @@ PLAIN = {  # phrase -> code, and what it says of the host
     "memlock": ("INIT-MEMLOCK", "memory could not be registered for RDMA"),
     "shm": ("INIT-SHM", "no shared memory segment could be made in /dev/shm"),
     "duplicate-gpu": ("NCCL-DUP-GPU", "two ranks use one GPU"),
+    "cuda": ("NCCL-ERROR", "NCCL failed while it worked"),
 }
 # Phrases that explain why init did not end, so that no rank is blamed for waiting.
 STOPPERS = (*PLAIN, "refused", "retrying", "nvls", "version", "mixed-sockets")
@@ -35,7 +37,8 @@ def plain(log: Log) -> list[Finding]:
 
 def bootstrap(log: Log) -> list[Finding]:
     """Ranks that could not connect to a peer by TCP while they were starting."""
-    seen = [s for kind in ("refused", "retrying") for s in log.seen[kind] if not done(s.rank)]
+    tries = [s for kind in ("refused", "retrying") for s in log.seen[kind]]
+    seen = [s for s in tries if not log.of(s.rank).initialised]
     if not seen:
         return []
     peers = [peer for peer in dict.fromkeys(_peer(log, s.detail) for s in seen) if peer]
@@ -86,6 +89,8 @@ def missing_ranks(log: Log) -> list[Finding]:
     waiting = [rank for rank in world if not rank.initialised]
     absent = sorted(set(range(size)) - {rank.rank for rank in world})
     on_the_way = [rank for rank in members if not rank.ranks]  # started, no number so far
+    if len(log.jobs) > 1:
+        return []
     if not waiting or len(absent) <= len(on_the_way) or stopped_by_error(log):
         return []
     who = f"rank{'s' if len(absent) > 1 else ''} {listed(map(str, absent))}"
@@ -97,29 +102,40 @@ def corrupt(log: Log) -> list[Finding]:
     """Wrong elements that nccl-tests counted."""
     if not log.corrupt:
         return []
-    worst = max(wrong for _, wrong in log.corrupt)
-    said = f"nccl-tests counted wrong elements in {len(log.corrupt)} rows, up to {worst} in one"
+    worst = max((wrong for _, wrong in log.corrupt), key=abs)
+    most = f"up to {worst} in one" if worst > 0 else "a number of them that is no number"
+    said = f"nccl-tests counted wrong elements in {len(log.corrupt)} rows, {most}"
     return [finding("NCCL-CORRUPT", said, evidence=[at for at, _ in log.corrupt[:3]])]
 
 
-def hang(log: Log) -> list[Finding]:
-    """Stopped without an error: the stage, and the ranks that lag behind."""
-    members = log.members
-    stages = {rank.stage for rank in members}
-    complete, idle = STAGES.index("complete"), STAGES.index("first-collective")
-    if stages <= {complete} or stages == {idle}:
+def broken(log: Log) -> list[Finding]:
+    """What torch said of NCCL: a collective that timed out, an error that NCCL returned."""
+    if not log.errors:
         return []
-    behind = [rank for rank in members if rank.stage == min(stages)]
+    told_by = listed(dict.fromkeys(said for _, said in log.errors))
+    at = [where for where, _ in log.errors[:3]]
+    return [finding("NCCL-ERROR", f"the job says: {told_by}", evidence=at)]
+
+
+def hang(log: Log) -> list[Finding]:
+    """Stopped without an error: the stage, and the ranks that lag behind.
+
+    A rank that never had to connect holds nobody up, unless others are seen connecting.
+    """
+    members = log.members
+    if not any(rank.stuck for rank in members):
+        return []
+    least = min(rank.stage for rank in members)
+    idle = [rank for rank in members if rank.stage == least and not rank.connecting]
+    behind = idle or [rank for rank in members if rank.stuck]
     if len(behind) == len(members):
         said = f"the log of all {len(members)} ranks stops at {log.stage} without an error"
         return [finding("INIT-HANG", said)]
-    said = (
-        f"the log stops without an error: {names(behind)} at {log.stage}, "
-        f"the others at {STAGES[max(stages)]}"
-    )
+    others = STAGES[max(rank.stage for rank in members)]
+    said = f"the log stops without an error: {names(behind)} at {log.stage}, others at {others}"
     return [finding("INIT-HANG", said, [rank.name for rank in behind[:SHOWN]])]
 
 
 def stopped_by_error(log: Log) -> bool:
     """Whether some rank that is not done wrote an error that explains it."""
-    return any(not done(s.rank) for kind in STOPPERS for s in log.seen[kind])
+    return any(log.of(s.rank).stuck for kind in STOPPERS for s in log.seen[kind])

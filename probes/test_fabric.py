@@ -111,7 +111,7 @@ def observe(gang, names, terms, limits, logs, measure):
         judge_reach(cut, measure)
         return None
     measure.progress("fabric: all-reduce sweep")
-    gang.run(warm, timeout=300)
+    gang.run(warm, timeout=120)
     journey = travel(gang, names, logs)
     judge_speed(journey, limits, measure)
     judge_road(journey, terms.fabric, measure)

@@ -41,7 +41,8 @@ def test_busbw_is_that_of_nccl_tests() -> None:
 def sweep(rank: int, seconds: list[float], wrong: int = 0) -> dict[str, object]:
     rows = [
         {"size": 1 << (10 + 4 * at), "count": 1 << (8 + 4 * at), "elements": 9,
-         "placement": "in_place", "times": [t, t, t], "calls": 5, "slowest": t, "wrong": 0, "first_wrong": None}
+         "placement": "in_place", "times": [t, t, t], "calls": 5, "slowest": t, "wrong": 0,
+         "first_wrong": None}
         for at, t in enumerate(seconds)
     ]  # fmt: skip
     rows[-1] |= {"wrong": wrong, "first_wrong": 3 if wrong else None}

@@ -255,6 +255,9 @@ def faulty(version: str) -> dict[str, Job]:
             version, hosts=3, versions=lambda host: "2.19.3" if host == 2 else version
         ),
         "NCCL-DUP-GPU": Job(version, last="topology", warn={1: [duplicate]}),
+        "NCCL-ERROR": Job(
+            version, warn={1: ["enqueue.cc:100 Cuda failure 700 'an illegal memory access'"]}
+        ),
         "INIT-NO-IFACE": Job(
             version,
             last="bootstrap",
