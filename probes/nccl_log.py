@@ -106,10 +106,13 @@ class Log:
             reader(self, rank, text)
         elif text.startswith(b"NCCL_"):
             self._environment(rank, text)
+            return
         elif b"Init " in text and (match := INIT.search(text)):
             self._init(rank, match)
-        if kind == b"WARN" or any(told in text for told in TELLING):
-            self._phrases(rank, text[:LONGEST], kind == b"WARN")
+            return
+        warning = kind == b"WARN"
+        if warning or (word not in PLAIN and any(told in text for told in TELLING)):
+            self._phrases(rank, text[:LONGEST], warning)
 
     def _edge(self, rank: Rank, text: bytes) -> None:
         head, _, key = text.partition(b" : ")
@@ -333,6 +336,7 @@ class Log:
         return not version or tuple(map(int, version.split(".")[:2])) >= RUNTIME_CONNECT
 
 
+PLAIN = {b"NCCL", b"Using", b"Assigned", b"comm", b"Connected"}  # their INFO lines hold no phrase
 READERS: dict[bytes, Callable[[Log, Rank, bytes], None]] = {
     b"NCCL": Log._version,
     b"Bootstrap": Log._bootstrap,

@@ -241,7 +241,8 @@ def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Keys: size (B), count, elements (of a rank's result), placement, seconds (mean over ranks of
     each rank's median call), algbw and busbw (GB/s), low and high (busbw of the slowest and
     fastest tenth of all calls), spread (half their distance), samples, calls, rank_seconds (each
-    rank's median), rank_cv (their standard deviation over their mean), wrong (elements), first_wrong ((rank, offset) pairs).
+    rank's median), rank_cv (their standard deviation over their mean), wrong (elements),
+    first_wrong ((rank, offset) pairs).
     """
     ranks, operation = sweeps[0]["ranks"], OPERATIONS[sweeps[0]["operation"]]
     rows = []
