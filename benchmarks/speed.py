@@ -1,6 +1,6 @@
 """How fast and how large: the figures of docs/measurements.md.
 
-`python benchmarks/speed.py` prints one line per figure.  The lab's need root on Linux.
+`python -m benchmarks.speed` prints one line per figure.  The lab's need root on Linux.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ class Ledger:
         self.store, self.contract, self.probe, self.criterion = store, contract, probe, criterion
         self.reproduce, self.say = reproduce, say
         self._seen: dict[str, list[Any]] = {"measurement": [], "finding": [], "control": []}
+        self._covered: list[str] = []
         store.event("probe_started", probe, criterion=criterion, claim=claim, reproduce=reproduce)
 
     def __call__(
@@ -122,8 +123,9 @@ class Ledger:
         self.store.event("series", self.probe, name=name, values=values)
 
     def covered(self, words: str) -> None:
-        """Say which nodes, pairs and GPUs were exercised, and which were not."""
-        self.store.event("probe_updated", self.probe, coverage=words)
+        """Say which nodes, pairs and GPUs were exercised, and which were not; adds to it."""
+        self._covered.append(words)
+        self.store.event("probe_updated", self.probe, coverage="; ".join(self._covered))
 
     def progress(self, words: str) -> None:
         """One live line on a terminal, one plain line in a log."""

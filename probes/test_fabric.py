@@ -19,6 +19,7 @@ from probes.fabric_findings import (
 from probes.findings import finding
 from probes.pairs import reachability, slow_pairs
 from probes.rails import idle_rails, shares
+from probes.ras import ras_status
 from probes.roads import others, travel
 from probes.settings import settings
 from probes.witness import RankLogs
@@ -65,6 +66,10 @@ def prove(cluster, gang, terms, limits, logs, measure):
         seen = of_the_log(report.findings, terms.fabric) if report else []
         silent = silent_ranks(gang, names, str(error))
         measure.explain(silent, seen)
+        for node, said in cluster.on_each_node(ras_status).items():
+            if said:
+                caption = f"what NCCL's RAS says on {names[node]}, after the failure"
+                measure.keep(f"ras-{names[node]}.txt", said, kind="log", caption=caption)
         if not (silent or seen):
             measure.explain(finding("FAB-NO-START", str(error)))
         return

@@ -35,6 +35,8 @@ def run(tmp_path: Path) -> Path:
     ledger = Ledger(store, lab, "p", "GANG", "claim", "again", lambda words: None)
     ledger("handoff", 0.5)
     ledger("half_held", 0)
+    ledger.covered("4 nodes")
+    ledger.covered("not node4")
     ledger.control("c", "fault", caught=True, saw="it")
     ledger.keep("samples.json", [1], caption="samples")
     ledger.finish("finished", 1.0)
@@ -47,6 +49,10 @@ def run(tmp_path: Path) -> Path:
     store.save()
     store.close()
     return tmp_path / "run"
+
+
+def test_all_that_was_covered_is_said(run: Path) -> None:
+    assert load(run).results[0].coverage == "4 nodes; not node4"
 
 
 def test_a_stricter_contract_turns_pass_into_fail(run: Path, tmp_path: Path) -> None:
