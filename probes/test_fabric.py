@@ -47,12 +47,9 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, limits, measure
     """
     if len(cluster.nodes) < 2:
         pytest.fail("one node has no fabric to other nodes", pytrace=False)
-    with RankLogs(cluster) as logs:
-        try:
-            with cluster.gang(environment=pinned(cluster, logs)) as gang:
-                prove(cluster, gang, terms, limits, logs, measure)
-        finally:
-            judge_settings(cluster, terms.fabric, measure)
+    with RankLogs(cluster) as logs, cluster.gang(environment=pinned(cluster, logs)) as gang:
+        prove(cluster, gang, terms, limits, logs, measure)
+    judge_settings(cluster, terms.fabric, measure)
 
 
 def prove(cluster, gang, terms, limits, logs, measure):
