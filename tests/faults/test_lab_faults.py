@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from contextlib import suppress
-from pathlib import Path
-
-import pytest
-
 from reports.record import Finding, RunRecord, Verdict
-from tests.faults.conftest import Trial, acceptance, start
+from tests.faults.conftest import acceptance
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.lab.node import REPO, SHARED
@@ -47,16 +39,13 @@ def test_slow_link(lab: Lab) -> None:
     assert only(record, "FAB-SLOW-LINK").suspects == ["node1"]
 
 
-@pytest.mark.parametrize(
-    ("rate", "way"), [("500mbit", "sends"), ("700mbit", "receives")], ids=["sends", "receives"]
-)
-def test_slow_one_way(lab: Lab, rate: str, way: str) -> None:
-    inject(lab, "slow-one-way", "2", rate, way)
-    record, _ = acceptance(lab, f"slow-{way}", "probes/test_fabric.py")
+def test_slow_one_way(lab: Lab) -> None:
+    inject(lab, "slow-one-way", "2", "700mbit", "receives")
+    record, _ = acceptance(lab, "slow-one-way", "probes/test_fabric.py")
     assert record.verdict("FABRIC") is Verdict.FAIL
     found = only(record, "FAB-SLOW-LINK")
     assert found.suspects == ["node2"]
-    assert f"when it {way}" in found.statement
+    assert "when it receives" in found.statement
 
 
 def test_narrow_link(lab: Lab) -> None:
@@ -83,31 +72,6 @@ def test_wrong_interface_on_one_node(lab: Lab) -> None:
     told = [one for result in record.results for one in result.findings]
     assert {one.code for one in told} == {"ENV-HARMFUL", "ENV-DIFFERS"}
     assert all(one.suspects == ["node2"] for one in told)
-
-
-def test_a_rank_that_stops_is_named(lab: Lab) -> None:
-    trial = start(lab, "stopped", "probes/test_fabric.py")
-    stopped = stop_worker(lab, trial, "node1")
-    record = trial.wait()
-    assert not Path(f"/proc/{stopped}").exists(), "the stopped process was left behind"
-    assert record.verdict("FABRIC") is Verdict.UNPROVEN
-    found = only(record, "INIT-MISSING-RANK")
-    assert found.suspects == ["rank 1", "node1"]
-
-
-def stop_worker(lab: Lab, trial: Trial, name: str) -> int:
-    """SIGSTOP the gang's worker on a node a moment after the gang is there; its pid."""
-    node, deadline = lab.node(name), time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for pid in node.group.pids():
-            with suppress(OSError):
-                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Worker"):
-                    time.sleep(2)
-                    os.kill(pid, signal.SIGSTOP)
-                    return pid
-        assert trial.process.poll() is None, trial.log.read_text()
-        time.sleep(0.02)
-    raise AssertionError(f"no worker on {name}: {trial.log.read_text()}")
 
 
 def test_block_pair(lab: Lab) -> None:

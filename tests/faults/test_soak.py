@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from probes.fabric_findings import WAYS
 from reports.record import Verdict
-from tests.faults.conftest import acceptance
+from tests.faults.conftest import Trial, acceptance, start
+from tests.faults.test_lab_faults import only
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.lab.node import REPO
@@ -39,6 +45,31 @@ def test_slow_links_of_every_size_and_way(lab: Lab, rate: str, way: str) -> None
     (found,) = [one for result in record.results for one in result.findings]
     assert (found.code, found.suspects) == ("FAB-SLOW-LINK", ["node2"])
     assert WAYS[way] in found.statement
+
+
+def test_a_rank_that_stops_is_named(lab: Lab) -> None:
+    trial = start(lab, "stopped", "probes/test_fabric.py")
+    stopped = stop_worker(lab, trial, "node1")
+    record = trial.wait()
+    assert not Path(f"/proc/{stopped}").exists(), "the stopped process was left behind"
+    assert record.verdict("FABRIC") is Verdict.UNPROVEN
+    found = only(record, "INIT-MISSING-RANK")
+    assert found.suspects == ["rank 1", "node1"]
+
+
+def stop_worker(lab: Lab, trial: Trial, name: str) -> int:
+    """SIGSTOP the gang's worker on a node a moment after the gang is there; its pid."""
+    node, deadline = lab.node(name), time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for pid in node.group.pids():
+            with suppress(OSError):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Worker"):
+                    time.sleep(2)
+                    os.kill(pid, signal.SIGSTOP)
+                    return pid
+        assert trial.process.poll() is None, trial.log.read_text()
+        time.sleep(0.02)
+    raise AssertionError(f"no worker on {name}: {trial.log.read_text()}")
 
 
 def test_eight_nodes_in_a_lab_of_their_own() -> None:
