@@ -41,7 +41,7 @@ class Journey:
 
     @property
     def peak(self) -> dict[str, Any]:
-        """The judged row: the largest message."""
+        """The judged row: a large message's."""
         return plateau(self.rows)
 
     @property

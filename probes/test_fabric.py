@@ -164,7 +164,8 @@ def judge_speed(journey, limits, measure):
     )
     measure.covered(
         f"all-reduce over {journey.ranks} ranks ({journey.backend}) on {nodes} "
-        f"up to {peak['size'] >> 10} KiB" + (f"; {journey.note}" if journey.note else "")
+        f"up to {journey.rows[-1]['size'] >> 10} KiB"
+        + (f"; {journey.note}" if journey.note else "")
     )
 
 

@@ -59,6 +59,15 @@ def test_the_plateau_is_judged_and_not_the_average() -> None:
     assert len(table(rows, ALL_REDUCE).splitlines()) == 5
 
 
+def test_one_size_that_was_disturbed_does_not_decide_but_two_do() -> None:
+    rows = [{"size": 1 << power, "busbw": 10.0} for power in range(3, 27)]
+    rows[-1]["busbw"] = 5.0
+    assert plateau(rows)["busbw"] == 10.0
+    rows[-3]["busbw"] = 6.0
+    assert plateau(rows)["busbw"] == 6.0
+    assert plateau(rows[:1])["size"] == 8
+
+
 def test_a_wrong_element_names_rank_and_offset() -> None:
     rows = summarise([sweep(0, [1e-3]), sweep(1, [1e-3], wrong=2)])
     assert rows[0]["wrong"] == 2
