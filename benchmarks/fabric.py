@@ -80,7 +80,7 @@ def iperf(lab: Lab, seconds: int = 4) -> float | None:
         return None
     there = ["ip", "netns", "exec", network.namespace(lab.name, 1), "iperf3", "-s", "-1", "-J"]
     server = subprocess.Popen(there, stdout=subprocess.DEVNULL)
-    time.sleep(0.5)
+    time.sleep(0.5)  # until it listens; a client that is too early fails, and says so
     client = ["ip", "netns", "exec", network.namespace(lab.name, 0), "iperf3", "-J"]
     client += ["-c", network.address("fab0", 1), "-t", str(seconds), "-O", "1"]
     try:

@@ -141,6 +141,11 @@ class Cluster:
         return counted > len({gpu["uuid"] for node in self.facts for gpu in node["gpus"]})
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether a rank owns a GPU that is really there."""
+        return self.resource == "GPU" and not self.emulated
+
+    @property
     def dashboard(self) -> str:
         """Base address of the dashboard, where jobs are submitted; empty when there is none."""
         if self._local:

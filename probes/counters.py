@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from probes.facts import RDMA_PORTS
+
 RDMA = "rdma"
 
 
@@ -16,7 +18,7 @@ def read_counters() -> dict[str, int]:
     devices' counters do not include RDMA payload, so growth there during an all-reduce is TCP.
     """
     sent = once(parse_net_dev(Path("/proc/net/dev").read_text()), Path("/sys/class/net"))
-    rdma = [port_bytes(port) for port in Path("/sys/class/infiniband").glob("*/ports/*")]
+    rdma = [port_bytes(port) for port in Path(RDMA_PORTS).glob("*/ports/*")]
     if rdma:
         sent[RDMA] = sum(rdma)
     return sent

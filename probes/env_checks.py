@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from probes.env_values import LEVELS, NameList, local, name_list, number, plain_list
+from probes.findings import listed
 
 
 @dataclass(frozen=True)
@@ -284,6 +285,4 @@ def _listed(value: str, look: Callable[[NameList], Iterable[str]]) -> str:
 
 def _some(names: Iterable[str]) -> str:
     """Names in words, the first six of many; "" (nothing found) for none."""
-    listed = list(names)
-    more = f" and {len(listed) - 6} more" if len(listed) > 6 else ""
-    return ", ".join(listed[:6]) + more
+    return listed(names, 6)

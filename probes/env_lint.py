@@ -16,6 +16,7 @@ from probes.env_checks import Place, described
 from probes.env_names import meant
 from probes.env_rules import DIFFERING, OWN, RULES, WARN, Rule
 from probes.env_values import NUMERIC, canonical, name_list, plain_list
+from probes.findings import listed
 from probes.settings import shown
 from reports.untrusted import one_line
 
@@ -28,7 +29,6 @@ IS_NUMBER = re.compile(r"\s*[+-]?[0-9]")
 UNSET = "(unset)"
 BOUND = 2048  # characters of a value that are looked at; settings() keeps fewer
 SHOWN = 80  # characters of a value in a sentence
-LISTED = 8  # nodes in a sentence
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ class Flag:
         """One sentence: what, on which nodes, where it is set, why it is flagged, what to do."""
         what = self.variable if not self.value else f"{self.variable}={self.value}"
         what = f"{self.variable} {UNSET}" if self.value == UNSET else what
-        return f"{what} on {_listed(self.nodes)} ({self.where}): {self.why}; {self.fix}"
+        return (
+            f"{what} on {listed(map(one_line, self.nodes))} ({self.where}): {self.why}; {self.fix}"
+        )
 
 
 def lint(nodes: Nodes, fabric: str | None) -> list[Flag]:
@@ -289,11 +291,6 @@ def _shown(variable: str, value: str) -> str:
 def _bounded(text: str) -> str:
     line = one_line(text[:2000])
     return line if len(line) <= SHOWN else line[: SHOWN - 3] + "..."
-
-
-def _listed(nodes: list[str]) -> str:
-    more = f" and {len(nodes) - LISTED} more" if len(nodes) > LISTED else ""
-    return ", ".join(one_line(node) for node in nodes[:LISTED]) + more
 
 
 def _merged(flags: list[Flag]) -> list[Flag]:

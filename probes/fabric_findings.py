@@ -8,7 +8,7 @@ from typing import Any
 
 from probes.counters import main_road
 from probes.env_lint import Flag
-from probes.findings import finding
+from probes.findings import SHOWN, finding
 from probes.pairs import Cut
 from probes.roads import Journey
 from reference_trainer.gang import Gang
@@ -16,7 +16,6 @@ from reports.record import Finding, Limit, Verdict
 from scaling.search import Hunt, Link, blame
 
 WAYS = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
-SHOWN = 8  # ranks named in one finding
 DOUBTS = 3  # doubtful settings told in one sentence
 
 

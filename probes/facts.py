@@ -15,6 +15,7 @@ from typing import Any
 
 from reports.redact import redact_environment
 
+RDMA_PORTS = "/sys/class/infiniband"
 PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "FI_", "UCX_", "OMP_")
 
 
@@ -103,9 +104,9 @@ def _addresses() -> dict[str, str]:
     return found
 
 
-def rdma_ports() -> list[dict[str, str]]:
+def rdma_ports(root: str = RDMA_PORTS) -> list[dict[str, str]]:
     """InfiniBand and RoCE ports with rate, link layer and state, from sysfs."""
-    ports = sorted(Path("/sys/class/infiniband").glob("*/ports/*"))
+    ports = sorted(Path(root).glob("*/ports/*"))
     return [
         {
             "device": port.parts[-3],

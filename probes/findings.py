@@ -6,9 +6,12 @@ they look at what was measured and say what it means.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reports.record import Cause, Finding
+
+SHOWN = 8  # names listed in one finding
 
 
 @dataclass(frozen=True)
@@ -292,6 +295,13 @@ CATALOGUE: dict[str, Entry] = {
         "begin with the largest term; compare it with the fabric's result",
     ),
 }
+
+
+def listed(words: Iterable[str], most: int = SHOWN) -> str:
+    """`a, b, c and 5 more`: the first `most` of them; "" for none."""
+    every = list(words)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
 
 
 def finding(

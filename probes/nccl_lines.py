@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from probes.nccl_phrases import SKIPPED
 
@@ -94,14 +94,14 @@ class Lines:
     def __iter__(self) -> Iterator[tuple[Writer, bytes, bytes]]:
         with self.path.open("rb") as raw:  # opened once: a pipe gives its bytes only once
             zipped = raw.peek(2)[:2] == b"\x1f\x8b"
-            file: IO[bytes] = gzip.GzipFile(fileobj=raw) if zipped else raw  # type: ignore[assignment]
+            file = gzip.GzipFile(fileobj=raw) if zipped else raw
             for chunk in self._chunks(file):
                 self._chunk, self._counted, self._at = chunk, 0, 0
                 yield from self._scan()
                 self._at = len(self._chunk)
                 _ = self.number
 
-    def _chunks(self, file: IO[bytes]) -> Iterator[bytes]:
+    def _chunks(self, file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
         """Pieces that end with a line's end; half an edge at the very end is left out."""
         rest = b""
         try:

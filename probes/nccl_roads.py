@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from probes.findings import finding
+from probes.findings import SHOWN, finding, listed
 from probes.nccl_job import Host, Rank
 from probes.nccl_log import Log
-from probes.nccl_sightings import PLACES, SHOWN, hosts_of, listed, on_rdma, on_tcp, places, told
+from probes.nccl_sightings import PLACES, hosts_of, on_rdma, on_tcp, places, told
 from reports.record import Finding
 
 # `br-` and twelve digits is a network of docker's; `br-ex` may be a node's only way out.
@@ -138,7 +138,7 @@ def loopback(log: Log) -> list[Finding]:
     """An interface that leads to no other host."""
     found: dict[str, str] = {}
     for name, host in log.hosts.items():
-        if on_rdma(host) and "rdma" in host.edges:
+        if "rdma" in host.edges:
             continue  # whatever it is called, it led to the others
         used = [host.bootstrap] if host.bootstrap else []
         used += host.sockets[:1] if on_tcp(host) else []

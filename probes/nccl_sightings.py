@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.findings import finding
+from probes.findings import SHOWN, finding, listed
 from probes.nccl_job import Host, Rank, Sighting
 from probes.nccl_log import RDMA_NETWORKS
 from reports.record import Finding
 
-SHOWN = 8  # names listed in one finding
 PLACES = 3  # places shown as evidence
 
 
@@ -46,10 +45,3 @@ def places(seen: list[Sighting]) -> list[str]:
 def names(ranks: list[Rank]) -> str:
     """Ranks with their hosts, in order."""
     return listed(rank.name for rank in sorted(ranks, key=lambda rank: rank.rank))
-
-
-def listed(words: Iterable[str]) -> str:
-    """`a, b, c and 5 more`."""
-    every = list(words)
-    more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
-    return ", ".join(every[:SHOWN]) + more

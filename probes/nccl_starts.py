@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
-from probes.findings import finding
+from probes.findings import SHOWN, finding, listed
 from probes.nccl_job import STAGES
 from probes.nccl_log import Log
-from probes.nccl_sightings import SHOWN, hosts_of, listed, names, places, told
+from probes.nccl_sightings import PLACES, hosts_of, names, places, told
 from reports.record import Finding
 
 PEER = re.compile(r"(?:to|peer) \[?([\da-fA-F.:]+?)\]?<(\d+)>")
@@ -105,7 +105,7 @@ def corrupt(log: Log) -> list[Finding]:
     worst = max((wrong for _, wrong in log.corrupt), key=abs)
     most = f"up to {worst} in one" if worst > 0 else "a number of them that is no number"
     said = f"nccl-tests counted wrong elements in {len(log.corrupt)} rows, {most}"
-    return [finding("NCCL-CORRUPT", said, evidence=[at for at, _ in log.corrupt[:3]])]
+    return [finding("NCCL-CORRUPT", said, evidence=[at for at, _ in log.corrupt[:PLACES]])]
 
 
 def broken(log: Log) -> list[Finding]:
@@ -113,7 +113,7 @@ def broken(log: Log) -> list[Finding]:
     if not log.errors:
         return []
     told_by = listed(dict.fromkeys(said for _, said in log.errors))
-    at = [where for where, _ in log.errors[:3]]
+    at = [where for where, _ in log.errors[:PLACES]]
     return [finding("NCCL-ERROR", f"the job says: {told_by}", evidence=at)]
 
 

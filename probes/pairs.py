@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from probes.facts import interfaces
@@ -88,21 +89,24 @@ class _Knocking:
     dead: dict[str, str]
 
     def failing(
-        self, open_door: object, knock: object, sizes: list[dict[str, int]] | None = None
+        self,
+        open_door: Callable[[str], int],
+        knock: Callable[..., dict[str, bool]],
+        sizes: list[dict[str, int]] | None = None,
     ) -> list[Pair]:
         """Pairs of which one does not get through to the other; `sizes` are each node's."""
         solo = [[rank] for rank in self.ranks]
         each: list[list[object]] = [[] for _ in self.gang.places]
         for rank, address in zip(self.ranks, self.own, strict=True):
             each[rank] = [address]
-        opened = self.gang.run(open_door, timeout=60, each=each, groups=solo)  # type: ignore[arg-type]
+        opened = self.gang.run(open_door, timeout=60, each=each, groups=solo)
         doors = {
             name: None if name in self.dead else (address, port)
             for name, address, port in zip(self.nodes, self.own, opened, strict=True)
         }
         for at, (rank, address) in enumerate(zip(self.ranks, self.own, strict=True)):
             each[rank] = [address, doors, *([sizes[at]] if sizes else [])]
-        rows = self.gang.run(knock, timeout=60, each=each, groups=solo)  # type: ignore[arg-type]
+        rows = self.gang.run(knock, timeout=60, each=each, groups=solo)
         answered = dict(zip(self.nodes, rows, strict=True))
         return [
             (a, b)

@@ -77,8 +77,8 @@ def prove(cluster, gang, terms, limits, logs, measure):
 
 def pinned(cluster, logs):
     """What the gang's ranks run with: a ring, logs of their own, and NCCL where GPUs are real."""
-    on_gpu = cluster.resource == "GPU" and not cluster.emulated
-    return {**PINNED, **logs.environment, **({"SEATRIAL_BACKEND": "nccl"} if on_gpu else {})}
+    backend = {"SEATRIAL_BACKEND": "nccl"} if cluster.on_gpu else {}
+    return {**PINNED, **logs.environment, **backend}
 
 
 def judge_settings(cluster, fabric, measure):
@@ -257,9 +257,9 @@ def wrong_element(gang, names, measure):
 
 def wrong_road_control(cluster, gang, terms, journey, logs, measure):
     """The same all-reduce, forced off the fabric, must look different to everybody who looks."""
-    other, on_gpu = terms.management, cluster.resource == "GPU" and not cluster.emulated
+    other = terms.management
     fault = f"all-reduce is forced onto {other or 'sockets'}"
-    if not other and not (on_gpu and terms.fabric == "rdma"):
+    if not other and not (cluster.on_gpu and terms.fabric == "rdma"):
         saw = "no other interface is agreed: name one in the contract, [cluster] management"
         measure.control("wrong road", fault, caught=None, saw=saw)
         return
@@ -267,7 +267,7 @@ def wrong_road_control(cluster, gang, terms, journey, logs, measure):
     if other:
         forced |= {"GLOO_SOCKET_IFNAME": other, "NCCL_SOCKET_IFNAME": other}
     try:
-        if on_gpu:  # NCCL reads its environment once per process
+        if cluster.on_gpu:  # NCCL reads its environment once per process
             gang.remove()
             with cluster.gang(environment=forced) as fresh:
                 astray = travel(fresh, cluster.names, logs, only=CHECKED)

@@ -24,7 +24,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     The step is cut into terms that sum to it, on every rung, so what a rung loses against one
     node is the sum of what its terms gained.
     """
-    shape = {} if cluster.emulated or cluster.resource == "CPU" else GPU_SHAPE
+    shape = GPU_SHAPE if cluster.on_gpu else {}
     config = TrainConfig(steps=STEPS[tier], pace_s=terms.pace_seconds, digest=False, **shape)
     ladder = counts(len(cluster.nodes))
     names = cluster.names

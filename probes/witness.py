@@ -13,7 +13,6 @@ from probes.cluster import Cluster
 from probes.facts import interfaces
 from probes.nccl_log import Log, read
 from probes.nccl_report import Report, judged
-from probes.nccl_sightings import on_rdma, on_tcp
 from reference_trainer.gang import Gang
 
 Ends = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
@@ -98,10 +97,10 @@ def _roads(log: Log, hosts: dict[str, str]) -> dict[str, str]:
     roads = {}
     for name, host in log.hosts.items():
         node = hosts.get(name.split(".")[0])
-        if node and "tcp" in host.edges and on_tcp(host):
+        if node and "tcp" in host.edges:
             ways = {interface for interface, _ in host.sockets}
             roads[node] = ways.pop() if len(ways) == 1 else "tcp"
-        elif node and "rdma" in host.edges and on_rdma(host):
+        elif node and "rdma" in host.edges:
             roads[node] = "rdma"
     return roads
 

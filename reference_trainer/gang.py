@@ -228,17 +228,10 @@ class Gang:
         """Which ranks are gone: the first error seen may be a survivor's complaint."""
         import ray
 
-        at, dead = time.time(), []
+        at = time.time()
         # A survivor may see its socket close a moment before Ray hears of the death.
         done, _ = ray.wait(calls, num_returns=len(calls), timeout=SETTLE_SECONDS)
-        for rank, call in enumerate(calls):
-            try:
-                if call in done:
-                    ray.get(call, timeout=1)
-            except ray.exceptions.RayActorError:
-                dead.append(rank)
-            except Exception:  # noqa: S112, BLE001  (any other failure: its process lives)
-                continue
+        dead = _raised(calls, done, ray.exceptions.RayActorError)
         cause = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         said = f"{what}: ranks {dead} died" if dead else f"{what}: a rank failed: {cause}"
         return WorkerLost(said, dead, at)
@@ -254,14 +247,7 @@ class Gang:
         calls = [worker.place.remote() for worker in self._workers]
         done, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout)
         stopped = [rank for rank, call in enumerate(calls) if call not in done]
-        dead = []
-        for rank, call in enumerate(calls):
-            try:
-                if call in done:
-                    ray.get(call, timeout=1)
-            except ray.exceptions.RayError:
-                dead.append(rank)
-        return stopped or dead
+        return stopped or _raised(calls, done, ray.exceptions.RayError)
 
     def remove(self, timeout: float = 30) -> None:
         """Kill the workers and remove the group; returns when Ray says that it is gone."""
@@ -283,6 +269,22 @@ class Gang:
 
         state = ray.util.placement_group_table(self._group).get("state")
         return None if state is None else str(state)
+
+
+def _raised(calls: list[Any], done: list[Any], kind: type[Exception]) -> list[int]:
+    """Ranks whose call is done and raised this kind of error."""
+    import ray
+
+    found = []
+    for rank, call in enumerate(calls):
+        try:
+            if call in done:
+                ray.get(call, timeout=1)
+        except kind:
+            found.append(rank)
+        except Exception:  # noqa: S112, BLE001  (any other failure: its process lives)
+            continue
+    return found
 
 
 @dataclass

@@ -28,19 +28,27 @@ def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
     return min(known, key=lambda rate: rate.gbytes)
 
 
-def _rails(fact: dict[str, Any]) -> LineRate | None:
-    gbps = []
-    for port in fact["rdma"]:
+def rails(ports: list[dict[str, str]]) -> list[tuple[str, float]]:
+    """(`device/port`, Gbit/s) of the active ports of the highest rate: the node's rails.
+
+    A slower port is for storage or management.  `ports` are as in `line_rate`.
+    """
+    rates = []
+    for port in ports:
         match = re.match(r"([\d.]+) Gb/sec", port["rate"])
         if match and "ACTIVE" in port["state"]:
-            gbps.append(float(match[1]))
-    if not gbps:
+            rates.append((f"{port['device']}/{port['port']}", float(match[1])))
+    fastest = max((gbps for _, gbps in rates), default=0.0)
+    return [(name, gbps) for name, gbps in rates if gbps == fastest]
+
+
+def _rails(fact: dict[str, Any]) -> LineRate | None:
+    found = rails(fact["rdma"])
+    if not found:
         return None
-    # The rails are the fastest ports: a slower one is for storage or management.
-    fastest = max(gbps)
-    rails = gbps.count(fastest)
-    said = f"{rails} x {fastest:.0f} Gbit/s active RDMA ports in sysfs on {fact['host']}"
-    return LineRate(rails * fastest / 8, said)
+    gbps = found[0][1]
+    said = f"{len(found)} x {gbps:.0f} Gbit/s active RDMA ports in sysfs on {fact['host']}"
+    return LineRate(len(found) * gbps / 8, said)
 
 
 def _port(fact: dict[str, Any], interface: str) -> LineRate | None:

@@ -366,14 +366,6 @@ def _among(suspects: list[str], good: list[str], nodes: int) -> Iterator[list[li
         yield [[one, *good[i * others : (i + 1) * others]] for i, one in enumerate(batch)]
 
 
-def typical(pairs: Mapping[Key, float]) -> float:
-    """What a good pair gives: the upper quartile, as one bad node spoils 2/n of all pairs."""
-    values = sorted(pairs.values())
-    return (
-        statistics.quantiles(values, n=4, method="inclusive")[2] if len(values) > 1 else values[0]
-    )
-
-
 def blame(bad: list[Pair], nodes: list[str]) -> tuple[list[str], list[Pair]]:
     """(nodes all of whose pairs are bad, bad pairs that no such node explains).
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 VERSIONS = ("2.18.6", "2.21.5", "2.24.3", "2.28.9", "2.30.7")
 
@@ -197,7 +198,7 @@ def none(host: int) -> int:
 def faulty(version: str) -> dict[str, Job]:
     """A job for each code that a log can show, in the words of this version."""
     at = new(version)
-    fallback: dict[str, object] = {"version": version, "network": socket, "devices": none}
+    fallback = partial(Job, version, network=socket, devices=none)
     connect = (
         "misc/socket.cc:500 socketStartConnect: Connect to 10.0.0.2<41000> failed : Connection refused"
         if at < (2, 28)
@@ -225,14 +226,14 @@ def faulty(version: str) -> dict[str, Job]:
     verbs = "Failed to open libibverbs.so[.1]" if at < (2, 30) else "Count not open libibverbs.so.1"
     colon = "Bootstrap:" if at >= (2, 24) else "Bootstrap :"
     return {
-        "FAB-TCP": Job(**fallback),  # type: ignore[arg-type]
-        "FAB-NO-DEVICE": Job(**fallback),  # type: ignore[arg-type]
-        "FAB-NO-VERBS": Job(**fallback, why=[verbs]),  # type: ignore[arg-type]
-        "FAB-OPEN-FAILED": Job(**fallback, why=["NET/IB : Unable to open device mlx5_0"]),  # type: ignore[arg-type]
-        "FAB-ENV-DISABLED": Job(**fallback, environment={"NCCL_IB_DISABLE": "1."}),  # type: ignore[arg-type]
-        "FAB-IPOIB": Job(**fallback, interface="ib0"),  # type: ignore[arg-type]
-        "FAB-LOOPBACK": Job(**fallback, interface="docker0", last="graph"),  # type: ignore[arg-type]
-        "FAB-PLUGIN": Job(**fallback, why=[plugin]),  # type: ignore[arg-type]
+        "FAB-TCP": fallback(),
+        "FAB-NO-DEVICE": fallback(),
+        "FAB-NO-VERBS": fallback(why=[verbs]),
+        "FAB-OPEN-FAILED": fallback(why=["NET/IB : Unable to open device mlx5_0"]),
+        "FAB-ENV-DISABLED": fallback(environment={"NCCL_IB_DISABLE": "1."}),
+        "FAB-IPOIB": fallback(interface="ib0"),
+        "FAB-LOOPBACK": fallback(interface="docker0", last="graph"),
+        "FAB-PLUGIN": fallback(why=[plugin]),
         "FAB-NO-GDR": Job(version, gdr=False),
         "FAB-PARTIAL-RAILS": Job(version, devices=lambda host: 1 if host else 2),
         "FAB-MIXED": Job(
@@ -244,8 +245,7 @@ def faulty(version: str) -> dict[str, Job]:
             warn={0: [wrong_type]},
         ),
         "FAB-ALONE": Job(version, alone=True),
-        "FAB-LINK-TYPES": Job(
-            **fallback,  # type: ignore[arg-type]
+        "FAB-LINK-TYPES": fallback(
             why=[
                 "NET/IB : Attempted to merge incompatible devices: [0]mlx5_0:1/IB and [1]mlx5_1:1/RoCE"
             ],
