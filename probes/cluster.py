@@ -197,6 +197,12 @@ class Cluster:
         return found
 
     @property
+    def home(self) -> str:
+        """Id of the head's node, where actors live that look on."""
+        alive = [node for node in self.known_nodes() if node["alive"]]
+        return str(next((node["id"] for node in alive if node["head"]), alive[0]["id"]))
+
+    @property
     def names(self) -> dict[str, str]:
         """Node id to the name that findings use: the host name, where that is unique."""
         return {node["id"]: node["name"] for node in self.known_nodes()}

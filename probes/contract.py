@@ -19,10 +19,11 @@ import sys
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from probes import components
 from probes.criteria import TABLE
 from reports.record import ContractFacts, Limit, Waiver
 
@@ -43,7 +44,10 @@ class ClusterTerms(BaseModel):
     """What was ordered, and the names the parties agreed on.
 
     `fabric` is the interface that must carry gradients, or "rdma".  `line_rate_gbps` is of one
-    rail.  `pace_seconds` emulates an accelerator: each step's compute is padded to it.
+    rail.  `pace_seconds` emulates an accelerator: each step's compute is padded to it.  `queue` is
+    the layer that gangs pods above Ray, where there is one.  `components` places the parts of a
+    job on its accelerators (`"actor,rollout" = "all"`), `parallel` is how they are split (tp, pp,
+    dp); both are checked at once when the size of the cluster is known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,6 +60,25 @@ class ClusterTerms(BaseModel):
     rails: int = Field(default=1, ge=1)
     line_rate_gbps: float | None = Field(default=None, gt=0)
     pace_seconds: float = Field(default=0.0, ge=0)
+    queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = None
+    components: dict[str, str | int] | None = None
+    parallel: dict[Literal["tp", "pp", "dp"], int] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> ClusterTerms:
+        """The placement and the split must be of the cluster that was ordered."""
+        if self.parallel is not None and set(self.parallel) != {"tp", "pp", "dp"}:
+            raise ValueError(f"parallel takes tp, pp and dp, found {', '.join(self.parallel)}")
+        if self.nodes and self.gpus_per_node:
+            self.placement(self.nodes * self.gpus_per_node)
+        return self
+
+    def placement(self, total: int) -> None:
+        """Raises SpecError when components or parallel do not fit `total` accelerators."""
+        if self.components is not None:
+            components.parse(self.components, total)
+        if self.parallel is not None:
+            components.parallel(total, **self.parallel)
 
 
 class LimitTerms(BaseModel):

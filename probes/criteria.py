@@ -138,6 +138,24 @@ TABLE: dict[str, Row] = {
         "competing jobs: each has its full allocation or holds nothing, at every sample",
         {
             "half_held": none_of("samples", "a gang holds all of its allocation or nothing"),
+            "not_withdrawn": none_of(
+                "gangs", "a gang that is cancelled, or whose driver died, goes"
+            ),
+            "disturbed": none_of("samples", "a gang that runs must not notice those that wait"),
+            "blocked_behind": none_of(
+                "gangs", "a gang that has room must not wait for one that has none"
+            ),
+            "placed_in_fragments": none_of(
+                "gangs", "STRICT_PACK means one node, whatever is free elsewhere"
+            ),
+            "never_placed": none_of("gangs", "a gang that fits must have its turn"),
+            "victims_dead": Measure(
+                "raylets", fixed=exactly(1, "raylets", "the fault must have happened")
+            ),
+            "deadlocks": none_of("deadlocks", "one group per job cannot hold and wait"),
+            "misplaced": none_of(
+                "gangs", "a strategy, or a component's place, is part of what was asked for"
+            ),
             "placed_at_once": Measure(
                 "gangs",
                 fixed=exactly(1, "gangs", "two gangs of 75 % cannot both fit, and one must"),
@@ -157,6 +175,18 @@ TABLE: dict[str, Row] = {
                     because="Ray retries a pending gang within 1 s and ticks each 1 s; twice that and a margin for load",
                 ),
             ),
+            "freed": Measure(
+                "s",
+                default=Limit(
+                    high=10,
+                    marginal_high=5,
+                    unit="s",
+                    because="Ray drops a dead driver's gang when its connection closes, 0.1 s on an idle head; others wait meanwhile",
+                ),
+            ),
+            "big_wait": Measure("s"),
+            "overcommitted": none_of("samples", "no accelerator may be promised twice"),
+            "unaccounted": none_of("GPUs", "what no gang holds is free; anything else has leaked"),
             "left_behind": none_of("GPUs", "what a job held is free again after it"),
         },
     ),

@@ -1,4 +1,4 @@
-"""A user's job, as a driver process of its own: asks for a gang, or for single actors.
+"""A user's job, as a driver process of its own: asks for gangs, or for single actors.
 
 Reads one JSON command a line and answers each with one JSON line.  When its input ends, it
 ends, and Ray takes back all it held.  Run as a file; needs nothing but Ray.
@@ -7,75 +7,232 @@ ends, and Ray takes back all it held.  Run as a file; needs nothing but Ray.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle
 from queue import Queue
 from typing import Any
 
+PAUSE = 0.05  # between two looks at a flow's own gangs
+DRAIN_SECONDS = 30  # for the last gangs of a flow that is told to end
+
+
+def created_groups() -> set[str]:
+    """Ids of all groups that are placed now: one question for any number of them."""
+    import ray
+
+    table = ray.util.placement_group_table()
+    return {id for id, entry in table.items() if entry["state"] == "CREATED"}
+
 
 class Holder:
-    """An actor that holds one accelerator and does nothing."""
+    """An actor that holds one accelerator, or a share of one, and does nothing."""
 
-    def ping(self) -> bool:
-        """Answers once the actor is placed."""
-        return True
+    def where(self) -> tuple[str, str]:
+        """Ray's id of its node, and the accelerator's id there."""
+        import ray
+
+        context = ray.get_runtime_context()
+        return context.get_node_id(), ",".join(context.get_accelerator_ids().get("GPU", []))
 
 
 class Job:
     """What the job has asked for."""
 
-    def __init__(self, resource: str, name: str) -> None:
-        self.name = name
+    def __init__(self, resource: str) -> None:
         self.resource = resource
-        self.group: Any = None
+        self.groups: dict[str, Any] = {}
         self.actors: list[Any] = []
-        self.pings: list[Any] = []
+        self.flows: list[Flow] = []
 
-    def gang(self, need: int) -> str:
-        """Ask for one placement group of `need` accelerators; its id."""
+    def who(self) -> str:
+        """Ray's id of this job, hex."""
         import ray
 
-        self.group = ray.util.placement_group(
-            [{self.resource: 1}] * need, strategy="PACK", name=self.name
-        )
-        return str(self.group.id.hex())
+        return str(ray.get_runtime_context().get_job_id())
+
+    def ask(
+        self,
+        name: str,
+        size: int,
+        strategy: str = "PACK",
+        staff: bool = False,
+        resource: str | None = None,
+    ) -> str:
+        """Ask for one placement group of `size` accelerators, with an actor in each on `staff`."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        wanted = resource or self.resource
+        group = ray.util.placement_group([{wanted: 1}] * size, strategy=strategy, name=name)
+        self.groups[name] = group
+        if staff:
+            self._spawn(size, scheduling_strategy=PlacementGroupSchedulingStrategy(group))
+        return name
 
     def naive(self, count: int) -> int:
         """Ask for single actors without a group; how many were asked for so far."""
+        self._spawn(count)
+        return len(self.actors)
+
+    def _spawn(self, count: int, **options: Any) -> None:
         import ray
 
         asked = {"num_gpus": 1} if self.resource == "GPU" else {"num_cpus": 1}
-        new = [
-            ray.remote(Holder).options(**{"num_cpus": 0, **asked}).remote() for _ in range(count)
-        ]
-        self.actors += new
-        self.pings += [actor.ping.remote() for actor in new]
-        return len(self.actors)
+        spawn = ray.remote(Holder).options(**{"num_cpus": 0, **asked}, **options)
+        self.actors += [spawn.remote() for _ in range(count)]
 
-    def alive(self) -> int:
-        """How many of the single actors hold their accelerator."""
+    def seats(self, name: str, parts: dict[str, list[int]]) -> dict[str, list[tuple[str, str]]]:
+        """An actor for each rank of each component, in a group of this job; where each one is.
+
+        Accelerator i is bundle i in the order of nodes; components that name the same one share it.
+        """
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        group = self.groups[name]
+        lies = ray.util.placement_group_table(group)["bundles_to_node_id"]
+        order = sorted(lies, key=lambda bundle: (lies[bundle], bundle))
+        sharing = Counter(number for numbers in parts.values() for number in numbers)
+        told = {}
+        for component, numbers in parts.items():
+            seated = [
+                ray.remote(Holder)
+                .options(
+                    num_cpus=0,
+                    num_gpus=math.floor(1e4 / sharing[number]) / 1e4,
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(group, order[number]),
+                )
+                .remote()
+                for number in numbers
+            ]
+            self.actors += seated
+            told[component] = [actor.where.remote() for actor in seated]
+        return {component: ray.get(calls, timeout=50) for component, calls in told.items()}
+
+    def drop(self, name: str) -> str:
+        """Give one group back."""
         import ray
 
-        return (
-            len(ray.wait(self.pings, num_returns=len(self.pings), timeout=0)[0])
-            if self.pings
-            else 0
-        )
+        ray.util.remove_placement_group(self.groups.pop(name))
+        return name
+
+    def complete(self, gang: str, size: int, patience: float) -> str:
+        """Ask for the gang's second group, wait `patience` s for it, else give both back.
+
+        Works in the background; `outcome` tells how it ended.
+        """
+        first, second = f"{gang}.1", f"{gang}.2"
+        self.ask(second, size)
+        self.outcome_of: str = ""
+
+        def wait() -> None:
+            until = time.monotonic() + patience
+            while time.monotonic() < until:
+                if self.groups[second].id.hex() in created_groups():
+                    self.outcome_of = "complete"
+                    return
+                time.sleep(PAUSE)
+            self.drop(second)
+            self.drop(first)
+            self.outcome_of = f"gave up after {patience:g} s"
+
+        self._waiting = threading.Thread(target=wait, daemon=True)
+        self._waiting.start()
+        return gang
+
+    def outcome(self) -> str:
+        """How `complete` ended; waits for it."""
+        self._waiting.join()
+        return self.outcome_of
+
+    def flow(self, prefix: str, sizes: list[int], width: int, hold: float, endless: bool) -> str:
+        """A stream of gangs in the background: `width` asked for at a time, each held `hold` s."""
+        flow = Flow(self.resource, prefix, cycle(sizes) if endless else iter(sizes), width, hold)
+        self.flows.append(flow)
+        flow.thread.start()
+        return prefix
+
+    def finished(self) -> bool:
+        """Whether every stream has come to its end by itself."""
+        return not any(flow.thread.is_alive() for flow in self.flows)
+
+    def calm(self) -> list[dict[str, Any]]:
+        """End the streams; every gang of theirs that was placed: size, waited (s)."""
+        for flow in self.flows:
+            flow.ending.set()
+        for flow in self.flows:
+            flow.thread.join(DRAIN_SECONDS)
+        told = [one for flow in self.flows for one in flow.told]
+        self.flows = []
+        return told
 
     def release(self) -> bool:
         """Give everything back."""
         import ray
 
-        if self.group is not None:
-            ray.util.remove_placement_group(self.group)
+        self.calm()
         for actor in self.actors:
             ray.kill(actor)
-        self.group, self.actors, self.pings = None, [], []
+        for name in list(self.groups):
+            self.drop(name)
+        self.actors = []
         return True
 
 
-def main(address: str, resource: str, name: str) -> None:
+class Flow:
+    """Gangs that come and go: at most `width` at a time, each held about `hold` seconds."""
+
+    def __init__(
+        self, resource: str, prefix: str, sizes: Iterator[int], width: int, hold: float
+    ) -> None:
+        self.resource, self.prefix, self.sizes = resource, prefix, sizes
+        self.width, self.hold = width, hold
+        self.told: list[dict[str, Any]] = []
+        self.ending = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        """Ask, look, hold, give back; on `ending` nothing new, and all is given back."""
+        asked: dict[Any, tuple[int, float]] = {}  # group -> (size, when)
+        placed: dict[Any, float] = {}  # group -> until when it is held
+        count = 0
+        while not self.ending.is_set():
+            while len(asked) + len(placed) < self.width and (size := next(self.sizes, 0)):
+                count += 1
+                asked[self._group(count, size)] = size, time.monotonic()
+            if not asked and not placed:
+                return
+            created, now = created_groups(), time.monotonic()
+            for group in [group for group in asked if group.id.hex() in created]:
+                size, at = asked.pop(group)
+                # Half to one and a half times as long: gangs in step would free all at once.
+                placed[group] = now + self.hold * (0.5 + len(self.told) * 7 % 11 / 10)
+                self.told.append({"size": size, "waited": now - at})
+            for group in [group for group, until in placed.items() if now >= until]:
+                self._remove(group)
+                del placed[group]
+            time.sleep(PAUSE)
+        for group in [*asked, *placed]:
+            self._remove(group)
+
+    def _group(self, count: int, size: int) -> Any:
+        import ray
+
+        return ray.util.placement_group([{self.resource: 1}] * size, name=f"{self.prefix}{count}")
+
+    def _remove(self, group: Any) -> None:
+        import ray
+
+        ray.util.remove_placement_group(group)
+
+
+def main(address: str, resource: str, kind: type[Job] = Job) -> None:
     """Serve commands; a thread watches for the end of the input, even while Ray is busy."""
     commands: Queue[dict[str, Any]] = Queue()
 
@@ -90,8 +247,8 @@ def main(address: str, resource: str, name: str) -> None:
     import ray
 
     ray.init(address, log_to_driver=False, logging_level="error")
-    job = Job(resource, name)
-    print(json.dumps("ready"), file=say, flush=True)
+    job = kind(resource)
+    print(json.dumps(job.who()), file=say, flush=True)
     while True:
         command = commands.get()
         answer = getattr(job, command["do"])(*command.get("with", []))
@@ -99,4 +256,4 @@ def main(address: str, resource: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], sys.argv[2])

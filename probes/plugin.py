@@ -67,6 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Markers; no parallel workers for probes; where the run goes."""
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
+    config.addinivalue_line("markers", "tier(name): only runs in this tier and the longer ones")
     if not config.getoption("--cluster"):
         return
     # A third party's warning on the cluster is not the cluster's failure.
@@ -144,6 +145,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             "to rehearse on this host, or --cluster ray://host:10001"
         )
     items.sort(key=lambda item: ORDER.index(_criterion(item) or "HOSTS"))
+    later = [item for item in probes if TIERS.index(_tier(item)) > TIERS.index(_asked(config))]
+    if later:
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in later]
+
+
+def _tier(item: pytest.Item) -> str:
+    marker = item.get_closest_marker("tier")
+    return str(marker.args[0]) if marker else TIERS[0]
+
+
+def _asked(config: pytest.Config) -> str:
+    return str(config.getoption("--tier")) if config.getoption("--cluster") else TIERS[-1]
 
 
 @pytest.fixture

@@ -1,104 +1,324 @@
-"""Is a gang placed whole or not at all, when two jobs want more than there is?"""
+"""Is a gang placed whole or not at all, when jobs want more than there is?"""
 
 import math
-import time
+import random
+import signal
 
 import pytest
 
+from probes import components
+from probes import gang_checks as checks
 from probes.findings import finding
-from probes.rivals import Watch, half_held, settled, two_jobs
+from probes.gang_checks import held, placed, whole
+from probes.gang_controls import DEADLOCK_SECONDS, hold_and_wait, naive, one_early
+from probes.gang_judging import (
+    PENDING_SECONDS,
+    WITHDRAWN_SECONDS,
+    all_ran,
+    bounded,
+    handed_off,
+    passes,
+    runs_and_waits,
+    undisturbed,
+    withdrawn,
+)
+from probes.gang_loss import lose, spare_raylets, under_a_gang
+from probes.gang_placement import one_astray, torn, usual_placements, where
+from probes.gang_stage import Stage
+from probes.plugin import RUN
 
-CONTENTION_SECONDS = {"quick": 2.0, "standard": 10.0, "soak": 60.0}
+CONTENTION_SECONDS = {"quick": 2.0, "standard": 5.0, "soak": 60.0}
+STREAM_SECONDS = {"standard": 8.0, "soak": 60.0}
+STORM = {"standard": 50, "soak": 200}
+SEATS = 8  # accelerators that the usual placements are tried on
+
+
+@pytest.fixture(scope="module")
+def stage(request):
+    """Two jobs and the observer, started once for all scenarios."""
+    stage = Stage(request.config.stash[RUN].cluster)
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
+def scene(cluster, stage, measure):
+    """`scene("title")`: one scenario on the stage; too little room ends it unproven."""
+    return lambda title, **options: stage.scene(title, measure, **options)
 
 
 @pytest.mark.criterion("GANG")
-def test_two_gangs_compete_and_one_waits_whole(cluster, measure, tier):
+def test_two_gangs_compete_and_one_waits_whole(scene, measure, tier):
     """Of two jobs that each want 75 % of what is free, one gets all of it and one holds nothing.
 
-    A third process looks at least 20 times a second.  When the first lets go, the other starts.
+    When the first lets go, the other starts.
     """
-    total = settled(cluster, cluster.size, 5)
-    if total < 2:
-        pytest.fail(f"contention needs 2 free {cluster.resource}s, found {total}", pytrace=False)
-    need = math.ceil(0.75 * total)
-    with two_jobs(cluster) as (a, b):
-        watch, placed, took = contend(cluster, a, b, need, CONTENTION_SECONDS[tier])
-        measure.covered(
-            f"two jobs of {need} of {total} free {cluster.resource}s, {len(watch.samples)} samples"
+    with scene("two gangs of 75 %") as at:
+        need = math.ceil(0.75 * at.total)
+        gangs = at.together(("A", need, {"staff": True}), ("B", need, {"staff": True}))
+        won = contend(at, gangs, CONTENTION_SECONDS[tier])
+        at.until(lambda sample: sum(sample["actors"].values()) >= need)
+        measure("placed_at_once", len(won))
+        if len(won) == 1:
+            (loser,) = set(gangs) - set(won)
+            handed_off(at, at.drop(won[0]), loser, "the waiting gang was not placed within 30 s")
+        else:
+            measure("handoff", None, note=f"{len(won)} of 2 gangs were placed")
+            said = f"{len(won)} of 2 gangs were placed; last seen {at.samples[-1]['gangs']}"
+            measure.explain(finding("GANG-STUCK", said))
+        naive(at, need)
+
+
+def contend(at, gangs, seconds):
+    """Look on while both want what only one can have; the gangs that are whole then."""
+    at.until(lambda sample: any(whole(sample, gang) for gang in gangs))
+    at.watch.dwell(seconds)
+    return [gang for gang in gangs if whole(at.samples[-1], gang)]
+
+
+@pytest.mark.criterion("GANG")
+def test_a_cancelled_gang_leaves_no_trace(scene, measure):
+    """A gang that waits and is cancelled is gone at once; the one that runs never notices."""
+    with scene("a waiting gang is cancelled") as at:
+        running, waiting = runs_and_waits(at, math.ceil(0.75 * at.total))
+        still = at.gone(waiting, PENDING_SECONDS) is None
+        measure.control(
+            "cancelled in words only",
+            "the job says that it cancels its gang, and does not",
+            caught=still,
+            saw="the gang is still there" if still else "the gang is gone",
         )
-        control, samples = naive(a, b, total, need)
-        for job in (a, b):  # a Ray Client's job outlives its client for a while
-            job.ask("release")
-    halves = [sample for sample in watch.samples if half_held(sample["held"], need)]
-    measure("half_held", len(halves), samples=len(watch.samples))
-    measure("placed_at_once", len(placed))
-    measure("handoff", took, note="the waiting gang was not placed within 30 s")
-    rate = watch.rate
-    measure(
-        "sample_rate",
-        rate if rate >= 20 else None,
-        samples=len(watch.samples),
-        note=f"only {rate:.1f} samples a second",
-    )
-    for job in half_held(halves[0]["held"], need) if halves else []:
-        said = f"job {job} held {halves[0]['held'][job]} of {need} while it waited"
-        measure.explain(finding("GANG-HALF", said, [f"job {job}"]))
-    measure.note("longest_gap", watch.longest_gap, "s", on="sampling")
-    if took is None:
-        said = f"{len(placed)} of 2 gangs were placed; last seen {watch.samples[-1]['state']}"
-        measure.explain(finding("GANG-STUCK", said))
-    measure.control(
-        "naive actors",
-        "two jobs take single actors in turns, without a gang",
-        caught=len(control) > 0,
-        saw=f"half-scheduled jobs: {', '.join(control) or 'none'}",
-    )
-    measure("left_behind", total - settled(cluster, total, 15))
-    measure.keep("gang-samples.json", watch.samples, kind="series", caption="who held what, when")
-    measure.series(
-        "gang",
-        {
-            "samples": watch.samples,
-            "need": {"A": need, "B": need},
-            "total": total,
-            "control": samples,
-        },
-    )
+        withdrawn(at, waiting, at.drop(waiting, "B cancels"))
+        undisturbed(at, running)
 
 
-def contend(cluster, a, b, need, seconds):
-    """Both ask at once; look; the winner lets go; look until the other is whole.
+@pytest.mark.criterion("GANG")
+def test_a_dead_driver_gives_its_gang_back(scene, measure):
+    """A job whose driver is killed, while it waits or while it holds, leaves nothing behind.
 
-    Returns the watch, the jobs placed while both wanted, and the hand-off's seconds (or None).
+    The one that waits is withdrawn and the one that runs never notices; then that one's driver is
+    killed as well, and all it held is free.
     """
-    watch = Watch(cluster, {"A": a.group, "B": b.group})
-    watch.sample()
-    a.tell("gang", need)
-    b.tell("gang", need)
-    watch.until(lambda sample: need in sample["held"].values(), 30)
-    watch.until(lambda sample: False, seconds)
-    placed = [job for job, count in watch.samples[-1]["held"].items() if count == need]
-    for job in (a, b):
-        job.answer()
-    if len(placed) != 1:
-        return watch, placed, None
-    winner, loser = (a, b) if placed == ["A"] else (b, a)
-    winner.tell("release")
-    took = watch.until(lambda sample: sample["held"][loser.name] == need, 30)
-    winner.answer()
-    loser.ask("release")
-    return watch, placed, took
+    with scene("drivers are killed") as at:
+        running, waiting = runs_and_waits(at, math.ceil(0.75 * at.total))
+        at.watch.mark("B's driver is stopped")
+        at.stage.jobs["B"].signal(signal.SIGSTOP)
+        still = at.gone(waiting, PENDING_SECONDS) is None
+        measure.control(
+            "driver stopped, not killed",
+            "the waiting job's driver is stopped with SIGSTOP instead of killed",
+            caught=still,
+            saw="its gang still waits" if still else "its gang is gone",
+        )
+        killed = at.watch.mark("B's driver is killed")
+        at.stage.jobs["B"].signal(signal.SIGKILL)
+        withdrawn(at, waiting, killed)
+        undisturbed(at, running)
+        killed = at.watch.mark("A's driver is killed")
+        at.stage.jobs["A"].signal(signal.SIGKILL)
+        measure("freed", at.took(killed, at.idle(WITHDRAWN_SECONDS)), note="all was not free again")
 
 
-def naive(a, b, total, need):
-    """Single actors taken in turns: each job ends up with a part, and neither with all."""
-    for turn in range(2 * need):
-        (a, b)[turn % 2].ask("naive", 1)
-    samples, begun = [], time.monotonic()
-    while time.monotonic() - begun < 60:
-        held = {"A": a.ask("alive"), "B": b.ask("alive")}
-        samples.append({"t": time.monotonic() - begun, "held": held})
-        if sum(held.values()) == total:
-            break
-        time.sleep(0.05)
-    return half_held(samples[-1]["held"], need), samples
+@pytest.mark.criterion("GANG")
+@pytest.mark.tier("standard")
+def test_mixed_gangs_of_twice_the_cluster_all_run(scene):
+    """Gangs of a half, a quarter, an eighth ... of what is free, twice as much in all, all run."""
+    with scene("mixed sizes, twice the cluster", steady=False) as at:
+        one_early(at)
+        sizes = halving(at.total)
+        all_ran(at, sizes, at.flows(sizes, hold=0.3))
+
+
+def halving(total):
+    """Sizes total/2, total/4, ... 1, over and over until they sum to twice the total."""
+    sizes, size = [], total // 2
+    while (left := 2 * total - sum(sizes)) > 0:
+        sizes.append(min(size, left))
+        size = size // 2 or max(total // 2, 1)
+    return sizes
+
+
+@pytest.mark.criterion("GANG")
+@pytest.mark.tier("standard")
+def test_a_gang_that_does_not_fit_blocks_nobody(scene, cluster):
+    """A gang larger than the whole cluster waits and holds nothing; one behind it is placed."""
+    with scene("a gang larger than the cluster") as at:
+        one_early(at)
+        huge = at.ask("A", cluster.size + 1)
+        at.watch.dwell(PENDING_SECONDS)
+        begun = at.watch.mark("B asks behind it")
+        passes(at, at.ask("B", max(at.total - 1, 1)), begun)
+        withdrawn(at, huge, at.drop(huge, "A cancels"))
+
+
+@pytest.mark.criterion("GANG")
+@pytest.mark.tier("standard")
+def test_fragments_are_not_mistaken_for_room(scene, measure):
+    """A gang for one node waits with nothing while free accelerators lie on several nodes.
+
+    A PACK gang of the same size is placed on them at once.
+    """
+    with scene("fragments", nodes=2) as at:
+        largest, crumbs = max(at.room.values()), ""
+        if largest > 1:  # one accelerator of each node is taken, so that no node is whole
+            crumbs = at.ask("A", len(at.room), strategy="STRICT_SPREAD")
+            at.placed(crumbs)
+        strict = at.ask("B", max(largest, 2), strategy="STRICT_PACK")
+        at.watch.dwell(PENDING_SECONDS)
+        measure("placed_in_fragments", int(placed(at.watch.samples[-1], strict) > 0))
+        begun = at.watch.mark("A asks for the same, PACK")
+        loose = at.ask("A", max(largest, 2))
+        passes(at, loose, begun)
+        passed_off(measure, "PACK", at.watch.samples[-1]["gangs"].get(loose, {}).get("nodes", {}))
+        if crumbs:
+            at.drop(crumbs)
+            handed_off(at, at.drop(loose), strict, "no node became whole again")
+
+
+def passed_off(measure, strategy, nodes):
+    """Control: a gang that lies on several nodes, judged as if it had asked for one."""
+    seen = checks.misplaced("STRICT_PACK", nodes, nodes)
+    measure.control(
+        f"{strategy} passed off as STRICT_PACK",
+        "a gang that lies on several nodes is judged as if it had asked for one",
+        caught=bool(seen),
+        saw=seen or f"nothing wrong with {nodes}",
+    )
+
+
+@pytest.mark.criterion("GANG")
+@pytest.mark.tier("standard")
+def test_one_group_per_job_never_deadlocks(scene, measure):
+    """Two jobs that each want all they need in one group take turns.
+
+    The same jobs with two groups each must be seen to hold and wait: neither can go on.
+    """
+    with scene("two groups per job") as at:
+        half = at.total // 2
+        gangs = at.together(("A", 2 * half), ("B", 2 * half))
+        won = contend(at, gangs, 2 * DEADLOCK_SECONDS)
+        if won:
+            (loser,) = set(gangs) - set(won[:1])
+            handed_off(at, at.drop(won[0]), loser, "the second of two jobs was never placed")
+        measure("deadlocks", len(checks.deadlocks(at.samples, DEADLOCK_SECONDS)))
+        at.stage.release()
+        hold_and_wait(at, half)
+
+
+@pytest.mark.criterion("GANG")
+@pytest.mark.tier("standard")
+def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
+    """A gang of all that is free is placed at last, after another job's small gangs have ended.
+
+    Plain Ray promises no fairness: the wait and who overtook are told, and the wait is bounded only
+    where the contract declares a queue layer.
+    """
+    with scene("a big gang under a stream", steady=False) as at:
+        one_early(at)
+        at.stream("B", [1], width=at.total + 2, hold=0.3)
+        at.until(lambda sample: held(sample, "B") >= max(at.total // 2, 1))
+        before = set(at.watch.samples[-1]["gangs"])
+        asked = at.watch.mark("A asks for all")
+        big = at.ask("A", at.total)
+        there = at.placed(big, STREAM_SECONDS[tier])
+        ended = at.watch.mark("the stream ends")
+        at.stage.jobs["B"].ask("calm")
+        if there is None:
+            there = at.placed(big)
+            measure("handoff", at.took(ended, there), note="the big gang was never placed")
+        measure("never_placed", int(there is None))
+        bounded(at, at.took(asked, there), terms)
+        late = [sample for sample in at.samples if asked <= sample["t"] <= (there or ended)]
+        overtook = {
+            gang for sample in late for gang, e in sample["gangs"].items() if e["placed"]
+        }  # fmt: skip
+        measure.note("overtaken_by", len(overtook - before - {big}), "gangs")
+
+
+@pytest.mark.criterion("GANG")
+@pytest.mark.tier("standard")
+def test_a_storm_of_gangs_leaves_nothing(scene, tier):
+    """Gangs of random sizes from two jobs, asked for all at once: all run, and nothing leaks."""
+    with scene("a storm", steady=False) as at:
+        one_early(at)
+        dice = random.Random(at.total)
+        sizes = [dice.randint(1, at.total) for _ in range(STORM[tier])]
+        all_ran(at, sizes, at.flows(sizes, hold=0.1))
+
+
+@pytest.mark.criterion("GANG")
+@pytest.mark.tier("standard")
+def test_strategies_hold(scene, measure):
+    """PACK, SPREAD, STRICT_PACK and STRICT_SPREAD put a gang where they say."""
+    with scene("placement strategies", nodes=2) as at:
+        nodes, largest = len(at.room), max(at.room.values())
+        wanted = {"PACK": largest, "STRICT_PACK": largest, "STRICT_SPREAD": nodes, "SPREAD": nodes}
+        seen = {strategy: where(at, strategy, size) for strategy, size in wanted.items()}
+        wrong = [checks.misplaced(strategy, lies, at.room) for strategy, lies in seen.items()]
+        wrong += [f"{strategy} was not placed" for strategy, lies in seen.items() if not lies]
+        one_more = at.ask("B", nodes + 1, strategy="STRICT_SPREAD")
+        at.watch.dwell(PENDING_SECONDS)
+        if placed(at.watch.samples[-1], one_more):
+            wrong.append(f"STRICT_SPREAD of {nodes + 1} was placed on {nodes} nodes")
+        wrong = [said for said in wrong if said]
+        measure("misplaced", len(wrong), samples=len(wanted) + 1)
+        measure.explain(finding("GANG-MISPLACED", said) for said in wrong)
+        passed_off(measure, "SPREAD", seen["SPREAD"])
+
+
+@pytest.mark.criterion("GANG")
+@pytest.mark.tier("standard")
+def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
+    """Collocated components of a job see the same accelerators, disaggregated ones see others.
+
+    The contract's own placement is taken where it has one.
+    """
+    if cluster.resource != "GPU":
+        pytest.fail("components are told apart by their GPU, and this cluster has none")
+    terms.placement(cluster.size)
+    with scene("components", sampled=False) as at:
+        total = cluster.size if terms.components else min(at.total, SEATS)
+        wrong, missed = [], []
+        for spec in [terms.components] if terms.components else usual_placements(total):
+            parts = components.parse(spec, total)
+            places = at.seated(parts)
+            wrong += components.layout_faults(parts, places) + torn(parts, places, terms.parallel)
+            missed.append(components.layout_faults(parts, one_astray(places)))
+        measure("misplaced", len(wrong), samples=len(missed))
+        measure.explain(finding("GANG-MISPLACED", said) for said in wrong[:3])
+        measure.control(
+            "one rank astray",
+            "a rank reports the accelerator of another component's rank",
+            caught=all(missed),
+            saw=missed[0][0] if missed[0] else "nothing wrong",
+        )
+
+
+@pytest.mark.criterion("GANG")
+@pytest.mark.tier("standard")
+def test_a_lost_node_harms_its_own_gang_only(scene):
+    """A gang that lost a node is in nobody's way once its launcher has removed it.
+
+    Four spare raylets join the cluster and two are killed: one while a gang waits, one under a
+    gang that runs.  Ray 2.60 places nobody else while the harmed gang stands; that is reported.
+    """
+    with scene("a node is lost") as at, spare_raylets(at, 4) as berths:
+        one_early(at)
+        two = {"strategy": "STRICT_SPREAD", "resource": berths.resource}
+        running = at.ask("A", 2, **two)
+        at.placed(running)
+        # What the harmed gang will want again is there, and taken: it is not infeasible.
+        taken = at.ask("B", 1, **two)
+        at.placed(taken)
+        waiting = at.ask("B", 2, **two)
+        at.watch.dwell(PENDING_SECONDS)
+        gangs = at.watch.samples[-1]["gangs"]
+        mine = gangs[running]["nodes"]
+        empty = set(berths.names.values()) - {*mine, *gangs[taken]["nodes"]}
+        begun = lose(at, berths, min(empty), "the free node is lost")
+        behind = at.ask("B", 1)
+        passes(at, behind, begun)
+        undisturbed(at, running)
+        at.drop(waiting, "B cancels")
+        at.drop(behind)
+        under_a_gang(at, berths, running, next(iter(mine)))

@@ -1,19 +1,18 @@
-"""Charts of shares and areas: terms of a step, GPUs held over time, the pairs of nodes."""
+"""Charts of shares and areas: terms of a step, the pairs of nodes."""
 
 from __future__ import annotations
 
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from reports.figure import Figure, Number, percent, read_number, read_numbers, shown, whole
 from reports.record import number
-from reports.svg import BLUE, GREY, ORANGE, PALETTE, SLOW_TO_FAST, WIDTH, Drawing, Scale, ink_on
+from reports.svg import ORANGE, PALETTE, SLOW_TO_FAST, WIDTH, Drawing, Scale, ink_on
 from reports.untrusted import one_line
 
 NAMED = 16  # up to so many nodes their names fit beside the map
 VALUED = 8  # up to so many the values fit into it
 SQUARE = 340  # side of the map
-ROWS = 60  # rows of a table; the record has them all
 
 
 def terms(series: dict[str, Any]) -> Figure:
@@ -87,98 +86,6 @@ def _terms_sentence(
 
 def _last(share: Any) -> Number:
     return read_number(share[-1] if isinstance(share, list) else share)
-
-
-class Span(NamedTuple):
-    """A stretch of time in which a job's holding did not change."""
-
-    start: float
-    end: float
-    held: int
-    state: str
-
-
-def gang(series: dict[str, Any]) -> Figure:
-    """GPUs held by each job over time; a gang has all it needs or nothing.
-
-    Keys: samples [{t, held {job: n}, free, state {job: word}}], need {job: n}, total;
-    optional control, samples of the same jobs without gang scheduling.
-    """
-    need = {str(job): int(count) for job, count in series["need"].items()}
-    lanes = [(job, spans(series["samples"], job), need[job]) for job in need]
-    lanes += [
-        (f"{job}, no gang", spans(series["control"], job), need[job])
-        for job in need
-        if series.get("control")
-    ]
-    sentence = _gang_sentence(lanes[: len(need)], len(series["samples"]))
-    end = max(run[-1].end for _, run, _ in lanes if run)
-    drawing = Drawing(sentence, 58 + 46 * len(lanes))
-    scale = Scale(0, end, 96, WIDTH - 10)
-    for at, (job, run, count) in enumerate(lanes):
-        _lane(drawing, scale, 22 + 46 * at, job, run, count)
-    for tick in scale.ticks(6):
-        drawing.text(scale(tick), 36 + 46 * len(lanes), f"{number(tick)} s", "middle", size=12)
-    drawing.text(96, 12, "solid: holds GPUs; hatched: waits; orange: part of a gang", size=12)
-    rows = [
-        [job, number(span.start), number(span.end), f"{span.held} of {count}", span.state]
-        for job, run, count in lanes
-        for span in run
-    ]
-    header = ["job", "from s", "to s", "GPUs held", "state"]
-    return Figure("Who held which GPUs, when", sentence, drawing.svg(), header, rows[:ROWS])
-
-
-def spans(samples: list[dict[str, Any]], job: str) -> list[Span]:
-    """Samples of one job, equal neighbours joined; the last lasts as long as the one before."""
-    found: list[Span] = []
-    times = whole(read_number(sample["t"]) for sample in samples)
-    step = times[-1] - times[-2] if len(times) > 1 else 1.0
-    ends = [*times[1:], times[-1] + step] if times else []
-    for start, end, sample in zip(times, ends, samples, strict=True):
-        held = int(sample["held"].get(job, 0))
-        state = one_line(sample.get("state", {}).get(job, ""))
-        if found and (found[-1].held, found[-1].state) == (held, state):
-            found[-1] = found[-1]._replace(end=end)
-        else:
-            found.append(Span(start, end, held, state))
-    return found
-
-
-def _lane(drawing: Drawing, scale: Scale, y: float, job: str, run: list[Span], need: int) -> None:
-    """One job: filled to the share of its need, hatched while it waits."""
-    drawing.text(90, y + 22, job, "end", size=12)
-    drawing.line([(scale.start, y + 34), (scale.end, y + 34)], "currentColor", 1, opacity=0.4)
-    partial = [span for span in run if 0 < span.held < need]
-    longest = max(partial, key=lambda span: span.end - span.start, default=None)
-    for span in run:
-        left, width = scale(span.start), max(scale(span.end) - scale(span.start), 0.5)
-        words = f"{span.held} of {need}"
-        if 0 < span.held < need:
-            tall = max(4.0, 34 * span.held / need)
-            drawing.box(left, y + 34 - tall, width, tall, ORANGE)
-            if span is longest:
-                drawing.text(left + width / 2, y + 29 - tall, words, "middle", size=12)
-        elif span.held:
-            drawing.box(left, y, width, 34, BLUE)
-            if width > 8 * len(words) - 4:
-                drawing.text(left + width / 2, y + 21, words, "middle", ink_on(BLUE), 12)
-        elif span.state == "PENDING":
-            drawing.hatch(left, y + 8, width, 26, GREY)
-
-
-def _gang_sentence(lanes: list[tuple[str, list[Span], int]], samples: int) -> str:
-    parts = [
-        f"job {one_line(job)} held {span.held} of {need} GPUs from {number(span.start)} to "
-        f"{number(span.end)} s"
-        for job, run, need in lanes
-        for span in run
-        if 0 < span.held < need
-    ]
-    if not parts:
-        return f"At each of {samples} samples every job held all of its GPUs or none."
-    more = f", and {len(parts) - 2} more times" if len(parts) > 2 else ""
-    return "Part of a gang was held: " + "; ".join(parts[:2]) + more + "."
 
 
 def pairs(series: dict[str, Any]) -> Figure:

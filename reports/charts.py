@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reports.chart_bars import gang, pairs, terms
+from reports.chart_bars import pairs, terms
 from reports.chart_curves import busbw, efficiency, loss
+from reports.chart_gang import gang
 from reports.figure import Figure
 
 __all__ = ["FIGURES", "Figure", "figures"]

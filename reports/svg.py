@@ -8,9 +8,11 @@ forbids inline styles.  No ids, so any number of them fit on one page.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import product
+from typing import NamedTuple, TypeVar
 
 from reports.record import number
 from reports.untrusted import one_line
@@ -20,6 +22,7 @@ BLUE, SKY, GREEN, ORANGE, RED, PINK, YELLOW, GREY = (
     "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#f0e442", "#8a8a8a",
 )  # fmt: skip
 PALETTE = [BLUE, SKY, GREEN, ORANGE, PINK, YELLOW, RED]
+JOBS = [BLUE, GREEN, SKY, PINK, YELLOW]  # what jobs do is no fault: no orange, no red
 # Dark is slow and pale is fast, so that the eye goes to what is wrong.
 SLOW_TO_FAST = [
     "#08306b", "#08519c", "#2171b5", "#4292c6", "#6baed6", "#9ecae1", "#c6dbef", "#deebf7",
@@ -30,6 +33,7 @@ DARK = {BLUE, GREEN, *SLOW_TO_FAST[:3]}
 WIDTH, HEIGHT = 480, 260
 FONT = 13
 Point = tuple[float, float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -112,15 +116,23 @@ class Drawing:
         paint = f'fill="{color}"' if filled else f'fill="none" stroke="{color}"'
         self.parts.append(f'<path d="{moves}" {paint}/>')
 
-    def hatch(self, x: float, y: float, width: float, height: float, color: str) -> None:
-        """Diagonals inside a rectangle, and its frame."""
-        moves = [f"M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z"]
-        at = x - height + 6
-        while at < x + width:
-            left, right = max(at, x), min(at + height, x + width)
-            low, high = y + height - (left - at), y + height - (right - at)
-            moves.append(f"M{left:g} {low:g}L{right:g} {high:g}")
-            at += 7
+    def hatch(
+        self,
+        frames: Sequence[Point],
+        y: float,
+        height: float,
+        color: str,
+        clear: Sequence[Point] = (),
+    ) -> None:
+        """Frames side by side, each from x to x, filled with diagonals but for what is `clear`."""
+        moves = [outline(left, y, right - left, height) for left, right in frames]
+        free = sorted(clear)
+        for left, right in frames:
+            for end, start in free:
+                if left < start and end < right:
+                    moves.append(_diagonals(left, min(end, right), y + height, height))
+                    left = start
+            moves.append(_diagonals(left, right, y + height, height))
         self.path("".join(moves), color, filled=False)
 
     def dot(self, x: float, y: float, color: str, radius: float = 3.5) -> None:
@@ -200,6 +212,98 @@ class Plot(Drawing):
     def curve(self, points: Sequence[Point], color: str, width: float = 2, dash: str = "") -> None:
         """A line through points given as values."""
         self.line([(self.x(x), self.y(y)) for x, y in points], color, width, dash)
+
+
+def snapped(
+    runs: Iterable[tuple[float, float, T]], ends: Point, step: float, least: float = 0
+) -> list[tuple[float, float, T]]:
+    """Runs of one lane on a grid: none is lost but in an equal neighbour or in a crowd."""
+    found: list[tuple[int, int, T]] = []
+    zero, width = ends[0], ends[1] - ends[0]
+    last, thin = math.ceil(width / step), max(1, math.ceil(least / step))
+    for start, end, what in runs:
+        first = max(0, min(round((start - zero) / step), last - thin))
+        left = max(first, found[-1][1]) if found else first
+        right = max(min(round((end - zero) / step), last), first + thin)
+        if right <= left:
+            continue
+        if found and found[-1][1:] == (left, what):
+            left = found.pop()[0]
+        found.append((left, right, what))
+    return [
+        (zero + left * step, min(zero + right * step, ends[1]), what) for left, right, what in found
+    ]
+
+
+def outline(x: float, y: float, width: float, height: float) -> str:
+    """A rectangle as moves of a path: many of one colour take a third of the room of boxes."""
+    return f"M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z"
+
+
+def _diagonals(left: float, right: float, foot: float, height: float, apart: int = 7) -> str:
+    """Lines up to the right, cut at both sides; those of neighbours lie on one grid."""
+    moves = ""
+    at = (left - height) // apart * apart
+    while at < right:
+        start, end = max(at, left), min(at + height, right)
+        if end > start:
+            rise = round(end - start, 2)
+            moves += f"M{start:g} {round(foot - start + at, 2):g}l{rise:g} {-rise:g}"
+        at += apart
+    return moves
+
+
+def wide(words: str, size: float = FONT) -> float:
+    """About how wide words are drawn, rather too much than too little."""
+    return size * sum(1.0 if ord(sign) > 0x2E7F else 0.58 for sign in words)
+
+
+class Mark(NamedTuple):
+    """A vertical line with its words at the top, on one of some levels."""
+
+    x: float
+    words: str
+    level: int = 0
+    anchor: str = "start"
+
+    @property
+    def reach(self) -> Point:
+        """From where to where the words go."""
+        size = wide(self.words, 12) + 6
+        return (self.x, self.x + size) if self.anchor == "start" else (self.x - size, self.x)
+
+    def beside(self, other: Mark) -> bool:
+        """Whether neither lies on the words or runs through the words of the other."""
+        (left, right), (start, end) = self.reach, other.reach
+        if self.level == other.level:
+            return right <= start or end <= left
+        if self.level > other.level:
+            return not start < self.x < end
+        return not left < other.x < right
+
+
+def room_for(marks: Sequence[tuple[float, str]], most: int, levels: int) -> list[Mark]:
+    """Marks, given from left to right, whose words find room; of too many, some from all over.
+
+    Words to the right of their line are placed from the right, each as low as it can be: then no
+    line runs through words.  The others follow from the left, for the same reason.
+    """
+    placed: list[Mark] = []
+    chosen = list(marks[:: math.ceil(len(marks) / most) or 1])
+    left_over = [one for one in reversed(chosen) if not _place(placed, *one, levels, ["start"])]
+    for x, words in reversed(left_over):
+        _place(placed, x, words, levels, ["end", "start"])
+    return placed
+
+
+def _place(placed: list[Mark], x: float, words: str, levels: int, anchors: Sequence[str]) -> bool:
+    for level, anchor in product(range(levels), anchors):
+        mark = Mark(x, words, level, anchor)
+        left, right = mark.reach
+        if left >= 0 and right <= WIDTH and all(map(mark.beside, placed)):
+            placed.append(mark)
+            return True
+    return False
 
 
 def ink_on(color: str) -> str:

@@ -15,7 +15,6 @@ from probes.equality import unequal_steps
 from probes.fabric_findings import narrow, unreachable, wrong_road
 from probes.launch_path import announced, wrong_ranks
 from probes.pairs import Cut
-from probes.rivals import half_held
 from probes.roads import Journey
 from probes.witness import Witness
 
@@ -195,11 +194,6 @@ def test_other_samples_are_unequal() -> None:
     other = copy.deepcopy(run([1.0]))
     other[0]["steps"][0]["ids"] = [77]
     assert unequal_steps(run([1.0]), other)[0].what == ["ids"]
-
-
-def test_half_held() -> None:
-    assert half_held({"A": 3, "B": 0}, 3) == []
-    assert half_held({"A": 2, "B": 1}, 3) == ["A", "B"]
 
 
 def host(env: dict[str, str], state: str | None = None) -> dict[str, Any]:

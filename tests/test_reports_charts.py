@@ -82,12 +82,6 @@ def test_busbw_without_extras_and_with_a_hole() -> None:
     assert figure.rows[1][1] == "-"
 
 
-def test_gang_names_the_part_that_was_held() -> None:
-    assert "held all of its GPUs or none" in draw("gang", series("gang")).sentence
-    told = draw("gang", series("gang", "partial-gang")).sentence
-    assert "job B held 16 of 48 GPUs from 20 to 33.5 s" in told
-
-
 def test_efficiency_names_the_last_rung_and_the_load() -> None:
     told = draw("efficiency", series("efficiency")).sentence
     assert "At 8 nodes the job runs at 91.4 %" in told

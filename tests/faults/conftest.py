@@ -70,7 +70,7 @@ class Trial:
         return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def start(lab: Lab, name: str, *arguments: str, contract: str = "lab") -> Trial:
+def start(lab: Lab, name: str, *arguments: str, contract: str = "lab", launcher: str = "") -> Trial:
     """Start `pytest <arguments> --cluster auto --contract <contract>` on node 0."""
     node = lab.nodes[0]
     folder = lab.home / "shared" / "runs" / name
@@ -81,6 +81,9 @@ def start(lab: Lab, name: str, *arguments: str, contract: str = "lab") -> Trial:
         *["--cluster", "auto", "--contract", contract, "--run-dir", f"{SHARED}/runs/{name}"],
     ]
     environment = {**node.environment(), "SEATRIAL_NODES": str(len(lab.nodes)), "CI": "1"}
+    if launcher:
+        command += ["-p", "tests.faults.faulty_launcher"]
+        environment["SEATRIAL_TEST_LAUNCHER"] = launcher
     with log.open("w") as out:
         process = subprocess.Popen(
             node.command(*command, cwd=str(REPO)),
@@ -94,10 +97,10 @@ def start(lab: Lab, name: str, *arguments: str, contract: str = "lab") -> Trial:
 
 
 def acceptance(
-    lab: Lab, name: str, *arguments: str, contract: str = "lab"
+    lab: Lab, name: str, *arguments: str, contract: str = "lab", launcher: str = ""
 ) -> tuple[RunRecord, Trial]:
     """Run the suite to its end; a run without a record fails with its output."""
-    trial = start(lab, name, *arguments, contract=contract)
+    trial = start(lab, name, *arguments, contract=contract, launcher=launcher)
     try:
         return trial.wait(), trial
     except Exception as error:

@@ -10,6 +10,7 @@ from datetime import date
 from typing import Any
 
 from reports.record import ContractFacts, Criterion, ProbeResult, RunRecord, Waiver
+from tests.recordings import contests
 from tests.recordings.shelf import control, evidence, measured
 
 NODES = [f"atlas{n:02d}" for n in range(1, 9)]
@@ -228,25 +229,9 @@ def gang(partial: bool = False) -> ProbeResult:
             measured("jobs that finished", 2, low=2, high=2, because="both must get their turn"),
         ],
         controls=[control("no gang", "48 workers without a placement group", "16 of 48 held")],
-        series={"gang": gang_series(partial)},
+        series={"gang": contests.two_gangs(NODES, 8, partial)},
         coverage="64 of 64 GPUs, 190 samples 0.5 s apart",
     )
-
-
-def gang_series(partial: bool) -> dict[str, Any]:
-    """Half-second samples of who held what."""
-    samples = []
-    for tick in range(190):
-        t = tick / 2
-        a = 48 if 4 <= t < 44 else 0
-        b = 48 if 46 <= t < 88 else (16 if partial and 20 <= t < 33.5 else 0)
-        state = {
-            "A": "CREATED" if a else ("PENDING" if 2 <= t < 4 else "REMOVED"),
-            "B": "CREATED" if b else ("PENDING" if 6 <= t < 46 else "REMOVED"),
-        }
-        samples.append({"t": t, "held": {"A": a, "B": b}, "free": 64 - a - b, "state": state})
-    alone = [{"t": t / 2, "held": {"A": 48, "B": min(16, t)}} for t in range(40)]
-    return {"samples": samples, "need": {"A": 48, "B": 48}, "total": 64, "control": alone}
 
 
 def launch() -> ProbeResult:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from reports.record import (
     Control,
     Criterion,
@@ -24,6 +26,51 @@ HOSTILE = [
     "@SUM(1+1)",
     "{{ 7*7 }}{% raw %}",
 ]
+
+
+def contested() -> dict[str, Any]:
+    """A gang series that can be drawn, all of its words chosen by someone who means harm."""
+    return {
+        "title": HOSTILE[0],
+        "unit": HOSTILE[0],
+        "capacity": dict.fromkeys(HOSTILE, 2),
+        "samples": [
+            {"t": 0.5, "nodes": {}, "waits": dict.fromkeys(HOSTILE, 2)},
+            {"t": 1, "nodes": {word: {word: 2} for word in HOSTILE}, "waits": {}},
+        ],
+        "end": 3,
+        "taken": 40,
+        "marks": [[at / 3, word] for at, word in enumerate(HOSTILE)],
+        "half": [[0.5, 1, word, 1, 2] for word in HOSTILE],
+        "control": {"samples": [{"t": 0, "nodes": {HOSTILE[0]: {HOSTILE[1]: 1}}}], "end": 1},
+    }
+
+
+def unreadable() -> dict[str, Any]:
+    """Gang series that nobody should draw, by what is wrong with them."""
+    good = contested()
+    first = {"t": 0, "nodes": {"n": {"A": 1}}, "waits": {}}
+    nan = float("nan")
+    return {
+        "one that is too long": good | {"samples": [first] * 200_000},
+        "a time that is no number": good | {"samples": [first | {"t": nan}]},
+        "an endless end": good | {"end": float("inf")},
+        "times that go back": good | {"samples": [first | {"t": 2}, first]},
+        "times too far apart": good | {"samples": [first | {"t": -1.7e308}], "end": 1.7e308},
+        "a digit string": good | {"samples": [first | {"t": "1"}]},
+        "nodes as a list": good | {"samples": [first | {"nodes": [1]}]},
+        "fewer than none": good | {"samples": [first | {"nodes": {"n": {"A": -1}}}]},
+        "a truth": good | {"samples": [first | {"waits": {"A": True}}]},
+        "a size too large": good | {"capacity": {"n": 10**400}},
+        "nobody looked": good | {"taken": 0},
+        "no sample": good | {"samples": []},
+        "no node": good | {"capacity": {}, "samples": [first | {"nodes": {}}], "control": None},
+        "a half too short": good | {"half": [[1, 2]]},
+        "a half that ends first": good | {"half": [[2, 1, "A", 1, 2]]},
+        "a mark without a time": good | {"marks": [[nan, "x"]]},
+        "a mark without words": good | {"marks": [[1, ["x"]]]},
+        "a broken control": good | {"control": [first]},
+    }
 
 
 def hostile() -> RunRecord:
@@ -71,7 +118,7 @@ def hostile() -> RunRecord:
         ],
         series={
             "busbw": {"sizes": one},
-            "gang": [1],
+            "gang": contested(),
             "loss": {"reference": [[one, two]]},
             "pairs": {"nodes": HOSTILE, "gbs": [[None, 1.0], [2.0, None]]},
             "efficiency": {"nodes": [1, 2], "efficiency": [1, None]},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.record import ContractFacts, Criterion, ProbeResult, RunRecord
-from tests.recordings import atlas
+from tests.recordings import atlas, contests
 from tests.recordings.shelf import control, evidence, measured
 
 NODES = [f"node{n}" for n in range(4)]
@@ -176,16 +176,11 @@ def scaling() -> ProbeResult:
 
 def gang() -> ProbeResult:
     """Two jobs of 3 GPUs on 4, in the same rhythm as on atlas."""
-    series = atlas.gang_series(partial=False)
-    for sample in [*series["samples"], *series["control"]]:
-        sample["held"] = {job: held // 16 for job, held in sample["held"].items()}
-        sample["free"] = 4 - sum(sample["held"].values())
-    series |= {"need": {"A": 3, "B": 3}, "total": 4}
     return smaller(
         atlas.gang(),
         atlas.gang().measurements,
         "4 of 4 GPUs, 190 samples",
-        series={"gang": series},
+        series={"gang": contests.two_gangs(NODES, 1)},
         controls=[
             control("no gang", "3 workers without a placement group", "1 of 3 held for 14 s")
         ],

@@ -1,0 +1,97 @@
+"""The gang row against its targets: seconds, false alarms, controls, latencies.  Needs root.
+
+`python -m benchmarks.gang [runs]` runs the quick tier and the standard tier so often in a lab of 4
+(the storm, which takes a minute, only every seventh time) and prints tables of target, median and
+range.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+
+from reports.record import ProbeResult, RunRecord, Verdict
+from tests.faults.conftest import acceptance
+from tests.lab.lab import Lab
+
+LATENCIES = {
+    "handoff": "freed to placed",
+    "withdrawn_in": "cancelled, or driver killed, to gone",
+    "freed": "driver killed to all free",
+    "placed_behind_in": "asked to placed, behind one that waits",
+    "deadlock_seen_after": "second group asked for to hold-and-wait seen",
+    "loss_seen_after": "raylet killed to RESCHEDULING",
+    "wait_small": "storm and mix: mean wait of the smaller gangs",
+    "wait_large": "storm and mix: mean wait of the larger gangs",
+    "big_wait": "wait of a big gang under a stream of 8 s",
+    "lag": "age of what was seen, 95th of 100",
+    "sample_rate": "samples a second",
+}
+
+
+def spread(values: Iterable[float]) -> str:
+    """`median (least to most, n=count)`."""
+    known = sorted(values)
+    if not known:
+        return "none"
+    return f"{statistics.median(known):.3g} ({known[0]:.3g} to {known[-1]:.3g}, n={len(known)})"
+
+
+def short(result: ProbeResult) -> str:
+    """The scenario's name."""
+    return result.probe.split("::")[-1].removeprefix("test_").replace("_", " ")
+
+
+def values(records: list[RunRecord], name: str) -> list[float]:
+    """Every figure of this name."""
+    return [
+        float(m.value)
+        for record in records
+        for result in record.results
+        for m in result.measurements
+        if m.name == name and isinstance(m.value, int | float)
+    ]
+
+
+def table(records: list[RunRecord]) -> None:
+    """One line a scenario: alarms, controls, seconds."""
+    seen: dict[str, list[ProbeResult]] = defaultdict(list)
+    for record in records:
+        for result in record.results:
+            seen[short(result)].append(result)
+    print("| scenario | alarms | controls caught | seconds |\n|---|---|---|---|")
+    for name, results in seen.items():
+        alarms = sum(result.verdict is not Verdict.PASS for result in results)
+        controls = [control for result in results for control in result.controls]
+        caught = f"{sum(bool(c.caught) for c in controls)} of {len(controls)}"
+        seconds = spread(result.seconds for result in results)
+        print(f"| {name} | {alarms} of {len(results)} | {caught} | {seconds} |")
+
+
+def main(runs: int) -> None:
+    """Both tiers, so often, in one lab."""
+    lab = Lab("gangs")
+    lab.up(4)
+    try:
+        for tier, target in (("quick", 30), ("standard", 240)):
+            records = []
+            for run in range(runs):
+                some = ["-k", "not storm"] if run % 7 else []
+                arguments = ["probes/test_gang.py", "--tier", tier, *some]
+                records.append(acceptance(lab, f"{tier}-{run}", *arguments)[0])
+                print(f"{tier} {run}: {records[-1].verdict('GANG').value}", flush=True)
+            whole = [sum(result.seconds for result in record.results) for record in records]
+            print(f"\n{tier}: seconds of all scenarios (target <= {target}): {spread(whole)}")
+            table(records)
+            print("\n| latency | seconds, or Hz |\n|---|---|")
+            for name, words in LATENCIES.items():
+                if found := values(records, name):
+                    print(f"| {words} | {spread(found)} |")
+    finally:
+        lab.down()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)

@@ -1,0 +1,163 @@
+"""Berths: spare raylets with made-up accelerators, for faults nobody may do to real nodes.
+
+A node loss is a matter of Ray's control plane, so it is rehearsed on the cluster's own: a few more
+raylets join it from the head's machine, each with one unit of a resource that no job knows, and
+one of them is killed.  Nobody's accelerator is touched, and no other job can land there.
+
+The raylets belong to a process (`main`, this file) that ends when its input does; its input is
+held by an actor of the probe's own job.  So they are gone however the probe ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # this file is run as a script too, where nothing of ours can be imported
+    from probes.cluster import Cluster
+
+START_SECONDS = 90
+
+
+class Berths:
+    """The probe's end: `count` spare raylets, each with one unit of `resource`.
+
+    `names` are what the page calls them, by node id.
+    """
+
+    def __init__(self, cluster: Cluster, count: int) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self.resource = f"seatrial_berth_{os.getpid()}"
+        there = NodeAffinitySchedulingStrategy(cluster.home, soft=False)
+        self._harbour = ray.remote(Harbour).options(num_cpus=0, scheduling_strategy=there).remote()
+        try:
+            opened = self._harbour.open.remote(cluster.address, count, self.resource)
+            nodes = ray.get(opened, timeout=START_SECONDS)
+        except BaseException:
+            ray.kill(self._harbour)
+            raise
+        self.names = {node: f"spare{number}" for number, node in enumerate(nodes, 1)}
+
+    def lose(self, name: str) -> bool:
+        """SIGKILL the raylet of the node of this name; whether it is proven dead."""
+        import ray
+
+        node = next(id for id, known in self.names.items() if known == name)
+        return bool(ray.get(self._harbour.lose.remote(node), timeout=30))
+
+    def close(self) -> None:
+        """End what is left of them; returns when their processes are gone."""
+        import ray
+
+        with suppress(ray.exceptions.RayError):  # the actor's end closes the input too
+            ray.get(self._harbour.close.remote(), timeout=30)
+        ray.kill(self._harbour)
+
+
+class Harbour:
+    """Holds the input of the process that owns the raylets.  A Ray actor on the head node."""
+
+    def open(self, address: str, count: int, resource: str) -> list[str]:
+        """Start them; their node ids.  Raises RuntimeError with the last words when it fails."""
+        import ray
+
+        if address.startswith("ray://"):
+            address = ray.get_runtime_context().gcs_address
+        here = ray.util.get_node_ip_address()
+        self._child = subprocess.Popen(
+            [sys.executable, str(Path(__file__).resolve()), address, here, str(count), resource],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        if not line:
+            assert self._child.stderr is not None
+            last = self._child.stderr.read().strip().splitlines()[-1:]
+            raise RuntimeError(f"no spare raylet could be started: {' '.join(last)}")
+        self._raylets: dict[str, int] = json.loads(line)
+        return list(self._raylets)
+
+    def lose(self, node: str) -> bool:
+        """Kill one raylet with SIGKILL, as a power loss would."""
+        pid = self._raylets.pop(node)
+        os.kill(pid, signal.SIGKILL)
+        return _ended(pid)
+
+    def close(self) -> None:
+        """End the owner, and with it all raylets."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait(timeout=20)
+
+
+def _ended(pid: int, seconds: float = 10) -> bool:
+    """Whether the process is gone, or a zombie, within that time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def main(address: str, here: str, count: int, resource: str) -> None:
+    """Start the raylets, say node ids and pids, wait for the end of the input, end them."""
+    signal.signal(signal.SIGALRM, _too_late)
+    signal.alarm(START_SECONDS)  # a start that hangs must not hang the actor
+    say = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Ray's own chatter goes to standard error
+    from ray._private.node import Node
+    from ray._private.parameter import RayParams
+
+    nodes: list[Any] = []
+    try:
+        for _ in range(count):
+            nodes.append(Node(_berth(RayParams, address, here, resource), head=False))
+        signal.alarm(0)
+        raylets = {node.node_id: node.all_processes["raylet"][0].process.pid for node in nodes}
+        print(json.dumps(raylets), file=say, flush=True)
+        sys.stdin.read()
+    finally:
+        for node in nodes:
+            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+
+
+def _berth(params: Any, address: str, here: str, resource: str) -> Any:
+    """A node without CPUs, so that no worker is ever started there."""
+    return params(
+        gcs_address=address,
+        node_ip_address=here,
+        num_cpus=0,
+        num_gpus=0,
+        resources={resource: 1},
+        object_store_memory=80 * 1024 * 1024,
+        min_worker_port=0,
+        max_worker_port=0,
+        node_manager_port=0,
+        include_log_monitor=False,
+        dashboard_agent_listen_port=None,
+    )
+
+
+def _too_late(*_: object) -> None:
+    raise TimeoutError(f"the raylets were not up within {START_SECONDS} s")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -1,0 +1,77 @@
+"""Deliberate faults of gang scheduling, run live: each must be seen."""
+
+from __future__ import annotations
+
+from probes import gang_checks as checks
+from probes.gang_checks import held
+from probes.gang_stage import DRAIN_SECONDS, Scene
+
+NAIVE_SECONDS = 60  # until single actors have taken all there is
+DEADLOCK_SECONDS = 1.0  # of holding and waiting on both sides, before it is called one
+PATIENCE_SECONDS = 3.0  # of a job for its second group
+
+
+def one_early(at: Scene) -> None:
+    """A gang takes one bundle before the rest, and must be seen as part held."""
+    with at.fault() as seen:
+        first = at.ask("A", max(at.total - 1, 1))
+        at.placed(first)
+        gang = at.ask("B", 1, part=".1")
+        at.watch.needs[gang] = 2
+        at.until(lambda sample: gang in checks.part_held(sample), 10)
+        at.watch.dwell(0.2)
+        at.stage.release()
+        at.until(lambda sample: not sample["gangs"] and sample["free"] >= at.total, DRAIN_SECONDS)
+    caught = [span for span in checks.halves(seen) if span.gang == gang]
+    at.measure.control(
+        "one bundle early",
+        "a job takes one accelerator of its gang of two before the other",
+        caught=bool(caught),
+        saw=caught[0].said() if caught else "no part of a gang",
+    )
+
+
+def naive(at: Scene, need: int) -> None:
+    """Single actors taken in turns: each job ends up with a part, and neither with all."""
+    jobs = at.stage.jobs
+    with at.fault() as seen:
+        at.stage.release()
+        at.until(lambda sample: sample["free"] >= at.total, DRAIN_SECONDS)
+        at.watch.naive = dict.fromkeys(jobs, need)
+        at.watch.mark("single actors, in turns")
+        for turn in range(2 * need):
+            jobs["AB"[turn % 2]].ask("naive", 1)
+        at.until(lambda sample: held(sample) >= at.total, NAIVE_SECONDS)
+        parts = checks.part_held(at.watch.samples[-1])
+        at.stage.release()
+        at.watch.naive = {}
+    at.measure.control(
+        "naive actors",
+        "two jobs take single actors in turns, without a gang",
+        caught=bool(seen and parts),
+        saw="; ".join(f"job {job} held {part} of {size}" for job, part, size in parts.values()),
+    )
+
+
+def hold_and_wait(at: Scene, half: int) -> None:
+    """Each job asks for its second group when it has its first: both wait, and must give up."""
+    with at.fault():
+        at.until(lambda sample: sample["free"] >= at.total, DRAIN_SECONDS)
+        gangs = at.together(("A", half, {"part": ".1"}), ("B", half, {"part": ".1"}))
+        at.watch.needs = dict.fromkeys(gangs, 2 * half)
+        at.until(lambda sample: held(sample) == 2 * half)
+        begun = at.watch.mark("both ask for their second group")
+        for gang in gangs:
+            at.stage.jobs[gang[0]].ask("complete", at.stage.prefix + gang, half, PATIENCE_SECONDS)
+        found = at.until(lambda _: bool(at.knots(begun, DEADLOCK_SECONDS)), 2 * PATIENCE_SECONDS)
+        knots = at.knots(begun, DEADLOCK_SECONDS)
+        outcomes = {name: job.ask("outcome") for name, job in at.stage.jobs.items()}
+        at.watch.mark("both gave up")
+        at.until(lambda sample: sample["free"] >= at.total, DRAIN_SECONDS)
+    at.measure.note("deadlock_seen_after", at.took(begun, found), "s")
+    at.measure.control(
+        "two groups per job",
+        "each job asks for half of its gang, then for the other half",
+        caught={knot.job for knot in knots} == set(at.stage.jobs),
+        saw="; ".join(f"{knot.said()}, {outcomes[knot.job]}" for knot in knots) or "no deadlock",
+    )

@@ -1,0 +1,55 @@
+"""Where gangs and the components of a job lie: asked for, seen, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from probes import components
+from probes.components import Parts, Place
+from probes.gang_stage import DRAIN_SECONDS, Scene
+
+
+def where(at: Scene, strategy: str, size: int) -> dict[str, int]:
+    """Bundles per node of a gang of this strategy, which is then given back; {}: not placed."""
+    gang = at.ask("A", size, strategy=strategy)
+    there = at.placed(gang)
+    nodes = at.watch.samples[-1]["gangs"][gang]["nodes"] if there else {}
+    at.drop(gang)
+    at.until(lambda sample: sample["free"] >= at.total, DRAIN_SECONDS)
+    return dict(nodes)
+
+
+def usual_placements(total: int) -> list[dict[str, str | int]]:
+    """Two components on the same accelerators, and on different ones."""
+    half = total // 2
+    return [
+        {"actor,rollout": "all"},
+        {"actor": f"0-{half - 1}", "rollout": f"{half}-{total - 1}"},
+    ]
+
+
+def one_astray(places: Mapping[str, Sequence[Place]]) -> dict[str, list[Place]]:
+    """The same places, but the last component's first rank is where the first one's last is."""
+    first, *_ = places
+    *_, last = places
+    return {
+        **{c: list(at) for c, at in places.items()},
+        last: [places[first][-1], *places[last][1:]],
+    }
+
+
+def torn(
+    parts: Parts, places: Mapping[str, Sequence[Place]], parallel: Mapping[str, int] | None
+) -> list[str]:
+    """Groups of tensor parallelism that do not lie inside one node, one sentence each."""
+    if not parallel:
+        return []
+    node: dict[int, str] = {}
+    for component, numbers in parts.items():
+        node |= {number: at[0] for number, at in zip(numbers, places[component], strict=True)}
+    nodes = [node[number] for number in sorted(node)]
+    return [
+        f"a TP group of {component}, accelerators {components.ranges(group)}, lies on two nodes"
+        for component, numbers in parts.items()
+        for group in components.split_groups(numbers, nodes, parallel["tp"])
+    ]

@@ -1,0 +1,354 @@
+"""Where gangs compete: two jobs, an observer, and what every scenario is judged by.
+
+    with stage.scene("two gangs of 75 %", measure) as scene:
+        first, second = scene.together(("A", 3), ("B", 3))
+        scene.until(lambda sample: whole(sample, first), 30)
+
+On leaving, whatever happened inside, both jobs give everything back.  Only what is free when
+the scene begins is used; other people's jobs are counted and left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from probes import components
+from probes import gang_checks as checks
+from probes.cluster import Cluster
+from probes.findings import finding, listed
+from probes.gang_checks import Sample, whole
+from probes.ledger import Ledger
+from probes.observer import RATE, Watch
+from probes.rivals import Rival
+
+ROOM_SECONDS = 10  # for accelerators that others may be about to give back
+PLACED_SECONDS = 30  # for a gang that has room
+DRAIN_SECONDS = 15  # until all is free again
+
+
+class NoRoom(RuntimeError):
+    """Too little is free: nothing was proven, and nobody was disturbed."""
+
+
+class Stage:
+    """Jobs A and B and the observer, kept from scene to scene."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.prefix = f"seatrial-{os.getpid()}-{time.monotonic_ns() % 10**6}-"
+        self.jobs: dict[str, Rival] = {}
+        self.watch: Watch | None = None
+        self.count = 0
+
+    def ready(self) -> Watch:
+        """Start what does not run yet; the watch."""
+        for name in ("A", "B"):
+            if name not in self.jobs or not self.jobs[name].alive:
+                if name in self.jobs:
+                    self.jobs[name].end()
+                self.jobs[name] = Rival(name, self.cluster)
+        if self.watch is None:
+            self.watch = Watch(self.cluster, self.prefix, self.cluster.resource)
+        for name, job in self.jobs.items():
+            self.watch.jobs[job.ready()] = name
+        return self.watch
+
+    @contextmanager
+    def scene(self, title: str, measure: Ledger, **options: Any) -> Iterator[Scene]:
+        """One scenario; what it must show anyway is judged when its body has ended well."""
+        scene = Scene(self, title, measure, **options)
+        try:
+            yield scene
+        finally:
+            self.release()
+        scene.judge()
+
+    def release(self) -> None:
+        """Both jobs give everything back."""
+        for job in self.jobs.values():
+            if job.alive:
+                job.signal(signal.SIGCONT)  # it may have been stopped
+                job.ask("release")
+
+    def close(self) -> None:
+        """End the jobs and the observer."""
+        for job in self.jobs.values():
+            job.end()
+        if self.watch is not None:
+            self.watch.close()
+
+
+class Scene:
+    """One scenario: what is free, who asks for what, and what was seen.
+
+    `total` is how many accelerators were free at the start, `room` how many on each node.
+    `steady` is False where gangs come and go faster than Ray's view of what is free follows,
+    `sampled` is False where nothing rests on how often one looked.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        title: str,
+        measure: Ledger,
+        nodes: int = 1,
+        steady: bool = True,
+        sampled: bool = True,
+    ) -> None:
+        self.stage, self.title, self.measure = stage, title, measure
+        self.steady, self.sampled = steady, sampled
+        self.watch = stage.ready()
+        self.watch.naive, self.watch.needs = {}, {}
+        self.watch.look()
+        self.total, self.room = self._room()
+        if len(self.room) < nodes:
+            has = f"free {stage.cluster.resource}s on {nodes} nodes, found them on {len(self.room)}"
+            raise NoRoom(f"{title} needs {has}")
+        self.others = self.watch.others()
+        self.begun = len(self.watch.samples)
+        self.marked = len(self.watch.marks)
+        self.faults: list[tuple[int, int]] = []  # samples taken while a control was on
+        measure.progress(f"gang: {title}, {self.total} free {stage.cluster.resource}s")
+
+    def _room(self) -> tuple[int, dict[str, int]]:
+        """What is free, once it has stopped growing: the last scene's may be on its way back."""
+        best, least = -1, 2
+        deadline = time.monotonic() + ROOM_SECONDS
+        while time.monotonic() < deadline:
+            self.watch.dwell(0.3)
+            sample = self.watch.samples[-1]
+            if sample["free"] == best and best >= least and not sample["gangs"]:
+                break
+            best = sample["free"]
+        size, resource = self.stage.cluster.size, self.stage.cluster.resource
+        if best < least:
+            raise NoRoom(
+                f"contention needs {least} free {resource}s, found {best} of {size} "
+                f"after {ROOM_SECONDS} s: run it when others have ended their jobs"
+            )
+        room = {node: count for node, count in sample["free_on"].items() if count}
+        return best, room
+
+    # What the jobs are told.
+
+    def name(self, job: str) -> str:
+        """A new gang's name."""
+        self.stage.count += 1
+        return f"{job}-{self.stage.count}"
+
+    def ask(self, job: str, size: int, **options: Any) -> str:
+        """One job asks for one gang; its name.  Options as gang_job.Job.ask has them."""
+        return self.together((job, size, options))[0]
+
+    def together(self, *wanted: tuple[Any, ...]) -> list[str]:
+        """Several (job, size[, options]) at the same instant; the gangs' names."""
+        named = [(self.name(one[0]), *one, *([{}] if len(one) == 2 else [])) for one in wanted]
+        said = ", ".join(f"{job} asks for {size}" for _, job, size, _ in named)
+        self.watch.mark(said)
+        for gang, job, size, options in named:
+            arguments = [options.get(key, usual) for key, usual in ASK.items()]
+            part = options.get("part", "")
+            self.stage.jobs[job].tell("ask", f"{self.stage.prefix}{gang}{part}", size, *arguments)
+        for _, job, _, _ in named:
+            self.stage.jobs[job].answer()
+        return [gang for gang, *_ in named]
+
+    def drop(self, gang: str, words: str = "") -> float:
+        """The gang's job gives it back; when."""
+        job = gang.split("-")[0]
+        at = self.watch.mark(words or f"{job} lets go")
+        self.stage.jobs[job].ask("drop", f"{self.stage.prefix}{gang}")
+        return at
+
+    def stream(self, job: str, sizes: list[int], width: int, hold: float) -> None:
+        """The job asks for gangs of these sizes over and over, `width` at a time, until `calm`."""
+        prefix = f"{self.stage.prefix}{self.name(job)}x"
+        self.stage.jobs[job].ask("flow", prefix, sizes, width, hold, True)
+
+    def flows(self, sizes: list[int], hold: float) -> list[dict[str, Any]]:
+        """Both jobs ask for every other of `sizes`; looks on until all had their turn.
+
+        One entry a gang that was placed: size, waited (s).  Gives up when nobody's turn has come
+        for PLACED_SECONDS.
+        """
+        for turn, job in enumerate("AB"):
+            prefix = f"{self.stage.prefix}{self.name(job)}x"
+            self.stage.jobs[job].ask("flow", prefix, sizes[turn::2], len(sizes), hold, False)
+        ran: set[str] = set()
+        begun = last = len(self.watch.samples)
+        while not all(job.ask("finished") for job in self.stage.jobs.values()):
+            self.watch.dwell(0.5)
+            new = self.watch.samples[begun:]
+            now = {gang for sample in new for gang in sample["gangs"] if whole(sample, gang)}
+            begun = len(self.watch.samples)
+            if not now <= ran:
+                ran, last = ran | now, begun
+            elif new and new[-1]["t"] - self.watch.samples[last - 1]["t"] > PLACED_SECONDS:
+                break
+        return [one for job in self.stage.jobs.values() for one in job.ask("calm")]
+
+    def seated(self, parts: components.Parts) -> dict[str, list[tuple[str, str]]]:
+        """Run an actor for each rank of each component; (node, accelerator) of each.
+
+        Raises NoRoom when the gang that they share is not placed.
+        """
+        gang = self.ask("A", 1 + max(number for numbers in parts.values() for number in numbers))
+        if self.placed(gang) is None:
+            raise NoRoom(f"the components' gang was not placed within {PLACED_SECONDS} s")
+        told = self.stage.jobs["A"].ask("seats", self.stage.prefix + gang, parts)
+        self.stage.jobs["A"].ask("release")
+        self.idle()
+        names = self.watch.names
+        return {
+            component: [(names.get(node, node), accelerator) for node, accelerator in places]
+            for component, places in told.items()
+        }
+
+    # What is seen.
+
+    def until(
+        self, done: Callable[[Sample], bool], seconds: float = PLACED_SECONDS
+    ) -> float | None:
+        """When (eye's clock) a new sample was first `done`; None: not in time."""
+        return self.watch.until(done, seconds)
+
+    def placed(self, gang: str, seconds: float = PLACED_SECONDS) -> float | None:
+        """When the gang was whole; None: not in time."""
+        return self.until(lambda sample: whole(sample, gang), seconds)
+
+    def gone(self, gang: str, seconds: float) -> float | None:
+        """When the gang was no more; None: it is still there."""
+        return self.until(lambda sample: gang not in sample["gangs"], seconds)
+
+    def idle(self, seconds: float = DRAIN_SECONDS) -> float | None:
+        """When all was free again; None: it is not."""
+        return self.until(lambda sample: sample["free"] >= self.total, seconds)
+
+    @property
+    def stretches(self) -> list[list[Sample]]:
+        """What was seen of this scene, cut where its controls were on."""
+        edges = [self.begun, *[at for fault in self.faults for at in fault], None]
+        cut = [self.watch.samples[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True)]
+        return [stretch for stretch in cut if stretch]
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The same in one list."""
+        return [sample for stretch in self.stretches for sample in stretch]
+
+    def knots(self, since: float, seconds: float = 1.0) -> list[checks.Span]:
+        """Jobs that hold and wait for each other, in what was seen since then."""
+        return checks.deadlocks([s for s in self.watch.samples if s["t"] >= since], seconds)
+
+    def took(self, since: float | None, until: float | None) -> float | None:
+        """Seconds between two times; None where one of them never came."""
+        return None if since is None or until is None else max(until - since, 0.0)
+
+    # The controls.
+
+    @contextmanager
+    def fault(self) -> Iterator[list[Sample]]:
+        """Samples of the body belong to a control: they fill the list and are not judged."""
+        self.watch.look()
+        start = len(self.watch.samples)
+        seen: list[Sample] = []
+        try:
+            yield seen
+        finally:
+            self.watch.look()
+            seen += self.watch.samples[start:]
+            self.faults.append((start, len(self.watch.samples)))
+
+    # What every scene is judged by.
+
+    def judge(self) -> None:
+        """Half-held gangs, double promises, leaks, and whether enough was seen to say so."""
+        free_again = self.idle()
+        stretches, samples, measure = self.stretches, self.samples, self.measure
+        spans = [span for stretch in stretches for span in checks.halves(stretch)]
+        measure("half_held", checks.half_samples(samples), samples=len(samples))
+        for span in spans[:3]:
+            measure.explain(finding("GANG-HALF", span.said(), [f"job {span.job}"]))
+        measure("overcommitted", checks.overcommitted(samples, self.total))
+        if self.steady:
+            lost = max(checks.unaccounted(stretch, self.total) for stretch in stretches)
+            self._account("unaccounted", lost)
+        last = self.watch.samples[-1]
+        self._account("left_behind", 0 if free_again is not None else self.total - last["free"])
+        self._sampled(stretches)
+        self._keep(samples)
+
+    def _account(self, name: str, lost: int) -> None:
+        """Accelerators that are missing: ours to explain, unless others are there."""
+        strangers = self._strangers() if lost else ""
+        self.measure(name, None if strangers else lost, note=strangers)
+        if lost and not strangers:
+            gangs = self.watch.samples[-1]["gangs"]
+            by = f"held by {listed(gangs)}" if gangs else "not held by any gang, and yet not free"
+            said = f"{lost} of {self.total} {self.stage.cluster.resource}s were {by}"
+            self.measure.explain(finding("GANG-LEAK", said))
+
+    def _sampled(self, stretches: list[list[Sample]]) -> None:
+        """Whether enough was seen, how old it was, and how long the scene took."""
+        gaps = [gap for stretch in stretches for gap in checks.gaps(stretch)]
+        rate = len(gaps) / sum(gaps) if gaps else 0.0
+        if self.sampled:
+            told = f"only {rate:.1f} samples a second"
+            enough = rate if rate >= RATE else None
+            self.measure("sample_rate", enough, samples=len(gaps), note="" if enough else told)
+        self.measure.note("longest_gap", max(gaps, default=None), "s", on="sampling")
+        every = [sample for stretch in stretches for sample in stretch]
+        self.measure.note("lag", checks.lag(every), "s", on="sampling")
+        self.measure.note("duration", sum(gaps), "s")
+
+    def _strangers(self) -> str:
+        """That others came or went meanwhile, so that what is missing may be theirs."""
+        others = sorted({*self.others, *self.watch.others()})
+        return f"other jobs use this cluster: {listed(others)}" if others else ""
+
+    def _keep(self, samples: list[Sample]) -> None:
+        """Evidence and picture."""
+        every = self.watch.samples[self.begun :]
+        marks = self.watch.marks[self.marked :]
+        control = [s for s in (self.watch.samples[a:b] for a, b in self.faults) if s]
+        series = {
+            "title": self.title,
+            "unit": self.stage.cluster.resource,
+            "capacity": self.room,
+            "taken": len(samples),
+            **picture(self.stretches, marks),
+        }
+        if control:
+            series["control"] = picture(control, marks)
+        self.measure.series("gang", series)
+        kept = {"samples": every, "marks": marks, "control_from_to": self.faults}
+        name = "gang-" + "-".join(self.title.replace("%", "percent").split()) + ".json"
+        self.measure.keep(name, kept, kind="series", caption=f"{self.title}: who held what, when")
+        self.measure.covered(
+            f"{self.title}: jobs A and B, {self.total} {self.stage.cluster.resource}s free on "
+            f"{len(self.room)} nodes, {len(samples)} samples"
+        )
+
+
+ASK = {"strategy": "PACK", "staff": False, "resource": None}
+
+
+def picture(stretches: list[list[Sample]], marks: list[tuple[float, str]]) -> dict[str, Any]:
+    """Stretches of samples, and the marks set in them, from their own zero; blank in between."""
+    zero, end = stretches[0][0]["t"], stretches[-1][-1]["t"]
+    samples, half, shown = [], [], []
+    for stretch in stretches:
+        first, last = stretch[0]["t"], stretch[-1]["t"]
+        samples += [{**one, "t": one["t"] - zero} for one in checks.changes(stretch)]
+        samples.append({"t": last - zero, "nodes": {}, "waits": {}})
+        half += [
+            [span.start - zero, span.end - zero, span.job, span.placed, span.size]
+            for span in checks.halves(stretch)
+        ]
+        shown += [[at - zero, words] for at, words in marks if first <= at <= last]
+    return {"samples": samples, "end": end - zero, "marks": shown, "half": half}

@@ -1,0 +1,197 @@
+"""The observer: a process that is none of the jobs, and looks at least 20 times a second.
+
+`Eye` runs as an actor on the head node and writes down what Ray says; `Watch` is the probe's end
+of it, which turns what was seen into samples:
+
+    {t, took, free, gangs {A-1: {job, size, placed, state, nodes {name: n}, spare}}, actors {A: n}}
+
+t and took are seconds of the eye's own clock, free is accelerators nobody holds, placed counts
+bundles that have a node, spare marks gangs of another resource than the one that is watched.
+A gang may be of several groups (A-1.1, A-1.2): it is one entry.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from probes.cluster import Cluster
+
+RATE = 20.0  # samples a second that are owed
+PAUSE = 0.02  # from one sample to the next: about 40 are taken
+POLL = 0.05  # how often the probe asks for what is new
+ANSWER_SECONDS = 15
+DASHBOARD = "/ray/dashboard/"  # Ray's own drivers
+
+Sample = dict[str, Any]
+
+
+class Eye:
+    """Looks on in a thread of its own; `take` hands out what was seen since the last time."""
+
+    def __init__(self, prefix: str, resource: str) -> None:
+        self._prefix, self._resource = prefix, resource
+        self._seen: list[Sample] = []
+        self._lock = threading.Lock()
+        self._begun = time.monotonic()
+        self._error = ""
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def now(self) -> float:
+        """Seconds since the eye was opened."""
+        return time.monotonic() - self._begun
+
+    def take(self) -> list[Sample]:
+        """What was seen since the last call.  Raises RuntimeError when looking has failed."""
+        if self._error:
+            raise RuntimeError(self._error)
+        with self._lock:
+            seen, self._seen = self._seen, []
+        return seen
+
+    def drivers(self) -> dict[str, str]:
+        """Jobs that live on the cluster: Ray's id and how they were started."""
+        from ray._private import state
+
+        return {j["JobID"]: j.get("Entrypoint", "") for j in state.jobs() if not j["IsDead"]}
+
+    def _watch(self) -> None:
+        try:
+            while True:
+                at = self.now()
+                sample = look(self._prefix, self._resource)
+                with self._lock:
+                    self._seen.append({"t": at, "took": self.now() - at, **sample})
+                time.sleep(max(PAUSE - (self.now() - at), 0.001))
+        except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
+            self._error = f"the observer failed: {error}"
+
+
+def look(prefix: str, resource: str) -> Sample:
+    """One look: groups of ours by name, free accelerators per node id, actors per job id."""
+    import ray
+    from ray._private.state import state
+
+    groups = {}
+    for entry in ray.util.placement_group_table().values():
+        if entry["name"].startswith(prefix) and entry["state"] != "REMOVED":
+            nodes = [node for node in entry["bundles_to_node_id"].values() if node]
+            spare = not any(resource in bundle for bundle in entry["bundles"].values())
+            groups[entry["name"]] = [entry["state"], len(entry["bundles"]), nodes, spare]
+    free = {
+        node: int(has.get(resource, 0))
+        for node, has in state.available_resources_per_node().items()
+    }
+    actors: dict[str, list[str]] = {}
+    for actor in state.actor_table(None, None, "ALIVE").values():
+        actors.setdefault(actor["JobID"], []).append(actor["Address"]["NodeID"])
+    return {"groups": groups, "free": free, "actors": actors}
+
+
+class Watch:
+    """The probe's end: samples as they come, marks of what was done, and bounded waits."""
+
+    def __init__(self, cluster: Cluster, prefix: str, resource: str) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self.prefix, self.names = prefix, cluster.names
+        there = NodeAffinitySchedulingStrategy(cluster.home, soft=False)
+        self._eye = (
+            ray.remote(Eye).options(num_cpus=0, scheduling_strategy=there).remote(prefix, resource)
+        )
+        self.jobs: dict[str, str] = {}  # Ray's id of a job -> the name we gave it
+        self.naive: dict[str, int] = {}  # job -> how many single actors are its gang
+        self.needs: dict[str, int] = {}  # gang of several groups -> its whole size
+        self.samples: list[Sample] = []
+        self.marks: list[tuple[float, str]] = []
+
+    def mark(self, words: str) -> float:
+        """Note what is done now; its time on the eye's clock."""
+        import ray
+
+        at = float(ray.get(self._eye.now.remote(), timeout=ANSWER_SECONDS))
+        self.marks.append((at, words))
+        return at
+
+    def others(self) -> list[str]:
+        """Jobs that live on the cluster and are not ours, by Ray's id; its dashboard is none."""
+        import ray
+
+        ours = {*self.jobs, ray.get_runtime_context().get_job_id()}
+        drivers = ray.get(self._eye.drivers.remote(), timeout=ANSWER_SECONDS)
+        return sorted(id for id, how in drivers.items() if id not in ours and DASHBOARD not in how)
+
+    def look(self) -> list[Sample]:
+        """The samples that are new."""
+        import ray
+
+        raw = ray.get(self._eye.take.remote(), timeout=ANSWER_SECONDS)
+        new = [self._told(sample) for sample in raw]
+        self.samples += new
+        return new
+
+    def _told(self, raw: Sample) -> Sample:
+        """One look, by the names of nodes, jobs and gangs."""
+        gangs: dict[str, dict[str, Any]] = {}
+        for name, (state, size, nodes, spare) in sorted(raw["groups"].items()):
+            gang = name.removeprefix(self.prefix).split(".")[0]
+            self._add(gangs, gang, size, state, nodes)
+            gangs[gang]["spare"] = spare
+        actors = {}
+        for id, nodes in raw["actors"].items():
+            if job := self.jobs.get(id):
+                actors[job] = len(nodes)
+                if job in self.naive:
+                    self._add(gangs, f"{job}-naive", self.naive[job], "ACTORS", nodes)
+        for gang, need in self.needs.items():
+            if gang in gangs:
+                gangs[gang]["size"] = need
+        free = {self.names.get(node, node[:8]): count for node, count in raw["free"].items()}
+        return {
+            "t": raw["t"],
+            "took": raw["took"],
+            "free": sum(free.values()),
+            "free_on": free,
+            "gangs": gangs,
+            "actors": actors,
+        }
+
+    def _add(
+        self, gangs: dict[str, dict[str, Any]], gang: str, size: int, state: str, nodes: list[str]
+    ) -> None:
+        empty = {"size": 0, "placed": 0, "state": "", "nodes": {}, "spare": False}
+        entry = gangs.setdefault(gang, {"job": gang.split("-")[0], **empty})
+        entry["size"] += size
+        entry["placed"] += len(nodes)
+        entry["state"] = state if entry["state"] in ("", "CREATED") else entry["state"]
+        for node in nodes:
+            name = self.names.get(node, node[:8])
+            entry["nodes"][name] = entry["nodes"].get(name, 0) + 1
+
+    def until(self, done: Callable[[Sample], bool], seconds: float) -> float | None:
+        """When (eye's clock) a sample taken from now on was first `done`; None: not in time."""
+        import ray
+
+        since = float(ray.get(self._eye.now.remote(), timeout=ANSWER_SECONDS))
+        deadline = time.monotonic() + seconds
+        while True:
+            last = time.monotonic() >= deadline
+            for sample in self.look():
+                if sample["t"] >= since and done(sample):
+                    return float(sample["t"])
+            if last:
+                return None
+            time.sleep(POLL)
+
+    def dwell(self, seconds: float) -> None:
+        """Only look, for so long."""
+        self.until(lambda sample: False, seconds)
+
+    def close(self) -> None:
+        """Close the eye."""
+        import ray
+
+        ray.kill(self._eye)

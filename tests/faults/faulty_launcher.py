@@ -1,0 +1,168 @@
+"""Launchers with a fault, as users write them.  A plugin that swaps them in, and the launchers.
+
+pytest -p tests.faults.faulty_launcher ...      with SEATRIAL_TEST_LAUNCHER=<a name of FAULTS>
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from probes import gang_job
+from probes.gang_job import Job, created_groups
+
+NAME = "SEATRIAL_TEST_LAUNCHER"
+HERE = str(Path(__file__).resolve())
+
+
+def pytest_configure() -> None:
+    """The probe's jobs are this file's from now on."""
+    from probes import rivals
+
+    rivals.SCRIPT = Path(HERE)
+
+
+class Early(Job):
+    """Takes one bundle of its gang before the rest."""
+
+    def ask(self, name: str, size: int, *options: Any) -> str:
+        super().ask(f"{name}.1", 1, *options)
+        return super().ask(f"{name}.2", size - 1, *options) if size > 1 else name
+
+    def drop(self, name: str) -> str:
+        for part in [group for group in self.groups if group.startswith(name)]:
+            super().drop(part)
+        return name
+
+
+class Halves(Early):
+    """Asks for the second half of its gang once it has the first."""
+
+    def ask(self, name: str, size: int, *options: Any) -> str:
+        first = f"{name}.1"
+        Job.ask(self, first, size // 2, *options)
+
+        def rest() -> None:
+            while self.groups[first].id.hex() not in created_groups():
+                threading.Event().wait(0.3)
+            Job.ask(self, f"{name}.2", size - size // 2, *options)
+
+        threading.Thread(target=rest, daemon=True).start()
+        return name
+
+
+class Deaf(Job):
+    """Says that it gives a gang back, and keeps it until its end."""
+
+    def drop(self, name: str) -> str:
+        return name
+
+    def release(self) -> bool:
+        for name in list(self.groups):
+            super().drop(name)
+        return super().release()
+
+
+class Leak(Job):
+    """Leaves an actor behind that holds an accelerator outside the gang, until its end."""
+
+    def ask(self, name: str, size: int, *options: Any) -> str:
+        if "A-" in name and not hasattr(self, "stray"):
+            import ray
+
+            self.stray = ray.remote(gang_job.Holder).options(num_cpus=0, num_gpus=1).remote()
+            ray.get(self.stray.where.remote(), timeout=30)
+        return super().ask(name, size, *options)
+
+
+class Fussy(Job):
+    """Asks for one thing more, which no cluster has, from its second gang on."""
+
+    asked = 0
+
+    def ask(self, name: str, size: int, *options: Any) -> str:
+        import ray
+
+        self.asked += 1
+        if self.asked < 2 and "A-" in name:
+            return super().ask(name, size, *options)
+        bundles = [{self.resource: 1}] * size + [{"no_such_thing": 1}]
+        self.groups[name] = ray.util.placement_group(bundles, name=name)
+        return name
+
+
+class Scattered(Job):
+    """Asks for SPREAD, whatever strategy it was told."""
+
+    def ask(self, name: str, size: int, strategy: str = "PACK", *options: Any) -> str:
+        return super().ask(name, size, "SPREAD", *options)
+
+
+class Huddled(Job):
+    """Asks for PACK, whatever strategy it was told."""
+
+    def ask(self, name: str, size: int, strategy: str = "PACK", *options: Any) -> str:
+        return super().ask(name, size, "PACK", *options)
+
+
+class Swapped(Job):
+    """Seats two ranks of its last component on each other's accelerators."""
+
+    def seats(self, name: str, parts: dict[str, list[int]]) -> dict[str, list[tuple[str, str]]]:
+        *rest, last = parts
+        swapped = [parts[last][1], parts[last][0], *parts[last][2:]]
+        return super().seats(name, {**{one: parts[one] for one in rest}, last: swapped})
+
+
+class Careless(Job):
+    """Forgets to give one gang of each stream back."""
+
+    def flow(self, *options: Any) -> str:
+        forgotten: list[Any] = []
+
+        def remove(group: Any) -> None:
+            if forgotten:
+                import ray
+
+                ray.util.remove_placement_group(group)
+            forgotten.append(group)
+
+        said = super().flow(*options)
+        self.flows[-1]._remove = remove  # type: ignore[method-assign]
+        return said
+
+
+class Endless(Job):
+    """Says that its stream has ended, and goes on."""
+
+    def calm(self) -> list[dict[str, Any]]:
+        return []
+
+    def release(self) -> bool:
+        super().calm()
+        return super().release()
+
+
+FAULTS: dict[str, type[Job]] = {
+    kind.__name__.lower(): kind
+    for kind in (
+        Early, Halves, Deaf, Leak, Fussy, Scattered, Huddled, Swapped, Careless, Endless
+    )
+}  # fmt: skip
+
+
+def main() -> None:
+    """Serve as the named launcher; `orphaned` is a launcher whose driver outlives it."""
+    name = os.environ[NAME]
+    if name == "orphaned":
+        sys.exit(subprocess.call([sys.executable, gang_job.__file__, *sys.argv[1:]]))
+    gang_job.main(sys.argv[1], sys.argv[2], kind=FAULTS[name])
+
+
+if __name__ == "__main__":
+    main()
