@@ -49,14 +49,16 @@ def passes(at: Scene, gang: str, since: float) -> None:
         at.measure.explain(finding("GANG-BLOCKED", said, [f"job {gang[0]}"]))
 
 
-def handed_off(at: Scene, since: float | None, gang: str, words: str) -> None:
-    """How long a gang that waits takes to be placed once there is room."""
-    took = at.took(since, at.placed(gang))
+def handed_off(at: Scene, since: float, gang: str, words: str) -> float | None:
+    """How long a gang that waits takes to be placed once there is room; when it was."""
+    there = at.placed(gang)
+    took = at.took(since, there)
     at.measure("handoff", took, note=words)
-    at.measure("never_placed", int(took is None))
-    if took is None:
+    at.measure("never_placed", int(there is None))
+    if there is None:
         said = f"{words}; last seen {at.watch.samples[-1]['gangs']}"
         at.measure.explain(finding("GANG-STUCK", said, [f"job {gang[0]}"]))
+    return there
 
 
 def all_ran(at: Scene, sizes: list[int], told: list[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from probes import components
 from probes import gang_checks as checks
-from probes.findings import finding
+from probes.findings import finding, listed
 from probes.gang_checks import held, placed, whole
 from probes.gang_controls import DEADLOCK_SECONDS, hold_and_wait, naive, one_early
 from probes.gang_judging import (
@@ -165,7 +165,13 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
             at.placed(crumbs)
         strict = at.ask("B", max(largest, 2), strategy="STRICT_PACK")
         at.watch.dwell(PENDING_SECONDS)
-        measure("placed_in_fragments", int(placed(at.watch.samples[-1], strict) > 0))
+        lies = at.watch.samples[-1]["gangs"][strict]["nodes"]
+        measure("placed_in_fragments", len(lies))
+        if lies:
+            said = (
+                f"STRICT_PACK of {max(largest, 2)} lies on {listed(lies)}, which had no such room"
+            )
+            measure.explain(finding("GANG-MISPLACED", said, ["job B"]))
         begun = at.watch.mark("A asks for the same, PACK")
         loose = at.ask("A", max(largest, 2))
         passes(at, loose, begun)
@@ -224,9 +230,7 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
         ended = at.watch.mark("the stream ends")
         at.stage.jobs["B"].ask("calm")
         if there is None:
-            there = at.placed(big)
-            measure("handoff", at.took(ended, there), note="the big gang was never placed")
-        measure("never_placed", int(there is None))
+            there = handed_off(at, ended, big, "the stream ended and the big gang was not placed")
         bounded(at, at.took(asked, there), terms)
         late = [sample for sample in at.samples if asked <= sample["t"] <= (there or ended)]
         overtook = {

@@ -30,10 +30,11 @@ def main(context: click.Context, name: str) -> None:
 @click.option("--nodes", default=4, show_default=True)
 @click.option("--fabric", default="1gbit", show_default=True, help="Rate of fab0, as tc writes it.")
 @click.option("--management", default="200mbit", show_default=True, help="Rate of eth0.")
+@click.option("--gpus", default=1, show_default=True, help="Emulated accelerators per node.")
 @click.pass_obj
-def up(lab: Lab, nodes: int, fabric: str, management: str) -> None:
+def up(lab: Lab, nodes: int, fabric: str, management: str, gpus: int) -> None:
     """Start the lab; does nothing when it is up."""
-    lab.up(nodes, fabric, management)
+    lab.up(nodes, fabric, management, gpus)
     click.echo(f"lab {lab.name}: {nodes} nodes up")
 
 

@@ -64,8 +64,8 @@ class Lab:
     @property
     def nodes(self) -> list[Node]:
         """All nodes, on or off."""
-        size = self.state["nodes"]
-        return [Node(self.name, index, self.home, size) for index in range(size)]
+        size, gpus = self.state["nodes"], self.state["gpus"]
+        return [Node(self.name, index, self.home, size, gpus) for index in range(size)]
 
     def node(self, word: str | int) -> Node:
         """A node by index or name (`2`, `node2`)."""
@@ -74,7 +74,9 @@ class Lab:
                 return node
         raise LabError(f"no node {word!r} in lab {self.name!r}: it has {len(self.nodes)} nodes")
 
-    def up(self, nodes: int, fabric: str = "1gbit", management: str = "200mbit") -> None:
+    def up(
+        self, nodes: int, fabric: str = "1gbit", management: str = "200mbit", gpus: int = 1
+    ) -> None:
         """Start the lab, or do nothing when it is up and whole with this many nodes."""
         require_machine()
         if not 1 <= nodes <= 64:
@@ -86,7 +88,8 @@ class Lab:
         if not Path(SHARED).exists():
             MADE_SHARED.touch()
             Path(SHARED).mkdir()
-        self.write(nodes=nodes, rates={"fab0": fabric, "eth0": management}, faults=[])
+        rates = {"fab0": fabric, "eth0": management}
+        self.write(nodes=nodes, gpus=gpus, rates=rates, faults=[])
         try:
             network.build(self.name, nodes, self.state["rates"])
             self.start_ray(self.nodes)

@@ -21,8 +21,8 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Node:
     """Node `index` of lab `lab`; `home` is the lab's folder on the host."""
 
-    def __init__(self, lab: str, index: int, home: Path, nodes: int) -> None:
-        self.lab, self.index, self.home, self.nodes = lab, index, home, nodes
+    def __init__(self, lab: str, index: int, home: Path, nodes: int, gpus: int = 1) -> None:
+        self.lab, self.index, self.home, self.nodes, self.gpus = lab, index, home, nodes, gpus
         self.name = f"node{index}"
         self.group = NodeGroup(lab, index)
         self.work = home / self.name
@@ -42,6 +42,8 @@ class Node:
             "NCCL_SOCKET_IFNAME": interface,
             "OMP_NUM_THREADS": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
+            # Ray 2.60 asks for a token where it finds one in HOME; the lab has no way in or out.
+            "RAY_AUTH_MODE": "disabled",
             # Two cores carry the whole lab: no idle workers, and a lost node is seen in seconds.
             "RAY_prestart_worker_first_driver": "0",
             "RAY_health_check_period_ms": "1000",
@@ -60,7 +62,7 @@ class Node:
             "--node-ip-address",
             here,
             "--num-gpus",
-            "1",
+            str(self.gpus),
             "--num-cpus",
             "4",
             "--object-store-memory",

@@ -1,0 +1,163 @@
+"""Launchers as users get them wrong, and what GANG says of each: caught, named and located."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from reports.record import Finding, RunRecord, Verdict
+from tests.faults.conftest import acceptance
+from tests.lab.lab import Lab
+
+PROBE = "probes/test_gang.py"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A launcher (tests/faults/faulty_launcher.py), the scenario that sees it, and what it says."""
+
+    launcher: str
+    scenario: str
+    broken: set[str]  # measures that fail
+    codes: set[str]  # findings, all of them
+    suspects: set[str] = dataclasses.field(default_factory=set)
+    says: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.launcher}-{self.scenario}"
+
+
+EITHER = {"job A", "job B"}  # both asked at once: one of them is the one that waits
+QUICK = [
+    Fault("early", "two_gangs", {"half_held"}, {"GANG-HALF"}, EITHER, "held 1 of 3"),
+    Fault("deaf", "cancelled", {"not_withdrawn"}, {"GANG-STAYS"}, {"job B"}, "is still there"),
+]
+LONGER = [
+    Fault("leak", "cancelled", {"unaccounted", "left_behind"}, {"GANG-LEAK"}, set(), "1 of 4 GPUs"),
+    Fault(
+        "orphaned", "driver", {"not_withdrawn", "left_behind"}, {"GANG-STAYS", "GANG-LEAK"},
+        {"job B"}, "held by A-1",
+    ),
+    Fault("fussy", "two_gangs", {"never_placed"}, {"GANG-STUCK"}, {"job B"}, "was not placed"),
+    Fault("fussy", "blocks_nobody", {"blocked_behind"}, {"GANG-BLOCKED"}, {"job B"}, "had room"),
+    Fault(
+        "halves", "one_group", {"deadlocks", "half_held"}, {"GANG-HALF"}, EITHER,
+        "held 2 of 4",
+    ),
+    Fault("scattered", "fragments", {"placed_in_fragments"}, {"GANG-MISPLACED"}, {"job B"}, "node"),
+    Fault("swapped", "components", {"misplaced"}, {"GANG-MISPLACED"}, set(), "'rollout' rank 0"),
+    Fault(
+        "careless", "mixed", {"never_placed", "left_behind"}, {"GANG-STUCK", "GANG-LEAK"}, set(),
+        "were never placed",
+    ),
+    Fault(
+        "careless", "storm", {"never_placed", "left_behind"}, {"GANG-STUCK", "GANG-LEAK"}, set(),
+        "were never placed",
+    ),
+    Fault("endless", "big_gang", {"never_placed"}, {"GANG-STUCK"}, {"job A"}, "the stream ended"),
+    Fault(
+        "deaf", "lost_node", {"never_placed"}, {"GANG-STUCK", "GANG-NODE-LOSS"}, {"job B"},
+        "RESCHEDULING",
+    ),
+]  # fmt: skip
+
+
+def findings(record: RunRecord) -> list[Finding]:
+    """All of a run's findings."""
+    return [finding for result in record.results for finding in result.findings]
+
+
+def failed(record: RunRecord) -> set[str]:
+    """Names of the measures that failed."""
+    return {
+        measured.name
+        for result in record.results
+        for measured in result.measurements
+        if measured.verdict is Verdict.FAIL
+    }
+
+
+def caught(lab: Lab, fault: Fault) -> None:
+    """Run the scenario with the launcher, and compare what is said with what must be."""
+    arguments = [PROBE, "-k", fault.scenario, "--tier", "standard"]
+    record, trial = acceptance(lab, fault.name, *arguments, launcher=fault.launcher)
+    said = [(one.code, one.suspects, one.statement) for one in findings(record)]
+    assert len(record.results) == 1, trial.log.read_text()
+    assert record.verdict("GANG") is Verdict.FAIL, said
+    assert failed(record) == fault.broken, said
+    assert {code for code, _, _ in said} == fault.codes
+    suspected = {suspect for _, suspects, _ in said for suspect in suspects}
+    assert suspected <= fault.suspects, said
+    assert bool(suspected) == bool(fault.suspects), said
+    assert any(fault.says in statement for _, _, statement in said), said
+
+
+@pytest.mark.parametrize("fault", QUICK, ids=lambda fault: fault.name)
+def test_a_faulty_launcher_is_caught(lab: Lab, fault: Fault) -> None:
+    caught(lab, fault)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", LONGER, ids=lambda fault: fault.name)
+def test_each_scenario_sees_its_fault(lab: Lab, fault: Fault) -> None:
+    caught(lab, fault)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Iterator[Lab]:
+    """Two nodes of two accelerators, where strategies differ and fragments are real ones."""
+    lab = Lab("pairs")
+    lab.up(2, gpus=2)
+    yield lab
+    lab.down()
+
+
+@pytest.mark.soak
+def test_two_accelerators_per_node_are_healthy(pairs: Lab) -> None:
+    arguments = [PROBE, "--tier", "standard", "-k", "not storm"]
+    record, _ = acceptance(pairs, "healthy", *arguments)
+    complaints = [line for result in record.results for line in result.complaints()]
+    assert record.verdict("GANG") is Verdict.PASS, complaints
+    assert {one.code for one in findings(record)} <= {"GANG-NODE-LOSS"}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("launcher", "says"),
+    [("huddled", "SPREAD of 2 lies on 1 nodes"), ("scattered", "PACK of 2 lies on 2 nodes")],
+)
+def test_a_strategy_that_is_not_kept_is_named(pairs: Lab, launcher: str, says: str) -> None:
+    arguments = [PROBE, "--tier", "standard", "-k", "strategies"]
+    record, _ = acceptance(pairs, launcher, *arguments, launcher=launcher)
+    assert record.verdict("GANG") is Verdict.FAIL
+    assert failed(record) == {"misplaced"}
+    assert {one.code for one in findings(record)} == {"GANG-MISPLACED"}
+    assert any(says in one.statement for one in findings(record))
+
+
+@pytest.mark.soak
+def test_other_peoples_jobs_are_left_alone(lab: Lab) -> None:
+    script = (
+        "import ray, sys; ray.init('auto', logging_level='error');"
+        "g = ray.util.placement_group([{'GPU': 1}] * 3); print(g.wait(30), flush=True);"
+        "sys.stdin.read()"  # it ends with its input
+    )
+    node, pipe = lab.nodes[1], subprocess.PIPE
+    stranger = subprocess.Popen(
+        node.command("python", "-c", script, cwd="/"),
+        env=node.environment(), stdin=pipe, stdout=pipe, text=True,
+    )  # fmt: skip
+    try:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline().strip() == "True"
+        record, _ = acceptance(lab, "stranger", PROBE)
+        assert stranger.poll() is None, "the stranger's job was ended"
+    finally:
+        stranger.communicate(timeout=30)
+    assert record.verdict("GANG") is Verdict.UNPROVEN
+    assert all("needs 2 free GPUs, found 1 of 4" in result.error for result in record.results)
+    assert not findings(record)
