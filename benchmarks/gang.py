@@ -1,8 +1,8 @@
 """The gang row against its targets: seconds, false alarms, controls, latencies.  Needs root.
 
-`python -m benchmarks.gang [runs]` runs the quick tier and the standard tier so often in a lab of 4
-(the storm, which takes a minute, only every seventh time) and prints tables of target, median and
-range.
+`python -m benchmarks.gang [runs [tier]]` runs the quick tier and the standard tier, or the one that
+is named, so often in a lab of 4 (the storm, which takes a minute, only every seventh time) and prints
+tables of target, median and range.
 """
 
 from __future__ import annotations
@@ -70,12 +70,14 @@ def table(records: list[RunRecord]) -> None:
         print(f"| {name} | {alarms} of {len(results)} | {caught} | {seconds} |")
 
 
-def main(runs: int) -> None:
-    """Both tiers, so often, in one lab."""
+def main(runs: int, only: str = "") -> None:
+    """Both tiers, or only one, so often, in one lab."""
     lab = Lab("gangs")
     lab.up(4)
     try:
         for tier, target in (("quick", 30), ("standard", 240)):
+            if only not in ("", tier):
+                continue
             records = []
             for run in range(runs):
                 some = ["-k", "not storm"] if run % 7 else []
@@ -94,4 +96,4 @@ def main(runs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3, *sys.argv[2:3])

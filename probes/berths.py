@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # this file is run as a script too, where nothing of ours can
     from probes.cluster import Cluster
 
 START_SECONDS = 90
+SPARE = "seatrial_berth_"  # begins the resource that only a spare raylet has
 
 
 class Berths:
@@ -36,7 +37,7 @@ class Berths:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self.resource = f"seatrial_berth_{os.getpid()}"
+        self.resource = f"{SPARE}{os.getpid()}"
         there = NodeAffinitySchedulingStrategy(cluster.home, soft=False)
         self._harbour = ray.remote(Harbour).options(num_cpus=0, scheduling_strategy=there).remote()
         try:
@@ -135,7 +136,8 @@ def main(address: str, here: str, count: int, resource: str) -> None:
         sys.stdin.read()
     finally:
         for node in nodes:
-            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+            # Gracefully: a raylet that says goodbye is not counted as alive until Ray misses it.
+            node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
 
 
 def _berth(params: Any, address: str, here: str, resource: str) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from probes.berths import SPARE
 from probes.facts import node_facts, sees, software
 from probes.keeper import Keeper
 from probes.local_cluster import LocalCluster
@@ -174,7 +175,10 @@ class Cluster:
         ]
 
     def known_nodes(self) -> list[dict[str, Any]]:
-        """Every node that Ray has ever counted; a restarted one only as what it is now."""
+        """Every node that Ray has ever counted; a restarted one only as what it is now.
+
+        Spare raylets of ours (probes/berths.py) are no part of the cluster.
+        """
         import ray
 
         found = [
@@ -187,6 +191,7 @@ class Cluster:
                 "resources": node["Resources"],
             }
             for node in ray.nodes()
+            if not any(name.startswith(SPARE) for name in node["Resources"])
         ]
         here = {(n["name"], n["address"]) for n in found if n["alive"]}
         found = [n for n in found if n["alive"] or (n["name"], n["address"]) not in here]

@@ -152,6 +152,10 @@ TABLE: dict[str, Row] = {
             "victims_dead": Measure(
                 "raylets", fixed=exactly(1, "raylets", "the fault must have happened")
             ),
+            "train_ended": Measure(
+                "",
+                fixed=Limit(one_of=["finished"], because="Ray Train must run once it has room"),
+            ),
             "deadlocks": none_of("deadlocks", "one group per job cannot hold and wait"),
             "misplaced": none_of(
                 "gangs", "a strategy, or a component's place, is part of what was asked for"

@@ -41,6 +41,11 @@ class Holder:
         return context.get_node_id(), ",".join(context.get_accelerator_ids().get("GPU", []))
 
 
+def nap() -> None:
+    """What a worker of Ray Train does here."""
+    time.sleep(0.5)
+
+
 class Job:
     """What the job has asked for."""
 
@@ -147,9 +152,41 @@ class Job:
         return gang
 
     def outcome(self) -> str:
-        """How `complete` ended; waits for it."""
+        """How `complete` or `train` ended; waits for it."""
         self._waiting.join()
         return self.outcome_of
+
+    def train(self, size: int, folder: str, patience: float) -> int:
+        """Run Ray Train with `size` workers in the background; it asks anew after `patience` s.
+
+        `outcome` waits for its end and tells it.
+        """
+        os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(patience)
+        from ray.train import RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        trainer = TorchTrainer(
+            nap,
+            torch_config=TorchConfig(backend="gloo"),
+            scaling_config=ScalingConfig(
+                num_workers=size,
+                use_gpu=self.resource == "GPU",
+                resources_per_worker={"CPU": 0, self.resource: 1},
+            ),
+            run_config=RunConfig(name="seatrial", storage_path=folder),
+        )
+
+        def fit() -> None:
+            try:
+                result = trainer.fit()
+                self.outcome_of = "finished" if result.error is None else str(result.error)
+            except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
+                self.outcome_of = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+        self.outcome_of = "died"
+        self._waiting = threading.Thread(target=fit, daemon=True)
+        self._waiting.start()
+        return size
 
     def flow(self, prefix: str, sizes: list[int], width: int, hold: float, endless: bool) -> str:
         """A stream of gangs in the background: `width` asked for at a time, each held `hold` s."""

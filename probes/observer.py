@@ -23,6 +23,9 @@ RATE = 20.0  # samples a second that are owed
 PAUSE = 0.02  # from one sample to the next: about 40 are taken
 POLL = 0.05  # how often the probe asks for what is new
 ANSWER_SECONDS = 15
+NAMELESS = "#"  # before the id of a group without a name, such as Ray Train makes
+JOB_DIGITS = 8  # a group's id ends with that of its job
+WORKERS = ("Holder", "RayTrainWorker")  # actors that are ranks of a gang
 DASHBOARD = "/ray/dashboard/"  # Ray's own drivers
 
 Sample = dict[str, Any]
@@ -75,17 +78,25 @@ def look(prefix: str, resource: str) -> Sample:
     from ray._private.state import state
 
     groups = {}
-    for entry in ray.util.placement_group_table().values():
-        if entry["name"].startswith(prefix) and entry["state"] != "REMOVED":
+    for id, entry in ray.util.placement_group_table().items():
+        mine = entry["name"].startswith(prefix)
+        if (mine or not entry["name"]) and entry["state"] != "REMOVED":
             nodes = [node for node in entry["bundles_to_node_id"].values() if node]
             spare = not any(resource in bundle for bundle in entry["bundles"].values())
-            groups[entry["name"]] = [entry["state"], len(entry["bundles"]), nodes, spare]
+            groups[entry["name"] or NAMELESS + id] = [
+                entry["state"],
+                len(entry["bundles"]),
+                nodes,
+                spare,
+            ]
     free = {
         node: int(has.get(resource, 0))
         for node, has in state.available_resources_per_node().items()
     }
     actors: dict[str, list[str]] = {}
     for actor in state.actor_table(None, None, "ALIVE").values():
+        if actor["ActorClassName"] not in WORKERS:
+            continue
         actors.setdefault(actor["JobID"], []).append(actor["Address"]["NodeID"])
     return {"groups": groups, "free": free, "actors": actors}
 
@@ -137,7 +148,9 @@ class Watch:
         """One look, by the names of nodes, jobs and gangs."""
         gangs: dict[str, dict[str, Any]] = {}
         for name, (state, size, nodes, spare) in sorted(raw["groups"].items()):
-            gang = name.removeprefix(self.prefix).split(".")[0]
+            gang = self._gang(name)
+            if not gang:
+                continue
             self._add(gangs, gang, size, state, nodes)
             gangs[gang]["spare"] = spare
         actors = {}
@@ -158,6 +171,13 @@ class Watch:
             "gangs": gangs,
             "actors": actors,
         }
+
+    def _gang(self, name: str) -> str:
+        """The gang that a group belongs to; a group without a name is its job's by its id."""
+        if not name.startswith(NAMELESS):
+            return name.removeprefix(self.prefix).split(".")[0]
+        job = self.jobs.get(name[-JOB_DIGITS:], "")
+        return f"{job}-{name[len(NAMELESS) :][:6]}" if job else ""
 
     def _add(
         self, gangs: dict[str, dict[str, Any]], gang: str, size: int, state: str, nodes: list[str]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Markers; no parallel workers for probes; where the run goes."""
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
     config.addinivalue_line("markers", "tier(name): only runs in this tier and the longer ones")
+    config.addinivalue_line("markers", "uses(module): only runs where the module is installed")
     if not config.getoption("--cluster"):
         return
     # A third party's warning on the cluster is not the cluster's failure.
@@ -145,19 +147,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             "to rehearse on this host, or --cluster ray://host:10001"
         )
     items.sort(key=lambda item: ORDER.index(_criterion(item) or "HOSTS"))
-    later = [item for item in probes if TIERS.index(_tier(item)) > TIERS.index(_asked(config))]
-    if later:
-        config.hook.pytest_deselected(items=later)
-        items[:] = [item for item in items if item not in later]
+    idle = [item for item in probes if _later(item, config) or _unused(item)]
+    if idle:
+        config.hook.pytest_deselected(items=idle)
+        items[:] = [item for item in items if item not in idle]
 
 
-def _tier(item: pytest.Item) -> str:
+def _later(item: pytest.Item, config: pytest.Config) -> bool:
+    """Whether the probe belongs to a longer tier than was asked for."""
     marker = item.get_closest_marker("tier")
-    return str(marker.args[0]) if marker else TIERS[0]
+    asked = str(config.getoption("--tier")) if config.getoption("--cluster") else TIERS[-1]
+    return marker is not None and TIERS.index(marker.args[0]) > TIERS.index(asked)
 
 
-def _asked(config: pytest.Config) -> str:
-    return str(config.getoption("--tier")) if config.getoption("--cluster") else TIERS[-1]
+def _unused(item: pytest.Item) -> bool:
+    """Whether the probe is of something that nobody can use here, for it is not installed."""
+    marker = item.get_closest_marker("uses")
+    return marker is not None and find_spec(marker.args[0]) is None
 
 
 @pytest.fixture

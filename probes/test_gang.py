@@ -30,6 +30,8 @@ from probes.plugin import RUN
 CONTENTION_SECONDS = {"quick": 2.0, "standard": 5.0, "soak": 60.0}
 STREAM_SECONDS = {"standard": 8.0, "soak": 60.0}
 STORM = {"standard": 50, "soak": 200}
+TRAIN_PATIENCE_SECONDS = 3.0  # of Ray Train for its workers, where it usually has 60
+TRAIN_SECONDS = 60  # until Ray Train has its workers
 SEATS = 8  # accelerators that the usual placements are tried on
 
 
@@ -326,3 +328,26 @@ def test_a_lost_node_harms_its_own_gang_only(scene):
         at.drop(waiting, "B cancels")
         at.drop(behind)
         under_a_gang(at, berths, running, next(iter(mine)))
+
+
+@pytest.mark.criterion("GANG")
+@pytest.mark.tier("standard")
+@pytest.mark.uses("pyarrow")
+def test_ray_train_waits_as_a_gang(scene, workplace, measure):
+    """Ray Train without room holds nothing, asks anew when its patience ends, and runs at last."""
+    with scene("Ray Train waits", steady=False, sampled=False) as at:
+        one_early(at)
+        need = math.ceil(0.75 * at.total)
+        running = at.ask("A", need)
+        at.placed(running)
+        at.watch.mark("B trains")
+        at.stage.jobs["B"].ask("train", need, str(workplace), TRAIN_PATIENCE_SECONDS)
+        at.watch.dwell(3.5 * TRAIN_PATIENCE_SECONDS)
+        let_go = at.drop(running)
+        there = at.until(lambda sample: held(sample, "B") >= need, TRAIN_SECONDS)
+        asked = {gang for sample in at.samples for gang in sample["gangs"] if gang[0] == "B"}
+        measure("never_placed", int(there is None), samples=len(asked))
+        measure.note("train_withdrew", max(len(asked) - 1, 0), "times")
+        measure.note("train_placed_in", at.took(let_go, there), "s")
+        ended = at.stage.jobs["B"].ask("outcome") if there else "never placed"
+        measure("train_ended", ended)
