@@ -1,7 +1,7 @@
 """The gang row against its targets: seconds, false alarms, controls, latencies.  Needs root.
 
-`python -m benchmarks.gang [runs [tier]]` runs the quick tier and the standard tier, or the one that
-is named, so often in a lab of 4 (the storm, which takes a minute, only every seventh time) and prints
+`python -m benchmarks.gang [runs [tier]]` runs the quick and the standard tier, or the one that is
+named, so often in a lab of 4 (the storm, which takes a minute, only every seventh time) and prints
 tables of target, median and range.
 """
 

@@ -191,6 +191,9 @@ TABLE: dict[str, Row] = {
             "big_wait": Measure("s"),
             "overcommitted": none_of("samples", "no accelerator may be promised twice"),
             "unaccounted": none_of("GPUs", "what no gang holds is free; anything else has leaked"),
+            "unseen": none_of(
+                "GPUs", "a GPU in use that Ray counts as free will be given away twice"
+            ),
             "left_behind": none_of("GPUs", "what a job held is free again after it"),
         },
     ),

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import socket
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,27 @@ def rdma_ports(root: str = RDMA_PORTS) -> list[dict[str, str]]:
 
 def gpus() -> list[dict[str, str]]:
     """Name and UUID of each NVIDIA GPU that NVML sees; empty without a driver."""
+    return _of_each_gpu(
+        lambda nvml, gpu: {
+            "name": _text(nvml.nvmlDeviceGetName(gpu)),
+            "uuid": _text(nvml.nvmlDeviceGetUUID(gpu)),
+        }
+    )
+
+
+def gpus_in_use() -> dict[str, list[int]]:
+    """UUID of each GPU on which a compute process holds memory, and the processes' ids."""
+    found = _of_each_gpu(
+        lambda nvml, gpu: (
+            _text(nvml.nvmlDeviceGetUUID(gpu)),
+            [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)],
+        )
+    )
+    return {uuid: pids for uuid, pids in found if pids}
+
+
+def _of_each_gpu(ask: Callable[[Any, Any], Any]) -> list[Any]:
+    """What NVML answers of each GPU; empty without a driver."""
     try:
         import pynvml
     except ImportError:  # the nodes need nothing but Ray and torch, and Ray brings its own copy
@@ -130,11 +152,8 @@ def gpus() -> list[dict[str, str]]:
     except (OSError, pynvml.NVMLError):
         return []
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [
-            {"name": _text(pynvml.nvmlDeviceGetName(h)), "uuid": _text(pynvml.nvmlDeviceGetUUID(h))}
-            for h in handles
-        ]
+        count = pynvml.nvmlDeviceGetCount()
+        return [ask(pynvml, pynvml.nvmlDeviceGetHandleByIndex(at)) for at in range(count)]
     finally:
         pynvml.nvmlShutdown()
 

@@ -269,6 +269,11 @@ CATALOGUE: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "look for actors and tasks that hold them (`ray list actors`, `ray list tasks`) and for workers that did not end",
     ),
+    "GANG-UNSEEN": Entry(
+        "Processes use GPUs that Ray counts as free.",
+        Cause.APPLICATION,
+        "end them (`nvidia-smi` on the named node), or have their launcher ask Ray for num_gpus: else Ray gives the same GPU to another job",
+    ),
     "GANG-BLOCKED": Entry(
         "A gang that had room was not placed, because another one waits.",
         Cause.NO_PROGRESS,

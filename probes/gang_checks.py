@@ -144,6 +144,15 @@ def deadlocks(samples: Sequence[Sample], seconds: float) -> list[Span]:
     return spans
 
 
+def unseen(in_use: dict[str, int], counted: dict[str, int], free: dict[str, int]) -> dict[str, int]:
+    """GPUs per node that processes use though Ray counts them as free.
+
+    `in_use` are GPUs with a process per node, by NVML; `counted` and `free` are Ray's.
+    """
+    more = {node: count - (counted[node] - free.get(node, 0)) for node, count in in_use.items()}
+    return {node: count for node, count in more.items() if count > 0}
+
+
 def gaps(samples: Sequence[Sample]) -> list[float]:
     """Seconds between neighbours."""
     return [b["t"] - a["t"] for a, b in pairwise(samples)]

@@ -20,6 +20,7 @@ from typing import Any
 from probes import components
 from probes import gang_checks as checks
 from probes.cluster import Cluster
+from probes.facts import gpus_in_use
 from probes.findings import finding, listed
 from probes.gang_checks import Sample, whole
 from probes.ledger import Ledger
@@ -281,6 +282,7 @@ class Scene:
         last = self.watch.samples[-1]
         self._account("left_behind", 0 if free_again is not None else self.total - last["free"])
         self._sampled(stretches)
+        self._hidden()
         self._keep(samples)
 
     def _account(self, name: str, lost: int) -> None:
@@ -305,6 +307,22 @@ class Scene:
         every = [sample for stretch in stretches for sample in stretch]
         self.measure.note("lag", checks.lag(every), "s", on="sampling")
         self.measure.note("duration", sum(gaps), "s")
+
+    def _hidden(self) -> None:
+        """On real GPUs: that none which Ray counts as free is in use behind its back."""
+        cluster = self.stage.cluster
+        if not cluster.on_gpu:
+            return
+        users = cluster.on_each_node(gpus_in_use)
+        in_use = {cluster.names[id]: len(used) for id, used in users.items()}
+        counted = {node["name"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
+        hidden = checks.unseen(in_use, counted, self.watch.samples[-1]["free_on"])
+        silent = [name for name in counted if name not in in_use]
+        self.measure("unseen", None if silent else sum(hidden.values()), note=listed(silent))
+        if hidden:
+            said = listed(f"{count} on {node}" for node, count in hidden.items())
+            words = f"GPUs that Ray counts as free are in use: {said}"
+            self.measure.explain(finding("GANG-UNSEEN", words, list(hidden)))
 
     def _strangers(self) -> str:
         """That others came or went meanwhile, so that what is missing may be theirs."""

@@ -19,6 +19,7 @@ from probes.gang_judging import (
     handed_off,
     passes,
     runs_and_waits,
+    tell_queue,
     undisturbed,
     withdrawn,
 )
@@ -50,7 +51,7 @@ def scene(cluster, stage, measure):
 
 
 @pytest.mark.criterion("GANG")
-def test_two_gangs_compete_and_one_waits_whole(scene, measure, tier):
+def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
     """Of two jobs that each want 75 % of what is free, one gets all of it and one holds nothing.
 
     When the first lets go, the other starts.
@@ -69,6 +70,7 @@ def test_two_gangs_compete_and_one_waits_whole(scene, measure, tier):
             said = f"{len(won)} of 2 gangs were placed; last seen {at.samples[-1]['gangs']}"
             measure.explain(finding("GANG-STUCK", said))
         naive(at, need)
+        tell_queue(at, terms)
 
 
 def contend(at, gangs, seconds):

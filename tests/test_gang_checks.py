@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from probes import facts
 from probes import gang_checks as checks
 from probes.gang_placement import one_astray, torn, usual_placements
 from probes.test_gang import halving
@@ -146,3 +149,28 @@ def test_a_tensor_parallel_group_over_two_nodes_is_named() -> None:
     (said,) = torn(parts, whole, {"tp": 4, "pp": 1, "dp": 1})
     assert "0-3" in said
     assert torn(parts, whole, None) == []
+
+
+def test_gpus_that_are_used_behind_rays_back() -> None:
+    counted = {"a": 8, "b": 8}
+    assert checks.unseen({"a": 2, "b": 0}, counted, {"a": 6, "b": 8}) == {}
+    assert checks.unseen({"a": 3, "b": 1}, counted, {"a": 6, "b": 8}) == {"a": 1, "b": 1}
+    assert checks.unseen({"a": 0}, counted, {"a": 6}) == {}  # held, and nothing runs there yet
+
+
+def test_nvml_says_which_gpus_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fake:  # a mock: no GPU is needed; the names are NVML's
+        class NVMLError(Exception): ...
+
+        nvmlInit = nvmlShutdown = staticmethod(lambda: None)
+        nvmlDeviceGetCount = staticmethod(lambda: 2)
+        nvmlDeviceGetHandleByIndex = staticmethod(lambda at: at)
+        nvmlDeviceGetUUID = staticmethod(lambda gpu: f"GPU-{gpu}".encode())
+        nvmlDeviceGetName = staticmethod(lambda gpu: "H200")
+        nvmlDeviceGetComputeRunningProcesses = staticmethod(
+            lambda gpu: [SimpleNamespace(pid=77)] if gpu else []
+        )
+
+    monkeypatch.setitem(sys.modules, "pynvml", Fake)
+    assert facts.gpus_in_use() == {"GPU-1": [77]}
+    assert facts.gpus() == [{"name": "H200", "uuid": f"GPU-{at}"} for at in range(2)]

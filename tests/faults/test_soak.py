@@ -15,6 +15,7 @@ import pytest
 from probes.fabric_findings import WAYS
 from reports.record import Verdict
 from tests.faults.conftest import Trial, acceptance, start
+from tests.faults.test_driver_death import driver_pid, nothing_left
 from tests.faults.test_lab_faults import only
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
@@ -86,3 +87,34 @@ def test_eight_nodes_in_a_lab_of_their_own() -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "8 nodes" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_spare_raylets_end_with_the_driver(lab: Lab, number: signal.Signals) -> None:
+    trial = start(
+        lab, f"spare-{number.name}", "probes/test_gang.py", "--tier", "standard", "-k", "lost"
+    )
+    deadline = time.monotonic() + 90
+    while len(spare_raylets(lab)) < 4:
+        assert time.monotonic() < deadline, trial.log.read_text()
+        assert trial.process.poll() is None, trial.log.read_text()
+        time.sleep(0.2)
+    time.sleep(2)
+    os.kill(driver_pid(lab), number)
+    trial.process.wait(timeout=60)
+    deadline = time.monotonic() + 15
+    while left := spare_raylets(lab):
+        assert time.monotonic() < deadline, f"left: {left}"
+        time.sleep(0.2)
+    nothing_left(lab)
+
+
+def spare_raylets(lab: Lab) -> list[int]:
+    """Processes on node 0 that know of a spare raylet's resource."""
+    found = []
+    for pid in lab.nodes[0].group.pids():
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"seatrial_berth" in words and words.split(b"\0")[0].endswith(b"raylet"):
+                found.append(pid)
+    return found
