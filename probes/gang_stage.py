@@ -132,7 +132,7 @@ class Scene:
                 f"contention needs {least} free {resource}s, found {best} of {size} "
                 f"after {ROOM_SECONDS} s: run it when others have ended their jobs"
             )
-        room = {node: count for node, count in sample["free_on"].items() if count}
+        room = {node: count for node, count in sorted(sample["free_on"].items()) if count}
         return best, room
 
     # What the jobs are told.

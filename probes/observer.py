@@ -74,18 +74,17 @@ class Eye:
 
 def look(prefix: str, resource: str) -> Sample:
     """One look: groups of ours by name, free accelerators per node id, actors per job id."""
-    import ray
     from ray._private.state import state
 
     groups = {}
-    for id, entry in ray.util.placement_group_table().items():
-        mine = entry["name"].startswith(prefix)
-        if (mine or not entry["name"]) and entry["state"] != "REMOVED":
-            nodes = [node for node in entry["bundles_to_node_id"].values() if node]
-            spare = not any(resource in bundle for bundle in entry["bundles"].values())
-            groups[entry["name"] or NAMELESS + id] = [
-                entry["state"],
-                len(entry["bundles"]),
+    for entry in _living_groups():
+        if entry.name.startswith(prefix) or not entry.name:
+            nodes = [bundle.node_id.hex() for bundle in entry.bundles if bundle.node_id]
+            spare = not any(resource in bundle.unit_resources for bundle in entry.bundles)
+            name = entry.name or NAMELESS + entry.placement_group_id.hex()
+            groups[name] = [
+                entry.PlacementGroupState.Name(entry.state),
+                len(entry.bundles),
                 nodes,
                 spare,
             ]
@@ -99,6 +98,20 @@ def look(prefix: str, resource: str) -> Sample:
             continue
         actors.setdefault(actor["JobID"], []).append(actor["Address"]["NodeID"])
     return {"groups": groups, "free": free, "actors": actors}
+
+
+def _living_groups() -> list[Any]:
+    """Every group that is not removed, as Ray's protobuf has it.
+
+    Ray keeps removed groups for ever: with 1500 of them ray.util.placement_group_table() takes
+    53 ms, which is too long for 20 looks a second, and this 14.
+    """
+    from ray._private.state import state
+    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
+
+    table = state._connect_and_get_accessor().get_placement_group_table()
+    groups = [PlacementGroupTableData.FromString(entry) for entry in table]
+    return [group for group in groups if group.state != PlacementGroupTableData.REMOVED]
 
 
 class Watch:
