@@ -225,6 +225,11 @@ class Cluster:
         return int(sum(node["resources"].get("GPU", 0) for node in self.nodes))
 
     @property
+    def counted(self) -> int:
+        """Accelerators, or CPUs where there are none, that Ray counts in all."""
+        return int(sum(node["resources"].get(self.resource, 0) for node in self.nodes))
+
+    @property
     def facts(self) -> list[dict[str, Any]]:
         """`node_facts` of every node, read once per run by a task on each."""
         if self._facts is None:

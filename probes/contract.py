@@ -79,6 +79,8 @@ class ClusterTerms(BaseModel):
             components.parse(self.components, total)
         if self.parallel is not None:
             components.parallel(total, **self.parallel)
+            for numbers in components.parse(self.components or {"job": "all"}, total).values():
+                components.split_groups(numbers, [""] * total, self.parallel["tp"])
 
 
 class LimitTerms(BaseModel):

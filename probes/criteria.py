@@ -156,6 +156,8 @@ TABLE: dict[str, Row] = {
                 "",
                 fixed=Limit(one_of=["finished"], because="Ray Train must run once it has room"),
             ),
+            "unstaffed": none_of("actors", "a gang that is placed must be able to run"),
+            "loss_not_seen": none_of("nodes", "Ray must notice that a gang lost a node"),
             "deadlocks": none_of("deadlocks", "one group per job cannot hold and wait"),
             "misplaced": none_of(
                 "gangs", "a strategy, or a component's place, is part of what was asked for"

@@ -131,13 +131,18 @@ def gpus() -> list[dict[str, str]]:
 
 
 def gpus_in_use() -> dict[str, list[int]]:
-    """UUID of each GPU on which a compute process holds memory, and the processes' ids."""
+    """UUID of each GPU on which a compute process holds memory, and the processes' ids.
+
+    Raises RuntimeError where NVML sees no GPU: that would be no answer.
+    """
     found = _of_each_gpu(
         lambda nvml, gpu: (
             _text(nvml.nvmlDeviceGetUUID(gpu)),
             [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)],
         )
     )
+    if not found:
+        raise RuntimeError("NVML sees no GPU here")
     return {uuid: pids for uuid, pids in found if pids}
 
 

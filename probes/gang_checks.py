@@ -5,6 +5,7 @@ A sample is as probes/observer.py describes it.  Nothing here asks a cluster any
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -97,9 +98,17 @@ def half_samples(samples: Sequence[Sample]) -> int:
     return sum(bool(part_held(sample)) for sample in samples)
 
 
-def overcommitted(samples: Sequence[Sample], total: int) -> int:
-    """How many samples show more held than there was."""
-    return sum(held(sample) > total for sample in samples)
+def overcommitted(samples: Sequence[Sample], room: dict[str, int]) -> int:
+    """How many samples show more held on a node than was free there before."""
+    return sum(_over(sample, room) for sample in samples)
+
+
+def _over(sample: Sample, room: dict[str, int]) -> bool:
+    on: Counter[str] = Counter()
+    for entry in sample["gangs"].values():
+        if not entry["spare"]:
+            on.update(entry["nodes"])
+    return any(count > room.get(node, 0) for node, count in on.items())
 
 
 def unaccounted(samples: Sequence[Sample], total: int, linger: float = LINGER) -> int:

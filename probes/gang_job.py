@@ -13,21 +13,21 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import cycle
 from queue import Queue
 from typing import Any
 
 PAUSE = 0.05  # between two looks at a flow's own gangs
+SEAT_SECONDS = 50  # for all actors of all components to start
 DRAIN_SECONDS = 30  # for the last gangs of a flow that is told to end
 
 
-def created_groups() -> set[str]:
-    """Ids of all groups that are placed now: one question for any number of them."""
+def created(groups: Iterable[Any]) -> set[Any]:
+    """Those of the groups that are placed now."""
     import ray
 
-    table = ray.util.placement_group_table()
-    return {id for id, entry in table.items() if entry["state"] == "CREATED"}
+    return {g for g in groups if ray.util.placement_group_table(g).get("state") == "CREATED"}
 
 
 class Holder:
@@ -118,7 +118,9 @@ class Job:
             ]
             self.actors += seated
             told[component] = [actor.where.remote() for actor in seated]
-        return {component: ray.get(calls, timeout=50) for component, calls in told.items()}
+        every = [call for calls in told.values() for call in calls]
+        ray.wait(every, num_returns=len(every), timeout=SEAT_SECONDS)
+        return {component: ray.get(calls, timeout=1) for component, calls in told.items()}
 
     def drop(self, name: str) -> str:
         """Give one group back."""
@@ -139,7 +141,7 @@ class Job:
         def wait() -> None:
             until = time.monotonic() + patience
             while time.monotonic() < until:
-                if self.groups[second].id.hex() in created_groups():
+                if created([self.groups[second]]):
                     self.outcome_of = "complete"
                     return
                 time.sleep(PAUSE)
@@ -245,13 +247,13 @@ class Flow:
                 asked[self._group(count, size)] = size, time.monotonic()
             if not asked and not placed:
                 return
-            created, now = created_groups(), time.monotonic()
-            for group in [group for group in asked if group.id.hex() in created]:
+            for group in created(asked):
+                now = time.monotonic()
                 size, at = asked.pop(group)
                 # Half to one and a half times as long: gangs in step would free all at once.
                 placed[group] = now + self.hold * (0.5 + len(self.told) * 7 % 11 / 10)
                 self.told.append({"size": size, "waited": now - at})
-            for group in [group for group, until in placed.items() if now >= until]:
+            for group in [g for g, until in placed.items() if time.monotonic() >= until]:
                 self._remove(group)
                 del placed[group]
             time.sleep(PAUSE)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from probes.contract import ClusterTerms
-from probes.findings import finding
+from probes.findings import finding, listed
 from probes.gang_checks import whole
 from probes.gang_stage import Scene
 
@@ -59,6 +60,16 @@ def handed_off(at: Scene, since: float, gang: str, words: str) -> float | None:
         said = f"{words}; last seen {at.watch.samples[-1]['gangs']}"
         at.measure.explain(finding("GANG-STUCK", said, [f"job {gang[0]}"]))
     return there
+
+
+def none_placed(at: Scene, gangs: Iterable[str]) -> None:
+    """That these gangs had room and were not placed."""
+    waiting = sorted(gangs)
+    at.measure("never_placed", len(waiting))
+    if not waiting:
+        return
+    said = f"{listed(waiting)} were not placed; last seen {at.watch.samples[-1]['gangs']}"
+    at.measure.explain(finding("GANG-STUCK", said))
 
 
 def all_ran(at: Scene, sizes: list[int], told: list[dict[str, Any]]) -> None:

@@ -41,6 +41,7 @@ def under_a_gang(at: Scene, berths: Berths, running: str, victim: str) -> None:
         lambda sample: sample["gangs"].get(running, {}).get("state") == "RESCHEDULING", SEEN_SECONDS
     )
     at.measure.note("loss_seen_after", at.took(lost, seen), "s")
+    at.measure("loss_not_seen", int(seen is None))
     at.measure.note("bundles_kept", placed(at.watch.samples[-1], running), "bundles")
     asked = at.watch.mark("B asks for one")
     other = at.ask("B", 1)

@@ -14,7 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from probes import components
@@ -25,7 +25,7 @@ from probes.findings import finding, listed
 from probes.gang_checks import Sample, whole
 from probes.ledger import Ledger
 from probes.observer import RATE, Watch
-from probes.rivals import Rival
+from probes.rivals import Rival, RivalSilent
 
 ROOM_SECONDS = 10  # for accelerators that others may be about to give back
 PLACED_SECONDS = 30  # for a gang that has room
@@ -74,14 +74,16 @@ class Stage:
         for job in self.jobs.values():
             if job.alive:
                 job.signal(signal.SIGCONT)  # it may have been stopped
-                job.ask("release")
+                with suppress(RivalSilent):  # a silent one is ended, and with it all it held
+                    job.ask("release")
 
     def close(self) -> None:
         """End the jobs and the observer."""
-        for job in self.jobs.values():
-            job.end()
-        if self.watch is not None:
-            self.watch.close()
+        with ExitStack() as every:
+            for job in self.jobs.values():
+                every.callback(job.end)
+            if self.watch is not None:
+                every.callback(self.watch.close)
 
 
 class Scene:
@@ -89,7 +91,8 @@ class Scene:
 
     `total` is how many accelerators were free at the start, `room` how many on each node.
     `steady` is False where gangs come and go faster than Ray's view of what is free follows,
-    `sampled` is False where nothing rests on how often one looked.
+    `sampled` is False where nothing rests on how often one looked.  An `alone` one is only begun
+    while no other job lives on the cluster.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Scene:
         nodes: int = 1,
         steady: bool = True,
         sampled: bool = True,
+        alone: bool = False,
     ) -> None:
         self.stage, self.title, self.measure = stage, title, measure
         self.steady, self.sampled = steady, sampled
@@ -111,6 +115,9 @@ class Scene:
             has = f"free {stage.cluster.resource}s on {nodes} nodes, found them on {len(self.room)}"
             raise NoRoom(f"{title} needs {has}")
         self.others = self.watch.others()
+        if alone and self.others:
+            who = f"other jobs live on this cluster ({listed(self.others)})"
+            raise NoRoom(f"{title}: {who}, and it might hold them up: run it when they have ended")
         self.begun = len(self.watch.samples)
         self.marked = len(self.watch.marks)
         self.faults: list[tuple[int, int]] = []  # samples taken while a control was on
@@ -118,14 +125,15 @@ class Scene:
 
     def _room(self) -> tuple[int, dict[str, int]]:
         """What is free, once it has stopped growing: the last scene's may be on its way back."""
-        best, least = -1, 2
-        deadline = time.monotonic() + ROOM_SECONDS
-        while time.monotonic() < deadline:
+        best, least, since = -1, 2, time.monotonic()
+        deadline = since + ROOM_SECONDS
+        while (now := time.monotonic()) < deadline:
             self.watch.dwell(0.3)
             sample = self.watch.samples[-1]
-            if sample["free"] == best and best >= least and not sample["gangs"]:
+            if sample["free"] != best or sample["gangs"]:
+                best, since = sample["free"], now
+            elif best >= least and now - since > (0 if best == self.stage.cluster.counted else 2):
                 break
-            best = sample["free"]
         size, resource = self.stage.cluster.size, self.stage.cluster.resource
         if best < least:
             raise NoRoom(
@@ -275,7 +283,7 @@ class Scene:
         measure("half_held", checks.half_samples(samples), samples=len(samples))
         for span in spans[:3]:
             measure.explain(finding("GANG-HALF", span.said(), [f"job {span.job}"]))
-        measure("overcommitted", checks.overcommitted(samples, self.total))
+        measure("overcommitted", checks.overcommitted(samples, self.room))
         if self.steady:
             lost = max(checks.unaccounted(stretch, self.total) for stretch in stretches)
             self._account("unaccounted", lost)
@@ -300,8 +308,8 @@ class Scene:
         gaps = [gap for stretch in stretches for gap in checks.gaps(stretch)]
         rate = len(gaps) / sum(gaps) if gaps else 0.0
         if self.sampled:
-            told = f"only {rate:.1f} samples a second"
-            enough = rate if rate >= RATE else None
+            told = f"{rate:.1f} samples a second, and none for {max(gaps, default=0):.1f} s"
+            enough = rate if rate >= RATE and max(gaps) <= checks.LINGER else None
             self.measure("sample_rate", enough, samples=len(gaps), note="" if enough else told)
         self.measure.note("longest_gap", max(gaps, default=None), "s", on="sampling")
         every = [sample for stretch in stretches for sample in stretch]
@@ -317,7 +325,7 @@ class Scene:
         in_use = {cluster.names[id]: len(used) for id, used in users.items()}
         counted = {node["name"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
         hidden = checks.unseen(in_use, counted, self.watch.samples[-1]["free_on"])
-        silent = [name for name in counted if name not in in_use]
+        silent = [name for name, count in counted.items() if count and name not in in_use]
         self.measure("unseen", None if silent else sum(hidden.values()), note=listed(silent))
         if hidden:
             said = listed(f"{count} on {node}" for node, count in hidden.items())
@@ -326,8 +334,8 @@ class Scene:
 
     def _strangers(self) -> str:
         """That others came or went meanwhile, so that what is missing may be theirs."""
-        others = sorted({*self.others, *self.watch.others()})
-        return f"other jobs use this cluster: {listed(others)}" if others else ""
+        self.others = sorted({*self.others, *self.watch.others()})
+        return f"other jobs use this cluster: {listed(self.others)}" if self.others else ""
 
     def _keep(self, samples: list[Sample]) -> None:
         """Evidence and picture."""

@@ -23,6 +23,7 @@ RATE = 20.0  # samples a second that are owed
 PAUSE = 0.02  # from one sample to the next: about 40 are taken
 POLL = 0.05  # how often the probe asks for what is new
 ANSWER_SECONDS = 15
+DRIVERS_SECONDS = 1.0  # from one question for the cluster's jobs to the next
 NAMELESS = "#"  # before the id of a group without a name, such as Ray Train makes
 JOB_DIGITS = 8  # a group's id ends with that of its job
 WORKERS = ("Holder", "RayTrainWorker")  # actors that are ranks of a gang
@@ -40,6 +41,8 @@ class Eye:
         self._lock = threading.Lock()
         self._begun = time.monotonic()
         self._error = ""
+        self._drivers: dict[str, str] = {}
+        self._asked = 0.0
         threading.Thread(target=self._watch, daemon=True).start()
 
     def now(self) -> float:
@@ -55,21 +58,29 @@ class Eye:
         return seen
 
     def drivers(self) -> dict[str, str]:
-        """Jobs that live on the cluster: Ray's id and how they were started."""
-        from ray._private import state
-
-        return {j["JobID"]: j.get("Entrypoint", "") for j in state.jobs() if not j["IsDead"]}
+        """Jobs that lived on the cluster at any look since the last call: id, how it was started."""
+        found, self._drivers = {**self._drivers, **drivers_now()}, {}
+        return found
 
     def _watch(self) -> None:
         try:
             while True:
                 at = self.now()
+                if at - self._asked > DRIVERS_SECONDS:
+                    self._drivers, self._asked = {**self._drivers, **drivers_now()}, at
                 sample = look(self._prefix, self._resource)
                 with self._lock:
                     self._seen.append({"t": at, "took": self.now() - at, **sample})
                 time.sleep(max(PAUSE - (self.now() - at), 0.001))
         except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
             self._error = f"the observer failed: {error}"
+
+
+def drivers_now() -> dict[str, str]:
+    """Jobs that live on the cluster: Ray's id and how each was started."""
+    from ray._private import state
+
+    return {job["JobID"]: job.get("Entrypoint", "") for job in state.jobs() if not job["IsDead"]}
 
 
 def look(prefix: str, resource: str) -> Sample:
@@ -141,7 +152,10 @@ class Watch:
         return at
 
     def others(self) -> list[str]:
-        """Jobs that live on the cluster and are not ours, by Ray's id; its dashboard is none."""
+        """Jobs that lived on the cluster since the last call and are not ours, by Ray's id.
+
+        Ray's own dashboard is none.
+        """
         import ray
 
         ours = {*self.jobs, ray.get_runtime_context().get_job_id()}

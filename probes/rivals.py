@@ -36,6 +36,8 @@ class Rival:
             stdout=subprocess.PIPE,
             stderr=self._last_words,
             start_new_session=True,
+            # Over ray:// a killed client is otherwise waited for, half a minute.
+            env={**os.environ, "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0"},
         )
         self._keeper.keep("process", str(self._child.pid))
 
@@ -56,7 +58,9 @@ class Rival:
         readable, _, _ = select.select([self._child.stdout], [], [], ANSWER_SECONDS)
         line = self._child.stdout.readline() if readable else ""
         if not line:
-            raise RivalSilent(self._why())
+            why = self._why()
+            self._child.kill()  # a late answer would be taken for the next one's
+            raise RivalSilent(why)
         return json.loads(line)
 
     def _why(self) -> str:

@@ -60,10 +60,11 @@ def test_spare_accelerators_are_not_counted() -> None:
     assert checks.held(sample(0.0, A_1=(2, 2, "CREATED", "spare"), B_2=(1, 1))) == 1
 
 
-def test_more_held_than_there_is() -> None:
+def test_more_held_on_a_node_than_there_is() -> None:
     seen = [sample(0.0, A_1=(3, 3)), sample(0.1, A_1=(3, 3), B_2=(3, 3))]
-    assert checks.overcommitted(seen, 4) == 1
-    assert checks.overcommitted(seen, 6) == 0
+    assert checks.overcommitted(seen, {"n": 4, "m": 9}) == 1
+    assert checks.overcommitted(seen, {"n": 6}) == 0
+    assert checks.overcommitted(seen, {"m": 9}) == 2
 
 
 @pytest.mark.parametrize(
@@ -172,5 +173,9 @@ def test_nvml_says_which_gpus_are_in_use(monkeypatch: pytest.MonkeyPatch) -> Non
         )
 
     monkeypatch.setitem(sys.modules, "pynvml", Fake)
+    monkeypatch.setattr(Fake, "nvmlDeviceGetCount", staticmethod(lambda: 0))
+    with pytest.raises(RuntimeError, match="NVML sees no GPU"):
+        facts.gpus_in_use()
+    monkeypatch.setattr(Fake, "nvmlDeviceGetCount", staticmethod(lambda: 2))
     assert facts.gpus_in_use() == {"GPU-1": [77]}
     assert facts.gpus() == [{"name": "H200", "uuid": f"GPU-{at}"} for at in range(2)]

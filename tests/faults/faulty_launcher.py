@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from probes import gang_job
-from probes.gang_job import Job, created_groups
+from probes.gang_job import Job, created
 
 NAME = "SEATRIAL_TEST_LAUNCHER"
 HERE = str(Path(__file__).resolve())
@@ -48,7 +48,7 @@ class Halves(Early):
         Job.ask(self, first, size // 2, *options)
 
         def rest() -> None:
-            while self.groups[first].id.hex() not in created_groups():
+            while not created([self.groups[first]]):
                 threading.Event().wait(0.3)
             Job.ask(self, f"{name}.2", size - size // 2, *options)
 
