@@ -58,7 +58,7 @@ class Eye:
         return seen
 
     def drivers(self) -> dict[str, str]:
-        """Jobs that lived on the cluster at any look since the last call: id, how it was started."""
+        """Jobs that lived here at any look since the last call: id, how it was started."""
         found, self._drivers = {**self._drivers, **drivers_now()}, {}
         return found
 
