@@ -119,6 +119,13 @@ class Swapped(Job):
         return super().seats(name, {**{one: parts[one] for one in rest}, last: swapped})
 
 
+class Greedy(Job):
+    """Trains with more workers than any cluster has."""
+
+    def train(self, size: int, *options: Any) -> int:
+        return super().train(10 * size, *options)
+
+
 class Careless(Job):
     """Forgets to give one gang of each stream back."""
 
@@ -151,7 +158,7 @@ class Endless(Job):
 FAULTS: dict[str, type[Job]] = {
     kind.__name__.lower(): kind
     for kind in (
-        Early, Halves, Deaf, Leak, Fussy, Scattered, Huddled, Swapped, Careless, Endless
+        Early, Halves, Deaf, Leak, Fussy, Scattered, Huddled, Swapped, Greedy, Careless, Endless
     )
 }  # fmt: skip
 

@@ -60,6 +60,10 @@ LONGER = [
     ),
     Fault("endless", "big_gang", {"never_placed"}, {"GANG-STUCK"}, {"job A"}, "the stream ended"),
     Fault(
+        "greedy", "ray_train", {"never_placed", "train_ended"}, {"GANG-STUCK"}, {"job B"},
+        "Ray Train was not placed",
+    ),
+    Fault(
         "deaf", "lost_node", {"never_placed"}, {"GANG-STUCK", "GANG-NODE-LOSS"}, {"job B"},
         "RESCHEDULING",
     ),

@@ -1,6 +1,8 @@
-"""Seven faults of a cluster, each caught, named and located by the probe that must see it."""
+"""Faults of a cluster, each caught, named and located by the probe that must see it."""
 
 from __future__ import annotations
+
+import pytest
 
 from reports.record import Finding, RunRecord, Verdict
 from tests.faults.conftest import acceptance
@@ -39,6 +41,7 @@ def test_slow_link(lab: Lab) -> None:
     assert only(record, "FAB-SLOW-LINK").suspects == ["node1"]
 
 
+@pytest.mark.soak
 def test_slow_one_way(lab: Lab) -> None:
     inject(lab, "slow-one-way", "2", "700mbit", "receives")
     record, _ = acceptance(lab, "slow-one-way", "probes/test_fabric.py")
@@ -48,6 +51,7 @@ def test_slow_one_way(lab: Lab) -> None:
     assert "when it receives" in found.statement
 
 
+@pytest.mark.soak
 def test_narrow_link(lab: Lab) -> None:
     inject(lab, "narrow-link", "3", "1400")
     record, _ = acceptance(lab, "narrow-link", "probes/test_fabric.py")
@@ -55,6 +59,7 @@ def test_narrow_link(lab: Lab) -> None:
     assert only(record, "FAB-MTU").suspects == ["node3"]
 
 
+@pytest.mark.soak
 def test_corrupt_data(lab: Lab) -> None:
     inject(lab, "corrupt-data", "1")
     record, _ = acceptance(lab, "corrupt-data", "probes/test_fabric.py")
@@ -64,6 +69,7 @@ def test_corrupt_data(lab: Lab) -> None:
     assert all("element" in one.statement for one in found)
 
 
+@pytest.mark.soak
 def test_wrong_interface_on_one_node(lab: Lab) -> None:
     inject(lab, "wrong-interface-on", "2")
     record, _ = acceptance(lab, "wrong-interface-on", "probes/test_fabric.py")
