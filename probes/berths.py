@@ -2,7 +2,8 @@
 
 A node loss is a matter of Ray's control plane, so it is rehearsed on the cluster's own: a few more
 raylets join it from the head's machine, each with one unit of a resource that no job knows, and
-one of them is killed.  Nobody's accelerator is touched, and no other job can land there.
+one of them is killed.  Nobody's accelerator is touched; as an actor
+of another job that needs no CPU could land there, it is only begun while no other job lives.
 
 The raylets belong to a process (`main`, this file) that ends when its input does; its input is
 held by an actor of the probe's own job.  So they are gone however the probe ends.
@@ -141,7 +142,7 @@ def main(address: str, here: str, count: int, resource: str) -> None:
 
 
 def _berth(params: Any, address: str, here: str, resource: str) -> Any:
-    """A node without CPUs, so that no worker is ever started there."""
+    """A node without CPUs, so that no task lands there."""
     return params(
         gcs_address=address,
         node_ip_address=here,

@@ -75,11 +75,11 @@ class ClusterTerms(BaseModel):
 
     def placement(self, total: int) -> None:
         """Raises SpecError when components or parallel do not fit `total` accelerators."""
-        if self.components is not None:
-            components.parse(self.components, total)
+        usual: dict[str, str | int] = {"job": "all"}
+        parts = components.parse(usual if self.components is None else self.components, total)
         if self.parallel is not None:
             components.parallel(total, **self.parallel)
-            for numbers in components.parse(self.components or {"job": "all"}, total).values():
+            for numbers in parts.values():
                 components.split_groups(numbers, [""] * total, self.parallel["tp"])
 
 

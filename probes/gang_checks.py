@@ -180,14 +180,12 @@ def misplaced(strategy: str, nodes: dict[str, int], room: dict[str, int]) -> str
     wishes to Ray: they are judged only where they could be met in full.
     """
     size, used = sum(nodes.values()), len(nodes)
-    largest = sorted(room.values(), reverse=True)
-    fewest = next((n for n in range(1, len(largest) + 1) if sum(largest[:n]) >= size), used)
     open_ = sum(count > 0 for count in room.values())
     if strategy == "STRICT_PACK" and used > 1:
         return f"STRICT_PACK of {size} lies on {used} nodes, expected 1"
     if strategy == "STRICT_SPREAD" and used < size:
         return f"STRICT_SPREAD of {size} lies on {used} nodes, expected {size}"
-    if strategy == "PACK" and fewest == 1 and used > 1:
+    if strategy == "PACK" and used > 1 and max(room.values(), default=0) >= size:
         return f"PACK of {size} lies on {used} nodes though one had room for all"
     if strategy == "SPREAD" and used < size <= open_:
         return f"SPREAD of {size} lies on {used} nodes though {open_} had room"

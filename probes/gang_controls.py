@@ -34,9 +34,9 @@ def one_early(at: Scene) -> None:
 def naive(at: Scene, need: int) -> None:
     """Single actors taken in turns: each job ends up with a part, and neither with all."""
     jobs = at.stage.jobs
-    with at.fault() as seen:
+    with at.fault():
         at.stage.release()
-        at.until(lambda sample: sample["free"] >= at.total, DRAIN_SECONDS)
+        at.idle()
         at.watch.naive = dict.fromkeys(jobs, need)
         at.watch.mark("single actors, in turns")
         for turn in range(2 * need):
@@ -48,7 +48,7 @@ def naive(at: Scene, need: int) -> None:
     at.measure.control(
         "naive actors",
         "two jobs take single actors in turns, without a gang",
-        caught=bool(seen and parts),
+        caught=bool(parts),
         saw="; ".join(f"job {job} held {part} of {size}" for job, part, size in parts.values()),
     )
 
@@ -56,7 +56,7 @@ def naive(at: Scene, need: int) -> None:
 def hold_and_wait(at: Scene, half: int) -> None:
     """Each job asks for its second group when it has its first: both wait, and must give up."""
     with at.fault():
-        at.until(lambda sample: sample["free"] >= at.total, DRAIN_SECONDS)
+        at.idle()
         gangs = at.together(("A", half, {"part": ".1"}), ("B", half, {"part": ".1"}))
         at.watch.needs = dict.fromkeys(gangs, 2 * half)
         at.until(lambda sample: held(sample) == 2 * half)
@@ -67,7 +67,7 @@ def hold_and_wait(at: Scene, half: int) -> None:
         knots = at.knots(begun, DEADLOCK_SECONDS)
         outcomes = {name: job.ask("outcome") for name, job in at.stage.jobs.items()}
         at.watch.mark("both gave up")
-        at.until(lambda sample: sample["free"] >= at.total, DRAIN_SECONDS)
+        at.idle()
     at.measure.note("deadlock_seen_after", at.took(begun, found), "s")
     at.measure.control(
         "two groups per job",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from probes import components
 from probes.components import Parts, Place
-from probes.gang_stage import DRAIN_SECONDS, Scene
+from probes.gang_stage import Scene
 
 
 def where(at: Scene, strategy: str, size: int) -> dict[str, int]:
@@ -15,7 +15,7 @@ def where(at: Scene, strategy: str, size: int) -> dict[str, int]:
     there = at.placed(gang)
     nodes = at.watch.samples[-1]["gangs"][gang]["nodes"] if there else {}
     at.drop(gang)
-    at.until(lambda sample: sample["free"] >= at.total, DRAIN_SECONDS)
+    at.idle()
     return dict(nodes)
 
 

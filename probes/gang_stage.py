@@ -54,7 +54,7 @@ class Stage:
                     self.jobs[name].end()
                 self.jobs[name] = Rival(name, self.cluster)
         if self.watch is None:
-            self.watch = Watch(self.cluster, self.prefix, self.cluster.resource)
+            self.watch = Watch(self.cluster, self.prefix)
         for name, job in self.jobs.items():
             self.watch.jobs[job.ready()] = name
         return self.watch
@@ -250,7 +250,7 @@ class Scene:
         """The same in one list."""
         return [sample for stretch in self.stretches for sample in stretch]
 
-    def knots(self, since: float, seconds: float = 1.0) -> list[checks.Span]:
+    def knots(self, since: float, seconds: float) -> list[checks.Span]:
         """Jobs that hold and wait for each other, in what was seen since then."""
         return checks.deadlocks([s for s in self.watch.samples if s["t"] >= since], seconds)
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from probes.cluster import Cluster
+from probes.gang_checks import Sample
 
 RATE = 20.0  # samples a second that are owed
 PAUSE = 0.02  # from one sample to the next: about 40 are taken
@@ -28,8 +29,6 @@ NAMELESS = "#"  # before the id of a group without a name, such as Ray Train mak
 JOB_DIGITS = 8  # a group's id ends with that of its job
 WORKERS = ("Holder", "RayTrainWorker")  # actors that are ranks of a gang
 DASHBOARD = "/ray/dashboard/"  # Ray's own drivers
-
-Sample = dict[str, Any]
 
 
 class Eye:
@@ -128,14 +127,16 @@ def _living_groups() -> list[Any]:
 class Watch:
     """The probe's end: samples as they come, marks of what was done, and bounded waits."""
 
-    def __init__(self, cluster: Cluster, prefix: str, resource: str) -> None:
+    def __init__(self, cluster: Cluster, prefix: str) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.prefix, self.names = prefix, cluster.names
         there = NodeAffinitySchedulingStrategy(cluster.home, soft=False)
         self._eye = (
-            ray.remote(Eye).options(num_cpus=0, scheduling_strategy=there).remote(prefix, resource)
+            ray.remote(Eye)
+            .options(num_cpus=0, scheduling_strategy=there)
+            .remote(prefix, cluster.resource)
         )
         self.jobs: dict[str, str] = {}  # Ray's id of a job -> the name we gave it
         self.naive: dict[str, int] = {}  # job -> how many single actors are its gang

@@ -28,7 +28,7 @@ class Rival:
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         self.name, self.id, self._keeper = name, "", cluster.keeper
-        self._last_words = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._last_words = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`end` closes it)
         self._child = subprocess.Popen(
             [sys.executable, str(SCRIPT), cluster.address, cluster.resource],
             text=True,

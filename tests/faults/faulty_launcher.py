@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class Halves(Early):
 
         def rest() -> None:
             while not created([self.groups[first]]):
-                threading.Event().wait(0.3)
+                time.sleep(0.3)
             Job.ask(self, f"{name}.2", size - size // 2, *options)
 
         threading.Thread(target=rest, daemon=True).start()
@@ -140,7 +141,7 @@ class Careless(Job):
             forgotten.append(group)
 
         said = super().flow(*options)
-        self.flows[-1]._remove = remove  # type: ignore[method-assign]
+        self.flows[-1]._remove = remove
         return said
 
 

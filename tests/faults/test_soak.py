@@ -99,7 +99,7 @@ def test_spare_raylets_end_with_the_driver(lab: Lab, number: signal.Signals) -> 
         assert time.monotonic() < deadline, trial.log.read_text()
         assert trial.process.poll() is None, trial.log.read_text()
         time.sleep(0.2)
-    time.sleep(2)
+    time.sleep(2)  # into the scene that uses them
     os.kill(driver_pid(lab), number)
     trial.process.wait(timeout=60)
     deadline = time.monotonic() + 15
