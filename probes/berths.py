@@ -16,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,29 +92,18 @@ class Harbour:
         return list(self._raylets)
 
     def lose(self, node: str) -> bool:
-        """Kill one raylet with SIGKILL, as a power loss would."""
-        pid = self._raylets.pop(node)
-        os.kill(pid, signal.SIGKILL)
-        return _ended(pid)
+        """Kill one raylet with SIGKILL, as a power loss would; whether it is proven dead."""
+        from probes.faults import Hand  # late: this file is run as a script too
+
+        hand, pid = Hand(), self._raylets.pop(node)
+        dead, _ = hand.kill(pid, hand.aim(pid), signal.SIGKILL)
+        return dead
 
     def close(self) -> None:
         """End the owner, and with it all raylets."""
         assert self._child.stdin is not None
         self._child.stdin.close()
         self._child.wait(timeout=20)
-
-
-def _ended(pid: int, seconds: float = 10) -> bool:
-    """Whether the process is gone, or a zombie, within that time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def main(address: str, here: str, count: int, resource: str) -> None:

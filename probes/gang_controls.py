@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probes import gang_checks as checks
 from probes.gang_checks import held
+from probes.gang_judging import PENDING_SECONDS
 from probes.gang_stage import DRAIN_SECONDS, Scene
 
 NAIVE_SECONDS = 60  # until single actors have taken all there is
@@ -29,6 +30,13 @@ def one_early(at: Scene) -> None:
         caught=bool(caught),
         saw=caught[0].said() if caught else "no part of a gang",
     )
+
+
+def still_there(at: Scene, gang: str, name: str, fault: str) -> None:
+    """What should end a waiting gang did not happen: the gang must be seen to stay."""
+    stays = at.gone(gang, PENDING_SECONDS) is None
+    saw = "the gang is still there" if stays else "the gang is gone"
+    at.measure.control(name, fault, caught=stays, saw=saw)
 
 
 def naive(at: Scene, need: int) -> None:

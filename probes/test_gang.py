@@ -10,7 +10,7 @@ from probes import components
 from probes import gang_checks as checks
 from probes.findings import finding, listed
 from probes.gang_checks import held, placed, whole
-from probes.gang_controls import DEADLOCK_SECONDS, hold_and_wait, naive, one_early
+from probes.gang_controls import DEADLOCK_SECONDS, hold_and_wait, naive, one_early, still_there
 from probes.gang_judging import (
     PENDING_SECONDS,
     WITHDRAWN_SECONDS,
@@ -84,17 +84,12 @@ def contend(at, gangs, seconds):
 
 
 @pytest.mark.criterion("GANG")
-def test_a_cancelled_gang_leaves_no_trace(scene, measure):
+def test_a_cancelled_gang_leaves_no_trace(scene):
     """A gang that waits and is cancelled is gone at once; the one that runs never notices."""
     with scene("a waiting gang is cancelled") as at:
         running, waiting = runs_and_waits(at, math.ceil(0.75 * at.total))
-        still = at.gone(waiting, PENDING_SECONDS) is None
-        measure.control(
-            "cancelled in words only",
-            "the job says that it cancels its gang, and does not",
-            caught=still,
-            saw="the gang is still there" if still else "the gang is gone",
-        )
+        fault = "the job says that it cancels its gang, and does not"
+        still_there(at, waiting, "cancelled in words only", fault)
         withdrawn(at, waiting, at.drop(waiting, "B cancels"))
         undisturbed(at, running)
 
@@ -110,13 +105,8 @@ def test_a_dead_driver_gives_its_gang_back(scene, measure):
         running, waiting = runs_and_waits(at, math.ceil(0.75 * at.total))
         at.watch.mark("B's driver is stopped")
         at.stage.jobs["B"].signal(signal.SIGSTOP)
-        still = at.gone(waiting, PENDING_SECONDS) is None
-        measure.control(
-            "driver stopped, not killed",
-            "the waiting job's driver is stopped with SIGSTOP instead of killed",
-            caught=still,
-            saw="its gang still waits" if still else "its gang is gone",
-        )
+        fault = "the waiting job's driver is stopped with SIGSTOP instead of killed"
+        still_there(at, waiting, "driver stopped, not killed", fault)
         killed = at.watch.mark("B's driver is killed")
         at.stage.jobs["B"].signal(signal.SIGKILL)
         withdrawn(at, waiting, killed)
