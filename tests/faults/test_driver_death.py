@@ -13,6 +13,7 @@ from tests.lab.lab import Lab
 
 PROBES = ["hosts", "fabric", "gang", "launch", "restart", "scaling"]
 INTO_THE_PROBE = {"hosts": 0, "fabric": 6, "gang": 3, "launch": 9, "restart": 8, "scaling": 8}
+LONG = pytest.mark.soak  # the driver's own way out is the same in all; these three differ inside
 OURS = ("ray::", "gang_job.py", "keeper.py", "local_cluster.py", "pytest", "reference_trainer")
 
 RAYS_OWN = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
@@ -102,7 +103,13 @@ def test_sigkill_of_the_driver(lab: Lab, probe: str) -> None:
     assert record.exit_code != 0
 
 
-@pytest.mark.parametrize("probe", PROBES)
+@pytest.mark.parametrize(
+    "probe",
+    [
+        probe if probe in ("fabric", "gang", "restart") else pytest.param(probe, marks=LONG)
+        for probe in PROBES
+    ],
+)
 def test_ctrl_c(lab: Lab, probe: str) -> None:
     trial = end_driver(lab, probe, signal.SIGINT)
     assert trial.process.returncode == 2

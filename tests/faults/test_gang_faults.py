@@ -34,9 +34,9 @@ class Fault:
 EITHER = {"job A", "job B"}  # both asked at once: one of them is the one that waits
 QUICK = [
     Fault("early", "two_gangs", {"half_held"}, {"GANG-HALF"}, EITHER, "held 1 of 3"),
-    Fault("deaf", "cancelled", {"not_withdrawn"}, {"GANG-STAYS"}, {"job B"}, "is still there"),
 ]
 LONGER = [
+    Fault("deaf", "cancelled", {"not_withdrawn"}, {"GANG-STAYS"}, {"job B"}, "is still there"),
     Fault("leak", "cancelled", {"unaccounted", "left_behind"}, {"GANG-LEAK"}, set(), "1 of 4 GPUs"),
     Fault(
         "orphaned", "driver", {"not_withdrawn", "left_behind"}, {"GANG-STAYS", "GANG-LEAK"},
