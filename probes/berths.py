@@ -96,7 +96,7 @@ class Harbour:
         from probes.faults import Hand  # late: this file is run as a script too
 
         hand, pid = Hand(), self._raylets.pop(node)
-        dead, _ = hand.kill(pid, hand.aim(pid), signal.SIGKILL)
+        dead, _ = hand.strike(pid, hand.aim(pid), signal.SIGKILL)
         return dead
 
     def close(self) -> None:

@@ -287,6 +287,13 @@ class Cluster:
         strategy = options.pop("strategy", "STRICT_SPREAD" if spread else "PACK")
         return Gang(size or self.size, resource=self.resource, strategy=strategy, **options)
 
+    def groups_named(self, name: str) -> int:
+        """How many placement groups of this name there are, removed ones not counted."""
+        import ray
+
+        groups = ray.util.placement_group_table().values()
+        return sum(group["name"] == name and group["state"] != "REMOVED" for group in groups)
+
     def differences(self) -> list[str]:
         """Sentences on software that is not the same on every node and the driver."""
         return software_differences(self.facts, software())

@@ -221,14 +221,19 @@ TABLE: dict[str, Row] = {
         "restart from checkpoint works",
         "a run is killed mid-training, resumes by itself, and is shown equal to a run that was never killed",
         {
-            "victims_dead": Measure(
+            "struck": Measure(
                 "processes", fixed=exactly(1, "processes", "the fault must have happened, once")
             ),
-            "attempts": Measure(
-                "attempts",
-                fixed=exactly(2, "attempts", "one kill is one restart, with nobody's help"),
-            ),
+            "outcome": Measure("", from_run="what the scenario must come to"),
+            "attempts": Measure("attempts", from_run="one for each blow, and one to end in"),
+            "resumed_from": Measure("step", from_run="the newest checkpoint that is whole"),
             "steps_lost": Measure("steps", from_run="the save interval of the probe"),
+            "not_refused": none_of(
+                "checkpoints", "what cannot be proven whole and this run's must not be loaded"
+            ),
+            "saves_refused": Measure("saves", from_run="the saves that met a full disk"),
+            "saved_after": Measure("saves", from_run="the saves that are due once there is room"),
+            "left_behind": none_of("groups", "a run that has ended holds nothing"),
             "non_finite": none_of("steps", "a loss that is not a number is no training"),
             "unequal_steps": none_of(
                 "steps",

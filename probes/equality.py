@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-BITS = ("loss_hex", "norm_hex", "ids", "data_crc32")
+BITS = ("loss_hex", "norm_hex", "lr_hex", "ids", "data_crc32")
 
 
 @dataclass(frozen=True)

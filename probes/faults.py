@@ -14,21 +14,29 @@ from reference_trainer.gang import Gang, Place
 
 
 class Hand:
-    """An actor on the victim's node that kills one process when told to."""
+    """An actor on the victim's node that sends one process a signal when told to."""
 
     def aim(self, pid: int) -> int:
         """When the process started (clock ticks since boot): a pid alone may be handed on."""
         return _started(pid)
 
-    def kill(self, pid: int, started: int, number: int) -> tuple[bool, float]:
-        """Send the signal; (proven dead, when by this node's clock)."""
+    def strike(self, pid: int, started: int, number: int) -> tuple[bool, float]:
+        """Send the signal; (proven to have had its effect, when by this node's clock).
+
+        The effect of SIGKILL is that the process is gone, of SIGSTOP that it is stopped.  Of any
+        other signal only that it was sent can be said here: the rest is the victim's affair.
+        """
         if _started(pid) != started:
             return False, time.time()
         at = time.time()
         os.kill(pid, number)
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            if _started(pid) != started:
+            if number == signal.SIGKILL:
+                done = _started(pid) != started
+            else:
+                done = number != signal.SIGSTOP or _state(pid) == "T"
+            if done:
                 return True, at
             time.sleep(0.01)
         return False, at
@@ -36,33 +44,52 @@ class Hand:
 
 def _started(pid: int) -> int:
     """Start time of a process that runs, in clock ticks since boot; -1 for none or a zombie."""
+    fields = _stat(pid)
+    return -1 if fields[0] in ("", "Z") else int(fields[19])
+
+
+def _state(pid: int) -> str:
+    """The state's letter, as in proc(5); empty for none."""
+    return _stat(pid)[0]
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc says of a process after its name."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (FileNotFoundError, ProcessLookupError):
-        return -1
-    return -1 if fields[0] == "Z" else int(fields[19])
+        return [""]
 
 
-class KillWorker:
-    """Kills one rank of a gang in the middle of a step, once.
+class Strike:
+    """Sends one rank of a gang a signal at a given moment, once.
 
-    Follows the rank's journal (`<out>/metrics.rank<r>.jsonl`) and strikes when the given step has
-    begun.  `count` is how many processes are proven dead, `at` when (by the victim's clock),
-    `victim` who, `error` why it could not be done.
+    Follows the rank's journal (`<out>/metrics.rank<r>.jsonl`) from where it stands when aimed, and
+    strikes at the first `event` of step `step` or later; with no event, at once.  `count` is how
+    often the signal is proven to have had its effect, `sent` when by the driver's clock, `at` when
+    by the victim's, `victim` who, `error` why it could not be done.
     """
 
-    def __init__(self, out: Path, rank: int, step: int, number: int = signal.SIGKILL) -> None:
-        self.journal, self.rank, self.step = out / f"metrics.rank{rank}.jsonl", rank, step
-        self.number = number
-        self.count, self.at, self.error = 0, 0.0, ""
+    def __init__(
+        self,
+        out: Path,
+        rank: int,
+        event: str = "begin",
+        step: int = 0,
+        number: int = signal.SIGKILL,
+    ) -> None:
+        self.journal, self.rank = out / f"metrics.rank{rank}.jsonl", rank
+        self.event, self.step, self.number = event, step, number
+        self.count, self.at, self.sent, self.error = 0, 0.0, 0.0, ""
         self.victim: Place | None = None
         self._hand: Any = None
         self._started = -1
+        self._seen = 0  # lines of the journal that are of earlier lives
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def aim(self, gang: Gang) -> None:
-        """Put a hand on the victim's node and wait for the step."""
+        """Put a hand on the victim's node and wait for the moment."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -70,23 +97,26 @@ class KillWorker:
         there = NodeAffinitySchedulingStrategy(self.victim.node, soft=False)
         self._hand = ray.remote(Hand).options(num_cpus=0, scheduling_strategy=there).remote()
         self._started = ray.get(self._hand.aim.remote(self.victim.pid), timeout=60)
+        self._seen = len(read_lines(self.journal))
         self._thread.start()
 
     def _watch(self) -> None:
         import ray
 
         assert self.victim is not None
-        while not self._stop.wait(0.02):
+        while self.event and not self._stop.wait(0.02):
             if any(
-                e["event"] == "begin" and e["step"] >= self.step for e in read_lines(self.journal)
+                line["event"] == self.event and line["step"] >= self.step
+                for line in read_lines(self.journal)[self._seen :]
             ):
                 break
-        else:
+        if self._stop.is_set():
             return
-        strike = self._hand.kill.remote(self.victim.pid, self._started, self.number)
+        self.sent = time.time()
+        strike = self._hand.strike.remote(self.victim.pid, self._started, self.number)
         try:
-            dead, self.at = ray.get(strike, timeout=20)
-            self.count += int(dead)
+            struck, self.at = ray.get(strike, timeout=20)
+            self.count += int(struck)
         except ray.exceptions.RayError as error:
             self.error = str(error).splitlines()[0]
 
@@ -100,7 +130,7 @@ class KillWorker:
         if self._hand is not None:
             ray.kill(self._hand)
 
-    def __enter__(self) -> KillWorker:
+    def __enter__(self) -> Strike:
         return self
 
     def __exit__(self, *_: object) -> None:

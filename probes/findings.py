@@ -309,6 +309,21 @@ CATALOGUE: dict[str, Entry] = {
         Cause.APPLICATION,
         "save and restore generators, data position, optimizer and step; see the first unequal step",
     ),
+    "RESTART-TRUSTED": Entry(
+        "A damaged or foreign checkpoint was loaded.",
+        Cause.APPLICATION,
+        "keep the size and sha256 of every file beside it, and check them before anything is loaded",
+    ),
+    "RESTART-LOST": Entry(
+        "More steps were lost than lie between two saves.",
+        Cause.APPLICATION,
+        "see where the run began again: are newer checkpoints whole, and does every node see them?",
+    ),
+    "RESTART-LEAK": Entry(
+        "A run that has ended still holds accelerators.",
+        Cause.APPLICATION,
+        "remove the placement group in whatever way the run ends; `ray list placement-groups` names it",
+    ),
     "RESTART-DEAD": Entry(
         "The run did not come back by itself.",
         Cause.NO_PROGRESS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,14 @@ def tier(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def workplace(request: pytest.FixtureRequest, cluster: Any, terms: Any) -> Iterator[Path | None]:
+def workplace(request: pytest.FixtureRequest, cluster: Any) -> Iterator[Path | None]:
+    """A folder for driver and workers, gone afterwards (see shared_folder)."""
+    with shared_folder(request.config.stash[RUN]) as folder:
+        yield folder
+
+
+@contextmanager
+def shared_folder(run: Any) -> Iterator[Path | None]:
     """A folder for driver and workers, gone afterwards; None where there is none.
 
     It is in the contract's shared folder; on an embedded cluster, in this host's /tmp; else in the
@@ -219,19 +227,20 @@ def workplace(request: pytest.FixtureRequest, cluster: Any, terms: Any) -> Itera
     import shutil
     import tempfile
 
-    run = request.config.stash[RUN].store.path.resolve()
-    parent = "/tmp" if cluster.kind == "local" else terms.shared or str(run)
+    keeper = run.cluster.keeper
+    own = str(run.store.path.resolve())
+    parent = "/tmp" if run.cluster.kind == "local" else run.terms.shared or own
     if not Path(parent).is_dir():
         yield None
         return
     folder = Path(parent) / f".seatrial-{os.getpid()}-{time.monotonic_ns():x}"
-    cluster.keeper.keep("folder", str(folder))
+    keeper.keep("folder", str(folder))
     folder.mkdir(mode=0o700)
     try:
         yield Path(tempfile.mkdtemp(dir=folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        cluster.keeper.forget("folder", str(folder))
+        keeper.forget("folder", str(folder))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

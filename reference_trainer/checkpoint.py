@@ -1,58 +1,72 @@
 """Save and load that survive a kill at any moment: fresh folder, manifest, rename.
 
-Save: `step-N.tmp-<attempt>/` -> DCP writes -> every rank tells how it went and what it wrote
--> rank 0 writes the manifest and renames to `step-N` -> `LATEST` by rename, oldest removed.
+Save (saving.py): `step-N.tmp-<attempt>/` -> DCP writes -> every rank tells how it went and what it
+wrote -> rank 0 writes the manifest and renames to `step-N` -> `LATEST` by rename, oldest removed.
 A folder without a manifest was never committed.  Nothing is ever written over.
 
-Load: rank 0 goes from newest to oldest, checks each against its manifest, and tells the others
-which one it is.  `LATEST` is for people and scripts; the trainer believes only manifests.
+Load: from newest to oldest, each is checked against its manifest; one rank decides and tells the
+others which one it is.  `LATEST` is for people and scripts; the trainer believes only manifests.
 
-One folder belongs to one run, and every rank must see it.
+One folder belongs to one run.  Every rank must see it, or rank 0's node keeps it (storage.py).
 """
 
 from __future__ import annotations
 
-import os
+import dataclasses
 import secrets
 import shutil
-import time
+import threading
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reference_trainer import manifest, rng
+from reference_trainer.agreement import agree, attempt
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.world import World
+from reference_trainer.saving import Writer
+from reference_trainer.stall import Stalls
+from reference_trainer.storage import Storage
+from reference_trainer.world import World, another_group
+
+FORGOTTEN = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
+PATIENCE_SECONDS = 10  # for a save in the background when the run ends in an error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What to resume from.  step 0 and path None: nothing.  `note` is a sentence for the log."""
+    """What to resume from.  step 0 and path None: nothing.  `note` is a sentence for the log.
+
+    `keeper` is the rank that has it, where the folder is not shared.
+    """
 
     step: int
     path: str | None
     saved_world: int
     skipped: list[dict[str, str]]
     note: str
+    keeper: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a checkpoint holds besides counters: the sharded model and its optimizer."""
+    """What a checkpoint holds besides counters: the sharded model, its optimizer, the schedule."""
 
     model: Any
     optimizer: Any
+    schedule: Any
 
     def state(self) -> dict[str, Any]:
-        """Model and optimizer state with names that do not depend on the world size."""
+        """Model, optimizer and schedule with names that do not depend on the world size."""
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        return {"model": model, "optimizer": optimizer}
+        schedule = {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"}
+        return {"model": model, "optimizer": optimizer, "schedule": schedule}
 
     def set(self, state: dict[str, Any]) -> None:
-        """Put a loaded state into model and optimizer."""
+        """Put a loaded state into model, optimizer and schedule."""
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
         set_state_dict(
@@ -61,13 +75,49 @@ class Training:
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
+        self.schedule.load_state_dict({**self.schedule.state_dict(), **state["schedule"]})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far the data was read: the id of the next sample, and how many a step takes."""
+
+    position: int
+    per_step: int
 
 
 class Checkpoints:
-    """The checkpoints of one run in one folder.  Every method is called by all ranks together."""
+    """The checkpoints of one run in one folder.  Every method is called by all ranks together.
 
-    def __init__(self, folder: str, world: World, identity: dict[str, Any], keep: int) -> None:
-        self.folder, self.world, self.identity, self.keep = Path(folder), world, identity, keep
+    In the `background` a save costs the run a copy of its state; else it waits for the storage.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        world: World,
+        identity: dict[str, Any],
+        keep: int,
+        *,
+        background: bool = False,
+        stalls: Stalls | None = None,
+        tell: Callable[..., None] = lambda event, **values: None,
+    ) -> None:
+        self.folder, self.world, self.identity = Path(folder), world, identity
+        self.storage = Storage(self.folder, world)
+        # Two threads must not talk over one group: their messages would cross.
+        talk = dataclasses.replace(world, group=another_group(world)) if background else world
+        self._writer = Writer(
+            self.storage,
+            talk,
+            identity=identity,
+            keep=keep,
+            stalls=stalls or Stalls((), world.rank),
+            tell=tell,
+        )
+        self._stage = _stager(world.device.type == "cuda") if background else None
+        self._thread: threading.Thread | None = None
+        self._ended: list[tuple[dict[str, Any] | None, BaseException | None]] = []
 
     def open(self, resume: bool) -> Choice:
         """Remove what dead attempts left, then choose what to resume from.
@@ -76,55 +126,83 @@ class Checkpoints:
         folder holds checkpoints: a later resume could not tell them from this run's.
         """
         choice, problem = None, None
-        if self.world.rank == 0:
-            choice, problem = _try(lambda: self._open(resume))
-        self._agree(problem, "cannot open the checkpoint folder")
-        chosen: Choice = self.world.broadcast(choice)
-        return chosen
+        if self.world.rank in self.storage.speakers:
+            choice, problem = attempt(lambda: self._open(resume))
+        agree(self.world, problem, "cannot open the checkpoint folder")
+        choices: list[Choice | None] = self.world.gather(choice)
+        newest = max((c.step, -rank) for rank, c in enumerate(choices) if c is not None)
+        chosen = choices[-newest[1]]
+        assert chosen is not None
+        return dataclasses.replace(chosen, keeper=-newest[1])
 
-    def save(self, step: int, position: int, training: Training) -> dict[str, Any]:
-        """Save the state after `step`; returns {"step", "path", "bytes", "seconds"}.
+    def save(self, step: int, progress: Progress, training: Training) -> list[dict[str, Any]]:
+        """Save the state after `step`; the saves that have ended by now (see Writer.save).
 
-        Raises CheckpointError on all ranks when it failed on any; nothing is committed then.
+        In the background that is none: `wait` for it, at the latest before the next one.
         """
-        began = time.perf_counter()
-        unfinished = self._begin(step)
-        rank = self.world.rank
-        files, problem = _try(lambda: self._write(unfinished, step, position, training), rank)
-        try:
-            self._agree(problem, f"step {step} was not saved")
-            told = self.world.gather(files)
-            problem = None
-            if self.world.rank == 0:
-                _, problem = _try(lambda: self._commit(unfinished, step, told))
-            self._agree(problem, f"step {step} was not saved")
-        except CheckpointError:
-            if self.world.rank == 0:  # all ranks have stopped writing; give the space back
-                shutil.rmtree(unfinished, ignore_errors=True)
-            raise
-        if self.world.rank == 0:
-            _, problem = _try(lambda: self._tidy(step))
-        self._agree(problem, f"step {step} was saved, but the folder could not be tidied")
-        return {
-            "step": step,
-            "path": str(self.folder / f"step-{step}"),
-            "bytes": sum(entry["size"] for named in told for entry in named.values()),
-            "seconds": time.perf_counter() - began,
-        }
+        assert self._thread is None, "the save before was not waited for"
+        state = self._capture(step, progress, training)
+        if self._stage is None:
+            return [self._writer.save(step, state)]
+        staged = self._stage(state)
+        self._thread = threading.Thread(target=self._save, args=(step, staged), daemon=True)
+        self._thread.start()
+        return []
 
-    def load(self, choice: Choice, training: Training) -> tuple[int, bytes | None]:
-        """Load a chosen checkpoint; returns (data position, this rank's random state).
+    def wait(self) -> list[dict[str, Any]]:
+        """Wait for the save in the background; none where there is none."""
+        if self._thread is None:
+            return []
+        self._thread.join()
+        self._thread = None
+        saved, error = self._ended.pop()
+        if error is not None:
+            raise error
+        assert saved is not None
+        return [saved]
+
+    def abandon(self) -> None:
+        """The run ends in an error: give a save in the background a moment to see it too."""
+        if self._thread is not None:
+            self._thread.join(PATIENCE_SECONDS)
+
+    def load(
+        self, choice: Choice, training: Training, forget: str = ""
+    ) -> tuple[Progress, bytes | None]:
+        """Load a chosen checkpoint; returns (progress, this rank's random state).
 
         The random state is None when the world size differs, for then no rank has its own.
-        Raises CheckpointError on all ranks when it failed on any.
+        `forget` plants an error (config.FORGETTABLE).  Raises CheckpointError on all ranks when it
+        failed on any.
         """
-        rank = self.world.rank
-        loaded, problem = _try(lambda: self._read(choice, training), rank)
-        self._agree(problem, f"{choice.path} was not loaded")
+        rank, folder = self.world.rank, self._fetch(choice)
+        blank = deepcopy(training.state()) if forget in ("optimizer", "all") else {}
+        loaded, problem = attempt(lambda: self._read(choice, folder, training), rank)
+        agree(self.world, problem, f"{choice.path} was not loaded")
         assert loaded is not None
+        if forget == "peer":
+            _mix_up(loaded, self.folder, choice, self.world)
+        # The state is loaded in place, so what is to be forgotten was set aside before.
+        loaded.update({part: blank[part] for part in FORGOTTEN.get(forget, ())})
         training.set(loaded)
-        blob = loaded.get("rng", {}).get(f"rank{rank}")
-        return int(loaded["progress"]["position"]), blob
+        if folder != Path(str(choice.path)):
+            shutil.rmtree(folder, ignore_errors=True)
+        at = loaded["progress"]
+        progress = Progress(position=int(at["position"]), per_step=int(at["per_step"]))
+        return progress, loaded.get("rng", {}).get(f"rank{rank}")
+
+    def _capture(self, step: int, progress: Progress, training: Training) -> dict[str, Any]:
+        state = training.state()
+        state["progress"] = {"step": step, **dataclasses.asdict(progress)}
+        # DCP keeps one copy of a key that several ranks save, so each rank has its own.
+        state["rng"] = {f"rank{self.world.rank}": rng.capture()}
+        return state
+
+    def _save(self, step: int, state: dict[str, Any]) -> None:
+        try:
+            self._ended.append((self._writer.save(step, state), None))
+        except BaseException as error:  # noqa: BLE001  (raised again by wait)
+            self._ended.append((None, error))
 
     def _open(self, resume: bool) -> Choice:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -149,111 +227,68 @@ class Checkpoints:
 
     def _chosen(self, step: int, path: Path, skipped: list[dict[str, str]]) -> Choice:
         world = int(manifest.read(path)["world"])
-        note = f"resuming from {path}, saved by {world} ranks"
+        where = "" if self.storage.shared else f", kept on {self.world.host}"
+        note = f"resuming from {path}{where}, saved by {world} ranks"
         return Choice(step=step, path=str(path), saved_world=world, skipped=skipped, note=note)
 
-    def _begin(self, step: int) -> Path:
-        # A name never used before: a save over an old one could mix two steps after a crash.
-        attempt = self.world.broadcast(secrets.token_hex(4))
-        path = self.folder / f"step-{step}.tmp-{attempt}"
-        problem = None
-        if self.world.rank == 0:
-            _, problem = _try(lambda: path.mkdir(parents=True))
-        self._agree(problem, f"step {step} was not saved")
-        return path
+    def _fetch(self, choice: Choice) -> Path:
+        """The folder of the chosen checkpoint on this node, sent here if it lies elsewhere."""
+        path = Path(str(choice.path))
+        if self.storage.shared:
+            return path
+        names, problem = attempt(lambda: [*manifest.read(path)["files"], manifest.NAME])
+        problem = problem if self.world.rank == choice.keeper else None
+        agree(self.world, problem, f"{path} was not sent")
+        names = self.world.gather(names)[choice.keeper]
+        copy = self.folder / f"{path.name}.tmp-{self.world.broadcast(secrets.token_hex(4))}"
+        self.storage.spread(copy, names, choice.keeper, self.world, original=path)
+        _, problem = attempt(lambda: _require_whole(copy, choice.step, self.identity))
+        agree(self.world, problem, f"{path} was not sent whole")
+        return copy
 
-    def _write(
-        self, path: Path, step: int, position: int, training: Training
-    ) -> dict[str, dict[str, Any]]:
-        """Write this rank's part; returns name -> size and sha256 of the files this rank wrote."""
+    def _read(self, choice: Choice, folder: Path, training: Training) -> dict[str, Any]:
         import torch.distributed.checkpoint as dcp
 
         state = training.state()
-        state["progress"] = {"step": step, "position": position}
-        # DCP keeps one copy of a key that several ranks save, so each rank has its own.
-        state["rng"] = {f"rank{self.world.rank}": rng.capture()}
-        # One thread: with more, torch 2.13 reports success although a file could not be written.
-        writer = dcp.FileSystemWriter(path, thread_count=1)
-        dcp.save(state, storage_writer=writer, process_group=self.world.group)
-        mine = sorted(path.glob(f"__{self.world.rank}_*"))
-        if self.world.rank == 0:
-            mine.append(path / ".metadata")
-        return {file.name: manifest.describe(file) for file in mine}
-
-    def _commit(self, path: Path, step: int, told: list[dict[str, dict[str, Any]]]) -> None:
-        files = {name: entry for named in told for name, entry in named.items()}
-        for rank, named in enumerate(told):
-            for name, entry in named.items():
-                _require_visible(path / name, entry["size"], rank)
-        manifest.write(path, step=step, world=self.world.size, identity=self.identity, files=files)
-        final = self.folder / f"step-{step}"
-        if final.exists():  # one that was skipped as damaged when this run resumed: keep it aside
-            final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
-        path.rename(final)
-        manifest.sync_folder(self.folder)
-
-    def _tidy(self, step: int) -> None:
-        """Point LATEST at the new checkpoint and remove the oldest."""
-        fresh = self.folder / "LATEST.tmp"
-        with fresh.open("w", encoding="ascii") as file:
-            file.write(f"step-{step}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(self.folder / "LATEST")
-        manifest.sync_folder(self.folder)
-        # Newer steps than this one were found damaged or foreign: they must not push out ours.
-        older = [s for s in manifest.committed_steps(self.folder) if s <= step]
-        for old in older[self.keep :]:
-            doomed = self.folder / f"step-{old}.tmp-pruned"  # half-deleted must not look whole
-            (self.folder / f"step-{old}").rename(doomed)
-            shutil.rmtree(doomed)
-
-    def _read(self, choice: Choice, training: Training) -> dict[str, Any]:
-        import torch.distributed.checkpoint as dcp
-
-        state = training.state()
-        state["progress"] = {"step": 0, "position": 0}
+        state["progress"] = {"step": 0, "position": 0, "per_step": 0}
         if choice.saved_world == self.world.size:
             state["rng"] = {f"rank{self.world.rank}": b""}
-        reader = dcp.FileSystemReader(str(choice.path))
+        reader = dcp.FileSystemReader(str(folder))
         dcp.load(state, storage_reader=reader, process_group=self.world.group)
         if state["progress"]["step"] != choice.step:
             raise CheckpointError(f"it holds step {state['progress']['step']}, not {choice.step}")
         return state
 
-    def _agree(self, problem: str | None, what: str) -> None:
-        """Raise on all ranks when any rank has a problem; "" is a problem that a peer explains."""
-        told = self.world.gather((self.world.host, problem))
-        if any(why is not None for _, why in told):
-            bad = [f"rank {r} on {host}: {why}" for r, (host, why) in enumerate(told) if why]
-            raise CheckpointError(f"{what}: {'; '.join(bad) or 'no rank says why'}")
+
+def _require_whole(folder: Path, step: int, identity: dict[str, Any]) -> None:
+    if reason := manifest.verify(folder, step, identity):
+        raise CheckpointError(reason)
 
 
-def _require_visible(path: Path, size: int, rank: int) -> None:
-    if not path.is_file() or path.stat().st_size != size:
-        raise CheckpointError(
-            f"{path.name}, written by rank {rank}, is not visible to rank 0:"
-            " the checkpoint folder must be one that all nodes share"
+def _mix_up(loaded: dict[str, Any], folder: Path, choice: Choice, world: World) -> None:
+    """Plant an error: the last rank has model and optimizer of the checkpoint before."""
+    import torch.distributed.checkpoint as dcp
+
+    older = [step for step in manifest.committed_steps(folder) if step < choice.step]
+    if not older:
+        raise CheckpointError(f"there is none before step-{choice.step} to mix up with")
+    last = world.rank == world.size - 1
+    reader = dcp.FileSystemReader(str(folder / f"step-{older[0] if last else choice.step}"))
+    mixed = {part: loaded[part] for part in ("model", "optimizer")}
+    dcp.load(mixed, storage_reader=reader, process_group=world.group)
+    loaded.update(mixed)
+
+
+def _stager(on_gpu: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A function that copies a state into memory of its own, which it uses again each time."""
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+    stager = DefaultStager(
+        StagingOptions(
+            use_pinned_memory=on_gpu,
+            use_shared_memory=False,
+            use_async_staging=False,
+            use_non_blocking_copy=on_gpu,
         )
-
-
-def _try(action: Callable[[], Any], rank: int = 0) -> tuple[Any, str | None]:
-    """(result, None), or (None, the problem of this rank in one line)."""
-    try:
-        return action(), None
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # noqa: BLE001  (DCP's CheckpointException is no Exception)
-        return None, _sentence(error, rank)
-
-
-def _sentence(error: BaseException, rank: int) -> str:
-    failures = getattr(error, "failures", None)
-    if isinstance(failures, dict):  # DCP tells every rank of every rank's failure: keep our own
-        if rank not in failures:
-            return ""
-        error = failures[rank][0]
-    lines = str(error).strip().splitlines()
-    if isinstance(error, CheckpointError):
-        return str(error)
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    )
+    return stager.stage

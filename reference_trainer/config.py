@@ -9,6 +9,9 @@ from reference_trainer.stall import Stall, parse_stalls
 
 DTYPES = ("auto", "fp32", "bf16")
 DEVICES = ("auto", "cpu", "cuda")
+SAVE_MODES = ("sync", "async")
+# What a resume can be told to get wrong, so that whoever compares two runs can be tested.
+FORGETTABLE = ("", "rng", "data", "optimizer", "peer", "all")
 
 
 def knob(default: Any, text: str, **extra: Any) -> Any:
@@ -25,7 +28,9 @@ class TrainConfig:
     """
 
     steps: int = knob(20, "Steps in total; a resumed run continues up to this number.")
-    batch: int = knob(4, "Sequences per rank and step.")
+    batch: int = knob(
+        4, "Sequences per rank and step; a step keeps its number when a run changes size."
+    )
     seq: int = knob(64, "Tokens per sequence.", identity=True)
     vocab: int = knob(256, "Size of the vocabulary.", identity=True)
     dim: int = knob(64, "Width of the model.", identity=True)
@@ -33,6 +38,8 @@ class TrainConfig:
     heads: int = knob(4, "Attention heads per block.", identity=True)
     dropout: float = knob(0.1, "Dropout probability.")
     lr: float = knob(1e-3, "Learning rate of AdamW.")
+    warmup: int = knob(0, "Steps over which the learning rate rises to its full value.")
+    decay: int = knob(0, "Step by which it has fallen to a tenth, on a cosine; 0 never falls.")
     weight_decay: float = knob(0.1, "Weight decay of AdamW.")
     clip: float = knob(1.0, "Gradients are clipped to this norm.")
     seed: int = knob(1234, "Seed of weights, dropout and data.", identity=True)
@@ -43,9 +50,15 @@ class TrainConfig:
     out: str | None = knob(None, "Folder for spans, metrics and results, one file per rank.")
     checkpoints: str | None = knob(None, "Folder for checkpoints, seen by every rank.")
     save_every: int = knob(0, "Save after every so many steps and after the last; 0 never saves.")
+    save_mode: str = knob(
+        "sync", "Train on while a save is written (async), or wait (sync).", choices=SAVE_MODES
+    )
+    save_failures: int = knob(2, "Train on after so many failed saves in a row; one more ends it.")
     keep_last: int = knob(3, "Keep this many newest checkpoints.")
     resume: bool = knob(True, "Continue from the newest checkpoint that is whole.")
-    restore_rng: bool = knob(True, "Restore the random state when resuming.")
+    forget: str = knob(
+        "", "Plant an error in the resume: leave out or mix up this state.", choices=FORGETTABLE
+    )
     pace_s: float = knob(
         0.0, "Emulate an accelerator: pad the blocks' compute to this many seconds a step."
     )
@@ -60,12 +73,20 @@ class TrainConfig:
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("lr", "clip", "timeout_s", "init_timeout_s"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
-        for name in ("save_every", "seed", "pace_s", "weight_decay"):
+        for name in ("save_every", "save_failures", "seed", "pace_s", "weight_decay", "warmup"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         _require(0 <= self.dropout < 1, "dropout", self.dropout, "from 0 up to, not including, 1")
         _require(self.dim % self.heads == 0, "dim", self.dim, f"a multiple of heads={self.heads}")
-        _require(self.dtype in DTYPES, "dtype", self.dtype, f"one of {', '.join(DTYPES)}")
-        _require(self.device in DEVICES, "device", self.device, f"one of {', '.join(DEVICES)}")
+        _require(
+            self.decay == 0 or self.decay > self.warmup,
+            "decay",
+            self.decay,
+            f"0, or above warmup={self.warmup}",
+        )
+        for knob_ in fields(self):
+            if choices := knob_.metadata.get("choices"):
+                value = getattr(self, knob_.name)
+                _require(value in choices, knob_.name, value, f"one of {', '.join(choices)}")
         _require(
             self.save_every == 0 or self.checkpoints is not None,
             "save_every",

@@ -1,8 +1,8 @@
 """Synthetic tokens whose position is state, so that a resume can be checked.
 
-Sample i is a pure function of (seed, i).  All ranks share one endless row of samples; step by
-step they take world*batch of them, each rank its own batch.  The whole state of the loader is
-therefore one integer, the id of the next sample, and it means the same at any world size.
+Sample i is a pure function of (seed, i).  All ranks share one endless row of samples; every step
+takes the next `per_step` of them, each rank its share.  The state of the loader is therefore the id
+of the next sample and the number per step, and both mean the same at any world size.
 """
 
 from __future__ import annotations
@@ -50,22 +50,27 @@ class Batch:
 
 
 class Stream:
-    """The row of samples as one rank sees it.  `position` is the whole state."""
+    """The row of samples as one rank sees it: `per_step` samples a step, for all ranks together."""
 
-    def __init__(self, *, seed: int, seq: int, vocab: int, batch: int) -> None:
-        self.seed, self.seq, self.vocab, self.batch = seed, seq, vocab, batch
+    def __init__(self, *, seed: int, seq: int, vocab: int, per_step: int) -> None:
+        self.seed, self.seq, self.vocab, self.per_step = seed, seq, vocab, per_step
         self.position = 0
 
     def ids(self, rank: int, world: int) -> list[int]:
-        """Ids of the samples that `rank` takes in the next step of `world` ranks."""
+        """Ids of the samples that `rank` takes in the next step of `world` ranks.
+
+        Shares differ by one sample at most.  Raises ValueError when there is none for some rank.
+        """
         if not 0 <= rank < world:
             raise ValueError(f"rank is {rank}, expected 0..{world - 1}")
-        first = self.position + rank * self.batch
-        return list(range(first, first + self.batch))
+        if world > self.per_step:
+            raise ValueError(f"a step has {self.per_step} samples, too few for {world} ranks")
+        first, last = (self.per_step * place // world for place in (rank, rank + 1))
+        return list(range(self.position + first, self.position + last))
 
     def take(self, rank: int, world: int) -> Batch:
-        """This rank's batch of the next step; moves the position on by world*batch samples."""
+        """This rank's batch of the next step; moves the position on by `per_step` samples."""
         ids = self.ids(rank, world)
         rows = [sample(self.seed, i, self.seq + 1, self.vocab) for i in ids]
-        self.position += world * self.batch
+        self.position += self.per_step
         return Batch(ids=ids, tokens=np.stack(rows))

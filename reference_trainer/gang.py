@@ -13,14 +13,22 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from reference_trainer.pulse import PULSE, listen
+
 SETTLE_SECONDS = 3
+PATIENCE_SECONDS = 5  # of waiting for room before it is worth a word
 
 
 class GangError(RuntimeError):
-    """The gang could not start, or did not come to its end.  One sentence."""
+    """The gang could not start, or did not come to its end.  One sentence.
+
+    `attempts` are those of a supervised run (supervisor.py) that ended so.
+    """
+
+    attempts: Sequence[Any] = ()
 
 
 class GangPending(GangError):
@@ -58,6 +66,13 @@ class Place:
 
 class Worker:
     """One rank's process.  Turned into a Ray actor by `Gang`."""
+
+    def __init__(self) -> None:
+        listen()  # here, for a signal's handler is set in the main thread or not at all
+
+    def beat(self) -> dict[str, Any]:
+        """What the run in this process is doing (see pulse.py); another thread answers."""
+        return PULSE.read()
 
     def place(self) -> Place:
         """Where this process runs."""
@@ -98,8 +113,9 @@ class Gang:
     """`size` workers of one accelerator each, placed all at once or not at all.
 
     `resource` is what a rank owns ("GPU", or "CPU" on clusters without any); `environment` is
-    laid over the workers' own (None removes a variable); `strategy` is a Ray placement strategy.
-    Raises GangPending when there is no room within `timeout` seconds.
+    laid over the workers' own (None removes a variable); `strategy` is a Ray placement strategy;
+    `say` hears, once, that it has to wait.  Raises GangPending when there is no room within
+    `timeout` seconds.
     """
 
     def __init__(
@@ -111,9 +127,11 @@ class Gang:
         environment: dict[str, str | None] | None = None,
         timeout: float = 60,
         name: str = "gang",
+        say: Callable[[str], None] = lambda words: None,
     ) -> None:
         self.size, self.resource, self.strategy = size, resource, strategy
         self.environment, self.timeout, self.name = environment or {}, timeout, name
+        self.say = say
         self.places: list[Place] = []
         self._workers: list[Any] = []
         self._group: Any = None
@@ -137,12 +155,21 @@ class Gang:
         self._group = ray.util.placement_group(
             [{self.resource: 1}] * self.size, strategy=self.strategy, name=self.name
         )
-        if not self._group.wait(timeout_seconds=self.timeout):
-            free = ray.available_resources().get(self.resource, 0)
+        patience = min(PATIENCE_SECONDS, self.timeout)
+        if self._group.wait(timeout_seconds=patience):
+            return
+        wants = f"a gang of {self.size} {self.resource} ({self.strategy})"
+        self.say(f"{wants} waits for room: {self._free():.0f} free; it holds nothing meanwhile")
+        if not self._group.wait(timeout_seconds=self.timeout - patience):
             raise GangPending(
-                f"a gang of {self.size} {self.resource} ({self.strategy}) found no room in "
-                f"{self.timeout:.0f} s: {free:.0f} free; it held nothing while it waited"
+                f"{wants} found no room in {self.timeout:.0f} s: {self._free():.0f} free;"
+                " it held nothing while it waited"
             )
+
+    def _free(self) -> float:
+        import ray
+
+        return float(ray.available_resources().get(self.resource, 0))
 
     def _start(self) -> None:
         import ray
@@ -200,6 +227,18 @@ class Gang:
         Each job has a fresh rendezvous port.  Raises WorkerLost when a rank fails or dies,
         GangError on timeout.
         """
+        calls = self.begin(function, *arguments, environment=environment, each=each, groups=groups)
+        return self._get(calls, timeout, getattr(function, "__name__", "run"))
+
+    def begin(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        environment: dict[str, str | None] | None = None,
+        each: Sequence[Sequence[Any]] | None = None,
+        groups: Sequence[Sequence[int]] | None = None,
+    ) -> list[Any]:
+        """As `run`, but returns one object reference a rank at once."""
         groups = groups or [range(self.size)]
         firsts = [self._workers[group[0]].free_port.remote() for group in groups]
         calls = []
@@ -208,7 +247,11 @@ class Gang:
                 full = {**variables, **self.environment, **(environment or {})}
                 own = [*arguments, *(each[worker] if each else [])]
                 calls.append(self._workers[worker].run.remote(full, function, own))
-        return self._get(calls, timeout, getattr(function, "__name__", "run"))
+        return calls
+
+    def beat(self, rank: int) -> Any:
+        """Ask a rank what it is doing: an object reference (see Worker.beat)."""
+        return self._workers[rank].beat.remote()
 
     def _get(self, calls: list[Any], timeout: float, what: str) -> list[Any]:
         import ray
@@ -222,16 +265,22 @@ class Gang:
                 f"{what}: ranks {late} of {len(calls)} did not answer within {timeout:.0f} s"
             ) from None
         except ray.exceptions.RayError as error:
-            raise self._lost(calls, error, what) from error
+            raise self.lost(calls, error, what) from error
 
-    def _lost(self, calls: list[Any], error: Exception, what: str) -> WorkerLost:
+    def lost(self, calls: list[Any], error: Exception, what: str) -> WorkerLost:
         """Which ranks are gone: the first error seen may be a survivor's complaint."""
         import ray
 
-        at = time.time()
-        # A survivor may see its socket close a moment before Ray hears of the death.
-        done, _ = ray.wait(calls, num_returns=len(calls), timeout=SETTLE_SECONDS)
-        dead = _raised(calls, done, ray.exceptions.RayActorError)
+        at, deadline = time.time(), time.monotonic() + SETTLE_SECONDS
+        dead: list[int] = []
+        # A survivor may see its socket close a moment before Ray hears of the death; and once Ray
+        # has heard of one, others of the same node may follow.
+        while time.monotonic() < deadline:
+            known = dead
+            done, pending = ray.wait(calls, num_returns=len(calls), timeout=SETTLE_SECONDS / 10)
+            dead = _raised(calls, done, ray.exceptions.RayActorError)
+            if known or not pending:
+                break
         cause = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         said = f"{what}: ranks {dead} died" if dead else f"{what}: a rank failed: {cause}"
         return WorkerLost(said, dead, at)
@@ -285,48 +334,3 @@ def _raised(calls: list[Any], done: list[Any], kind: type[Exception]) -> list[in
         except Exception:  # noqa: S112, BLE001  (any other failure: its process lives)
             continue
     return found
-
-
-@dataclass
-class Attempt:
-    """One try of a supervised run: where its ranks were, and how it ended."""
-
-    places: list[Place]
-    started: float
-    ready: float
-    ended: float = 0.0
-    lost: list[int] = field(default_factory=list)
-    reason: str = ""
-
-
-def run_with_restarts(
-    make: Callable[[], Gang],
-    function: Callable[..., Any],
-    *arguments: Any,
-    restarts: int = 3,
-    timeout: float = 600,
-    on_start: Callable[[Gang, int], None] | None = None,
-) -> tuple[list[Any], list[Attempt]]:
-    """Run `function` to its end, with a new gang after each lost worker.
-
-    The old group is removed before the new one is asked for: a group that waits for a lost
-    node blocks every other group of the cluster (Ray 2.60).  `on_start(gang, attempt)` is told
-    of each attempt.  Raises the last WorkerLost once `restarts` are used up.
-    """
-    attempts: list[Attempt] = []
-    while True:
-        begun = time.time()
-        with make() as gang:
-            attempt = Attempt(places=gang.places, started=begun, ready=time.time())
-            attempts.append(attempt)
-            if on_start:
-                on_start(gang, len(attempts))
-            try:
-                results = gang.run(function, *arguments, timeout=timeout)
-            except WorkerLost as lost:
-                attempt.ended, attempt.lost, attempt.reason = lost.at, lost.ranks, str(lost)
-                if len(attempts) > restarts:
-                    raise
-            else:
-                attempt.ended = time.time()
-                return results, attempts

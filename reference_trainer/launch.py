@@ -6,18 +6,19 @@ A lost worker costs a restart from the newest checkpoint, not the job.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-import sys
 from typing import Any
 
 import click
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.gang import Gang, GangError, run_with_restarts
+from reference_trainer.gang import Gang, GangError
+from reference_trainer.launchers import LAUNCHERS, Ended, Job, rank
 from reference_trainer.options import config_from, config_options
 from reference_trainer.world import VARIABLES
+
+__all__ = ["launch", "rank"]
 
 
 def seen() -> dict[str, str | None]:
@@ -25,52 +26,64 @@ def seen() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in VARIABLES}
 
 
-def rank(config: TrainConfig) -> dict[str, Any]:
-    """One rank of the job; rank 0 logs to the worker's standard output."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
-    from reference_trainer.train import train
-
-    return train(config)
-
-
 @click.command()
 @click.option("--workers", default="all", show_default=True, help="How many ranks, or all.")
+@click.option(
+    "--launcher",
+    type=click.Choice(list(LAUNCHERS)),
+    default="gang",
+    show_default=True,
+    help="Who starts and restarts the ranks: this package, Ray Train, or torchrun.",
+)
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable from every rank.")
 @click.option("--restarts", default=3, show_default=True, help="How many lost gangs to replace.")
 @click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for room.")
 @config_options
-def launch(workers: str, unset: tuple[str, ...], restarts: int, wait: float, **values: Any) -> None:
+def launch(
+    workers: str, launcher: str, unset: tuple[str, ...], restarts: int, wait: float, **values: Any
+) -> None:
     """Start the job on the Ray cluster that this process is in."""
     config = config_from(values)
+    if restarts < 0 or wait <= 0:
+        raise click.UsageError("--restarts takes 0 or more, --wait a number above 0")
     import ray
 
     ray.init(log_to_driver=True, logging_level="warning")
     resource = "GPU" if ray.cluster_resources().get("GPU") else "CPU"
-    size = _size(workers, resource)
-    removed: dict[str, str | None] = dict.fromkeys(unset)
-
-    def announce(gang: Gang, attempt: int) -> None:
-        for place, variables in zip(gang.places, gang.run(seen, timeout=60), strict=True):
-            words = [f"{name}={value}" for name, value in variables.items() if value is not None]
-            click.echo(f"attempt={attempt} node={place.node} host={place.host} {' '.join(words)}")
-
+    job = Job(
+        config=config,
+        size=_size(workers, resource),
+        resource=resource,
+        environment=dict.fromkeys(unset),
+        restarts=restarts,
+        wait=wait,
+        announce=announce,
+        say=click.echo,
+    )
     try:
-        results, attempts = run_with_restarts(
-            lambda: Gang(size, resource=resource, environment=removed, timeout=wait, name="launch"),
-            rank,
-            config,
-            restarts=restarts,
-            timeout=24 * 3600,
-            on_start=announce,
-        )
+        ended = LAUNCHERS[launcher](job)
     except GangError as error:
         raise click.ClickException(str(error)) from None
-    last = results[0]["steps"][-1] if results[0]["steps"] else {"step": 0, "loss": float("nan")}
-    if not math.isfinite(last["loss"]):
+    _report(config, ended)
+
+
+def announce(gang: Gang, attempt: int) -> None:
+    """One line for each rank: where it is, and its rendezvous."""
+    for place, variables in zip(gang.places, gang.run(seen, timeout=60), strict=True):
+        words = [f"{name}={value}" for name, value in variables.items() if value is not None]
+        click.echo(f"attempt={attempt} node={place.node} host={place.host} {' '.join(words)}")
+
+
+def _report(config: TrainConfig, ended: Ended) -> None:
+    """The last line; a run whose loss is no number has failed."""
+    steps = ended.result["steps"]
+    last = steps[-1] if steps else {"step": ended.result["start_step"], "loss": None}
+    if last["loss"] is not None and not math.isfinite(last["loss"]):
         raise click.ClickException(f"the loss of step {last['step']} is {last['loss']}")
+    loss = "" if last["loss"] is None else f" loss={last['loss']:.4f}"
     click.echo(
-        f"done ranks={len(results)} attempts={len(attempts)} step={last['step']} "
-        f"loss={last['loss']:.4f} digest={results[0]['digest']}"
+        f"done ranks={ended.ranks} attempts={ended.attempts} step={last['step']}{loss}"
+        f" digest={ended.result['digest']}"
     )
 
 

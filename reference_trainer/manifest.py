@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
 NAME = "manifest.json"
 COMMITTED = re.compile(r"step-(\d+)")
 UNFINISHED = re.compile(r"step-\d+\.tmp-\w+")
@@ -52,10 +52,10 @@ def write(
         "step": step,
         "world": world,
         "identity": identity,
-        "config_sha256": _seal(identity),
+        "config_sha256": seal(identity),
         "files": files,
     }
-    text = json.dumps({**content, "seal": _seal(content)}, indent=1)
+    text = json.dumps({**content, "seal": seal(content)}, indent=1)
     with (folder / NAME).open("x", encoding="ascii") as file:
         file.write(text)
         file.flush()
@@ -73,12 +73,10 @@ def read(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{NAME} cannot be read: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("schema"), int):
         raise CheckpointError(f"{NAME} has no schema: not a checkpoint of this trainer")
-    if content["schema"] > SCHEMA:
-        raise CheckpointError(
-            f"{NAME} has schema {content['schema']}, this trainer reads up to {SCHEMA}"
-        )
-    seal = content.pop("seal", None)
-    if seal != _seal(content):
+    if content["schema"] != SCHEMA:
+        raise CheckpointError(f"{NAME} has schema {content['schema']}, this trainer reads {SCHEMA}")
+    sealed = content.pop("seal", None)
+    if sealed != seal(content):
         raise CheckpointError(f"{NAME} was altered: its own sha256 does not match")
     return content
 
@@ -100,6 +98,11 @@ def verify(folder: Path, step: int, identity: dict[str, Any]) -> str | None:
         return f"{NAME} lists no .metadata"
     problems = (_check(folder / name, wanted) for name, wanted in content["files"].items())
     return next((problem for problem in problems if problem), None)
+
+
+def seal(content: dict[str, Any]) -> str:
+    """sha256 of a manifest's content, hex: a change that was not meant is seen."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def sync_folder(folder: Path) -> None:
@@ -128,10 +131,6 @@ def _check(path: Path, wanted: dict[str, Any]) -> str | None:
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
     names = sorted(n for n in {*theirs, *ours} if theirs.get(n) != ours.get(n))
     return ", ".join(f"{n} is {theirs.get(n)}, not {ours.get(n)}" for n in names)
-
-
-def _seal(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _entries(folder: Path) -> list[Path]:

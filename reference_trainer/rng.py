@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 
-def seed_all(seed: int, rank: int) -> None:
-    """Seed every generator of this process; ranks get streams of their own, as dropout needs."""
+def seed_all(seed: int, rank: int, step: int = 0) -> None:
+    """Seed every generator of this process; ranks get streams of their own, as dropout needs.
+
+    `step` is where a run that cannot have its old state back goes on: it must not draw again what
+    it drew from the beginning.
+    """
     import torch
 
-    mixed = np.random.SeedSequence([seed, rank]).generate_state(2)
+    mixed = np.random.SeedSequence([seed, rank, step] if step else [seed, rank]).generate_state(2)
     random.seed(int(mixed[0]))
     np.random.seed(int(mixed[0]))
     torch.manual_seed(int(mixed[1]))  # seeds the GPUs too

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 # The consecutive intervals a step is cut into, in order.  See spans.py.
 SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "other")
 
+# Moments of a save that may be in the background: a rank's data is about to be written; all data is
+# written and nothing is committed yet.
+MOMENTS = ("upload", "commit")
+
 FORM = "SEGMENT:rank=R:seconds=S[:from=FIRST_STEP][:to=LAST_STEP]"
 
 
@@ -61,6 +65,6 @@ def _parse_one(text: str) -> Stall:
         last = int(words.pop("to")) if "to" in words else None
     except (KeyError, ValueError):
         raise ValueError(f"stall is {text!r}, expected {FORM}") from None
-    if words or segment not in SEGMENTS or rank < 0 or not 0 <= seconds < float("inf"):
-        raise ValueError(f"stall is {text!r}, expected {FORM}, SEGMENT one of {SEGMENTS}")
+    if words or segment not in SEGMENTS + MOMENTS or rank < 0 or not 0 <= seconds < float("inf"):
+        raise ValueError(f"stall is {text!r}, expected {FORM}, SEGMENT one of {SEGMENTS + MOMENTS}")
     return Stall(segment=segment, rank=rank, seconds=seconds, first=first, last=last)

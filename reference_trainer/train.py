@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,15 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from reference_trainer import rng
-from reference_trainer.checkpoint import Checkpoints, Choice, Training
+from reference_trainer.checkpoint import Checkpoints, Choice, Progress, Training
 from reference_trainer.config import TrainConfig
 from reference_trainer.data import Stream
 from reference_trainer.flops import flops_per_token, peak_flops
 from reference_trainer.journal import Journal
+from reference_trainer.manifest import CheckpointError
 from reference_trainer.model import Transformer, count_parameters, next_token_loss
 from reference_trainer.pace import Pace
+from reference_trainer.pulse import PULSE, seconds_up
 from reference_trainer.spans import CudaClock, HostClock, Spans
 from reference_trainer.stall import Stalls
 from reference_trainer.world import World, join
@@ -34,17 +38,22 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     """Train on all ranks of the job, or on those of `mesh` (1-D DeviceMesh); one rank's result.
 
     Keys: rank, world, host, device, params, tokens_per_step (all ranks), start_step (0: fresh),
-    resumed_from, resume_note, skipped, rng_restored, steps (one dict each, see `_numbers`),
-    spans, checkpoints, stalls_fired, digest, peak_memory_bytes (None on a CPU).
+    resumed_from, resume_note, skipped, rng_restored, load_seconds, steps (one dict each, see
+    `_numbers`), spans, checkpoints (committed), unsaved (saves that failed), left (True: told to
+    leave before the last step), stalls_fired, digest, peak_memory_bytes (None on a CPU).
     Raises LaunchError (not started as a rank) or CheckpointError (on every rank alike).
     """
-    with join(config, mesh) as world:
-        run = Run(config, world)
-        try:
-            run.loop()
-            return run.finish()
-        finally:
-            run.close()
+    PULSE.now("starting")
+    try:
+        with join(config, mesh) as world:
+            run = Run(config, world)
+            try:
+                run.loop()
+                return run.finish()
+            finally:
+                run.close()
+    finally:
+        PULSE.now("ended")
 
 
 class Run:
@@ -56,8 +65,14 @@ class Run:
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay
         )
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: rate_factor(step, config.warmup, config.decay)
+        )
         self.stream = Stream(
-            seed=config.seed, seq=config.seq, vocab=config.vocab, batch=config.batch
+            seed=config.seed,
+            seq=config.seq,
+            vocab=config.vocab,
+            per_step=world.size * config.batch,
         )
         self.journal = Journal(world.rank, config.out)
         clock = CudaClock() if world.device.type == "cuda" else HostClock()
@@ -65,52 +80,77 @@ class Run:
         self.stalls = Stalls(config.stalls, world.rank)
         self.steps: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
+        self.unsaved: list[dict[str, Any]] = []
+        self.failures = 0  # saves that failed in a row
         self.checkpoints: Checkpoints | None = None
         if config.checkpoints is not None:
             self.checkpoints = Checkpoints(
-                config.checkpoints, world, config.identity(), config.keep_last
+                config.checkpoints,
+                world,
+                config.identity(),
+                config.keep_last,
+                background=config.save_mode == "async",
+                stalls=self.stalls,
+                tell=self.journal.write,
             )
-        self.rng_restored = False
+        self.rng_restored, self.left, self.load_seconds = False, False, 0.0
         self.resumed = self._resume()  # last, for it restores the random state
         self._announce()
 
     def loop(self) -> None:
-        """All steps that are left."""
+        """All steps that are left, or until the job is told to leave."""
         config, world, spans = self.config, self.world, self.spans
         self.model.train()
         for step in range(self.resumed.step + 1, config.steps + 1):
             spans.begin(step)
+            PULSE.now("training" if self.steps else "starting", step)
             self.journal.write("begin", step=step)
             self._close("other", step)
 
             batch = self.stream.take(world.rank, world.size)
             tokens = torch.from_numpy(batch.tokens).to(world.device)
+            # FSDP averages over ranks: a rank with a larger share of the step counts for more.
+            share = len(batch.ids) * world.size / self.stream.per_step
             self._close("data", step)
 
             loss = next_token_loss(self.model(tokens[:, :-1]), tokens[:, 1:])
             self._close("forward", step)
 
-            loss.backward()
+            (loss * share if share != 1 else loss).backward()
             self._close("backward", step)
 
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
-            norm, mean = norm.full_tensor(), world.mean(loss)
+            told = float(PULSE.told_to_leave.is_set())
+            mean, leave = world.mean(torch.stack([loss * share, loss.new_tensor(told)]))
+            norm = norm.full_tensor()
             self._close("clip", step)
 
             self.optimizer.step()
             self.optimizer.zero_grad()
+            (rate,) = self.schedule.get_last_lr()
+            self.schedule.step()
             self._close("optimizer", step)
 
+            numbers = {
+                "loss": mean.item(),
+                "local_loss": loss.item(),
+                "norm": norm.item(),
+                "lr": float(rate),
+            }
+            self.left = leave.item() > 0 and step < config.steps
             if self._save_is_due(step):
                 self._save(step)
                 self._close("checkpoint", step)
 
-            numbers = {"loss": mean.item(), "local_loss": loss.item(), "norm": norm.item()}
             self._close("other", step)
             self._record(step, numbers, batch.ids, batch.crc32)
             if len(self.steps) == 1:
                 # Connections are up and kernels loaded: from here on, slow means broken.
                 world.set_timeout(config.timeout_s)
+            if self.left:
+                break
+        if self.checkpoints is not None:
+            self._settle(self.checkpoints.wait())
 
     def finish(self) -> dict[str, Any]:
         """The result, also written to `<out>/result.rank{r}.json`."""
@@ -124,9 +164,12 @@ class Run:
             "resume_note": self.resumed.note,
             "skipped": self.resumed.skipped,
             "rng_restored": self.rng_restored,
+            "load_seconds": self.load_seconds,
             "steps": self.steps,
             "spans": self.spans.records,
             "checkpoints": self.saved,
+            "unsaved": self.unsaved,
+            "left": self.left,
             "stalls_fired": self.stalls.fired,
             "digest": digest(self.model) if self.config.digest else None,
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
@@ -139,35 +182,65 @@ class Run:
 
     def close(self) -> None:
         """Close the files."""
+        if self.checkpoints is not None:
+            self.checkpoints.abandon()
         self.journal.close()
         self.spans.close()
 
+    @property
+    def training(self) -> Training:
+        """What a checkpoint saves of this run, besides counters."""
+        return Training(model=self.model, optimizer=self.optimizer, schedule=self.schedule)
+
     def _resume(self) -> Choice:
-        rng.seed_all(self.config.seed, self.world.rank)
+        config, world, forget = self.config, self.world, self.config.forget
+        rng.seed_all(config.seed, world.rank)
         if self.checkpoints is None:
             note = "no checkpoint folder: starting from step 0"
             return Choice(step=0, path=None, saved_world=0, skipped=[], note=note)
-        choice = self.checkpoints.open(self.config.resume)
-        if choice.path is not None:
-            training = Training(model=self.model, optimizer=self.optimizer)
-            self.stream.position, state = self.checkpoints.load(choice, training)
-            if state is not None and self.config.restore_rng:
-                rng.restore(state)
-                self.rng_restored = True
+        choice = self.checkpoints.open(config.resume)
+        if choice.path is None:
+            return choice
+        began = time.perf_counter()
+        rng.seed_all(config.seed, world.rank, choice.step)
+        progress, state = self.checkpoints.load(choice, self.training, forget)
+        self.stream.position = progress.position + (forget == "data")
+        self.stream.per_step = progress.per_step
+        if state is not None and forget not in ("rng", "all"):
+            rng.restore(state)
+            self.rng_restored = True
+        self.load_seconds = time.perf_counter() - began
         return choice
 
     def _save_is_due(self, step: int) -> bool:
-        every = self.config.save_every
-        return every > 0 and (step % every == 0 or step == self.config.steps)
+        if self.config.save_every == 0:
+            return False
+        return step % self.config.save_every == 0 or step == self.config.steps or self.left
 
     def _save(self, step: int) -> None:
         assert self.checkpoints is not None  # TrainConfig: save_every needs a folder
+        PULSE.now("saving", step)
         self.journal.write("saving", step=step)
         self.world.set_timeout(self.config.init_timeout_s)  # a file system may be slow
-        training = Training(model=self.model, optimizer=self.optimizer)
-        self.saved.append(self.checkpoints.save(step, self.stream.position, training))
+        self._settle(self.checkpoints.wait())  # told to all ranks before the next one begins
+        progress = Progress(position=self.stream.position, per_step=self.stream.per_step)
+        self._settle(self.checkpoints.save(step, progress, self.training))
         self.world.set_timeout(self.config.timeout_s)
-        self.journal.write("saved", **self.saved[-1])
+        self.journal.write("save-returned", step=step)
+
+    def _settle(self, ended: list[dict[str, Any]]) -> None:
+        """Count the saves that ended; too many failures in a row end the run, on every rank."""
+        for save in ended:
+            self.failures = self.failures + 1 if "error" in save else 0
+            (self.unsaved if "error" in save else self.saved).append(save)
+            if "error" not in save:
+                continue
+            allowed = self.config.save_failures
+            if self.failures > allowed:
+                raise CheckpointError(f"{save['error']} ({self.failures} failures in a row)")
+            if self.world.rank == 0:
+                left = f"{self.failures} of {allowed} failures in a row"
+                log.warning("%s; training on (%s)", save["error"], left)
 
     def _close(self, segment: str, step: int) -> None:
         """End a segment of the step; a planted delay belongs to the segment that it delays."""
@@ -179,9 +252,8 @@ class Run:
         record = {
             "step": step,
             **_numbers(numbers),
-            "lr": self.optimizer.param_groups[0]["lr"],
             "seconds": span["seconds"],
-            "tokens": self.config.batch * self.config.seq,
+            "tokens": len(ids) * self.config.seq,
             "ids": ids,
             "data_crc32": crc32,
         }
@@ -196,6 +268,7 @@ class Run:
             "start",
             **_place(world),
             pid=os.getpid(),
+            up_s=seconds_up(),
             config=config.as_dict(),
             start_step=resumed.step,
             resumed_from=resumed.path,
@@ -213,17 +286,19 @@ class Run:
             log.info("emulated accelerator: compute padded to %g s a step", config.pace_s)
         for stall in config.stalls:
             log.info("planted delay: %s", stall)
+        if config.forget:
+            log.info("planted error: a resume forgets %s", config.forget)
 
     def _parameters(self) -> int:
         return count_parameters(self.model)
 
     def _why_not_restored(self) -> str:
-        if not self.config.restore_rng:
-            return "switched off"
+        if self.config.forget:
+            return f"told to forget {self.config.forget}"
         return f"saved by {self.resumed.saved_world} ranks, now {self.world.size}"
 
     def _line(self, record: dict[str, Any]) -> str:
-        rate = self.world.size * record["tokens"] / record["seconds"]
+        rate = self.stream.per_step * self.config.seq / record["seconds"]
         line = (
             f"step {record['step']}/{self.config.steps}  loss {record['loss']:.4f}"
             f"  norm {record['norm']:.4f}  lr {record['lr']:.1e}"
@@ -235,6 +310,20 @@ class Run:
                 used = flops_per_token(self.config) * rate / self.world.size
                 line += f"  mfu {used / peak:.1%}"
         return line
+
+
+def rate_factor(done: int, warmup: int, decay: int) -> float:
+    """The learning rate of the step after `done` steps, as a share of the full one.
+
+    Linear warm-up, then a cosine down to 0.1 at step `decay` (0: none).  A function of the step
+    alone, so that a run which is extended later has the same rates up to there.
+    """
+    if done < warmup:
+        return (done + 1) / warmup
+    if decay == 0:
+        return 1.0
+    way = min((done - warmup) / (decay - warmup), 1.0)
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * way))
 
 
 def build_model(config: TrainConfig, world: World) -> Any:

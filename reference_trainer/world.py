@@ -49,11 +49,11 @@ class World:
         dist.all_gather_object(values, value, group=self.group)
         return values
 
-    def mean(self, scalar: Any) -> Any:
-        """The mean of a scalar tensor over all ranks, summed in fp32; a tensor on the device."""
+    def mean(self, values: Any) -> Any:
+        """The mean of a tensor over all ranks, summed in fp32; a tensor on the device."""
         import torch.distributed as dist
 
-        total = scalar.detach().float().clone()
+        total = values.detach().float().clone()
         dist.all_reduce(total, group=self.group)
         return total / self.size
 
@@ -63,6 +63,14 @@ class World:
         from torch.distributed.distributed_c10d import _set_pg_timeout
 
         _set_pg_timeout(timedelta(seconds=seconds), self.group)
+
+
+def another_group(world: World) -> Any:
+    """A process group of the same ranks that carries CPU tensors and objects for another thread."""
+    import torch.distributed as dist
+
+    ranks = dist.get_process_group_ranks(world.group)
+    return dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
 
 
 @contextmanager

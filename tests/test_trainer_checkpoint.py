@@ -1,20 +1,23 @@
 """One rank, in this process: the loss falls, the clock adds up, damaged checkpoints are skipped."""
 
 import json
+import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from reference_trainer import checkpoint, manifest
+from reference_trainer import manifest, saving
 from reference_trainer.config import TrainConfig
 from reference_trainer.manifest import CheckpointError
 from reference_trainer.pace import Pace
+from reference_trainer.pulse import PULSE
 from reference_trainer.world import VARIABLES, LaunchError, choose_device
 
 SMALL = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 1, "heads": 2, "device": "cpu"}
@@ -92,7 +95,8 @@ def test_others_can_follow_a_run_while_it_goes_on(alone, tmp_path):
     ran = alone(steps=2, out=str(tmp_path / "out"), checkpoints=str(tmp_path / "c"), save_every=2)
     lines = (tmp_path / "out/metrics.rank0.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
-    order = ["start", "begin", "step", "begin", "saving", "saved", "step", "end"]
+    saving = ["saving", "written", "saved", "save-returned"]
+    order = ["start", "begin", "step", "begin", *saving, "step", "end"]
     assert [event["event"] for event in events] == order
     assert events[0]["config"]["steps"] == 2
     result = json.loads((tmp_path / "out/result.rank0.json").read_text())
@@ -121,7 +125,7 @@ def cut(path: Path):
 
 def future(path: Path):
     content = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**content, "schema": 2}))
+    (path / "manifest.json").write_text(json.dumps({**content, "schema": manifest.SCHEMA + 1}))
 
 
 def foreign(path: Path):
@@ -145,7 +149,10 @@ DAMAGE = {
     "no manifest": (lambda p: (p / "manifest.json").unlink(), "no manifest.json: the save was"),
     "torn manifest": (lambda p: cut(p / "manifest.json"), "manifest.json cannot be read"),
     "a list": (lambda p: (p / "manifest.json").write_text("[]"), "manifest.json has no schema"),
-    "future schema": (future, "manifest.json has schema 2, this trainer reads up to 1"),
+    "future schema": (
+        future,
+        "manifest.json has schema 3, this trainer reads 2",
+    ),
     "foreign": (foreign, "it belongs to another run: dim is 99, not 16"),
     "not a folder": (as_file, "manifest.json cannot be read"),
 }
@@ -228,22 +235,115 @@ def test_a_fresh_start_over_old_checkpoints_is_refused(alone, folder):
         alone(steps=5, checkpoints=str(folder), resume=False)
 
 
-def test_a_full_disk_fails_the_save_and_leaves_the_older_checkpoints(alone, folder, monkeypatch):
-    """Writing to /dev/full gives ENOSPC, and the kernel needs no privilege for that."""
-    begin = checkpoint.Checkpoints._begin
+@pytest.fixture
+def full_disk(monkeypatch):
+    """`with full_disk(5, 6):` the saves of these steps meet ENOSPC.
 
-    def begin_on_full_disk(self, step):
-        path = begin(self, step)
-        (path / "__0_0.distcp").symlink_to("/dev/full")
-        return path
+    Writing to /dev/full gives it, and the kernel needs no privilege for that.
+    """
+    begin = saving.Writer._begin
 
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Checkpoints, "_begin", begin_on_full_disk)
-        with pytest.raises(CheckpointError, match=r"step 5 was not saved: rank 0 on .*No space"):
-            alone(steps=5, checkpoints=str(folder), save_every=1)
-    assert manifest.committed_steps(folder) == [4, 2]
+    @contextmanager
+    def full(*steps):
+        def begin_on_full_disk(self, step):
+            path = begin(self, step)
+            if step in steps:
+                (path / "__0_0.distcp").symlink_to("/dev/full")
+            return path
+
+        with monkeypatch.context() as patch:
+            patch.setattr(saving.Writer, "_begin", begin_on_full_disk)
+            yield
+
+    return full
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_full_disk_costs_a_save_and_not_the_run(alone, saved, folder, full_disk, mode):
+    """The older checkpoints stay, the run goes on, and so do the saves once there is space."""
+    with full_disk(5):
+        ran = alone(steps=6, checkpoints=str(folder), save_every=1, save_mode=mode)
+    (unsaved,) = ran["unsaved"]
+    assert re.match(r"step 5 was not saved: rank 0 on .*No space", unsaved["error"])
+    assert [save["step"] for save in ran["checkpoints"]] == [6]
+    assert manifest.committed_steps(folder) == [6, 4, 2]
     assert not list(folder.glob("*.tmp-*"))
-    assert alone(steps=5, checkpoints=str(folder), save_every=1)["checkpoints"][0]["step"] == 5
+    assert hexes(ran) == hexes(saved[1])[4:]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_too_many_failed_saves_in_a_row_end_the_run(alone, folder, full_disk, mode):
+    knobs = {"checkpoints": str(folder), "save_every": 1, "save_mode": mode, "save_failures": 1}
+    with full_disk(5, 7):
+        assert [u["step"] for u in alone(steps=8, **knobs)["unsaved"]] == [5, 7]
+    with (
+        full_disk(9, 10),
+        pytest.raises(CheckpointError, match=r"step 10 .*2 failures in a row"),
+    ):
+        alone(steps=12, **knobs)
+    assert manifest.committed_steps(folder)[0] == 8
+    assert not list(folder.glob("*.tmp-*"))
+
+
+def test_a_save_in_the_background_is_of_the_moment_it_was_asked_for(alone, saved, tmp_path):
+    """Its upload is held up until two more steps have changed the weights."""
+    knobs = {"checkpoints": str(tmp_path), "save_mode": "async", "pace_s": 0.2}
+    hold = "upload:rank=0:seconds=0.7:from=2:to=2"
+    ran = alone(steps=5, save_every=2, stall=hold, out=str(tmp_path / "out"), **knobs)
+    events = [
+        json.loads(x) for x in (tmp_path / "out/metrics.rank0.jsonl").read_text().splitlines()
+    ]
+    at = [(event["event"], event.get("step")) for event in events]
+    assert at.index(("step", 3)) < at.index(("saved", 2))
+    assert [save["step"] for save in ran["checkpoints"]] == [2, 4, 5]
+    for step in (5, 4):
+        shutil.rmtree(tmp_path / f"step-{step}")
+    resumed = alone(steps=6, **knobs)
+    assert resumed["start_step"] == 2
+    assert hexes(resumed) == hexes(saved[1])[2:]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_file_system_that_is_too_small(alone, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], check=True)
+    try:
+        ran = alone(steps=4, checkpoints=str(small), save_every=1, save_failures=9, keep_last=9)
+        assert ran["checkpoints"]
+        assert "No space left" in ran["unsaved"][0]["error"]
+        resumed = alone(steps=5, checkpoints=str(small))
+        assert resumed["start_step"] == ran["checkpoints"][-1]["step"]
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_the_rate_rises_and_falls_as_asked_and_a_resume_knows_it(alone, tmp_path):
+    knobs = {"warmup": 2, "decay": 6, "lr": 1e-2, "checkpoints": str(tmp_path)}
+    whole = alone(steps=8, save_every=4, **knobs)
+    rates = [step["lr"] for step in whole["steps"]]
+    assert rates[:3] == pytest.approx([0.005, 0.01, 0.01])
+    assert rates[4] == pytest.approx(0.0055)
+    assert rates[6:] == pytest.approx([0.001, 0.001])
+    shutil.rmtree(tmp_path / "step-8")
+    resumed = alone(steps=8, **knobs)
+    assert resumed["start_step"] == 4
+    assert [step["lr"] for step in resumed["steps"]] == rates[4:]
+    assert hexes(resumed) == hexes(whole)[4:]
+
+
+def test_told_to_leave_it_saves_and_leaves(alone, saved, tmp_path):
+    """The flag is what SIGTERM sets; a save is made although none is due."""
+    PULSE.told_to_leave.set()
+    try:
+        ran = alone(steps=6, checkpoints=str(tmp_path), save_every=5)
+    finally:
+        PULSE.told_to_leave.clear()
+    assert ran["left"]
+    assert [step["step"] for step in ran["steps"]] == [1]
+    resumed = alone(steps=6, checkpoints=str(tmp_path))
+    assert (resumed["start_step"], resumed["left"]) == (1, False)
+    assert hexes(resumed) == hexes(saved[1])[1:]
 
 
 def test_a_paced_step_takes_its_time(alone):

@@ -39,8 +39,8 @@ class TickClock:
         return [float(b - a) for a, b in pairwise(stamps)]
 
 
-def stream(position=0):
-    made = Stream(seed=7, seq=16, vocab=64, batch=3)
+def stream(position=0, per_step=12):
+    made = Stream(seed=7, seq=16, vocab=64, per_step=per_step)
     made.position = position
     return made
 
@@ -61,16 +61,18 @@ def test_most_tokens_follow_from_the_one_before():
     assert 0.85 < followed < 0.92  # 7/8, and a jump lands on the next one once in RING
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", [1, 2, 4, 5, 12])
 def test_the_order_of_the_data_does_not_depend_on_the_world_size(world):
-    """However many ranks share the row of samples, together they see 0, 1, 2, ... once each."""
-    seen = []
+    """However many ranks share a step's samples, together they see 0, 1, 2, ... once each."""
+    seen, shares = [], []
     for rank in range(world):
         mine = stream()
-        for step in range(8 // world):
+        for step in range(2):
             batch = mine.take(rank, world)
             seen += [(step, rank, i) for i in batch.ids]
+            shares.append(len(batch.ids))
     assert [i for _, _, i in sorted(seen)] == list(range(24))
+    assert max(shares) - min(shares) <= 1
 
 
 def test_a_position_resumes_the_data_at_another_world_size():
@@ -78,11 +80,16 @@ def test_a_position_resumes_the_data_at_another_world_size():
     for _ in range(2):
         first.take(0, 4)
     resumed = [stream(first.position).take(rank, 2).ids for rank in range(2)]
-    assert resumed == [[24, 25, 26], [27, 28, 29]]
+    assert resumed == [list(range(24, 30)), list(range(30, 36))]
+
+
+def test_more_ranks_than_samples_is_refused():
+    with pytest.raises(ValueError, match="a step has 12 samples, too few for 13 ranks"):
+        stream().ids(0, 13)
 
 
 def test_a_batch_is_its_samples_and_its_crc_tells_them_apart():
-    one, same, other = stream().take(1, 2), stream().take(1, 2), stream().take(0, 2)
+    one, same, other = (stream(per_step=6).take(rank, 2) for rank in (1, 1, 0))
     assert one.ids == [3, 4, 5]
     assert (one.tokens[2] == sample(7, 5, 17, 64)).all()
     assert one.crc32 == same.crc32 != other.crc32
@@ -165,7 +172,8 @@ def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
         steps=3, batch=2, seq=8, vocab=99, dim=32, layers=1, heads=2, dropout=0.0, lr=0.5,
         weight_decay=0.2, clip=2.0, seed=5, dtype="bf16", device="cpu", deterministic=False,
         digest=False, out="o", checkpoints="c", save_every=1, keep_last=2, resume=False,
-        restore_rng=False, pace_s=0.5, stall="data:rank=0:seconds=1", timeout_s=5.0,
+        warmup=2, decay=9, save_mode="async", save_failures=7, forget="rng", pace_s=0.5,
+        stall="data:rank=0:seconds=1", timeout_s=5.0,
         init_timeout_s=6.0,
     )  # fmt: skip
     default = TrainConfig()

@@ -142,13 +142,20 @@ def after(folder, killed) -> list[dict]:
         folder / "after",
         {
             "resumed": {"steps": 8, "checkpoints": kept},
-            "forgetful": {"steps": 8, "checkpoints": kept, "restore_rng": False},
+            **{
+                what: {"steps": 8, "checkpoints": kept, "forget": what}
+                for what in ("rng", "data", "optimizer", "peer", "all")
+            },
             "smaller": {"steps": 8, "checkpoints": kept, "alone": True},
             "before_trouble": {"steps": 2, "checkpoints": spoiled, "save_every": 2},
             "trouble": {"steps": 4, "checkpoints": spoiled, "save_every": 2,
-                        "small_files_on_rank_1": True},
-            "after_trouble": {"steps": 4, "checkpoints": spoiled, "save_every": 2},
-            "apart": {"steps": 2, "checkpoints": apart, "save_every": 2},
+                        "save_failures": 0, "small_files_on_rank_1": True},
+            "endured": {"steps": 4, "checkpoints": spoiled, "save_every": 2,
+                        "save_mode": "async", "small_files_on_rank_1": True},
+            "after_trouble": {"steps": 4, "checkpoints": spoiled, "save_every": 2,
+                              "save_mode": "async"},
+            "apart": {"steps": 4, "checkpoints": apart, "save_every": 4},
+            "apart_again": {"steps": 8, "checkpoints": apart},
             "hang": {"steps": 4, "timeout_s": 1.0, "out": late,
                      "stall": "data:rank=1:seconds=2.5:to=2"},
         },
@@ -191,26 +198,32 @@ def test_a_killed_run_continues_bit_for_bit(whole, after):
         assert resumed["digest"] == expected["digest"]
 
 
-def test_without_its_random_state_it_would_not(whole, after):
-    """The control: the comparison above can fail."""
+@pytest.mark.parametrize("what", ["rng", "data", "optimizer", "peer", "all"])
+def test_a_resume_that_forgets_is_another_run(whole, after, what):
+    """The controls: the comparison above can fail, for each part of the state."""
     for rank in (0, 1):
-        forgetful, expected = after[rank]["forgetful"], whole[rank]["whole"]
+        forgetful, expected = after[rank][what], whole[rank]["whole"]
         assert forgetful["start_step"] == 4
-        assert not forgetful["rng_restored"]
-        assert [s["ids"] for s in forgetful["steps"]] == [s["ids"] for s in expected["steps"][4:]]
-        assert forgetful["steps"][0]["loss_hex"] != expected["steps"][4]["loss_hex"]
+        assert forgetful["rng_restored"] is (what not in ("rng", "all"))
+        assert hexes(forgetful) != hexes(expected)[4:]
         assert forgetful["digest"] != expected["digest"]
+        same_data = [s["ids"] for s in forgetful["steps"]] == [
+            s["ids"] for s in expected["steps"][4:]
+        ]
+        assert same_data is (what != "data")
 
 
 def test_fewer_ranks_continue_where_more_left_off(whole, after):
-    """One rank of a mesh of its own takes over: weights fit, data goes on at the next sample."""
+    """One rank of a mesh of its own takes over: weights fit, and a step's samples are the same."""
     smaller = after[0]["smaller"]
     assert (smaller["start_step"], smaller["world"]) == (4, 1)
     assert not smaller["rng_restored"]
-    assert [step["ids"] for step in smaller["steps"]] == [[16, 17], [18, 19], [20, 21], [22, 23]]
-    expected = whole[0]["whole"]["steps"]
-    assert smaller["steps"][0]["loss"] == pytest.approx(expected[4]["loss"], abs=0.1)
-    assert smaller["steps"][0]["loss"] < expected[0]["loss"] - 0.02
+    both = [whole[rank]["whole"]["steps"][4:] for rank in (0, 1)]
+    together = [one["ids"] + two["ids"] for one, two in zip(*both, strict=True)]
+    assert [step["ids"] for step in smaller["steps"]] == together
+    for alone, expected in zip(smaller["steps"], both[0], strict=True):
+        assert alone["loss"] == pytest.approx(expected["loss"], abs=0.1)
+    assert smaller["steps"][0]["loss"] < whole[0]["whole"]["steps"][0]["loss"] - 0.02
 
 
 def test_a_save_that_fails_on_one_rank_fails_on_all_and_spoils_nothing(folder, after):
@@ -220,19 +233,24 @@ def test_a_save_that_fails_on_one_rank_fails_on_all_and_spoils_nothing(folder, a
     assert errors[0].startswith("CheckpointError: step 4 was not saved: rank 1 on ")
     assert "File too large" in errors[0]
     for rank in after:
+        assert rank["endured"]["unsaved"][0]["error"] in errors[0]
+        assert rank["endured"]["checkpoints"] == []
         assert rank["after_trouble"]["start_step"] == 2
         assert [saved["step"] for saved in rank["after_trouble"]["checkpoints"]] == [4]
     names = sorted(path.name for path in (folder / "spoiled").iterdir())
     assert names == ["LATEST", "step-2", "step-4"]
 
 
-def test_a_checkpoint_folder_that_is_not_shared_is_noticed(folder, after):
-    """Each rank has a folder of its own: nothing must be committed."""
-    for rank in after:
-        assert "rank 0 on" in rank["apart"]["error"]
-        assert "__1_0.distcp, written by rank 1, is not visible" in rank["apart"]["error"]
-        assert "must be one that all nodes share" in rank["apart"]["error"]
-    assert not list(folder.glob("apart-*/step-2"))
+def test_without_a_shared_folder_rank_0_keeps_what_all_resume_from(folder, whole, after):
+    """Each rank has a folder of its own, as on nodes without a shared file system."""
+    assert [path.name for path in (folder / "apart-0").glob("step-*")] == ["step-4"]
+    assert not list((folder / "apart-1").glob("step-*"))
+    for rank in (0, 1):
+        again, expected = after[rank]["apart_again"], whole[rank]["whole"]
+        assert again["start_step"] == 4
+        assert "kept on" in again["resume_note"]
+        assert hexes(again) == hexes(expected)[4:]
+        assert again["digest"] == expected["digest"]
 
 
 def test_a_late_rank_is_waited_for_in_the_first_step_but_not_later(folder, after):

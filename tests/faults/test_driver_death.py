@@ -13,7 +13,8 @@ from tests.lab.lab import Lab
 
 PROBES = ["hosts", "fabric", "gang", "launch", "restart", "scaling"]
 INTO_THE_PROBE = {"hosts": 0, "fabric": 6, "gang": 3, "launch": 9, "restart": 8, "scaling": 8}
-LONG = pytest.mark.soak  # the driver's own way out is the same in all; these three differ inside
+# The driver's own way out is the same in all six; the three others have more to clear up.
+LONG = pytest.mark.soak
 OURS = ("ray::", "gang_job.py", "keeper.py", "local_cluster.py", "pytest", "reference_trainer")
 
 RAYS_OWN = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")

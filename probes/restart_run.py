@@ -1,0 +1,201 @@
+"""One run that meets faults, and what is seen of it: its lives, how it came back, what it cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from probes.cluster import Cluster
+from probes.faults import Strike, read_lines
+from reference_trainer.config import TrainConfig
+from reference_trainer.gang import Gang, GangError
+from reference_trainer.launch import rank
+from reference_trainer.supervisor import Attempt, Patience, supervise
+
+NAME = f"seatrial-restart-{os.getpid()}"  # of the gangs' placement groups
+# A process that does not answer for so long is taken for stopped: long for a busy machine.
+PATIENCE = Patience(answer=8)
+
+
+@dataclass(frozen=True)
+class Blow:
+    """A signal to the last rank, at the first `event` of its journal of this step or later.
+
+    Each attempt meets the next blow.  No event: as soon as the gang is there.
+    """
+
+    event: str = "begin"
+    step: int = 0
+    number: int = signal.SIGKILL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What the run meets, and what is expected of it.
+
+    `resumes` is the step that its last life begins after, `lost` the most steps that one blow may
+    cost.  `dies`: its attempts are used up.
+    """
+
+    name: str
+    words: str
+    blows: tuple[Blow, ...]
+    resumes: int
+    lost: int
+    restarts: int = 3
+    dies: bool = False
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def attempts(self) -> int:
+        """How many it takes."""
+        return len(self.blows) + (not self.dies)
+
+
+@dataclass(kw_only=True)
+class Voyage:
+    """A run under a scenario: its results in order of rank (none: it did not end), and how."""
+
+    scenario: Scenario
+    strikes: list[Strike]
+    results: list[dict[str, Any]]
+    attempts: list[Attempt]
+    error: str
+    lives: list[list[dict[str, Any]]]  # the victim's journal, cut at each "start"
+
+    @property
+    def cuts(self) -> list[tuple[int, dict[str, Any]]]:
+        """For each life after the first: the last step that was done before, and its "start"."""
+        cuts, done = [], 0
+        for life in self.lives:
+            if life is not self.lives[0]:
+                cuts.append((done, life[0]))
+            done = max([done, *(e["step"] for e in life if e["event"] == "step")])
+        return cuts
+
+    def steps(self, life: int) -> list[dict[str, Any]]:
+        """The "step" events of a life."""
+        return [event for event in self.lives[life] if event["event"] == "step"]
+
+
+def sail(
+    cluster: Cluster,
+    config: TrainConfig,
+    scenario: Scenario,
+    folder: Path,
+    before: Callable[[Gang], None],
+) -> Voyage:
+    """Run it under a supervisor, with a blow in each attempt that has one.
+
+    The first gang does what `before` says first: starting one is what takes time.
+    """
+    out = folder / "out"
+    config = dataclasses.replace(
+        config, out=str(out), checkpoints=str(folder / "checkpoints"), **scenario.changes
+    )
+    victim = cluster.size - 1
+    strikes = [Strike(out, victim, b.event, b.step, b.number) for b in scenario.blows]
+    results: list[dict[str, Any]] = []
+    error = ""
+    try:
+        results, attempts = supervise(
+            lambda: cluster.gang(name=NAME),
+            rank,
+            config,
+            restarts=scenario.restarts,
+            timeout=300,
+            patience=PATIENCE,
+            on_start=_aimer(strikes, before),
+        )
+    except GangError as lost:
+        error, attempts = str(lost), list(lost.attempts)
+    finally:
+        for strike in strikes:
+            strike.close()
+    return Voyage(
+        scenario=scenario,
+        strikes=strikes,
+        results=results,
+        attempts=attempts,
+        error=error,
+        lives=lives(read_lines(out / f"metrics.rank{victim}.jsonl")),
+    )
+
+
+def _aimer(strikes: list[Strike], before: Callable[[Gang], None]) -> Callable[[Gang, int], None]:
+    """Aims the blow of each attempt."""
+
+    def aim(gang: Gang, attempt: int) -> None:
+        if attempt == 1:
+            before(gang)
+        if attempt <= len(strikes):
+            strikes[attempt - 1].aim(gang)
+
+    return aim
+
+
+def lives(journal: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """A rank's journal, one list for each life, which begins with "start".
+
+    Before and after are told apart by the victim's own journal, not by two machines' clocks.
+    """
+    found: list[list[dict[str, Any]]] = []
+    for event in journal:
+        if event["event"] == "start":
+            found.append([])
+        if found:
+            found[-1].append(event)
+    return found
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a blow cost, in seconds.  None: it was not seen.
+
+    detect: from the signal to the supervisor's knowledge of it, on the driver's clock; reschedule:
+    from there to a gang that is ready, same clock; init: from the new process's start to its first
+    step's end, on its node's clock; redo: of the steps that were done before.
+    """
+
+    detect: float | None
+    reschedule: float | None
+    init: float | None
+    redo: float
+
+
+def costs(voyage: Voyage, blow: int) -> Costs:
+    """What the blow of this number (from 0) cost."""
+    strike, attempts = voyage.strikes[blow], voyage.attempts
+    ended = attempts[blow].ended if blow < len(attempts) and strike.sent else 0.0
+    ready = attempts[blow + 1].ready if blow + 1 < len(attempts) else None
+    init, redo = None, 0.0
+    if blow + 1 < len(voyage.lives):
+        done, start = voyage.cuts[blow]
+        steps = voyage.steps(blow + 1)
+        if steps and start["up_s"] is not None:
+            init = start["up_s"] + steps[0]["t"] - start["t"]
+        redo = sum(step["seconds"] for step in steps if step["step"] <= done)
+    return Costs(
+        detect=ended - strike.sent if ended else None,
+        reschedule=ready - ended if ready and ended else None,
+        init=init,
+        redo=redo,
+    )
+
+
+def ettr(voyage: Voyage) -> float | None:
+    """Effective training time ratio: seconds of the steps that count, over the whole run's.
+
+    A step counts once, as it was done last.  Meta RSC, arXiv 2410.21680, section 3.
+    """
+    last = {event["step"]: event["seconds"] for life in voyage.lives for event in life
+            if event["event"] == "step"}  # fmt: skip
+    if not voyage.attempts or not voyage.results:
+        return None
+    wall = voyage.attempts[-1].ended - voyage.attempts[0].started
+    return sum(last.values()) / wall

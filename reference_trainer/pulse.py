@@ -1,0 +1,51 @@
+"""What this process is doing, for another thread that asks; and whether it was told to leave.
+
+One process is one rank of at most one run at a time, so this is the process's own state.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Pulse:
+    """The step that is under way (0: none yet), what of it, and when it last went on."""
+
+    step: int = 0
+    phase: str = ""  # starting | training | saving | ended; empty: no run yet
+    since: float = field(default_factory=time.monotonic)
+    told_to_leave: threading.Event = field(default_factory=threading.Event)
+
+    def now(self, phase: str, step: int = 0) -> None:
+        """The run has come this far."""
+        self.step, self.phase, self.since = step, phase, time.monotonic()
+
+    def read(self) -> dict[str, Any]:
+        """{"step", "phase", "age": seconds since it last went on}."""
+        return {"step": self.step, "phase": self.phase, "age": time.monotonic() - self.since}
+
+
+PULSE = Pulse()
+
+
+def listen() -> None:
+    """Take SIGTERM as the notice of a preemption: save, then leave.  Main thread only."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: PULSE.told_to_leave.set())
+
+
+def seconds_up() -> float | None:
+    """How long this process has lived, by Linux' own clock; None elsewhere (proc(5), starttime)."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started

@@ -1,0 +1,141 @@
+"""One save: written to a fresh folder by all ranks, committed by rank 0's manifest and rename."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from reference_trainer import manifest
+from reference_trainer.agreement import agree, attempt
+from reference_trainer.manifest import CheckpointError
+from reference_trainer.stall import Stalls
+from reference_trainer.storage import Storage
+from reference_trainer.world import World
+
+Told = dict[str, dict[str, Any]]  # file name -> {"size", "sha256"}
+
+
+class Writer:
+    """Writes a run's checkpoints.  `tell(event, **values)` hears how far a save is on this rank.
+
+    `world` carries the talk between ranks: in the background it must be one of its own.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        world: World,
+        *,
+        identity: dict[str, Any],
+        keep: int,
+        stalls: Stalls,
+        tell: Callable[..., None],
+    ) -> None:
+        self.storage, self.world, self.identity, self.keep = storage, world, identity, keep
+        self.stalls, self.tell, self.folder = stalls, tell, storage.folder
+
+    def save(self, step: int, state: dict[str, Any]) -> dict[str, Any]:
+        """Save the state; returns {"step", "path", "bytes", "seconds"} or {"step", "error"}.
+
+        All ranks return the same kind: a save that failed on any is committed on none.
+        """
+        began, world = time.perf_counter(), self.world
+        unfinished: Path | None = None
+        try:
+            unfinished = self._begin(step)
+            size = self._finish(step, state, unfinished)
+        except CheckpointError as error:
+            if unfinished is not None:  # all ranks have stopped writing; give the space back
+                shutil.rmtree(unfinished, ignore_errors=True)
+            self.tell("unsaved", step=step, error=str(error))
+            return {"step": step, "error": str(error)}
+        seconds = time.perf_counter() - began
+        path = str(self.folder / f"step-{step}")
+        saved = {"step": step, "path": path, "bytes": size, "seconds": seconds}
+        self.tell("saved", **saved)
+        if world.rank != 0 and not self.storage.shared:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return saved
+
+    def _finish(self, step: int, state: dict[str, Any], unfinished: Path) -> int:
+        """Write, tell each other, commit, tidy; bytes of the whole checkpoint."""
+        world, failed = self.world, f"step {step} was not saved"
+        self.stalls.wait("upload", step)
+        files, problem = attempt(lambda: self._write(unfinished, state), world.rank)
+        agree(world, problem, failed)
+        told = world.gather(files)
+        self.storage.collect(unfinished, [sorted(named) for named in told], world)
+        self.tell("written", step=step)
+        self.stalls.wait("commit", step)
+        problem = None
+        if world.rank == 0:
+            _, problem = attempt(lambda: self._commit(unfinished, step, told))
+        agree(world, problem, failed)
+        problem = None
+        if world.rank == 0:
+            _, problem = attempt(lambda: self._tidy(step))
+        agree(world, problem, f"step {step} was saved, but the folder could not be tidied")
+        return sum(entry["size"] for named in told for entry in named.values())
+
+    def _begin(self, step: int) -> Path:
+        # A name never used before: a save over an old one could mix two steps after a crash.
+        token = self.world.broadcast(secrets.token_hex(4))
+        path = self.folder / f"step-{step}.tmp-{token}"
+        problem = None
+        if self.world.rank in self.storage.speakers:
+            _, problem = attempt(lambda: path.mkdir(parents=True))
+        agree(self.world, problem, f"step {step} was not saved")
+        return path
+
+    def _write(self, path: Path, state: dict[str, Any]) -> Told:
+        """Write this rank's part; what this rank wrote."""
+        import torch.distributed.checkpoint as dcp
+
+        # One thread: with more, torch 2.13 reports success although a file could not be written.
+        writer = dcp.FileSystemWriter(path, thread_count=1)
+        dcp.save(state, storage_writer=writer, process_group=self.world.group)
+        mine = sorted(path.glob(f"__{self.world.rank}_*"))
+        if self.world.rank == 0:
+            mine.append(path / ".metadata")
+        return {file.name: manifest.describe(file) for file in mine}
+
+    def _commit(self, path: Path, step: int, told: list[Told]) -> None:
+        files = {name: entry for named in told for name, entry in named.items()}
+        for rank, named in enumerate(told):
+            for name, entry in named.items():
+                _require_visible(path / name, entry["size"], rank)
+        manifest.write(path, step=step, world=self.world.size, identity=self.identity, files=files)
+        final = self.folder / f"step-{step}"
+        if final.exists():  # one that was skipped as damaged when this run resumed: keep it aside
+            final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
+        path.rename(final)
+        manifest.sync_folder(self.folder)
+
+    def _tidy(self, step: int) -> None:
+        """Point LATEST at the new checkpoint and remove the oldest."""
+        fresh = self.folder / "LATEST.tmp"
+        with fresh.open("w", encoding="ascii") as file:
+            file.write(f"step-{step}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(self.folder / "LATEST")
+        manifest.sync_folder(self.folder)
+        # Newer steps than this one were found damaged or foreign: they must not push out ours.
+        older = [s for s in manifest.committed_steps(self.folder) if s <= step]
+        for old in older[self.keep :]:
+            doomed = self.folder / f"step-{old}.tmp-pruned"  # half-deleted must not look whole
+            (self.folder / f"step-{old}").rename(doomed)
+            shutil.rmtree(doomed)
+
+
+def _require_visible(path: Path, size: int, rank: int) -> None:
+    if not path.is_file() or path.stat().st_size != size:
+        raise CheckpointError(
+            f"{path.name}, written by rank {rank}, is not visible to rank 0:"
+            " the checkpoint folder must be one that all nodes share"
+        )
