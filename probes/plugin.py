@@ -249,6 +249,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if run is None or criterion is None:
         return
     claim = " ".join((getattr(item, "obj", None).__doc__ or "").split("\n\n")[0].split())
+    if case := getattr(item, "callspec", None):  # which one of several the same claim is proved by
+        claim = f"{claim.rstrip('.')}: {case.id.replace('-', ' ')}."
     item.stash[LEDGER] = run.ledger(item.nodeid, criterion, claim, _speaker(item.config))
     item.stash[VERDICT] = None
 

@@ -72,14 +72,15 @@ class Original:
 
     def see(self, cluster: Cluster, measure: Any) -> None:
         """Without a folder that every node sees the probe ends here."""
-        folder = self.folder
+        folder, first = self.folder, self._blind is None
         if self._blind is None:
             names = [node["name"] for node in cluster.nodes]
             self._blind = cluster.blind_to(str(folder)) if folder.is_absolute() else names
         if self._blind:
             known = folder if folder.is_absolute() else "a folder that all share"
             said = f"{', '.join(self._blind)} do not see {known}"
-            measure.explain(finding("RESTART-NO-FOLDER", said, self._blind))
+            if first:  # one cause is one finding, however many probes it stops
+                measure.explain(finding("RESTART-NO-FOLDER", said, self._blind))
             pytest.fail(f"a checkpoint needs a folder that every node sees: {said}", pytrace=False)
 
     def ready(self, cluster: Cluster, measure: Any) -> None:
