@@ -35,11 +35,11 @@ class Berths:
 
     def __init__(self, cluster: Cluster, count: int) -> None:
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        from probes.pinned import pinned
 
         self.resource = f"{SPARE}{os.getpid()}"
-        there = NodeAffinitySchedulingStrategy(cluster.home, soft=False)
-        self._harbour = ray.remote(Harbour).options(num_cpus=0, scheduling_strategy=there).remote()
+        self._harbour = pinned(Harbour, cluster.home).remote()
         try:
             opened = self._harbour.open.remote(cluster.address, count, self.resource)
             nodes = ray.get(opened, timeout=START_SECONDS)

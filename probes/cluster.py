@@ -17,6 +17,7 @@ from probes.berths import SPARE
 from probes.facts import node_facts, sees, software
 from probes.keeper import Keeper
 from probes.local_cluster import LocalCluster
+from probes.pinned import pinned
 from reference_trainer.gang import Gang
 
 SHIPPED = ("reports", "reference_trainer", "scaling", "probes")
@@ -244,16 +245,10 @@ class Cluster:
         A node that does not answer within 90 s has no entry; the caller must say so.
         """
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        remote = ray.remote(function)
         calls = {
-            remote.options(
-                num_cpus=0,
-                max_retries=0,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(id, soft=False),
-            ).remote(*arguments): id
-            for id in [node["id"] for node in self.nodes]
+            pinned(function, node["id"], max_retries=0).remote(*arguments): node["id"]
+            for node in self.nodes
         }
         done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ASK_SECONDS)
         for call in late:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from probes.pinned import pinned
 from reference_trainer.gang import Gang, Place
 
 
@@ -91,11 +92,9 @@ class Strike:
     def aim(self, gang: Gang) -> None:
         """Put a hand on the victim's node and wait for the moment."""
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.victim = gang.places[self.rank]
-        there = NodeAffinitySchedulingStrategy(self.victim.node, soft=False)
-        self._hand = ray.remote(Hand).options(num_cpus=0, scheduling_strategy=there).remote()
+        self._hand = pinned(Hand, self.victim.node).remote()
         self._started = ray.get(self._hand.aim.remote(self.victim.pid), timeout=60)
         self._seen = len(read_lines(self.journal))
         self._thread.start()

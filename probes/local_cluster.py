@@ -27,7 +27,7 @@ class LocalCluster:
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
         # A file and not `-m`: the child must not depend on the folder it is started in.
-        self._chatter = chatter = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._chatter = chatter = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`close` closes it)
         self._child = subprocess.Popen(
             [sys.executable, __file__, str(nodes)],
             stdin=subprocess.PIPE,

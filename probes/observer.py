@@ -19,6 +19,7 @@ from typing import Any
 
 from probes.cluster import Cluster
 from probes.gang_checks import Sample
+from probes.pinned import pinned
 
 RATE = 20.0  # samples a second that are owed
 PAUSE = 0.02  # from one sample to the next: about 40 are taken
@@ -128,16 +129,8 @@ class Watch:
     """The probe's end: samples as they come, marks of what was done, and bounded waits."""
 
     def __init__(self, cluster: Cluster, prefix: str) -> None:
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         self.prefix, self.names = prefix, cluster.names
-        there = NodeAffinitySchedulingStrategy(cluster.home, soft=False)
-        self._eye = (
-            ray.remote(Eye)
-            .options(num_cpus=0, scheduling_strategy=there)
-            .remote(prefix, cluster.resource)
-        )
+        self._eye = pinned(Eye, cluster.home).remote(prefix, cluster.resource)
         self.jobs: dict[str, str] = {}  # Ray's id of a job -> the name we gave it
         self.naive: dict[str, int] = {}  # job -> how many single actors are its gang
         self.needs: dict[str, int] = {}  # gang of several groups -> its whole size

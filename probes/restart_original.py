@@ -8,8 +8,6 @@ newest was damaged, which must be refused.
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -163,54 +161,3 @@ class Original:
             stack.callback(stop.set)
             thread.start()
             yield
-
-
-def truncate(newest: Path) -> None:
-    """The largest data file lacks its second half."""
-    victim = _data(newest)
-    os.truncate(victim, victim.stat().st_size // 2)
-
-
-def flip(newest: Path) -> None:
-    """One bit in the middle of the largest data file is the other one."""
-    victim = _data(newest)
-    content = bytearray(victim.read_bytes())
-    content[len(content) // 2] ^= 1
-    victim.write_bytes(content)
-
-
-def tear(newest: Path) -> None:
-    """`.metadata` ends in its middle, as after a power loss."""
-    victim = newest / ".metadata"
-    os.truncate(victim, victim.stat().st_size // 2)
-
-
-def uncommit(newest: Path) -> None:
-    """All data is there and the manifest is not: the save was cut off before its commit."""
-    (newest / "manifest.json").unlink()
-
-
-def disown(newest: Path) -> None:
-    """Another run's checkpoint lies there: same shape, another seed, its own sha256 right."""
-    _rewrite(
-        newest, lambda content: content["identity"].update(seed=content["identity"]["seed"] + 1)
-    )
-
-
-def postdate(newest: Path) -> None:
-    """It was written by a later version of the trainer."""
-    _rewrite(newest, lambda content: content.update(schema=content["schema"] + 1))
-
-
-def _rewrite(newest: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    from reference_trainer.manifest import NAME, seal
-
-    path = newest / NAME
-    content = json.loads(path.read_text(encoding="ascii"))
-    del content["seal"]
-    change(content)
-    path.write_text(json.dumps({**content, "seal": seal(content)}), encoding="ascii")
-
-
-def _data(newest: Path) -> Path:
-    return max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size)

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from probes import restart_original as damage
 from probes.criteria import exactly
+from probes.damages import DAMAGES
 from probes.equality import unequal_steps
 from probes.findings import finding
 from probes.plugin import RUN, shared_folder
@@ -18,14 +18,6 @@ from reports.record import Limit
 
 QUICK_DAMAGES = 2
 STANDARD = pytest.mark.tier("standard")
-DAMAGES = {
-    "newest-bit-flipped": damage.flip,
-    "metadata-torn": damage.tear,
-    "newest-truncated": damage.truncate,
-    "newest-not-committed": damage.uncommit,
-    "of-another-run": damage.disown,
-    "of-a-later-version": damage.postdate,
-}
 HOLD = f"commit:rank=0:seconds=1:from={NEWEST}:to={NEWEST}"
 SCENARIOS = [
     Scenario(
@@ -205,11 +197,16 @@ def judge_equality(original, voyage, measure):
         unequal += unequal_steps([{**whole[victim], "steps": steps}],
                                  [{**whole[victim], "steps": lived}])  # fmt: skip
         compared += len(lived)
-    measure("unequal_steps", len(unequal) if compared else None, samples=compared)
-    same = {r["digest"] for r in voyage.results} == {r["digest"] for r in whole}
-    measure("final_state", "equal" if same else "unequal")
+    tell_unequal(unequal, compared, original, voyage.results, measure)
     losses = [step["loss"] for result in voyage.results for step in result["steps"]]
     measure("non_finite", sum(not math.isfinite(loss) for loss in losses))
+
+
+def tell_unequal(unequal, compared, original, found, measure):
+    """The steps that differ from the run never killed, and whether its parameters do."""
+    measure("unequal_steps", len(unequal) if compared else None, samples=compared)
+    same = {r["digest"] for r in found} == {r["digest"] for r in original.results}
+    measure("final_state", "equal" if same else "unequal")
     if unequal or not same:
         said = str(unequal[0]) if unequal else "all steps are equal, the parameters are not"
         measure.explain(finding("RESTART-UNEQUAL", said, [f"rank {u.rank}" for u in unequal[:1]]))
@@ -335,9 +332,5 @@ def test_a_full_disk_costs_a_save_and_not_the_run(cluster, original, measure):
 def equal(original, found, first, measure):
     """That a resume is the run never killed, from step `first` on."""
     unequal = unequal_steps(original.results, found, first)
-    measure("unequal_steps", len(unequal), samples=len(found) * (STEPS - first + 1))
-    same = {r["digest"] for r in found} == {r["digest"] for r in original.results}
-    measure("final_state", "equal" if same else "unequal")
-    if unequal or not same:
-        said = str(unequal[0]) if unequal else "all steps are equal, the parameters are not"
-        measure.explain(finding("RESTART-UNEQUAL", said, [f"rank {u.rank}" for u in unequal[:1]]))
+    compared = len(found) * (STEPS - first + 1)
+    tell_unequal(unequal, compared, original, found, measure)

@@ -19,11 +19,11 @@ def agree(world: World, problem: str | None, what: str) -> None:
 
 def attempt(action: Callable[[], Any], rank: int = 0) -> tuple[Any, str | None]:
     """(result, None), or (None, the problem of this rank in one line)."""
+    from torch.distributed.checkpoint.api import CheckpointException  # derives from BaseException
+
     try:
         return action(), None
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # noqa: BLE001  (DCP's CheckpointException is no Exception)
+    except (Exception, CheckpointException) as error:  # noqa: BLE001  (`agree` raises it on all)
         return None, _sentence(error, rank)
 
 

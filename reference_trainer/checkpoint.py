@@ -17,6 +17,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent import futures
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +117,7 @@ class Checkpoints:
             tell=tell,
         )
         self._stage = _stager(world.device.type == "cuda") if background else None
-        self._thread: threading.Thread | None = None
-        self._ended: list[tuple[dict[str, Any] | None, BaseException | None]] = []
+        self._saving: futures.Future[dict[str, Any]] | None = None
 
     def open(self, resume: bool) -> Choice:
         """Remove what dead attempts left, then choose what to resume from.
@@ -140,31 +140,25 @@ class Checkpoints:
 
         In the background that is none: `wait` for it, at the latest before the next one.
         """
-        assert self._thread is None, "the save before was not waited for"
+        assert self._saving is None, "the save before was not waited for"
         state = self._capture(step, progress, training)
         if self._stage is None:
             return [self._writer.save(step, state)]
-        staged = self._stage(state)
-        self._thread = threading.Thread(target=self._save, args=(step, staged), daemon=True)
-        self._thread.start()
+        self._saving = _in_background(self._writer.save, step, self._stage(state))
         return []
 
     def wait(self) -> list[dict[str, Any]]:
         """Wait for the save in the background; none where there is none."""
-        if self._thread is None:
+        if self._saving is None:
             return []
-        self._thread.join()
-        self._thread = None
-        saved, error = self._ended.pop()
-        if error is not None:
-            raise error
-        assert saved is not None
+        saved = self._saving.result()
+        self._saving = None
         return [saved]
 
     def abandon(self) -> None:
         """The run ends in an error: give a save in the background a moment to see it too."""
-        if self._thread is not None:
-            self._thread.join(PATIENCE_SECONDS)
+        if self._saving is not None:
+            futures.wait([self._saving], PATIENCE_SECONDS)
 
     def load(
         self, choice: Choice, training: Training, forget: str = ""
@@ -197,12 +191,6 @@ class Checkpoints:
         # DCP keeps one copy of a key that several ranks save, so each rank has its own.
         state["rng"] = {f"rank{self.world.rank}": rng.capture()}
         return state
-
-    def _save(self, step: int, state: dict[str, Any]) -> None:
-        try:
-            self._ended.append((self._writer.save(step, state), None))
-        except BaseException as error:  # noqa: BLE001  (raised again by wait)
-            self._ended.append((None, error))
 
     def _open(self, resume: bool) -> Choice:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -277,6 +265,20 @@ def _mix_up(loaded: dict[str, Any], folder: Path, choice: Choice, world: World) 
     mixed = {part: loaded[part] for part in ("model", "optimizer")}
     dcp.load(mixed, storage_reader=reader, process_group=world.group)
     loaded.update(mixed)
+
+
+def _in_background(function: Callable[..., Any], *arguments: Any) -> futures.Future[Any]:
+    """As an executor's submit, but the process may end while it still runs."""
+    future: futures.Future[Any] = futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:  # noqa: BLE001  (the future raises it again)
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def _stager(on_gpu: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:

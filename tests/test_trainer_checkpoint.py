@@ -1,62 +1,21 @@
 """One rank, in this process: the loss falls, the clock adds up, damaged checkpoints are skipped."""
 
 import json
-import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from reference_trainer import manifest, saving
+from reference_trainer import manifest
 from reference_trainer.config import TrainConfig
 from reference_trainer.manifest import CheckpointError
 from reference_trainer.pace import Pace
-from reference_trainer.pulse import PULSE
 from reference_trainer.world import VARIABLES, LaunchError, choose_device
-
-SMALL = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 1, "heads": 2, "device": "cpu"}
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """Train as the only rank of a job: alone(steps=3, ...) -> result."""
-    from reference_trainer.train import train
-
-    def run(**knobs):
-        with pytest.MonkeyPatch.context() as patch, socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-            probe.close()
-            for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", port), strict=True):
-                patch.setenv(name, value)
-            return train(TrainConfig(**{**SMALL, **knobs}))
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def saved(alone, tmp_path_factory):
-    """A folder with step-2 and step-4, and the result of a run that was never interrupted."""
-    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
-    alone(steps=4, checkpoints=str(folder), save_every=2)
-    return folder, alone(steps=6)
-
-
-@pytest.fixture
-def folder(saved, tmp_path):
-    """A copy of the saved folder, to be damaged."""
-    shutil.copytree(saved[0], tmp_path / "checkpoints")
-    return tmp_path / "checkpoints"
-
-
-def hexes(result):
-    return [(s["step"], s["loss_hex"], s["norm_hex"], s["ids"]) for s in result["steps"]]
+from tests.conftest import SMALL, hexes
 
 
 def test_the_loss_falls(alone):
@@ -211,111 +170,9 @@ def test_a_pointer_that_lies_is_not_believed(alone, folder):
     assert alone(steps=5, checkpoints=str(folder))["start_step"] == 4
 
 
-def test_only_the_newest_are_kept_and_latest_names_the_newest(alone, tmp_path):
-    ran = alone(steps=7, checkpoints=str(tmp_path), save_every=2, keep_last=2)
-    assert [saved["step"] for saved in ran["checkpoints"]] == [2, 4, 6, 7]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["LATEST", "step-6", "step-7"]
-    assert (tmp_path / "LATEST").read_text() == "step-7\n"
-
-
-def test_a_damaged_newer_one_neither_counts_as_kept_nor_is_written_over(alone, folder):
-    flip(folder / "step-4/__0_0.distcp")
-    damaged = (folder / "step-4/__0_0.distcp").read_bytes()
-    alone(steps=3, checkpoints=str(folder), save_every=1, keep_last=1)
-    assert (folder / "step-3/manifest.json").exists()
-    alone(steps=4, checkpoints=str(folder), save_every=1, keep_last=1)
-    assert manifest.committed_steps(folder) == [4]
-    kept = list(folder.glob("step-4.rejected-*/__0_0.distcp"))
-    assert [path.read_bytes() for path in kept] == [damaged]
-    assert alone(steps=5, checkpoints=str(folder))["start_step"] == 4
-
-
 def test_a_fresh_start_over_old_checkpoints_is_refused(alone, folder):
     with pytest.raises(CheckpointError, match="already holds step-4 and resume is off"):
         alone(steps=5, checkpoints=str(folder), resume=False)
-
-
-@pytest.fixture
-def full_disk(monkeypatch):
-    """`with full_disk(5, 6):` the saves of these steps meet ENOSPC.
-
-    Writing to /dev/full gives it, and the kernel needs no privilege for that.
-    """
-    begin = saving.Writer._begin
-
-    @contextmanager
-    def full(*steps):
-        def begin_on_full_disk(self, step):
-            path = begin(self, step)
-            if step in steps:
-                (path / "__0_0.distcp").symlink_to("/dev/full")
-            return path
-
-        with monkeypatch.context() as patch:
-            patch.setattr(saving.Writer, "_begin", begin_on_full_disk)
-            yield
-
-    return full
-
-
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_full_disk_costs_a_save_and_not_the_run(alone, saved, folder, full_disk, mode):
-    """The older checkpoints stay, the run goes on, and so do the saves once there is space."""
-    with full_disk(5):
-        ran = alone(steps=6, checkpoints=str(folder), save_every=1, save_mode=mode)
-    (unsaved,) = ran["unsaved"]
-    assert re.match(r"step 5 was not saved: rank 0 on .*No space", unsaved["error"])
-    assert [save["step"] for save in ran["checkpoints"]] == [6]
-    assert manifest.committed_steps(folder) == [6, 4, 2]
-    assert not list(folder.glob("*.tmp-*"))
-    assert hexes(ran) == hexes(saved[1])[4:]
-
-
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_too_many_failed_saves_in_a_row_end_the_run(alone, folder, full_disk, mode):
-    knobs = {"checkpoints": str(folder), "save_every": 1, "save_mode": mode, "save_failures": 1}
-    with full_disk(5, 7):
-        assert [u["step"] for u in alone(steps=8, **knobs)["unsaved"]] == [5, 7]
-    with (
-        full_disk(9, 10),
-        pytest.raises(CheckpointError, match=r"step 10 .*2 failures in a row"),
-    ):
-        alone(steps=12, **knobs)
-    assert manifest.committed_steps(folder)[0] == 8
-    assert not list(folder.glob("*.tmp-*"))
-
-
-def test_a_save_in_the_background_is_of_the_moment_it_was_asked_for(alone, saved, tmp_path):
-    """Its upload is held up until two more steps have changed the weights."""
-    knobs = {"checkpoints": str(tmp_path), "save_mode": "async", "pace_s": 0.2}
-    hold = "upload:rank=0:seconds=0.7:from=2:to=2"
-    ran = alone(steps=5, save_every=2, stall=hold, out=str(tmp_path / "out"), **knobs)
-    events = [
-        json.loads(x) for x in (tmp_path / "out/metrics.rank0.jsonl").read_text().splitlines()
-    ]
-    at = [(event["event"], event.get("step")) for event in events]
-    assert at.index(("step", 3)) < at.index(("saved", 2))
-    assert [save["step"] for save in ran["checkpoints"]] == [2, 4, 5]
-    for step in (5, 4):
-        shutil.rmtree(tmp_path / f"step-{step}")
-    resumed = alone(steps=6, **knobs)
-    assert resumed["start_step"] == 2
-    assert hexes(resumed) == hexes(saved[1])[2:]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_a_file_system_that_is_too_small(alone, tmp_path):
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], check=True)
-    try:
-        ran = alone(steps=4, checkpoints=str(small), save_every=1, save_failures=9, keep_last=9)
-        assert ran["checkpoints"]
-        assert "No space left" in ran["unsaved"][0]["error"]
-        resumed = alone(steps=5, checkpoints=str(small))
-        assert resumed["start_step"] == ran["checkpoints"][-1]["step"]
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 def test_the_rate_rises_and_falls_as_asked_and_a_resume_knows_it(alone, tmp_path):
@@ -330,20 +187,6 @@ def test_the_rate_rises_and_falls_as_asked_and_a_resume_knows_it(alone, tmp_path
     assert resumed["start_step"] == 4
     assert [step["lr"] for step in resumed["steps"]] == rates[4:]
     assert hexes(resumed) == hexes(whole)[4:]
-
-
-def test_told_to_leave_it_saves_and_leaves(alone, saved, tmp_path):
-    """The flag is what SIGTERM sets; a save is made although none is due."""
-    PULSE.told_to_leave.set()
-    try:
-        ran = alone(steps=6, checkpoints=str(tmp_path), save_every=5)
-    finally:
-        PULSE.told_to_leave.clear()
-    assert ran["left"]
-    assert [step["step"] for step in ran["steps"]] == [1]
-    resumed = alone(steps=6, checkpoints=str(tmp_path))
-    assert (resumed["start_step"], resumed["left"]) == (1, False)
-    assert hexes(resumed) == hexes(saved[1])[1:]
 
 
 def test_a_paced_step_takes_its_time(alone):

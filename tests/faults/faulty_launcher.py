@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from probes import gang_job
-from probes.gang_job import Job, created
+from probes.gang_job import Job
 
 NAME = "SEATRIAL_TEST_LAUNCHER"
 HERE = str(Path(__file__).resolve())
@@ -49,8 +49,8 @@ class Halves(Early):
         Job.ask(self, first, size // 2, *options)
 
         def rest() -> None:
-            while not created([self.groups[first]]):
-                time.sleep(0.3)
+            self.groups[first].wait(60)
+            time.sleep(0.3)  # the other job must have its first half, or there is no deadlock
             Job.ask(self, f"{name}.2", size - size // 2, *options)
 
         threading.Thread(target=rest, daemon=True).start()

@@ -94,14 +94,18 @@ def test_spare_raylets_end_with_the_driver(lab: Lab, number: signal.Signals) -> 
     trial = start(
         lab, f"spare-{number.name}", "probes/test_gang.py", "--tier", "standard", "-k", "lost"
     )
-    deadline = time.monotonic() + 90
-    while len(spare_raylets(lab)) < 4:
-        assert time.monotonic() < deadline, trial.log.read_text()
-        assert trial.process.poll() is None, trial.log.read_text()
-        time.sleep(0.2)
-    time.sleep(2)  # into the scene that uses them
-    os.kill(driver_pid(lab), number)
-    trial.process.wait(timeout=60)
+    try:
+        deadline = time.monotonic() + 90
+        while len(spare_raylets(lab)) < 4:
+            assert time.monotonic() < deadline, trial.log.read_text()
+            assert trial.process.poll() is None, trial.log.read_text()
+            time.sleep(0.2)
+        time.sleep(2)  # so that the scene which uses them has begun; nothing rests on how far it is
+        os.kill(driver_pid(lab), number)
+        trial.process.wait(timeout=60)
+    finally:
+        trial.process.kill()
+        trial.process.wait()
     deadline = time.monotonic() + 15
     while left := spare_raylets(lab):
         assert time.monotonic() < deadline, f"left: {left}"
