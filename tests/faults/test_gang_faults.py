@@ -45,8 +45,8 @@ LONGER = [
     Fault("fussy", "two_gangs", {"never_placed"}, {"GANG-STUCK"}, {"job B"}, "was not placed"),
     Fault("fussy", "blocks_nobody", {"blocked_behind"}, {"GANG-BLOCKED"}, {"job B"}, "had room"),
     Fault(
-        "halves", "one_group", {"deadlocks", "half_held"}, {"GANG-HALF"}, EITHER,
-        "held 2 of 4",
+        "halves", "one_group", {"deadlocks", "half_held", "never_placed"},
+        {"GANG-HALF", "GANG-STUCK"}, EITHER, "held 2 of 4",
     ),
     Fault("scattered", "fragments", {"placed_in_fragments"}, {"GANG-MISPLACED"}, {"job B"}, "node"),
     Fault("swapped", "components", {"misplaced"}, {"GANG-MISPLACED"}, set(), "'rollout' rank 0"),
