@@ -39,21 +39,33 @@ class Berths:
         from probes.pinned import pinned
 
         self.resource = f"{SPARE}{os.getpid()}"
+        self._address = cluster.address
         self._harbour = pinned(Harbour, cluster.home).remote()
+        self.names: dict[str, str] = {}
         try:
-            opened = self._harbour.open.remote(cluster.address, count, self.resource)
-            nodes = ray.get(opened, timeout=START_SECONDS)
+            self.open(count)
         except BaseException:
             ray.kill(self._harbour)
             raise
-        self.names = {node: f"spare{number}" for number, node in enumerate(nodes, 1)}
 
-    def lose(self, name: str) -> bool:
-        """SIGKILL the raylet of the node of this name; whether it is proven dead."""
+    def open(self, count: int) -> None:
+        """Have `count` more of them."""
         import ray
 
-        node = next(id for id, known in self.names.items() if known == name)
-        return bool(ray.get(self._harbour.lose.remote(node), timeout=30))
+        opened = self._harbour.open.remote(self._address, count, self.resource)
+        for node in ray.get(opened, timeout=START_SECONDS):
+            self.names[node] = f"spare{len(self.names) + 1}"
+
+    def lose(self, *names: str, whole: bool = True) -> tuple[bool, float]:
+        """SIGKILL all processes of the nodes of these names, or the raylets alone.
+
+        (Whether all are proven dead, when the first was killed by the head's clock.)
+        """
+        import ray
+
+        nodes = [node for node, known in self.names.items() if known in names]
+        dead, at = ray.get(self._harbour.lose.remote(nodes, whole), timeout=30)
+        return bool(dead), float(at)
 
     def close(self) -> None:
         """End what is left of them; returns when their processes are gone."""
@@ -65,7 +77,11 @@ class Berths:
 
 
 class Harbour:
-    """Holds the input of the process that owns the raylets.  A Ray actor on the head node."""
+    """Holds the input of the processes that own the raylets.  A Ray actor on the head node."""
+
+    def __init__(self) -> None:
+        self._children: list[subprocess.Popen[str]] = []
+        self._raylets: dict[str, int] = {}
 
     def open(self, address: str, count: int, resource: str) -> list[str]:
         """Start them; their node ids.  Raises RuntimeError with the last words when it fails."""
@@ -74,7 +90,7 @@ class Harbour:
         if address.startswith("ray://"):
             address = ray.get_runtime_context().gcs_address
         here = ray.util.get_node_ip_address()
-        self._child = subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, str(Path(__file__).resolve()), address, here, str(count), resource],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -82,28 +98,34 @@ class Harbour:
             text=True,
             start_new_session=True,
         )
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline()
+        self._children.append(child)
+        assert child.stdout is not None
+        line = child.stdout.readline()
         if not line:
-            assert self._child.stderr is not None
-            last = self._child.stderr.read().strip().splitlines()[-1:]
+            assert child.stderr is not None
+            last = child.stderr.read().strip().splitlines()[-1:]
             raise RuntimeError(f"no spare raylet could be started: {' '.join(last)}")
-        self._raylets: dict[str, int] = json.loads(line)
-        return list(self._raylets)
+        opened = json.loads(line)
+        self._raylets |= opened
+        return list(opened)
 
-    def lose(self, node: str) -> bool:
-        """Kill one raylet with SIGKILL, as a power loss would; whether it is proven dead."""
-        from probes.faults import Hand  # late: this file is run as a script too
+    def lose(self, nodes: list[str], whole: bool) -> tuple[bool, float]:
+        """SIGKILL raylets, and as a power loss would all they started; (proven dead, when)."""
+        from probes.faults import Hand, offspring  # late: this file is run as a script too
 
-        hand, pid = Hand(), self._raylets.pop(node)
-        dead, _ = hand.strike(pid, hand.aim(pid), signal.SIGKILL)
-        return dead
+        hand = Hand()
+        pids = [self._raylets.pop(node) for node in nodes]
+        pids += [child for pid in pids if whole for child in offspring(pid)]
+        done = [hand.strike(pid, hand.aim(pid), signal.SIGKILL) for pid in pids]
+        return all(dead for dead, _ in done), done[0][1]
 
     def close(self) -> None:
-        """End the owner, and with it all raylets."""
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        self._child.wait(timeout=20)
+        """End the owners, and with them all raylets."""
+        for child in self._children:
+            assert child.stdin is not None
+            child.stdin.close()
+        for child in self._children:
+            child.wait(timeout=20)
 
 
 def main(address: str, here: str, count: int, resource: str) -> None:

@@ -282,12 +282,15 @@ class Cluster:
         strategy = options.pop("strategy", "STRICT_SPREAD" if spread else "PACK")
         return Gang(size or self.size, resource=self.resource, strategy=strategy, **options)
 
-    def groups_named(self, name: str) -> int:
-        """How many placement groups of this name there are, removed ones not counted."""
+    def groups_named(self, name: str) -> list[int]:
+        """How many bundles each placement group of this name holds; removed groups do not count."""
         import ray
 
-        groups = ray.util.placement_group_table().values()
-        return sum(group["name"] == name and group["state"] != "REMOVED" for group in groups)
+        return [
+            sum(bool(node.strip("f")) for node in group["bundles_to_node_id"].values())
+            for group in ray.util.placement_group_table().values()
+            if group["name"] == name and group["state"] != "REMOVED"
+        ]
 
     def differences(self) -> list[str]:
         """Sentences on software that is not the same on every node and the driver."""

@@ -234,6 +234,8 @@ TABLE: dict[str, Row] = {
             "saves_refused": Measure("saves", from_run="the saves that met a full disk"),
             "saved_after": Measure("saves", from_run="the saves that are due once there is room"),
             "left_behind": none_of("groups", "a run that has ended holds nothing"),
+            "unsaid_waits": none_of("waits", "who waits for room must say so, and for how much"),
+            "held_waiting": none_of("bundles", "who waits for room must not keep others from it"),
             "non_finite": none_of("steps", "a loss that is not a number is no training"),
             "unequal_steps": none_of(
                 "steps",

@@ -43,6 +43,18 @@ class Hand:
         return False, at
 
 
+def offspring(pid: int) -> list[int]:
+    """The processes that this one has started, and those that they have."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and len(fields := _stat(int(entry.name))) > 1:
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = list(parents.get(pid, []))
+    for child in found:  # grows while it is walked
+        found += parents.get(child, [])
+    return found
+
+
 def _started(pid: int) -> int:
     """Start time of a process that runs, in clock ticks since boot; -1 for none or a zombie."""
     fields = _stat(pid)
@@ -91,18 +103,30 @@ class Strike:
 
     def aim(self, gang: Gang) -> None:
         """Put a hand on the victim's node and wait for the moment."""
-        import ray
-
         self.victim = gang.places[self.rank]
-        self._hand = pinned(Hand, self.victim.node).remote()
-        self._started = ray.get(self._hand.aim.remote(self.victim.pid), timeout=60)
+        self._arm(gang)
         self._seen = len(read_lines(self.journal))
         self._thread.start()
+
+    def _arm(self, gang: Gang) -> None:
+        import ray
+
+        assert self.victim is not None
+        self._hand = pinned(Hand, self.victim.node).remote()
+        self._started = ray.get(self._hand.aim.remote(self.victim.pid), timeout=60)
+
+    def _act(self) -> tuple[bool, float]:
+        """Do it; (proven to have had its effect, when by the victim's clock)."""
+        import ray
+
+        assert self.victim is not None
+        blow = self._hand.strike.remote(self.victim.pid, self._started, self.number)
+        struck, at = ray.get(blow, timeout=20)
+        return bool(struck), float(at)
 
     def _watch(self) -> None:
         import ray
 
-        assert self.victim is not None
         while self.event and not self._stop.wait(0.02):
             if any(
                 line["event"] == self.event and line["step"] >= self.step
@@ -112,12 +136,16 @@ class Strike:
         if self._stop.is_set():
             return
         self.sent = time.time()
-        strike = self._hand.strike.remote(self.victim.pid, self._started, self.number)
         try:
-            struck, self.at = ray.get(strike, timeout=20)
+            struck, self.at = self._act()
             self.count += int(struck)
         except ray.exceptions.RayError as error:
             self.error = str(error).splitlines()[0]
+
+    def whom(self, names: dict[str, str]) -> str:
+        """Who was to be struck, in words; `names` are the nodes'."""
+        node = names.get(self.victim.node, "?") if self.victim else "?"
+        return f"rank {self.rank} on {node}"
 
     def close(self) -> None:
         """Stop watching and take the hand away."""

@@ -319,8 +319,24 @@ CATALOGUE: dict[str, Entry] = {
         Cause.APPLICATION,
         "see where the run began again: are newer checkpoints whole, and does every node see them?",
     ),
+    "RESTART-TORN": Entry(
+        "A save that failed on a rank was committed.",
+        Cause.APPLICATION,
+        "gather every rank's status before the commit, and commit nothing when one has failed",
+    ),
+    "RESTART-ATTEMPTS": Entry(
+        "The run took more or fewer attempts than the faults it met.",
+        Cause.APPLICATION,
+        "read the attempts' reasons: too few, and a fault or a notice went unheeded; too many, and "
+        "a gang was lost that nobody struck, or nothing bounds them",
+    ),
+    "RESTART-SLOW": Entry(
+        "The run came back later than agreed.",
+        Cause.NO_PROGRESS,
+        "see which part took the time: seeing the loss (heartbeats), finding room, or starting",
+    ),
     "RESTART-LEAK": Entry(
-        "A run that has ended still holds accelerators.",
+        "A run that has ended, or that waits for room, still holds accelerators.",
         Cause.APPLICATION,
         "remove the placement group in whatever way the run ends; `ray list placement-groups` names it",
     ),

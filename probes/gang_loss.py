@@ -30,7 +30,7 @@ def spare_raylets(at: Scene, count: int) -> Iterator[Berths]:
 def lose(at: Scene, berths: Berths, name: str, words: str) -> float:
     """Kill one spare raylet, and have it proven; when."""
     when = at.watch.mark(words)
-    at.measure("victims_dead", int(berths.lose(name)), on=words)
+    at.measure("victims_dead", int(berths.lose(name)[0]), on=words)
     return when
 
 

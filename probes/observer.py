@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from probes.cluster import Cluster
@@ -81,6 +81,14 @@ def drivers_now() -> dict[str, str]:
     from ray._private import state
 
     return {job["JobID"]: job.get("Entrypoint", "") for job in state.jobs() if not job["IsDead"]}
+
+
+def strangers(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:
+    """Ids of jobs that are neither `ours` nor this process's nor Ray's own dashboard."""
+    import ray
+
+    known = {*ours, ray.get_runtime_context().get_job_id()}
+    return sorted(id for id, how in drivers.items() if id not in known and DASHBOARD not in how)
 
 
 def look(prefix: str, resource: str) -> Sample:
@@ -152,9 +160,8 @@ class Watch:
         """
         import ray
 
-        ours = {*self.jobs, ray.get_runtime_context().get_job_id()}
         drivers = ray.get(self._eye.drivers.remote(), timeout=ANSWER_SECONDS)
-        return sorted(id for id, how in drivers.items() if id not in ours and DASHBOARD not in how)
+        return strangers(drivers, self.jobs)
 
     def look(self) -> list[Sample]:
         """The samples that are new."""

@@ -45,10 +45,15 @@ class Original:
     """
 
     def __init__(
-        self, folder: Path | None, damages: dict[str, Callable[[Path], None]], *, fills: bool
+        self,
+        folder: Path | None,
+        damages: dict[str, Callable[[Path], None]],
+        *,
+        fills: bool,
+        device: str = "auto",
     ) -> None:
         self.folder = folder or Path()
-        self.damages, self.fills = damages, fills
+        self.damages, self.fills, self.device = damages, fills, device
         self.results: Results = []
         self.mistaken: dict[str, Results | str] = {}
         self.damaged: dict[str, Results | str] = {}
@@ -65,6 +70,7 @@ class Original:
             seq=32,
             save_every=SAVE_EVERY,
             keep_last=STEPS,
+            device=self.device,
             checkpoints=str(self.folder / "original"),
         )
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probes.cluster import Cluster
 from probes.faults import Strike, read_lines
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError
@@ -84,27 +83,31 @@ class Voyage:
 
 
 def sail(
-    cluster: Cluster,
     config: TrainConfig,
     scenario: Scenario,
     folder: Path,
+    *,
+    gang: Callable[[], Gang],
+    victim: int,
     before: Callable[[Gang], None],
+    arm: Callable[[Path, Blow], Strike] | None = None,
 ) -> Voyage:
-    """Run it under a supervisor, with a blow in each attempt that has one.
+    """Run it under a supervisor, each attempt in a new `gang()`, with a blow where it has one.
 
-    The first gang does what `before` says first: starting one is what takes time.
+    The first gang does what `before` says first: starting one is what takes time.  `arm` makes the
+    strike of a blow, in the run's folder; without it, a signal to the rank `victim`.
     """
     out = folder / "out"
     config = dataclasses.replace(
         config, out=str(out), checkpoints=str(folder / "checkpoints"), **scenario.changes
     )
-    victim = cluster.size - 1
-    strikes = [Strike(out, victim, b.event, b.step, b.number) for b in scenario.blows]
+    arm = arm or (lambda out, blow: Strike(out, victim, blow.event, blow.step, blow.number))
+    strikes = [arm(out, blow) for blow in scenario.blows]
     results: list[dict[str, Any]] = []
     error = ""
     try:
         results, attempts = supervise(
-            lambda: cluster.gang(name=NAME),
+            gang,
             rank,
             config,
             restarts=scenario.restarts,

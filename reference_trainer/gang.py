@@ -109,10 +109,19 @@ class Worker:
         return function(*arguments)
 
 
+def demand(resource: str) -> dict[str, Any]:
+    """What a rank asks Ray for: one of `resource`, and no CPU beside another one."""
+    if resource == "CPU":
+        return {"num_cpus": 1}
+    asked: dict[str, Any] = {"num_gpus": 1} if resource == "GPU" else {"resources": {resource: 1}}
+    return {"num_cpus": 0, **asked}
+
+
 class Gang:
     """`size` workers of one accelerator each, placed all at once or not at all.
 
-    `resource` is what a rank owns ("GPU", or "CPU" on clusters without any); `environment` is
+    `resource` is what a rank owns ("GPU", "CPU" on clusters without any, or one by any name that
+    nodes have); `environment` is
     laid over the workers' own (None removes a variable); `strategy` is a Ray placement strategy;
     `say` hears, once, that it has to wait.  Raises GangPending when there is no room within
     `timeout` seconds.
@@ -175,11 +184,10 @@ class Gang:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        asked = {"num_gpus": 1} if self.resource == "GPU" else {"num_cpus": 1}
         spawn = ray.remote(Worker)
         workers = [
             spawn.options(
-                **{"num_cpus": 0, **asked},
+                **demand(self.resource),
                 max_concurrency=2,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     placement_group=self._group, placement_group_bundle_index=index

@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import click
@@ -43,15 +44,26 @@ def rank(config: TrainConfig) -> dict[str, Any]:
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable from every rank.")
 @click.option("--restarts", default=3, show_default=True, help="How many lost gangs to replace.")
 @click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for room.")
+@click.option("--name", default="launch", show_default=True, help="Of its placement group.")
 @config_options
-def launch(workers: str, unset: tuple[str, ...], restarts: int, wait: float, **values: Any) -> None:
+def launch(
+    workers: str,
+    unset: tuple[str, ...],
+    restarts: int,
+    wait: float,
+    name: str,
+    **values: Any,
+) -> None:
     """Start the job on the Ray cluster that this process is in."""
     config = config_from(values)
     if restarts < 0 or wait <= 0:
         raise click.UsageError("--restarts takes 0 or more, --wait a number above 0")
     import ray
 
-    ray.init(log_to_driver=True, logging_level="warning")
+    # A submitted job brings its code along (RAY_JOB_CONFIG_JSON_ENV_VAR); any other ships this.
+    ours = {"py_modules": [str(Path(__file__).parent)], "excludes": ["**/__pycache__"]}
+    shipped = None if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ours
+    ray.init(log_to_driver=True, logging_level="warning", runtime_env=shipped)
     resource = "GPU" if ray.cluster_resources().get("GPU") else "CPU"
     size = _size(workers, resource)
     removed: dict[str, str | None] = dict.fromkeys(unset)
@@ -62,7 +74,7 @@ def launch(workers: str, unset: tuple[str, ...], restarts: int, wait: float, **v
             resource=resource,
             environment=removed,
             timeout=wait,
-            name="launch",
+            name=name,
             say=click.echo,
         )
 

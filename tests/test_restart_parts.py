@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from probes.restart_judging import back_to_work
 from probes.restart_run import Blow, Scenario, Voyage, costs, ettr, lives
-from probes.test_restart import back_to_work
 from reference_trainer.gang import Place
 from reference_trainer.supervisor import Attempt, Heartbeats, Patience, WorkerLost
 

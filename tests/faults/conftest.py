@@ -22,6 +22,7 @@ from tests.lab.shell import LabError, require_machine
 
 # A shell without job control starts `make test &` with Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+Planted = tuple[str, str] | None  # a plugin of this folder, and which of its faults
 LEFTOVERS = REPO / "tests" / "lab" / "leftovers.py"
 
 
@@ -70,7 +71,9 @@ class Trial:
         return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
-def start(lab: Lab, name: str, *arguments: str, contract: str = "lab", launcher: str = "") -> Trial:
+def start(
+    lab: Lab, name: str, *arguments: str, contract: str = "lab", fault: Planted = None
+) -> Trial:
     """Start `pytest <arguments> --cluster auto --contract <contract>` on node 0."""
     node = lab.nodes[0]
     folder = lab.home / "shared" / "runs" / name
@@ -81,9 +84,9 @@ def start(lab: Lab, name: str, *arguments: str, contract: str = "lab", launcher:
         *["--cluster", "auto", "--contract", contract, "--run-dir", f"{SHARED}/runs/{name}"],
     ]
     environment = {**node.environment(), "SEATRIAL_NODES": str(len(lab.nodes)), "CI": "1"}
-    if launcher:
-        command += ["-p", "tests.faults.faulty_launcher"]
-        environment["SEATRIAL_TEST_LAUNCHER"] = launcher
+    if fault:
+        plugin, environment["SEATRIAL_TEST_FAULT"] = fault
+        command += ["-p", f"tests.faults.{plugin}"]
     with log.open("w") as out:
         process = subprocess.Popen(
             node.command(*command, cwd=str(REPO)),
@@ -97,10 +100,10 @@ def start(lab: Lab, name: str, *arguments: str, contract: str = "lab", launcher:
 
 
 def acceptance(
-    lab: Lab, name: str, *arguments: str, contract: str = "lab", launcher: str = ""
+    lab: Lab, name: str, *arguments: str, contract: str = "lab", fault: Planted = None
 ) -> tuple[RunRecord, Trial]:
     """Run the suite to its end; a run without a record fails with its output."""
-    trial = start(lab, name, *arguments, contract=contract, launcher=launcher)
+    trial = start(lab, name, *arguments, contract=contract, fault=fault)
     try:
         return trial.wait(), trial
     except Exception as error:

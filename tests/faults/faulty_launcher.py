@@ -1,6 +1,6 @@
 """Launchers with a fault, as users write them.  A plugin that swaps them in, and the launchers.
 
-pytest -p tests.faults.faulty_launcher ...      with SEATRIAL_TEST_LAUNCHER=<a name of FAULTS>
+pytest -p tests.faults.faulty_launcher ...      with SEATRIAL_TEST_FAULT=<a name of FAULTS>
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from probes import gang_job
 from probes.gang_job import Job
 
-NAME = "SEATRIAL_TEST_LAUNCHER"
+NAME = "SEATRIAL_TEST_FAULT"
 HERE = str(Path(__file__).resolve())
 
 

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from reports.record import Finding, RunRecord, Verdict
+from reports.record import Verdict
 from tests.faults.conftest import acceptance
+from tests.faults.planted import Fault, caught, failed, findings
 from tests.lab.lab import Lab
 
-PROBE = "probes/test_gang.py"
-
-
-@dataclasses.dataclass(frozen=True)
-class Fault:
-    """A launcher (tests/faults/faulty_launcher.py), the scenario that sees it, and what it says."""
-
-    launcher: str
-    scenario: str
-    broken: set[str]  # measures that fail
-    codes: set[str]  # findings, all of them
-    suspects: set[str] = dataclasses.field(default_factory=set)
-    says: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{self.launcher}-{self.scenario}"
+PROBE, PLUGIN = "probes/test_gang.py", "faulty_launcher"
 
 
 EITHER = {"job A", "job B"}  # both asked at once: one of them is the one that waits
@@ -70,45 +54,15 @@ LONGER = [
 ]  # fmt: skip
 
 
-def findings(record: RunRecord) -> list[Finding]:
-    """All of a run's findings."""
-    return [finding for result in record.results for finding in result.findings]
-
-
-def failed(record: RunRecord) -> set[str]:
-    """Names of the measures that failed."""
-    return {
-        measured.name
-        for result in record.results
-        for measured in result.measurements
-        if measured.verdict is Verdict.FAIL
-    }
-
-
-def caught(lab: Lab, fault: Fault) -> None:
-    """Run the scenario with the launcher, and compare what is said with what must be."""
-    arguments = [PROBE, "-k", fault.scenario, "--tier", "standard"]
-    record, trial = acceptance(lab, fault.name, *arguments, launcher=fault.launcher)
-    said = [(one.code, one.suspects, one.statement) for one in findings(record)]
-    assert len(record.results) == 1, trial.log.read_text()
-    assert record.verdict("GANG") is Verdict.FAIL, said
-    assert failed(record) == fault.broken, said
-    assert {code for code, _, _ in said} == fault.codes
-    suspected = {suspect for _, suspects, _ in said for suspect in suspects}
-    assert suspected <= fault.suspects, said
-    assert bool(suspected) == bool(fault.suspects), said
-    assert any(fault.says in statement for _, _, statement in said), said
-
-
 @pytest.mark.parametrize("fault", QUICK, ids=lambda fault: fault.name)
 def test_a_faulty_launcher_is_caught(lab: Lab, fault: Fault) -> None:
-    caught(lab, fault)
+    caught(lab, "GANG", PLUGIN, fault)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("fault", LONGER, ids=lambda fault: fault.name)
 def test_each_scenario_sees_its_fault(lab: Lab, fault: Fault) -> None:
-    caught(lab, fault)
+    caught(lab, "GANG", PLUGIN, fault)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +90,7 @@ def test_two_accelerators_per_node_are_healthy(pairs: Lab) -> None:
 )
 def test_a_strategy_that_is_not_kept_is_named(pairs: Lab, launcher: str, says: str) -> None:
     arguments = [PROBE, "--tier", "standard", "-k", "strategies"]
-    record, _ = acceptance(pairs, launcher, *arguments, launcher=launcher)
+    record, _ = acceptance(pairs, launcher, *arguments, fault=(PLUGIN, launcher))
     assert record.verdict("GANG") is Verdict.FAIL
     assert failed(record) == {"misplaced"}
     assert {one.code for one in findings(record)} == {"GANG-MISPLACED"}

@@ -1,0 +1,228 @@
+"""What a run that met faults is judged by, and the controls that show the judge awake."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from probes.cluster import Cluster
+from probes.criteria import exactly
+from probes.equality import Unequal, unequal_steps
+from probes.findings import finding
+from probes.ledger import Ledger
+from probes.restart_original import MISTAKES, NEWEST, SAVE_EVERY, STEPS, Original, Results
+from probes.restart_run import NAME, Voyage, costs, ettr
+from reference_trainer.gang import Gang
+from reports.record import Limit, Verdict
+
+Limits = Callable[[str], Any]
+
+
+def apart(found: Results | str) -> tuple[Results, str]:
+    """Results, or why there are none."""
+    return ([], found or "no reason was given") if isinstance(found, str) else (found, "")
+
+
+def mistakes_are_seen(original: Original, measure: Ledger) -> None:
+    """Controls: resumes of the run never killed that get one thing wrong."""
+    for what, fault in MISTAKES.items():
+        found, error = apart(original.mistaken[what])
+        seen = [] if error else unequal_steps(original.results, found, NEWEST + 1)
+        measure.control(
+            f"resume forgets: {what}",
+            fault,
+            caught=None if error else bool(seen),
+            saw=str(seen[0]) if seen else error or "no unequal step",
+        )
+
+
+def an_untouched_one_is_seen(original: Original, measure: Ledger) -> None:
+    """Control: a checkpoint without damage is judged as if it had one."""
+    found, error = apart(original.mistaken["rng"])
+    trusted = {result["start_step"] for result in found}
+    measure.control(
+        "an untouched one taken for damaged",
+        f"a resume from an untouched step-{NEWEST} is judged as if that had been damaged",
+        caught=None if error else NEWEST in trusted,
+        saw=error or f"it began after step {max(trusted)}",
+    )
+
+
+def judge_blows(voyage: Voyage, measure: Ledger) -> None:
+    """That each blow happened, once."""
+    for number, strike in enumerate(voyage.strikes, 1):
+        unseen = strike.error or "the run ended before its victim was struck"
+        measure("struck", strike.count or None, on=f"blow {number}", note=unseen)
+
+
+def came_back(found: Results | str, words: str, measure: Ledger) -> bool:
+    """Whether a resume ended with results; `words` say what happened when it did not."""
+    _, error = apart(found)
+    because = "one checkpoint that cannot be used, or be written, is no reason to end a run"
+    limit = Limit(one_of=["finished"], because=because)
+    measure("outcome", "gave up" if error else "finished", limit=limit)
+    if error:
+        measure.explain(finding("RESTART-DEAD", f"{words}: {error}"))
+    return not error
+
+
+def judge_return(voyage: Voyage, limits: Limits, measure: Ledger) -> None:
+    """Whether it came back by itself, where it began again, and what that cost."""
+    scenario, attempts = voyage.scenario, voyage.attempts
+    came_back, expected = bool(voyage.results), not scenario.dies
+    wanted = f"{scenario.words}: {'it ends by itself' if expected else 'it gives up'}"
+    measure(
+        "outcome",
+        "finished" if came_back else "gave up",
+        limit=Limit(one_of=["gave up" if scenario.dies else "finished"], because=wanted),
+    )
+    measure(
+        "attempts",
+        len(attempts),
+        limit=exactly(scenario.attempts, "attempts", "one for each blow, and one to end in"),
+    )
+    if expected and not came_back:
+        measure.explain(finding("RESTART-DEAD", f"the run did not come back: {voyage.error}"))
+    elif len(attempts) != scenario.attempts:
+        reasons = "; ".join(attempt.reason or "ended" for attempt in attempts)
+        said = f"it took {len(attempts)} attempts, expected {scenario.attempts}: {reasons}"
+        measure.explain(finding("RESTART-ATTEMPTS", said))
+    began = voyage.lives[-1][0]["start_step"] if len(voyage.lives) > 1 else None
+    measure(
+        "resumed_from",
+        began,
+        limit=exactly(scenario.resumes, "step", "the newest that was saved whole"),
+        note="no second life was seen",
+    )
+    because = f"it saves every {SAVE_EVERY} steps" if scenario.lost else "it saves before it leaves"
+    lost = [done - start["start_step"] for done, start in voyage.cuts]
+    measure(
+        "steps_lost",
+        max(lost, default=None),
+        limit=Limit(high=scenario.lost, unit="steps", because=because),
+        note="no second life was seen",
+    )
+    if max(lost, default=0) > scenario.lost:
+        said = f"{max(lost)} steps were lost, from {scenario.lost} at most"
+        measure.explain(finding("RESTART-LOST", said))
+    if not scenario.dies:
+        judge_speed(voyage, limits("back_to_work"), measure)
+
+
+def judge_speed(voyage: Voyage, limit: Limit, measure: Ledger) -> None:
+    """How long it took from the last blow to a new step, and what took it."""
+    seconds = back_to_work(voyage)
+    measure("back_to_work", seconds, note="no new step was seen")
+    if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
+        return
+    parts = dataclasses.asdict(costs(voyage, len(voyage.strikes) - 1))
+    said = {name: "an unknown time" if s is None else f"{s:.0f} s" for name, s in parts.items()}
+    measure.explain(
+        finding(
+            "RESTART-SLOW",
+            f"the loss was seen after {said['detect']}, a new gang was there {said['reschedule']}"
+            f" later, and its start took {said['init']}",
+        )
+    )
+
+
+def back_to_work(voyage: Voyage) -> float | None:
+    """Seconds from the last blow to the first new step: victim's clock to its successor's."""
+    if len(voyage.lives) < 2 or not voyage.strikes[-1].at:
+        return None
+    done = voyage.cuts[-1][0]
+    new = next((event["t"] for event in voyage.steps(-1) if event["step"] > done), None)
+    return new - voyage.strikes[-1].at if new else None
+
+
+def judge_equality(original: Original, voyage: Voyage, measure: Ledger) -> None:
+    """Bit by bit: all ranks after the last resume, and the victim's rank in every life."""
+    whole, victim = original.results, voyage.strikes[0].rank
+    unequal = unequal_steps(whole, voyage.results, voyage.results[0]["start_step"] + 1)
+    compared = len(voyage.results) * len(voyage.results[0]["steps"])
+    for at in range(len(voyage.lives) - 1):
+        lived = voyage.steps(at)
+        numbers = {step["step"] for step in lived}
+        steps = [step for step in whole[victim]["steps"] if step["step"] in numbers]
+        unequal += unequal_steps([{**whole[victim], "steps": steps}],
+                                 [{**whole[victim], "steps": lived}])  # fmt: skip
+        compared += len(lived)
+    tell_unequal(unequal, compared, original, voyage.results, measure)
+    losses = [step["loss"] for result in voyage.results for step in result["steps"]]
+    measure("non_finite", sum(not math.isfinite(loss) for loss in losses))
+
+
+def tell_unequal(
+    unequal: list[Unequal], compared: int, original: Original, found: Results, measure: Ledger
+) -> None:
+    """The steps that differ from the run never killed, and whether its parameters do."""
+    measure("unequal_steps", len(unequal) if compared else None, samples=compared)
+    same = {r["digest"] for r in found} == {r["digest"] for r in original.results}
+    measure("final_state", "equal" if same else "unequal")
+    if unequal or not same:
+        said = str(unequal[0]) if unequal else "all steps are equal, the parameters are not"
+        measure.explain(finding("RESTART-UNEQUAL", said, [f"rank {u.rank}" for u in unequal[:1]]))
+
+
+def a_leak_is_seen(cluster: Cluster, gang: Gang, measure: Ledger) -> None:
+    """Control: a gang of one, of the run's name, that is there on purpose."""
+    with gang:
+        held = cluster.groups_named(NAME)
+    measure.control(
+        "left behind on purpose",
+        "a gang of the same name holds one accelerator while what is left is counted",
+        caught=held == [1],
+        saw=f"{len(held)} placement groups that hold {sum(held)}",
+    )
+
+
+def leaks(cluster: Cluster, measure: Ledger) -> None:
+    """That the run holds nothing when it has ended."""
+    left = len(cluster.groups_named(NAME))
+    measure("left_behind", left)
+    if left:
+        measure.explain(finding("RESTART-LEAK", f"{left} placement groups are left"))
+
+
+def tell(names: dict[str, str], original: Original, voyage: Voyage, measure: Ledger) -> None:
+    """Figures that only inform, evidence, and the loss curve with the first kill marked."""
+    for number in range(len(voyage.strikes)):
+        for part, seconds in dataclasses.asdict(costs(voyage, number)).items():
+            measure.note(f"{part}_s", seconds, "s", on=f"blow {number + 1}")
+    measure.note("ettr", ettr(voyage), "ratio")
+    saves = [save for result in voyage.results[:1] for save in result["checkpoints"]]
+    if saves:
+        rate = sum(s["bytes"] for s in saves) / sum(s["seconds"] for s in saves)
+        measure.note("save_rate", rate, "bytes/s", samples=len(saves))
+        stalls = [span["segments"]["checkpoint"] for span in voyage.results[0]["spans"]]
+        measure.note("save_stall", max(stalls), "s", samples=len(saves))
+        measure.note("load", voyage.results[0]["load_seconds"], "s")
+    measure.keep(
+        f"attempts-{voyage.scenario.name}.json",
+        [dataclasses.asdict(attempt) for attempt in voyage.attempts],
+        kind="log",
+        caption=f"{voyage.scenario.words}: where the ranks of each attempt were, and how it ended",
+    )
+    whom = voyage.strikes[0].whom(names)
+    measure.covered(f"{voyage.scenario.words}; the victim was {whom}")
+    if not voyage.cuts:
+        return
+    measure.series(
+        "loss",
+        {
+            "reference": [[s["step"], s["loss"]] for s in original.results[0]["steps"]],
+            "resumed": [[s["step"], s["loss"]] for at in range(len(voyage.lives))
+                        for s in voyage.steps(at)],
+            "killed_at": voyage.cuts[0][0],
+            "resumed_from": voyage.cuts[0][1]["start_step"],
+        },
+    )  # fmt: skip
+
+
+def equal(original: Original, found: Results, first: int, measure: Ledger) -> None:
+    """That a resume is the run never killed, from step `first` on."""
+    unequal = unequal_steps(original.results, found, first)
+    compared = len(found) * (STEPS - first + 1)
+    tell_unequal(unequal, compared, original, found, measure)

@@ -1,0 +1,146 @@
+"""Training jobs with a fault, as users write them.  A plugin that swaps one in, and the faults.
+
+pytest -p tests.faults.faulty_run ...      with SEATRIAL_TEST_FAULT=<a name of FAULTS>
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes import restart_original, restart_run
+from reference_trainer import checkpoint, launch, manifest, saving, supervisor
+from reference_trainer.config import TrainConfig
+from reference_trainer.gang import Gang
+from reference_trainer.manifest import CheckpointError
+from reference_trainer.pulse import PULSE
+from reference_trainer.supervisor import Patience
+
+NAME = "SEATRIAL_TEST_FAULT"
+Change = Callable[[pytest.MonkeyPatch, TrainConfig], TrainConfig]
+
+
+def pytest_configure() -> None:
+    """The run that meets blows is a faulty one from now on."""
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers have no tests
+    FAULTS[os.environ[NAME]]()
+
+
+def struck(change: Change) -> Callable[[], None]:
+    """A fault in the ranks of the run that is killed."""
+    return lambda: setattr(restart_run, "rank", partial(_rank, change))
+
+
+def kept(change: Change) -> Callable[[], None]:
+    """A fault in the ranks that resume from the checkpoints of the run never killed."""
+    return lambda: setattr(restart_original, "rank", partial(_rank, change))
+
+
+def supervised(**options: Any) -> Callable[[], None]:
+    """A fault in the supervisor of the run that is killed."""
+
+    def supervise(*arguments: Any, **usual: Any) -> Any:
+        return supervisor.supervise(*arguments, **{**usual, **options})
+
+    return lambda: setattr(restart_run, "supervise", supervise)
+
+
+def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as at:
+        return launch.rank(change(at, config))
+
+
+def forgets(what: str) -> Callable[[], None]:
+    """A resume that gets one thing wrong."""
+    return struck(lambda at, config: replace(config, forget=what))
+
+
+def never_saves(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """Somebody has switched the saves off."""
+    return replace(config, save_every=0)
+
+
+def trusting(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """Takes the newest checkpoint as it is."""
+    at.setattr(manifest, "verify", lambda *_: None)
+    return config
+
+
+def brittle(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """One failed save ends it."""
+    return replace(config, save_failures=0)
+
+
+def careless(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """Does not look whether its data was written, and commits."""
+
+    def attempt(action: Callable[[], Any], rank: int = 0) -> tuple[Any, str | None]:
+        return saving_attempt(action, rank)[0] or {}, None
+
+    saving_attempt = saving.attempt
+    at.setattr(saving, "attempt", attempt)
+    return config
+
+
+def unstaged(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """Writes in the background what the next steps are changing."""
+    at.setattr(checkpoint, "_stager", lambda on_gpu: lambda state: state)
+    return replace(config, stall=f"{config.stall},upload:rank=0:seconds=1:from=4:to=4")
+
+
+def on_notice(action: Callable[[], Any]) -> Callable[[], None]:
+    """What it does on SIGTERM, instead of saving and leaving."""
+
+    def change(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+        at.setattr(PULSE, "told_to_leave", SimpleNamespace(set=action, is_set=lambda: False))
+        return config
+
+    return struck(change)
+
+
+def needs_a_checkpoint(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """When it is started again, a missing checkpoint is an error."""
+    again = (Path(str(config.out)) / "metrics.rank0.jsonl").exists()
+    if again and not manifest.committed_steps(Path(str(config.checkpoints))):
+        raise CheckpointError("there is no checkpoint to resume from")
+    return config
+
+
+def keeps_its_gang() -> None:
+    """Ends its workers and forgets their placement group."""
+    remove = Gang.remove
+
+    def forget(self: Gang, timeout: float = 30) -> None:
+        if self.name == restart_run.NAME:
+            self._group = None
+        remove(self, timeout)
+
+    setattr(Gang, "remove", forget)  # noqa: B010  (mypy lets no method be assigned)
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    **{f"forgets-{what}": forgets(what) for what in ("rng", "data", "optimizer", "peer", "all")},
+    "never-saves": struck(never_saves),
+    "unstaged": struck(unstaged),
+    "hasty": on_notice(lambda: os._exit(143)),
+    "heedless": on_notice(lambda: None),
+    "needs-a-checkpoint": struck(needs_a_checkpoint),
+    "trusting": kept(trusting),
+    "brittle": kept(brittle),
+    "careless": kept(careless),
+    "gives-up": supervised(restarts=0),
+    "gives-up-early": supervised(restarts=1),
+    "never-gives-up": supervised(restarts=9),
+    "no-heartbeat": supervised(timeout=75, patience=Patience(answer=1e6, step=1e6)),
+    "keeps-its-gang": keeps_its_gang,
+}

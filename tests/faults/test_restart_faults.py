@@ -1,0 +1,83 @@
+"""Training jobs as users get them wrong, and what RESTART says of each: caught, named, located."""
+
+from __future__ import annotations
+
+import pytest
+
+from reports.record import Verdict
+from tests.faults.conftest import acceptance
+from tests.faults.planted import Fault, caught, findings
+from tests.lab.lab import Lab
+
+pytestmark = pytest.mark.soak
+PLUGIN = "faulty_run"
+TWICE, NOTICE, UPLOAD = "killed-in-a-step-then", "told-to-leave", "killed-in-an-upload"
+UNEQUAL, DIFFERENT = {"RESTART-UNEQUAL"}, {"unequal_steps", "final_state"}
+ANY_RANK = {f"rank {rank}" for rank in range(4)}
+FAULTS = [
+    Fault("forgets-rng", TWICE, DIFFERENT, UNEQUAL, ANY_RANK, "step 5"),
+    Fault("forgets-data", TWICE, DIFFERENT, UNEQUAL, ANY_RANK, "step 5"),
+    Fault("forgets-optimizer", TWICE, DIFFERENT, UNEQUAL, ANY_RANK, "step 5"),
+    Fault("forgets-all", TWICE, DIFFERENT, UNEQUAL, ANY_RANK, "step 5"),
+    Fault("forgets-peer", NOTICE, DIFFERENT, UNEQUAL, ANY_RANK, "step 7"),
+    Fault("unstaged", UPLOAD, DIFFERENT, UNEQUAL, ANY_RANK, "step 5"),
+    Fault(
+        "never-saves", TWICE, {"attempts", "resumed_from", "steps_lost"},
+        {"RESTART-LOST", "RESTART-ATTEMPTS"}, set(), "6 steps were lost, from 4 at most",
+    ),
+    Fault("gives-up", TWICE, {"outcome", "attempts"}, {"RESTART-DEAD"}, set(), "1 attempts"),
+    Fault(
+        "gives-up-early", "killed-while-it-restarts", {"outcome", "attempts"}, {"RESTART-DEAD"},
+        set(), "2 attempts",
+    ),
+    Fault(
+        "never-gives-up", "attempts-used-up", {"outcome", "attempts"}, {"RESTART-ATTEMPTS"},
+        set(), "took 3 attempts, expected 2",
+    ),
+    Fault(
+        "needs-a-checkpoint", "killed-before", {"outcome", "attempts"}, {"RESTART-DEAD"},
+        set(), "there is no checkpoint to resume from",
+    ),
+    Fault(
+        "hasty", NOTICE, {"resumed_from", "steps_lost"}, {"RESTART-LOST"}, set(),
+        "1 steps were lost, from 0 at most",
+    ),
+    Fault(
+        "heedless", NOTICE, {"attempts"}, {"RESTART-ATTEMPTS"}, set(), "took 1 attempts, expected 2"
+    ),
+    Fault(
+        "no-heartbeat", "stopped-not-killed", {"back_to_work"}, {"RESTART-SLOW"}, set(),
+        "the loss was seen after 7",
+    ),
+    Fault(
+        "keeps-its-gang", TWICE, {"outcome", "attempts", "left_behind"},
+        {"RESTART-DEAD", "RESTART-LEAK"}, set(), "placement groups are left",
+    ),
+    Fault(
+        "keeps-its-gang", "no-node", {"outcome", "held_waiting", "left_behind"},
+        {"RESTART-DEAD", "RESTART-LEAK"}, set(), "while the run waited for a node it held 1 of 2",
+    ),
+    Fault(
+        "brittle", "full_disk", {"outcome"}, {"RESTART-DEAD"}, set(), "a full disk ended the run"
+    ),
+    Fault(
+        "careless", "full_disk", {"saves_refused", "saved_after"}, {"RESTART-TORN"},
+        {"rank 3"}, "step-8 was committed",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_each_scenario_sees_its_fault(lab: Lab, fault: Fault) -> None:
+    caught(lab, "RESTART", PLUGIN, fault)
+
+
+def test_whoever_trusts_a_checkpoint_is_caught_for_each_damage(lab: Lab) -> None:
+    """What torch can load is loaded, and what it cannot ends the run: never the one before it."""
+    arguments = ["probes/test_restart.py", "-k", "damaged", "--tier", "standard"]
+    record, trial = acceptance(lab, "trusting", *arguments, fault=(PLUGIN, "trusting"))
+    assert len(record.results) == 6, trial.log.read_text()
+    assert [result.verdict for result in record.results] == [Verdict.FAIL] * 6
+    codes = [one.code for one in findings(record)]
+    assert codes.count("RESTART-TRUSTED") == 3, codes  # a bit, another run's, a later version's
+    assert codes.count("RESTART-DEAD") == 3, codes  # torn, truncated, not committed
