@@ -14,7 +14,8 @@ from reference_trainer.options import config_from, config_options
 
 # Commands that are imported only when called, so that --help stays instant.
 ELSEWHERE = {
-    "launch": ("reference_trainer.launch", "Start the job on a Ray cluster, whole or not at all.")
+    "launch": ("reference_trainer.launch", "Start the job on a Ray cluster, whole or not at all."),
+    "shards": ("reference_trainer.shards", "Tokenise this node's share of a folder of documents."),
 }
 
 
@@ -44,7 +45,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup)
 def main() -> None:
-    """A small FSDP training job: synthetic data, checkpoints, and a clock on every step."""
+    """A small FSDP training job: data, checkpoints, and a clock on every step."""
 
 
 @main.command()
@@ -57,6 +58,7 @@ def train(**values: Any) -> None:
     """
     config = config_from(values)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    from reference_trainer.documents import DataError
     from reference_trainer.manifest import CheckpointError
     from reference_trainer.world import LaunchError, read_environment
 
@@ -65,7 +67,7 @@ def train(**values: Any) -> None:
         from reference_trainer.train import train as run
 
         run(config)
-    except (LaunchError, CheckpointError) as error:
+    except (LaunchError, CheckpointError, DataError) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -43,6 +43,7 @@ class TrainConfig:
     weight_decay: float = knob(0.1, "Weight decay of AdamW.")
     clip: float = knob(1.0, "Gradients are clipped to this norm.")
     seed: int = knob(1234, "Seed of weights, dropout and data.", identity=True)
+    data: str = knob("", "Folder with this node's token shard; without it, synthetic data.")
     dtype: str = knob("auto", "Compute type; auto is bf16 on a GPU, fp32 on a CPU.", choices=DTYPES)
     device: str = knob("auto", "Where to compute; auto takes a GPU if any.", choices=DEVICES)
     deterministic: bool = knob(True, "Use deterministic kernels, so that a run can be repeated.")

@@ -61,12 +61,7 @@ class Stream:
 
         Shares differ by one sample at most.  Raises ValueError when there is none for some rank.
         """
-        if not 0 <= rank < world:
-            raise ValueError(f"rank is {rank}, expected 0..{world - 1}")
-        if world > self.per_step:
-            raise ValueError(f"a step has {self.per_step} samples, too few for {world} ranks")
-        first, last = (self.per_step * place // world for place in (rank, rank + 1))
-        return list(range(self.position + first, self.position + last))
+        return share(range(self.position, self.position + self.per_step), rank, world)
 
     def take(self, rank: int, world: int) -> Batch:
         """This rank's batch of the next step; moves the position on by `per_step` samples."""
@@ -74,3 +69,20 @@ class Stream:
         rows = [sample(self.seed, i, self.seq + 1, self.vocab) for i in ids]
         self.position += self.per_step
         return Batch(ids=ids, tokens=np.stack(rows))
+
+    def identity(self) -> dict[str, str]:
+        """What else two runs must share to have the same data; here the seed is enough."""
+        return {}
+
+    def close(self) -> None:
+        """End what reads ahead; here nothing does."""
+
+
+def share(row: range, rank: int, world: int) -> list[int]:
+    """The part of a step's samples that `rank` of `world` takes, in order; see Stream.ids."""
+    if not 0 <= rank < world:
+        raise ValueError(f"rank is {rank}, expected 0..{world - 1}")
+    if world > len(row):
+        raise ValueError(f"a step has {len(row)} samples, too few for {world} ranks")
+    first, last = (len(row) * place // world for place in (rank, rank + 1))
+    return list(row[first:last])

@@ -55,6 +55,11 @@ def write(
         "config_sha256": seal(identity),
         "files": files,
     }
+    put(folder, content)
+
+
+def put(folder: Path, content: dict[str, Any]) -> None:
+    """Write and fsync a folder's manifest, with its seal; there may be none yet."""
     text = json.dumps({**content, "seal": seal(content)}, indent=1)
     with (folder / NAME).open("x", encoding="ascii") as file:
         file.write(text)
@@ -96,8 +101,23 @@ def verify(folder: Path, step: int, identity: dict[str, Any]) -> str | None:
         return f"it belongs to another run: {_difference(content['identity'], identity)}"
     if ".metadata" not in content["files"]:
         return f"{NAME} lists no .metadata"
-    problems = (_check(folder / name, wanted) for name, wanted in content["files"].items())
+    problems = (check(folder / name, wanted) for name, wanted in content["files"].items())
     return next((problem for problem in problems if problem), None)
+
+
+def check(path: Path, wanted: dict[str, Any], *, whole: bool = True) -> str | None:
+    """Why a file is not the one that `describe` saw, or None; without `whole` by its size alone."""
+    try:
+        size = path.stat().st_size
+        if size != wanted["size"]:
+            return f"{path.name} has {size} bytes, expected {wanted['size']}: it was cut or changed"
+        if whole and describe(path)["sha256"] != wanted["sha256"]:
+            return f"{path.name} does not match its sha256: its content was damaged"
+    except FileNotFoundError:
+        return f"{path.name} is missing"
+    except OSError as error:
+        return f"{path.name} cannot be read: {error}"
+    return None
 
 
 def seal(content: dict[str, Any]) -> str:
@@ -112,20 +132,6 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _check(path: Path, wanted: dict[str, Any]) -> str | None:
-    try:
-        size = path.stat().st_size
-        if size != wanted["size"]:
-            return f"{path.name} has {size} bytes, expected {wanted['size']}: it was cut or changed"
-        if describe(path)["sha256"] != wanted["sha256"]:
-            return f"{path.name} does not match its sha256: its content was damaged"
-    except FileNotFoundError:
-        return f"{path.name} is missing"
-    except OSError as error:
-        return f"{path.name} cannot be read: {error}"
-    return None
 
 
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:

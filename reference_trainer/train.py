@@ -20,8 +20,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from reference_trainer import rng
 from reference_trainer.checkpoint import Checkpoints, Choice, Progress, Training
 from reference_trainer.config import TrainConfig
-from reference_trainer.data import Stream
 from reference_trainer.flops import flops_per_token, peak_flops
+from reference_trainer.holding import stream_of
 from reference_trainer.journal import Journal
 from reference_trainer.manifest import CheckpointError
 from reference_trainer.model import Transformer, count_parameters, next_token_loss
@@ -41,7 +41,7 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     resumed_from, resume_note, skipped, rng_restored, load_seconds, steps (one dict each, see
     `_numbers`), spans, checkpoints (committed), unsaved (saves that failed), left (True: told to
     leave before the last step), stalls_fired, digest, peak_memory_bytes (None on a CPU).
-    Raises LaunchError (not started as a rank) or CheckpointError (on every rank alike).
+    Raises LaunchError (not started as a rank), CheckpointError or DataError (on every rank alike).
     """
     PULSE.now("starting")
     try:
@@ -68,12 +68,7 @@ class Run:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: rate_factor(step, config.warmup, config.decay)
         )
-        self.stream = Stream(
-            seed=config.seed,
-            seq=config.seq,
-            vocab=config.vocab,
-            per_step=world.size * config.batch,
-        )
+        self.stream = stream_of(config, world)
         self.journal = Journal(world.rank, config.out)
         clock = CudaClock() if world.device.type == "cuda" else HostClock()
         self.spans = Spans(clock, world.rank, config.out)
@@ -87,7 +82,7 @@ class Run:
             self.checkpoints = Checkpoints(
                 config.checkpoints,
                 world,
-                config.identity(),
+                {**config.identity(), **self.stream.identity()},
                 config.keep_last,
                 background=config.save_mode == "async",
                 stalls=self.stalls,
@@ -184,6 +179,7 @@ class Run:
         """Close the files."""
         if self.checkpoints is not None:
             self.checkpoints.abandon()
+        self.stream.close()
         self.journal.close()
         self.spans.close()
 

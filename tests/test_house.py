@@ -25,7 +25,8 @@ FLOORS = {  # package -> what of ours it may import
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "numpy", "pynvml"}
 # Imported only by functions of the same package, after the rank has been started.
 LATE = {"reference_trainer/train.py", "reference_trainer/model.py", "reference_trainer/data.py",
-        "reference_trainer/checkpoint.py", "reference_trainer/rng.py"}  # fmt: skip
+        "reference_trainer/lanes.py", "reference_trainer/checkpoint.py",
+        "reference_trainer/rng.py"}  # fmt: skip
 
 
 def imports(path: Path, top_level_only: bool = False) -> set[str]:

@@ -1,0 +1,159 @@
+"""The documents of a corpus, numbered so that every node finds the same numbers by itself.
+
+A corpus is a folder.  Each line of a `*.jsonl` file is a document, an object with a "text"; every
+other file is a document as a whole.  Documents count from 0, in order of path, then of line.  Blank
+lines do not count, nor does what has a name that begins with a dot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from reference_trainer.manifest import seal
+
+
+class DataError(RuntimeError):
+    """The data cannot be used.  One sentence: what was expected, what was found, what to do."""
+
+
+class EmptyCorpus(DataError):
+    """There are no documents, or too few of them."""
+
+
+class UnreadableDocument(DataError):
+    """A document is not text, or cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One file of a corpus: its path in the folder, bytes, sha256, and how many documents."""
+
+    name: str
+    size: int
+    sha256: str
+    documents: int
+
+    @property
+    def by_line(self) -> bool:
+        """Whether each line is a document."""
+        return self.name.endswith(".jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """A folder of documents, as it was when it was scanned."""
+
+    folder: Path
+    sources: tuple[Source, ...]
+
+    @property
+    def documents(self) -> int:
+        """How many documents there are."""
+        return sum(source.documents for source in self.sources)
+
+    @property
+    def sha256(self) -> str:
+        """One digest of all names and contents: nodes that agree on it mean the same documents."""
+        return seal({"sources": [asdict(source) for source in self.sources]})
+
+    def texts(self, node: int, nodes: int) -> Iterator[tuple[int, bytes]]:
+        """(number, UTF-8 text) of each document whose number is `node` modulo `nodes`, in order.
+
+        The other documents are not parsed.  Raises UnreadableDocument.
+        """
+        first = 0
+        for source in self.sources:
+            mine = range((node - first) % nodes, source.documents, nodes)
+            for place, text in _texts(self.folder / source.name, source, mine):
+                yield first + place, text
+            first += source.documents
+
+
+def scan(folder: Path) -> Corpus:
+    """Find and count the documents of a folder; reads every file once, for its sha256.
+
+    Raises EmptyCorpus or UnreadableDocument.
+    """
+    if not folder.is_dir():
+        raise EmptyCorpus(f"{folder} is no folder: name the folder that holds the documents")
+    try:
+        found = sorted((path.relative_to(folder).as_posix(), path) for path in _files(folder))
+    except OSError as error:
+        raise _unreadable(str(error.filename), str(error.strerror)) from error
+    sources = tuple(_source(path, name) for name, path in found)
+    corpus = Corpus(folder=folder, sources=sources)
+    if not corpus.documents:
+        raise EmptyCorpus(
+            f"{folder} has no documents, expected text files, or *.jsonl files with a"
+            ' {"text": ...} on each line'
+        )
+    return corpus
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """All files below a folder, and links to folders, for which reading then fails aloud."""
+    for entry in os.scandir(folder):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+def _source(path: Path, name: str) -> Source:
+    digest, lines = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                digest.update(line)
+                lines += bool(line.strip())
+            size = file.tell()
+    except OSError as error:
+        raise _unreadable(str(path), str(error.strerror)) from error
+    documents = lines if name.endswith(".jsonl") else 1
+    return Source(name=name, size=size, sha256=digest.hexdigest(), documents=documents)
+
+
+def _texts(path: Path, source: Source, places: range) -> Iterator[tuple[int, bytes]]:
+    """(place in the file, text) of the documents at these places."""
+    if not places:
+        return
+    try:
+        with path.open("rb") as file:
+            if not source.by_line:
+                yield 0, _checked(file.read(), str(path))
+                return
+            full = (pair for pair in enumerate(file, start=1) if pair[1].strip())
+            for place, (number, line) in enumerate(full):
+                if place in places:
+                    yield place, _text_of(line, f"line {number} of {path}")
+    except OSError as error:
+        raise _unreadable(str(path), str(error.strerror)) from error
+
+
+def _checked(content: bytes, what: str) -> bytes:
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        raise _unreadable(what, f"byte {error.start} is not UTF-8") from None
+    return content
+
+
+def _text_of(line: bytes, what: str) -> bytes:
+    try:
+        text: str = json.loads(line)["text"]
+        return text.encode()
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise _unreadable(what, 'it is no JSON object with a "text" in UTF-8') from None
+
+
+def _unreadable(what: str, why: str) -> UnreadableDocument:
+    return UnreadableDocument(
+        f"{what} cannot be read as a document: {why}; mend it or take it out of the folder"
+    )
