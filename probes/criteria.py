@@ -234,6 +234,15 @@ TABLE: dict[str, Row] = {
             "saves_refused": Measure("saves", from_run="the saves that met a full disk"),
             "saved_after": Measure("saves", from_run="the saves that are due once there is room"),
             "left_behind": none_of("groups", "a run that has ended holds nothing"),
+            "kills": Measure(
+                "kills",
+                fixed=Limit(low=1, unit="kills", because="nobody is punished without a kill"),
+            ),
+            "runs_lost": none_of("runs", "every run comes to its end, however often it is killed"),
+            "samples_differ": none_of(
+                "steps", "the samples and their order do not depend on the number of ranks"
+            ),
+            "drift": Measure("", from_run="the distance of two runs that nobody resumed"),
             "unsaid_waits": none_of("waits", "who waits for room must say so, and for how much"),
             "held_waiting": none_of("bundles", "who waits for room must not keep others from it"),
             "non_finite": none_of("steps", "a loss that is not a number is no training"),

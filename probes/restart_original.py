@@ -22,7 +22,7 @@ from probes.faults import read_lines
 from probes.findings import finding
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError
-from reference_trainer.launch import rank
+from reference_trainer.launchers import rank
 
 SAVE_EVERY, NEWEST = 4, 8
 STEPS = 10
@@ -51,9 +51,10 @@ class Original:
         *,
         fills: bool,
         device: str = "auto",
+        steps: int = STEPS,
     ) -> None:
         self.folder = folder or Path()
-        self.damages, self.fills, self.device = damages, fills, device
+        self.damages, self.fills, self.device, self.steps = damages, fills, device, steps
         self.results: Results = []
         self.mistaken: dict[str, Results | str] = {}
         self.damaged: dict[str, Results | str] = {}
@@ -65,11 +66,11 @@ class Original:
     def config(self) -> TrainConfig:
         """Small, for what is proven does not depend on size; not paced, for nobody is killed."""
         return TrainConfig(
-            steps=STEPS,
+            steps=self.steps,
             dim=32,
             seq=32,
             save_every=SAVE_EVERY,
-            keep_last=STEPS,
+            keep_last=self.steps,
             device=self.device,
             checkpoints=str(self.folder / "original"),
         )

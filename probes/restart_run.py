@@ -13,7 +13,7 @@ from typing import Any
 from probes.faults import Strike, read_lines
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError
-from reference_trainer.launch import rank
+from reference_trainer.launchers import rank
 from reference_trainer.supervisor import Attempt, Patience, supervise
 
 NAME = f"seatrial-restart-{os.getpid()}"  # of the gangs' placement groups
@@ -89,7 +89,7 @@ def sail(
     *,
     gang: Callable[[], Gang],
     victim: int,
-    before: Callable[[Gang], None],
+    before: Callable[[Gang], None] = lambda gang: None,
     arm: Callable[[Path, Blow], Strike] | None = None,
 ) -> Voyage:
     """Run it under a supervisor, each attempt in a new `gang()`, with a blow where it has one.

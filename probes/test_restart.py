@@ -1,7 +1,7 @@
 """Does a killed run come back by itself, and is it the run that was never killed?"""
 
 import dataclasses
-import signal
+import time
 from contextlib import nullcontext
 
 import pytest
@@ -23,116 +23,17 @@ from probes.restart_judging import (
     mistakes_are_seen,
     tell,
 )
-from probes.restart_nodes import RANKS, Fall, Loss, Repair, gang_on, judge_waiting, spare_nodes
+from probes.restart_nodes import RANKS, Fall, Repair, gang_on, judge_waiting, spare_nodes
 from probes.restart_original import NEWEST, SAVE_EVERY, Original
-from probes.restart_run import NAME, Blow, Scenario, sail
+from probes.restart_punisher import WORDS, punish
+from probes.restart_run import NAME, ettr, sail
+from probes.restart_scenarios import AGAIN, LOSSES, SCENARIOS
+from probes.restart_sizes import GROWTH, distance, resize, samples_differ
+from reports.record import Limit, Verdict
 
 QUICK_DAMAGES = 2
+PUNISHED_STEPS, PUNISHED_SECONDS = 60, 600
 STANDARD, SOAK = pytest.mark.tier("standard"), pytest.mark.tier("soak")
-HOLD = f"commit:rank=0:seconds=1:from={NEWEST}:to={NEWEST}"
-SCENARIOS = [
-    Scenario(
-        name="killed-in-a-step-then-in-a-save",
-        words="SIGKILL in a step, and in the next life between a save's data and its commit",
-        blows=(Blow("begin", 7), Blow("written", NEWEST)),
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
-        changes={"stall": HOLD},
-    ),
-    Scenario(
-        name="stopped-not-killed",
-        words="SIGSTOP in a step: no socket closes, and only a heartbeat tells",
-        blows=(Blow("begin", 7, signal.SIGSTOP),),
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
-    ),
-    Scenario(
-        name="told-to-leave",
-        words="SIGTERM, as a preemption gives notice: it saves, leaves, and nothing is lost",
-        blows=(Blow("begin", 6, signal.SIGTERM),),
-        resumes=6,
-        lost=0,
-    ),
-    Scenario(
-        name="killed-in-an-upload",
-        words="SIGKILL while a save is written in the background",
-        blows=(Blow("saving", NEWEST),),
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
-        changes={
-            "save_mode": "async",
-            "stall": HOLD.replace("commit", "upload").replace("seconds=1", "seconds=5"),
-        },
-    ),
-    Scenario(
-        name="killed-before-the-first-checkpoint",
-        words="SIGKILL in step 2: it starts over, and says so",
-        blows=(Blow("begin", 2),),
-        resumes=0,
-        lost=SAVE_EVERY,
-    ),
-    Scenario(
-        name="killed-while-it-restarts",
-        words="SIGKILL in a step, and of the next life as soon as it is there",
-        blows=(Blow("begin", 7), Blow("")),
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
-    ),
-    Scenario(
-        name="attempts-used-up",
-        words="SIGKILL in every life: after two of them it gives up and leaves nothing behind",
-        blows=(Blow("begin", 5), Blow("begin", 5)),
-        restarts=1,
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
-        dies=True,
-    ),
-]
-LOSSES = [
-    Loss(
-        name="no-node-to-spare",
-        words="a node is lost and none is to spare: it waits, holds nothing, and says so",
-        blows=(Blow("begin", 7),),
-        berths=2,
-        waits=True,
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
-    ),
-    Loss(
-        name="a-node-to-spare",
-        words="a node is lost and one is to spare",
-        blows=(Blow("begin", 7),),
-        berths=3,
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
-    ),
-    Loss(
-        name="raylet-killed",
-        words="SIGKILL of Ray's own process on a node: the rank there must end, too",
-        blows=(Blow("begin", 5),),
-        berths=3,
-        whole=False,
-        changes={"pace_s": 1.5},  # it takes a rank some seconds to see that its raylet is gone
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
-    ),
-    Loss(
-        name="two-nodes-at-once",
-        words="all its nodes are lost at once, and there are others",
-        blows=(Blow("begin", 7),),
-        berths=4,
-        fall=2,
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
-    ),
-]
-AGAIN = Scenario(
-    name="launcher-killed",
-    words="SIGKILL of the launcher; the same command is typed again",
-    blows=(Blow("begin", 7),),
-    resumes=SAVE_EVERY,
-    lost=SAVE_EVERY,
-)
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +51,14 @@ def small_original(request):
     run = request.config.stash[RUN]
     with shared_folder(run) if run.cluster else nullcontext() as folder:
         yield Original(folder, {}, fills=False, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def long_original(request):
+    """As `original`, of as many steps as a punished run has."""
+    run = request.config.stash[RUN]
+    with shared_folder(run) if run.cluster else nullcontext() as folder:
+        yield Original(folder, {}, fills=False, steps=PUNISHED_STEPS)
 
 
 def later(each, count, tier=STANDARD):
@@ -245,6 +154,67 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
         judge_equality(original, voyage, measure)
     leaks(cluster, measure)
     tell(cluster.names, original, voyage, measure)
+
+
+@pytest.mark.criterion("RESTART")
+@SOAK
+def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_original, measure):
+    """Random ranks are killed at random moments, for ten minutes: no run is lost or unequal."""
+    long_original.ready(cluster, measure)
+    measure.progress(f"restart: {WORDS}")
+    seed = time.time_ns() % 2**32
+    done = punish(cluster, long_original, workplace, PUNISHED_SECONDS, seed)
+    mistakes_are_seen(long_original, measure)
+    a_leak_is_seen(cluster, cluster.gang(1, name=NAME), measure)
+    measure("kills", done.kills)
+    measure("runs_lost", len(done.lost), samples=len(done.voyages))
+    if done.lost:
+        measure.explain(finding("RESTART-DEAD", done.lost[0]))
+    because = f"it saves every {SAVE_EVERY} steps"
+    measure("steps_lost", done.steps_lost, limit=Limit(high=SAVE_EVERY, because=because))
+    unequal = done.unequal(long_original)
+    measure("unequal_steps", len(unequal))
+    if unequal:
+        measure.explain(finding("RESTART-UNEQUAL", unequal[0]))
+    leaks(cluster, measure)
+    for number, voyage in enumerate(done.voyages, 1):
+        measure.note("ettr", ettr(voyage), "ratio", on=f"run {number}")
+    measure.covered(f"{WORDS}: {done.kills} times in {len(done.voyages)} runs, seed {seed}")
+
+
+@pytest.mark.criterion("RESTART")
+@STANDARD
+def test_fewer_ranks_go_on_with_the_same_samples(cluster, workplace, original, measure):
+    """A run resumed by one rank less takes the same samples, and its loss is within the noise.
+
+    The noise is measured: the distance of two runs of both sizes that nobody resumed.
+    """
+    original.see(cluster, measure)
+    if cluster.size < 3:
+        pytest.fail(f"two sizes above one need 3 ranks, here are {cluster.size}", pytrace=False)
+    measure.progress("restart: resumed by one rank less")
+    sizes = resize(cluster, workplace)
+    because = f"{GROWTH} times the distance of two runs of both sizes that nobody resumed"
+    limit = Limit(high=GROWTH * sizes.noise, because=because)
+    far = distance(sizes.whole, sizes.mistaken)
+    measure.control(
+        "resumed one sample further on",
+        "the smaller run is resumed with its data one sample further on",
+        caught=limit.judge(far) is Verdict.FAIL
+        and bool(samples_differ(sizes.whole, sizes.mistaken)),
+        saw=f"a distance of {far:.3g}",
+    )
+    differ = samples_differ(sizes.whole, sizes.resumed)
+    measure("samples_differ", len(differ), samples=len(sizes.resumed[0]["steps"]))
+    drift = distance(sizes.whole, sizes.resumed)
+    measure("drift", drift, limit=limit)
+    measure.note("noise", sizes.noise)
+    if differ or limit.judge(drift) is Verdict.FAIL:
+        said = (
+            f"steps {differ} have other samples" if differ else f"the loss differs by {drift:.3g}"
+        )
+        measure.explain(finding("RESTART-UNEQUAL", f"resumed by one rank less, {said}"))
+    measure.covered(f"saved by {len(sizes.whole)} ranks, resumed by {len(sizes.resumed)}")
 
 
 @pytest.mark.criterion("RESTART")

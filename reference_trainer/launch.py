@@ -6,24 +6,17 @@ A lost worker costs a restart from the newest checkpoint, not the job.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError
-from reference_trainer.journal import JsonLines
+from reference_trainer.launchers import LAUNCHERS, Ended, Job
 from reference_trainer.options import config_from, config_options
-from reference_trainer.supervisor import Attempt, supervise
 from reference_trainer.world import VARIABLES
-
-DAY_SECONDS = 24 * 3600
 
 
 def seen() -> dict[str, str | None]:
@@ -31,16 +24,15 @@ def seen() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in VARIABLES}
 
 
-def rank(config: TrainConfig) -> dict[str, Any]:
-    """One rank of the job; rank 0 logs to the worker's standard output."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
-    from reference_trainer.train import train
-
-    return train(config)
-
-
 @click.command()
 @click.option("--workers", default="all", show_default=True, help="How many ranks, or all.")
+@click.option(
+    "--launcher",
+    type=click.Choice(list(LAUNCHERS)),
+    default="gang",
+    show_default=True,
+    help="Who starts and restarts the ranks: this package, Ray Train, or torchrun.",
+)
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable from every rank.")
 @click.option("--restarts", default=3, show_default=True, help="How many lost gangs to replace.")
 @click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for room.")
@@ -48,6 +40,7 @@ def rank(config: TrainConfig) -> dict[str, Any]:
 @config_options
 def launch(
     workers: str,
+    launcher: str,
     unset: tuple[str, ...],
     restarts: int,
     wait: float,
@@ -65,41 +58,22 @@ def launch(
     shipped = None if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ours
     ray.init(log_to_driver=True, logging_level="warning", runtime_env=shipped)
     resource = "GPU" if ray.cluster_resources().get("GPU") else "CPU"
-    size = _size(workers, resource)
-    removed: dict[str, str | None] = dict.fromkeys(unset)
-
-    def gang() -> Gang:
-        return Gang(
-            size,
-            resource=resource,
-            environment=removed,
-            timeout=wait,
-            name=name,
-            say=click.echo,
-        )
-
-    log = JsonLines(config.out, "attempts.jsonl")
-
-    def tell(event: str, told: dict[str, Any]) -> None:
-        log.write({"event": event, "t": time.time(), **told})
-        if event in ("lost", "left"):
-            click.echo(f"{told['reason']}; its gang was removed")
-
+    job = Job(
+        config=config,
+        size=_size(workers, resource),
+        resource=resource,
+        environment=dict.fromkeys(unset),
+        restarts=restarts,
+        wait=wait,
+        name=name,
+        announce=announce,
+        say=click.echo,
+    )
     try:
-        results, attempts = supervise(
-            gang,
-            rank,
-            config,
-            restarts=restarts,
-            timeout=DAY_SECONDS,
-            on_start=announce,
-            tell=tell,
-        )
+        ended = LAUNCHERS[launcher](job)
     except GangError as error:
         raise click.ClickException(str(error)) from None
-    finally:
-        log.close()
-    _report(results, attempts)
+    _report(job, ended)
 
 
 def announce(gang: Gang, attempt: int) -> None:
@@ -109,16 +83,16 @@ def announce(gang: Gang, attempt: int) -> None:
         click.echo(f"attempt={attempt} node={place.node} host={place.host} {' '.join(words)}")
 
 
-def _report(results: list[dict[str, Any]], attempts: list[Attempt]) -> None:
+def _report(job: Job, ended: Ended) -> None:
     """The last line; a run whose loss is no number has failed."""
-    steps = results[0]["steps"]
-    last = steps[-1] if steps else {"step": results[0]["start_step"], "loss": None}
+    steps = ended.result["steps"]
+    last = steps[-1] if steps else {"step": ended.result["start_step"], "loss": None}
     if last["loss"] is not None and not math.isfinite(last["loss"]):
         raise click.ClickException(f"the loss of step {last['step']} is {last['loss']}")
     loss = "" if last["loss"] is None else f" loss={last['loss']:.4f}"
+    attempts = "" if ended.attempts is None else f" attempts={ended.attempts}"
     click.echo(
-        f"done ranks={len(results)} attempts={len(attempts)} step={last['step']}{loss}"
-        f" digest={results[0]['digest']}"
+        f"done ranks={job.size}{attempts} step={last['step']}{loss} digest={ended.result['digest']}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang
-from reference_trainer.launch import rank
+from reference_trainer.launchers import rank
 from scaling.decompose import Step, mean_seconds, steps_of
 
 WARM_UP = 2  # connections, allocator and kernels: not what a step costs

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from probes import restart_original, restart_run
-from reference_trainer import checkpoint, launch, manifest, saving, supervisor
+from reference_trainer import checkpoint, launchers, manifest, saving, supervisor
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang
 from reference_trainer.manifest import CheckpointError
@@ -57,7 +57,7 @@ def supervised(**options: Any) -> Callable[[], None]:
 
 def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as at:
-        return launch.rank(change(at, config))
+        return launchers.rank(change(at, config))
 
 
 def forgets(what: str) -> Callable[[], None]:

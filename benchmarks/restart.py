@@ -1,0 +1,198 @@
+"""The restart row against its targets.  Needs root; for the comparison also Ray Train (pyarrow).
+
+`python -m benchmarks.restart [kills [minutes]]`: so many kills under each launcher (10), and so
+many minutes of random kills (10; 0 for none), in a lab of 4.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gang import spread, values
+from probes.faults import read_lines
+from reference_trainer import manifest
+from reference_trainer.config import TrainConfig
+from reference_trainer.options import arguments
+from reports.record import Verdict
+from tests.faults.conftest import acceptance
+from tests.lab.lab import Lab
+from tests.lab.node import REPO, SHARED
+
+PATIENCE_SECONDS = 240
+SAVE_EVERY, AHEAD = 2, 3  # steps: a kill comes this many after the newest that was ever done
+VICTIM = 3
+
+
+@contextmanager
+def launched(lab: Lab, name: str, config: TrainConfig, *words: str) -> Iterator[Path]:
+    """A job of all nodes, with its folder as the host sees it; waits for its end."""
+    inside, home = f"{SHARED}/{name}", lab.home / "shared" / name
+    home.mkdir(parents=True)
+    config = replace(config, out=f"{inside}/out", checkpoints=f"{inside}/checkpoints")
+    head, log = lab.nodes[0], home / "said.txt"
+    command = [*["-m", "reference_trainer", "launch", "--name"], name, *words, *arguments(config)]
+    with log.open("w") as said:
+        child = subprocess.Popen(
+            head.command(sys.executable, *command, cwd=str(REPO)),
+            env=head.environment(),
+            stdout=said,
+            stderr=said,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    try:
+        yield home / "out"
+        if child.wait(timeout=PATIENCE_SECONDS):
+            raise RuntimeError(f"{name} failed: {log.read_text()[-2000:]}")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def until(found: Callable[[], Any], what: str) -> Any:
+    """What it finds, once it finds something."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        if seen := found():
+            return seen
+        time.sleep(0.02)
+    raise RuntimeError(f"{what}: not seen within {PATIENCE_SECONDS} s")
+
+
+def kill_again_and_again(lab: Lab, journal: Path, kills: int) -> tuple[list[float], list[int]]:
+    """Seconds from each kill of a rank to its first new step, and steps lost by each."""
+    seconds, lost, done = [], [], 0
+    for number in range(kills):
+        goal = done + AHEAD
+
+        def due(goal: int = goal, lives: int = number) -> dict[str, Any] | None:
+            lines = read_lines(journal)
+            starts = [line for line in lines if line["event"] == "start"]
+            begun = any(line["event"] == "begin" and line["step"] >= goal for line in lines)
+            return starts[-1] if begun and len(starts) > lives else None
+
+        start = until(due, f"step {goal} of life {number + 1}")
+        at = time.time()
+        lab.node(start["host"]).run("kill", "-9", str(start["pid"]))
+        done = max(line["step"] for line in read_lines(journal) if line["event"] == "step")
+
+        def back(done: int = done) -> float | None:
+            steps = (line for line in read_lines(journal) if line["event"] == "step")
+            return next((float(line["t"]) for line in steps if line["step"] > done), None)
+
+        seconds.append(until(back, f"a step after {done}") - at)
+        begun = [line["start_step"] for line in read_lines(journal) if line["event"] == "start"]
+        lost.append(done - begun[-1])
+    return seconds, lost
+
+
+def launchers(lab: Lab, kills: int) -> None:
+    """Kill to the next new step, by our gang and by Ray Train with its defaults."""
+    steps = kills * (AHEAD + 1) + 8
+    config = TrainConfig(steps=steps, dim=32, seq=32, save_every=SAVE_EVERY, checkpoints="x",
+                         pace_s=0.3)  # fmt: skip
+    medians = {}
+    for launcher in ("gang", "ray-train"):
+        words = ["--launcher", launcher, "--restarts", str(kills + 1)]
+        with launched(lab, f"by-{launcher}", config, *words) as out:
+            journal = out / f"metrics.rank{VICTIM}.jsonl"
+            seconds, lost = kill_again_and_again(lab, journal, kills)
+        medians[launcher] = statistics.median(seconds)
+        print(f"{launcher}: kill to the next new step, s: {spread(seconds)}")
+        print(f"{launcher}: steps lost, at most {max(lost)} (target <= {SAVE_EVERY})", flush=True)
+    print(f"ratio of medians (target <= 0.5): {medians['gang'] / medians['ray-train']:.2f}")
+
+
+def stalls(lab: Lab) -> None:
+    """How long a step waits for its save, in both modes, taken in turns."""
+    seen: dict[str, list[float]] = {"sync": [], "async": []}
+    shape = {"dim": 256, "layers": 4, "seq": 32, "digest": False}
+    for number in range(3):
+        for mode, found in seen.items():
+            config = TrainConfig(steps=13, save_every=3, checkpoints="x", save_mode=mode,
+                                 pace_s=0.6, **shape)  # fmt: skip
+            with launched(lab, f"{mode}-{number}", config) as out:
+                pass
+            spans = [read_lines(path) for path in sorted(out.glob("spans.rank*.jsonl"))]
+            found += [
+                max(rank[step - 1]["segments"]["checkpoint"] for rank in spans)
+                for step in range(3, 13, 3)
+            ]
+    for mode, found in seen.items():
+        print(f"{mode}: a step waits for its save, s: {spread(found)}")
+    ratio = statistics.median(seen["async"]) / statistics.median(seen["sync"])
+    print(f"ratio of medians (target <= 0.25): {ratio:.2f}", flush=True)
+
+
+def flips(count: int = 100) -> None:
+    """One bit anywhere in a checkpoint: chance names the file and the place in it."""
+    chance, refused = random.Random(time.time_ns()), 0
+    config = TrainConfig(steps=2, dim=32, seq=32, save_every=2, checkpoints="x", device="cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+        config = replace(config, checkpoints=f"{folder}/c")
+        subprocess.run(
+            [sys.executable, "-m", "reference_trainer", "train", *arguments(config)],
+            env={**os.environ, **alone, "MASTER_PORT": "29517"},
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        whole, copy = Path(folder) / "c/step-2", Path(folder) / "copy"
+        assert manifest.verify(whole, 2, config.identity()) is None
+        for _ in range(count):
+            shutil.copytree(whole, copy)
+            victim = chance.choice(sorted(copy.iterdir()))
+            content = bytearray(victim.read_bytes())
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+            victim.write_bytes(content)
+            refused += manifest.verify(copy, 2, config.identity()) is not None
+            shutil.rmtree(copy)
+    print(f"one bit flipped anywhere: {refused} of {count} refused (target all)", flush=True)
+
+
+def punished(lab: Lab, minutes: int) -> None:
+    """The soak tier's punisher, ten minutes at a time."""
+    records = []
+    for number in range(minutes // 10):
+        arguments_ = ["probes/test_restart.py", "--tier", "soak", "-k", "punished"]
+        record, _ = acceptance(lab, f"punished-{number}", *arguments_)
+        records.append(record)
+        complaints = [line for result in record.results for line in result.complaints()]
+        print(f"{record.verdict('RESTART').value} {' '.join(complaints)}", flush=True)
+    good = sum(record.verdict("RESTART") is Verdict.PASS for record in records)
+    kills = sum(values(records, "kills"))
+    print(f"random kills: {kills:.0f} in {len(records)} times 10 minutes, {good} PASS")
+    for name in ("runs_lost", "unequal_steps", "left_behind", "steps_lost"):
+        print(f"  {name}: at most {max(values(records, name), default=0):.0f}")
+    print(f"  ETTR of a run: {spread(values(records, 'ettr'))}")
+
+
+def main(kills: int = 10, minutes: int = 10) -> None:
+    """All parts, in one lab."""
+    flips()
+    lab = Lab("restarts")
+    lab.up(4)
+    try:
+        launchers(lab, kills)
+        stalls(lab)
+        if minutes:
+            punished(lab, minutes)
+    finally:
+        lab.down()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:3]))

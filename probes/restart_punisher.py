@@ -1,0 +1,103 @@
+"""The punisher: kills a random rank at a random moment, again and again, for a given time."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from pathlib import Path
+
+from probes.cluster import Cluster
+from probes.equality import unequal_steps
+from probes.faults import Strike
+from probes.restart_original import Original
+from probes.restart_run import NAME, Blow, Scenario, Voyage, sail
+
+MOST = 60  # blows that one run meets; the last life is left alone
+# From the gang's start: into the imports, the first collectives, a load, steps, saves.
+LATEST_SECONDS = 20
+WORDS = "SIGKILL of a random rank at a random moment, again and again"
+
+
+class Whim(Strike):
+    """Strikes a rank so many seconds after its gang is there, unless the time is up by then."""
+
+    def __init__(self, out: Path, rank: int, seconds: float, until: float) -> None:
+        super().__init__(out, rank, event="")
+        self.seconds, self.until = seconds, until
+
+    def _watch(self) -> None:
+        if not self._stop.wait(self.seconds) and time.monotonic() < self.until:
+            super()._watch()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Punishment:
+    """What the runs of one punishment came to."""
+
+    voyages: list[Voyage]
+
+    @property
+    def kills(self) -> int:
+        """Proven ones."""
+        return sum(strike.count for voyage in self.voyages for strike in voyage.strikes)
+
+    @property
+    def lost(self) -> list[str]:
+        """Why runs did not come to their end."""
+        return [voyage.error for voyage in self.voyages if not voyage.results]
+
+    @property
+    def steps_lost(self) -> int:
+        """The most steps that one kill has cost."""
+        cuts = [cut for voyage in self.voyages for cut in voyage.cuts]
+        return max((done - start["start_step"] for done, start in cuts), default=0)
+
+    def unequal(self, original: Original) -> list[str]:
+        """Steps of any life of rank 0, or of all ranks' last, that are not the original's."""
+        found = []
+        for voyage in self.voyages:
+            if voyage.results:
+                first = voyage.results[0]["start_step"] + 1
+                found += unequal_steps(original.results, voyage.results, first)
+            whole = {step["step"]: step for step in original.results[0]["steps"]}
+            for at in range(len(voyage.lives)):
+                lived = voyage.steps(at)
+                wanted = [whole[step["step"]] for step in lived]
+                found += unequal_steps(
+                    [{**original.results[0], "steps": wanted}],
+                    [{**original.results[0], "steps": lived}],
+                )
+        return [str(one) for one in found]
+
+
+def punish(
+    cluster: Cluster, original: Original, folder: Path, seconds: float, seed: int
+) -> Punishment:
+    """Run after run, each killed until it ends, until the time is up; the last is let go on."""
+    chance, until = random.Random(seed), time.monotonic() + seconds
+    config = dataclasses.replace(original.config, pace_s=0.15)
+    scenario = Scenario(
+        name="punished",
+        words=WORDS,
+        blows=(Blow(""),) * MOST,
+        restarts=MOST,
+        resumes=0,
+        lost=config.save_every,
+    )
+
+    def arm(out: Path, blow: Blow) -> Strike:
+        return Whim(out, chance.randrange(cluster.size), chance.uniform(0, LATEST_SECONDS), until)
+
+    voyages: list[Voyage] = []
+    while time.monotonic() < until:
+        voyage = sail(
+            config,
+            scenario,
+            folder / f"run-{len(voyages)}",
+            gang=lambda: cluster.gang(name=NAME),
+            victim=0,
+            arm=arm,
+        )
+        voyages.append(voyage)
+    return Punishment(voyages=voyages)

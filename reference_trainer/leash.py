@@ -1,0 +1,52 @@
+"""A child process on a leash: it ends when the process that started it does, however that ended.
+
+Ray does not end what an actor has started (ray-project/ray issue 31451), and a killed process
+cannot end its children.  So the child is started by a second process (`main`, this file) that waits
+for the end of its input, which only the first one holds open.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+GRACE_SECONDS = 10
+
+
+def run(torchrun: list[str], gpus: str) -> None:
+    """Run `torchrun` with these words to its end, on these accelerators; no words: nothing.
+
+    Raises RuntimeError when it fails.  A Ray worker's search path is handed on.
+    """
+    if not torchrun:
+        return
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    if gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = gpus
+    words = [sys.executable, __file__, sys.executable, "-m", "torch.distributed.run", *torchrun]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, env=environment) as child:
+        if child.wait() != 0:
+            raise RuntimeError(f"torchrun ended with {child.returncode}")
+
+
+def main(words: list[str]) -> int:
+    """Start the command; end it, and what it started, when the input ends."""
+    child = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+
+    def cut() -> None:
+        sys.stdin.buffer.read()
+        child.send_signal(signal.SIGTERM)  # torchrun ends its ranks
+        try:
+            child.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+
+    threading.Thread(target=cut, daemon=True).start()
+    return child.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
