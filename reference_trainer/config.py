@@ -10,6 +10,11 @@ from reference_trainer.stall import Stall, parse_stalls
 DTYPES = ("auto", "fp32", "bf16")
 DEVICES = ("auto", "cpu", "cuda")
 SAVE_MODES = ("sync", "async")
+COUNTS = (
+    *("steps", "batch", "seq", "vocab", "dim", "layers", "heads"),
+    *("accumulate", "keep_last"),
+)
+OR_NONE = ("shard", "save_every", "save_failures", "seed", "pace_s", "weight_decay", "warmup")
 # What a resume can be told to get wrong, so that whoever compares two runs can be tested.
 FORGETTABLE = ("", "rng", "data", "optimizer", "peer", "all")
 
@@ -36,6 +41,12 @@ class TrainConfig:
     dim: int = knob(64, "Width of the model.", identity=True)
     layers: int = knob(2, "Number of transformer blocks.", identity=True)
     heads: int = knob(4, "Attention heads per block.", identity=True)
+    shard: int = knob(
+        0, "Ranks that share one copy of the model: 0 all (FSDP), 1 none (DDP), a node's (HSDP)."
+    )
+    accumulate: int = knob(1, "Parts that a rank's sequences of a step are computed in.")
+    recompute: bool = knob(False, "Keep no activations of a block: compute them again in backward.")
+    compile: bool = knob(False, "Compile each block (torch.compile).")
     dropout: float = knob(0.1, "Dropout probability.")
     lr: float = knob(1e-3, "Learning rate of AdamW.")
     warmup: int = knob(0, "Steps over which the learning rate rises to its full value.")
@@ -70,11 +81,11 @@ class TrainConfig:
     init_timeout_s: float = knob(300.0, "A collective may take this long up to the first step.")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "seq", "vocab", "dim", "layers", "heads", "keep_last"):
+        for name in COUNTS:
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("lr", "clip", "timeout_s", "init_timeout_s"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
-        for name in ("save_every", "save_failures", "seed", "pace_s", "weight_decay", "warmup"):
+        for name in OR_NONE:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         _require(0 <= self.dropout < 1, "dropout", self.dropout, "from 0 up to, not including, 1")
         _require(self.dim % self.heads == 0, "dim", self.dim, f"a multiple of heads={self.heads}")
@@ -93,6 +104,9 @@ class TrainConfig:
             "save_every",
             self.save_every,
             "0 when no checkpoints folder is given",
+        )
+        _require(
+            not (self.recompute and self.pace_s), "pace_s", self.pace_s, "0 with recompute=True"
         )
         parse_stalls(self.stall)
 

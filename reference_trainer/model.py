@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from reference_trainer.config import TrainConfig
 
@@ -59,6 +60,7 @@ class Transformer(nn.Module):
         self.tokens = nn.Embedding(config.vocab, config.dim)
         self.positions = nn.Embedding(config.seq, config.dim)
         self.blocks = nn.ModuleList([Block(config) for _ in range(config.layers)])
+        self.recompute = config.recompute
         self.norm = nn.RMSNorm(config.dim)
         self.head = nn.Linear(config.dim, config.vocab, bias=False)
         self.apply(_initialise)
@@ -68,7 +70,7 @@ class Transformer(nn.Module):
         places = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.tokens(tokens) + self.positions(places)
         for block in self.blocks:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
         return self.head(self.norm(x))
 
 

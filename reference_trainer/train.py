@@ -5,7 +5,6 @@ Steps count from 1.  `step-N` is the state after step N; a run resumed from it b
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -15,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from reference_trainer import rng
+from reference_trainer.build import build_model, digest
 from reference_trainer.checkpoint import Checkpoints, Choice, Progress, Training
 from reference_trainer.config import TrainConfig
 from reference_trainer.flops import flops_per_token, peak_flops
 from reference_trainer.holding import stream_of
 from reference_trainer.journal import Journal
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.model import Transformer, count_parameters, next_token_loss
-from reference_trainer.pace import Pace
+from reference_trainer.model import count_parameters, next_token_loss
 from reference_trainer.pulse import PULSE, seconds_up
 from reference_trainer.spans import CudaClock, HostClock, Spans
 from reference_trainer.stall import Stalls
@@ -108,11 +106,7 @@ class Run:
             share = len(batch.ids) * world.size / self.stream.per_step
             self._close("data", step)
 
-            loss = next_token_loss(self.model(tokens[:, :-1]), tokens[:, 1:])
-            self._close("forward", step)
-
-            (loss * share if share != 1 else loss).backward()
-            self._close("backward", step)
+            loss = self._learn(tokens, share, step)
 
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
             told = float(PULSE.told_to_leave.is_set())
@@ -146,6 +140,21 @@ class Run:
                 break
         if self.checkpoints is not None:
             self._settle(self.checkpoints.wait())
+
+    def _learn(self, tokens: Any, share: float, step: int) -> Any:
+        """Forward and backward, part by part; the mean loss of this rank's sequences."""
+        parts = tokens.tensor_split(min(self.config.accumulate, len(tokens)))
+        whole = 0.0
+        for at, part in enumerate(parts, 1):
+            # Gradients stay on their rank until the last part: one reduce-scatter a step.
+            self.model.set_requires_gradient_sync(at == len(parts))
+            loss = next_token_loss(self.model(part[:, :-1]), part[:, 1:])
+            self._close("forward", step)
+            weight = share * (len(part) / len(tokens))
+            (loss * weight if weight != 1 else loss).backward()
+            whole = whole + loss.detach() * (len(part) / len(tokens))
+            self._close("backward", step)
+        return whole
 
     def finish(self) -> dict[str, Any]:
         """The result, also written to `<out>/result.rank{r}.json`."""
@@ -320,39 +329,6 @@ def rate_factor(done: int, warmup: int, decay: int) -> float:
         return 1.0
     way = min((done - warmup) / (decay - warmup), 1.0)
     return 0.1 + 0.45 * (1 + math.cos(math.pi * way))
-
-
-def build_model(config: TrainConfig, world: World) -> Any:
-    """The model, the same on all ranks, sharded over them block by block (FSDP2).
-
-    Every rank draws the whole of the weights on its own device and keeps its shard, so a model
-    must fit on one device for a moment.
-    """
-    torch.manual_seed(config.seed)
-    with world.device:
-        model = Transformer(config)
-    bf16 = config.dtype == "bf16" or (config.dtype == "auto" and world.device.type == "cuda")
-    policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32
-    )
-    for block in model.blocks:
-        fully_shard(block, mesh=world.mesh, mp_policy=policy)
-    fully_shard(model, mesh=world.mesh, mp_policy=policy)
-    if config.pace_s > 0:
-        pace = Pace(config.pace_s, config.layers)
-        for block in model.blocks:
-            pace.attach(block)
-    return model
-
-
-def digest(model: Any) -> str:
-    """sha256 of all parameters, whole, in order of name; all ranks call it and get the same."""
-    whole = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        full = parameter.detach().full_tensor().float().cpu().contiguous()
-        whole.update(name.encode())
-        whole.update(full.numpy().tobytes())
-    return whole.hexdigest()
 
 
 def _place(world: World) -> dict[str, Any]:

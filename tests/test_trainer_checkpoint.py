@@ -1,6 +1,7 @@
 """One rank, in this process: the loss falls, the clock adds up, damaged checkpoints are skipped."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from reference_trainer import manifest
 from reference_trainer.config import TrainConfig
 from reference_trainer.manifest import CheckpointError
+from reference_trainer.options import arguments
 from reference_trainer.pace import Pace
 from reference_trainer.world import VARIABLES, LaunchError, choose_device
 from tests.conftest import SMALL, hexes
@@ -29,6 +31,33 @@ def test_a_run_can_be_repeated_bit_by_bit_and_another_seed_differs(alone, saved)
     again, other = alone(steps=6), alone(steps=6, seed=1)
     assert hexes(again) == hexes(saved[1])
     assert again["digest"] == saved[1]["digest"] != other["digest"]
+
+
+@pytest.mark.parametrize("knobs", [{"accumulate": 2}, {"recompute": True}])
+def test_how_a_step_is_computed_makes_no_difference_but_rounding(alone, knobs):
+    usual, other = (alone(steps=4, dropout=0.0, batch=4, **more) for more in ({}, knobs))
+    for step, wanted in zip(other["steps"], usual["steps"], strict=True):
+        assert step["ids"] == wanted["ids"]
+        assert step["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
+        assert step["norm"] == pytest.approx(wanted["norm"], rel=1e-4)
+
+
+@pytest.mark.soak  # the compiler takes a minute
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+def test_compiled_blocks_compute_the_same(alone, tmp_path):
+    """In a process of its own, for the compiler warns of what is torch's own."""
+    knobs = {**SMALL, "steps": 3, "dropout": 0.0}
+    config = TrainConfig(**knobs, compile=True, out=str(tmp_path))
+    numbers = zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "29511"), strict=True)
+    words = [sys.executable, "-m", "reference_trainer", "train", *arguments(config)]
+    subprocess.run(words, env={**os.environ, **dict(numbers)}, check=True, timeout=300)
+    compiled = json.loads((tmp_path / "result.rank0.json").read_text())
+    for step, wanted in zip(compiled["steps"], alone(**knobs)["steps"], strict=True):
+        assert step["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
+
+
+def test_what_is_computed_again_draws_the_same_random_numbers(alone, saved):
+    assert hexes(alone(steps=6, recompute=True)) == hexes(saved[1])
 
 
 def test_every_step_is_the_sum_of_its_segments(alone, tmp_path):

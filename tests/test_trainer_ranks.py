@@ -110,7 +110,17 @@ def folder(tmp_path_factory) -> Path:
 def whole(folder) -> list[dict]:
     """A run of 8 steps that was never interrupted, and one rank's run of the same data."""
     (folder / "whole").mkdir()
-    return run_plan(folder / "whole", {"whole": {"steps": 8}, "again": {"steps": 8}})
+    copies = {"shard": 1, "checkpoints": str(folder / "copies")}
+    return run_plan(
+        folder / "whole",
+        {
+            "whole": {"steps": 8},
+            "again": {"steps": 8},
+            "copies": {"steps": 4, "save_every": 4, **copies},
+            "sharded": {"steps": 8, **copies, "shard": 0},
+            "uneven": {"steps": 1, "shard": 3},
+        },
+    )
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +191,16 @@ def test_the_same_run_twice_is_the_same_bit_for_bit(whole):
     for rank in whole:
         assert hexes(rank["again"]) == hexes(rank["whole"])
         assert rank["again"]["digest"] == rank["whole"]["digest"]
+
+
+def test_whether_the_model_is_sharded_makes_no_difference_but_rounding(whole):
+    for rank in whole:
+        assert rank["sharded"]["start_step"] == 4
+        halves = [*rank["copies"]["steps"], *rank["sharded"]["steps"]]
+        for step, wanted in zip(halves, rank["whole"]["steps"], strict=True):
+            assert step["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
+            assert step["norm"] == pytest.approx(wanted["norm"], rel=1e-4)
+        assert "shard is 3, expected a divisor of the 2 ranks" in rank["uneven"]["error"]
 
 
 def test_the_survivor_of_a_killed_rank_ends_with_an_error_and_soon(killed):
