@@ -1,0 +1,330 @@
+"""Why a rung lost what it lost: causes with place, share and evidence, the largest first.
+
+Pure functions of two tables of steps.  What is lost is cut into parts that sum to it; a part that
+is beyond the noise, and large enough to matter, is a cause.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scaling.decompose import mean_seconds
+from scaling.ladder import Rung
+from scaling.levels import Levels, Own, levels, own_levels
+from scaling.noise import FALSE_ALARM, standard_error, student
+from scaling.skew import Account, account
+
+# Sound clusters lose 2 to 4 % in all between 8 and 128 GPUs (torchtitan, llm-foundry): a single
+# cause below 2 % of a step is not told from what they have too.
+LEAST = 0.02
+
+# A prediction from latency and bandwidth alone was within 6 % of published runs over TCP, and 20 %
+# off for one model; so it explains what it meets within a quarter.
+NEAR = 0.25
+
+EVERY = "every node"
+FABRIC = "fabric"
+MEETINGS = "forward, backward, clip"  # what holds a collective, as a cause's segment
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause: finding code, place, segment, share of this rung's step, and its evidence."""
+
+    code: str
+    where: str
+    segment: str
+    share: float
+    said: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of what is lost: its share of this rung's step, and what it went into."""
+
+    share: float
+    said: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A rung's loss: `lost` is 1 - E_n, `parts` sum to it, `causes` are in order of size."""
+
+    nodes: int
+    lost: float
+    parts: tuple[Part, ...]
+    causes: tuple[Cause, ...]
+
+    def __str__(self) -> str:
+        return sentence(self.nodes, self.lost, self.parts)
+
+
+class _Ledger:
+    """Seconds per step that are still to be explained, and what was explained so far."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds  # of this rung's step
+        self.parts: list[Part] = []
+        self.causes: list[Cause] = []
+        self.noise = 0.0  # ordinary variation, not blamed on anything
+
+    def matters(self, seconds: float) -> bool:
+        """Whether this much of a step is worth a name."""
+        return seconds >= LEAST * self.seconds
+
+    def name(
+        self, code: str, where: str, segment: str, seconds: float, part: str, why: str
+    ) -> None:
+        """Book seconds under a cause.  `why` is its evidence."""
+        share = seconds / self.seconds
+        self.parts.append(Part(share, part))
+        self.causes.append(Cause(code, where, segment, share, f"{why}: {share:.1%} of a step"))
+
+
+def explain(
+    base: Rung, here: Rung, *, predicted: float | None = None, limit: float | None = None
+) -> Explanation:
+    """Every part of what a rung lost against one node, and the causes among the parts.
+
+    `base` is the rung of one node, run on every node.  `predicted` is the seconds per step that
+    communication should take here, from the same run's measured collectives; without it
+    communication is not judged.  `limit` is the agreed efficiency; without it too few tokens per
+    GPU are not looked for.  ValueError where a node of `here` did not run alone.
+    """
+    first, mine = account(base.median_node()), account(here.steps)
+    seconds = mean_seconds(here.steps)
+    lost = seconds - mean_seconds(base.median_node())
+    ledger, met = _Ledger(seconds), levels(base, here)
+    owns = own_levels(base, here, mine, first)
+    slow_nodes(ledger, met, owns)
+    own_work(ledger, owns)
+    jitter(ledger, met, owns)
+    communication(ledger, met, here, predicted, limit, lost)
+    ledger.parts.append(Part(ledger.noise / seconds, "in ordinary variation"))
+    unexplained(
+        ledger, owns, lost, _beyond(math.hypot(met.error, _scatter(mine, first)), mine.steps)
+    )
+    causes = sorted(ledger.causes, key=lambda cause: -cause.share)
+    return Explanation(here.count, lost / seconds, tuple(ledger.parts), tuple(causes))
+
+
+def slow_nodes(ledger: _Ledger, met: Levels, owns: list[Own]) -> None:
+    """A node slower alone, and one that became slower: in meetings and in their own segments.
+
+    What such a node lost in own segments is booked here as far as its speed explains it.
+    """
+    slow = met.slow + _stretched(owns, met.slow_node, met.slow / met.alone)
+    if met.slow_node and ledger.matters(slow):
+        faster = f"{met.slow_node} alone takes {met.slow / met.alone:.1%} longer for its compute"
+        also = f"; {', '.join(met.also_slow)} slower too, hidden behind it" if met.also_slow else ""
+        part = f"behind slow {met.slow_node}"
+        ledger.name("SCALE-SLOW-NODE", met.slow_node, "compute", slow, part, faster + also)
+    else:
+        ledger.noise += slow
+    slowing = met.slowing + _stretched(owns, met.slowing_node, met.slowing / met.alone)
+    if ledger.matters(slowing):
+        where = met.slowing_node or "not shown by any single node"
+        part = f"as {met.slowing_node or 'the job'} slows down"
+        why = f"compute became {met.slowing / met.alone:.1%} longer than at the window's start"
+        ledger.name("SCALE-SLOWING", where, "compute", slowing, part, f"{where}: {why}")
+    else:
+        ledger.noise += slowing
+
+
+def _stretched(owns: list[Own], node: str | None, by: float) -> float:
+    """Takes out of own segments what a node slower `by` a share lost there; seconds."""
+    taken = 0.0
+    for at, own in enumerate(owns):
+        if node is None or own.segment == "checkpoint":  # storage has its own reasons
+            continue
+        part = min(max(own.nodes[node], 0.0), by * own.alone)
+        owns[at] = replace(own, nodes={**own.nodes, node: own.nodes[node] - part})
+        taken += part
+    return taken
+
+
+def own_work(ledger: _Ledger, owns: list[Own]) -> None:
+    """Data, checkpoints and other own segments: slow on one node, or on all.
+
+    What is booked here is taken out of `owns`; what is not is left for jitter and unexplained.
+    """
+    for at, own in enumerate(owns):
+        if own.segment == "checkpoint":
+            owns[at] = _checkpoint(ledger, own)
+            continue
+        nodes, common = dict(own.nodes), own.common
+        for node in own.tied:
+            if ledger.matters(nodes[node]):
+                code = "SCALE-DATA" if own.segment == "data" else "SCALE-STRAGGLER"
+                why = f"{node} comes last and is slower in {own.segment} than the other nodes"
+                part = f"waiting for {node}'s {own.segment}"
+                ledger.name(code, node, own.segment, nodes.pop(node), part, why)
+        if own.segment == "data" and own.shared and ledger.matters(common):
+            why = "data take longer on every node than on one node alone"
+            ledger.name("SCALE-DATA", EVERY, "data", common, "waiting for data everywhere", why)
+            common = 0.0
+        owns[at] = replace(own, nodes=nodes, common=common)
+
+
+def _checkpoint(ledger: _Ledger, own: Own) -> Own:
+    """Checkpoint stalls: no noise to test against, for a save either happened or did not."""
+    seconds = own.common + sum(own.nodes.values())
+    if ledger.matters(seconds):
+        worst = max(own.nodes, key=own.nodes.__getitem__)
+        where = worst if own.nodes[worst] > seconds / 2 else EVERY
+        why = f"saves hold up {where} longer than with one node"
+        ledger.name("SCALE-CHECKPOINT", where, own.segment, seconds, "in checkpoints", why)
+    else:
+        ledger.noise += seconds
+    return replace(own, nodes={}, common=0.0)
+
+
+def jitter(ledger: _Ledger, met: Levels, owns: list[Own]) -> None:
+    """Steps that scatter on changing ranks.  A job waits for the slowest, so scatter costs time.
+
+    The noise of sound nodes costs some as well: that part is ordinary variation.
+    """
+    whole = met.variation + met.tail
+    if ledger.matters(met.spikes):
+        share = min(whole, max(met.spikes, whole - met.ordinary))
+        where = f"mostly {met.spiky_node}" if met.spiky_node else "changing nodes"
+        why = f"single steps take far longer than the typical step, on {where}"
+        ledger.name("SCALE-JITTER", where, "compute", share, "in jitter", why)
+        whole -= share
+    ledger.noise += whole
+    for own in owns:
+        scattered = sum(own.nodes.values())
+        if ledger.matters(scattered):
+            why = f"{own.segment} takes far longer in single steps, on changing nodes"
+            part = f"in jitter of {own.segment}"
+            ledger.name("SCALE-JITTER", "changing nodes", own.segment, scattered, part, why)
+        else:
+            ledger.noise += scattered
+
+
+def communication(
+    ledger: _Ledger,
+    met: Levels,
+    here: Rung,
+    predicted: float | None,
+    limit: float | None,
+    lost: float,
+) -> None:
+    """What nodes alone do not explain: as predicted, beyond it, or too much for so few tokens."""
+    seconds = met.communication
+    if predicted is None:
+        said = "in collectives, with no prediction to compare with"
+        ledger.parts.append(Part(seconds / ledger.seconds, said))
+        return
+    excess = seconds - predicted
+    if excess > max(NEAR * predicted, _beyond(met.error, len(here.steps[0]))) and ledger.matters(
+        excess
+    ):
+        why = (
+            f"collectives take {seconds * 1e3:.3g} ms, predicted from this run's measured "
+            f"collectives are {predicted * 1e3:.3g} ms"
+        )
+        part = "in collectives beyond the prediction"
+        ledger.name("SCALE-LINK", FABRIC, MEETINGS, excess, part, why)
+        seconds -= excess
+    # What is beyond the prediction but not beyond the noise is left for `unexplained`.
+    seconds = min(seconds, predicted * (1 + NEAR))
+    one = ledger.seconds - lost
+    if limit is not None and one / (one + seconds) < limit and ledger.matters(seconds):
+        per_gpu = here.tokens_per_step / len(here.steps)
+        needed = per_gpu * tokens_factor(one, met.alone, seconds, limit)
+        why = (
+            f"{per_gpu:,.0f} tokens per GPU and step are too few for collectives that are as "
+            f"predicted; {needed:,.0f} would reach {limit:.0%}"
+        )
+        part = "waiting for collectives, as predicted"
+        ledger.name("SCALE-TOKENS", EVERY, MEETINGS, seconds, part, why)
+    else:
+        ledger.parts.append(Part(seconds / ledger.seconds, "waiting for collectives, as predicted"))
+
+
+def _beyond(error: float, steps: int) -> float:
+    """The least difference that noise with this standard error over so many steps does not make."""
+    return student(FALSE_ALARM, steps - 1) * error if steps > 2 else math.inf
+
+
+def _scatter(mine: Account, first: Account) -> float:
+    """Standard error of what the ranks' own work does not account for, seconds."""
+    return math.hypot(standard_error(mine.unaligned), standard_error(first.unaligned))
+
+
+def tokens_factor(one: float, compute: float, collectives: float, limit: float) -> float:
+    """How many times the tokens per GPU at which efficiency would reach `limit`.
+
+    `one` is a step on one node, `compute` the part of it that grows with the tokens, `collectives`
+    what more nodes add, which does not grow; all in seconds.
+    """
+    enough = limit * collectives / (1 - limit)  # a step on one node that would hide so much
+    return (enough - (one - compute)) / compute
+
+
+def unexplained(ledger: _Ledger, owns: list[Own], lost: float, doubt: float) -> None:
+    """What is left; a cause of its own where it is beyond `doubt` (seconds) and matters.
+
+    A segment that grew on every node, clearly and without a known reason, is beyond doubt.
+    """
+    left = lost - sum(part.share for part in ledger.parts) * ledger.seconds
+    grown = [own.segment for own in owns if own.shared and ledger.matters(own.common)]
+    if ledger.matters(abs(left)) and (grown or abs(left) > doubt):
+        segment = ", ".join(grown) or "unknown"
+        longer = f"{segment} longer on every node" if grown else "no segment stands out"
+        why = f"nothing that was looked for explains it, {longer}"
+        ledger.name("SCALE-UNEXPLAINED", EVERY, segment, left, "unexplained", why)
+    else:
+        ledger.parts.append(Part(left / ledger.seconds, "unexplained"))
+
+
+def explain_ladder(
+    rungs: Sequence[Rung],
+    predicted: Mapping[int, float] | None = None,
+    limit: float | None = None,
+) -> list[Explanation]:
+    """Each rung above one node, explained; `predicted` by node count.  Rungs in rising order.
+
+    A link that shows first where nodes were added is looked for at the nodes added there.
+    """
+    base, before = rungs[0], rungs[0].nodes[:1]
+    found: list[Explanation] = []
+    suspects = ""
+    for rung in rungs[1:]:
+        one = explain(base, rung, predicted=(predicted or {}).get(rung.count), limit=limit)
+        links = [cause for cause in one.causes if cause.code == "SCALE-LINK"]
+        if links and not suspects and found:
+            suspects = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in before)
+        causes = tuple(
+            replace(c, where=f"{FABRIC}, first with {suspects}") if c in links and suspects else c
+            for c in one.causes
+        )
+        found.append(replace(one, causes=causes))
+        before = rung.nodes
+    return found
+
+
+def sentence(nodes: int, lost: float, parts: Sequence[Part]) -> str:
+    """One sentence per rung, in per cent of its step: its parts sum to the whole as printed."""
+    if lost < 0:
+        return f"at {nodes} nodes nothing is lost: a step is {-lost:.1%} shorter"
+    shown = [part for part in parts if round(part.share * 1000)]
+    tenths = rounded([part.share * 1000 for part in shown], round(lost * 1000))
+    pairs = sorted(zip(tenths, shown, strict=True), key=lambda pair: -pair[0])
+    said = ", ".join(f"{tenth / 10:.1f} {part.said}" for tenth, part in pairs if tenth)
+    return f"at {nodes} nodes {lost * 100:.1f} % is lost" + (f": {said}" if said else "")
+
+
+def rounded(values: Sequence[float], whole: int) -> list[int]:
+    """Whole numbers near `values` that sum to `whole`: the largest remainders are rounded up."""
+    found = [math.floor(value) for value in values]
+    order = sorted(range(len(values)), key=lambda at: found[at] - values[at])
+    missing = whole - sum(found)
+    for turn in range(abs(missing) if values else 0):
+        found[order[turn % len(order)] if missing > 0 else order[-1 - turn % len(order)]] += (
+            1 if missing > 0 else -1
+        )
+    return found
