@@ -19,7 +19,7 @@ from scaling.ladder import Rung
 from scaling.noise import (
     clear,
     expected_maximum,
-    leaning,
+    followed,
     median_error,
     onset,
     outlying,
@@ -137,14 +137,24 @@ def _slowing(
     together = {name: own_work(here, name) for name in alone}
     shown = _own_falls(together)
     node = worst or max(shown, key=lambda name: shown[name][-1], default=None)
-    fall = onset(met) if rising(met) else []
-    if not fall and node in shown and leaning(met):
-        scale = statistics.median(map(statistics.median, alone.values()))
-        fall = [scale * share for share in shown[node]]
-    if fall:
-        level = [x - y for x, y in zip(met, fall, strict=True)]
-        return _Slowing(now=statistics.fmean(fall)), node, steady, level
-    return _Slowing(past=falls[worst][-1] if worst else 0.0), worst, steady, met
+    scale = statistics.median(map(statistics.median, alone.values()))
+    fits = [
+        onset(met) if rising(met) else [],
+        followed(shown[node], met, scale) if node in shown else [],
+    ]
+    if fits := [fit for fit in fits if fit]:
+        levels = [[x - y for x, y in zip(met, fit, strict=True)] for fit in fits]
+        level, fit = min(zip(levels, fits, strict=True), key=lambda pair: spread(pair[0]))
+        return _Slowing(now=statistics.fmean(fit)), node, steady, level
+    past = _ahead(steady, worst, falls[worst][-1:])[0] if worst else 0.0
+    return _Slowing(past=past), worst, steady, met
+
+
+def _ahead(steady: Series, node: str, fall: list[float]) -> list[float]:
+    """How far a fall of one node moves the frontier: not at all while another node is slower."""
+    levels = {name: statistics.median(series) for name, series in steady.items()}
+    room = max(levels.values()) - levels[node]
+    return [max(0.0, value - room) for value in fall]
 
 
 def _falls(alone: dict[str, list[float]], own: Series) -> dict[str, list[float]]:
@@ -156,8 +166,8 @@ def _falls(alone: dict[str, list[float]], own: Series) -> dict[str, list[float]]
     for name, series in alone.items():
         if rising(series, len(alone), peers):
             found[name] = onset(series)
-        elif name in shown and leaning(series):
-            found[name] = [statistics.median(series) * share for share in shown[name]]
+        elif name in shown and (fall := followed(shown[name], series, statistics.median(series))):
+            found[name] = fall
     return found
 
 

@@ -11,7 +11,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 # One healthy run in a thousand may be accused by one detector.  An acceptance run has about ten
 # detectors and four rungs, so some 4 % of healthy clusters would see one false accusation at worst.
@@ -98,15 +98,20 @@ def rising(series: Sequence[float], tests: int = 1, peers: Sequence[Sequence[flo
     return False
 
 
-def leaning(series: Sequence[float]) -> bool:
-    """Whether later steps tend to be longer, by Mann and Kendall's count of pairs: outliers do not
-    count.
+def followed(shape: Sequence[float], series: Sequence[float], expected: float) -> list[float]:
+    """`shape` times the number with which `series` follows it; empty if under half the `expected`.
 
-    Weak on purpose, one in five by chance: it confirms what another series has shown.
+    Both are split into halves, and of each half the lesser half of the series is compared: delays
+    only add, so the undisturbed steps tell.
     """
-    count = len(series)
-    rises = sum((b > a) - (b < a) for a, b in combinations(series, 2))
-    return rises > 0.84 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    half = len(series) // 2
+    apart = statistics.fmean(shape[-half:]) - statistics.fmean(shape[:half])
+    by = (_floor(series[-half:]) - _floor(series[:half])) / apart if apart > 0 else 0.0
+    return [by * value for value in shape] if by >= expected / 2 > 0 else []
+
+
+def _floor(values: Sequence[float]) -> float:
+    return statistics.fmean(sorted(values)[: (len(values) + 1) // 2])
 
 
 def _halves(series: Sequence[float]) -> tuple[float, float]:
@@ -157,10 +162,13 @@ def onset(series: Sequence[float]) -> list[float]:
 def outlying(series: Sequence[float], deviation: float | None = None) -> list[float]:
     """What each value is above the median where it is an outlier, else 0.
 
-    `deviation` is the noise of the body; the series' own unless given.
+    `deviation` is the noise of the body; unless given, that of the lesser half, which delays in
+    up to half of the steps leave alone.
     """
     middle = statistics.median(series)
-    limit = OUTLIER * (spread(series) if deviation is None else deviation)
+    if deviation is None:
+        deviation = SCALE * statistics.median(middle - value for value in series if value <= middle)
+    limit = OUTLIER * deviation
     return [value - middle if value - middle > limit else 0.0 for value in series]
 
 
