@@ -115,19 +115,20 @@ def slow_nodes(ledger: _Ledger, met: Levels, owns: list[Own]) -> None:
 
     What such a node lost in own segments is booked here as far as its speed explains it.
     """
-    slow = met.slow + _stretched(owns, met.slow_node, met.slow / met.alone)
+    by, later = (part / met.alone if met.alone else 0.0 for part in (met.slow, met.slowing))
+    slow = met.slow + _stretched(owns, met.slow_node, by)
     if met.slow_node and ledger.matters(slow):
-        faster = f"{met.slow_node} alone takes {met.slow / met.alone:.1%} longer for its compute"
+        faster = f"{met.slow_node} alone takes {by:.1%} longer for its compute"
         also = f"; {', '.join(met.also_slow)} slower too, hidden behind it" if met.also_slow else ""
         part = f"behind slow {met.slow_node}"
         ledger.name("SCALE-SLOW-NODE", met.slow_node, "compute", slow, part, faster + also)
     else:
         ledger.noise += slow
-    slowing = met.slowing + _stretched(owns, met.slowing_node, met.slowing / met.alone)
+    slowing = met.slowing + _stretched(owns, met.slowing_node, later)
     if ledger.matters(slowing):
         where = met.slowing_node or "not shown by any single node"
         part = f"as {met.slowing_node or 'the job'} slows down"
-        why = f"compute became {met.slowing / met.alone:.1%} longer than at the window's start"
+        why = f"compute became {later:.1%} longer than at the window's start"
         ledger.name("SCALE-SLOWING", where, "compute", slowing, part, f"{where}: {why}")
     else:
         ledger.noise += slowing
@@ -232,7 +233,9 @@ def communication(
     # What is beyond the prediction but not beyond the noise is left for `unexplained`.
     seconds = min(seconds, predicted * (1 + NEAR))
     one = ledger.seconds - lost
-    if limit is not None and one / (one + seconds) < limit and ledger.matters(seconds):
+    few = limit is not None and one / (one + seconds) < limit
+    if few and met.alone and ledger.matters(seconds):
+        assert limit is not None
         per_gpu = here.tokens_per_step / len(here.steps)
         needed = per_gpu * tokens_factor(one, met.alone, seconds, limit)
         why = (

@@ -138,10 +138,9 @@ def _slowing(
     shown = _own_falls(together)
     node = worst or max(shown, key=lambda name: shown[name][-1], default=None)
     scale = statistics.median(map(statistics.median, alone.values()))
-    fits = [
-        onset(met) if rising(met) else [],
-        followed(shown[node], met, scale) if node in shown else [],
-    ]
+    fits = [onset(met)] if rising(met) else []
+    if node in shown:
+        fits.append(followed(shown[node], met, scale))
     if fits := [fit for fit in fits if fit]:
         levels = [[x - y for x, y in zip(met, fit, strict=True)] for fit in fits]
         level, fit = min(zip(levels, fits, strict=True), key=lambda pair: spread(pair[0]))
@@ -178,7 +177,7 @@ def _own_falls(own: Series) -> dict[str, list[float]]:
     return {
         name: [value / statistics.median(own[name]) for value in onset(series)]
         for name, series in against.items()
-        if rising(series, len(own), peers)
+        if rising(series, len(own), peers) and statistics.median(own[name]) > 0
     }
 
 
