@@ -262,17 +262,16 @@ def own_levels(base: Rung, here: Rung, mine: Account, first: Account) -> list[Ow
     segments = [name for name in here.steps[0][0].segments if name not in mine.transfer]
     found = []
     for segment in segments:
-        here_own, alone = mine.own(segment), first.own(segment)
+        typical, extra = _typical(mine, segment)
+        before, waited = _typical(first, segment)
         nodes = dict.fromkeys(names, 0.0)
-        typical = [0.0] * mine.steps
-        for charge in mine.charges:
-            if charge.segment == segment:
-                typical[charge.step] += charge.typical
-                if charge.rank is not None:
-                    extra = charge.seconds - charge.typical
-                    nodes[here.nodes[charge.rank]] += extra / mine.steps
-        growth = statistics.fmean(here_own) - statistics.fmean(alone)
-        more = [x - y for x, y in zip(typical, alone, strict=False)]
+        for rank, seconds in extra.items():
+            nodes[here.nodes[rank]] += seconds
+        # The ranks of one node wait for each other as well: that much is no loss of this rung.
+        beyond, known = sum(nodes.values()), sum(waited.values())
+        nodes = {n: s - known * s / beyond if beyond > 0 else 0.0 for n, s in nodes.items()}
+        growth = statistics.fmean(mine.own(segment)) - statistics.fmean(first.own(segment))
+        more = [x - y for x, y in zip(typical, before, strict=False)]
         found.append(
             Own(
                 segment=segment,
@@ -280,10 +279,22 @@ def own_levels(base: Rung, here: Rung, mine: Account, first: Account) -> list[Ow
                 shared=clear(more, tests=len(segments)),
                 nodes=nodes,
                 tied=_tied(here, segment, len(names) * len(segments)),
-                alone=statistics.fmean(alone),
+                alone=statistics.fmean(before),
             )
         )
     return found
+
+
+def _typical(found: Account, segment: str) -> tuple[list[float], dict[int, float]]:
+    """(the median rank's seconds by step, mean seconds that each rank cost beyond it)."""
+    typical, extra = [0.0] * found.steps, dict[int, float]()
+    for charge in found.charges:
+        if charge.segment == segment:
+            typical[charge.step] += charge.typical
+            if charge.rank is not None:
+                more = (charge.seconds - charge.typical) / found.steps
+                extra[charge.rank] = extra.get(charge.rank, 0.0) + more
+    return typical, extra
 
 
 def _tied(here: Rung, segment: str, tests: int) -> tuple[str, ...]:

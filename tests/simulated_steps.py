@@ -57,7 +57,8 @@ class Cluster:
         self.chance = random.Random(self.seed)
         self.names = [f"node{at}" for at in range(self.nodes)]
         self.pace = {name: self.chance.gauss(1, self.uneven) for name in self.names}
-        self.slow, self.late, self.tired = self.chance.sample(self.names, 3)
+        culprits = self.chance.sample(self.names, min(3, self.nodes))
+        self.slow, self.late, self.tired = (*culprits, culprits[0])[:3]
 
     @property
     def predicted(self) -> float:
