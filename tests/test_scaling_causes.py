@@ -18,6 +18,7 @@ from scaling.causes import (
     sentence,
     tokens_factor,
 )
+from scaling.decompose import Step
 from scaling.ladder import Rung
 from tests.simulated_steps import WORK, Cluster
 
@@ -86,7 +87,9 @@ def test_one_cause_is_named_first_and_at_its_place(cause: str, nodes: int, steps
         assert named(found)[:1] == [CODES[cause]], f"seed {seed}: {found}"
         first = found.causes[0]
         # What is planted is a share of a healthy step; this step is longer by all that is lost.
-        assert 0.5 * size(cause) < first.share / (1 - found.lost) < 1.6 * size(cause)
+        # Of jitter only the mean is planted: what a window gets of it is drawn.
+        if cause != "jitter":
+            assert 0.5 * size(cause) < first.share / (1 - found.lost) < 1.6 * size(cause)
         if cause in WHERE and (nodes, steps) == (8, 24):
             assert first.where == getattr(cluster, WHERE[cause])
 
@@ -117,10 +120,9 @@ def test_two_causes_are_both_named(pair: tuple[str, str]) -> None:
     if first == "slow_node" and second in KINDS[0]:
         sizes = {first: SIZE, second: 2 * SIZE}
     right = sum(
-        {CODES[first], CODES[second]} <= set(named(seen(seed, **sizes)[1])) for seed in range(5)
+        {CODES[first], CODES[second]} <= set(named(seen(seed, **sizes)[1])) for seed in range(10)
     )
-    # Nine of ten is the target; over five seeds, one miss is what is left of it.
-    assert right >= 4
+    assert right >= 9
 
 
 def test_two_causes_are_in_order_of_size() -> None:
@@ -151,15 +153,16 @@ def test_too_few_tokens_says_how_many_would_do() -> None:
     assert "would reach 90%" in found.said
 
 
+def longer(step: Step, segment: str, seconds: float) -> Step:
+    return Step(step.seconds + seconds, step.segments | {segment: step.segments[segment] + seconds})
+
+
 def test_a_link_is_looked_for_where_nodes_were_added() -> None:
     cluster = Cluster(nodes=4, seed=6)
     base, names = cluster.base(), cluster.names
     two = Rung(2, names[:2], cluster.run(names[:2], alone=False), 1)
     four = cluster.largest()
-    slower = [
-        [replace(s, seconds=s.seconds + 0.1, segments=s.segments | {"backward": s.segments["backward"] + 0.1})
-         for s in steps] for steps in four.steps
-    ]  # fmt: skip
+    slower = [[longer(step, "backward", 0.1) for step in steps] for steps in four.steps]
     predicted = {2: cluster.predicted, 4: cluster.predicted}
     said = explain_ladder([base, two, replace(four, steps=slower)], predicted)
     assert not said[0].causes

@@ -1,4 +1,4 @@
-"""What more nodes would do is a prediction: it needs rungs, has a band, and says what it assumes."""
+"""What more nodes would do is a prediction: it needs rungs, and says what it assumes."""
 
 from __future__ import annotations
 
