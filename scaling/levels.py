@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaling.ladder import Rung
@@ -74,42 +74,64 @@ def levels(base: Rung, here: Rung) -> Levels:
     names = list(dict.fromkeys(here.nodes))
     if missing := [name for name in names if name not in base.nodes]:
         raise ValueError(f"no run alone of {', '.join(missing)}: the rung of 1 node lacks it")
-    alone = {name: account(base.on(name)).met() for name in names}
+    transfer = {name: account(base.on(name)).transfer for name in names}
+    alone = {name: _summed(series.values()) for name, series in transfer.items()}
     own = {name: own_work(base, name) for name in names}
     first = statistics.fmean(account(base.median_node()).met())
-    met = account(here.steps).met()
-    slowing, node, steady, met = _slowing(alone, own, met, here)
-    names_slow = _slow(steady, own)
-    slow = statistics.median(steady[names_slow[0]]) - first if names_slow else 0.0
-    frontier = [max(at) for at in zip(*steady.values(), strict=True)]
-    typical, expected = statistics.median(met), statistics.median(frontier) + slowing.past
-    growth = statistics.fmean(met) + slowing.now - first
-    terms = _positive(
-        typical - expected, expected - slowing.past - first - slow, slow, slowing.now + slowing.past
+    slowing, node, steady, met = _slowing(alone, own, account(here.steps).met(), here)
+    slow_names = _slow(steady, own)
+    slow = statistics.median(steady[slow_names[0]]) - first if slow_names else 0.0
+    frontier, noise = _frontier(transfer, alone, steady)
+    typical, expected = statistics.median(met), statistics.median(frontier)
+    communication, variation, slow, fall = _positive(
+        typical - expected - slowing.past,
+        expected - first - slow,
+        slow,
+        slowing.now + slowing.past,
     )
     tail = statistics.fmean(met) - typical
-    noise = statistics.median(spread(series) for series in steady.values())
-    broad = expected_maximum(len(names)) * max(0.0, noise - QUIET * first)
     rough = {name: outlying(series, noise) for name, series in steady.items()}
-    here_spikes = statistics.fmean(outlying(met))
-    alone_spikes = statistics.fmean(max(at) for at in zip(*rough.values(), strict=True))
-    spikes = max(here_spikes, min(alone_spikes + broad, max(0.0, tail + terms[1])))
+    broad = expected_maximum(len(names)) * max(0.0, noise - QUIET * first)
+    likely = broad + statistics.fmean(map(max, zip(*rough.values(), strict=True)))
     return Levels(
-        growth=growth,
-        communication=terms[0],
-        variation=terms[1],
-        slow=terms[2],
-        slowing=terms[3],
+        growth=statistics.fmean(met) + slowing.now - first,
+        slow=slow,
+        slowing=fall,
+        variation=variation,
         tail=tail,
+        communication=communication,
         error=math.hypot(median_error(met), median_error(frontier)),
-        spikes=spikes,
+        spikes=max(statistics.fmean(outlying(met)), min(likely, max(0.0, tail + variation))),
         ordinary=expected_maximum(len(names)) * min(noise, QUIET * first),
         alone=first,
-        slow_node=names_slow[0] if names_slow else None,
-        also_slow=tuple(names_slow[1:]),
+        slow_node=slow_names[0] if slow_names else None,
+        also_slow=tuple(slow_names[1:]),
         slowing_node=node,
         spiky_node=_owner(rough),
     )
+
+
+def _summed(series: Iterable[Sequence[float]]) -> list[float]:
+    return [sum(at) for at in zip(*series, strict=True)]
+
+
+def _frontier(
+    transfer: Mapping[str, dict[str, list[float]]], alone: Series, steady: Series
+) -> tuple[list[float], float]:
+    """(seconds of all meetings by step if communication were free, a node's noise in them).
+
+    Nodes wait for the slowest in every meeting anew, so it is the maxima that are added up, and
+    the noise of each.  What was taken out of a node's step as slowing is taken out of each meeting.
+    """
+    series: dict[str, list[list[float]]] = {}
+    for name, meetings in transfer.items():
+        kept = [x / y if y else 1.0 for x, y in zip(steady[name], alone[name], strict=True)]
+        for segment, spent in meetings.items():
+            level = [x * y for x, y in zip(spent, kept, strict=True)]
+            series.setdefault(segment, []).append(level)
+    slowest = [[max(at) for at in zip(*nodes, strict=True)] for nodes in series.values()]
+    noise = sum(statistics.median(map(spread, nodes)) for nodes in series.values())
+    return _summed(slowest), noise
 
 
 @dataclass(frozen=True)
