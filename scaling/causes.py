@@ -1,20 +1,18 @@
-"""Why a rung lost what it lost: causes with place, share and evidence, the largest first.
+"""Why a rung lost what it lost: detectors that name causes with place, share and evidence.
 
-Pure functions of two tables of steps.  What is lost is cut into parts that sum to it; a part that
-is beyond the noise, and large enough to matter, is a cause.
+Each books seconds of the step in a ledger.  What is beyond the noise, and large enough to matter,
+is booked as a cause; the rest as ordinary variation, so that nothing is lost on the way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scaling.decompose import mean_seconds
 from scaling.ladder import Rung
-from scaling.levels import Levels, Own, levels, own_levels
-from scaling.noise import FALSE_ALARM, standard_error, student
-from scaling.skew import Account, account
+from scaling.levels import Levels
+from scaling.noise import FALSE_ALARM, student
+from scaling.own import Own
 
 # Sound clusters lose 2 to 4 % in all between 8 and 128 GPUs (torchtitan, llm-foundry): a single
 # cause below 2 % of a step is not told from what they have too.
@@ -48,20 +46,7 @@ class Part:
     said: str
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """A rung's loss: `lost` is 1 - E_n, `parts` sum to it, `causes` are in order of size."""
-
-    nodes: int
-    lost: float
-    parts: tuple[Part, ...]
-    causes: tuple[Cause, ...]
-
-    def __str__(self) -> str:
-        return sentence(self.nodes, self.lost, self.parts)
-
-
-class _Ledger:
+class Ledger:
     """Seconds per step that are still to be explained, and what was explained so far."""
 
     def __init__(self, seconds: float) -> None:
@@ -83,34 +68,7 @@ class _Ledger:
         self.causes.append(Cause(code, where, segment, share, f"{why}: {share:.1%} of a step"))
 
 
-def explain(
-    base: Rung, here: Rung, *, predicted: float | None = None, limit: float | None = None
-) -> Explanation:
-    """Every part of what a rung lost against one node, and the causes among the parts.
-
-    `base` is the rung of one node, run on every node.  `predicted` is the seconds per step that
-    communication should take here, from the same run's measured collectives; without it
-    communication is not judged.  `limit` is the agreed efficiency; without it too few tokens per
-    GPU are not looked for.  ValueError where a node of `here` did not run alone.
-    """
-    first, mine = account(base.median_node()), account(here.steps)
-    seconds = mean_seconds(here.steps)
-    lost = seconds - mean_seconds(base.median_node())
-    ledger, met = _Ledger(seconds), levels(base, here)
-    owns = own_levels(base, here, mine, first)
-    slow_nodes(ledger, met, owns)
-    own_work(ledger, owns)
-    jitter(ledger, met, owns)
-    communication(ledger, met, here, predicted, limit, lost)
-    ledger.parts.append(Part(ledger.noise / seconds, "in ordinary variation"))
-    unexplained(
-        ledger, owns, lost, _beyond(math.hypot(met.error, _scatter(mine, first)), mine.steps)
-    )
-    causes = sorted(ledger.causes, key=lambda cause: -cause.share)
-    return Explanation(here.count, lost / seconds, tuple(ledger.parts), tuple(causes))
-
-
-def slow_nodes(ledger: _Ledger, met: Levels, owns: list[Own]) -> None:
+def slow_nodes(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
     """A node slower alone, and one that became slower: in meetings and in their own segments.
 
     What such a node lost in own segments is booked here as far as its speed explains it.
@@ -128,7 +86,7 @@ def slow_nodes(ledger: _Ledger, met: Levels, owns: list[Own]) -> None:
     if ledger.matters(slowing):
         where = met.slowing_node or "not shown by any single node"
         part = f"as {met.slowing_node or 'the job'} slows down"
-        why = f"compute became {later:.1%} longer than at the window's start"
+        why = f"compute takes {later:.1%} longer over the window than at its start"
         ledger.name("SCALE-SLOWING", where, "compute", slowing, part, f"{where}: {why}")
     else:
         ledger.noise += slowing
@@ -146,7 +104,7 @@ def _stretched(owns: list[Own], node: str | None, by: float) -> float:
     return taken
 
 
-def own_work(ledger: _Ledger, owns: list[Own]) -> None:
+def own_segments(ledger: Ledger, owns: list[Own]) -> None:
     """Data, checkpoints and other own segments: slow on one node, or on all.
 
     What is booked here is taken out of `owns`; what is not is left for jitter and unexplained.
@@ -169,7 +127,7 @@ def own_work(ledger: _Ledger, owns: list[Own]) -> None:
         owns[at] = replace(own, nodes=nodes, common=common)
 
 
-def _checkpoint(ledger: _Ledger, own: Own) -> Own:
+def _checkpoint(ledger: Ledger, own: Own) -> Own:
     """Checkpoint stalls: no noise to test against, for a save either happened or did not."""
     seconds = own.common + sum(own.nodes.values())
     if ledger.matters(seconds):
@@ -182,7 +140,7 @@ def _checkpoint(ledger: _Ledger, own: Own) -> Own:
     return replace(own, nodes={}, common=0.0)
 
 
-def jitter(ledger: _Ledger, met: Levels, owns: list[Own]) -> None:
+def jitter(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
     """Steps that scatter on changing ranks.  A job waits for the slowest, so scatter costs time.
 
     The noise of sound nodes costs some as well: that part is ordinary variation.
@@ -206,7 +164,7 @@ def jitter(ledger: _Ledger, met: Levels, owns: list[Own]) -> None:
 
 
 def communication(
-    ledger: _Ledger,
+    ledger: Ledger,
     met: Levels,
     here: Rung,
     predicted: float | None,
@@ -220,7 +178,7 @@ def communication(
         ledger.parts.append(Part(seconds / ledger.seconds, said))
         return
     excess = seconds - predicted
-    if excess > max(NEAR * predicted, _beyond(met.error, len(here.steps[0]))) and ledger.matters(
+    if excess > max(NEAR * predicted, beyond(met.error, len(here.steps[0]))) and ledger.matters(
         excess
     ):
         why = (
@@ -248,14 +206,9 @@ def communication(
         ledger.parts.append(Part(seconds / ledger.seconds, "waiting for collectives, as predicted"))
 
 
-def _beyond(error: float, steps: int) -> float:
+def beyond(error: float, steps: int) -> float:
     """The least difference that noise with this standard error over so many steps does not make."""
     return student(FALSE_ALARM, steps - 1) * error if steps > 2 else math.inf
-
-
-def _scatter(mine: Account, first: Account) -> float:
-    """Standard error of what the ranks' own work does not account for, seconds."""
-    return math.hypot(standard_error(mine.unaligned), standard_error(first.unaligned))
 
 
 def tokens_factor(one: float, compute: float, collectives: float, limit: float) -> float:
@@ -268,7 +221,7 @@ def tokens_factor(one: float, compute: float, collectives: float, limit: float) 
     return (enough - (one - compute)) / compute
 
 
-def unexplained(ledger: _Ledger, owns: list[Own], lost: float, doubt: float) -> None:
+def unexplained(ledger: Ledger, owns: list[Own], lost: float, doubt: float) -> None:
     """What is left; a cause of its own where it is beyond `doubt` (seconds) and matters.
 
     A segment that grew on every node, clearly and without a known reason, is beyond doubt.
@@ -282,52 +235,3 @@ def unexplained(ledger: _Ledger, owns: list[Own], lost: float, doubt: float) -> 
         ledger.name("SCALE-UNEXPLAINED", EVERY, segment, left, "unexplained", why)
     else:
         ledger.parts.append(Part(left / ledger.seconds, "unexplained"))
-
-
-def explain_ladder(
-    rungs: Sequence[Rung],
-    predicted: Mapping[int, float] | None = None,
-    limit: float | None = None,
-) -> list[Explanation]:
-    """Each rung above one node, explained; `predicted` by node count.  Rungs in rising order.
-
-    A link that shows first where nodes were added is looked for at the nodes added there.
-    """
-    base, before = rungs[0], rungs[0].nodes[:1]
-    found: list[Explanation] = []
-    suspects = ""
-    for rung in rungs[1:]:
-        one = explain(base, rung, predicted=(predicted or {}).get(rung.count), limit=limit)
-        links = [cause for cause in one.causes if cause.code == "SCALE-LINK"]
-        if links and not suspects and found:
-            suspects = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in before)
-        causes = tuple(
-            replace(c, where=f"{FABRIC}, first with {suspects}") if c in links and suspects else c
-            for c in one.causes
-        )
-        found.append(replace(one, causes=causes))
-        before = rung.nodes
-    return found
-
-
-def sentence(nodes: int, lost: float, parts: Sequence[Part]) -> str:
-    """One sentence per rung, in per cent of its step: its parts sum to the whole as printed."""
-    if lost < 0:
-        return f"at {nodes} nodes nothing is lost: a step is {-lost:.1%} shorter"
-    shown = [part for part in parts if round(part.share * 1000)]
-    tenths = rounded([part.share * 1000 for part in shown], round(lost * 1000))
-    pairs = sorted(zip(tenths, shown, strict=True), key=lambda pair: -pair[0])
-    said = ", ".join(f"{tenth / 10:.1f} {part.said}" for tenth, part in pairs if tenth)
-    return f"at {nodes} nodes {lost * 100:.1f} % is lost" + (f": {said}" if said else "")
-
-
-def rounded(values: Sequence[float], whole: int) -> list[int]:
-    """Whole numbers near `values` that sum to `whole`: the largest remainders are rounded up."""
-    found = [math.floor(value) for value in values]
-    order = sorted(range(len(values)), key=lambda at: found[at] - values[at])
-    missing = whole - sum(found)
-    for turn in range(abs(missing) if values else 0):
-        found[order[turn % len(order)] if missing > 0 else order[-1 - turn % len(order)]] += (
-            1 if missing > 0 else -1
-        )
-    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -21,6 +21,9 @@ SCALE = 1.4826  # scaled MAD: the standard deviation, where noise is normal
 
 # Beyond this many standard deviations a value is no noise: one normal value in 3.5 million.
 OUTLIER = 5.0
+
+
+Series = Mapping[str, Sequence[float]]  # by node, then by step
 
 
 def spread(values: Sequence[float]) -> float:
@@ -163,6 +166,15 @@ def onset(series: Sequence[float]) -> list[float]:
         return sum((x - start - y) ** 2 for x, y in zip(series, shape, strict=True))
 
     return [max(value, 0.0) for value in min(shapes, key=misfit)]
+
+
+def relative(series: Series, name: str) -> list[float]:
+    """What one node's series is above the median of the others', step by step."""
+    others = [values for other, values in series.items() if other != name]
+    return [
+        value - statistics.median(at)
+        for value, at in zip(series[name], zip(*others, strict=True), strict=False)
+    ]
 
 
 def outlying(series: Sequence[float], deviation: float | None = None) -> list[float]:

@@ -26,6 +26,27 @@ WORK = {
 SHARES = {"forward": 0.4, "backward": 0.55, "clip": 0.05}  # of communication, by meeting
 TOKENS = 8192
 
+# Each plantable cause: the code it must be given, and who it is planted on.
+CODES = {
+    "slow_node": "SCALE-SLOW-NODE",
+    "slowing": "SCALE-SLOWING",
+    "slowing_jump": "SCALE-SLOWING",
+    "hot": "SCALE-SLOWING",
+    "data": "SCALE-DATA",
+    "checkpoint": "SCALE-CHECKPOINT",
+    "jitter": "SCALE-JITTER",
+    "link": "SCALE-LINK",
+    "tokens": "SCALE-TOKENS",
+    "unexplained": "SCALE-UNEXPLAINED",
+}
+WHERE = {
+    "slow_node": "slow",
+    "slowing": "tired",
+    "slowing_jump": "tired",
+    "hot": "tired",
+    "data": "late",
+}
+
 
 @dataclass
 class Cluster:

@@ -9,41 +9,15 @@ from typing import Any
 import pytest
 
 from reference_trainer.stall import SEGMENTS
-from scaling.causes import (
-    Cause,
-    Explanation,
-    Part,
-    explain,
-    explain_ladder,
-    sentence,
-    tokens_factor,
-)
+from scaling.causes import Cause, Part, tokens_factor
 from scaling.decompose import Step
+from scaling.explain import Explanation, explain, explain_ladder, sentence
 from scaling.ladder import Rung
-from tests.simulated_steps import WORK, Cluster
+from tests.simulated_steps import CODES, WHERE, WORK, Cluster
 
 LIMIT = 0.9
 SIZE = 0.08  # of a step: the least that must be found
 
-CODES = {
-    "slow_node": "SCALE-SLOW-NODE",
-    "slowing": "SCALE-SLOWING",
-    "slowing_jump": "SCALE-SLOWING",
-    "hot": "SCALE-SLOWING",
-    "data": "SCALE-DATA",
-    "checkpoint": "SCALE-CHECKPOINT",
-    "jitter": "SCALE-JITTER",
-    "link": "SCALE-LINK",
-    "tokens": "SCALE-TOKENS",
-    "unexplained": "SCALE-UNEXPLAINED",
-}
-WHERE = {
-    "slow_node": "slow",
-    "slowing": "tired",
-    "slowing_jump": "tired",
-    "hot": "tired",
-    "data": "late",
-}
 KINDS = [{"slowing", "slowing_jump", "hot"}]  # ways of one cause: no pairs
 PAIRS = [pair for pair in combinations(CODES, 2) if not any(set(pair) <= kind for kind in KINDS)]
 

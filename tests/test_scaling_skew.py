@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling.causes import explain, explain_ladder, rounded, sentence
 from scaling.decompose import Step, loss, mean_seconds, residual, terms, unsummed
+from scaling.explain import explain, explain_ladder, rounded, sentence
 from scaling.ladder import Rung
 from scaling.skew import MEETINGS, account, exposed, exposed_said, separable, split
 
