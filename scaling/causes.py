@@ -191,7 +191,7 @@ def communication(
     # What is beyond the prediction but not beyond the noise is left for `unexplained`.
     seconds = min(seconds, predicted * (1 + NEAR))
     one = ledger.seconds - lost
-    few = limit is not None and one / (one + seconds) < limit
+    few = limit is not None and one / (one + seconds) < limit < 1
     if few and met.alone and ledger.matters(seconds):
         assert limit is not None
         per_gpu = here.tokens_per_step / len(here.steps)
@@ -232,6 +232,8 @@ def unexplained(ledger: Ledger, owns: list[Own], lost: float, doubt: float) -> N
         segment = ", ".join(grown) or "unknown"
         longer = f"{segment} longer on every node" if grown else "no segment stands out"
         why = f"nothing that was looked for explains it, {longer}"
+        if left < 0:
+            why = "the parts that were found are larger than what is lost"
         ledger.name("SCALE-UNEXPLAINED", EVERY, segment, left, "unexplained", why)
     else:
         ledger.parts.append(Part(left / ledger.seconds, "unexplained"))

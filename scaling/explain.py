@@ -59,9 +59,8 @@ def explain(
     jitter(ledger, met, owns)
     communication(ledger, met, here, predicted, limit, lost)
     ledger.parts.append(Part(ledger.noise / seconds, "in ordinary variation"))
-    unexplained(
-        ledger, owns, lost, beyond(math.hypot(met.error, _scatter(mine, first)), mine.steps)
-    )
+    doubt = beyond(math.hypot(met.error, _scatter(mine, first)), mine.steps)
+    unexplained(ledger, owns, lost, doubt)
     causes = sorted(ledger.causes, key=lambda cause: -cause.share)
     return Explanation(here.count, lost / seconds, tuple(ledger.parts), tuple(causes))
 
@@ -113,8 +112,8 @@ def rounded(values: Sequence[float], whole: int) -> list[int]:
     found = [math.floor(value) for value in values]
     order = sorted(range(len(values)), key=lambda at: found[at] - values[at])
     missing = whole - sum(found)
+    if missing < 0:  # the parts are larger than the whole: the least remainders are rounded down
+        order.reverse()
     for turn in range(abs(missing) if values else 0):
-        found[order[turn % len(order)] if missing > 0 else order[-1 - turn % len(order)]] += (
-            1 if missing > 0 else -1
-        )
+        found[order[turn % len(order)]] += 1 if missing > 0 else -1
     return found

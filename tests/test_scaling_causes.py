@@ -118,6 +118,13 @@ def test_without_a_prediction_collectives_are_not_judged() -> None:
     assert "no prediction to compare with" in str(found)
 
 
+@pytest.mark.parametrize("limit", [None, 1.0])
+def test_tokens_are_not_counted_without_a_limit_that_can_be_reached(limit: float | None) -> None:
+    cluster = Cluster(seed=5, tokens=0.2)
+    found = explain(cluster.base(), cluster.largest(), predicted=cluster.predicted, limit=limit)
+    assert not found.causes
+
+
 def test_too_few_tokens_says_how_many_would_do() -> None:
     assert tokens_factor(one=1.0, compute=1.0, collectives=0.25, limit=0.8) == pytest.approx(1)
     # 0.1 s do not grow with the tokens: 1.8 s would hide 0.2 s at 90 %, so compute must be 1.7 s.
