@@ -57,6 +57,15 @@ def residual(base: Sequence[Sequence[Step]], here: Sequence[Sequence[Step]]) -> 
     return abs(lost - sum(loss(terms(base), terms(here)).values()))
 
 
+def unsummed(ranks: Sequence[Sequence[Step]]) -> float:
+    """The largest |seconds - sum of segments| / seconds of any step; 0 where all add up.
+
+    It sees what `residual` cannot: a segment that is missing in the same way on both rungs.
+    """
+    every = [step for steps in ranks for step in steps if step.seconds > 0]
+    return max((abs(s.seconds - sum(s.segments.values())) / s.seconds for s in every), default=0.0)
+
+
 def loss(base: dict[str, float], here: dict[str, float]) -> dict[str, float]:
     """Share of this rung's step that each term added since the base rung; sums to 1 - E_n."""
     total = sum(here.values())

@@ -1,0 +1,128 @@
+"""What a rung lost, explained: parts that sum to it, causes among them, and one sentence."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scaling.causes import (
+    FABRIC,
+    Cause,
+    Ledger,
+    Part,
+    beyond,
+    communication,
+    jitter,
+    own_segments,
+    slow_nodes,
+    unexplained,
+)
+from scaling.decompose import mean_seconds
+from scaling.ladder import Rung
+from scaling.levels import Levels, levels
+from scaling.noise import standard_error
+from scaling.own import own_levels
+from scaling.skew import Account, account
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A rung's loss: `lost` is 1 - E_n, `parts` sum to it, `causes` are in order of size."""
+
+    nodes: int
+    lost: float
+    parts: tuple[Part, ...]
+    causes: tuple[Cause, ...]
+
+    def __str__(self) -> str:
+        return sentence(self.nodes, self.lost, self.parts)
+
+
+def explain(
+    base: Rung, here: Rung, *, predicted: float | None = None, limit: float | None = None
+) -> Explanation:
+    """Every part of what a rung lost against one node, and the causes among the parts.
+
+    `base` is the rung of one node, run on every node.  `predicted` is the seconds per step that
+    communication should take here, from the same run's measured collectives; without it
+    communication is not judged.  `limit` is the agreed efficiency; without it too few tokens per
+    GPU are not looked for.  ValueError where a node of `here` did not run alone.
+    """
+    first, mine = account(base.median_node()), account(here.steps)
+    seconds = mean_seconds(here.steps)
+    lost = seconds - mean_seconds(base.median_node())
+    ledger, met = Ledger(seconds), _with_leaving(levels(base, here), mine, first)
+    owns = own_levels(base, here, mine, first)
+    slow_nodes(ledger, met, owns)
+    own_segments(ledger, owns)
+    jitter(ledger, met, owns)
+    communication(ledger, met, here, predicted, limit, lost)
+    ledger.parts.append(Part(ledger.noise / seconds, "in ordinary variation"))
+    unexplained(ledger, owns, lost, beyond(met.error, mine.steps))
+    causes = sorted(ledger.causes, key=lambda cause: -cause.share)
+    return Explanation(here.count, lost / seconds, tuple(ledger.parts), tuple(causes))
+
+
+def _with_leaving(met: Levels, mine: Account, first: Account) -> Levels:
+    """Communication with the waiting that nobody's own work accounts for: it is in collectives too.
+
+    Ranks do not leave a collective together: with gloo on 4 nodes that was 1 to 4 % of a step.
+    """
+    apart = statistics.fmean(mine.unaligned) - statistics.fmean(first.unaligned)
+    scatter = math.hypot(standard_error(mine.unaligned), standard_error(first.unaligned))
+    return replace(
+        met,
+        communication=met.communication + max(0.0, apart),
+        error=math.hypot(met.error, scatter),
+    )
+
+
+def explain_ladder(
+    rungs: Sequence[Rung],
+    predicted: Mapping[int, float] | None = None,
+    limit: float | None = None,
+) -> list[Explanation]:
+    """Each rung above one node, explained; `predicted` by node count.  Rungs in rising order.
+
+    A link that shows first where nodes were added is looked for at the nodes added there.
+    """
+    base, before = rungs[0], rungs[0].nodes[:1]
+    found: list[Explanation] = []
+    suspects = ""
+    for rung in rungs[1:]:
+        one = explain(base, rung, predicted=(predicted or {}).get(rung.count), limit=limit)
+        links = [cause for cause in one.causes if cause.code == "SCALE-LINK"]
+        if links and not suspects and found:
+            suspects = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in before)
+        causes = tuple(
+            replace(c, where=f"{FABRIC}, first with {suspects}") if c in links and suspects else c
+            for c in one.causes
+        )
+        found.append(replace(one, causes=causes))
+        before = rung.nodes
+    return found
+
+
+def sentence(nodes: int, lost: float, parts: Sequence[Part]) -> str:
+    """One sentence per rung, in per cent of its step: its parts sum to the whole as printed."""
+    if lost < 0:
+        return f"at {nodes} nodes nothing is lost: a step is {-lost:.1%} shorter"
+    shown = [part for part in parts if round(part.share * 1000)]
+    tenths = rounded([part.share * 1000 for part in shown], round(lost * 1000))
+    pairs = sorted(zip(tenths, shown, strict=True), key=lambda pair: -pair[0])
+    said = ", ".join(f"{tenth / 10:.1f} {part.said}" for tenth, part in pairs if tenth)
+    return f"at {nodes} nodes {lost * 100:.1f} % is lost" + (f": {said}" if said else "")
+
+
+def rounded(values: Sequence[float], whole: int) -> list[int]:
+    """Whole numbers near `values` that sum to `whole`: the largest remainders are rounded up."""
+    found = [math.floor(value) for value in values]
+    order = sorted(range(len(values)), key=lambda at: found[at] - values[at])
+    missing = whole - sum(found)
+    if missing < 0:  # the parts are larger than the whole: the least remainders are rounded down
+        order.reverse()
+    for turn in range(abs(missing) if values else 0):
+        found[order[turn % len(order)]] += 1 if missing > 0 else -1
+    return found

@@ -1,0 +1,237 @@
+"""How far numbers scatter by themselves, and what stands out of that.
+
+Every test here is against the run's own scatter.  The only constant is how often a healthy run may
+be accused by chance.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+# One healthy run in a thousand may be accused by one detector.  An acceptance run has about ten
+# detectors and four rungs, so some 4 % of healthy clusters would see one false accusation at worst.
+FALSE_ALARM = 1e-3
+
+SCALE = 1.4826  # scaled MAD: the standard deviation, where noise is normal
+
+# Beyond this many standard deviations a value is no noise: one normal value in 3.5 million.
+OUTLIER = 5.0
+
+
+Series = Mapping[str, Sequence[float]]  # by node, then by step
+
+
+def spread(values: Sequence[float]) -> float:
+    """The standard deviation of the body of `values`, from their MAD: outliers do not count."""
+    middle = statistics.median(values)
+    return SCALE * statistics.median(abs(value - middle) for value in values)
+
+
+def variance(values: Sequence[float]) -> float:
+    """Sample variance of two values or more, in floats: statistics.variance is far slower."""
+    mean = statistics.fmean(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+@lru_cache
+def student(tail: float, freedom: int) -> float:
+    """Student's t that is exceeded with chance `tail`, by the Cornish-Fisher series.
+
+    Within 10 % from 6 degrees of freedom on (Abramowitz and Stegun 26.7.5).
+    """
+    z = statistics.NormalDist().inv_cdf(1 - tail)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def standard_error(series: Sequence[float]) -> float:
+    """Standard error of the mean of a series of steps; larger where neighbours resemble each other.
+
+    The factor is that of a first-order autoregressive series; 0.8 is the most that a window of
+    tens of steps can show.
+    """
+    count = len(series)
+    if count < 2:
+        return math.inf
+    mean, deviation = statistics.fmean(series), math.sqrt(variance(series))
+    if deviation == 0:
+        return 0.0
+    off = [value - mean for value in series]
+    alike = sum(a * b for a, b in pairwise(off)) / sum(a * a for a in off)
+    alike = min(max(alike, 0.0), 0.8)
+    return deviation / math.sqrt(count) * math.sqrt((1 + alike) / (1 - alike))
+
+
+def clear(series: Sequence[float], tests: int = 1) -> bool:
+    """Whether the mean of a series is above 0 beyond its noise, as one of `tests` looked at."""
+    if len(series) < 3:
+        return False
+    limit = student(FALSE_ALARM / tests, len(series) - 1) * standard_error(series)
+    return statistics.fmean(series) > limit
+
+
+def median_error(series: Sequence[float]) -> float:
+    """Standard error of the median of a series; outliers do not count.
+
+    A median scatters sqrt(pi / 2) times as much as a mean, where noise is normal.
+    """
+    return math.sqrt(math.pi / 2) * spread(series) / math.sqrt(len(series))
+
+
+def rising(series: Sequence[float], tests: int = 1, peers: Sequence[Sequence[float]] = ()) -> bool:
+    """Whether a series rises beyond its noise: its second half against its first, or its slope.
+
+    A jump shows best in the halves, a ramp in the slope; so two tests are counted for one.  Peers
+    are series of equal machines over the same steps: their noise makes a short window tell more.
+    """
+    if len(series) < 6:
+        return False
+    tail = FALSE_ALARM / (2 * tests)
+    every = [series, *(peer for peer in peers if peer is not series)]
+    for rise, variances, freedom in (
+        (_halves(series)[0], [_halves(one)[1] for one in every], len(series) - 2),
+        (_slope(series)[0], [_slope(one)[1] for one in every], len(series) - 2),
+    ):
+        pooled = math.sqrt(statistics.fmean(variances))
+        beyond = rise > student(tail, freedom * len(every)) * pooled
+        # A machine noisier than its peers must stand out of its own noise as well, one in 50.
+        if beyond and (len(every) == 1 or rise > student(0.02, freedom) * math.sqrt(variances[0])):
+            return True
+    return False
+
+
+def followed(shape: Sequence[float], series: Sequence[float], expected: float) -> list[float]:
+    """`shape` times the number with which `series` follows it; empty if under half the `expected`.
+
+    Both are split into halves, and of each half the lesser half of the series is compared: delays
+    only add, so the undisturbed steps tell.
+    """
+    half = len(series) // 2
+    apart = statistics.fmean(shape[-half:]) - statistics.fmean(shape[:half])
+    by = (_floor(series[-half:]) - _floor(series[:half])) / apart if apart > 0 else 0.0
+    return [by * value for value in shape] if by >= expected / 2 > 0 else []
+
+
+def _floor(values: Sequence[float]) -> float:
+    return statistics.fmean(sorted(values)[: (len(values) + 1) // 2])
+
+
+def _halves(series: Sequence[float]) -> tuple[float, float]:
+    """(second half's mean above the first's, variance of that)."""
+    half = len(series) // 2
+    first, second = series[:half], series[-half:]
+    rise = statistics.fmean(second) - statistics.fmean(first)
+    return rise, (variance(first) + variance(second)) / half
+
+
+def _slope(series: Sequence[float]) -> tuple[float, float]:
+    """(slope per step, variance of that)."""
+    slope, left = _line(series)
+    return slope, sum(x * x for x in left) / (len(left) - 2) / _leverage(len(left))
+
+
+def _leverage(count: int) -> float:
+    """Sum of squared distances of 0, 1 ... count - 1 from their middle."""
+    return count * (count * count - 1) / 12
+
+
+def _line(series: Sequence[float]) -> tuple[float, list[float]]:
+    """(slope per step of the least-squares line, what it leaves of each value)."""
+    mean, middle = statistics.fmean(series), (len(series) - 1) / 2
+    slope = sum((k - middle) * x for k, x in enumerate(series)) / _leverage(len(series))
+    return slope, [x - mean - slope * (k - middle) for k, x in enumerate(series)]
+
+
+def onset(series: Sequence[float]) -> list[float]:
+    """What each step is above the start of a rising series: a ramp or one jump, what fits best.
+
+    Seconds in, seconds out; never below 0.  Meant for series of which `rising` is true.
+    """
+    count = len(series)
+    mean, (slope, _) = statistics.fmean(series), _line(series)
+    shapes = [[slope * k for k in range(count)]]
+    for at in range(max(2, count // 4), count - max(2, count // 4) + 1):
+        jump = statistics.fmean(series[at:]) - statistics.fmean(series[:at])
+        shapes.append([0.0] * at + [jump] * (count - at))
+
+    def misfit(shape: list[float]) -> float:
+        start = mean - statistics.fmean(shape)
+        return sum((x - start - y) ** 2 for x, y in zip(series, shape, strict=True))
+
+    return [max(value, 0.0) for value in min(shapes, key=misfit)]
+
+
+def relative(series: Series, name: str) -> list[float]:
+    """What one node's series is above the median of the others', step by step."""
+    others = [values for other, values in series.items() if other != name]
+    return [
+        value - statistics.median(at)
+        for value, at in zip(series[name], zip(*others, strict=True), strict=False)
+    ]
+
+
+def outlying(series: Sequence[float], deviation: float | None = None) -> list[float]:
+    """What each value is above the median where it is an outlier, else 0.
+
+    `deviation` is the noise of the body; unless given, that of the lesser half, which delays in
+    up to half of the steps leave alone.
+    """
+    middle = statistics.median(series)
+    if deviation is None:
+        deviation = SCALE * statistics.median(middle - value for value in series if value <= middle)
+    limit = OUTLIER * deviation
+    return [value - middle if value - middle > limit else 0.0 for value in series]
+
+
+def expected_maximum(count: int) -> float:
+    """The mean of the largest of `count` standard normal values (Blom 1958); 0 for one."""
+    if count < 2:
+        return 0.0
+    return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+
+
+def resampled(count: int, draw: random.Random) -> list[int]:
+    """Indices of one circular block bootstrap: blocks keep what neighbouring steps share.
+
+    Blocks of count ^ (1/3) steps (Hall, Horowitz and Jing 1995).
+    """
+    length = max(1, round(count ** (1 / 3)))
+    starts = [draw.randrange(count) for _ in range(math.ceil(count / length))]
+    return [(start + at) % count for start in starts for at in range(length)][:count]
+
+
+def percentiles(values: Sequence[float], confidence: float) -> tuple[float, float]:
+    """The values between which the middle `confidence` of all lie."""
+    ordered = sorted(values)
+    cut = (1 - confidence) / 2 * (len(ordered) - 1)
+    return ordered[math.floor(cut)], ordered[math.ceil(len(ordered) - 1 - cut)]
+
+
+def bootstrap(
+    series: Sequence[Sequence[Sequence[float]]],
+    statistic: Callable[[list[float]], float],
+    rounds: int,
+    seed: int,
+) -> list[float]:
+    """`rounds` values of a statistic of several means, each from resampled repeats and steps.
+
+    `series[i]` are the repeats of quantity i, each a series of steps; `statistic` takes the mean
+    of each quantity.  The same seed gives the same values.
+    """
+    draw = random.Random(seed)
+    found = []
+    for _ in range(rounds):
+        means = []
+        for repeats in series:
+            chosen = [draw.choice(repeats) for _ in repeats] if len(repeats) > 1 else repeats
+            picked = [[one[at] for at in resampled(len(one), draw)] for one in chosen]
+            means.append(statistics.fmean(statistics.fmean(one) for one in picked))
+        found.append(statistic(means))
+    return found

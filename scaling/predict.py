@@ -1,0 +1,206 @@
+"""What more nodes would do: a prediction from the measured rungs, never a measurement.
+
+    T(n) = T(1) + waiting(n) + share x communication(n)
+
+`communication(n)` comes from fitted alpha-beta models of the measured collectives; `share`, how
+much of it a step sees, from the rungs above one node; `waiting(n)` from the noise of nodes alone:
+the slowest of n comes later the more there are.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scaling.alphabeta import Fit
+from scaling.decompose import Step
+from scaling.noise import bootstrap, expected_maximum, percentiles, spread
+from scaling.operations import OPERATIONS
+
+SIZES = (16, 64, 256, 1024)
+
+Table = Sequence[Sequence[Step]]  # [rank][step]
+
+# Percentiles of a bootstrap are steady to a tenth of the interval from some hundreds of rounds on.
+ROUNDS = 400
+
+Z90 = 1.645  # nine of ten normal values lie within so many standard deviations
+
+
+@dataclass(frozen=True)
+class Call:
+    """`times` calls per step of one collective of `size` bytes, as nccl-tests counts size."""
+
+    operation: str
+    size: float
+    times: int
+
+
+def communication(
+    calls: Sequence[Call], fits: Mapping[str, Fit], measured: int, per_node: int = 1
+) -> Callable[[int], float]:
+    """Seconds per step of these calls, as a function of the number of nodes.
+
+    `fits` are by operation, taken over `measured` ranks.  Latency grows with the hops of a ring,
+    ranks - 1.  KeyError where an operation has no fit; ValueError where fits are of one rank.
+    """
+    if measured < 2:
+        raise ValueError(f"collectives must be measured over 2 ranks or more, not {measured}")
+
+    def seconds(nodes: int) -> float:
+        ranks = nodes * per_node
+        total = 0.0
+        for call in calls:
+            fit = fits[call.operation]
+            latency = fit.latency_us * 1e-6 * (ranks - 1) / (measured - 1)
+            moved = call.size * OPERATIONS[call.operation].factor(ranks)
+            total += call.times * (latency + moved / (fit.bandwidth * 1e9))
+        return total
+
+    return seconds
+
+
+def sharded(parameter_bytes: float, blocks: int) -> list[Call]:
+    """The calls of a fully sharded step: each block's weights are gathered twice, its gradients
+    reduced once.  Bytes of all parameters together, in the type that is sent.
+    """
+    size = parameter_bytes / blocks
+    return [Call("all_gather", size, 2 * blocks), Call("reduce_scatter", size, blocks)]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Efficiency at a number of nodes, with the band in which nine of ten outcomes should lie."""
+
+    nodes: int
+    efficiency: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Predictions, what they assume, and how well the model met the rungs it was made from.
+
+    `share` is how much of the predicted communication a step saw; `misfit` the root mean square
+    of (model / measured - 1) over the rungs' step times.
+    """
+
+    predictions: tuple[Prediction, ...]
+    share: float
+    misfit: float
+    assumptions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        said = ", ".join(
+            f"{p.efficiency:.0%} ({p.low:.0%} to {p.high:.0%}) on {p.nodes}"
+            for p in self.predictions
+        )
+        return f"predicted, not measured: efficiency {said} nodes"
+
+
+def outlook(
+    rungs: Mapping[int, Table],
+    collectives: Callable[[int], float],
+    sizes: Sequence[int] = SIZES,
+    seed: int = 0,
+) -> Outlook:
+    """Efficiency at sizes that were not measured.
+
+    `rungs` are the steps of every rank by node count, 1 among them; `collectives(n)` the seconds
+    per step that communication takes on n nodes.  ValueError where the rungs do not suffice.
+    """
+    above = sorted(count for count in rungs if count > 1)
+    if 1 not in rungs or len(above) < 2:
+        known = ", ".join(map(str, sorted(rungs))) or "none"
+        raise ValueError(f"a prediction needs 1 node and two larger rungs, there are: {known}")
+    series = [[_seconds(rungs[count])] for count in (1, *above)]
+    model = _Model(tuple(above), collectives, spread(series[0][0]))
+    means = [statistics.fmean(one[0]) for one in series]
+    misfit = model.misfit(means)
+
+    def predict(nodes: int) -> Prediction:
+        best = model.efficiency(means, nodes)
+        drawn = bootstrap(series, lambda drawn: model.efficiency(drawn, nodes), ROUNDS, seed)
+        low, high = percentiles(drawn, 0.9)
+        # How far the model is off grows with the doublings beyond what was measured.
+        off = Z90 * misfit * best * math.sqrt(1 + max(0.0, math.log2(nodes / above[-1])))
+        down, up = math.hypot(best - low, off), math.hypot(high - best, off)
+        return Prediction(nodes, best, max(0.0, best - down), min(1.0, best + up))
+
+    assumptions = _assumptions(above, model.share(means), model.noise / means[0])
+    return Outlook(tuple(map(predict, sizes)), model.share(means), misfit, assumptions)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Step time by node count; `means` are those of 1 node and of the rungs `above`, seconds."""
+
+    above: tuple[int, ...]
+    collectives: Callable[[int], float]
+    noise: float  # standard deviation of a node's steps alone, seconds
+
+    def share(self, means: Sequence[float]) -> float:
+        """The share of communication that fits the rungs best: least squares, not below 0."""
+        extra = [
+            mean - means[0] - self.noise * expected_maximum(count)
+            for mean, count in zip(means[1:], self.above, strict=True)
+        ]
+        full = [self.collectives(count) for count in self.above]
+        below = sum(x * x for x in full)
+        found = sum(x * y for x, y in zip(full, extra, strict=True))
+        return max(0.0, found / below) if below else 0.0
+
+    def seconds(self, means: Sequence[float], nodes: int) -> float:
+        """Seconds of a step on that many nodes."""
+        waiting = self.noise * expected_maximum(nodes)
+        return means[0] + waiting + self.share(means) * self.collectives(nodes)
+
+    def efficiency(self, means: Sequence[float], nodes: int) -> float:
+        """T(1) / T(n)."""
+        return means[0] / self.seconds(means, nodes)
+
+    def misfit(self, means: Sequence[float]) -> float:
+        """Root mean square of (model / measured - 1); one number was fitted, so one rung less."""
+        errors = [
+            self.seconds(means, count) / mean - 1
+            for count, mean in zip(self.above, means[1:], strict=True)
+        ]
+        return math.sqrt(sum(error**2 for error in errors) / (len(errors) - 1))
+
+
+def _seconds(ranks: Table) -> list[float]:
+    """Mean seconds over ranks of each step."""
+    return [statistics.fmean(step.seconds for step in at) for at in zip(*ranks, strict=True)]
+
+
+def _assumptions(above: Sequence[int], share: float, noise: float) -> tuple[str, ...]:
+    rungs = ", ".join(map(str, (1, *above)))
+    return (
+        f"the rungs of {rungs} nodes are all that is known; nothing larger was run",
+        "every GPU keeps its tokens per step (weak scaling), its model and its sharding",
+        f"a step sees {share:.0%} of the predicted communication at every size, as on these rungs",
+        "latency grows with the hops of a ring; a tree would make it less",
+        "bandwidth per node stays what it was, though larger jobs cross more switches",
+        f"added nodes are as sound as these, with steps that vary by {noise:.1%} independently",
+        "no failure, no slow node and no storage limit comes with size",
+        "the band is of this run's noise and the model's misfit, not of what the model leaves out",
+    )
+
+
+def efficiency_interval(
+    base: Sequence[Table],
+    here: Sequence[Table],
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Confidence interval of E_n = T_1 / T_n, by a bootstrap over repeats and blocks of steps.
+
+    `base` and `here` are repeats of the two rungs, one table each at least.  With a single repeat
+    the interval knows nothing of how runs differ, only how steps do; with few steps it is narrow.
+    """
+    series = [[_seconds(table) for table in repeats] for repeats in (base, here)]
+    drawn = bootstrap(series, lambda means: means[0] / means[1], ROUNDS, seed)
+    return percentiles(drawn, confidence)

@@ -1,0 +1,177 @@
+"""Who waits for whom: meetings of ranks split into transfer and skew, and the frontier's account.
+
+A segment with a collective inside is a meeting: whoever comes early waits there for the others.
+
+    transfer = min over ranks of the seconds spent there,   skew = mean - min      exact, per step.
+
+That the rank with the least time saw no straggler is an assumption; the split is arithmetic.  On
+a CPU a meeting holds compute as well ("separable" is false), so its transfer is not communication.
+
+The account charges each moment once.  Between two meetings the frontier is the rank that comes
+last, and the job moves at its pace: the others' own work is hidden behind it, and so is their
+waiting.  So that round costs what the last rank did in it, and nobody else is charged.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.decompose import Step
+
+Table = Sequence[Sequence[Step]]  # [rank][step]
+
+MEETINGS = ("forward", "backward", "clip")
+EXPOSED = ("all-gather", "reduce-scatter", "clip")  # where waiting is measured apart from compute
+
+NOT_SEPARABLE = "not separable here"
+
+
+def separable(spans: Sequence[dict[str, Any]]) -> bool:
+    """Whether the trainer's span records tell waiting apart from compute: all of them must."""
+    return bool(spans) and all(record.get("separable", False) for record in spans)
+
+
+@dataclass(frozen=True)
+class Split:
+    """One meeting segment, mean seconds per step: transfer + skew is its mean over ranks.
+
+    `last[k]` is the rank that came last to it in step k; `skews[k]` the mean wait for it, seconds.
+    """
+
+    segment: str
+    transfer: float
+    skew: float
+    last: tuple[int, ...]
+    skews: tuple[float, ...]
+
+    def culprit(self) -> tuple[int, float]:
+        """(the rank that most of the skew is due to, its share of the skew; 0 without skew)."""
+        owed = dict.fromkeys(self.last, 0.0)
+        for rank, seconds in zip(self.last, self.skews, strict=True):
+            owed[rank] += seconds
+        rank = max(owed, key=owed.__getitem__)
+        total = sum(self.skews)
+        return rank, owed[rank] / total if total > 0 else 0.0
+
+
+def split(ranks: Table, segment: str) -> Split:
+    """Transfer and skew of one segment.  KeyError where a step lacks it."""
+    last, skews, least = [], [], []
+    for at in range(len(ranks[0])):
+        spent = [steps[at].segments[segment] for steps in ranks]
+        last.append(min(range(len(spent)), key=spent.__getitem__))
+        least.append(min(spent))
+        skews.append(sum(spent) / len(spent) - min(spent))
+    return Split(
+        segment, statistics.fmean(least), statistics.fmean(skews), tuple(last), tuple(skews)
+    )
+
+
+def exposed(ranks: Table, separable: bool) -> dict[str, Split] | None:
+    """Exposed communication by segment; None where it is not separable from compute, never 0."""
+    if not separable:
+        return None
+    return {name: split(ranks, name) for name in EXPOSED if name in ranks[0][0].segments}
+
+
+def exposed_said(ranks: Table, separable: bool) -> str:
+    """Exposed communication in words, in milliseconds per step."""
+    found = exposed(ranks, separable)
+    if found is None:
+        return f"exposed communication: {NOT_SEPARABLE}"
+    parts = [
+        f"{name} {one.transfer * 1e3:.1f} + {one.skew * 1e3:.1f}" for name, one in found.items()
+    ]
+    return f"exposed communication, transfer + skew in ms: {', '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one own segment of one step cost the job: the seconds of the rank that came last next.
+
+    `typical` is the median rank's (of two the lesser).  `rank` is None after the last meeting of
+    the window, where nobody is known to be last and the mean over ranks is charged.
+    """
+
+    step: int
+    segment: str
+    rank: int | None
+    seconds: float
+    typical: float
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where a rung's time went, each moment once; `seconds` is the mean step, exactly.
+
+    `transfer[segment][k]` and `unaligned[k]` are seconds of step k.  Unaligned is the waiting that
+    the last rank's own work does not account for: ranks did not leave the meeting before together.
+    """
+
+    charges: tuple[Charge, ...]
+    transfer: dict[str, list[float]]
+    unaligned: list[float]
+
+    @property
+    def steps(self) -> int:
+        """Number of steps in the window."""
+        return len(self.unaligned)
+
+    @property
+    def seconds(self) -> float:
+        """Mean seconds of a step: the sum of all that is charged, over the number of steps."""
+        own = sum(charge.seconds for charge in self.charges)
+        met = sum(sum(series) for series in self.transfer.values())
+        return (own + met + sum(self.unaligned)) / self.steps
+
+    def met(self) -> list[float]:
+        """Seconds of transfer in each step, all meetings together."""
+        return [sum(at) for at in zip(*self.transfer.values(), strict=True)]
+
+    def own(self, segment: str) -> list[float]:
+        """Seconds charged to one own segment, by step."""
+        found = [0.0] * self.steps
+        for charge in self.charges:
+            if charge.segment == segment:
+                found[charge.step] += charge.seconds
+        return found
+
+
+def account(ranks: Table, meetings: Sequence[str] = MEETINGS) -> Account:
+    """Charge every moment once.  `meetings` are the segments that hold a collective.
+
+    Segments are taken in their order within a step, and what is done after the last meeting of a
+    step counts towards the first of the next.  ValueError where ranks counted unequal steps.
+    """
+    if not ranks or not ranks[0] or len({len(steps) for steps in ranks}) > 1:
+        raise ValueError("every rank must have counted the same steps, at least one")
+    names = list(ranks[0][0].segments)
+    charges: list[Charge] = []
+    transfer: dict[str, list[float]] = {name: [] for name in names if name in meetings}
+    unaligned: list[float] = []
+    open_: list[tuple[int, str, list[float]]] = []  # own segments since the last meeting
+    for at in range(len(ranks[0])):
+        unaligned.append(0.0)
+        for name in names:
+            spent = [steps[at].segments[name] for steps in ranks]
+            if name not in transfer:
+                open_.append((at, name, spent))
+                continue
+            least = min(spent)
+            last = spent.index(least)
+            transfer[name].append(least)
+            unaligned[at] += sum(spent) / len(spent) - least
+            for step, own, seconds in open_:
+                charges.append(_charge(step, own, seconds, last))
+                unaligned[at] += sum(seconds) / len(seconds) - seconds[last]
+            open_ = []
+    charges += [_charge(step, own, seconds, None) for step, own, seconds in open_]
+    return Account(tuple(charges), transfer, unaligned)
+
+
+def _charge(step: int, segment: str, seconds: list[float], last: int | None) -> Charge:
+    cost = sum(seconds) / len(seconds) if last is None else seconds[last]
+    return Charge(step, segment, last, cost, statistics.median_low(seconds))

@@ -1,0 +1,96 @@
+"""Nodes that become slower while they run: in a rung, or before it, while they ran alone.
+
+Two witnesses are heard: the time in meetings, and the node's own work between them.  The second is
+quieter, and it has a name, while in a meeting all wait for the slowest and look alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from scaling.ladder import Rung
+from scaling.noise import Series, followed, onset, relative, rising, spread
+
+STEADY = ("optimizer", "other")  # own work that a slow processor stretches
+
+
+@dataclass(frozen=True)
+class Slowing:
+    """Seconds per step: lost to slowing in this rung, or before it, while the node ran alone."""
+
+    now: float = 0.0
+    past: float = 0.0
+
+
+def slowing_of(
+    alone: dict[str, list[float]], own: dict[str, list[float]], met: list[float], here: Rung
+) -> tuple[Slowing, str | None, dict[str, list[float]], list[float]]:
+    """(the cost, the node, the nodes' series and the rung's as if nothing had slowed down).
+
+    A node that slowed down alone and is stable here has reached its lower speed before: it costs
+    the whole fall in every step.
+    """
+    falls = _falls(alone, own)
+    steady = {
+        name: [x - y for x, y in zip(series, falls[name], strict=True)] if name in falls else series
+        for name, series in alone.items()
+    }
+    worst = max(falls, key=lambda name: falls[name][-1], default=None)
+    together = {name: own_work(here, name) for name in alone}
+    shown = _own_falls(together)
+    node = max(shown, key=lambda name: shown[name][-1], default=worst)
+    scale = statistics.median(map(statistics.median, alone.values()))
+    fits = [onset(met)] if rising(met) else []
+    if node in shown:
+        fits.append(followed(shown[node], met, scale))
+    if fits := [fit for fit in fits if fit]:
+        levels = [[x - y for x, y in zip(met, fit, strict=True)] for fit in fits]
+        level, fit = min(zip(levels, fits, strict=True), key=lambda pair: spread(pair[0]))
+        return Slowing(now=statistics.fmean(fit)), node, steady, level
+    past = _ahead(steady, worst, falls[worst][-1:])[0] if worst else 0.0
+    return Slowing(past=past), worst, steady, met
+
+
+def _ahead(steady: Series, node: str, fall: list[float]) -> list[float]:
+    """How far a fall of one node moves the frontier: not at all while another node is slower."""
+    levels = {name: statistics.median(series) for name, series in steady.items()}
+    room = max(levels.values()) - levels[node]
+    return [max(0.0, value - room) for value in fall]
+
+
+def _falls(alone: dict[str, list[float]], own: Series) -> dict[str, list[float]]:
+    """By node that slowed down alone: seconds of its meetings above their start, by step.
+
+    Its own work is the second witness, for it is quiet where single steps of meetings are far off.
+    """
+    peers, shown, found = list(alone.values()), _own_falls(own), {}
+    for name, series in alone.items():
+        if rising(series, len(alone), peers):
+            found[name] = onset(series)
+        elif name in shown and (fall := followed(shown[name], series, statistics.median(series))):
+            found[name] = fall
+    return found
+
+
+def _own_falls(own: Series) -> dict[str, list[float]]:
+    """By node whose own work grows over the window against the other nodes': by what share."""
+    against = {name: relative(own, name) for name in own if len(own) > 1}
+    peers = list(against.values())
+    return {
+        name: [value / statistics.median(own[name]) for value in onset(series)]
+        for name, series in against.items()
+        if rising(series, len(own), peers) and statistics.median(own[name]) > 0
+    }
+
+
+def own_work(rung: Rung, node: str) -> list[float]:
+    """Seconds of a node's steady own work by step, mean over its ranks.
+
+    Data and checkpoints are left out: they slow down for other reasons than the processor.
+    """
+    names = [name for name in STEADY if name in rung.steps[0][0].segments]
+    return [
+        statistics.fmean(sum(step.segments[name] for name in names) for step in at)
+        for at in zip(*rung.on(node), strict=True)
+    ]
