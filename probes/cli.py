@@ -138,7 +138,7 @@ def explain(code: str | None) -> None:
     """What a finding's CODE means and what to do; without CODE, all of them."""
     import difflib
 
-    from probes.findings import CATALOGUE
+    from probes.catalogue import CATALOGUE
 
     if code is None:
         for name, entry in CATALOGUE.items():

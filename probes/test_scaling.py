@@ -9,12 +9,19 @@ from reference_trainer.config import TrainConfig
 from reports.record import Verdict
 from scaling import decompose
 from scaling.decompose import laggard, mean_seconds, residual, slow_node
+from scaling.explain import explain_ladder
 from scaling.ladder import climb, counts
+from scaling.predict import efficiency_interval
 
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
 # About 0.9e9 parameters and 8192 tokens per GPU and step: an efficiency means nothing without them,
 # for the same cluster drops from 96 to 77 % with an eighth of the tokens.
 GPU_SHAPE = {"dim": 2048, "layers": 16, "heads": 16, "seq": 2048, "batch": 4, "vocab": 32768}
+# What scaling.causes may name.
+CAUSES = (
+    *("SCALE-SLOW-NODE", "SCALE-SLOWING", "SCALE-STRAGGLER", "SCALE-DATA", "SCALE-CHECKPOINT"),
+    *("SCALE-JITTER", "SCALE-LINK", "SCALE-TOKENS", "SCALE-UNEXPLAINED"),
+)
 
 
 @pytest.mark.criterion("SCALING")
@@ -44,13 +51,24 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
 
 def judge(rungs, limits, measure):
     """Efficiency and residual of each rung, and who holds the others up."""
-    base = rungs[0].median_node()
-    for rung in reversed(rungs[1:]):
+    base, limit = rungs[0].median_node(), limits("efficiency")
+    explained = explain_ladder(rungs, limit=limit.low if limit else None)
+    named = set()
+    for rung, why in reversed([*zip(rungs[1:], explained, strict=True)]):
         on, efficiency = f"{rung.count} nodes", mean_seconds(base) / rung.seconds
         measure("efficiency", efficiency, on=on, samples=len(rung.steps[0]))
+        least, most = efficiency_interval([base], [rung.steps])
+        measure.note("efficiency_from", least, "ratio", on=on)
+        measure.note("efficiency_to", most, "ratio", on=on)
         measure("residual", residual(base, rung.steps), on=on)
-        if limits("efficiency") and limits("efficiency").judge(efficiency) is Verdict.FAIL:
-            measure.explain(lost(base, rung, efficiency))
+        measure.covered(str(why))
+        if limit and limit.judge(efficiency) is Verdict.FAIL:
+            measure.explain(finding("SCALE-LOSS", str(why)))
+            # What is named on the largest rung is not named again on the smaller ones.
+            for cause in [cause for cause in why.causes if (cause.code, cause.where) not in named]:
+                assert cause.code in CAUSES
+                measure.explain(finding(cause.code, f"at {on} {cause.said}", [cause.where]))
+            named |= {(cause.code, cause.where) for cause in why.causes}
     if len(rungs) == 1:
         measure("efficiency", None, note="one node cannot show scaling")
     for rung in rungs:
@@ -78,16 +96,6 @@ def stragglers(rungs, limits, measure):
         name = rungs[-1].nodes[late.rank]
         said = f"rank {late.rank} on {name} holds the others up in {late.segment}: {late.share:.0%}"
         measure.explain(finding("SCALE-STRAGGLER", said, [f"rank {late.rank}", name]))
-
-
-def lost(base, rung, efficiency):
-    """The largest terms of what a rung lost."""
-    shares = decompose.loss(decompose.terms(base), decompose.terms(rung.steps))
-    largest = sorted(shares.items(), key=lambda item: -item[1])[:3]
-    said = ", ".join(f"{name} {share:.1%}" for name, share in largest)
-    return finding(
-        "SCALE-LOSS", f"at {rung.count} nodes {1 - efficiency:.1%} of a step is lost: {said}"
-    )
 
 
 def control(gang, names, config, rung, measure):

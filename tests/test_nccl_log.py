@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probes.catalogue import CATALOGUE
 from probes.cli import main
-from probes.findings import CATALOGUE
 from probes.nccl_report import Report, report
 from tests.recordings.nccl import VERSIONS, Job, faulty, none, socket
 
