@@ -9,8 +9,9 @@ from reference_trainer.config import TrainConfig
 from reports.record import Verdict
 from scaling import decompose
 from scaling.decompose import laggard, mean_seconds, residual, slow_node
+from scaling.expected import calls_of, expected
 from scaling.explain import explain_ladder
-from scaling.ladder import climb, counts
+from scaling.ladder import climb, counts, groups_of
 from scaling.predict import efficiency_interval
 
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
@@ -36,23 +37,26 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     ladder = counts(len(cluster.nodes))
     names = cluster.names
     with cluster.gang() as gang:
-        rungs = []
+        rungs, predicted = [], {}
         for count in ladder:
             measure.progress(f"scaling: {count} of {ladder[-1]} nodes")
             rungs.append(climb(gang, names, count, config))
+            if count > 1:
+                groups, calls = groups_of(gang, count), calls_of(config, 2 if cluster.on_gpu else 4)
+                predicted[count], _ = expected(gang, groups, calls)
         control(gang, names, config, rungs[-1], measure)
     measure.covered(
         f"rungs of {', '.join(map(str, ladder))} nodes, {STEPS[tier]} steps each; "
         f"the rung of 1 on each of {len(cluster.nodes)} nodes"
     )
-    judge(rungs, limits, measure)
+    judge(rungs, predicted, limits, measure)
     draw(rungs, limits, measure)
 
 
-def judge(rungs, limits, measure):
+def judge(rungs, predicted, limits, measure):
     """Efficiency and residual of each rung, and who holds the others up."""
     base, limit = rungs[0].median_node(), limits("efficiency")
-    explained = explain_ladder(rungs, limit=limit.low if limit else None)
+    explained = explain_ladder(rungs, predicted, limit.low if limit else None)
     named = set()
     for rung, why in reversed([*zip(rungs[1:], explained, strict=True)]):
         on, efficiency = f"{rung.count} nodes", mean_seconds(base) / rung.seconds
@@ -60,6 +64,7 @@ def judge(rungs, limits, measure):
         least, most = efficiency_interval([base], [rung.steps])
         measure.note("efficiency_from", least, "ratio", on=on)
         measure.note("efficiency_to", most, "ratio", on=on)
+        measure.note("predicted_communication", predicted[rung.count], "s", on=on)
         measure("residual", residual(base, rung.steps), on=on)
         measure.covered(str(why))
         if limit and limit.judge(efficiency) is Verdict.FAIL:

@@ -59,6 +59,15 @@ def counts(nodes: int) -> list[int]:
     return found if found[-1] == nodes else [*found, nodes]
 
 
+def groups_of(gang: Gang, count: int) -> list[list[int]]:
+    """The workers of the gang's first `count` nodes, as one group; of each node, for count 1."""
+    order = list(dict.fromkeys(place.node for place in gang.places))
+    workers = {node: [w for w, p in enumerate(gang.places) if p.node == node] for node in order}
+    if count == 1:
+        return [workers[node] for node in order]
+    return [[worker for node in order[:count] for worker in workers[node]]]
+
+
 def climb(
     gang: Gang, names: dict[str, str], count: int, config: TrainConfig, timeout: float = 300
 ) -> Rung:
@@ -66,12 +75,7 @@ def climb(
 
     Weak scaling: every rank keeps its batch.  The first steps are not counted.
     """
-    order = list(dict.fromkeys(place.node for place in gang.places))
-    workers = {node: [w for w, p in enumerate(gang.places) if p.node == node] for node in order}
-    if count == 1:
-        groups = [workers[node] for node in order]
-    else:
-        groups = [[worker for node in order[:count] for worker in workers[node]]]
+    groups = groups_of(gang, count)
     timed = dataclasses.replace(config, steps=config.steps + WARM_UP)
     results: list[dict[str, Any]] = gang.run(rank, timed, groups=groups, timeout=timeout)
     members = [worker for group in groups for worker in group]
