@@ -61,16 +61,21 @@ def long_original(request):
         yield Original(folder, {}, fills=False, steps=PUNISHED_STEPS)
 
 
-def later(each, count, tier=STANDARD):
-    """All of them, those after the first `count` in a longer tier only."""
+def later(each, quick=0, standard=None):
+    """All of them: the first few in every tier, more of them in standard, the rest in soak."""
+    most = len(each) if standard is None else standard
     return [
-        pytest.param(one, id=getattr(one, "name", one), marks=[] if at < count else tier)
+        pytest.param(
+            one,
+            id=getattr(one, "name", one),
+            marks=[] if at < quick else STANDARD if at < most else SOAK,
+        )
         for at, one in enumerate(each)
     ]
 
 
 @pytest.mark.criterion("RESTART")
-@pytest.mark.parametrize("scenario", later(SCENARIOS, 1))
+@pytest.mark.parametrize("scenario", later(SCENARIOS, quick=1, standard=4))
 def test_killed_run_resumes_as_if_never_killed(
     scenario, cluster, workplace, original, limits, measure
 ):
@@ -103,8 +108,7 @@ def test_killed_run_resumes_as_if_never_killed(
 
 
 @pytest.mark.criterion("RESTART")
-@STANDARD
-@pytest.mark.parametrize("loss", later(LOSSES, 1, SOAK))
+@pytest.mark.parametrize("loss", later(LOSSES, standard=1))
 def test_a_lost_node_is_done_without(loss, cluster, workplace, small_original, limits, measure):
     """A run that loses nodes goes on with others, or waits for one and holds nothing meanwhile.
 
@@ -218,7 +222,7 @@ def test_fewer_ranks_go_on_with_the_same_samples(cluster, workplace, original, m
 
 
 @pytest.mark.criterion("RESTART")
-@pytest.mark.parametrize("name", later(DAMAGES, QUICK_DAMAGES))
+@pytest.mark.parametrize("name", later(DAMAGES, quick=QUICK_DAMAGES))
 def test_a_damaged_checkpoint_is_refused(name, cluster, original, measure):
     """A checkpoint that is torn, altered or not this run's is never loaded: the one before it is.
 

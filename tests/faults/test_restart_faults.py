@@ -69,7 +69,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_each_scenario_sees_its_fault(lab: Lab, fault: Fault) -> None:
-    caught(lab, "RESTART", PLUGIN, fault)
+    caught(lab, "RESTART", PLUGIN, fault, tier="soak")
 
 
 def test_whoever_trusts_a_checkpoint_is_caught_for_each_damage(lab: Lab) -> None:

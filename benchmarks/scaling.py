@@ -1,0 +1,149 @@
+"""The scaling row against its targets.  The lab's part needs root.
+
+`python -m benchmarks.scaling [REPEATS]`: the price of the clock on every step, and the trainer
+against a plain FSDP2 loop, in one process taken in turns; then the ladder in a lab of 8.  How well
+causes are named is benchmarks/causes.py's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks.gang import spread
+from reference_trainer.config import TrainConfig
+from reports.record import RunRecord
+from tests.faults.conftest import acceptance
+from tests.lab.lab import Lab
+
+STEPS, WARM_UP = 60, 10
+CONFIG = TrainConfig(steps=STEPS, dim=128, layers=4, digest=False, dropout=0.0, device="cpu")
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """The environment of a job's only rank."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    only = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    with patch.dict(os.environ, {**only, "MASTER_PORT": port}):
+        yield
+
+
+def trainer() -> float:
+    """Seconds of the trainer's median step, by its own clock."""
+    from reference_trainer.train import train
+
+    with alone():
+        spans = train(CONFIG)["spans"][WARM_UP:]
+    return statistics.median(span["seconds"] for span in spans)
+
+
+def unclocked() -> float:
+    """As `trainer`, but boundaries inside a step are not stamped; by the steps' ends alone."""
+    from reference_trainer.spans import Spans
+
+    mark = Spans.mark
+
+    def last_only(self: Spans, segment: str) -> None:
+        if segment == "other":
+            self._stamps, self._names = self._stamps[:1], []
+            mark(self, segment)
+
+    with patch.object(Spans, "mark", last_only):
+        return trainer()
+
+
+def plain() -> float:
+    """Seconds of a median step of the loop that anyone would write: same model, same data."""
+    import torch
+    from torch.nn.utils import clip_grad_norm_
+
+    from reference_trainer.build import build_model
+    from reference_trainer.data import Stream
+    from reference_trainer.model import next_token_loss
+    from reference_trainer.world import join
+
+    with alone(), join(CONFIG, None) as world:
+        model = build_model(CONFIG, world)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=CONFIG.lr)
+        stream = Stream(seed=CONFIG.seed, seq=CONFIG.seq, vocab=CONFIG.vocab, per_step=CONFIG.batch)
+        taken = []
+        for _ in range(STEPS):
+            begun = time.perf_counter()
+            tokens = torch.from_numpy(stream.take(0, 1).tokens)
+            loss = next_token_loss(model(tokens[:, :-1]), tokens[:, 1:])
+            loss.backward()
+            clip_grad_norm_(model.parameters(), CONFIG.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()
+            taken.append(time.perf_counter() - begun)
+    return statistics.median(taken[WARM_UP:])
+
+
+def in_turns(repeats: int) -> None:
+    """Ratios of neighbours, so that what else the machine does falls out."""
+    ways: dict[str, Callable[[], float]] = {
+        "clocked": trainer,
+        "unclocked": unclocked,
+        "plain": plain,
+    }
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            found[name].append(way())
+    for name, seconds in found.items():
+        print(f"a step, {name}, s: {spread(seconds)}")
+    for name, target, words in (
+        ("unclocked", "<= 1.01", "price of the clock: clocked / unclocked"),
+        ("plain", "<= 1.00", "against a plain loop: clocked / plain"),
+    ):
+        ratios = [a / b for a, b in zip(found["clocked"], found[name], strict=True)]
+        print(f"{words} (target {target}): {spread(ratios)}", flush=True)
+
+
+def noted(record: RunRecord, name: str) -> dict[str, Any]:
+    """A figure by the rung it is of."""
+    (result,) = record.results
+    return {m.subject: m.value for m in result.measurements if m.name == name}
+
+
+def ladder() -> None:
+    """1, 2, 4 and 8 nodes: seconds (target <= 300), what was lost, and what was expected of it."""
+    lab = Lab("ladder")
+    lab.up(8)
+    try:
+        record, _ = acceptance(lab, "ladder", "probes/test_scaling.py", "--tier", "standard")
+    finally:
+        lab.down()
+    (result,) = record.results
+    print(f"ladder of 8: {result.verdict.value} in {result.seconds:.0f} s (target <= 300)")
+    efficiency = noted(record, "efficiency")
+    tokens = noted(record, "tokens_per_second")
+    predicted = noted(record, "predicted_communication")
+    one = float(tokens["1 node"]) / 8  # each node alone, all at once
+    for rung, share in efficiency.items():
+        nodes = int(str(rung).split()[0])
+        print(f"  {rung}: efficiency {share:.3f}; predicted communication {predicted[rung]:.3f} s,")
+        print(f"    tokens/s {tokens[rung]:.0f} of {nodes * one:.0f}")
+    print(f"  {result.coverage}")
+
+
+def main(repeats: int = 5) -> None:
+    """All parts."""
+    in_turns(repeats)
+    if os.geteuid() == 0:
+        ladder()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:2]))
