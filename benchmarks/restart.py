@@ -168,7 +168,7 @@ def punished(lab: Lab, minutes: int) -> None:
     records = []
     for number in range(minutes // 10):
         arguments_ = ["probes/test_restart.py", "--tier", "soak", "-k", "punished"]
-        record, _ = acceptance(lab, f"punished-{number}", *arguments_)
+        record, _ = acceptance(lab, f"punished-{number}", *arguments_, seconds=1200)
         records.append(record)
         complaints = [line for result in record.results for line in result.complaints()]
         print(f"{record.verdict('RESTART').value} {' '.join(complaints)}", flush=True)

@@ -116,8 +116,11 @@ class Harbour:
         hand = Hand()
         pids = [self._raylets.pop(node) for node in nodes]
         pids += [child for pid in pids if whole for child in offspring(pid)]
-        done = [hand.strike(pid, hand.aim(pid), signal.SIGKILL) for pid in pids]
-        return all(dead for dead, _ in done), done[0][1]
+        aimed = [(pid, started) for pid in pids if (started := hand.aim(pid)[0]) >= 0]
+        done = [hand.strike(pid, started, signal.SIGKILL) for pid, started in aimed]
+        # What dies of its raylet before its own turn is gone as well.
+        gone = all(hand.aim(pid)[0] != started for pid, started in aimed)
+        return gone and done[0][0], done[0][1]
 
     def close(self) -> None:
         """End the owners, and with them all raylets."""

@@ -13,13 +13,35 @@ from typing import Any
 from probes.pinned import pinned
 from reference_trainer.gang import Gang, Place
 
+LOOK_SECONDS = 0.02  # from one look at a journal to the next
+
 
 class Hand:
-    """An actor on the victim's node that sends one process a signal when told to."""
+    """An actor on the victim's node that sends one process a signal, at once or at its moment."""
 
-    def aim(self, pid: int) -> int:
-        """When the process started (clock ticks since boot): a pid alone may be handed on."""
-        return _started(pid)
+    def aim(self, pid: int) -> tuple[int, float]:
+        """(When the process started, for a pid alone may be handed on; the time by this clock)."""
+        return _started(pid), time.time()
+
+    def lurk(
+        self, pid: int, started: int, number: int, journal: Path, event: str, step: int
+    ) -> tuple[bool, float]:
+        """Wait for the moment in the victim's own journal, then strike.
+
+        It is read here, on the victim's node: what it wrote to a network file system may take
+        long to be seen elsewhere.  (False, 0) when the victim ends before its moment.
+        """
+        if not self.await_(pid, started, journal, event, step):
+            return False, 0.0
+        return self.strike(pid, started, number)
+
+    def await_(self, pid: int, started: int, journal: Path, event: str, step: int) -> bool:
+        """Whether the victim came to its moment."""
+        while event and not _due(_life(read_lines(journal), pid), event, step):
+            if _started(pid) != started:
+                return False
+            time.sleep(LOOK_SECONDS)
+        return True
 
     def strike(self, pid: int, started: int, number: int) -> tuple[bool, float]:
         """Send the signal; (proven to have had its effect, when by this node's clock).
@@ -27,10 +49,13 @@ class Hand:
         The effect of SIGKILL is that the process is gone, of SIGSTOP that it is stopped.  Of any
         other signal only that it was sent can be said here: the rest is the victim's affair.
         """
-        if _started(pid) != started:
-            return False, time.time()
         at = time.time()
-        os.kill(pid, number)
+        if started < 0 or _started(pid) != started:
+            return False, at
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return False, at
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             if number == signal.SIGKILL:
@@ -41,6 +66,16 @@ class Hand:
                 return True, at
             time.sleep(0.01)
         return False, at
+
+
+def _life(lines: list[dict[str, Any]], pid: int) -> list[dict[str, Any]]:
+    """What a journal says of the process with this id, last; nothing before it has begun."""
+    starts = [at for at, line in enumerate(lines) if line["event"] == "start"]
+    return lines[starts[-1] :] if starts and lines[starts[-1]]["pid"] == pid else []
+
+
+def _due(lines: list[dict[str, Any]], event: str, step: int) -> bool:
+    return any(line["event"] == event and line["step"] >= step for line in lines)
 
 
 def offspring(pid: int) -> list[int]:
@@ -77,10 +112,10 @@ def _stat(pid: int) -> list[str]:
 class Strike:
     """Sends one rank of a gang a signal at a given moment, once.
 
-    Follows the rank's journal (`<out>/metrics.rank<r>.jsonl`) from where it stands when aimed, and
-    strikes at the first `event` of step `step` or later; with no event, at once.  `count` is how
-    often the signal is proven to have had its effect, `sent` when by the driver's clock, `at` when
-    by the victim's, `victim` who, `error` why it could not be done.
+    The moment is the first `event` of step `step` or later in the rank's journal
+    (`<out>/metrics.rank<r>.jsonl`); with no event, at once.  `count` is how often the signal is
+    proven to have had its effect, `sent` when by the driver's clock, `at` when by the victim's,
+    `victim` who, `error` why it could not be done.
     """
 
     def __init__(
@@ -96,16 +131,14 @@ class Strike:
         self.count, self.at, self.sent, self.error = 0, 0.0, 0.0, ""
         self.victim: Place | None = None
         self._hand: Any = None
-        self._started = -1
-        self._seen = 0  # lines of the journal that are of earlier lives
+        self._started, self._ahead = -1, 0.0  # how far the victim's clock is ahead of the driver's
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def aim(self, gang: Gang) -> None:
-        """Put a hand on the victim's node and wait for the moment."""
+        """Put a hand on the victim's node, and let it wait for the moment."""
         self.victim = gang.places[self.rank]
         self._arm(gang)
-        self._seen = len(read_lines(self.journal))
         self._thread.start()
 
     def _arm(self, gang: Gang) -> None:
@@ -113,34 +146,33 @@ class Strike:
 
         assert self.victim is not None
         self._hand = pinned(Hand, self.victim.node).remote()
-        self._started = ray.get(self._hand.aim.remote(self.victim.pid), timeout=60)
-
-    def _act(self) -> tuple[bool, float]:
-        """Do it; (proven to have had its effect, when by the victim's clock)."""
-        import ray
-
-        assert self.victim is not None
-        blow = self._hand.strike.remote(self.victim.pid, self._started, self.number)
-        struck, at = ray.get(blow, timeout=20)
-        return bool(struck), float(at)
+        self._started, _ = ray.get(self._hand.aim.remote(self.victim.pid), timeout=60)
+        asked = time.time()  # again, now that the hand is there: this takes a moment only
+        _, there = ray.get(self._hand.aim.remote(self.victim.pid), timeout=60)
+        self._ahead = there - (asked + time.time()) / 2
 
     def _watch(self) -> None:
         import ray
 
-        while self.event and not self._stop.wait(0.02):
-            if any(
-                line["event"] == self.event and line["step"] >= self.step
-                for line in read_lines(self.journal)[self._seen :]
-            ):
-                break
-        if self._stop.is_set():
-            return
-        self.sent = time.time()
         try:
             struck, self.at = self._act()
-            self.count += int(struck)
         except ray.exceptions.RayError as error:
-            self.error = str(error).splitlines()[0]
+            if not self._stop.is_set():
+                self.error = str(error).splitlines()[0]
+            return
+        self.count += int(struck)
+        self.sent = self.at - self._ahead if self.at else 0.0
+
+    def _act(self) -> tuple[bool, float]:
+        """Wait for the moment and do it; (proven to have happened, when by the victim's clock)."""
+        import ray
+
+        assert self.victim is not None
+        blow = self._hand.lurk.remote(
+            self.victim.pid, self._started, self.number, self.journal, self.event, self.step
+        )
+        struck, at = ray.get(blow)  # bounded by the victim's life, and by `close`
+        return bool(struck), float(at)
 
     def whom(self, names: dict[str, str]) -> str:
         """Who was to be struck, in words; `names` are the nodes'."""
@@ -152,10 +184,10 @@ class Strike:
         import ray
 
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=30)
         if self._hand is not None:
             ray.kill(self._hand)
+        if self._thread.is_alive():
+            self._thread.join(timeout=30)
 
     def __enter__(self) -> Strike:
         return self

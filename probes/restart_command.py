@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster import Cluster
-from probes.faults import Strike, read_lines
-from probes.restart_run import NAME, Blow, Scenario, Voyage, lives
+from probes.faults import read_lines
+from probes.restart_run import NAME, Scenario, Voyage, lives
 from reference_trainer.config import TrainConfig
 from reference_trainer.options import arguments
 from reference_trainer.supervisor import Attempt
@@ -23,7 +24,7 @@ RUN_SECONDS = 180
 
 
 class Command:
-    """`python -m reference_trainer launch`, as a process of its own."""
+    """`python -m reference_trainer launch`, as a process of its own, gone after the block."""
 
     def __init__(self, cluster: Cluster, config: TrainConfig) -> None:
         self.keeper, self.started = cluster.keeper, time.time()
@@ -38,9 +39,20 @@ class Command:
                 stderr=said,
                 start_new_session=True,
                 cwd=Path(__file__).resolve().parents[1],
-                env={**os.environ, "RAY_ADDRESS": cluster.address},
+                env={
+                    **os.environ,
+                    "RAY_ADDRESS": cluster.address,
+                    # Over ray:// a killed client is otherwise waited for, half a minute.
+                    "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0",
+                },
             )
         self.keeper.keep("process", str(self.child.pid))
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def kill(self) -> None:
         """SIGKILL; returns when the process is gone."""
@@ -48,41 +60,38 @@ class Command:
         self.child.wait(timeout=10)
         self.keeper.forget("process", str(self.child.pid))
 
+    def said(self) -> str:
+        """All that it has said so far, its ranks' log lines among it."""
+        return self.words.read_text(errors="replace")
+
     def end(self) -> int | None:
-        """Wait for its end; the exit code, None when it took too long and was killed."""
+        """Wait for its end; the exit code, None when it took too long."""
         try:
-            code = self.child.wait(timeout=RUN_SECONDS)
+            return self.child.wait(timeout=RUN_SECONDS)
         except subprocess.TimeoutExpired:
-            code = None
-        self.kill()
-        return code
-
-    @property
-    def last_words(self) -> str:
-        """The last line that it said."""
-        lines = self.words.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+            return None
 
 
-class Cut(Strike):
-    """Kills a command when a rank has come so far."""
+class Cut:
+    """A blow to a command, as a Strike is one to a rank: when its log shows a step."""
 
-    def __init__(self, out: Path, rank: int, blow: Blow, command: Command) -> None:
-        super().__init__(out, rank, blow.event, blow.step)
-        self.command = command
+    def __init__(self, rank: int, step: int, command: Command) -> None:
+        self.rank, self.step, self.command = rank, step, command
+        self.count, self.at, self.sent, self.error = 0, 0.0, 0.0, ""
+        self.victim = None
 
-    def wait(self) -> None:
-        """Until it is done, or the command has ended by itself."""
-        self._thread.start()
-        while self._thread.is_alive() and self.command.child.poll() is None:
-            time.sleep(0.1)
-        self.close()
-
-    def _act(self) -> tuple[bool, float]:
-        at = time.time()
-        running = self.command.child.poll() is None
-        self.command.kill()
-        return running, at
+    def strike(self) -> None:
+        """Wait for the moment and kill the command; does nothing when it has ended by itself."""
+        deadline = time.monotonic() + RUN_SECONDS
+        shown = re.compile(rf"\bstep {self.step}/")
+        while not shown.search(self.command.said()):
+            if self.command.child.poll() is not None or time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
+        if self.command.child.poll() is None:
+            self.sent = time.time()
+            self.command.kill()
+            self.count = 1
 
     def whom(self, names: dict[str, str]) -> str:
         """The launcher, wherever it runs."""
@@ -97,32 +106,40 @@ def twice(
     (What was seen of the run, how many groups the dead one still had after 15 s.)
     """
     out, victim = folder / "out", cluster.size - 1
-    config = dataclasses.replace(config, out=str(out), checkpoints=str(folder / "checkpoints"))
-    first = Command(cluster, config)
-    cut = Cut(out, victim, scenario.blows[0], first)
-    cut.wait()
-    first.kill()
-    kept = _wait_until_free(cluster)
-    ended = time.time()
-    again = Command(cluster, config)
-    code = again.end()
-    ready = [e["t"] for e in read_lines(out / "attempts.jsonl") if e["event"] == "ready"][1:]
+    config = dataclasses.replace(
+        config, out=str(out), checkpoints=str(folder / "checkpoints"), **scenario.changes
+    )
+    with Command(cluster, config) as first:
+        cut = Cut(victim, scenario.blows[0].step, first)
+        cut.strike()
+    kept, ended = _wait_until_free(cluster), time.time()
+    with Command(cluster, config) as again:
+        code = again.end()
+    last_words = (again.said().strip().splitlines() or ["it said nothing"])[-1]
     voyage = Voyage(
         scenario=scenario,
         strikes=[cut],
         results=_results(out, cluster.size) if code == 0 else [],
-        attempts=[
-            Attempt(
-                places=[], started=first.started, ended=ended, reason="the launcher was killed"
-            ),
-            Attempt(
-                places=[], started=again.started, ready=next(iter(ready), None), ended=time.time()
-            ),
-        ],
-        error=f"the same command ended with {code}: {again.last_words}",
+        attempts=_attempts(read_lines(out / "attempts.jsonl"), ended),
+        error=f"the same command ended with {code}: {last_words}",
         lives=lives(read_lines(out / f"metrics.rank{victim}.jsonl")),
     )
     return voyage, kept
+
+
+def _attempts(events: list[dict[str, Any]], killed: float) -> list[Attempt]:
+    """The attempts of both commands by their event log; the first's last one ended when killed."""
+    found: list[Attempt] = []
+    for event in events:
+        if event["event"] == "attempt":
+            if found and not found[-1].ended:
+                found[-1].ended, found[-1].reason = killed, "the launcher was killed"
+            found.append(Attempt(places=[], started=event["t"]))
+        elif event["event"] == "ready":
+            found[-1].ready = event["t"]
+        else:
+            found[-1].ended, found[-1].reason = event["t"], str(event.get("reason", ""))
+    return found
 
 
 def _wait_until_free(cluster: Cluster) -> int:

@@ -14,7 +14,7 @@ from probes.findings import finding
 from probes.ledger import Ledger
 from probes.restart_original import MISTAKES, NEWEST, SAVE_EVERY, STEPS, Original, Results
 from probes.restart_run import NAME, Voyage, costs, ettr
-from reference_trainer.gang import Gang
+from reference_trainer.gang import Gang, GangError
 from reports.record import Limit, Verdict
 
 Limits = Callable[[str], Any]
@@ -70,31 +70,57 @@ def came_back(found: Results | str, words: str, measure: Ledger) -> bool:
 
 def judge_return(voyage: Voyage, limits: Limits, measure: Ledger) -> None:
     """Whether it came back by itself, where it began again, and what that cost."""
+    judge_end(voyage, measure)
+    judge_resume(voyage, measure)
+    if voyage.scenario.timed and not voyage.scenario.dies:
+        judge_speed(voyage, limits("back_to_work"), measure)
+
+
+def judge_end(voyage: Voyage, measure: Ledger) -> None:
+    """How it ended, and in how many attempts.
+
+    A run that does not come back has failed in any case; of one that was not struck as planned
+    nothing else is known.
+    """
     scenario, attempts = voyage.scenario, voyage.attempts
     came_back, expected = bool(voyage.results), not scenario.dies
+    dead = expected and not came_back
+    known, unstruck = dead or voyage.all_struck, "a blow did not happen"
+    outcome = "finished" if came_back else "gave up"
     wanted = f"{scenario.words}: {'it ends by itself' if expected else 'it gives up'}"
     measure(
         "outcome",
-        "finished" if came_back else "gave up",
-        limit=Limit(one_of=["gave up" if scenario.dies else "finished"], because=wanted),
+        outcome if known else None,
+        limit=Limit(one_of=["finished" if expected else "gave up"], because=wanted),
+        note=unstruck,
     )
     measure(
         "attempts",
-        len(attempts),
+        len(attempts) if known else None,
         limit=exactly(scenario.attempts, "attempts", "one for each blow, and one to end in"),
+        note=unstruck,
     )
-    if expected and not came_back:
+    if dead:
         measure.explain(finding("RESTART-DEAD", f"the run did not come back: {voyage.error}"))
-    elif len(attempts) != scenario.attempts:
+    elif known and len(attempts) != scenario.attempts:
         reasons = "; ".join(attempt.reason or "ended" for attempt in attempts)
         said = f"it took {len(attempts)} attempts, expected {scenario.attempts}: {reasons}"
         measure.explain(finding("RESTART-ATTEMPTS", said))
-    began = voyage.lives[-1][0]["start_step"] if len(voyage.lives) > 1 else None
+
+
+def judge_resume(voyage: Voyage, measure: Ledger) -> None:
+    """Where the last life began, and how many steps each blow cost."""
+    scenario, saved = voyage.scenario, voyage.saved
+    again = len(voyage.lives) > 1
+    began, note = voyage.lives[-1][0]["start_step"] if again else None, "no second life was seen"
+    wanted = saved if scenario.resumes is None else scenario.resumes
+    if began is not None and began != wanted and (began == saved or not voyage.all_struck):
+        began, note = None, f"a blow was late or missing: step {saved} had been saved before it"
     measure(
         "resumed_from",
         began,
-        limit=exactly(scenario.resumes, "step", "the newest that was saved whole"),
-        note="no second life was seen",
+        limit=exactly(wanted, "step", "the newest that was saved whole"),
+        note=note,
     )
     because = f"it saves every {SAVE_EVERY} steps" if scenario.lost else "it saves before it leaves"
     lost = [done - start["start_step"] for done, start in voyage.cuts]
@@ -107,8 +133,6 @@ def judge_return(voyage: Voyage, limits: Limits, measure: Ledger) -> None:
     if max(lost, default=0) > scenario.lost:
         said = f"{max(lost)} steps were lost, from {scenario.lost} at most"
         measure.explain(finding("RESTART-LOST", said))
-    if not scenario.dies:
-        judge_speed(voyage, limits("back_to_work"), measure)
 
 
 def judge_speed(voyage: Voyage, limit: Limit, measure: Ledger) -> None:
@@ -167,14 +191,22 @@ def tell_unequal(
 
 
 def a_leak_is_seen(cluster: Cluster, gang: Gang, measure: Ledger) -> None:
-    """Control: a gang of one, of the run's name, that is there on purpose."""
-    with gang:
-        held = cluster.groups_named(NAME)
+    """Control: a gang of one, of the run's name, that is there on purpose.
+
+    To be called when all is judged: where the run has leaked, there may be no room for it.
+    """
+    caught = None
+    try:
+        with gang:
+            held = cluster.groups_named(NAME)
+            caught, saw = held == [1], f"{len(held)} placement groups that hold {sum(held)}"
+    except GangError as error:
+        saw = str(error)
     measure.control(
         "left behind on purpose",
         "a gang of the same name holds one accelerator while what is left is counted",
-        caught=held == [1],
-        saw=f"{len(held)} placement groups that hold {sum(held)}",
+        caught=caught,
+        saw=saw,
     )
 
 

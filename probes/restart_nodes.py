@@ -43,7 +43,7 @@ class Loss(Scenario):
 
 
 class Fall(Strike):
-    """Loses the gang's last nodes."""
+    """Loses the gang's last nodes.  They are on the head's machine, where the harbour is."""
 
     def __init__(self, out: Path, berths: Berths, loss: Loss, blow: Blow) -> None:
         super().__init__(out, RANKS - 1, blow.event, blow.step)
@@ -51,9 +51,18 @@ class Fall(Strike):
         self.nodes: list[str] = []
 
     def _arm(self, gang: Gang) -> None:
+        super()._arm(gang)
         self.nodes = [self.berths.names[place.node] for place in gang.places[-self.loss.fall :]]
 
     def _act(self) -> tuple[bool, float]:
+        import ray
+
+        assert self.victim is not None
+        moment = self._hand.await_.remote(
+            self.victim.pid, self._started, self.journal, self.event, self.step
+        )
+        if not ray.get(moment):
+            return False, 0.0
         return self.berths.lose(*self.nodes, whole=self.loss.whole)
 
     def whom(self, names: dict[str, str]) -> str:
@@ -64,16 +73,17 @@ class Fall(Strike):
 class Repair:
     """Hears a gang say that it waits, looks what it holds meanwhile, and brings a node back."""
 
-    def __init__(self, cluster: Cluster, berths: Berths) -> None:
-        self.cluster, self.berths = cluster, berths
+    def __init__(self, cluster: Cluster, berths: Berths, loss: Loss) -> None:
+        self.cluster, self.berths, self.loss = cluster, berths, loss
         self.said: list[str] = []
         self.held: int | None = None
 
     def __call__(self, words: str) -> None:
         """As `say` of a Gang."""
         self.said.append(words)
-        self.held = sum(self.cluster.groups_named(NAME))
-        self.berths.open(1)
+        if self.loss.waits:  # else it only takes Ray a while to see that a node is gone
+            self.held = sum(self.cluster.groups_named(NAME))
+            self.berths.open(1)
 
 
 @contextmanager
@@ -101,9 +111,9 @@ def gang_on(berths: Berths, size: int = RANKS, **options: Any) -> Gang:
 
 def judge_waiting(loss: Loss, repair: Repair, measure: Ledger) -> None:
     """That a run which waits for room says so, and holds nothing meanwhile."""
-    measure("unsaid_waits", max(loss.waits - len(repair.said), 0))
     if not loss.waits:
         return
+    measure("unsaid_waits", int(not repair.said))
     measure("held_waiting", repair.held, note="it never said that it waits")
     measure.covered(f"it said: {'; '.join(repair.said) or 'nothing'}")
     if repair.held:

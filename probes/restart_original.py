@@ -106,6 +106,8 @@ class Original:
             raise RuntimeError(f"the run that nobody kills failed: {error}") from error
 
     def _run(self, gang: Gang) -> None:
+        for left in self.folder.iterdir():  # of a try that failed: nothing may be resumed from it
+            shutil.rmtree(left)
         results = gang.run(rank, self.config, timeout=TIMEOUT_SECONDS)
         for what in MISTAKES:
             self.mistaken[what] = self._resumed(gang, f"forgets-{what}", forget=what)

@@ -48,10 +48,15 @@ class Punishment:
         return [voyage.error for voyage in self.voyages if not voyage.results]
 
     @property
-    def steps_lost(self) -> int:
-        """The most steps that one kill has cost."""
+    def steps_lost(self) -> int | None:
+        """The most steps that one kill has cost; None when rank 0 never had a second life."""
         cuts = [cut for voyage in self.voyages for cut in voyage.cuts]
-        return max((done - start["start_step"] for done, start in cuts), default=0)
+        return max((done - start["start_step"] for done, start in cuts), default=None)
+
+    @property
+    def digests(self) -> set[str]:
+        """Of the parameters at the end, of every rank of every run."""
+        return {result["digest"] for voyage in self.voyages for result in voyage.results}
 
     def unequal(self, original: Original) -> list[str]:
         """Steps of any life of rank 0, or of all ranks' last, that are not the original's."""

@@ -37,17 +37,19 @@ class Blow:
 class Scenario:
     """What the run meets, and what is expected of it.
 
-    `resumes` is the step that its last life begins after, `lost` the most steps that one blow may
-    cost.  `dies`: its attempts are used up.
+    `resumes` is the step that its last life begins after (None: the newest that was saved), `lost`
+    the most steps that one blow may cost.  `dies`: its attempts are used up.  `timed`: how long it
+    took to come back is the run's own doing, and can be seen by one clock.
     """
 
     name: str
     words: str
     blows: tuple[Blow, ...]
-    resumes: int
+    resumes: int | None
     lost: int
     restarts: int = 3
     dies: bool = False
+    timed: bool = True
     changes: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -61,7 +63,7 @@ class Voyage:
     """A run under a scenario: its results in order of rank (none: it did not end), and how."""
 
     scenario: Scenario
-    strikes: list[Strike]
+    strikes: list[Any]  # Strike, or what is like one
     results: list[dict[str, Any]]
     attempts: list[Attempt]
     error: str
@@ -76,6 +78,17 @@ class Voyage:
                 cuts.append((done, life[0]))
             done = max([done, *(e["step"] for e in life if e["event"] == "step")])
         return cuts
+
+    @property
+    def saved(self) -> int:
+        """The newest step that the victim knew to be saved before its last life; 0 for none."""
+        before = [event for life in self.lives[:-1] for event in life]
+        return max((event["step"] for event in before if event["event"] == "saved"), default=0)
+
+    @property
+    def all_struck(self) -> bool:
+        """Whether every blow happened: else nothing is known of what it would have led to."""
+        return all(strike.count for strike in self.strikes)
 
     def steps(self, life: int) -> list[dict[str, Any]]:
         """The "step" events of a life."""

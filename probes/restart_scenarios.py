@@ -74,6 +74,7 @@ LOSSES = [
         blows=(Blow("begin", 7),),
         berths=2,
         waits=True,
+        timed=False,
         resumes=SAVE_EVERY,
         lost=SAVE_EVERY,
     ),
@@ -108,7 +109,9 @@ LOSSES = [
 AGAIN = Scenario(
     name="launcher-killed",
     words="SIGKILL of the launcher; the same command is typed again",
-    blows=(Blow("begin", 7),),
-    resumes=SAVE_EVERY,
+    blows=(Blow("step", 6),),
+    changes={"pace_s": 0.6},  # a launcher hears of its ranks with some delay
+    resumes=None,
     lost=SAVE_EVERY,
+    timed=False,
 )

@@ -6,13 +6,12 @@ import hashlib
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.model import Transformer
 from reference_trainer.pace import Pace
-from reference_trainer.world import LaunchError, World
+from reference_trainer.world import World
 
 
 def build_model(config: TrainConfig, world: World) -> Any:
@@ -28,34 +27,16 @@ def build_model(config: TrainConfig, world: World) -> Any:
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32
     )
-    mesh = sharding(config, world)
     for block in model.blocks:
         if config.compile:
             block.compile()
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+        fully_shard(block, mesh=world.mesh, mp_policy=policy)
+    fully_shard(model, mesh=world.mesh, mp_policy=policy)
     if config.pace_s > 0:
         pace = Pace(config.pace_s / config.accumulate, config.layers)
         for block in model.blocks:
             pace.attach(block)
     return model
-
-
-def sharding(config: TrainConfig, world: World) -> Any:
-    """The mesh to shard over: one dimension, or copies of the model times shards of each.
-
-    Raises LaunchError when the ranks cannot be dealt evenly to copies.
-    """
-    if config.shard in (0, world.size):
-        return world.mesh
-    if world.size % config.shard:
-        raise LaunchError(
-            f"shard is {config.shard}, expected a divisor of the {world.size} ranks, or 0 for all"
-        )
-    # Ranks of a node are neighbours, so the shards of a copy are near each other.
-    shape = (world.size // config.shard, config.shard)
-    names = ("replicate", "shard")
-    return init_device_mesh(world.device.type, shape, mesh_dim_names=names)
 
 
 def digest(model: Any) -> str:

@@ -70,6 +70,10 @@ class Stream:
         self.position += self.per_step
         return Batch(ids=ids, tokens=np.stack(rows))
 
+    def least(self, world: int) -> int:
+        """How many samples of a step every rank has at least."""
+        return self.per_step // world
+
     def identity(self) -> dict[str, str]:
         """What else two runs must share to have the same data; here the seed is enough."""
         return {}

@@ -95,6 +95,10 @@ class ShardStream(Stream):
         mine = range(first, self.position + self.per_step, nodes)
         return share(mine, self.holders[:rank].count(node), held[node])
 
+    def least(self, world: int) -> int:
+        """How many samples of a step every rank has at least: of a node's, shared by its ranks."""
+        return self.per_step // self.shard.content["nodes"] // max(Counter(self.holders).values())
+
     def read(self, ids: list[int]) -> Batch:
         """The batch of these samples, which must be on this node."""
         count = self.shard.content["lanes"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.gang import Gang, GangError
+from reference_trainer.gang import Gang, GangError, demand
 from reference_trainer.journal import JsonLines
 from reference_trainer.leash import run
 from reference_trainer.options import arguments
@@ -99,16 +99,19 @@ def by_gang(job: Job) -> Ended:
 def by_ray_train(job: Job) -> Ended:
     """Ray Train's TorchTrainer with its defaults, but for the number of failures that it forgives.
 
-    Raises GangError when Ray Train gives up, or is not installed whole (it needs pyarrow).
+    Its backend is the trainer's own (Ray Train takes NCCL where Ray counts GPUs, real or not).
+    Once one accelerator was there, it waits for the others as long as Ray Train does.  Raises
+    GangError when Ray Train gives up, or is not installed whole (it needs pyarrow).
     """
     try:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchTrainer
+        from ray.train.torch import TorchConfig, TorchTrainer
     except ImportError as error:
         raise GangError(f"Ray Train cannot be used: {error}; pip install 'ray[train]'") from None
     out = _out(job)
     trainer = TorchTrainer(
         _ray_train_rank,
+        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if _sees_cuda(job) else "gloo"),
         train_loop_config={"config": job.config, "environment": job.environment},
         scaling_config=ScalingConfig(
             num_workers=job.size,
@@ -127,6 +130,23 @@ def by_ray_train(job: Job) -> Ended:
         last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise GangError(f"Ray Train gave up: {last}") from error
     return Ended(result=_result(out))
+
+
+def _sees_cuda(job: Job) -> bool:
+    """Whether torch finds a GPU in a process that owns one of Ray's."""
+    import ray
+
+    def available() -> bool:
+        import torch
+
+        return torch.cuda.is_available()
+
+    call = ray.remote(available).options(**demand(job.resource)).remote()
+    try:
+        return bool(ray.get(call, timeout=job.wait))
+    except ray.exceptions.GetTimeoutError:
+        ray.cancel(call, force=True)
+        raise GangError(f"there was no room for one rank in {job.wait:.0f} s") from None
 
 
 def _ray_train_rank(given: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 
-GRACE_SECONDS = 10
+GRACE_SECONDS = 40  # torchrun itself waits 30 s before it kills ranks that do not end
 
 
 def run(torchrun: list[str], gpus: str) -> None:

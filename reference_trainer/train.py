@@ -143,7 +143,9 @@ class Run:
 
     def _learn(self, tokens: Any, share: float, step: int) -> Any:
         """Forward and backward, part by part; the mean loss of this rank's sequences."""
-        parts = tokens.tensor_split(min(self.config.accumulate, len(tokens)))
+        # As many parts on every rank, for each part is a round of collectives.
+        least = self.stream.least(self.world.size)
+        parts = tokens.tensor_split(min(self.config.accumulate, least))
         whole = 0.0
         for at, part in enumerate(parts, 1):
             # Gradients stay on their rank until the last part: one reduce-scatter a step.

@@ -23,7 +23,8 @@ class LaunchError(RuntimeError):
 class World:
     """One rank's place: `rank` of `size`, on `host`, computing on `device` (a torch.device).
 
-    `group` is the process group of exactly these ranks, `mesh` the 1-D DeviceMesh over it.
+    `group` is the process group of exactly these ranks, `mesh` the DeviceMesh to shard over: one
+    dimension, or copies of the model times the shards of each.
     """
 
     rank: int
@@ -62,7 +63,8 @@ class World:
         # torch has no public call for it; torchtitan's distributed/utils.py uses this one too.
         from torch.distributed.distributed_c10d import _set_pg_timeout
 
-        _set_pg_timeout(timedelta(seconds=seconds), self.group)
+        for group in (self.group, *self.mesh.get_all_groups()):
+            _set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 def another_group(world: World) -> Any:
@@ -89,7 +91,7 @@ def join(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
         if mine:
             _initialise(config, device)
         try:
-            world = _world(device, mesh)
+            world = _world(config, device, mesh)
             world.set_timeout(config.init_timeout_s)
             yield world
             world.set_timeout(config.init_timeout_s)  # who uses the group next begins afresh
@@ -195,7 +197,7 @@ def _initialise(config: TrainConfig, device: Any) -> None:
         ) from error
 
 
-def _world(device: Any, mesh: Any) -> World:
+def _world(config: TrainConfig, device: Any, mesh: Any) -> World:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -207,9 +209,28 @@ def _world(device: Any, mesh: Any) -> World:
         size=dist.get_world_size(group),
         host=socket.gethostname(),
         device=device,
-        mesh=mesh,
+        mesh=_sharding(config, device, mesh),
         group=group,
     )
+
+
+def _sharding(config: TrainConfig, device: Any, mesh: Any) -> Any:
+    """The mesh to shard over.  Raises LaunchError when the ranks cannot be dealt to copies."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    size = mesh.size()
+    if config.shard in (0, size):
+        return mesh
+    if size % config.shard:
+        raise LaunchError(
+            f"shard is {config.shard}, expected a divisor of the {size} ranks, or 0 for all"
+        )
+    if size != dist.get_world_size():
+        raise LaunchError("shard needs all ranks of the job: 0 on a mesh of some of them")
+    # Ranks of a node are neighbours, so the shards of a copy are near each other.
+    shape, names = (size // config.shard, config.shard), ("replicate", "shard")
+    return init_device_mesh(device.type, shape, mesh_dim_names=names)
 
 
 def _abandon(device: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.flops import parameter_count
-from reference_trainer.gang import Gang
+from reference_trainer.gang import Gang, GangError
 from scaling.alphabeta import Fit, fit
 from scaling.collectives import joined, summarise, swept
 from scaling.operations import OPERATIONS
@@ -43,18 +43,22 @@ def calls_of(config: TrainConfig, weight_bytes: int) -> list[Call]:
 def expected(
     gang: Gang, groups: Sequence[Sequence[int]], calls: Sequence[Call], timeout: float = 120
 ) -> tuple[float, dict[str, Fit]]:
-    """(seconds per step that these calls take in one group of the gang's workers, the fits).
+    """Seconds per step that these calls take in a group of the gang's workers, and the fits.
 
-    Raises GangError when it could not be measured.
+    Of several groups of equal size, which are timed side by side, the first one's.  A group of one
+    communicates with nobody: 0.  Raises GangError when it could not be measured.
     """
-    (group,) = groups
-    found = gang.run(timed, _sizes(calls), groups=groups, timeout=timeout)
+    size = len(groups[0])
+    if size < 2:
+        return 0.0, {}
+    found = gang.run(timed, _sizes(calls), groups=groups, timeout=timeout)[:size]
     fits = {}
     for name in found[0]:
-        fitted = fit(summarise([one[name] for one in found]), OPERATIONS[name], len(group))
-        assert fitted is not None  # more than one rank: something moved
+        fitted = fit(summarise([one[name] for one in found]), OPERATIONS[name], size)
+        if fitted is None:
+            raise GangError(f"{name} could not be timed: {found[0][name]['note']}")
         fits[name] = fitted
-    return communication(calls, fits, measured=len(group))(len(group)), fits
+    return communication(calls, fits, measured=size)(size), fits
 
 
 def timed(sizes: dict[str, list[int]]) -> dict[str, Any]:

@@ -90,16 +90,17 @@ def explain_ladder(
     """
     base, before = rungs[0], rungs[0].nodes[:1]
     found: list[Explanation] = []
-    suspects = ""
+    seen, suspects = False, ""
     for rung in rungs[1:]:
         one = explain(base, rung, predicted=(predicted or {}).get(rung.count), limit=limit)
         links = [cause for cause in one.causes if cause.code == "SCALE-LINK"]
-        if links and not suspects and found:
+        if links and not seen and found:
             suspects = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in before)
         causes = tuple(
             replace(c, where=f"{FABRIC}, first with {suspects}") if c in links and suspects else c
             for c in one.causes
         )
+        seen |= bool(links)
         found.append(replace(one, causes=causes))
         before = rung.nodes
     return found

@@ -100,13 +100,19 @@ def start(
 
 
 def acceptance(
-    lab: Lab, name: str, *arguments: str, contract: str = "lab", fault: Planted = None
+    lab: Lab,
+    name: str,
+    *arguments: str,
+    contract: str = "lab",
+    fault: Planted = None,
+    seconds: float = 400,
 ) -> tuple[RunRecord, Trial]:
     """Run the suite to its end; a run without a record fails with its output."""
     trial = start(lab, name, *arguments, contract=contract, fault=fault)
     try:
-        return trial.wait(), trial
+        return trial.wait(seconds), trial
     except Exception as error:
+        trial.process.kill()
         raise AssertionError(f"{error}\n{trial.log.read_text()[-3000:]}") from error
 
 

@@ -21,7 +21,6 @@ from reference_trainer import checkpoint, launchers, manifest, saving, superviso
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.pulse import PULSE
 from reference_trainer.supervisor import Patience
 
 NAME = "SEATRIAL_TEST_FAULT"
@@ -102,6 +101,8 @@ def on_notice(action: Callable[[], Any]) -> Callable[[], None]:
     """What it does on SIGTERM, instead of saving and leaving."""
 
     def change(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+        from reference_trainer.pulse import PULSE  # the rank's own: it cannot be sent there
+
         at.setattr(PULSE, "told_to_leave", SimpleNamespace(set=action, is_set=lambda: False))
         return config
 
