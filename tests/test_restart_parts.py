@@ -1,10 +1,17 @@
 """RESTART's reading of what it saw, on journals written down by hand; no cluster."""
 
+import json
+import signal
+import subprocess
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from probes.restart_judging import back_to_work
+from probes.faults import Hand, offspring
+from probes.restart_command import _attempts
+from probes.restart_judging import back_to_work, judge_end, judge_resume
 from probes.restart_run import Blow, Scenario, Voyage, costs, ettr, lives
 from reference_trainer.gang import Place
 from reference_trainer.supervisor import Attempt, Heartbeats, Patience, WorkerLost
@@ -27,7 +34,7 @@ def voyage():
     journal += life(5, 10, t=120.0)
     return Voyage(
         scenario=scenario,
-        strikes=[SimpleNamespace(sent=1106.2, at=106.2)],
+        strikes=[SimpleNamespace(sent=1106.2, at=106.2, count=1)],
         results=[{}],
         attempts=[
             Attempt(places=[], started=1090.0, ready=1095.0, ended=1107.0),
@@ -107,3 +114,123 @@ def test_of_ranks_that_do_not_get_on_the_one_furthest_behind_is_named():
     with pytest.raises(WorkerLost, match="rank 2 on node2 stayed in step 7 for 62 s") as lost:
         watch(late, late, behind)._judge([0, 1, 2], 105.0)
     assert lost.value.ranks == [2]
+
+
+class Told:
+    """Stands in for a ledger: what was measured, and the codes of what was found."""
+
+    def __init__(self):
+        self.values, self.codes = {}, []
+
+    def __call__(self, name, value, **more):
+        self.values[name] = value
+
+    def explain(self, found):
+        self.codes.append(found.code)
+
+
+def judged(voyage):
+    told = Told()
+    judge_end(voyage, told)
+    judge_resume(voyage, told)
+    return told.values, told.codes
+
+
+def test_a_run_that_came_back_as_it_should(voyage):
+    values, codes = judged(voyage)
+    assert values == {"outcome": "finished", "attempts": 2, "resumed_from": 4, "steps_lost": 2}
+    assert codes == []
+
+
+def test_a_blow_that_was_missed_proves_nothing_and_accuses_nobody(voyage):
+    voyage.strikes[0].count = 0
+    voyage.lives, voyage.attempts = voyage.lives[:1], voyage.attempts[:1]
+    values, codes = judged(voyage)
+    assert set(values.values()) == {None}
+    assert codes == []
+
+
+def test_a_blow_that_was_late_is_no_fault_of_the_run(voyage):
+    """It was meant for step 7; the save of step 8 was done by then."""
+    voyage.lives[0].append({"event": "saved", "step": 8, "t": 108.0})
+    voyage.lives[1][0]["start_step"] = 8
+    values, codes = judged(voyage)
+    assert values["resumed_from"] is None
+    assert codes == []
+
+
+def test_a_run_that_does_not_come_back_has_failed_whatever_was_struck(voyage):
+    voyage.strikes[0].count, voyage.results = 0, []
+    values, codes = judged(voyage)
+    assert values["outcome"] == "gave up"
+    assert codes == ["RESTART-DEAD"]
+
+
+def test_too_many_attempts_and_too_many_steps_lost_are_named(voyage):
+    voyage.attempts.append(voyage.attempts[-1])
+    voyage.lives[1][0]["start_step"] = 0
+    values, codes = judged(voyage)
+    assert (values["attempts"], values["steps_lost"]) == (3, 6)
+    assert codes == ["RESTART-ATTEMPTS", "RESTART-LOST"]
+
+
+def test_a_hand_waits_for_its_victims_own_moment(tmp_path):
+    """What the journal says of an earlier life, with another process, is not its moment."""
+    journal, hand = tmp_path / "journal.jsonl", Hand()
+    victim = subprocess.Popen(["sleep", "60"])
+    old = [{"event": "start", "pid": 1}, {"event": "begin", "step": 9}]
+    new = [{"event": "start", "pid": victim.pid}, {"event": "begin", "step": 6}]
+    found = []
+    try:
+        started, _ = hand.aim(victim.pid)
+        lurk = threading.Thread(
+            target=lambda: found.append(
+                hand.lurk(victim.pid, started, signal.SIGKILL, journal, "begin", 7)
+            )
+        )
+        journal.write_text("".join(json.dumps(line) + "\n" for line in [*old, *new]))
+        lurk.start()
+        time.sleep(0.2)
+        assert victim.poll() is None
+        with journal.open("a") as file:
+            file.write(json.dumps({"event": "begin", "step": 7}) + "\n")
+        victim.wait(timeout=10)  # reaps it, or the hand would see a zombie
+        lurk.join(timeout=15)
+    finally:
+        victim.kill()
+        victim.wait()
+    assert found[0][0] is True
+    assert hand.lurk(victim.pid, started, signal.SIGKILL, journal, "begin", 99) == (False, 0.0)
+
+
+def test_the_offspring_of_a_process():
+    parent = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & wait"])
+    try:
+        deadline = time.monotonic() + 10
+        while len(offspring(parent.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        children = offspring(parent.pid)
+        assert len(children) == 2
+    finally:
+        subprocess.run(["kill", "-9", *map(str, offspring(parent.pid))], check=False)
+        parent.kill()
+        parent.wait()
+
+
+def test_attempts_of_a_killed_launcher_and_of_the_next():
+    log = [
+        {"event": "attempt", "t": 1.0},
+        {"event": "ready", "t": 3.0},
+        {"event": "attempt", "t": 20.0},
+        {"event": "ready", "t": 22.0},
+        {"event": "lost", "t": 30.0, "reason": "rank 1 died"},
+        {"event": "attempt", "t": 31.0},
+        {"event": "ready", "t": 33.0},
+        {"event": "done", "t": 40.0},
+    ]
+    found = [(a.started, a.ready, a.ended, a.reason) for a in _attempts(log, killed=10.0)]
+    assert found == [
+        (1.0, 3.0, 10.0, "the launcher was killed"),
+        (20.0, 22.0, 30.0, "rank 1 died"),
+        (31.0, 33.0, 40.0, ""),
+    ]

@@ -81,4 +81,5 @@ def test_a_killed_rank_comes_back_under_each_launcher(
     assert [(step["loss_hex"], step["norm_hex"]) for step in result["steps"]] == hexes
     assert result["digest"] == unkilled["digest"]
     held = leftovers(lab.nodes[0])
-    assert not (held["groups"] or held["gpus"]), held
+    assert not held["groups"], held
+    assert not held["gpus"], held
