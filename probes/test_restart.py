@@ -97,10 +97,10 @@ def test_killed_run_resumes_as_if_never_killed(
     )
     if not scenario.dies:
         mistakes_are_seen(original, measure)
-    judge_blows(voyage, measure)
-    judge_return(voyage, limits, measure)
     if voyage.results and not scenario.dies:
         judge_equality(original, voyage, measure)
+    judge_blows(voyage, measure)
+    judge_return(voyage, limits, measure)
     leaks(cluster, measure)
     tell(cluster.names, original, voyage, measure)
     if scenario.dies:
@@ -131,11 +131,11 @@ def test_a_lost_node_is_done_without(loss, cluster, workplace, small_original, l
         leaks(cluster, measure)
         a_leak_is_seen(cluster, gang_on(berths, 1, name=NAME), measure)
     mistakes_are_seen(small_original, measure)
+    if voyage.results:
+        judge_equality(small_original, voyage, measure)
     judge_blows(voyage, measure)
     judge_return(voyage, limits, measure)
     judge_waiting(loss, repair, measure)
-    if voyage.results:
-        judge_equality(small_original, voyage, measure)
     tell({**cluster.names, **berths.names}, small_original, voyage, measure)
 
 
@@ -150,14 +150,14 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
     config = dataclasses.replace(original.config, pace_s=0.15)
     voyage, kept = twice(cluster, config, AGAIN, workplace)
     mistakes_are_seen(original, measure)
+    if voyage.results:
+        judge_equality(original, voyage, measure)
     judge_blows(voyage, measure)
     measure("left_behind", kept, on="the killed launcher")
     if kept:
         said = f"{kept} placement groups of the killed launcher are left after {FREE_SECONDS} s"
         measure.explain(finding("RESTART-LEAK", said))
     judge_return(voyage, limits, measure)
-    if voyage.results:
-        judge_equality(original, voyage, measure)
     leaks(cluster, measure)
     tell(cluster.names, original, voyage, measure)
     a_leak_is_seen(cluster, cluster.gang(1, name=NAME), measure)

@@ -44,6 +44,15 @@ def flops_per_token(config: TrainConfig) -> float:
     return float(6 * matmul_parameters(config) + attention)
 
 
+def state_bytes(config: TrainConfig, shards: int) -> int:
+    """Bytes of weights, gradients and AdamW's two moments on one of `shards` ranks, in float32.
+
+    16 bytes a parameter (ZeRO, arXiv 1910.02054, section 3.1, without its 16-bit copies).  What
+    comes on top are activations, and one block's weights as they are gathered.
+    """
+    return 16 * parameter_count(config) // shards
+
+
 def peak_flops(device_name: str) -> float | None:
     """Peak dense bf16 FLOP/s of a GPU by its name, or None when the table does not know it."""
     known = [name for name in PEAK_FLOPS if name.lower() in device_name.lower()]

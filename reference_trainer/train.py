@@ -19,7 +19,7 @@ from reference_trainer import rng
 from reference_trainer.build import build_model, digest
 from reference_trainer.checkpoint import Checkpoints, Choice, Progress, Training
 from reference_trainer.config import TrainConfig
-from reference_trainer.flops import flops_per_token, peak_flops
+from reference_trainer.flops import flops_per_token, peak_flops, state_bytes
 from reference_trainer.holding import stream_of
 from reference_trainer.journal import Journal
 from reference_trainer.manifest import CheckpointError
@@ -38,7 +38,8 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     Keys: rank, world, host, device, params, tokens_per_step (all ranks), start_step (0: fresh),
     resumed_from, resume_note, skipped, rng_restored, load_seconds, steps (one dict each, see
     `_numbers`), spans, checkpoints (committed), unsaved (saves that failed), left (True: told to
-    leave before the last step), stalls_fired, digest, peak_memory_bytes (None on a CPU).
+    leave before the last step), stalls_fired, digest, state_bytes (a rank's, as expected),
+    peak_memory_bytes (None on a CPU).
     Raises LaunchError (not started as a rank), CheckpointError or DataError (on every rank alike).
     """
     PULSE.now("starting")
@@ -178,6 +179,7 @@ class Run:
             "left": self.left,
             "stalls_fired": self.stalls.fired,
             "digest": digest(self.model) if self.config.digest else None,
+            "state_bytes": state_bytes(self.config, self.config.shard or world.size),
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
         }
         self.journal.write("end", digest=result["digest"], steps=len(self.steps))
