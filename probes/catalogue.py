@@ -386,6 +386,11 @@ CATALOGUE: dict[str, Entry] = {
         Cause.UNKNOWN,
         "see the segment that is named; take a trace of a few steps",
     ),
+    "SCALE-RUNG": Entry(
+        "The job failed on a rung of the ladder; what was measured on the others stands.",
+        Cause.APPLICATION,
+        "read the rank's error: memory, a collective that timed out, a process that died",
+    ),
     "SCALE-LOSS": Entry(
         "Efficiency is under the limit; the terms say where the time went.",
         Cause.UNKNOWN,

@@ -13,7 +13,7 @@ from scaling.decompose import laggard, mean_seconds, residual, slow_node
 from scaling.expected import calls_of, expected
 from scaling.explain import explain_ladder
 from scaling.ladder import climb, counts, groups_of
-from scaling.predict import efficiency_interval
+from scaling.predict import communication, efficiency_interval, outlook
 
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
 # About 0.9e9 parameters and 8192 tokens per GPU and step: an efficiency means nothing without them,
@@ -37,29 +37,53 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     config = TrainConfig(steps=STEPS[tier], pace_s=terms.pace_seconds, digest=False, **shape)
     ladder = counts(len(cluster.nodes))
     names = cluster.names
+    calls = calls_of(config, 2 if cluster.on_gpu else 4)
     with cluster.gang() as gang:
-        rungs, predicted, calls = [], {}, calls_of(config, 2 if cluster.on_gpu else 4)
-        for count in ladder:
-            measure.progress(f"scaling: {count} of {ladder[-1]} nodes")
-            rungs.append(climb(gang, names, count, config))
-            try:
-                predicted[count], _ = expected(gang, groups_of(gang, count), calls)
-            except GangError as error:  # the rung itself is measured all the same
-                measure.covered(f"communication on {count} nodes was not predicted: {error}")
+        rungs = ascend(gang, names, ladder, config, measure)
+        talk = {rung.count: timed_calls(gang, rung.count, calls, measure) for rung in rungs}
         control(gang, names, config, rungs[-1], measure)
     measure.covered(
-        f"rungs of {', '.join(map(str, ladder))} nodes, {STEPS[tier]} steps each; "
+        f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, {STEPS[tier]} steps each; "
         f"the rung of 1 on each of {len(cluster.nodes)} nodes"
     )
-    judge(rungs, predicted, limits, measure)
+    judge(rungs, {count: seconds for count, (seconds, _) in talk.items()}, limits, measure)
+    foresee(rungs, calls, talk[rungs[-1].count][1], measure)
     draw(rungs, limits, measure)
+
+
+def ascend(gang, names, ladder, config, measure):
+    """The rungs that could be run; one that fails costs its own figures and no other's."""
+    rungs = []
+    for count in ladder:
+        measure.progress(f"scaling: {count} of {ladder[-1]} nodes")
+        try:
+            rungs.append(climb(gang, names, count, config))
+        except GangError as error:
+            if not rungs:
+                raise
+            measure("efficiency", None, on=f"{count} nodes", note=str(error))
+            measure.explain(finding("SCALE-RUNG", f"{count} nodes: {error}"))
+            if gang.silent():
+                break
+    return rungs
+
+
+def timed_calls(gang, count, calls, measure):
+    """Seconds per step that the trainer's collectives take on a rung, and their fits."""
+    try:
+        return expected(gang, groups_of(gang, count), calls)
+    except GangError as error:  # the rung itself was measured all the same
+        measure.covered(f"communication on {count} nodes was not timed: {error}")
+        return None, {}
 
 
 def judge(rungs, predicted, limits, measure):
     """Efficiency and residual of each rung, and who holds the others up."""
     base, limit = rungs[0].median_node(), limits("efficiency")
     # One node's own communication is in its step: a rung is expected to add the difference.
-    more = {n: s - predicted[1] for n, s in predicted.items() if n > 1 and 1 in predicted}
+    alone = predicted[1]
+    known = {n: s for n, s in predicted.items() if n > 1 and None not in (s, alone)}
+    more = {count: seconds - alone for count, seconds in known.items()}
     explained = explain_ladder(rungs, more, limit.low if limit else None)
     named = set()
     for rung, why in reversed([*zip(rungs[1:], explained, strict=True)]):
@@ -107,9 +131,22 @@ def stragglers(rungs, limits, measure):
         measure.explain(finding("SCALE-STRAGGLER", said, [f"rank {late.rank}", name]))
 
 
+def foresee(rungs, calls, fits, measure):
+    """What more nodes would do: a prediction, with its band and its assumptions."""
+    top = rungs[-1]
+    if not fits or len(rungs) < 3:
+        measure.covered("nothing is predicted: that takes two rungs above one node")
+        return
+    seconds = communication(calls, fits, len(top.steps), len(top.steps) // top.count)
+    tables = {rung.count: rung.steps for rung in rungs[1:]}
+    seen = outlook({1: rungs[0].median_node(), **tables}, seconds)
+    measure.covered(str(seen))
+    measure.keep("prediction.json", dataclasses.asdict(seen), caption=str(seen))
+
+
 def control(gang, names, config, rung, measure):
     """A delay planted on one rank must come back with its rank and segment."""
-    culprit, delay = gang.size // 2, 0.4 * rung.seconds
+    culprit, delay = len(rung.steps) // 2, 0.4 * rung.seconds
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
     seen = laggard(climb(gang, names, rung.count, planted).steps) if rung.count > 1 else None
     found = (seen.rank, seen.segment) == (culprit, "data") and seen.share > 0.15 if seen else None

@@ -1,0 +1,74 @@
+"""Clusters on which a job scales badly, and why.  A plugin that plants one cause, and the causes.
+
+pytest -p tests.faults.faulty_rung ...      with SEATRIAL_TEST_FAULT=<a name of FAULTS>
+
+The cause is in ranks of the largest rung, of four: a cluster whose nodes are sound alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from reference_trainer import launchers
+from reference_trainer.config import TrainConfig
+from scaling import ladder
+
+NAME = "SEATRIAL_TEST_FAULT"
+RUNG = "4"
+Change = Callable[[TrainConfig], TrainConfig]
+
+
+def pytest_configure() -> None:
+    """The ladder's ranks are faulty ones from now on."""
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers have no tests
+    setattr(ladder, "rank", partial(_rank, FAULTS[os.environ[NAME]]))  # noqa: B010
+
+
+def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
+    there = os.environ["WORLD_SIZE"] == RUNG and not config.stall  # not in the probe's own control
+    return launchers.rank(change(config) if there else config)
+
+
+def stalled(*stalls: str) -> Change:
+    """Delays of certain ranks and steps."""
+    return lambda config: replace(config, stall=",".join(stalls))
+
+
+def jitters(config: TrainConfig) -> TrainConfig:
+    """In every third step some rank, never the same one for long, is late."""
+    chance = random.Random(7)
+    late = [step for step in range(1, config.steps + 1) if step % 3 == 0]
+    stalls = [
+        f"forward:rank={chance.randrange(int(RUNG))}:seconds=2:from={step}:to={step}"
+        for step in late
+    ]
+    return replace(config, stall=",".join(stalls))
+
+
+def breaks(config: TrainConfig) -> TrainConfig:
+    """There is no memory for it."""
+    raise MemoryError("no memory for the model")
+
+
+def explodes(config: TrainConfig) -> TrainConfig:
+    """Its loss is soon no number."""
+    return replace(config, lr=1e30, clip=1e30)
+
+
+DATA, SLOWING = "data:rank=2:seconds=0.6", "forward:rank=1:seconds=1:from=14"
+FAULTS: dict[str, Change] = {
+    "late-data": stalled(DATA),
+    "slowing": stalled(SLOWING),
+    "jitter": jitters,
+    "late-data-and-slowing": stalled(DATA, SLOWING),
+    "breaks": breaks,
+    "explodes": explodes,
+}

@@ -1,0 +1,64 @@
+"""Why a job scales badly, planted: SCALING names the cause, first the largest, and its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from reports.record import RunRecord, Verdict
+from tests.faults.conftest import acceptance
+from tests.faults.planted import failed, findings
+from tests.lab.lab import Lab
+
+pytestmark = pytest.mark.soak
+
+
+def seen(lab: Lab, fault: str) -> RunRecord:
+    """The record of a run with this fault."""
+    arguments = ["probes/test_scaling.py", "--tier", "standard"]
+    record, _ = acceptance(lab, fault, *arguments, fault=("faulty_rung", fault))
+    return record
+
+
+def causes(record: RunRecord) -> list[tuple[str, list[str]]]:
+    """What was named beside the loss itself, in order: code and suspects."""
+    skipped = {"SCALE-LOSS", "SCALE-STRAGGLER"}
+    return [(f.code, f.suspects) for f in findings(record) if f.code not in skipped]
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ("late-data", [("SCALE-DATA", ["node2"])]),
+        ("slowing", [("SCALE-SLOWING", None)]),
+        ("jitter", [("SCALE-JITTER", None)]),
+        ("late-data-and-slowing", [("SCALE-DATA", ["node2"]), ("SCALE-SLOWING", None)]),
+    ],
+)
+def test_a_planted_cause_is_named(
+    lab: Lab, fault: str, named: list[tuple[str, list[str] | None]]
+) -> None:
+    record = seen(lab, fault)
+    said = [(f.code, f.suspects, f.statement) for f in findings(record)]
+    assert record.verdict("SCALING") is Verdict.FAIL, said
+    assert "efficiency" in failed(record)
+    found = causes(record)
+    assert [code for code, _ in found] == [code for code, _ in named], said
+    for (_, suspects), (_, wanted) in zip(found, named, strict=True):
+        assert wanted in (None, suspects), said
+
+
+def test_a_rung_that_breaks_costs_no_other_its_figures(lab: Lab) -> None:
+    record = seen(lab, "breaks")
+    (result,) = record.results
+    assert record.verdict("SCALING") is Verdict.UNPROVEN
+    efficiency = {m.subject: m.value for m in result.measurements if m.name == "efficiency"}
+    assert efficiency["4 nodes"] is None
+    assert efficiency["2 nodes"] > 0.5
+    assert causes(record)[0][0] == "SCALE-RUNG"
+    assert any("no memory for the model" in one.statement for one in findings(record))
+
+
+def test_a_loss_that_is_no_number_fails(lab: Lab) -> None:
+    record = seen(lab, "explodes")
+    assert record.verdict("SCALING") is Verdict.FAIL
+    assert "non_finite" in failed(record)
