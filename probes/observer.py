@@ -12,6 +12,7 @@ A gang may be of several groups (A-1.1, A-1.2): it is one entry.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -29,7 +30,8 @@ DRIVERS_SECONDS = 1.0  # from one question for the cluster's jobs to the next
 NAMELESS = "#"  # before the id of a group without a name, such as Ray Train makes
 JOB_DIGITS = 8  # a group's id ends with that of its job
 WORKERS = ("Holder", "RayTrainWorker")  # actors that are ranks of a gang
-DASHBOARD = "/ray/dashboard/"  # Ray's own drivers
+# Ray's own drivers: its dashboard, and the agent that starts submitted jobs and then stays.
+RAYS_OWN = re.compile(r"/ray/dashboard/|^ray::Dashboard")
 
 
 class Eye:
@@ -88,7 +90,7 @@ def strangers(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:
     import ray
 
     known = {*ours, ray.get_runtime_context().get_job_id()}
-    return sorted(id for id, how in drivers.items() if id not in known and DASHBOARD not in how)
+    return sorted(id for id, how in drivers.items() if id not in known and not RAYS_OWN.search(how))
 
 
 def look(prefix: str, resource: str) -> Sample:

@@ -73,12 +73,14 @@ class Leak(Job):
     """Leaves an actor behind that holds an accelerator outside the gang, until its end."""
 
     def ask(self, name: str, size: int, *options: Any) -> str:
+        said = super().ask(name, size, *options)
         if "A-" in name and not hasattr(self, "stray"):
             import ray
 
+            self.groups[name].wait(30)  # before that it would look like a part of the gang
             self.stray = ray.remote(gang_job.Holder).options(num_cpus=0, num_gpus=1).remote()
             ray.get(self.stray.where.remote(), timeout=30)
-        return super().ask(name, size, *options)
+        return said
 
 
 class Fussy(Job):
