@@ -11,6 +11,7 @@ import pytest
 from probes import facts
 from probes import gang_checks as checks
 from probes.gang_placement import one_astray, torn, usual_placements
+from probes.observer import strangers
 from probes.test_gang import halving
 
 Sample = dict[str, Any]
@@ -179,3 +180,19 @@ def test_nvml_says_which_gpus_are_in_use(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Fake, "nvmlDeviceGetCount", staticmethod(lambda: 2))
     assert facts.gpus_in_use() == {"GPU-1": [77]}
     assert facts.gpus() == [{"name": "H200", "uuid": f"GPU-{at}"} for at in range(2)]
+
+
+def test_the_dashboard_and_its_agent_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ray 2.60 tells of them; the agent joins with the first submitted job, and stays."""
+    import ray
+
+    here = SimpleNamespace(get_job_id=lambda: "03")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
+    drivers = {
+        "01": "/venv/lib/python3.11/site-packages/ray/dashboard/dashboard.py --host=0.0.0.0",
+        "02": 'ray::DashboardAgent "" "" ""',
+        "03": "python -m pytest probes",
+        "04": "python probes/gang_job.py",
+        "05": "python -m reference_trainer launch --workers all",
+    }
+    assert strangers(drivers, ["04"]) == ["05"]
