@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from probes.scaling_commands import scaling
+
 USAGE = 4
 FOLDER = click.Path(path_type=Path)
 
@@ -93,6 +95,9 @@ def _render(folder: Path, baseline: Path | None) -> None:
     )
     click.echo(f"report  {folder / 'report.html'}")
     sys.exit(record.exit_code)
+
+
+main.add_command(scaling)
 
 
 @main.group()

@@ -9,11 +9,10 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.gang import GangError
 from reports.record import Verdict
 from scaling import decompose
-from scaling.decompose import laggard, mean_seconds, residual, slow_node
+from scaling.decompose import laggard, residual, slow_node
 from scaling.expected import calls_of, expected
-from scaling.explain import explain_ladder
 from scaling.ladder import climb, counts, groups_of
-from scaling.predict import communication, efficiency_interval, outlook
+from scaling.retold import Ladder
 
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
 # About 0.9e9 parameters and 8192 tokens per GPU and step: an efficiency means nothing without them,
@@ -35,27 +34,33 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     """
     shape = GPU_SHAPE if cluster.on_gpu else {}
     config = TrainConfig(steps=STEPS[tier], pace_s=terms.pace_seconds, digest=False, **shape)
-    ladder = counts(len(cluster.nodes))
+    nodes = counts(len(cluster.nodes))
     names = cluster.names
     calls = calls_of(config, 2 if cluster.on_gpu else 4)
     with cluster.gang() as gang:
-        rungs = ascend(gang, names, ladder, config, measure)
+        rungs = ascend(gang, names, nodes, config, measure)
         talk = {rung.count: timed_calls(gang, rung.count, calls, measure) for rung in rungs}
+        ladder = Ladder(
+            rungs=rungs,
+            talk={count: seconds for count, (seconds, _) in talk.items()},
+            calls=calls,
+            fits=talk[rungs[-1].count][1],
+        )
         control(gang, names, config, rungs[-1], measure)
     measure.covered(
         f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, {STEPS[tier]} steps each; "
         f"the rung of 1 on each of {len(cluster.nodes)} nodes"
     )
-    judge(rungs, {count: seconds for count, (seconds, _) in talk.items()}, limits, measure)
-    foresee(rungs, calls, talk[rungs[-1].count][1], measure)
-    draw(rungs, limits, measure)
+    judge(ladder, limits, measure)
+    foresee(ladder, measure)
+    draw(ladder, limits, measure)
 
 
-def ascend(gang, names, ladder, config, measure):
+def ascend(gang, names, nodes, config, measure):
     """The rungs that could be run; one that fails costs its own figures and no other's."""
     rungs = []
-    for count in ladder:
-        measure.progress(f"scaling: {count} of {ladder[-1]} nodes")
+    for count in nodes:
+        measure.progress(f"scaling: {count} of {nodes[-1]} nodes")
         try:
             rungs.append(climb(gang, names, count, config))
         except GangError as error:
@@ -77,22 +82,18 @@ def timed_calls(gang, count, calls, measure):
         return None, {}
 
 
-def judge(rungs, predicted, limits, measure):
+def judge(ladder, limits, measure):
     """Efficiency and residual of each rung, and who holds the others up."""
-    base, limit = rungs[0].median_node(), limits("efficiency")
-    # One node's own communication is in its step: a rung is expected to add the difference.
-    alone = predicted[1]
-    known = {n: s for n, s in predicted.items() if n > 1 and None not in (s, alone)}
-    more = {count: seconds - alone for count, seconds in known.items()}
-    explained = explain_ladder(rungs, more, limit.low if limit else None)
+    rungs, limit = ladder.rungs, limits("efficiency")
+    base, explained = rungs[0].median_node(), ladder.explained(limit.low if limit else None)
     named = set()
     for rung, why in reversed([*zip(rungs[1:], explained, strict=True)]):
-        on, efficiency = f"{rung.count} nodes", mean_seconds(base) / rung.seconds
+        on, efficiency = f"{rung.count} nodes", ladder.efficiency(rung)
         measure("efficiency", efficiency, on=on, samples=len(rung.steps[0]))
-        least, most = efficiency_interval([base], [rung.steps])
+        least, most = ladder.interval(rung)
         measure.note("efficiency_from", least, "ratio", on=on)
         measure.note("efficiency_to", most, "ratio", on=on)
-        measure.note("predicted_communication", more.get(rung.count), "s", on=on)
+        measure.note("predicted_communication", ladder.expected.get(rung.count), "s", on=on)
         measure("residual", residual(base, rung.steps), on=on)
         measure.covered(str(why))
         if limit and limit.judge(efficiency) is Verdict.FAIL:
@@ -131,15 +132,13 @@ def stragglers(rungs, limits, measure):
         measure.explain(finding("SCALE-STRAGGLER", said, [f"rank {late.rank}", name]))
 
 
-def foresee(rungs, calls, fits, measure):
+def foresee(ladder, measure):
     """What more nodes would do: a prediction, with its band and its assumptions."""
-    top = rungs[-1]
-    if not fits or len(rungs) < 3:
-        measure.covered("nothing is predicted: that takes two rungs above one node")
+    try:
+        seen = ladder.foreseen()
+    except ValueError as error:
+        measure.covered(str(error))
         return
-    seconds = communication(calls, fits, len(top.steps), len(top.steps) // top.count)
-    tables = {rung.count: rung.steps for rung in rungs[1:]}
-    seen = outlook({1: rungs[0].median_node(), **tables}, seconds)
     measure.covered(str(seen))
     measure.keep("prediction.json", dataclasses.asdict(seen), caption=str(seen))
 
@@ -158,16 +157,18 @@ def control(gang, names, config, rung, measure):
     )
 
 
-def draw(rungs, limits, measure):
+def draw(ladder, limits, measure):
     """Numbers for the two figures, and the table behind them."""
-    base = rungs[0].median_node()
+    rungs, base = ladder.rungs, ladder.rungs[0].median_node()
     parts = [decompose.terms(base), *(decompose.terms(rung.steps) for rung in rungs[1:])]
     limit = limits("efficiency")
+    caption = "every timed step of every rank, cut into segments; the collectives of each rung"
+    measure.keep("ladder.json", ladder.told(), kind="series", caption=caption)
     measure.series(
         "efficiency",
         {
             "nodes": [rung.count for rung in rungs],
-            "efficiency": [1.0, *(mean_seconds(base) / rung.seconds for rung in rungs[1:])],
+            "efficiency": [1.0, *map(ladder.efficiency, rungs[1:])],
             "limit": limit.low if limit else None,
             "tokens_per_second": [rung.tokens_per_second for rung in rungs],
             "tokens_per_gpu_step": rungs[0].tokens_per_step,
@@ -179,17 +180,4 @@ def draw(rungs, limits, measure):
             "nodes": [rung.count for rung in rungs],
             "terms": {name: [part[name] for part in parts] for name in parts[0]},
         },
-    )
-    measure.keep(
-        "steps.json",
-        [
-            {
-                "nodes": rung.count,
-                "ranks": rung.nodes,
-                "steps": [[dataclasses.asdict(step) for step in steps] for steps in rung.steps],
-            }
-            for rung in rungs
-        ],
-        kind="series",
-        caption="every timed step of every rank, cut into segments",
     )

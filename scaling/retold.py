@@ -1,0 +1,102 @@
+"""What a run's ladder says, told again from its evidence; needs no cluster.
+
+`ladder.json`: {"rungs": [{"nodes", "ranks" (node of each), "tokens_per_step", "non_finite",
+"communication" (s per step, None: not timed), "steps" [rank][step] {"seconds", "segments"}}],
+"calls": [...], "fits": {operation: ...} of the largest rung}.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.alphabeta import Fit
+from scaling.decompose import Step, mean_seconds
+from scaling.explain import Explanation, explain_ladder
+from scaling.ladder import Rung
+from scaling.predict import Call, Outlook, communication, efficiency_interval, outlook
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ladder:
+    """The rungs that were run, and what their collectives took.
+
+    `talk` is seconds per step of the trainer's collectives by node count, where they were timed.
+    """
+
+    rungs: Sequence[Rung]
+    talk: Mapping[int, float | None]
+    calls: Sequence[Call]
+    fits: Mapping[str, Fit]
+
+    @property
+    def expected(self) -> dict[int, float]:
+        """Seconds of communication that each rung should add to one node's step.
+
+        One node's own communication is in its step already.
+        """
+        alone = self.talk.get(1)
+        if alone is None:
+            return {}
+        more = {count: seconds for count, seconds in self.talk.items() if seconds is not None}
+        return {count: seconds - alone for count, seconds in more.items() if count > 1}
+
+    def efficiency(self, rung: Rung) -> float:
+        """T_1 / T_n."""
+        return mean_seconds(self.rungs[0].median_node()) / rung.seconds
+
+    def interval(self, rung: Rung) -> tuple[float, float]:
+        """Within which the efficiency lies, with 95 % confidence, by this one run."""
+        return efficiency_interval([self.rungs[0].median_node()], [rung.steps])
+
+    def explained(self, limit: float | None = None) -> list[Explanation]:
+        """Each rung above one node."""
+        return explain_ladder(self.rungs, self.expected, limit)
+
+    def foreseen(self, sizes: Sequence[int] = (16, 64, 256, 1024)) -> Outlook:
+        """What more nodes would do.  ValueError where too little is known."""
+        top = self.rungs[-1]
+        if not self.fits:
+            raise ValueError("a prediction needs collectives, and none were timed on this ladder")
+        seconds = communication(self.calls, self.fits, len(top.steps), len(top.steps) // top.count)
+        tables = {rung.count: rung.steps for rung in self.rungs[1:]}
+        return outlook({1: self.rungs[0].median_node(), **tables}, seconds, sizes)
+
+    def told(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        rungs = [
+            {
+                "nodes": rung.count,
+                "ranks": rung.nodes,
+                "tokens_per_step": rung.tokens_per_step,
+                "non_finite": rung.non_finite,
+                "communication": self.talk.get(rung.count),
+                "steps": [[dataclasses.asdict(step) for step in steps] for steps in rung.steps],
+            }
+            for rung in self.rungs
+        ]
+        calls = [dataclasses.asdict(call) for call in self.calls]
+        fits = {name: dataclasses.asdict(fit) for name, fit in self.fits.items()}
+        return {"rungs": rungs, "calls": calls, "fits": fits}
+
+
+def retold(content: Mapping[str, Any]) -> Ladder:
+    """The ladder that `told` wrote.  KeyError or TypeError where it is none."""
+    rungs = [
+        Rung(
+            count=rung["nodes"],
+            nodes=rung["ranks"],
+            steps=[[Step(**step) for step in steps] for steps in rung["steps"]],
+            tokens_per_step=rung["tokens_per_step"],
+            non_finite=rung["non_finite"],
+        )
+        for rung in content["rungs"]
+    ]
+    return Ladder(
+        rungs=rungs,
+        talk={rung["nodes"]: rung["communication"] for rung in content["rungs"]},
+        calls=[Call(**call) for call in content["calls"]],
+        fits={name: Fit(**fit) for name, fit in content["fits"].items()},
+    )

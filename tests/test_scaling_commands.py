@@ -1,0 +1,114 @@
+"""`seatrial scaling`: a ladder told again from a run's evidence, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from probes.cli import main
+from probes.contract import load as contract
+from probes.ledger import Ledger
+from probes.test_scaling import draw, foresee, judge
+from reports.store import Store, load
+from scaling.alphabeta import Fit
+from scaling.predict import Call
+from scaling.retold import Ladder, retold
+from tests.simulated_steps import Cluster
+
+FITS = {"all_gather": Fit(50.0, 0.1, 0.02, 6)}
+CALLS = [Call("all_gather", 200_000, 4)]
+
+
+def ladder(**planted: Any) -> Ladder:
+    """Rungs of 1, 2 and 4 simulated nodes."""
+    whole = Cluster(nodes=4, steps=24, seed=3, **planted)
+    two = Cluster(nodes=2, steps=24, seed=4).largest()
+    rungs = [whole.base(), two, whole.largest()]
+    talk = {1: 0.0, 2: whole.predicted / 2, 4: whole.predicted}
+    return Ladder(rungs=rungs, talk=talk, calls=CALLS, fits=FITS)
+
+
+def save(folder: Path, found: Ladder, limit: float = 0.9) -> Path:
+    """A run whose SCALING probe saw this ladder."""
+    store, lab = Store(folder), contract("lab")
+    store.event(
+        "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
+        contract=lab.facts().model_dump(mode="json"),
+    )  # fmt: skip
+    ledger = Ledger(store, lab, "p", "SCALING", "claim", "again", lambda words: None)
+    limits = {"efficiency": SimpleNamespace(low=limit, judge=lambda value: None),
+              "straggler": lab.limit("SCALING", "straggler")}.__getitem__  # fmt: skip
+    judge(found, limits, ledger)
+    foresee(found, ledger)
+    draw(found, limits, ledger)
+    ledger.finish("finished", 1.0)
+    store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
+    store.save()
+    store.close()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("runs") / "run", ladder(data=0.2))
+
+
+def said(*words: object) -> Result:
+    return CliRunner().invoke(main, ["scaling", *map(str, words)])
+
+
+def test_a_ladder_comes_back_as_it_was_told() -> None:
+    found = ladder()
+    assert retold(json.loads(json.dumps(found.told()))) == found
+
+
+def test_the_probe_says_of_each_rung_what_it_lost(run: Path) -> None:
+    coverage = load(run).results[0].coverage
+    assert "at 4 nodes" in coverage
+    assert "waiting for node" in coverage
+    assert "predicted, not measured: efficiency" in coverage
+
+
+def test_report_tells_the_rungs_and_names_the_cause(run: Path) -> None:
+    done = said("report", run, "--limit", "0.9")
+    assert done.exit_code == 0, done.output
+    assert "2 nodes  efficiency 0." in done.output
+    assert "SCALE-DATA node" in done.output
+    assert done.output.count("% is lost") == 2
+
+
+def test_predict_gives_bands_and_assumptions(run: Path) -> None:
+    done = said("predict", run, "--nodes", "64", "--nodes", "16")
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0] == "predicted, not measured:"
+    assert [line.split()[0] for line in lines[1:3]] == ["16", "64"]
+    assert any("weak scaling" in line for line in lines)
+
+
+def test_without_timed_collectives_nothing_is_predicted(tmp_path: Path) -> None:
+    found = ladder()
+    untimed = Ladder(rungs=found.rungs, talk={}, calls=found.calls, fits={})
+    done = said("predict", save(tmp_path / "run", untimed))
+    assert done.exit_code == 4
+    assert "none were timed on this ladder" in done.output
+
+
+@pytest.mark.parametrize("command", ["report", "predict"])
+def test_what_is_no_run_is_refused_with_a_sentence(tmp_path: Path, command: str) -> None:
+    done = said(command, tmp_path)
+    assert done.exit_code == 4
+    assert len(done.output.splitlines()) == 1
+
+
+def test_a_ladder_that_is_damaged_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    run = save(tmp_path / "run", ladder())
+    (run / "evidence" / "ladder.json").write_text('{"rungs": [{}]}')
+    done = said("report", run)
+    assert done.exit_code == 4
+    assert "ladder.json cannot be read" in done.output
