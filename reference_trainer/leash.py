@@ -37,7 +37,8 @@ def main(words: list[str]) -> int:
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL)
 
     def cut() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1):  # not sys.stdin, whose lock a thread would hold when Python ends
+            pass
         child.send_signal(signal.SIGTERM)  # torchrun ends its ranks
         try:
             child.wait(GRACE_SECONDS)

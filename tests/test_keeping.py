@@ -109,3 +109,29 @@ def raylets(folders: list[Path]) -> list[str]:
         if any(str(folder) in line for folder in folders):
             found.append(line[:100])
     return found
+
+
+def leashed(*words: str) -> subprocess.Popen[bytes]:
+    """A command on torchrun's leash."""
+    leash = [sys.executable, str(REPO / "reference_trainer" / "leash.py")]
+    return subprocess.Popen([*leash, *words], stdin=subprocess.PIPE)
+
+
+def test_a_leash_ends_with_its_command_and_with_its_code() -> None:
+    held = leashed("sh", "-c", "exit 7")
+    assert held.wait(timeout=10) == 7
+    assert held.stdin is not None
+    held.stdin.close()
+
+
+def test_a_leash_ends_its_command_when_nobody_holds_it(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    held = leashed("sh", "-c", f"echo $$ > {told}; exec sleep 60")
+    deadline = time.monotonic() + 10
+    while not (told.exists() and told.read_text().strip()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child = int(told.read_text())
+    assert held.stdin is not None
+    held.stdin.close()
+    held.wait(timeout=10)
+    assert gone(Path(f"/proc/{child}"))
