@@ -114,8 +114,10 @@ def judge_resume(voyage: Voyage, measure: Ledger) -> None:
     again = len(voyage.lives) > 1
     began, note = voyage.lives[-1][0]["start_step"] if again else None, "no second life was seen"
     wanted = saved if scenario.resumes is None else scenario.resumes
-    if began is not None and began != wanted and (began == saved or not voyage.all_struck):
-        began, note = None, f"a blow was late or missing: step {saved} had been saved before it"
+    if began is not None and began != wanted and not voyage.all_struck:
+        began, note = None, "a blow did not happen"
+    if began is not None and began == saved > wanted:
+        began, note = None, f"a blow came late: step {saved} had been saved before it"
     measure(
         "resumed_from",
         began,

@@ -94,7 +94,7 @@ def careless(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
 def unstaged(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
     """Writes in the background what the next steps are changing."""
     at.setattr(checkpoint, "_stager", lambda on_gpu: lambda state: state)
-    return replace(config, stall=f"{config.stall},upload:rank=0:seconds=1:from=4:to=4")
+    return replace(config, stall=f"{config.stall},upload:rank=0:seconds=0.3:from=4:to=4")
 
 
 def on_notice(action: Callable[[], Any]) -> Callable[[], None]:
