@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,16 @@ def truncate(newest: Path) -> None:
 
 
 def flip(newest: Path) -> None:
-    """One bit in the middle of the largest data file is the other one."""
+    """One bit of a number, amid the largest tensor of the largest data file, is the other one.
+
+    torch reads it without a word.  A tensor is stored as a zip archive, so its numbers are the
+    longest stretch between two of the archive's signatures.
+    """
     victim = _data(newest)
     content = bytearray(victim.read_bytes())
-    content[len(content) // 2] ^= 1
+    marks = [match.start() for match in re.finditer(rb"PK[\x01-\x08]{2}", content)]
+    first, last = max(pairwise([0, *marks, len(content)]), key=lambda pair: pair[1] - pair[0])
+    content[(first + last) // 2] ^= 64
     victim.write_bytes(content)
 
 

@@ -161,13 +161,16 @@ class Gang:
         import ray
 
         # pg.wait, not pg.ready(): the latter runs a task in the group first.
-        self._group = ray.util.placement_group(
-            [{self.resource: 1}] * self.size, strategy=self.strategy, name=self.name
-        )
+        wants = f"a gang of {self.size} {self.resource} ({self.strategy})"
+        try:
+            self._group = ray.util.placement_group(
+                [{self.resource: 1}] * self.size, strategy=self.strategy, name=self.name
+            )
+        except ray.exceptions.RaySystemError as error:  # one of this name stands already
+            raise GangPending(f"{wants} could not be asked for: {error}") from error
         patience = min(PATIENCE_SECONDS, self.timeout)
         if self._group.wait(timeout_seconds=patience):
             return
-        wants = f"a gang of {self.size} {self.resource} ({self.strategy})"
         self.say(f"{wants} waits for room: {self._free():.0f} free; it holds nothing meanwhile")
         if not self._group.wait(timeout_seconds=self.timeout - patience):
             raise GangPending(

@@ -129,6 +129,28 @@ def keeps_its_gang() -> None:
     setattr(Gang, "remove", forget)  # noqa: B010  (mypy lets no method be assigned)
 
 
+def reuses_its_gang() -> None:
+    """Keeps its placement group, and waits until Ray has put its lost bundle elsewhere."""
+    import ray
+
+    place, remove, kept = Gang._place, Gang.remove, []
+
+    def keep(self: Gang, timeout: float = 30) -> None:
+        if self.name == restart_run.NAME:
+            kept.append(self._group)
+            self._group = None
+        remove(self, timeout)
+
+    def again(self: Gang) -> None:
+        with pytest.MonkeyPatch.context() as at:
+            if kept and self.name == restart_run.NAME:
+                at.setattr(ray.util, "placement_group", lambda *_, **__: kept[-1])
+            place(self)
+
+    setattr(Gang, "_place", again)  # noqa: B010
+    setattr(Gang, "remove", keep)  # noqa: B010
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     **{f"forgets-{what}": forgets(what) for what in ("rng", "data", "optimizer", "peer", "all")},
     "never-saves": struck(never_saves),
@@ -144,4 +166,5 @@ FAULTS: dict[str, Callable[[], None]] = {
     "never-gives-up": supervised(restarts=9),
     "no-heartbeat": supervised(timeout=75, patience=Patience(answer=1e6, step=1e6)),
     "keeps-its-gang": keeps_its_gang,
+    "reuses-its-gang": reuses_its_gang,
 }

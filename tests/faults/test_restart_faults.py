@@ -54,8 +54,12 @@ FAULTS = [
         {"RESTART-DEAD", "RESTART-LEAK"}, set(), "placement groups are left",
     ),
     Fault(
-        "keeps-its-gang", "no-node", {"outcome", "held_waiting", "left_behind"},
-        {"RESTART-DEAD", "RESTART-LEAK"}, set(), "while the run waited for a node it held 1 of 2",
+        "keeps-its-gang", "no-node", {"outcome", "unsaid_waits", "left_behind"},
+        {"RESTART-DEAD", "RESTART-LEAK"}, set(), "already exists",
+    ),
+    Fault(
+        "reuses-its-gang", "no-node", {"held_waiting", "left_behind"}, {"RESTART-LEAK"}, set(),
+        "while the run waited for a node it held 1 of 2",
     ),
     Fault(
         "brittle", "full_disk", {"outcome"}, {"RESTART-DEAD"}, set(), "a full disk ended the run"
