@@ -58,7 +58,8 @@ FAULTS = [
         {"RESTART-DEAD", "RESTART-LEAK"}, set(), "already exists",
     ),
     Fault(
-        "reuses-its-gang", "no-node", {"held_waiting", "left_behind"}, {"RESTART-LEAK"}, set(),
+        "reuses-its-gang", "no-node", {"attempts", "held_waiting", "left_behind"},
+        {"RESTART-LEAK", "RESTART-ATTEMPTS"}, set(),
         "while the run waited for a node it held 1 of 2",
     ),
     Fault(
