@@ -101,7 +101,8 @@ def judge(ladder, limits, measure):
             # What is named on the largest rung is not named again on the smaller ones.
             for cause in [cause for cause in why.causes if (cause.code, cause.where) not in named]:
                 assert cause.code in CAUSES
-                measure.explain(finding(cause.code, f"at {on} {cause.said}", [cause.where]))
+                suspects = [node for node in dict.fromkeys(rung.nodes) if node in cause.where]
+                measure.explain(finding(cause.code, f"at {on} {cause.said}", suspects))
             named |= {(cause.code, cause.where) for cause in why.causes}
     if len(rungs) == 1:
         measure("efficiency", None, note="one node cannot show scaling")

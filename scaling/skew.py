@@ -149,6 +149,7 @@ def account(ranks: Table, meetings: Sequence[str] = MEETINGS) -> Account:
     if not ranks or not ranks[0] or len({len(steps) for steps in ranks}) > 1:
         raise ValueError("every rank must have counted the same steps, at least one")
     names = list(ranks[0][0].segments)
+    runs = _adjacent(names, meetings)
     charges: list[Charge] = []
     transfer: dict[str, list[float]] = {name: [] for name in names if name in meetings}
     unaligned: list[float] = []
@@ -168,8 +169,34 @@ def account(ranks: Table, meetings: Sequence[str] = MEETINGS) -> Account:
                 charges.append(_charge(step, own, seconds, last))
                 unaligned[at] += sum(seconds) / len(seconds) - seconds[last]
             open_ = []
+        for run in runs:
+            late = _beyond(ranks, at, run)
+            transfer[run[-1]][at] += late
+            unaligned[at] -= late
     charges += [_charge(step, own, seconds, None) for step, own, seconds in open_]
     return Account(tuple(charges), transfer, unaligned)
+
+
+def _adjacent(names: Sequence[str], meetings: Sequence[str]) -> list[list[str]]:
+    """Meetings that follow each other without own work between them, by their order in a step."""
+    runs: list[list[str]] = [[]]
+    for name in names:
+        if name in meetings:
+            runs[-1].append(name)
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if len(run) > 1]
+
+
+def _beyond(ranks: Table, at: int, run: Sequence[str]) -> float:
+    """What adjacent meetings took together, beyond the least of each: seconds, never below 0.
+
+    A meeting does not end for all at once: who is slow after the last collective of one keeps the
+    others waiting in the next.  Each alone has a rank that was quick in it, together they have not.
+    """
+    spent = [[steps[at].segments[name] for name in run] for steps in ranks]
+    together = min(sum(mine) for mine in spent)
+    return together - sum(min(theirs) for theirs in zip(*spent, strict=True))
 
 
 def _charge(step: int, segment: str, seconds: list[float], last: int | None) -> Charge:

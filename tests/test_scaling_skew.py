@@ -187,3 +187,13 @@ def test_a_node_that_never_ran_alone_is_refused() -> None:
     base, here = Rung(1, ["a", "b"], table, 1), Rung(2, ["a", "c"], table, 1)
     with pytest.raises(ValueError, match="no run alone of c"):
         explain_ladder([base, here])
+
+
+def test_who_is_late_within_one_meeting_and_waited_for_in_the_next_is_not_lost() -> None:
+    """Rank 1 comes late out of forward, after its last collective; the others wait in backward."""
+    quick = {"data": 0.0, "forward": 0.2, "backward": 1.3, "clip": 0.1, "optimizer": 0.0}
+    late = quick | {"forward": 1.2, "backward": 0.3}
+    found = account([[Step(1.6, quick)], [Step(1.6, late)], [Step(1.6, quick)]])
+    assert found.met() == [pytest.approx(1.6)]
+    assert found.unaligned == [pytest.approx(0.0)]
+    assert found.seconds == pytest.approx(1.6)
