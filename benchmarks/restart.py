@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,38 +26,12 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.options import arguments
 from reports.record import Verdict
 from tests.faults.conftest import acceptance
+from tests.faults.launching import launched
 from tests.lab.lab import Lab
-from tests.lab.node import REPO, SHARED
 
 PATIENCE_SECONDS = 240
 SAVE_EVERY, AHEAD = 2, 3  # steps: a kill comes this many after the newest that was ever done
 VICTIM = 3
-
-
-@contextmanager
-def launched(lab: Lab, name: str, config: TrainConfig, *words: str) -> Iterator[Path]:
-    """A job of all nodes, with its folder as the host sees it; waits for its end."""
-    inside, home = f"{SHARED}/{name}", lab.home / "shared" / name
-    home.mkdir(parents=True)
-    config = replace(config, out=f"{inside}/out", checkpoints=f"{inside}/checkpoints")
-    head, log = lab.nodes[0], home / "said.txt"
-    command = [*["-m", "reference_trainer", "launch", "--name"], name, *words, *arguments(config)]
-    with log.open("w") as said:
-        child = subprocess.Popen(
-            head.command(sys.executable, *command, cwd=str(REPO)),
-            env=head.environment(),
-            stdout=said,
-            stderr=said,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    try:
-        yield home / "out"
-        if child.wait(timeout=PATIENCE_SECONDS):
-            raise RuntimeError(f"{name} failed: {log.read_text()[-2000:]}")
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
 
 
 def until(found: Callable[[], Any], what: str) -> Any:

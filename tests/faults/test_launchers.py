@@ -3,52 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from probes.faults import read_lines
+from reference_trainer.config import TrainConfig
 from reference_trainer.launchers import LAUNCHERS
 from tests.faults.conftest import leftovers
+from tests.faults.launching import launched
 from tests.lab.lab import Lab
-from tests.lab.node import REPO, SHARED
 
 pytestmark = pytest.mark.soak
-KNOBS = "--steps 8 --dim 32 --seq 32 --save-every 2 --keep-last 9 --pace-s 0.4"
+CONFIG = TrainConfig(
+    steps=8, dim=32, seq=32, save_every=2, keep_last=9, pace_s=0.4, checkpoints="x"
+)
 VICTIM = 3
 
 
 def launch(lab: Lab, name: str, launcher: str, kill: int | None = None) -> dict[str, Any]:
     """Rank 0's result of a job of all nodes; one rank is killed when it begins step `kill`."""
-    home, log = lab.home / "shared" / name, lab.home / "shared" / f"{name}.log"
-    folders = f"--out {SHARED}/{name}/out --checkpoints {SHARED}/{name}/checkpoints"
-    words = f"launch --workers 4 --launcher {launcher} {KNOBS} {folders}".split()
-    head = lab.nodes[0]
-    with log.open("w") as said:
-        child = subprocess.Popen(
-            head.command(sys.executable, "-m", "reference_trainer", *words, cwd=str(REPO)),
-            env=head.environment(),
-            stdout=said,
-            stderr=said,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    try:
+    with launched(lab, name, CONFIG, "--launcher", launcher) as out:
         if kill is not None:
-            kill_in_step(lab, home / "out", kill)
-        assert child.wait(timeout=180) == 0, log.read_text()
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-    return dict(json.loads((home / "out/result.rank0.json").read_text()))
+            kill_in_step(lab, out, kill)
+    return dict(json.loads((out / "result.rank0.json").read_text()))
 
 
 def kill_in_step(lab: Lab, out: Path, step: int) -> None:
