@@ -23,6 +23,7 @@ FIRST_SEED = 5000  # other seeds than the tests'
 def seen(seed: int, shape: tuple[int, int, int], **planted: float) -> tuple[Cluster, Explanation]:
     """A cluster of (nodes, ranks per node, steps), and what is said of its largest rung."""
     nodes, per_node, steps = shape
+    # The knobs of a cluster are of several types; those that are planted are all floats.
     cluster = Cluster(nodes=nodes, per_node=per_node, steps=steps, seed=seed, **planted)  # type: ignore[arg-type]
     base, here = cluster.base(), cluster.largest()
     return cluster, explain(base, here, predicted=cluster.predicted, limit=0.9)

@@ -26,10 +26,9 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.options import arguments
 from reports.record import Verdict
 from tests.faults.conftest import acceptance
-from tests.faults.launching import launched
+from tests.faults.launching import PATIENCE_SECONDS, launched
 from tests.lab.lab import Lab
 
-PATIENCE_SECONDS = 240
 SAVE_EVERY, AHEAD = 2, 3  # steps: a kill comes this many after the newest that was ever done
 VICTIM = 3
 

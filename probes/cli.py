@@ -9,16 +9,8 @@ from pathlib import Path
 
 import click
 
+from probes.refused import FOLDER, Refused
 from probes.scaling_commands import scaling
-
-USAGE = 4
-FOLDER = click.Path(path_type=Path)
-
-
-class Refused(click.ClickException):
-    """One sentence on what was expected and what was found; exit code 4."""
-
-    exit_code = USAGE
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

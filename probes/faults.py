@@ -189,12 +189,6 @@ class Strike:
         if self._thread.is_alive():
             self._thread.join(timeout=30)
 
-    def __enter__(self) -> Strike:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a JSON lines file that may be growing; none when it is not there yet."""

@@ -27,7 +27,7 @@ class Command:
     """`python -m reference_trainer launch`, as a process of its own, gone after the block."""
 
     def __init__(self, cluster: Cluster, config: TrainConfig) -> None:
-        self.keeper, self.started = cluster.keeper, time.time()
+        self.keeper = cluster.keeper
         self.words = Path(str(config.out)) / f"said-{time.time_ns()}.txt"
         self.words.parent.mkdir(parents=True, exist_ok=True)
         options = ["--workers", str(cluster.size), "--name", NAME, *arguments(config)]
@@ -78,7 +78,6 @@ class Cut:
     def __init__(self, rank: int, step: int, command: Command) -> None:
         self.rank, self.step, self.command = rank, step, command
         self.count, self.at, self.sent, self.error = 0, 0.0, 0.0, ""
-        self.victim = None
 
     def strike(self) -> None:
         """Wait for the moment and kill the command; does nothing when it has ended by itself."""

@@ -168,13 +168,9 @@ def judge_equality(original: Original, voyage: Voyage, measure: Ledger) -> None:
     whole, victim = original.results, voyage.strikes[0].rank
     unequal = unequal_steps(whole, voyage.results, voyage.results[0]["start_step"] + 1)
     compared = len(voyage.results) * len(voyage.results[0]["steps"])
-    for at in range(len(voyage.lives) - 1):
-        lived = voyage.steps(at)
-        numbers = {step["step"] for step in lived}
-        steps = [step for step in whole[victim]["steps"] if step["step"] in numbers]
-        unequal += unequal_steps([{**whole[victim], "steps": steps}],
-                                 [{**whole[victim], "steps": lived}])  # fmt: skip
-        compared += len(lived)
+    before = len(voyage.lives) - 1
+    unequal += voyage.unequal(whole[victim], before)
+    compared += sum(len(voyage.steps(at)) for at in range(before))
     tell_unequal(unequal, compared, original, voyage.results, measure)
     losses = [step["loss"] for result in voyage.results for step in result["steps"]]
     measure("non_finite", sum(not math.isfinite(loss) for loss in losses))

@@ -65,14 +65,7 @@ class Punishment:
             if voyage.results:
                 first = voyage.results[0]["start_step"] + 1
                 found += unequal_steps(original.results, voyage.results, first)
-            whole = {step["step"]: step for step in original.results[0]["steps"]}
-            for at in range(len(voyage.lives)):
-                lived = voyage.steps(at)
-                wanted = [whole[step["step"]] for step in lived]
-                found += unequal_steps(
-                    [{**original.results[0], "steps": wanted}],
-                    [{**original.results[0], "steps": lived}],
-                )
+            found += voyage.unequal(original.results[0], len(voyage.lives))
         return [str(one) for one in found]
 
 
@@ -87,8 +80,6 @@ def punish(
         words=WORDS,
         blows=(Blow(""),) * MOST,
         restarts=MOST,
-        resumes=0,
-        lost=config.save_every,
     )
 
     def arm(out: Path, blow: Blow) -> Strike:

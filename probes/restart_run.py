@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from probes.equality import Unequal, unequal_steps
 from probes.faults import Strike, read_lines
+from probes.restart_original import SAVE_EVERY
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError
 from reference_trainer.launchers import rank
@@ -45,8 +47,8 @@ class Scenario:
     name: str
     words: str
     blows: tuple[Blow, ...]
-    resumes: int | None
-    lost: int
+    resumes: int | None = SAVE_EVERY
+    lost: int = SAVE_EVERY
     restarts: int = 3
     dies: bool = False
     timed: bool = True
@@ -84,6 +86,17 @@ class Voyage:
         """The newest step that the victim knew to be saved before its last life; 0 for none."""
         before = [event for life in self.lives[:-1] for event in life]
         return max((event["step"] for event in before if event["event"] == "saved"), default=0)
+
+    def unequal(self, reference: dict[str, Any], lives: int) -> list[Unequal]:
+        """Steps of the victim's first so many lives that differ from its rank's `reference`."""
+        whole, found = {step["step"]: step for step in reference["steps"]}, []
+        for at in range(lives):
+            lived = self.steps(at)
+            wanted = [whole[step["step"]] for step in lived if step["step"] in whole]
+            found += unequal_steps(
+                [{**reference, "steps": wanted}], [{**reference, "steps": lived}]
+            )
+        return found
 
     @property
     def all_struck(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from probes.restart_nodes import Loss
-from probes.restart_original import NEWEST, SAVE_EVERY
+from probes.restart_original import NEWEST
 from probes.restart_run import Blow, Scenario
 
 HOLD = f"commit:rank=0:seconds=1:from={NEWEST}:to={NEWEST}"
@@ -14,16 +14,12 @@ SCENARIOS = [
         name="killed-in-a-step-then-in-a-save",
         words="SIGKILL in a step, and in the next life between a save's data and its commit",
         blows=(Blow("begin", 7), Blow("written", NEWEST)),
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
         changes={"stall": HOLD},
     ),
     Scenario(
         name="stopped-not-killed",
         words="SIGSTOP in a step: no socket closes, and only a heartbeat tells",
         blows=(Blow("begin", 7, signal.SIGSTOP),),
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
     ),
     Scenario(
         name="told-to-leave",
@@ -36,8 +32,6 @@ SCENARIOS = [
         name="killed-in-an-upload",
         words="SIGKILL while a save is written in the background",
         blows=(Blow("saving", NEWEST),),
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
         changes={
             "save_mode": "async",
             "stall": HOLD.replace("commit", "upload").replace("seconds=1", "seconds=5"),
@@ -48,22 +42,17 @@ SCENARIOS = [
         words="SIGKILL in step 2: it starts over, and says so",
         blows=(Blow("begin", 2),),
         resumes=0,
-        lost=SAVE_EVERY,
     ),
     Scenario(
         name="killed-while-it-restarts",
         words="SIGKILL in a step, and of the next life as soon as it is there",
         blows=(Blow("begin", 7), Blow("")),
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
     ),
     Scenario(
         name="attempts-used-up",
         words="SIGKILL in every life: after two of them it gives up and leaves nothing behind",
         blows=(Blow("begin", 5), Blow("begin", 5)),
         restarts=1,
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
         dies=True,
     ),
 ]
@@ -75,16 +64,12 @@ LOSSES = [
         berths=2,
         waits=True,
         timed=False,
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
     ),
     Loss(
         name="a-node-to-spare",
         words="a node is lost and one is to spare",
         blows=(Blow("begin", 7),),
         berths=3,
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
     ),
     Loss(
         name="raylet-killed",
@@ -93,8 +78,6 @@ LOSSES = [
         berths=3,
         whole=False,
         changes={"pace_s": 1.5},  # it takes a rank some seconds to see that its raylet is gone
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
     ),
     Loss(
         name="two-nodes-at-once",
@@ -102,8 +85,6 @@ LOSSES = [
         blows=(Blow("begin", 7),),
         berths=4,
         fall=2,
-        resumes=SAVE_EVERY,
-        lost=SAVE_EVERY,
     ),
 ]
 AGAIN = Scenario(
@@ -112,6 +93,5 @@ AGAIN = Scenario(
     blows=(Blow("step", 6),),
     changes={"pace_s": 0.6},  # a launcher hears of its ranks with some delay
     resumes=None,
-    lost=SAVE_EVERY,
     timed=False,
 )

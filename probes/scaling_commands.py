@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from probes.refused import FOLDER, Refused
+
 if TYPE_CHECKING:
     from scaling.retold import Ladder
 
-USAGE = 4
-FOLDER = click.Path(path_type=Path)
 EVIDENCE = "ladder"  # its file may have a number, where a probe was run twice
-
-
-class NoLadder(click.ClickException):
-    """One sentence on what was expected and what was found; exit code 4."""
-
-    exit_code = USAGE
 
 
 @click.group()
@@ -67,7 +61,7 @@ def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
     try:
         seen = _ladder(run_folder).foreseen(sorted(nodes))
     except ValueError as error:
-        raise NoLadder(str(error)) from None
+        raise Refused(str(error)) from None
     click.echo("predicted, not measured:")
     for one in seen.predictions:
         click.echo(
@@ -86,7 +80,7 @@ def _ladder(run_folder: Path) -> Ladder:
     try:
         record = load(run_folder)
     except UnreadableRun as error:
-        raise NoLadder(str(error)) from None
+        raise Refused(str(error)) from None
     names = [
         evidence.path
         for result in record.of("SCALING")
@@ -94,8 +88,8 @@ def _ladder(run_folder: Path) -> Ladder:
         if Path(evidence.path).name.startswith(EVIDENCE)
     ]
     if not names:
-        raise NoLadder(f"{run_folder} has no ladder, expected a run of SCALING that measured one")
+        raise Refused(f"{run_folder} has no ladder, expected a run of SCALING that measured one")
     try:
         return retold(json.loads((run_folder / names[-1]).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NoLadder(f"{run_folder / names[-1]} cannot be read: {error!r}") from None
+        raise Refused(f"{run_folder / names[-1]} cannot be read: {error!r}") from None

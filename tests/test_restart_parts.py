@@ -234,3 +234,14 @@ def test_attempts_of_a_killed_launcher_and_of_the_next():
         (20.0, 22.0, 30.0, "rank 1 died"),
         (31.0, 33.0, 40.0, ""),
     ]
+
+
+def test_a_step_of_an_earlier_life_that_differs_is_found(voyage):
+    steps = [{**step, "loss_hex": "a"} for step in life(1, 10, t=0.0) if step["event"] == "step"]
+    for lived in voyage.lives:
+        for event in lived:
+            event["loss_hex"] = "a"
+    reference = {"rank": 0, "steps": steps}
+    assert voyage.unequal(reference, 2) == []
+    next(e for e in voyage.lives[0] if e["event"] == "step" and e["step"] == 3)["loss_hex"] = "b"
+    assert [one.step for one in voyage.unequal(reference, 2)] == [3]

@@ -29,7 +29,7 @@ def pytest_configure() -> None:
     from ray import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers have no tests
-    setattr(ladder, "rank", partial(_rank, FAULTS[os.environ[NAME]]))  # noqa: B010
+    setattr(ladder, "rank", partial(_rank, FAULTS[os.environ[NAME]]))  # noqa: B010  (mypy)
 
 
 def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:

@@ -1,0 +1,16 @@
+"""What a command says when it was given something that it cannot use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+USAGE = 4
+FOLDER = click.Path(path_type=Path)
+
+
+class Refused(click.ClickException):
+    """One sentence on what was expected and what was found; exit code 4."""
+
+    exit_code = USAGE
