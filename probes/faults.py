@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from probes.pinned import pinned
-from reference_trainer.gang import Gang, Place
+from reference_trainer.gang import Gang
+from reference_trainer.worker import Place
 
 LOOK_SECONDS = 0.02  # from one look at a journal to the next
 

@@ -148,7 +148,7 @@ def judge_speed(voyage: Voyage, limit: Limit, measure: Ledger) -> None:
     measure.explain(
         finding(
             "RESTART-SLOW",
-            f"the loss was seen after {said['detect']}, a new gang was there {said['reschedule']}"
+            f"the loss was seen after {said['detect']}, a whole gang was there {said['reschedule']}"
             f" later, and its start took {said['init']}",
         )
     )

@@ -118,7 +118,7 @@ def sail(
     before: Callable[[Gang], None] = lambda gang: None,
     arm: Callable[[Path, Blow], Strike] | None = None,
 ) -> Voyage:
-    """Run it under a supervisor, each attempt in a new `gang()`, with a blow where it has one.
+    """Run it under a supervisor, in a `gang()` that it mends or replaces, with each attempt's blow.
 
     The first gang does what `before` says first: starting one is what takes time.  `arm` makes the
     strike of a blow, in the run's folder; without it, a signal to the rank `victim`.

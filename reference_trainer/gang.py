@@ -9,16 +9,14 @@ whatever happened inside.  A gang whose driver dies is removed by Ray with its j
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from reference_trainer.pulse import PULSE, listen
+from reference_trainer.worker import Place, Worker, demand
 
-SETTLE_SECONDS = 3
+SETTLE_SECONDS = 3  # for survivors to see that a peer is gone
+LOOK_SECONDS = 0.5  # between two looks at workers that start
 PATIENCE_SECONDS = 5  # of waiting for room before it is worth a word
 
 
@@ -41,80 +39,6 @@ class WorkerLost(GangError):
     def __init__(self, message: str, ranks: list[int], at: float) -> None:
         super().__init__(message)
         self.ranks, self.at = ranks, at
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a rank lives: Ray node id and address, host name, process, accelerator ids."""
-
-    node: str
-    address: str
-    host: str
-    pid: int
-    gpus: list[str]
-
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """Ranks are numbered by address, then node, then accelerator: the same every time."""
-        return (
-            [int(part) if part.isdigit() else -1 for part in self.address.split(".")],
-            self.node,
-            self.gpus,
-            self.pid,
-        )
-
-
-class Worker:
-    """One rank's process.  Turned into a Ray actor by `Gang`."""
-
-    def __init__(self) -> None:
-        listen()  # here, for a signal's handler is set in the main thread or not at all
-
-    def beat(self) -> dict[str, Any]:
-        """What the run in this process is doing (see pulse.py); another thread answers."""
-        return PULSE.read()
-
-    def place(self) -> Place:
-        """Where this process runs."""
-        import ray
-
-        context = ray.get_runtime_context()
-        gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
-        return Place(
-            node=context.get_node_id(),
-            address=ray.util.get_node_ip_address(),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            gpus=gpus,
-        )
-
-    def free_port(self) -> int:
-        """A TCP port nobody listens on now; the rendezvous binds it next."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return int(probe.getsockname()[1])
-
-    def run(
-        self,
-        environment: dict[str, str | None],
-        function: Callable[..., Any],
-        arguments: Sequence[Any],
-    ) -> Any:
-        """Set the environment (None removes a variable) and call `function(*arguments)`."""
-        for name, value in environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        return function(*arguments)
-
-
-def demand(resource: str) -> dict[str, Any]:
-    """What a rank asks Ray for: one of `resource`, and no CPU beside another one."""
-    if resource == "CPU":
-        return {"num_cpus": 1}
-    asked: dict[str, Any] = {"num_gpus": 1} if resource == "GPU" else {"resources": {resource: 1}}
-    return {"num_cpus": 0, **asked}
 
 
 class Gang:
@@ -143,6 +67,8 @@ class Gang:
         self.say = say
         self.places: list[Place] = []
         self._workers: list[Any] = []
+        self._bundles: list[int] = []  # each worker's place in the group
+        self._calls: list[Any] = []  # what the workers were last told to run
         self._group: Any = None
 
     def __enter__(self) -> Gang:
@@ -184,25 +110,67 @@ class Gang:
         return float(ray.available_resources().get(self.resource, 0))
 
     def _start(self) -> None:
+        self._workers = [self._spawn(index) for index in range(self.size)]
+        places = self._get([w.place.remote() for w in self._workers], self.timeout, "starting")
+        indices = sorted(range(self.size), key=lambda index: places[index].order)
+        self.places = [places[index] for index in indices]
+        self._workers = [self._workers[index] for index in indices]
+        self._bundles = indices
+
+    def _spawn(self, bundle: int) -> Any:
+        """A worker in this bundle of the group; it may not run yet."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        spawn = ray.remote(Worker)
-        workers = [
-            spawn.options(
+        return (
+            ray.remote(Worker)
+            .options(
                 **demand(self.resource),
                 max_concurrency=2,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    placement_group=self._group, placement_group_bundle_index=index
+                    placement_group=self._group, placement_group_bundle_index=bundle
                 ),
-            ).remote()
-            for index in range(self.size)
-        ]
-        self._workers = workers
-        places = self._get([worker.place.remote() for worker in workers], self.timeout, "starting")
-        ranked = sorted(zip(places, workers, strict=True), key=lambda pair: pair[0].order)
-        self.places = [place for place, _ in ranked]
-        self._workers = [worker for _, worker in ranked]
+            )
+            .remote()
+        )
+
+    def mend(self, lost: Sequence[int]) -> bool:
+        """Put new workers where ranks were `lost` in the last run; False: make a new gang.
+
+        The others keep their process, with torch in memory, once their call has ended; whose call
+        does not end is replaced as well.  Only dead ranks of a group that has all its nodes can be
+        replaced: a stopped process ends with its group alone, and a group that lost a node waits
+        for another and keeps every other group of the cluster waiting.
+        """
+        import ray
+
+        died = ray.exceptions.RayActorError
+        if not lost or not set(lost) <= set(_raised(self._calls, died)):
+            return False
+        if self._state() != "CREATED":
+            return False
+        late = _late(self._calls, SETTLE_SECONDS)
+        for rank in late:
+            ray.kill(self._workers[rank])
+        fresh = sorted({*_raised(self._calls, died), *late})
+        for rank in fresh:
+            self._workers[rank] = self._spawn(self._bundles[rank])
+        places = self._settled([self._workers[rank].place.remote() for rank in fresh])
+        if places is None:
+            return False
+        found = dict(zip(fresh, places, strict=True))
+        self.places = [found.get(rank, place) for rank, place in enumerate(self.places)]
+        return True
+
+    def _settled(self, calls: list[Any]) -> list[Place] | None:
+        """Where new workers are; None when they do not come, or the group has lost a node."""
+        import ray
+
+        deadline = time.monotonic() + self.timeout
+        while _late(calls, LOOK_SECONDS):
+            if time.monotonic() > deadline or self._state() != "CREATED":
+                return None
+        return None if _raised(calls, ray.exceptions.RayError) else list(ray.get(calls))
 
     def rendezvous(self, group: Sequence[int], port: int) -> list[dict[str, str]]:
         """The variables torchrun would set for each of the workers in `group`."""
@@ -258,6 +226,7 @@ class Gang:
                 full = {**variables, **self.environment, **(environment or {})}
                 own = [*arguments, *(each[worker] if each else [])]
                 calls.append(self._workers[worker].run.remote(full, function, own))
+        self._calls = calls
         return calls
 
     def beat(self, rank: int) -> Any:
@@ -270,11 +239,8 @@ class Gang:
         try:
             return list(ray.get(calls, timeout=timeout))
         except ray.exceptions.GetTimeoutError:
-            done, _ = ray.wait(calls, num_returns=len(calls), timeout=0)
-            late = [rank for rank, call in enumerate(calls) if call not in done]
-            raise GangError(
-                f"{what}: ranks {late} of {len(calls)} did not answer within {timeout:.0f} s"
-            ) from None
+            late = f"ranks {_late(calls)} of {len(calls)}"
+            raise GangError(f"{what}: {late} did not answer within {timeout:.0f} s") from None
         except ray.exceptions.RayError as error:
             raise self.lost(calls, error, what) from error
 
@@ -288,9 +254,9 @@ class Gang:
         # has heard of one, others of the same node may follow.
         while time.monotonic() < deadline:
             known = dead
-            done, pending = ray.wait(calls, num_returns=len(calls), timeout=SETTLE_SECONDS / 10)
-            dead = _raised(calls, done, ray.exceptions.RayActorError)
-            if known or not pending:
+            late = _late(calls, SETTLE_SECONDS / 10)
+            dead = _raised(calls, ray.exceptions.RayActorError)
+            if known or not late:
                 break
         cause = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         said = f"{what}: ranks {dead} died" if dead else f"{what}: a rank failed: {cause}"
@@ -305,9 +271,7 @@ class Gang:
         import ray
 
         calls = [worker.place.remote() for worker in self._workers]
-        done, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout)
-        stopped = [rank for rank, call in enumerate(calls) if call not in done]
-        return stopped or _raised(calls, done, ray.exceptions.RayError)
+        return _late(calls, timeout) or _raised(calls, ray.exceptions.RayError)
 
     def remove(self, timeout: float = 30) -> None:
         """Kill the workers and remove the group; returns when Ray says that it is gone."""
@@ -315,7 +279,7 @@ class Gang:
 
         for worker in self._workers:
             ray.kill(worker)
-        self._workers = []
+        self._workers, self._calls = [], []
         if self._group is None:
             return
         ray.util.remove_placement_group(self._group)
@@ -331,15 +295,24 @@ class Gang:
         return None if state is None else str(state)
 
 
-def _raised(calls: list[Any], done: list[Any], kind: type[Exception]) -> list[int]:
-    """Ranks whose call is done and raised this kind of error."""
+def _late(calls: list[Any], timeout: float = 0) -> list[int]:
+    """Ranks whose call has not ended after so many seconds."""
+    import ray
+
+    done, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout)
+    return [rank for rank, call in enumerate(calls) if call not in done]
+
+
+def _raised(calls: list[Any], kind: type[Exception]) -> list[int]:
+    """Ranks whose call has ended and raised this kind of error."""
     import ray
 
     found = []
     for rank, call in enumerate(calls):
         try:
-            if call in done:
-                ray.get(call, timeout=1)
+            ray.get(call, timeout=0)
+        except ray.exceptions.GetTimeoutError:  # a RayError, too
+            continue
         except kind:
             found.append(rank)
         except Exception:  # noqa: S112, BLE001  (any other failure: its process lives)

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.gang import Gang, GangError, demand
+from reference_trainer.gang import Gang, GangError
 from reference_trainer.journal import JsonLines
 from reference_trainer.leash import run
 from reference_trainer.options import arguments
 from reference_trainer.supervisor import supervise
+from reference_trainer.worker import demand
 
 DAY_SECONDS = 24 * 3600
 
@@ -73,13 +74,17 @@ def rank(config: TrainConfig) -> dict[str, Any]:
 
 
 def by_gang(job: Job) -> Ended:
-    """Our own: a lost gang is replaced as soon as its loss is known.  Raises GangError."""
+    """Our own: a loss is made good as soon as it is known.  Raises GangError."""
     log = JsonLines(job.config.out, "attempts.jsonl")
 
     def tell(event: str, values: dict[str, Any]) -> None:
         log.write({"event": event, "t": time.time(), **values})
         if event in ("lost", "left"):
-            job.say(f"{values['reason']}; its gang was removed")
+            job.say(values["reason"])
+        elif event == "mended":
+            job.say("the lost ranks were started again in their places")
+        elif event == "removed":
+            job.say("its gang was removed")
 
     try:
         results, attempts = supervise(

@@ -1,19 +1,22 @@
-"""Keeps a job going: a gang that loses a rank is removed, and a new one resumes.
+"""Keeps a job going: a gang that loses a rank is mended or replaced, and resumes.
 
 Three things end an attempt: a rank's process dies or fails (Ray says so), a rank does not answer (a
-stopped process closes no socket), or no rank gets on with its step.  The old group is removed
-before the new one is asked for: a group that waits for a lost node blocks every other group of the
-cluster (Ray 2.60).  While there is no room, the job waits and holds nothing.
+stopped process closes no socket), or no rank gets on with its step.  Where only processes were lost
+they are started again in their places, and the others stay: starting is what takes time.  Else the
+old group is removed before a new one is asked for: a group that waits for a lost node blocks every
+other group of the cluster (Ray 2.60).  While there is no room, the job waits and holds nothing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from reference_trainer.gang import Gang, GangError, GangPending, Place, WorkerLost
+from reference_trainer.gang import Gang, GangError, GangPending, WorkerLost
+from reference_trainer.worker import Place
 
 LOOK_SECONDS = 0.5  # between two heartbeats; death is heard of at once
 
@@ -60,21 +63,24 @@ def supervise(
     on_start: Callable[[Gang, int], None] | None = None,
     tell: Callable[[str, dict[str, Any]], None] = lambda event, values: None,
 ) -> tuple[list[Any], list[Attempt]]:
-    """Run `function` to its end, with a new gang after each lost rank.
+    """Run `function` to its end, with the gang mended, or a new one, after each lost rank.
 
-    `on_start(gang, attempt)` is told of each gang; `tell(event, values)` hears the events
-    "attempt", "ready", "lost", "left", "done" and "given-up".  A result that is a mapping with
-    `left` true is a rank that was told to leave: that ends the attempt, too.  `timeout` bounds each
-    attempt.  Raises GangError with one sentence when there was no room in time, and when the
-    attempts are used up; each of them is in the exception's `attempts`.
+    `on_start(gang, attempt)` is told of each attempt's gang; `tell(event, values)` hears the events
+    "attempt", "mended", "removed", "ready", "lost", "left", "done", "given-up".  A result that is a
+    mapping with `left` true is a rank that was told to leave: that ends the attempt, too.
+    `timeout` bounds each attempt.  Raises GangError with one sentence when there was no room in
+    time, and when the attempts are used up; each of them is in the exception's `attempts`.
     """
     attempts: list[Attempt] = []
-    while True:
-        attempt = Attempt(places=[], started=time.time())
-        attempts.append(attempt)
-        tell("attempt", {"number": len(attempts)})
-        try:
-            with make() as gang:
+    with ExitStack() as held:
+        gang: Gang | None = None
+        while True:
+            lost = attempts[-1].lost if attempts else []
+            attempt = Attempt(places=[], started=time.time())
+            attempts.append(attempt)
+            tell("attempt", {"number": len(attempts)})
+            try:
+                gang = _ready(gang, lost, make, held, tell)
                 attempt.places, attempt.ready = gang.places, time.time()
                 tell("ready", {"hosts": [place.host for place in gang.places]})
                 if on_start:
@@ -82,23 +88,44 @@ def supervise(
                 calls = gang.begin(function, *arguments)
                 results = follow(gang, calls, timeout, patience or Patience())
                 attempt.ended = time.time()
-        except WorkerLost as lost:
-            attempt.ended, attempt.lost, attempt.reason = lost.at, lost.ranks, str(lost)
-        except GangPending as error:
-            attempt.ended, attempt.reason = time.time(), str(error)
-            tell("given-up", {"reason": str(error)})
-            raise _with(attempts, error) from None
-        else:
-            attempt.left = any(isinstance(one, dict) and one.get("left") for one in results)
-            if not attempt.left:
-                tell("done", {"attempts": len(attempts)})
-                return results, attempts
-            attempt.reason = "it was told to leave: it saved and left"
-        tell("left" if attempt.left else "lost", {"ranks": attempt.lost, "reason": attempt.reason})
-        if len(attempts) > restarts:
-            said = f"{len(attempts)} attempts were lost, the last one so: {attempt.reason}"
-            tell("given-up", {"reason": said})
-            raise _with(attempts, GangError(said))
+            except WorkerLost as loss:
+                attempt.ended, attempt.lost, attempt.reason = loss.at, loss.ranks, str(loss)
+            except GangPending as error:
+                attempt.ended, attempt.reason = time.time(), str(error)
+                tell("given-up", {"reason": str(error)})
+                raise _with(attempts, error) from None
+            else:
+                attempt.left = any(isinstance(one, dict) and one.get("left") for one in results)
+                if not attempt.left:
+                    tell("done", {"attempts": len(attempts)})
+                    return results, attempts
+                attempt.reason = "it was told to leave: it saved and left"
+            words = {"ranks": attempt.lost, "reason": attempt.reason}
+            tell("left" if attempt.left else "lost", words)
+            if len(attempts) > restarts:
+                said = f"{len(attempts)} attempts were lost, the last one so: {attempt.reason}"
+                tell("given-up", {"reason": said})
+                raise _with(attempts, GangError(said))
+
+
+def _ready(
+    gang: Gang | None,
+    lost: Sequence[int],
+    make: Callable[[], Gang],
+    held: ExitStack,
+    tell: Callable[[str, dict[str, Any]], None],
+) -> Gang:
+    """The old gang with new processes for what it lost, or else a new one.
+
+    The old one is removed before the new one is asked for: its room may be all that there is.
+    """
+    if gang is not None:
+        if gang.mend(lost):
+            tell("mended", {"ranks": list(lost)})
+            return gang
+        held.close()
+        tell("removed", {})
+    return held.enter_context(make())
 
 
 def _with(attempts: list[Attempt], error: GangError) -> GangError:

@@ -13,8 +13,8 @@ from probes.faults import Hand, offspring
 from probes.restart_command import _attempts
 from probes.restart_judging import back_to_work, judge_end, judge_resume
 from probes.restart_run import Blow, Scenario, Voyage, costs, ettr, lives
-from reference_trainer.gang import Place
 from reference_trainer.supervisor import Attempt, Heartbeats, Patience, WorkerLost
+from reference_trainer.worker import Place
 
 
 def life(first, last, *, t, up_s=5.0):

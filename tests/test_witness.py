@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from probes.witness import RankLogs, sockets_say
-from reference_trainer.gang import Place
+from reference_trainer.worker import Place
 from tests.recordings.nccl import Job, none, socket
 
 NAMES = {"id0": "n0", "id1": "n1", "id2": "n2"}

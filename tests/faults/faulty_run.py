@@ -64,6 +64,13 @@ def forgets(what: str) -> Callable[[], None]:
     return struck(lambda at, config: replace(config, forget=what))
 
 
+def remembers(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """A process that outlived its peer goes on with the random state that it has."""
+    outlived = hasattr(launchers, "lived")
+    setattr(launchers, "lived", True)  # noqa: B010  (a mark of the process, not of this module)
+    return replace(config, forget="rng") if outlived else config
+
+
 def never_saves(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
     """Somebody has switched the saves off."""
     return replace(config, save_every=0)
@@ -153,6 +160,7 @@ def reuses_its_gang() -> None:
 
 FAULTS: dict[str, Callable[[], None]] = {
     **{f"forgets-{what}": forgets(what) for what in ("rng", "data", "optimizer", "peer", "all")},
+    "remembers": struck(remembers),
     "never-saves": struck(never_saves),
     "unstaged": struck(unstaged),
     "hasty": on_notice(lambda: os._exit(143)),

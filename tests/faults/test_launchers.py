@@ -21,6 +21,7 @@ CONFIG = TrainConfig(
     steps=8, dim=32, seq=32, save_every=2, keep_last=9, pace_s=0.4, checkpoints="x"
 )
 VICTIM = 3
+MENDED = ["attempt", "ready", "lost", "attempt", "mended", "ready", "done"]
 
 
 def launch(lab: Lab, name: str, launcher: str, kill: int | None = None) -> dict[str, Any]:
@@ -37,8 +38,20 @@ def kill_in_step(lab: Lab, out: Path, step: int) -> None:
     while not any(e["event"] == "begin" and e["step"] >= step for e in read_lines(journal)):
         assert time.monotonic() < deadline, "the step never began"
         time.sleep(0.05)
-    start = read_lines(journal)[0]
+    start = starts_of(out, VICTIM)[0]
     lab.node(start["host"]).run("kill", "-9", str(start["pid"]))
+
+
+def starts_of(out: Path, rank: int) -> list[dict[str, Any]]:
+    """What a rank's journal says of the beginning of each of its lives."""
+    journal = read_lines(out / f"metrics.rank{rank}.jsonl")
+    return [event for event in journal if event["event"] == "start"]
+
+
+def outlived(out: Path) -> list[int]:
+    """Ranks that had one process for all their lives."""
+    lives = {rank: starts_of(out, rank) for rank in range(4)}
+    return [rank for rank, starts in lives.items() if len({start["pid"] for start in starts}) == 1]
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +66,12 @@ def test_a_killed_rank_comes_back_under_each_launcher(
 ) -> None:
     name = f"launched-{launcher}"
     result = launch(lab, name, launcher, kill=5)
-    journal = read_lines(lab.home / f"shared/{name}/out/metrics.rank{VICTIM}.jsonl")
-    starts = [event["start_step"] for event in journal if event["event"] == "start"]
+    out = lab.home / f"shared/{name}/out"
+    starts = [start["start_step"] for start in starts_of(out, VICTIM)]
     assert starts == [0, 4]
+    if launcher == "gang":
+        assert [event["event"] for event in read_lines(out / "attempts.jsonl")] == MENDED
+        assert outlived(out) == [0, 1, 2]
     assert [step["step"] for step in result["steps"]] == [5, 6, 7, 8]
     hexes = [(step["loss_hex"], step["norm_hex"]) for step in unkilled["steps"][4:]]
     assert [(step["loss_hex"], step["norm_hex"]) for step in result["steps"]] == hexes

@@ -21,6 +21,7 @@ FAULTS = [
     Fault("forgets-all", TWICE, DIFFERENT, UNEQUAL, ANY_RANK, "step 5"),
     Fault("forgets-peer", NOTICE, DIFFERENT, UNEQUAL, ANY_RANK, "step 7"),
     Fault("unstaged", UPLOAD, DIFFERENT, UNEQUAL, ANY_RANK, "step 5"),
+    Fault("remembers", TWICE, DIFFERENT, UNEQUAL, ANY_RANK, "step 5"),
     Fault(
         "never-saves", TWICE, {"steps_lost"}, {"RESTART-LOST"}, set(),
         "6 steps were lost, from 4 at most",
@@ -50,8 +51,8 @@ FAULTS = [
         "the loss was seen after 6",
     ),
     Fault(
-        "keeps-its-gang", TWICE, {"outcome", "attempts", "left_behind"},
-        {"RESTART-DEAD", "RESTART-LEAK"}, set(), "placement groups are left",
+        "keeps-its-gang", TWICE, {"left_behind"}, {"RESTART-LEAK"}, set(),
+        "1 placement groups are left",
     ),
     Fault(
         "keeps-its-gang", "no-node", {"outcome", "unsaid_waits", "left_behind"},
