@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from probes.findings import finding
-from reference_trainer.config import TrainConfig
+from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.gang import GangError
 from reports.record import Verdict
 from scaling import decompose
@@ -15,9 +15,9 @@ from scaling.ladder import climb, counts, groups_of
 from scaling.retold import Ladder
 
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
-# About 0.9e9 parameters and 8192 tokens per GPU and step: an efficiency means nothing without them,
-# for the same cluster drops from 96 to 77 % with an eighth of the tokens.
-GPU_SHAPE = {"dim": 2048, "layers": 16, "heads": 16, "seq": 2048, "batch": 4, "vocab": 32768}
+# 8192 tokens per GPU and step: an efficiency means nothing without them, for the same cluster drops
+# from 96 to 77 % with an eighth of the tokens.
+GPU_SHAPE = {**PRESETS["1B"], "seq": 2048, "batch": 4}
 # What scaling.causes may name.
 CAUSES = (
     *("SCALE-SLOW-NODE", "SCALE-SLOWING", "SCALE-STRAGGLER", "SCALE-DATA", "SCALE-CHECKPOINT"),

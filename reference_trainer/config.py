@@ -14,7 +14,17 @@ COUNTS = (
     *("steps", "batch", "seq", "vocab", "dim", "layers", "heads"),
     *("accumulate", "keep_last"),
 )
-OR_NONE = ("shard", "save_every", "save_failures", "seed", "pace_s", "weight_decay", "warmup")
+OR_NONE = (
+    "kv_heads",
+    "hidden",
+    "shard",
+    "save_every",
+    "save_failures",
+    "seed",
+    "pace_s",
+    "weight_decay",
+    "warmup",
+)
 # What a resume can be told to get wrong, so that whoever compares two runs can be tested.
 FORGETTABLE = ("", "rng", "data", "optimizer", "peer", "all")
 
@@ -22,6 +32,27 @@ FORGETTABLE = ("", "rng", "data", "optimizer", "peer", "all")
 def knob(default: Any, text: str, **extra: Any) -> Any:
     """A dataclass field with its help text; `identity=True` marks what two runs must share."""
     return field(default=default, metadata={"help": text, **extra})
+
+
+# The shape of Llama (arXiv 2302.13971, 2407.21783): that of 8B is its own, the others keep to it.
+PRESETS: dict[str, dict[str, int]] = {
+    "tiny": {},
+    "125M": {"dim": 768, "layers": 12, "heads": 12, "kv_heads": 4, "hidden": 2048, "vocab": 32000,
+             "seq": 2048},
+    "1B": {"dim": 2048, "layers": 16, "heads": 16, "kv_heads": 8, "hidden": 8192, "vocab": 32000,
+           "seq": 4096},
+    "8B": {"dim": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "hidden": 14336, "vocab": 128256,
+           "seq": 8192},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes inside a block: of a head, how many of keys and values, of the MLP."""
+
+    head: int
+    kv_heads: int
+    hidden: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +72,12 @@ class TrainConfig:
     dim: int = knob(64, "Width of the model.", identity=True)
     layers: int = knob(2, "Number of transformer blocks.", identity=True)
     heads: int = knob(4, "Attention heads per block.", identity=True)
+    kv_heads: int = knob(
+        0, "Heads of keys and values, shared by several of the queries'; 0: as many.", identity=True
+    )
+    hidden: int = knob(
+        0, "Width inside a block's MLP; 0: 8/3 of the model's, to a multiple of 8.", identity=True
+    )
     shard: int = knob(
         0, "Ranks that share one copy of the model: 0 all (FSDP), 1 none (DDP), a node's (HSDP)."
     )
@@ -88,7 +125,11 @@ class TrainConfig:
         for name in OR_NONE:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         _require(0 <= self.dropout < 1, "dropout", self.dropout, "from 0 up to, not including, 1")
-        _require(self.dim % self.heads == 0, "dim", self.dim, f"a multiple of heads={self.heads}")
+        pairs = 2 * self.heads  # positions turn a head's numbers in pairs
+        even = f"a multiple of {pairs}, twice heads={self.heads}"
+        _require(self.dim % pairs == 0, "dim", self.dim, even)
+        shared = self.heads % self.shape.kv_heads == 0
+        _require(shared, "heads", self.heads, f"a multiple of kv_heads={self.kv_heads}")
         _require(
             self.decay == 0 or self.decay > self.warmup,
             "decay",
@@ -109,6 +150,15 @@ class TrainConfig:
             not (self.recompute and self.pace_s), "pace_s", self.pace_s, "0 with recompute=True"
         )
         parse_stalls(self.stall)
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes inside a block, with what is 0 made out."""
+        return Shape(
+            head=self.dim // self.heads,
+            kv_heads=self.kv_heads or self.heads,
+            hidden=self.hidden or -(-8 * self.dim // 24) * 8,
+        )
 
     @property
     def stalls(self) -> tuple[Stall, ...]:

@@ -22,22 +22,31 @@ PEAK_FLOPS = {
 
 def parameter_count(config: TrainConfig) -> int:
     """All trainable parameters of `model.Transformer`, embeddings included."""
-    tables = (config.vocab + config.seq) * config.dim
-    return tables + matmul_parameters(config) + _norm_parameters(config)
+    outside = 2 * config.vocab * config.dim + config.dim  # table, head, last norm
+    return outside + config.layers * block_parameters(config)
+
+
+def block_parameters(config: TrainConfig) -> int:
+    """Trainable parameters of one block, its norms' gains included."""
+    return _block_matmuls(config) + 2 * config.dim
 
 
 def matmul_parameters(config: TrainConfig) -> int:
-    """Parameters that multiply every token: all but the lookup tables and the norms' gains."""
-    attention = 4 * config.dim * config.dim
-    mlp = 2 * config.dim * 4 * config.dim
-    return config.layers * (attention + mlp) + config.vocab * config.dim
+    """Parameters that multiply every token: all but the lookup table and the norms' gains."""
+    return config.layers * _block_matmuls(config) + config.vocab * config.dim
+
+
+def _block_matmuls(config: TrainConfig) -> int:
+    shape = config.shape
+    attention = 2 * config.dim**2 + 2 * config.dim * shape.kv_heads * shape.head
+    return attention + 3 * config.dim * shape.hidden
 
 
 def flops_per_token(config: TrainConfig) -> float:
     """FLOP of forward and backward for one token: 6N + 12 L H Q T.
 
     PaLM (arXiv 2204.02311), appendix B: N parameters, L layers, H heads of size Q, T tokens in
-    the sequence.  N here leaves out the lookup tables, which do no arithmetic.  As in the paper
+    the sequence.  N here leaves out the lookup table, which does no arithmetic.  As in the paper
     the causal mask is not discounted.
     """
     attention = 12 * config.layers * config.dim * config.seq
@@ -57,7 +66,3 @@ def peak_flops(device_name: str) -> float | None:
     """Peak dense bf16 FLOP/s of a GPU by its name, or None when the table does not know it."""
     known = [name for name in PEAK_FLOPS if name.lower() in device_name.lower()]
     return PEAK_FLOPS[max(known, key=len)] if known else None
-
-
-def _norm_parameters(config: TrainConfig) -> int:
-    return (2 * config.layers + 1) * config.dim

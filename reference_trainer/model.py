@@ -1,4 +1,4 @@
-"""A small decoder-only transformer, written to be read."""
+"""A decoder-only transformer of Llama's shape (arXiv 2302.13971), written to be read."""
 
 from __future__ import annotations
 
@@ -11,54 +11,79 @@ from torch.utils.checkpoint import checkpoint
 
 from reference_trainer.config import TrainConfig
 
+THETA = 10000.0  # base of the angles, arXiv 2104.09864, section 3.2
+
 
 class Attention(nn.Module):
-    """Causal self-attention.  [batch, seq, dim] -> [batch, seq, dim]."""
+    """Causal self-attention with rotary positions.  [batch, seq, dim] -> [batch, seq, dim]."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.dropout = config.dropout
-        self.qkv = nn.Linear(config.dim, 3 * config.dim, bias=False)
+        shape = config.shape
+        self.head, self.dropout = shape.head, config.dropout
+        self.widths = config.dim, shape.kv_heads * shape.head, shape.kv_heads * shape.head
+        self.shared = shape.kv_heads != config.heads
+        self.qkv = nn.Linear(config.dim, sum(self.widths), bias=False)
         self.out = nn.Linear(config.dim, config.dim, bias=False)
+        speeds = THETA ** (-torch.arange(0, shape.head, 2) / shape.head)
+        angles = torch.outer(torch.arange(config.seq), speeds)
+        self.register_buffer("turns", torch.stack([angles.cos(), angles.sin()]), persistent=False)
 
     def forward(self, x: Any) -> Any:
         """Mix tokens of [batch, seq, dim]; position t sees positions 0..t only."""
         batch, seq, dim = x.shape
         q, k, v = (
-            part.view(batch, seq, self.heads, dim // self.heads).transpose(1, 2)
-            for part in self.qkv(x).chunk(3, dim=-1)
+            part.view(batch, seq, -1, self.head).transpose(1, 2)
+            for part in self.qkv(x).split(self.widths, dim=-1)
         )
-        dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        mixed = F.scaled_dot_product_attention(
+            turned(q, self.turns[:, :seq]),
+            turned(k, self.turns[:, :seq]),
+            v,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=True,
+            enable_gqa=self.shared,
+        )
         return self.out(mixed.transpose(1, 2).reshape(batch, seq, dim))
 
 
+def turned(x: Any, turns: Any) -> Any:
+    """Rotary positions: each pair of a head's numbers turned by its position's angle, in fp32.
+
+    x [batch, heads, seq, head], turns [2, seq, head / 2]: cosines and sines.
+    """
+    cos, sin = turns
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+
 class Block(nn.Module):
-    """Attention, then a GELU MLP, each with a norm before and a residual round it."""
+    """Attention, then a SwiGLU MLP, each with a norm before and a residual round it."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
+        hidden = config.shape.hidden
         self.norm1 = nn.RMSNorm(config.dim)
         self.attention = Attention(config)
         self.norm2 = nn.RMSNorm(config.dim)
-        self.up = nn.Linear(config.dim, 4 * config.dim, bias=False)
-        self.down = nn.Linear(4 * config.dim, config.dim, bias=False)
+        self.gate = nn.Linear(config.dim, hidden, bias=False)
+        self.up = nn.Linear(config.dim, hidden, bias=False)
+        self.down = nn.Linear(hidden, config.dim, bias=False)
         self.drop = nn.Dropout(config.dropout)
 
     def forward(self, x: Any) -> Any:
         """[batch, seq, dim] -> [batch, seq, dim]."""
         x = x + self.drop(self.attention(self.norm1(x)))
-        return x + self.drop(self.down(F.gelu(self.up(self.norm2(x)))))
+        y = self.norm2(x)
+        return x + self.drop(self.down(F.silu(self.gate(y)) * self.up(y)))
 
 
 class Transformer(nn.Module):
-    """Token and position tables, blocks, a norm and an output head (not tied to the table)."""
+    """A table of tokens, blocks, a norm and an output head (not tied to the table)."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
         self.tokens = nn.Embedding(config.vocab, config.dim)
-        self.positions = nn.Embedding(config.seq, config.dim)
         self.blocks = nn.ModuleList([Block(config) for _ in range(config.layers)])
         self.recompute = config.recompute
         self.norm = nn.RMSNorm(config.dim)
@@ -67,8 +92,7 @@ class Transformer(nn.Module):
 
     def forward(self, tokens: Any) -> Any:
         """int64 tokens [batch, seq] -> logits [batch, seq, vocab]."""
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.tokens(tokens) + self.positions(places)
+        x = self.tokens(tokens)
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
         return self.head(self.norm(x))

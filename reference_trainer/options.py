@@ -8,15 +8,24 @@ from typing import Any, get_type_hints
 
 import click
 
-from reference_trainer.config import TrainConfig
+from reference_trainer.config import PRESETS, TrainConfig
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: gives a click command one option for each knob, help text included."""
+    """Decorator: gives a click command --preset and one option for each knob, help included."""
     types = get_type_hints(TrainConfig)
     for knob in reversed(fields(TrainConfig)):
         command = _option(knob, types[knob.name])(command)
-    return command
+    return click.option(
+        "--preset",
+        type=click.Choice(list(PRESETS)),
+        default="tiny",
+        show_default=True,
+        is_eager=True,  # the others' defaults come from it
+        expose_value=False,
+        callback=_preset,
+        help="Shape of the model; what is given besides holds.",
+    )(command)
 
 
 def config_from(values: dict[str, Any]) -> TrainConfig:
@@ -40,6 +49,10 @@ def arguments(config: TrainConfig) -> list[str]:
         else:
             words += [f"--{flag}", str(value)]
     return words
+
+
+def _preset(ctx: click.Context, _: click.Parameter, name: str) -> None:
+    ctx.default_map = {**(ctx.default_map or {}), **PRESETS[name]}
 
 
 def _option(knob: Field[Any], kind: Any) -> Callable[[Any], Any]:

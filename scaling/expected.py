@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.flops import parameter_count
+from reference_trainer.flops import block_parameters, parameter_count
 from reference_trainer.gang import Gang, GangError
 from scaling.alphabeta import Fit, fit
 from scaling.collectives import joined, summarise, swept
@@ -29,7 +29,7 @@ def calls_of(config: TrainConfig, weight_bytes: int) -> list[Call]:
     Each block's weights are gathered twice, for forward and backward, those outside of the blocks
     once (FSDP2 keeps the root's); every gradient is reduced once.
     """
-    block = 12 * config.dim**2 + 2 * config.dim
+    block = block_parameters(config)
     root = parameter_count(config) - config.layers * block
     return [
         Call("all_gather", block * weight_bytes, 2 * config.layers * config.accumulate),

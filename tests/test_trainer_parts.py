@@ -8,14 +8,15 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from reference_trainer import manifest
 from reference_trainer.__main__ import main
-from reference_trainer.config import TrainConfig
+from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.data import RING, Stream, sample
-from reference_trainer.flops import flops_per_token, parameter_count, peak_flops
+from reference_trainer.flops import block_parameters, flops_per_token, parameter_count, peak_flops
 from reference_trainer.journal import JsonLines
 from reference_trainer.options import arguments
 from reference_trainer.spans import Spans
@@ -97,16 +98,70 @@ def test_a_batch_is_its_samples_and_its_crc_tells_them_apart():
         stream().ids(2, 2)
 
 
-def test_the_count_of_parameters_is_that_of_the_real_model():
+@pytest.mark.parametrize("more", [{}, {"kv_heads": 2}, {"hidden": 50}])
+def test_the_count_of_parameters_is_that_of_the_real_model(more):
     from reference_trainer.model import Transformer, count_parameters
 
-    config = TrainConfig(dim=48, layers=3, heads=4, vocab=100, seq=20)
-    assert parameter_count(config) == count_parameters(Transformer(config))
+    config = TrainConfig(dim=48, layers=3, heads=4, vocab=100, seq=20, **more)
+    model = Transformer(config)
+    assert parameter_count(config) == count_parameters(model)
+    assert block_parameters(config) == count_parameters(model.blocks[0])
+
+
+@pytest.mark.parametrize(("name", "millions"), [("125M", 125), ("1B", 1138), ("8B", 8030)])
+def test_presets_have_the_size_of_their_name(name, millions):
+    assert parameter_count(TrainConfig(**PRESETS[name])) / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+def test_a_preset_is_a_shape_that_options_may_change():
+    from reference_trainer.options import config_from, config_options
+
+    @click.command()
+    @config_options
+    def show(**values):
+        config = config_from(values)
+        click.echo(f"{config.dim} {config.layers} {config.seq} {config.vocab}")
+
+    assert CliRunner().invoke(show, []).output == "64 2 64 256\n"
+    said = CliRunner().invoke(show, ["--layers", "3", "--preset", "1B", "--seq", "512"])
+    assert said.output == "2048 3 512 32000\n"
+    refused = CliRunner().invoke(show, ["--preset", "70B"])
+    assert refused.exit_code == 2
+    assert "'70B' is not one of" in refused.output
+
+
+def test_positions_turn_by_what_is_between_them_alone():
+    """Rotary positions: the product of two turned vectors depends on their distance only."""
+    import torch
+
+    from reference_trainer.model import Attention, turned
+
+    turns = Attention(TrainConfig(dim=32, heads=2, seq=24)).turns
+    q, k = torch.randn(2, 1, 1, 1, 16).expand(2, 1, 1, 24, 16)
+    products = turned(q, turns)[0, 0] @ turned(k, turns)[0, 0].T
+    for apart in range(24):
+        along = products.diagonal(apart)
+        assert torch.allclose(along, along[:1].expand_as(along), atol=1e-4)
+    assert not torch.allclose(products[0, 1], products[0, 5], atol=1e-3)
+
+
+def test_a_token_sees_none_that_come_after_it():
+    import torch
+
+    from reference_trainer.model import Transformer
+
+    model = Transformer(TrainConfig(heads=4, kv_heads=2)).eval()
+    tokens = torch.randint(256, (1, 20))
+    other = tokens.clone()
+    other[0, 12] = (other[0, 12] + 1) % 256
+    same = (model(tokens) == model(other)).all(dim=-1)[0]
+    assert same[:12].all()
+    assert not same[12:].any()
 
 
 def test_flops_follow_palm():
     config = TrainConfig(dim=48, layers=3, heads=4, vocab=100, seq=20)
-    matmuls = parameter_count(config) - (100 + 20) * 48 - 7 * 48
+    matmuls = parameter_count(config) - 100 * 48 - 7 * 48
     assert flops_per_token(config) == 6 * matmuls + 12 * 3 * 48 * 20
 
 
@@ -142,7 +197,7 @@ def test_a_delay_that_cannot_be_read_is_refused(text):
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"dim": 65}, "dim is 65, expected a multiple of heads=4"),
+    [({"dim": 65}, "dim is 65, expected a multiple of 8, twice heads=4"),
      ({"steps": 0}, "steps is 0, expected at least 1"),
      ({"dropout": 1.0}, "dropout is 1.0"),
      ({"lr": float("nan")}, "lr is nan"),
@@ -169,7 +224,8 @@ def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
     for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
     wanted = TrainConfig(
-        steps=3, batch=2, seq=8, vocab=99, dim=32, layers=1, heads=2, dropout=0.0, lr=0.5,
+        steps=3, batch=2, seq=8, vocab=99, dim=32, layers=1, heads=2, kv_heads=1, hidden=40,
+        dropout=0.0, lr=0.5,
         weight_decay=0.2, clip=2.0, seed=5, dtype="bf16", device="cpu", deterministic=False,
         digest=False, out="o", checkpoints="c", save_every=1, keep_last=2, resume=False,
         warmup=2, decay=9, save_mode="async", save_failures=7, forget="rng", pace_s=0.5,
@@ -188,7 +244,7 @@ def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
 def test_a_wrong_option_is_a_usage_error():
     done = CliRunner().invoke(main, ["train", "--dim", "65"])
     assert done.exit_code == 2
-    assert "dim is 65, expected a multiple of heads=4" in done.output
+    assert "dim is 65, expected a multiple of 8, twice heads=4" in done.output
 
 
 def test_help_is_instant_and_needs_no_torch():
