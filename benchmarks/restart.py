@@ -6,7 +6,6 @@ many minutes of random kills (10; 0 for none), in a lab of 4.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import statistics
@@ -25,6 +24,7 @@ from reference_trainer import manifest
 from reference_trainer.config import TrainConfig
 from reference_trainer.options import arguments
 from reports.record import Verdict
+from tests.alone import only_rank
 from tests.faults.conftest import acceptance
 from tests.faults.launching import PATIENCE_SECONDS, launched
 from tests.lab.lab import Lab
@@ -113,14 +113,10 @@ def flips(count: int = 100) -> None:
     chance, refused = random.Random(time.time_ns()), 0
     config = TrainConfig(steps=2, dim=32, seq=32, save_every=2, checkpoints="x", device="cpu")
     with tempfile.TemporaryDirectory() as folder:
-        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
         config = replace(config, checkpoints=f"{folder}/c")
-        subprocess.run(
-            [sys.executable, "-m", "reference_trainer", "train", *arguments(config)],
-            env={**os.environ, **alone, "MASTER_PORT": "29517"},
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        with only_rank():
+            command = [sys.executable, "-m", "reference_trainer", "train", *arguments(config)]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         whole, copy = Path(folder) / "c/step-2", Path(folder) / "copy"
         assert manifest.verify(whole, 2, config.identity()) is None
         for _ in range(count):

@@ -8,18 +8,17 @@ causes are named is benchmarks/causes.py's.
 from __future__ import annotations
 
 import os
-import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 from benchmarks.gang import spread
 from reference_trainer.config import TrainConfig
 from reports.record import RunRecord
+from tests.alone import only_rank
 from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
 
@@ -27,22 +26,11 @@ STEPS, WARM_UP = 60, 10
 CONFIG = TrainConfig(steps=STEPS, dim=128, layers=4, digest=False, dropout=0.0, device="cpu")
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """The environment of a job's only rank."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    only = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    with patch.dict(os.environ, {**only, "MASTER_PORT": port}):
-        yield
-
-
 def trainer() -> float:
     """Seconds of the trainer's median step, by its own clock."""
     from reference_trainer.train import train
 
-    with alone():
+    with only_rank():
         spans = train(CONFIG)["spans"][WARM_UP:]
     return statistics.median(span["seconds"] for span in spans)
 
@@ -72,7 +60,7 @@ def plain() -> float:
     from reference_trainer.model import next_token_loss
     from reference_trainer.world import join
 
-    with alone(), join(CONFIG, None) as world:
+    with only_rank(), join(CONFIG, None) as world:
         model = build_model(CONFIG, world)
         optimizer = torch.optim.AdamW(model.parameters(), lr=CONFIG.lr)
         stream = Stream(seed=CONFIG.seed, seq=CONFIG.seq, vocab=CONFIG.vocab, per_step=CONFIG.batch)

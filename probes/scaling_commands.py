@@ -40,11 +40,10 @@ def report(run_folder: Path, limit: float | None) -> None:
     ladder = _ladder(run_folder)
     for rung, why in zip(ladder.rungs[1:], ladder.explained(limit), strict=True):
         low, high = ladder.interval(rung)
-        tokens = rung.tokens_per_step / len(rung.steps)
         share = f"{ladder.efficiency(rung):.3f} ({low:.3f} to {high:.3f})"
         click.echo(
-            f"{rung.count} nodes  efficiency {share}"
-            f"  {rung.tokens_per_second:,.0f} tokens/s, {tokens:,.0f} tokens per rank and step"
+            f"{rung.count} nodes  efficiency {share}  {rung.tokens_per_second:,.0f} tokens/s,"
+            f" {rung.tokens_per_rank:,} tokens per rank and step"
         )
         click.echo(f"  {why}")
         for cause in why.causes:

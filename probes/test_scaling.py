@@ -9,11 +9,12 @@ from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.gang import GangError
 from reports.record import Verdict
 from scaling import decompose
-from scaling.decompose import laggard, residual, slow_node
+from scaling.decompose import laggard, mean_seconds, residual, slow_node
 from scaling.expected import calls_of, expected
-from scaling.ladder import climb, counts, groups_of
+from scaling.ladder import climb, counts, groups_of, hush, strong
 from scaling.retold import Ladder
 
+FEW = 4  # steps of what only informs
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
 # 8192 tokens per GPU and step: an efficiency means nothing without them, for the same cluster drops
 # from 96 to 77 % with an eighth of the tokens.
@@ -39,7 +40,8 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     calls = calls_of(config, 2 if cluster.on_gpu else 4)
     with cluster.gang() as gang:
         rungs = ascend(gang, names, nodes, config, measure)
-        talk = {rung.count: timed_calls(gang, rung.count, calls, measure) for rung in rungs}
+        rest = config.pace_s / (2 * config.layers)  # each block computes forward and backward
+        talk = {rung.count: timed_calls(gang, rung.count, calls, rest, measure) for rung in rungs}
         ladder = Ladder(
             rungs=rungs,
             talk={count: seconds for count, (seconds, _) in talk.items()},
@@ -47,6 +49,9 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
             fits=talk[rungs[-1].count][1],
         )
         control(gang, names, config, rungs[-1], measure)
+        unsent(gang, names, rungs, config, measure)
+        if tier != "quick":
+            same_work(gang, names, nodes, config, measure)
     measure.covered(
         f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, {STEPS[tier]} steps each; "
         f"the rung of 1 on each of {len(cluster.nodes)} nodes"
@@ -73,10 +78,10 @@ def ascend(gang, names, nodes, config, measure):
     return rungs
 
 
-def timed_calls(gang, count, calls, measure):
+def timed_calls(gang, count, calls, rest, measure):
     """Seconds per step that the trainer's collectives take on a rung, and their fits."""
     try:
-        return expected(gang, groups_of(gang, count), calls)
+        return expected(gang, groups_of(gang, count), calls, rest)
     except GangError as error:  # the rung itself was measured all the same
         measure.covered(f"communication on {count} nodes was not timed: {error}")
         return None, {}
@@ -158,6 +163,36 @@ def control(gang, names, config, rung, measure):
     )
 
 
+def unsent(gang, names, rungs, config, measure):
+    """What a step takes when it is sharded as on the largest rung, and nothing is sent."""
+    count, short = rungs[-1].count, dataclasses.replace(config, steps=FEW)
+    alone = mean_seconds(rungs[0].median_node())
+    silent = mean_seconds(hush(gang, names, count, short).median_node())
+    measure.note("without_communication", silent, "s", on=f"{count} nodes")
+    measure.covered(
+        f"sharded as on {count} nodes, with nothing sent, a step takes {silent:.3f} s; "
+        f"{alone:.3f} s on one node"
+    )
+
+
+def same_work(gang, names, nodes, config, measure):
+    """Strong scaling, which only informs: the largest rung's step, done by fewer nodes as well."""
+    whole = None
+    for count in nodes:
+        on = f"{count} nodes" if count > 1 else "1 node"
+        try:
+            work = strong(dataclasses.replace(config, steps=FEW), count, nodes[-1])
+            rung = climb(gang, names, count, work)
+        except (GangError, ValueError) as error:
+            measure.covered(f"the same work on {on} was not timed: {error}")
+            continue
+        seconds = mean_seconds(rung.median_node()) if count == 1 else rung.seconds
+        whole = whole or seconds * count
+        measure.note("strong_efficiency", whole / (seconds * count), "ratio", on=on)
+        tokens = f"{rung.tokens_per_rank} tokens per rank"
+        measure.covered(f"the same work on {on}: {seconds:.3f} s with {tokens}")
+
+
 def draw(ladder, limits, measure):
     """Numbers for the two figures, and the table behind them."""
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
@@ -172,7 +207,7 @@ def draw(ladder, limits, measure):
             "efficiency": [1.0, *map(ladder.efficiency, rungs[1:])],
             "limit": limit.low if limit else None,
             "tokens_per_second": [rung.tokens_per_second for rung in rungs],
-            "tokens_per_gpu_step": rungs[0].tokens_per_step,
+            "tokens_per_gpu_step": rungs[0].tokens_per_rank,
         },
     )
     measure.series(

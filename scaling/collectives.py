@@ -193,10 +193,10 @@ def _times(buffers: Buffers, device: Any, budget: float) -> dict[str, Any]:
 
     timed: list[float] = []
     buffers.out.zero_()  # sums of zero stay zero however often they are taken
-    _timed(buffers, device)  # warm-up
+    call_seconds(buffers, device)  # warm-up
     begun, enough = time.perf_counter(), False
     while not enough and len(timed) < MOST:
-        timed += [_timed(buffers, device) for _ in range(3 if not timed else BATCH)]
+        timed += [call_seconds(buffers, device) for _ in range(3 if not timed else BATCH)]
         late = time.perf_counter() - begun + BATCH * timed[-1] > budget
         state = torch.tensor(
             [float(late), _precision(timed), statistics.median(timed)],
@@ -219,7 +219,7 @@ def _precision(timed: list[float]) -> float:
     return 1.2533 * 1.4826 * mad / float(len(timed)) ** 0.5 / middle
 
 
-def _timed(buffers: Buffers, device: Any) -> float:
+def call_seconds(buffers: Buffers, device: Any) -> float:
     """Seconds of one call: CUDA events on a GPU, the host's clock elsewhere."""
     import torch
 

@@ -6,21 +6,21 @@ alpha-beta model to them.  A step that waits longer than that waits for somethin
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Sequence
-from typing import Any
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.flops import block_parameters, parameter_count
-from reference_trainer.gang import Gang, GangError
+from reference_trainer.gang import Gang
 from scaling.alphabeta import Fit, fit
-from scaling.collectives import joined, summarise, swept
+from scaling.collectives import call_seconds, joined
 from scaling.operations import OPERATIONS
 from scaling.predict import Call, communication
 
 GRADIENT_BYTES = 4  # the trainer reduces in float32
 SMALL_BYTES = 64  # the norm of the gradients, and the mean of the loss
-LONGEST_SECONDS = 2.0
-BUDGET_SECONDS = 0.1  # for each size
+CALLS = 9  # of each size
 
 
 def calls_of(config: TrainConfig, weight_bytes: int) -> list[Call]:
@@ -41,39 +41,59 @@ def calls_of(config: TrainConfig, weight_bytes: int) -> list[Call]:
 
 
 def expected(
-    gang: Gang, groups: Sequence[Sequence[int]], calls: Sequence[Call], timeout: float = 120
+    gang: Gang,
+    groups: Sequence[Sequence[int]],
+    calls: Sequence[Call],
+    rest: float = 0.0,
+    timeout: float = 120,
 ) -> tuple[float, dict[str, Fit]]:
     """Seconds per step that these calls take in a group of the gang's workers, and the fits.
 
-    Of several groups of equal size, which are timed side by side, the first one's.  A group of one
-    communicates with nobody: 0.  Raises GangError when it could not be measured.
+    Each is made after `rest` seconds without any, as a step computes between them: sockets and
+    caches are cold then.  Of several groups of equal size, which are timed side by side, the first
+    one's.  A group of one communicates with nobody: 0.  Raises GangError when it could not be
+    measured.
     """
     size = len(groups[0])
     if size < 2:
         return 0.0, {}
-    found = gang.run(timed, _sizes(calls), groups=groups, timeout=timeout)[:size]
+    found = gang.run(timed, _sizes(calls), rest, groups=groups, timeout=timeout)[:size]
     fits = {}
-    for name in found[0]:
-        fitted = fit(summarise([one[name] for one in found]), OPERATIONS[name], size)
-        if fitted is None:
-            raise GangError(f"{name} could not be timed: {found[0][name]['note']}")
+    for name, sizes in found[0].items():
+        rows = [
+            {"size": moved, "seconds": statistics.fmean(one[name][moved] for one in found)}
+            for moved in sizes
+        ]
+        fitted = fit(rows, OPERATIONS[name], size)
+        assert fitted is not None  # there are sizes, and more than one rank
         fits[name] = fitted
     return communication(calls, fits, measured=size)(size), fits
 
 
-def timed(sizes: dict[str, list[int]]) -> dict[str, Any]:
-    """One rank's sweep of each operation at these sizes (bytes)."""
+def timed(sizes: dict[str, list[int]], rest: float) -> dict[str, dict[int, float]]:
+    """One rank's seconds of each operation at these sizes (bytes): the median of some calls."""
+    import torch.distributed as dist
+
+    found: dict[str, dict[int, float]] = {}
     with joined() as device:
-        return {
-            name: swept(device, OPERATIONS[name], LONGEST_SECONDS, BUDGET_SECONDS, each)
-            for name, each in sizes.items()
-        }
+        for name, each in sizes.items():
+            operation, found[name] = OPERATIONS[name], {}
+            for size in each:
+                count = max(1, operation.count(size, dist.get_world_size()))
+                buffers = operation.buffers(device, count, operation.placements[0] == "in_place")
+                buffers.reset()
+                buffers.run()
+                taken = []
+                for _ in range(CALLS):
+                    time.sleep(rest)
+                    taken.append(call_seconds(buffers, device))
+                found[name][size] = statistics.median(taken)
+    return found
 
 
 def _sizes(calls: Sequence[Call]) -> dict[str, list[int]]:
-    """Each call's size, and one on either side, so that latency and bandwidth can be told apart."""
+    """Each call's size and a much smaller one, so that latency and bandwidth can be told apart."""
     sizes: dict[str, set[int]] = {}
     for call in calls:
-        near = {int(call.size / 4), int(call.size), int(call.size * 4)}
-        sizes.setdefault(call.operation, set()).update(near)
+        sizes.setdefault(call.operation, set()).update({int(call.size / 16), int(call.size)})
     return {name: sorted(each) for name, each in sizes.items()}

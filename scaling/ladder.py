@@ -39,6 +39,11 @@ class Rung:
         """Tokens that the whole rung takes in per second."""
         return self.tokens_per_step / self.seconds
 
+    @property
+    def tokens_per_rank(self) -> int:
+        """Tokens that each rank takes in per step: what an efficiency means nothing without."""
+        return self.tokens_per_step // len(self.steps if self.count > 1 else self.median_node())
+
     def median_node(self) -> list[list[Step]]:
         """The steps of the ranks on the node whose step time is the median: one rung's base."""
         by_node = self.by_node()
@@ -75,9 +80,63 @@ def climb(
 
     Weak scaling: every rank keeps its batch.  The first steps are not counted.
     """
+    return _run(gang, names, count, config, [rank], timeout)
+
+
+def hush(
+    gang: Gang, names: dict[str, str], count: int, config: TrainConfig, timeout: float = 300
+) -> Rung:
+    """Every node alone, with the model sharded as among `count` nodes, and nothing sent.
+
+    A control: what such a step takes longer than one node's is no communication.
+    """
+    ranks = sum(map(len, groups_of(gang, count)))
+    return _run(gang, names, 1, config, [hushed, ranks], timeout)
+
+
+def strong(config: TrainConfig, count: int, most: int) -> TrainConfig:
+    """Strong scaling: the step of `most` nodes, done by `count` of them, part by part.
+
+    An emulated accelerator takes as many times longer for it.  ValueError where the sequences
+    cannot be dealt evenly.
+    """
+    sequences = config.batch * most
+    if sequences % count:
+        raise ValueError(f"{sequences} sequences a step cannot be dealt evenly to {count} nodes")
+    return dataclasses.replace(
+        config,
+        batch=sequences // count,
+        accumulate=config.accumulate * -(-most // count),  # a part fits into memory as before
+        pace_s=config.pace_s * most / count,
+    )
+
+
+def hushed(size: int, config: TrainConfig) -> dict[str, Any]:
+    """One rank's run as one of `size` ranks of which no other is there: torch's fake group.
+
+    Its numbers mean nothing, for it has a part of the weights only; its time does.
+    """
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
+    try:
+        return rank(config)
+    finally:
+        dist.destroy_process_group()
+
+
+def _run(
+    gang: Gang,
+    names: dict[str, str],
+    count: int,
+    config: TrainConfig,
+    work: list[Any],
+    timeout: float,
+) -> Rung:
     groups = groups_of(gang, count)
     timed = dataclasses.replace(config, steps=config.steps + WARM_UP)
-    results: list[dict[str, Any]] = gang.run(rank, timed, groups=groups, timeout=timeout)
+    results: list[dict[str, Any]] = gang.run(*work, timed, groups=groups, timeout=timeout)
     members = [worker for group in groups for worker in group]
     return Rung(
         count=count,

@@ -1,12 +1,11 @@
 """A trainer that is the only rank of its job, in this process, for the tests of this folder."""
 
 import shutil
-import socket
 
 import pytest
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.world import VARIABLES
+from tests.alone import only_rank
 
 SMALL = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 1, "heads": 2, "device": "cpu"}
 
@@ -17,12 +16,7 @@ def alone():
     from reference_trainer.train import train
 
     def run(**knobs):
-        with pytest.MonkeyPatch.context() as patch, socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-            probe.close()
-            for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", port), strict=True):
-                patch.setenv(name, value)
+        with only_rank():
             return train(TrainConfig(**{**SMALL, **knobs}))
 
     return run

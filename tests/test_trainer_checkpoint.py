@@ -1,7 +1,6 @@
 """One rank, in this process: the loss falls, the clock adds up, damaged checkpoints are skipped."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from reference_trainer.manifest import CheckpointError
 from reference_trainer.options import arguments
 from reference_trainer.pace import Pace
 from reference_trainer.world import VARIABLES, LaunchError, choose_device
+from tests.alone import only_rank
 from tests.conftest import SMALL, hexes
 
 
@@ -48,9 +48,9 @@ def test_compiled_blocks_compute_the_same(alone, tmp_path):
     """In a process of its own, for the compiler warns of what is torch's own."""
     knobs = {**SMALL, "steps": 3, "dropout": 0.0}
     config = TrainConfig(**knobs, compile=True, out=str(tmp_path))
-    numbers = zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "29511"), strict=True)
     words = [sys.executable, "-m", "reference_trainer", "train", *arguments(config)]
-    subprocess.run(words, env={**os.environ, **dict(numbers)}, check=True, timeout=300)
+    with only_rank():
+        subprocess.run(words, check=True, timeout=300)
     compiled = json.loads((tmp_path / "result.rank0.json").read_text())
     for step, wanted in zip(compiled["steps"], alone(**knobs)["steps"], strict=True):
         assert step["loss"] == pytest.approx(wanted["loss"], rel=1e-5)

@@ -1,0 +1,45 @@
+"""The ladder's rungs: which, with how much work each, and one that sends nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from reference_trainer.config import TrainConfig
+from scaling.decompose import Step
+from scaling.ladder import Rung, counts, hushed, strong
+
+
+def test_rungs_double_up_to_all_nodes() -> None:
+    assert counts(1) == [1]
+    assert counts(4) == [1, 2, 4]
+    assert counts(6) == [1, 2, 4, 6]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_strong_scaling_keeps_the_work_of_a_step(count: int) -> None:
+    config = TrainConfig(batch=3, pace_s=0.4)
+    work = strong(config, count, 8)
+    assert work.batch * count == 3 * 8
+    assert work.pace_s * count == pytest.approx(0.4 * 8)
+    assert work.batch / work.accumulate == 3  # what must fit into memory at once
+
+
+def test_strong_scaling_of_what_cannot_be_dealt_evenly_is_refused() -> None:
+    with pytest.raises(ValueError, match="6 sequences a step cannot be dealt evenly to 4 nodes"):
+        strong(TrainConfig(batch=1), 4, 6)
+
+
+def test_tokens_per_rank_are_those_of_one_job() -> None:
+    step = Step(1.0, {"forward": 1.0})
+    alone = Rung(1, ["a", "a", "b", "b"], [[step]] * 4, tokens_per_step=512)
+    assert alone.tokens_per_rank == 256  # two jobs side by side, of two ranks each
+    whole = Rung(2, ["a", "a", "b", "b"], [[step]] * 4, tokens_per_step=1024)
+    assert whole.tokens_per_rank == 256
+
+
+def test_a_hushed_rank_holds_its_shard_and_waits_for_nobody() -> None:
+    config = TrainConfig(steps=2, digest=False, device="cpu")
+    result = hushed(4, config)
+    assert result["world"] == 4
+    assert result["tokens_per_step"] == 4 * config.batch * config.seq
+    assert len(result["steps"]) == 2
