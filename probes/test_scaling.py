@@ -49,8 +49,8 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
             fits=talk[rungs[-1].count][1],
         )
         control(gang, names, config, rungs[-1], measure)
-        unsent(gang, names, rungs, config, measure)
         if tier != "quick":
+            unsent(gang, names, rungs, config, measure)
             same_work(gang, names, nodes, config, measure)
     measure.covered(
         f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, {STEPS[tier]} steps each; "
@@ -194,22 +194,36 @@ def same_work(gang, names, nodes, config, measure):
 
 
 def draw(ladder, limits, measure):
-    """Numbers for the two figures, and the table behind them."""
+    """Numbers for the three figures, and the table behind them."""
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
     parts = [decompose.terms(base), *(decompose.terms(rung.steps) for rung in rungs[1:])]
     limit = limits("efficiency")
     caption = "every timed step of every rank, cut into segments; the collectives of each rung"
     measure.keep("ladder.json", ladder.told(), kind="series", caption=caption)
+    between = [ladder.interval(rung) for rung in rungs[1:]]
     measure.series(
         "efficiency",
         {
             "nodes": [rung.count for rung in rungs],
             "efficiency": [1.0, *map(ladder.efficiency, rungs[1:])],
+            "low": [None, *(low for low, _ in between)],
+            "high": [None, *(high for _, high in between)],
             "limit": limit.low if limit else None,
             "tokens_per_second": [rung.tokens_per_second for rung in rungs],
             "tokens_per_gpu_step": rungs[0].tokens_per_rank,
         },
     )
+    explained = ladder.explained(limit.low if limit else None)
+    if explained:
+        measure.series(
+            "lost",
+            {
+                "nodes": [why.nodes for why in explained],
+                "lost": [why.lost for why in explained],
+                "parts": [[dataclasses.asdict(part) for part in why.parts] for why in explained],
+                "sentences": [str(why) for why in explained],
+            },
+        )
     measure.series(
         "terms",
         {

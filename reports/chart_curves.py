@@ -114,20 +114,26 @@ def _ends(plot: Plot, measured: Point, wrong: Point | None, levels: list[float])
 def efficiency(series: dict[str, Any]) -> Figure:
     """Efficiency against node count, 1 being as fast per node as one node alone.
 
-    Keys: nodes, efficiency; optional limit, tokens_per_second, tokens_per_gpu_step.
+    Keys: nodes, efficiency; optional low and high (the error bars), limit, tokens_per_second,
+    tokens_per_gpu_step.
     """
     nodes, shares = read_numbers(series["nodes"]), read_numbers(series["efficiency"])
     points, limit = joined(nodes, shares), read_number(series.get("limit"))
     sentence = _efficiency_sentence(points, limit)
-    floor = min([y for _, y in points] + whole([limit]))
+    low, high = read_numbers(series.get("low") or []), read_numbers(series.get("high") or [])
+    floor = min([y for _, y in points] + whole([limit, *low]))
     bottom = max(0.0, int((floor - 0.04) * 10) / 10)
     ends = (points[0][0], points[-1][0])
-    plot = Plot(sentence, ends, (bottom, max(1.04, 1.04 * max(y for _, y in points))), True, 26)
+    top = max([1.0, *(y for _, y in points), *whole(high)])
+    plot = Plot(sentence, ends, (bottom, 1.04 * top), True, 26)
     plot.axes([(n, number(n)) for n, _ in points], "nodes", "efficiency", "%")
     plot.level(1.0, "ideal: as fast per node as one node", GREY)
     if limit is not None:
         plot.level(limit, f"limit {percent(limit, 0)}", ORANGE)
     plot.curve(points, BLUE, 2.5)
+    bars = zip(points, low, high, strict=False)
+    for n, least, most in [(n, least, most) for (n, _), least, most in bars if n > points[0][0]]:
+        plot.whisker(n, least, most, BLUE)
     for n, share in points[1:]:
         plot.dot(plot.x(n), plot.y(share), BLUE)
         under = plot.y(share) + 18
@@ -136,11 +142,20 @@ def efficiency(series: dict[str, Any]) -> Figure:
         plot.text(plot.x(n) + 20, at, percent(share), "end", size=12, bold=True)
     rates = read_numbers(series.get("tokens_per_second") or [])
     rows = [
-        [number(n), percent(share), shown(rates[at] if at < len(rates) else None)]
+        [number(n), percent(share), _between(low, high, at), shown(_at(rates, at))]
         for at, (n, share) in enumerate(points)
     ]
-    header = ["nodes", "efficiency", "tokens per second"]
+    header = ["nodes", "efficiency", "95 % lie within", "tokens per second"]
     return Figure("Scaling efficiency", sentence + _workload(series), plot.svg(), header, rows)
+
+
+def _at(values: list[Number], at: int) -> Number:
+    return values[at] if at < len(values) else None
+
+
+def _between(low: list[Number], high: list[Number], at: int) -> str:
+    least, most = _at(low, at), _at(high, at)
+    return "-" if least is None or most is None else f"{percent(least)} to {percent(most)}"
 
 
 def _efficiency_sentence(points: list[Point], limit: Number) -> str:

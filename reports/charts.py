@@ -13,6 +13,7 @@ from typing import Any
 from reports.chart_bars import pairs, terms
 from reports.chart_curves import busbw, efficiency, loss
 from reports.chart_gang import gang
+from reports.chart_lost import lost
 from reports.figure import Figure
 
 __all__ = ["FIGURES", "Figure", "figures"]
@@ -21,6 +22,7 @@ FIGURES: dict[str, Callable[[Any], Figure]] = {
     "busbw": busbw,
     "pairs": pairs,
     "efficiency": efficiency,
+    "lost": lost,
     "terms": terms,
     "gang": gang,
     "loss": loss,

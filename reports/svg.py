@@ -209,6 +209,15 @@ class Plot(Drawing):
         anchor, shift = ("end", -5) if left else ("start", 5)
         self.text(at + shift, self.y.end + 10 + 14 * row, words, anchor, size=12)
 
+    def whisker(self, x: float, low: float | None, high: float | None, color: str) -> None:
+        """An error bar from low to high, with caps; nothing where an end is not known."""
+        if low is None or high is None:
+            return
+        at, ends = self.x(x), (self.y(low), self.y(high))
+        self.line([(at, ends[0]), (at, ends[1])], color, 1.5)
+        for y in ends:
+            self.line([(at - 4, y), (at + 4, y)], color, 1.5)
+
     def curve(self, points: Sequence[Point], color: str, width: float = 2, dash: str = "") -> None:
         """A line through points given as values."""
         self.line([(self.x(x), self.y(y)) for x, y in points], color, width, dash)

@@ -91,6 +91,39 @@ def test_efficiency_names_the_last_rung_and_the_load() -> None:
     assert "BELOW the limit of 90 %" in slow
 
 
+def test_efficiency_has_error_bars_where_they_are_known() -> None:
+    values = series("efficiency")
+    figure = draw("efficiency", values)
+    assert figure.rows[-1][2] == "90.7 % to 92.0 %"
+    assert figure.rows[0][2] == "-"
+    bare = {name: part for name, part in values.items() if name not in ("low", "high")}
+    lines = [draw("efficiency", each).svg.count("<polyline") for each in (values, bare)]
+    assert lines[0] - lines[1] == 3 * 3  # a line and two caps for each rung above one node
+    holed = {**values, "low": [None, None, 0.94, 0.9]}
+    assert lines[0] - draw("efficiency", holed).svg.count("<polyline") == 3
+
+
+def test_lost_shows_every_part_and_with_what_was_kept_they_are_the_whole() -> None:
+    values = series("lost")
+    figure = draw("lost", values)
+    assert "8.6 % is lost: 6.6 waiting for collectives as predicted" in figure.sentence
+    widths = [float(w) for w in re.findall(r'width="([0-9.]+)" height="24"', figure.svg)]
+    assert len(widths) == 2 + 3 + 3 - 1  # 0.2 % is too little to be drawn
+    shares = [1.9, 0.3, 4.1, 0.6, 6.6, 1.4, 0.6]
+    assert widths == pytest.approx([(480 - 128) * share / 8.6 for share in shares], abs=0.2)
+    told = [float(row[2].split()[0]) for row in figure.rows if row[0] == "8"]
+    assert sum(told) == pytest.approx(100)
+
+
+def test_a_gain_is_told_and_not_drawn() -> None:
+    part = {"share": -0.01, "said": "in ordinary variation"}
+    values = {"nodes": [2], "lost": [-0.01], "parts": [[part]], "sentences": ["nothing is lost"]}
+    figure = draw("lost", values)
+    assert figure.sentence == "nothing is lost."
+    assert 'height="24"' not in figure.svg
+    assert figure.rows == [["2", "kept", "101.0 %"], ["2", part["said"], "-1.00 %"]]
+
+
 def test_terms_sum_to_the_step() -> None:
     values = series("terms")
     figure = draw("terms", values)

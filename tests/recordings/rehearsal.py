@@ -155,9 +155,31 @@ def scaling() -> ProbeResult:
             "efficiency": {
                 "nodes": [1, 2, 4],
                 "efficiency": [1, 0.981, 0.952],
+                "low": [None, 0.974, 0.941],
+                "high": [None, 0.988, 0.961],
                 "limit": 0.85,
                 "tokens_per_second": [2560, 5022, 9748],
                 "tokens_per_gpu_step": 1024,
+            },
+            "lost": {
+                "nodes": [2, 4],
+                "lost": [0.019, 0.048],
+                "parts": [
+                    [
+                        {"share": 0.017, "said": "waiting for collectives as predicted"},
+                        {"share": 0.002, "said": "in ordinary variation"},
+                    ],
+                    [
+                        {"share": 0.039, "said": "waiting for collectives as predicted"},
+                        {"share": 0.009, "said": "in ordinary variation"},
+                    ],
+                ],
+                "sentences": [
+                    "at 2 nodes 1.9 % is lost: 1.7 waiting for collectives as predicted, "
+                    "0.2 in ordinary variation",
+                    "at 4 nodes 4.8 % is lost: 3.9 waiting for collectives as predicted, "
+                    "0.9 in ordinary variation",
+                ],
             },
             "terms": {
                 "nodes": [1, 2, 4],
