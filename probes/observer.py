@@ -22,6 +22,7 @@ from typing import Any
 
 from probes.cluster import Cluster
 from probes.gang_checks import Sample
+from probes.living_groups import LivingGroups
 from probes.pinned import pinned
 
 RATE = 20.0  # samples a second that are owed
@@ -69,11 +70,12 @@ class Eye:
 
     def _watch(self) -> None:
         try:
+            living = LivingGroups()
             while True:
                 at = self.now()
                 if at - self._asked > DRIVERS_SECONDS:
                     self._drivers, self._asked = {**self._drivers, **drivers_now()}, at
-                sample = look(self._prefix, self._resource)
+                sample = look(living, self._prefix, self._resource)
                 with self._lock:
                     self._seen.append({"t": at, "took": self.now() - at, **sample})
                 time.sleep(max(PAUSE - (self.now() - at), 0.001))
@@ -106,12 +108,12 @@ def strangers(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:
     return sorted(id for id, how in drivers.items() if id not in known and not RAYS_OWN.search(how))
 
 
-def look(prefix: str, resource: str) -> Sample:
-    """One look: groups of ours by name, free accelerators per node id, actors per job id."""
+def look(living: LivingGroups, prefix: str, resource: str) -> Sample:
+    """One look: living groups of ours by name, free accelerators per node id, actors per job id."""
     from ray._private.state import state
 
     groups = {}
-    for entry in _living_groups():
+    for entry in living.now():
         if entry.name.startswith(prefix) or not entry.name:
             nodes = [bundle.node_id.hex() for bundle in entry.bundles if bundle.node_id]
             spare = not any(resource in bundle.unit_resources for bundle in entry.bundles)
@@ -132,20 +134,6 @@ def look(prefix: str, resource: str) -> Sample:
             continue
         actors.setdefault(actor["JobID"], []).append(actor["Address"]["NodeID"])
     return {"groups": groups, "free": free, "actors": actors}
-
-
-def _living_groups() -> list[Any]:
-    """Every group that is not removed, as Ray's protobuf has it.
-
-    Ray keeps removed groups for ever: with 1500 of them ray.util.placement_group_table() takes
-    53 ms, which is too long for 20 looks a second, and this 14.
-    """
-    from ray._private.state import state
-    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
-
-    table = state._connect_and_get_accessor().get_placement_group_table()
-    groups = [PlacementGroupTableData.FromString(entry) for entry in table]
-    return [group for group in groups if group.state != PlacementGroupTableData.REMOVED]
 
 
 class Watch:

@@ -136,7 +136,7 @@ def _attempts(events: list[dict[str, Any]], killed: float) -> list[Attempt]:
             found.append(Attempt(places=[], started=event["t"]))
         elif event["event"] == "ready":
             found[-1].ready = event["t"]
-        else:
+        elif event["event"] not in ("mended", "removed"):  # how the next attempt has begun
             found[-1].ended, found[-1].reason = event["t"], str(event.get("reason", ""))
     return found
 

@@ -47,14 +47,14 @@ class Original:
     def __init__(
         self,
         folder: Path | None,
-        damages: dict[str, Callable[[Path], None]],
         *,
-        fills: bool,
+        damages: dict[str, Callable[[Path], None]] | None = None,
+        fills: bool = False,
         device: str = "auto",
         steps: int = STEPS,
     ) -> None:
         self.folder = folder or Path()
-        self.damages, self.fills, self.device, self.steps = damages, fills, device, steps
+        self.damages, self.fills, self.device, self.steps = damages or {}, fills, device, steps
         self.results: Results = []
         self.mistaken: dict[str, Results | str] = {}
         self.damaged: dict[str, Results | str] = {}

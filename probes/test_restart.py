@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -36,29 +36,35 @@ PUNISHED_STEPS, PUNISHED_SECONDS = 60, 600
 STANDARD, SOAK = pytest.mark.tier("standard"), pytest.mark.tier("soak")
 
 
+@contextmanager
+def made(request, **options):
+    """A run that was never killed; made when the first probe asks for it."""
+    run = request.config.stash[RUN]
+    with shared_folder(run) if run.cluster else nullcontext() as folder:
+        yield Original(folder, **options)
+
+
 @pytest.fixture(scope="module")
 def original(request):
-    """The run that was never killed; made when the first probe asks for it."""
-    run, quick = request.config.stash[RUN], request.config.getoption("--tier") == "quick"
+    """Of the cluster's size, with damaged copies of its checkpoints."""
+    quick = request.config.getoption("--tier") == "quick"
     wanted = dict(list(DAMAGES.items())[: QUICK_DAMAGES if quick else None])
-    with shared_folder(run) if run.cluster else nullcontext() as folder:
-        yield Original(folder, wanted, fills=not quick)
+    with made(request, damages=wanted, fills=not quick) as run:
+        yield run
 
 
 @pytest.fixture(scope="module")
 def small_original(request):
-    """As `original`, on the few ranks that lose nodes."""
-    run = request.config.stash[RUN]
-    with shared_folder(run) if run.cluster else nullcontext() as folder:
-        yield Original(folder, {}, fills=False, device="cpu")
+    """On the few ranks that lose nodes."""
+    with made(request, device="cpu") as run:
+        yield run
 
 
 @pytest.fixture(scope="module")
 def long_original(request):
-    """As `original`, of as many steps as a punished run has."""
-    run = request.config.stash[RUN]
-    with shared_folder(run) if run.cluster else nullcontext() as folder:
-        yield Original(folder, {}, fills=False, steps=PUNISHED_STEPS)
+    """Of as many steps as a punished run has."""
+    with made(request, steps=PUNISHED_STEPS) as run:
+        yield run
 
 
 def later(each, quick=0, standard=None):

@@ -14,7 +14,7 @@ from scaling.expected import calls_of, expected
 from scaling.ladder import climb, counts, groups_of, hush, strong
 from scaling.retold import Ladder
 
-FEW = 4  # steps of what only informs
+FEW, HARDEST = 4, 8  # steps of what only informs, and how many times its usual work a node does
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
 # 8192 tokens per GPU and step: an efficiency means nothing without them, for the same cluster drops
 # from 96 to 77 % with an eighth of the tokens.
@@ -73,7 +73,7 @@ def ascend(gang, names, nodes, config, measure):
                 raise
             measure("efficiency", None, on=f"{count} nodes", note=str(error))
             measure.explain(finding("SCALE-RUNG", f"{count} nodes: {error}"))
-            if gang.silent():
+            if gang.busy() or gang.silent():  # the next rung would meet what still runs there
                 break
     return rungs
 
@@ -167,7 +167,11 @@ def unsent(gang, names, rungs, config, measure):
     """What a step takes when it is sharded as on the largest rung, and nothing is sent."""
     count, short = rungs[-1].count, dataclasses.replace(config, steps=FEW)
     alone = mean_seconds(rungs[0].median_node())
-    silent = mean_seconds(hush(gang, names, count, short).median_node())
+    try:
+        silent = mean_seconds(hush(gang, names, count, short).median_node())
+    except GangError as error:
+        measure.covered(f"a step without communication was not timed: {error}")
+        return
     measure.note("without_communication", silent, "s", on=f"{count} nodes")
     measure.covered(
         f"sharded as on {count} nodes, with nothing sent, a step takes {silent:.3f} s; "
@@ -178,14 +182,14 @@ def unsent(gang, names, rungs, config, measure):
 def same_work(gang, names, nodes, config, measure):
     """Strong scaling, which only informs: the largest rung's step, done by fewer nodes as well."""
     whole = None
-    for count in nodes:
+    for count in [count for count in nodes if count * HARDEST >= nodes[-1]]:
         on = f"{count} nodes" if count > 1 else "1 node"
         try:
             work = strong(dataclasses.replace(config, steps=FEW), count, nodes[-1])
             rung = climb(gang, names, count, work)
         except (GangError, ValueError) as error:
             measure.covered(f"the same work on {on} was not timed: {error}")
-            continue
+            return
         seconds = mean_seconds(rung.median_node()) if count == 1 else rung.seconds
         whole = whole or seconds * count
         measure.note("strong_efficiency", whole / (seconds * count), "ratio", on=on)

@@ -32,7 +32,8 @@ from reference_trainer.storage import Storage
 from reference_trainer.world import World, another_group
 
 FORGOTTEN = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
-PATIENCE_SECONDS = 10  # for a save in the background when the run ends in an error
+# For a save in the background when the run ends in an error.  More than gang.py's SETTLE_SECONDS.
+PATIENCE_SECONDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,10 @@ from typing import Any
 
 from reference_trainer.worker import Place, Worker, demand
 
-SETTLE_SECONDS = 3  # for survivors to see that a peer is gone
+# For survivors to see that a peer is gone.  Less than a run gives its save in the background
+# (checkpoint.py): whoever still writes then is replaced, and cannot write beside the next run.
+SETTLE_SECONDS = 3
+START_SECONDS = 60  # for new workers in the places of dead ones
 LOOK_SECONDS = 0.5  # between two looks at workers that start
 PATIENCE_SECONDS = 5  # of waiting for room before it is worth a word
 
@@ -134,8 +137,8 @@ class Gang:
             .remote()
         )
 
-    def mend(self, lost: Sequence[int]) -> bool:
-        """Put new workers where ranks were `lost` in the last run; False: make a new gang.
+    def mend(self, lost: Sequence[int]) -> list[int]:
+        """Put new workers where ranks were `lost` in the last run; which, none: make a new gang.
 
         The others keep their process, with torch in memory, once their call has ended; whose call
         does not end is replaced as well.  Only dead ranks of a group that has all its nodes can be
@@ -146,31 +149,32 @@ class Gang:
 
         died = ray.exceptions.RayActorError
         if not lost or not set(lost) <= set(_raised(self._calls, died)):
-            return False
+            return []
         if self._state() != "CREATED":
-            return False
+            return []
         late = _late(self._calls, SETTLE_SECONDS)
-        for rank in late:
-            ray.kill(self._workers[rank])
         fresh = sorted({*_raised(self._calls, died), *late})
         for rank in fresh:
+            ray.kill(self._workers[rank])  # also one that is only thought to be dead
             self._workers[rank] = self._spawn(self._bundles[rank])
         places = self._settled([self._workers[rank].place.remote() for rank in fresh])
-        if places is None:
-            return False
-        found = dict(zip(fresh, places, strict=True))
+        found = dict(zip(fresh, places, strict=False))
         self.places = [found.get(rank, place) for rank, place in enumerate(self.places)]
-        return True
+        return fresh if places else []
 
-    def _settled(self, calls: list[Any]) -> list[Place] | None:
-        """Where new workers are; None when they do not come, or the group has lost a node."""
+    def _settled(self, calls: list[Any]) -> list[Place]:
+        """Where new workers are; none when one does not come, or the group has lost a node."""
         import ray
 
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + min(self.timeout, START_SECONDS)
         while _late(calls, LOOK_SECONDS):
             if time.monotonic() > deadline or self._state() != "CREATED":
-                return None
-        return None if _raised(calls, ray.exceptions.RayError) else list(ray.get(calls))
+                return []
+        return [] if _raised(calls, ray.exceptions.RayError) else list(ray.get(calls))
+
+    def busy(self) -> list[int]:
+        """Workers that still run what they were last told to."""
+        return _late(self._calls) if self._calls else []
 
     def rendezvous(self, group: Sequence[int], port: int) -> list[dict[str, str]]:
         """The variables torchrun would set for each of the workers in `group`."""

@@ -34,7 +34,7 @@ def seen() -> dict[str, str | None]:
     help="Who starts and restarts the ranks: this package, Ray Train, or torchrun.",
 )
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable from every rank.")
-@click.option("--restarts", default=3, show_default=True, help="How many lost gangs to replace.")
+@click.option("--restarts", default=3, show_default=True, help="How many losses to make good.")
 @click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for room.")
 @click.option("--name", default="launch", show_default=True, help="Of its placement group.")
 @config_options

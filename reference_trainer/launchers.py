@@ -82,7 +82,7 @@ def by_gang(job: Job) -> Ended:
         if event in ("lost", "left"):
             job.say(values["reason"])
         elif event == "mended":
-            job.say("the lost ranks were started again in their places")
+            job.say(f"ranks {values['ranks']} were started again in their places")
         elif event == "removed":
             job.say("its gang was removed")
 

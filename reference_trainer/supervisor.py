@@ -120,8 +120,8 @@ def _ready(
     The old one is removed before the new one is asked for: its room may be all that there is.
     """
     if gang is not None:
-        if gang.mend(lost):
-            tell("mended", {"ranks": list(lost)})
+        if replaced := gang.mend(lost):
+            tell("mended", {"ranks": replaced})
             return gang
         held.close()
         tell("removed", {})

@@ -53,6 +53,7 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
                 run.close()
     finally:
         PULSE.now("ended")
+        PULSE.told_to_leave.clear()  # that was for this run; the process may see another
 
 
 class Run:

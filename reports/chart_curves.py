@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 from reports.figure import (
@@ -118,9 +119,17 @@ def efficiency(series: dict[str, Any]) -> Figure:
     tokens_per_gpu_step.
     """
     nodes, shares = read_numbers(series["nodes"]), read_numbers(series["efficiency"])
-    points, limit = joined(nodes, shares), read_number(series.get("limit"))
+    limit = read_number(series.get("limit"))
+    low, high, rates = (
+        read_numbers(series.get(key) or []) for key in ("low", "high", "tokens_per_second")
+    )
+    rungs = [
+        (n, share, least, most, rate)
+        for n, share, least, most, rate in zip_longest(nodes, shares, low, high, rates)
+        if n is not None and share is not None
+    ]
+    points = [(n, share) for n, share, *_ in rungs]
     sentence = _efficiency_sentence(points, limit)
-    low, high = read_numbers(series.get("low") or []), read_numbers(series.get("high") or [])
     floor = min([y for _, y in points] + whole([limit, *low]))
     bottom = max(0.0, int((floor - 0.04) * 10) / 10)
     ends = (points[0][0], points[-1][0])
@@ -131,30 +140,22 @@ def efficiency(series: dict[str, Any]) -> Figure:
     if limit is not None:
         plot.level(limit, f"limit {percent(limit, 0)}", ORANGE)
     plot.curve(points, BLUE, 2.5)
-    bars = zip(points, low, high, strict=False)
-    for n, least, most in [(n, least, most) for (n, _), least, most in bars if n > points[0][0]]:
+    for n, share, least, most, _ in rungs[1:]:
         plot.whisker(n, least, most, BLUE)
-    for n, share in points[1:]:
         plot.dot(plot.x(n), plot.y(share), BLUE)
         under = plot.y(share) + 18
         crossed = limit is not None and abs(under - 4 - plot.y(limit)) < 12
         at = under - 27 if crossed else under
         plot.text(plot.x(n) + 20, at, percent(share), "end", size=12, bold=True)
-    rates = read_numbers(series.get("tokens_per_second") or [])
     rows = [
-        [number(n), percent(share), _between(low, high, at), shown(_at(rates, at))]
-        for at, (n, share) in enumerate(points)
+        [number(n), percent(share), _between(least, most), shown(rate)]
+        for n, share, least, most, rate in rungs
     ]
     header = ["nodes", "efficiency", "95 % lie within", "tokens per second"]
     return Figure("Scaling efficiency", sentence + _workload(series), plot.svg(), header, rows)
 
 
-def _at(values: list[Number], at: int) -> Number:
-    return values[at] if at < len(values) else None
-
-
-def _between(low: list[Number], high: list[Number], at: int) -> str:
-    least, most = _at(low, at), _at(high, at)
+def _between(least: Number, most: Number) -> str:
     return "-" if least is None or most is None else f"{percent(least)} to {percent(most)}"
 
 

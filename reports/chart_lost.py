@@ -1,4 +1,8 @@
-"""What each rung lost against one node, and to what: bars whose parts sum to the loss."""
+"""What each rung lost against one node, and to what: parts that sum to the loss.
+
+A part below nothing (the others are larger than the loss) is in the table only; the tick on the bar
+is the loss itself.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,9 @@ def lost(series: dict[str, Any]) -> Figure:
         y = 24 + 34 * at
         drawing.text(58, y + 16, f"{number(count)} nodes", "end", size=12)
         end = _bar(drawing, scale, y, each, names)
-        drawing.text(end + 6, y + 16, percent(losses[at]), size=12, bold=True)
+        whole_loss = scale(max(losses[at] or 0.0, 0.0))
+        drawing.line([(whole_loss, y - 3), (whole_loss, y + 27)], "currentColor", 1)
+        drawing.text(max(end, whole_loss) + 6, y + 16, percent(losses[at]), size=12, bold=True)
     for at, name in enumerate(names):
         y = 34 + 34 * len(nodes) + 18 * at
         drawing.box(64, y, 11, 11, PALETTE[at % len(PALETTE)])

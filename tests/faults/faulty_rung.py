@@ -58,6 +58,13 @@ def breaks(config: TrainConfig) -> TrainConfig:
     raise MemoryError("no memory for the model")
 
 
+def dies(config: TrainConfig) -> TrainConfig:
+    """One of its processes ends."""
+    if os.environ["RANK"] == "2":
+        os._exit(1)
+    return config
+
+
 def explodes(config: TrainConfig) -> TrainConfig:
     """Its loss is soon no number."""
     return replace(config, lr=1e30, clip=1e30)
@@ -70,5 +77,6 @@ FAULTS: dict[str, Change] = {
     "jitter": jitters,
     "late-data-and-slowing": stalled(DATA, SLOWING),
     "breaks": breaks,
+    "dies": dies,
     "explodes": explodes,
 }

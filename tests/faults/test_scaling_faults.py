@@ -47,15 +47,18 @@ def test_a_planted_cause_is_named(
         assert wanted in (None, suspects), said
 
 
-def test_a_rung_that_breaks_costs_no_other_its_figures(lab: Lab) -> None:
-    record = seen(lab, "breaks")
+@pytest.mark.parametrize(
+    ("fault", "says"), [("breaks", "no memory for the model"), ("dies", "ranks [2] died")]
+)
+def test_a_rung_that_breaks_costs_no_other_its_figures(lab: Lab, fault: str, says: str) -> None:
+    record = seen(lab, fault)
     (result,) = record.results
     assert record.verdict("SCALING") is Verdict.UNPROVEN
     efficiency = {m.subject: m.value for m in result.measurements if m.name == "efficiency"}
     assert efficiency["4 nodes"] is None
     assert efficiency["2 nodes"] > 0.5
     assert causes(record)[0][0] == "SCALE-RUNG"
-    assert any("no memory for the model" in one.statement for one in findings(record))
+    assert any(says in one.statement for one in findings(record))
 
 
 def test_a_loss_that_is_no_number_fails(lab: Lab) -> None:
