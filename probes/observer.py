@@ -147,6 +147,7 @@ class Watch:
         self.needs: dict[str, int] = {}  # gang of several groups -> its whole size
         self.samples: list[Sample] = []
         self.marks: list[tuple[float, str]] = []
+        self.until(lambda sample: True, ANSWER_SECONDS)  # the first look is long where Ray is old
 
     def mark(self, words: str) -> float:
         """Note what is done now; its time on the eye's clock."""
