@@ -8,7 +8,8 @@ from probes.restart_nodes import Loss
 from probes.restart_original import NEWEST
 from probes.restart_run import Blow, Scenario
 
-HOLD = f"commit:rank=0:seconds=1:from={NEWEST}:to={NEWEST}"
+# Longer than survivors are given to end: they could commit what all have written.
+HOLD = f"commit:rank=0:seconds=6:from={NEWEST}:to={NEWEST}"
 SCENARIOS = [
     Scenario(
         name="killed-in-a-step-then-in-a-save",
@@ -34,7 +35,7 @@ SCENARIOS = [
         blows=(Blow("saving", NEWEST),),
         changes={
             "save_mode": "async",
-            "stall": HOLD.replace("commit", "upload").replace("seconds=1", "seconds=5"),
+            "stall": HOLD.replace("commit", "upload"),
         },
     ),
     Scenario(

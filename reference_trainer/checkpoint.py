@@ -32,7 +32,7 @@ from reference_trainer.storage import Storage
 from reference_trainer.world import World, another_group
 
 FORGOTTEN = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
-# For a save in the background when the run ends in an error.  More than gang.py's SETTLE_SECONDS.
+# For a save in the background when the run ends in an error.  More than gang.py's END_SECONDS.
 PATIENCE_SECONDS = 10
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from reference_trainer.worker import Place, Worker, demand
 
-# For survivors to see that a peer is gone.  Less than a run gives its save in the background
+SETTLE_SECONDS = 3  # for survivors to see that a peer is gone
+# For them to end, once a death is known.  Less than a run gives its save in the background
 # (checkpoint.py): whoever still writes then is replaced, and cannot write beside the next run.
-SETTLE_SECONDS = 3
+END_SECONDS = 1
 START_SECONDS = 60  # for new workers in the places of dead ones
 LOOK_SECONDS = 0.5  # between two looks at workers that start
 PATIENCE_SECONDS = 5  # of waiting for room before it is worth a word
@@ -152,7 +153,7 @@ class Gang:
             return []
         if self._state() != "CREATED":
             return []
-        late = _late(self._calls, SETTLE_SECONDS)
+        late = _late(self._calls, END_SECONDS)
         fresh = sorted({*_raised(self._calls, died), *late})
         for rank in fresh:
             ray.kill(self._workers[rank])  # also one that is only thought to be dead

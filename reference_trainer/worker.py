@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,8 +76,14 @@ class Worker:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        gc.collect()  # a run that failed here before may have left its model in cycles
-        return function(*arguments)
+        try:
+            return function(*arguments)
+        except BaseException as error:
+            # What failed must let go now: its sockets are what its peers wait on, its model is
+            # memory that the next run in this process needs.  Both hang on frames and in cycles.
+            traceback.clear_frames(error.__traceback__)
+            gc.collect()
+            raise
 
 
 def demand(resource: str) -> dict[str, Any]:

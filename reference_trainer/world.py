@@ -94,6 +94,7 @@ def join(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
     with _settled(config, device):
         if mine:
             _initialise(config, device)
+        world = None
         try:
             world = _world(config, device, mesh)
             world.set_timeout(config.init_timeout_s)
@@ -101,7 +102,7 @@ def join(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
             world.set_timeout(config.init_timeout_s)  # who uses the group next begins afresh
         except BaseException:
             if mine:
-                _abandon(device)
+                _abandon(device, world)
             raise
         if mine:
             dist.destroy_process_group()
@@ -237,8 +238,12 @@ def _sharding(config: TrainConfig, device: Any, mesh: Any) -> Any:
     return init_device_mesh(device.type, shape, mesh_dim_names=names)
 
 
-def _abandon(device: Any) -> None:
-    """Leave without waiting for peers, which may be gone."""
+def _abandon(device: Any, world: World | None) -> None:
+    """Leave without waiting for peers, which may be gone, and let go of those that are there.
+
+    A peer waits on the sockets of a group, which live as long as anything refers to it: a mesh
+    does, and DTensor's caches refer to the mesh for ever (torch 2.13).
+    """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _abort_process_group
 
@@ -246,3 +251,5 @@ def _abandon(device: Any) -> None:
         _abort_process_group()  # destroying would wait for collectives that never end
     else:
         dist.destroy_process_group()
+        for mesh in (world.mesh, getattr(world.mesh, "_root_mesh", None)) if world else ():
+            getattr(mesh, "_pg_registry", {}).clear()

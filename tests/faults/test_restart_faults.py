@@ -59,8 +59,7 @@ FAULTS = [
         {"RESTART-DEAD", "RESTART-LEAK"}, set(), "already exists",
     ),
     Fault(
-        "reuses-its-gang", "no-node", {"attempts", "held_waiting", "left_behind"},
-        {"RESTART-LEAK", "RESTART-ATTEMPTS"}, set(),
+        "reuses-its-gang", "no-node", {"held_waiting", "left_behind"}, {"RESTART-LEAK"}, set(),
         "while the run waited for a node it held 1 of 2",
     ),
     Fault(
