@@ -9,7 +9,7 @@ from probes.restart_original import NEWEST
 from probes.restart_run import Blow, Scenario
 
 # Longer than survivors are given to end: they could commit what all have written.
-HOLD = f"commit:rank=0:seconds=6:from={NEWEST}:to={NEWEST}"
+HOLD = f"commit:rank=0:seconds=4:from={NEWEST}:to={NEWEST}"
 SCENARIOS = [
     Scenario(
         name="killed-in-a-step-then-in-a-save",

@@ -20,7 +20,7 @@ from scaling.predict import Call, communication
 
 GRADIENT_BYTES = 4  # the trainer reduces in float32
 SMALL_BYTES = 64  # the norm of the gradients, and the mean of the loss
-CALLS = 9  # of each size
+CALLS = 5  # of each size: with a rest before each they take longer than a step
 
 
 def calls_of(config: TrainConfig, weight_bytes: int) -> list[Call]:
@@ -92,8 +92,8 @@ def timed(sizes: dict[str, list[int]], rest: float) -> dict[str, dict[int, float
 
 
 def _sizes(calls: Sequence[Call]) -> dict[str, list[int]]:
-    """Each call's size and a much smaller one, so that latency and bandwidth can be told apart."""
+    """The calls' sizes and a much smaller one, so that latency and bandwidth can be told apart."""
     sizes: dict[str, set[int]] = {}
     for call in calls:
-        sizes.setdefault(call.operation, set()).update({int(call.size / 16), int(call.size)})
-    return {name: sorted(each) for name, each in sizes.items()}
+        sizes.setdefault(call.operation, set()).add(int(call.size))
+    return {name: [min(each) // 16, *sorted(each)] for name, each in sizes.items()}
