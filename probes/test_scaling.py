@@ -56,9 +56,9 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
         f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, {STEPS[tier]} steps each; "
         f"the rung of 1 on each of {len(cluster.nodes)} nodes"
     )
-    judge(ladder, limits, measure)
+    explained = judge(ladder, limits, measure)
     foresee(ladder, measure)
-    draw(ladder, limits, measure)
+    draw(ladder, explained, limits, measure)
 
 
 def ascend(gang, names, nodes, config, measure):
@@ -88,7 +88,7 @@ def timed_calls(gang, count, calls, rest, measure):
 
 
 def judge(ladder, limits, measure):
-    """Efficiency and residual of each rung, and who holds the others up."""
+    """Efficiency and residual of each rung, and who holds the others up; the rungs, explained."""
     rungs, limit = ladder.rungs, limits("efficiency")
     base, explained = rungs[0].median_node(), ladder.explained(limit.low if limit else None)
     named = set()
@@ -116,6 +116,7 @@ def judge(ladder, limits, measure):
         measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
     measure("non_finite", sum(rung.non_finite for rung in rungs))
     stragglers(rungs, limits, measure)
+    return explained
 
 
 def stragglers(rungs, limits, measure):
@@ -197,7 +198,7 @@ def same_work(gang, names, nodes, config, measure):
         measure.covered(f"the same work on {on}: {seconds:.3f} s with {tokens}")
 
 
-def draw(ladder, limits, measure):
+def draw(ladder, explained, limits, measure):
     """Numbers for the three figures, and the table behind them."""
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
     parts = [decompose.terms(base), *(decompose.terms(rung.steps) for rung in rungs[1:])]
@@ -217,7 +218,6 @@ def draw(ladder, limits, measure):
             "tokens_per_gpu_step": rungs[0].tokens_per_rank,
         },
     )
-    explained = ladder.explained(limit.low if limit else None)
     if explained:
         measure.series(
             "lost",

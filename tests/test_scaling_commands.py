@@ -43,9 +43,9 @@ def save(folder: Path, found: Ladder, limit: float = 0.9) -> Path:
     ledger = Ledger(store, lab, "p", "SCALING", "claim", "again", lambda words: None)
     limits = {"efficiency": SimpleNamespace(low=limit, judge=lambda value: None),
               "straggler": lab.limit("SCALING", "straggler")}.__getitem__  # fmt: skip
-    judge(found, limits, ledger)
+    explained = judge(found, limits, ledger)
     foresee(found, ledger)
-    draw(found, limits, ledger)
+    draw(found, explained, limits, ledger)
     ledger.finish("finished", 1.0)
     store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
     store.save()

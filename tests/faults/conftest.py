@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,26 @@ Planted = tuple[str, str] | None  # a plugin of this folder, and which of its fa
 LEFTOVERS = REPO / "tests" / "lab" / "leftovers.py"
 
 
-@pytest.fixture(scope="session")
-def whole_lab() -> Iterator[Lab]:
-    """Four nodes, up once for all tests of this folder."""
+@contextmanager
+def lab_of(nodes: int, name: str) -> Iterator[Lab]:
+    """A lab for a while; where there can be none, the test is skipped and says why."""
     try:
         require_machine()
     except LabError as missing:
         pytest.skip(f"NOT RUN: {missing}")  # told aloud: nothing here is proven without a lab
-    lab = Lab("tested")
-    lab.up(4)
-    yield lab
-    lab.down()
+    lab = Lab(name)
+    lab.up(nodes)
+    try:
+        yield lab
+    finally:
+        lab.down()
+
+
+@pytest.fixture(scope="session")
+def whole_lab() -> Iterator[Lab]:
+    """Four nodes, up once for all tests of this folder."""
+    with lab_of(4, "tested") as lab:
+        yield lab
 
 
 @pytest.fixture

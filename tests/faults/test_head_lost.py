@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from reports.record import Verdict
-from tests.faults.conftest import start
+from tests.faults.conftest import lab_of, start
 from tests.faults.test_driver_death import in_the_middle, processes
 from tests.lab.lab import Lab
-from tests.lab.shell import LabError, require_machine
 
 pytestmark = pytest.mark.soak
 LONGEST_SECONDS = 240  # Ray's processes look for a lost head for a minute, each in its turn
@@ -23,14 +22,8 @@ LONGEST_SECONDS = 240  # Ray's processes look for a lost head for a minute, each
 @pytest.fixture
 def mortal() -> Iterator[Lab]:
     """A lab of its own: without its head it is of no more use."""
-    try:
-        require_machine()
-    except LabError as missing:
-        pytest.skip(f"NOT RUN: {missing}")
-    lab = Lab("headless")
-    lab.up(2)
-    yield lab
-    lab.down()
+    with lab_of(2, "headless") as lab:
+        yield lab
 
 
 def test_a_head_that_dies_ends_the_run_and_proves_nothing(mortal: Lab) -> None:
