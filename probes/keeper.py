@@ -19,6 +19,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+QUIET_SECONDS = 5.0  # a rank whose driver is dead saves for no longer, or not at all
+CLEAR_SECONDS = 60.0
+
 
 class Keeper:
     """The driver's end: `keep` before you make a thing, `forget` once you have removed it."""
@@ -40,12 +43,18 @@ class Keeper:
         """The thing has been removed."""
         self._say({"forget": [kind, name]})
 
+    def clear(self, folder: Path) -> None:
+        """Remove a folder now; what something still writes into is left to the keeper."""
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            self.forget("folder", str(folder))
+
     def _say(self, line: dict[str, Any]) -> None:
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps(line) + "\n")
         self._child.stdin.flush()
 
-    def close(self, seconds: float = 30) -> None:
+    def close(self, seconds: float = 90) -> None:
         """Let it clear up what is left; returns when it has."""
         assert self._child.stdin is not None
         self._child.stdin.close()
@@ -53,10 +62,9 @@ class Keeper:
 
 
 def remove(kind: str, name: str) -> None:
-    """Remove one thing; a thing that is gone already is fine."""
+    """End a process or job, or remove a folder; what is gone already is fine."""
     if kind == "folder":
-        shutil.rmtree(name, ignore_errors=True)
-        Path(name).unlink(missing_ok=True)
+        _clear(Path(name))
     elif kind == "process":
         _end(int(name))
     elif kind == "job":
@@ -65,6 +73,25 @@ def remove(kind: str, name: str) -> None:
             raise OSError(f"not a dashboard: {address!r}")
         stop = urllib.request.Request(f"{address}/api/jobs/{job}/stop", method="POST")  # noqa: S310
         urllib.request.urlopen(stop, timeout=10).close()  # noqa: S310
+
+
+def _clear(path: Path) -> None:
+    """Remove a folder or file until it has stayed away for QUIET_SECONDS.
+
+    Ranks outlive their driver by some seconds, for it is Ray that ends them, from afar.  One that
+    is saving meanwhile fills a folder that is just being removed, or makes it anew.
+    """
+    start = seen = time.monotonic()
+    while seen + QUIET_SECONDS > (now := time.monotonic()):
+        if os.path.lexists(path):
+            if start + CLEAR_SECONDS < now:
+                raise OSError(f"something still writes into it after {CLEAR_SECONDS:.0f} s")
+            seen = now
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        time.sleep(0.05)
 
 
 def _end(pid: int) -> None:

@@ -224,7 +224,6 @@ def shared_folder(run: Any) -> Iterator[Path | None]:
     It is in the contract's shared folder; on an embedded cluster, in this host's /tmp; else in the
     run folder, which may or may not be shared: whoever uses it must ask (Cluster.blind_to).
     """
-    import shutil
     import tempfile
 
     keeper = run.cluster.keeper
@@ -239,8 +238,7 @@ def shared_folder(run: Any) -> Iterator[Path | None]:
     try:
         yield Path(tempfile.mkdtemp(dir=folder))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        keeper.forget("folder", str(folder))
+        keeper.clear(folder)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

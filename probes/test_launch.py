@@ -27,8 +27,7 @@ def test_documented_path_starts_a_correct_job(cluster, measure):
         measure.progress("launch: the same with a variable missing")
         doctored = follow(cluster, home, extra=["--unset", "MASTER_PORT"])
     finally:
-        shutil.rmtree(home, ignore_errors=True)
-        cluster.keeper.forget("folder", str(home))
+        cluster.keeper.clear(home)
     judge(cluster, transcript, measure)
     rows = announced(doctored.text)
     wrong = wrong_ranks(rows, cluster.size) if rows else {}

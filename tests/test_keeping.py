@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -37,6 +38,29 @@ def test_what_is_kept_is_removed_and_what_is_forgotten_stays(tmp_path: Path) -> 
     keeper.close()
     assert not kept.exists()
     assert stays.exists()
+
+
+@pytest.mark.parametrize("told", ["only the keeper", "the driver first"])
+def test_a_folder_into_which_a_rank_still_saves_goes_too(tmp_path: Path, told: str) -> None:
+    """Its rank dies 2 s after the driver, and makes its folder anew until then."""
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    script = (
+        "import pathlib, sys, time; end = time.monotonic() + 2; n = 0\n"
+        "while time.monotonic() < end:\n"
+        "    step = pathlib.Path(sys.argv[1], f'step-{n}'); n += 1\n"
+        "    step.mkdir(parents=True, exist_ok=True); time.sleep(0.3)"
+    )
+    rank = subprocess.Popen([sys.executable, "-c", script, str(folder)])
+    assert any(time.sleep(0.01) or any(folder.iterdir()) for _ in range(1000))
+    keeper = Keeper()
+    keeper.keep("folder", str(folder))
+    if told == "the driver first":
+        with patch("shutil.rmtree"):  # as if it had been filled at that moment
+            keeper.clear(folder)
+    keeper.close()
+    assert rank.wait(timeout=10) == 0
+    assert not folder.exists()
 
 
 def test_a_process_is_ended_with_its_group() -> None:
