@@ -119,7 +119,8 @@ class Lab:
         deadline = time.monotonic() + seconds
         while not (self._head_listens() and all(node.pid for node in started)):
             if time.monotonic() > deadline:
-                raise LabError(f"the head did not listen on port {PORT} in {seconds:.0f} s")
+                said = f"the head did not listen on port {PORT} in {seconds:.0f} s"
+                raise LabError(f"{said}: {_logs(started)}")
             time.sleep(0.1)
         wanted = [network.address("eth0", node.index) for node in started]
         try:
@@ -133,8 +134,8 @@ class Lab:
                 seconds=max(1, deadline - time.monotonic()),
             )
         except subprocess.TimeoutExpired:
-            logs = "".join((n.work / "ray-start.log").read_text()[-300:] for n in started)
-            raise LabError(f"Ray did not count all nodes in {seconds:.0f} s: {logs}") from None
+            said = f"Ray did not count all nodes in {seconds:.0f} s"
+            raise LabError(f"{said}: {_logs(started)}") from None
 
     def _head_listens(self) -> bool:
         """Whether the head's port is open, read from inside its namespace."""
@@ -205,3 +206,8 @@ class Lab:
         path = cgroups.root() / f"lab-{self.name}"
         found = sorted(path.glob("node*")) if path.exists() else []
         return [cgroups.NodeGroup(self.name, int(p.name.removeprefix("node"))) for p in found]
+
+
+def _logs(nodes: list[Node]) -> str:
+    """What `ray start` said last on each node."""
+    return "".join((node.work / "ray-start.log").read_text()[-300:] for node in nodes)
