@@ -29,7 +29,7 @@ lab: setup tools ## a lab to work on; `python -m tests.lab down` ends it
 	$(BIN)/python -m tests.lab up --nodes $(NODES)
 
 bench: setup tools ## the figures of docs/measurements.md
-	for what in speed fabric gang search nccl_log restart causes; do $(BIN)/python -m benchmarks.$$what || exit 1; done
+	for what in speed fabric gang search nccl_log restart causes scaling; do $(BIN)/python -m benchmarks.$$what || exit 1; done
 
 setup: $(VENV)/.ready
 

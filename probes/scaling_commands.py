@@ -39,7 +39,7 @@ def report(run_folder: Path, limit: float | None) -> None:
     """What each rung of RUN_FOLDER's ladder lost, and to what."""
     ladder = _ladder(run_folder)
     for rung, why in zip(ladder.rungs[1:], ladder.explained(limit), strict=True):
-        low, high = ladder.interval(rung)
+        low, high = ladder.intervals[rung.count]
         share = f"{ladder.efficiency(rung):.3f} ({low:.3f} to {high:.3f})"
         click.echo(
             f"{rung.count} nodes  efficiency {share}  {rung.tokens_per_second:,.0f} tokens/s,"

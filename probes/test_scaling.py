@@ -95,7 +95,7 @@ def judge(ladder, limits, measure):
     for rung, why in reversed([*zip(rungs[1:], explained, strict=True)]):
         on, efficiency = f"{rung.count} nodes", ladder.efficiency(rung)
         measure("efficiency", efficiency, on=on, samples=len(rung.steps[0]))
-        least, most = ladder.interval(rung)
+        least, most = ladder.intervals[rung.count]
         measure.note("efficiency_from", least, "ratio", on=on)
         measure.note("efficiency_to", most, "ratio", on=on)
         measure.note("predicted_communication", ladder.expected.get(rung.count), "s", on=on)
@@ -205,7 +205,7 @@ def draw(ladder, explained, limits, measure):
     limit = limits("efficiency")
     caption = "every timed step of every rank, cut into segments; the collectives of each rung"
     measure.keep("ladder.json", ladder.told(), kind="series", caption=caption)
-    between = [ladder.interval(rung) for rung in rungs[1:]]
+    between = [ladder.intervals[rung.count] for rung in rungs[1:]]
     measure.series(
         "efficiency",
         {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from scaling.alphabeta import Fit
@@ -47,9 +48,14 @@ class Ladder:
         """T_1 / T_n."""
         return mean_seconds(self.rungs[0].median_node()) / rung.seconds
 
-    def interval(self, rung: Rung) -> tuple[float, float]:
-        """Within which the efficiency lies, with 95 % confidence, by this one run."""
-        return efficiency_interval([self.rungs[0].median_node()], [rung.steps])
+    @cached_property
+    def intervals(self) -> dict[int, tuple[float, float]]:
+        """Within which each larger rung's efficiency lies, with 95 % confidence, by this one run.
+
+        By node count.
+        """
+        alone = self.rungs[0].median_node()
+        return {rung.count: efficiency_interval([alone], [rung.steps]) for rung in self.rungs[1:]}
 
     def explained(self, limit: float | None = None) -> list[Explanation]:
         """Each rung above one node."""
