@@ -14,8 +14,9 @@ from typing import Any
 from probes.cluster import Cluster, VersionsDiffer, connect
 from probes.contract import ClusterTerms, Contract, ContractError, load
 from probes.derive import derived
+from probes.head import HeadWatch
 from probes.ledger import Ledger
-from reports.record import RunRecord
+from reports.record import Finding, RunRecord
 from reports.redact import redact_text
 from reports.store import Store, folder_name, utc
 
@@ -49,6 +50,8 @@ class RunSession:
         self.ordered = nodes or (self.cluster.embedded if self.cluster else None)
         self.store = Store(Path(run_dir) if run_dir else Path("runs") / folder_name(self.name))
         self._start()
+        self._ledger: Ledger | None = None  # of the probe that runs, or ran last
+        self._head = HeadWatch(self.cluster.address, self._head_gone) if self.cluster else None
 
     @property
     def name(self) -> str:
@@ -129,10 +132,18 @@ class RunSession:
         """A ledger for one probe."""
         contract = f" --contract {shlex.quote(self.word)}" if self.word else ""
         reproduce = f"pytest {shlex.quote(probe)} --cluster {self.spec}{contract}"
-        return Ledger(self.store, self.contract, probe, criterion, claim, reproduce, say)
+        self._ledger = Ledger(self.store, self.contract, probe, criterion, claim, reproduce, say)
+        return self._ledger
+
+    def _head_gone(self, found: Finding) -> None:
+        if self._ledger:
+            self._ledger.say(found.statement)
+            self._ledger.explain(found)
 
     def finish(self, state: str) -> RunRecord:
         """Write the record and leave the cluster; returns the record."""
+        if self._head:
+            self._head.close()
         self.store.event("run_finished", finished=utc(), state=state)
         record = self.store.save()
         if self.cluster:

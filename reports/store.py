@@ -15,6 +15,7 @@ import json
 import math
 import os
 import re
+import threading
 import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
@@ -59,13 +60,15 @@ class Store:
         self.path = path
         (path / "evidence").mkdir(parents=True, exist_ok=True)
         self._events = (path / "events.jsonl").open("a", encoding="utf-8")
+        self._writing = threading.Lock()
 
     def event(self, kind: str, probe: str = "", /, **data: Any) -> None:
         """Append one event.  `data` must be JSON; NaN, infinity and half characters are mended."""
         line = {"t": utc(), "event": kind, **({"probe": probe} if probe else {})}
         line["data"] = storable(data)
-        self._events.write(json.dumps(line, allow_nan=False) + "\n")
-        self._events.flush()
+        with self._writing:
+            self._events.write(json.dumps(line, allow_nan=False) + "\n")
+            self._events.flush()
 
     def keep(self, name: str, text: str, *, kind: str, caption: str) -> Evidence:
         """Write an evidence file (never over another one) and return its entry."""

@@ -38,6 +38,8 @@ def test_a_head_that_dies_ends_the_run_and_proves_nothing(mortal: Lab) -> None:
     record = trial.record
     assert record.verdict("RESTART") is not Verdict.PASS, trial.log.read_text()
     assert not record.decision.accepted
+    found = [finding for result in record.results for finding in result.findings]
+    assert "HOST-HEAD" in [finding.code for finding in found], trial.log.read_text()
     assert trial.process.returncode not in (0, 5), trial.log.read_text()
     deadline = time.monotonic() + LONGEST_SECONDS
     while left := processes(mortal):
