@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,7 +109,7 @@ def on_notice(action: Callable[[], Any]) -> Callable[[], None]:
     def change(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
         from reference_trainer.pulse import PULSE  # the rank's own: it cannot be sent there
 
-        at.setattr(PULSE, "told_to_leave", SimpleNamespace(set=action, is_set=lambda: False))
+        at.setattr(PULSE.told_to_leave, "set", action)
         return config
 
     return struck(change)
