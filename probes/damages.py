@@ -20,16 +20,16 @@ def truncate(newest: Path) -> None:
 
 
 def flip(newest: Path) -> None:
-    """One bit of a number, amid the largest tensor of the largest data file, is the other one.
+    """One bit of a number, amid the largest piece of the model's weights, is the other one.
 
-    torch reads it without a word.  A tensor is stored as a zip archive, so its numbers are the
+    torch reads it without a word.  A piece is stored as a zip archive, so its numbers are the
     longest stretch between two of the archive's signatures.
     """
-    victim = _data(newest)
+    victim, piece = _weights(newest)
     content = bytearray(victim.read_bytes())
-    marks = [match.start() for match in re.finditer(rb"PK[\x01-\x08]{2}", content)]
-    first, last = max(pairwise([0, *marks, len(content)]), key=lambda pair: pair[1] - pair[0])
-    content[(first + last) // 2] ^= 64
+    marks = [match.start() for match in re.finditer(rb"PK[\x01-\x08]{2}", content[piece])]
+    first, last = max(pairwise(marks), key=lambda pair: pair[1] - pair[0])
+    content[piece.start + (first + last) // 2] ^= 64
     victim.write_bytes(content)
 
 
@@ -66,6 +66,17 @@ def _rewrite(newest: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 def _data(newest: Path) -> Path:
     return max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size)
+
+
+def _weights(newest: Path) -> tuple[Path, slice]:
+    """The file with the largest piece of the model's weights, and where in it that piece is."""
+    from torch.distributed.checkpoint import FileSystemReader
+
+    stored = FileSystemReader(newest).read_metadata().storage_data
+    pieces = [place for index, place in stored.items() if index.fqn.startswith("model.")]
+    largest = max(pieces, key=lambda place: place.length)
+    file = newest / largest.relative_path
+    return file, slice(largest.offset, largest.offset + largest.length)
 
 
 DAMAGES = {

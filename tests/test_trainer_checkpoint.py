@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from probes import damages
 from reference_trainer import manifest
 from reference_trainer.config import TrainConfig
 from reference_trainer.manifest import CheckpointError
@@ -161,14 +162,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_reason(alone, saved, folder, dam
 
 def test_dcp_alone_would_load_the_flipped_bit(alone, saved, folder, monkeypatch):
     """Why there is a manifest: without it a damaged weight goes in without a word."""
-    from torch.distributed.checkpoint import FileSystemReader
-
-    storage = FileSystemReader(folder / "step-4").read_metadata().storage_data
-    (head,) = (info for index, info in storage.items() if index.fqn == "model.head.weight")
-    data = folder / "step-4" / head.relative_path
-    content = bytearray(data.read_bytes())
-    content[head.offset + head.length // 2] ^= 64  # past the header, amid the numbers
-    data.write_bytes(content)
+    damages.flip(folder / "step-4")
     monkeypatch.setattr(manifest, "verify", lambda *_: None)
     ran = alone(steps=6, checkpoints=str(folder))
     assert ran["start_step"] == 4
