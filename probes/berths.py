@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -142,8 +143,9 @@ def main(address: str, here: str, count: int, resource: str) -> None:
 
     nodes: list[Any] = []
     try:
-        for _ in range(count):
-            nodes.append(Node(_berth(RayParams, address, here, resource), head=False))
+        for number in range(count):
+            own = f"{resource}_{os.getpid()}_{number}"
+            nodes.append(Node(_berth(RayParams, address, here, resource, own), head=False))
         signal.alarm(0)
         raylets = {node.node_id: node.all_processes["raylet"][0].process.pid for node in nodes}
         print(json.dumps(raylets), file=say, flush=True)
@@ -152,10 +154,15 @@ def main(address: str, here: str, count: int, resource: str) -> None:
         for node in nodes:
             # Gracefully: a raylet that says goodbye is not counted as alive until Ray misses it.
             node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
+            shutil.rmtree(node.get_runtime_env_dir_path(), ignore_errors=True)
 
 
-def _berth(params: Any, address: str, here: str, resource: str) -> Any:
-    """A node without CPUs, so that no task lands there."""
+def _berth(params: Any, address: str, here: str, resource: str, own: str) -> Any:
+    """A node without CPUs, so that no task lands there.
+
+    It unpacks jobs' working directories in a folder of its `own`: in the one that raylets of a
+    machine share by default it would first remove what the head's jobs run in.
+    """
     return params(
         gcs_address=address,
         node_ip_address=here,
@@ -168,6 +175,7 @@ def _berth(params: Any, address: str, here: str, resource: str) -> Any:
         node_manager_port=0,
         include_log_monitor=False,
         dashboard_agent_listen_port=None,
+        runtime_env_dir_name=own,
     )
 
 

@@ -88,8 +88,8 @@ def main(nodes: int) -> None:
         cluster.add_node(
             **each, include_dashboard=True, dashboard_port=port, dashboard_host="127.0.0.1"
         )
-        for _ in range(nodes - 1):
-            cluster.add_node(**each)
+        for number in range(1, nodes):  # each unpacks what jobs run in for itself, as hosts do
+            cluster.add_node(**each, runtime_env_dir_name=f"runtime_resources_{number}")
         signal.alarm(0)
         found = {
             "address": cluster.address,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,15 @@ def start(
     return Trial(process, folder, log)
 
 
+def driver_pid(lab: Lab) -> int:
+    """The pytest process on node 0, as numbered on the host."""
+    for pid in lab.nodes[0].group.pids():
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"pytest" in words and b"--cluster" in words and b"nsenter" not in words[0]:
+            return pid
+    raise AssertionError("no driver runs on node 0")
+
+
 def acceptance(
     lab: Lab,
     name: str,
@@ -122,6 +132,8 @@ def acceptance(
     try:
         return trial.wait(seconds), trial
     except Exception as error:
+        with suppress(AssertionError, ProcessLookupError):
+            os.kill(driver_pid(lab), signal.SIGKILL)  # the process here only waits for that one
         trial.process.kill()
         raise AssertionError(f"{error}\n{trial.log.read_text()[-3000:]}") from error
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import Trial, leftovers, start
+from tests.faults.conftest import Trial, driver_pid, leftovers, start
 from tests.lab.lab import Lab
 
 PROBES = ["hosts", "fabric", "gang", "launch", "restart", "scaling"]
@@ -67,15 +67,6 @@ def in_the_middle(trial: Trial, probe: str) -> None:
         time.sleep(0.02)
     time.sleep(INTO_THE_PROBE[probe])
     assert trial.process.poll() is None, "the probe ended before it could be interrupted"
-
-
-def driver_pid(lab: Lab) -> int:
-    """The pytest process on node 0, as numbered on the host."""
-    for pid in lab.nodes[0].group.pids():
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"pytest" in words and b"--cluster" in words and b"nsenter" not in words[0]:
-            return pid
-    raise AssertionError("no driver runs on node 0")
 
 
 def end_driver(lab: Lab, probe: str, number: signal.Signals) -> Trial:

@@ -14,8 +14,8 @@ import pytest
 
 from probes.fabric_findings import WAYS
 from reports.record import Verdict
-from tests.faults.conftest import Trial, acceptance, start
-from tests.faults.test_driver_death import driver_pid, nothing_left
+from tests.faults.conftest import Trial, acceptance, driver_pid, start
+from tests.faults.test_driver_death import nothing_left
 from tests.faults.test_lab_faults import only
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.soak
 
 
 def test_standard_tier(lab: Lab) -> None:
-    record, _ = acceptance(lab, "standard", "probes", "--tier", "standard")
+    record, _ = acceptance(lab, "standard", "probes", "--tier", "standard", seconds=1200)
     assert record.decision.accepted
     assert record.tier == "standard"
 
@@ -111,6 +111,53 @@ def test_spare_raylets_end_with_the_driver(lab: Lab, number: signal.Signals) -> 
         assert time.monotonic() < deadline, f"left: {left}"
         time.sleep(0.2)
     nothing_left(lab)
+
+
+JOB = """
+import os, pathlib, sys, tempfile, ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+folder = tempfile.mkdtemp()
+pathlib.Path(folder, "mine.txt").write_text("x")
+ray.init("auto", runtime_env={"working_dir": folder}, log_to_driver=False)
+here = On(ray.get_runtime_context().get_node_id(), soft=False)
+look = ray.remote(num_cpus=0, scheduling_strategy=here)(type("Look", (), {
+    "look": lambda self: os.listdir(".")})).remote()
+for _ in range(2):
+    print(ray.get(look.look.remote()), flush=True)
+    sys.stdin.readline()
+"""
+BERTHS = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from probes.berths import Berths
+from probes.cluster import connect
+cluster = connect("auto")
+berths = Berths(cluster, 2)
+time.sleep(5)  # they unpack what living jobs run in as soon as they are there
+berths.close()
+cluster.close()
+"""
+
+
+def test_spare_raylets_leave_alone_what_jobs_run_in(lab: Lab) -> None:
+    node = lab.nodes[0]
+    job = subprocess.Popen(
+        node.command(sys.executable, "-c", JOB, cwd="/"),
+        env=node.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdin is not None
+    assert job.stdout is not None
+    with job:
+        assert job.stdout.readline() == "['mine.txt']\n"
+        node.run(sys.executable, "-c", BERTHS, str(REPO), seconds=120)
+        job.stdin.write("look again\n")
+        job.stdin.flush()
+        assert job.stdout.readline() == "['mine.txt']\n"
+    session = node.run("sh", "-c", "ls -d /tmp/ray/session_latest/*")
+    assert "seatrial_berth" not in session
 
 
 def spare_raylets(lab: Lab) -> list[int]:
