@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # this file is run as a script too, where nothing of ours can be imported
+if TYPE_CHECKING:  # this file is run as a script too, which needs none of that
     from probes.cluster import Cluster
 
 START_SECONDS = 90
@@ -141,11 +140,18 @@ def main(address: str, here: str, count: int, resource: str) -> None:
     from ray._private.node import Node
     from ray._private.parameter import RayParams
 
+    from probes.keeper import Keeper
+
     nodes: list[Any] = []
+    written: list[Path] = []
+    keeper = Keeper()  # Ray kills this process when the actor that has it dies
     try:
         for number in range(count):
             own = f"{resource}_{os.getpid()}_{number}"
             nodes.append(Node(_berth(RayParams, address, here, resource, own), head=False))
+            for path in _written(nodes[-1]):
+                keeper.keep("folder", str(path))
+                written.append(path)
         signal.alarm(0)
         raylets = {node.node_id: node.all_processes["raylet"][0].process.pid for node in nodes}
         print(json.dumps(raylets), file=say, flush=True)
@@ -154,7 +160,9 @@ def main(address: str, here: str, count: int, resource: str) -> None:
         for node in nodes:
             # Gracefully: a raylet that says goodbye is not counted as alive until Ray misses it.
             node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
-            shutil.rmtree(node.get_runtime_env_dir_path(), ignore_errors=True)
+        for path in written:
+            keeper.clear(path)
+        keeper.close()
 
 
 def _berth(params: Any, address: str, here: str, resource: str, own: str) -> Any:
@@ -179,9 +187,16 @@ def _berth(params: Any, address: str, here: str, resource: str, own: str) -> Any
     )
 
 
+def _written(node: Any) -> list[Path]:
+    """What a raylet leaves in its session's folder, besides logs: its own folder, its ports."""
+    ports = Path(node.get_session_dir_path()).glob(f"*_{node.node_id}")
+    return [Path(node.get_runtime_env_dir_path()), *ports]
+
+
 def _too_late(*_: object) -> None:
     raise TimeoutError(f"the raylets were not up within {START_SECONDS} s")
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -43,11 +43,14 @@ class Keeper:
         """The thing has been removed."""
         self._say({"forget": [kind, name]})
 
-    def clear(self, folder: Path) -> None:
-        """Remove a folder now; what something still writes into is left to the keeper."""
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            self.forget("folder", str(folder))
+    def clear(self, path: Path) -> None:
+        """Remove a folder or file now; what something still writes into is left to the keeper."""
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        if not path.exists():
+            self.forget("folder", str(path))
 
     def _say(self, line: dict[str, Any]) -> None:
         assert self._child.stdin is not None
@@ -61,11 +64,9 @@ class Keeper:
         self._child.wait(timeout=seconds)
 
 
-def remove(kind: str, name: str) -> None:
-    """End a process or job, or remove a folder; what is gone already is fine."""
-    if kind == "folder":
-        _clear(Path(name))
-    elif kind == "process":
+def end(kind: str, name: str) -> None:
+    """End a process or job; one that is gone already is fine."""
+    if kind == "process":
         _end(int(name))
     elif kind == "job":
         address, job = name.split(" ", 1)
@@ -75,23 +76,25 @@ def remove(kind: str, name: str) -> None:
         urllib.request.urlopen(stop, timeout=10).close()  # noqa: S310
 
 
-def _clear(path: Path) -> None:
-    """Remove a folder or file until it has stayed away for QUIET_SECONDS.
+def clear(paths: list[Path]) -> list[Path]:
+    """Remove folders and files until all have stayed away for QUIET_SECONDS; what does not.
 
     Ranks outlive their driver by some seconds, for it is Ray that ends them, from afar.  One that
     is saving meanwhile fills a folder that is just being removed, or makes it anew.
     """
     start = seen = time.monotonic()
-    while seen + QUIET_SECONDS > (now := time.monotonic()):
-        if os.path.lexists(path):
+    while paths and seen + QUIET_SECONDS > (now := time.monotonic()):
+        if there := [path for path in paths if os.path.lexists(path)]:
             if start + CLEAR_SECONDS < now:
-                raise OSError(f"something still writes into it after {CLEAR_SECONDS:.0f} s")
+                return there
             seen = now
+        for path in there:
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
         time.sleep(0.05)
+    return []
 
 
 def _end(pid: int) -> None:
@@ -117,11 +120,13 @@ def main() -> None:
         elif message["forget"] in kept:
             kept.remove(message["forget"])
     # Processes before folders, for they may still be writing into them.
-    for kind, name in sorted(kept, key=lambda thing: ["job", "process", "folder"].index(thing[0])):
+    for kind, name in sorted(thing for thing in kept if thing[0] != "folder"):
         try:
-            remove(kind, name)
+            end(kind, name)
         except (OSError, http.client.HTTPException) as error:
-            print(f"seatrial: could not remove {kind} {name}: {error}", file=sys.stderr)
+            print(f"seatrial: could not end {kind} {name}: {error}", file=sys.stderr)
+    for path in clear([Path(name) for kind, name in kept if kind == "folder"]):
+        print(f"seatrial: could not remove {path}: something writes into it", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from importlib import resources
 from pathlib import Path
 
 from probes.cluster import Cluster
-from probes.keeper import remove
+from probes.keeper import end
 from reports.redact import redact_text
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -134,7 +134,7 @@ def _type(
 def _forget(cluster: Cluster, job: str) -> None:
     """Stop the job if it still runs.  The keeper goes on with it when that could not be asked."""
     try:
-        remove("job", f"{cluster.dashboard} {job}")
+        end("job", f"{cluster.dashboard} {job}")
     except urllib.error.HTTPError as error:
         if error.code != 404:  # 404: it never got as far as being submitted
             return
