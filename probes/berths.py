@@ -90,8 +90,10 @@ class Harbour:
         if address.startswith("ray://"):
             address = ray.get_runtime_context().gcs_address
         here = ray.util.get_node_ip_address()
+        session = ray._private.worker._global_node.get_session_dir_path()
+        words = [address, here, str(count), resource, session]
         child = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), address, here, str(count), resource],
+            [sys.executable, str(Path(__file__).resolve()), *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -131,7 +133,7 @@ class Harbour:
             child.wait(timeout=20)
 
 
-def main(address: str, here: str, count: int, resource: str) -> None:
+def main(address: str, here: str, count: int, resource: str, session: str) -> None:
     """Start the raylets, say node ids and pids, wait for the end of the input, end them."""
     signal.signal(signal.SIGALRM, _too_late)
     signal.alarm(START_SECONDS)  # a start that hangs must not hang the actor
@@ -148,8 +150,10 @@ def main(address: str, here: str, count: int, resource: str) -> None:
     try:
         for number in range(count):
             own = f"{resource}_{os.getpid()}_{number}"
+            written.append(Path(session, own))
+            keeper.keep("folder", str(written[-1]))  # first: this may be killed amid the start
             nodes.append(Node(_berth(RayParams, address, here, resource, own), head=False))
-            for path in _written(nodes[-1]):
+            for path in Path(session).glob(f"*_{nodes[-1].node_id}"):  # its ports
                 keeper.keep("folder", str(path))
                 written.append(path)
         signal.alarm(0)
@@ -187,16 +191,10 @@ def _berth(params: Any, address: str, here: str, resource: str, own: str) -> Any
     )
 
 
-def _written(node: Any) -> list[Path]:
-    """What a raylet leaves in its session's folder, besides logs: its own folder, its ports."""
-    ports = Path(node.get_session_dir_path()).glob(f"*_{node.node_id}")
-    return [Path(node.get_runtime_env_dir_path()), *ports]
-
-
 def _too_late(*_: object) -> None:
     raise TimeoutError(f"the raylets were not up within {START_SECONDS} s")
 
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5])

@@ -28,6 +28,7 @@ from probes.gang_loss import lose, spare_raylets, under_a_gang
 from probes.gang_placement import one_astray, torn, usual_placements, where
 from probes.gang_stage import NoRoom, Stage
 from probes.plugin import RUN
+from probes.remnants import coordinator_removed
 
 CONTENTION_SECONDS = {"quick": 2.0, "standard": 5.0, "soak": 60.0}
 STREAM_SECONDS = {"standard": 8.0, "soak": 60.0}
@@ -335,7 +336,10 @@ def test_a_lost_node_harms_its_own_gang_only(scene):
 @pytest.mark.uses("pyarrow")
 def test_ray_train_waits_as_a_gang(scene, workplace, measure):
     """Ray Train without room holds nothing, asks anew when its patience ends, and runs at last."""
-    with scene("Ray Train waits", steady=False, sampled=False) as at:
+    with (
+        scene("Ray Train waits", steady=False, sampled=False) as at,
+        coordinator_removed(at.watch.others),
+    ):
         one_early(at)
         need = math.ceil(0.75 * at.total)
         running = at.ask("A", need)

@@ -140,4 +140,6 @@ def acceptance(
 
 def leftovers(node: Node) -> dict[str, Any]:
     """What Ray still holds: placement groups, actors, accelerators that are not free."""
-    return dict(json.loads(node.run(sys.executable, str(LEFTOVERS)).splitlines()[-1]))
+    said = node.run(sys.executable, str(LEFTOVERS)).splitlines()
+    # Ray's core may log a line of its own beside ours while nodes die.
+    return dict(json.loads(next(line for line in reversed(said) if line.startswith("{"))))

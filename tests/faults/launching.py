@@ -17,6 +17,15 @@ from tests.lab.lab import Lab
 from tests.lab.node import REPO, SHARED
 
 PATIENCE_SECONDS = 240
+SWEEP = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import ray
+from probes.remnants import coordinator
+ray.init("auto", log_to_driver=False)
+if left := coordinator():
+    ray.kill(left)
+"""
 
 
 @contextmanager
@@ -44,3 +53,5 @@ def launched(lab: Lab, name: str, config: TrainConfig, *words: str) -> Iterator[
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+        if "ray-train" in words:
+            head.run(sys.executable, "-c", SWEEP, str(REPO))

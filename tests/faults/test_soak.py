@@ -28,6 +28,7 @@ def test_standard_tier(lab: Lab) -> None:
     record, _ = acceptance(lab, "standard", "probes", "--tier", "standard", seconds=1200)
     assert record.decision.accepted
     assert record.tier == "standard"
+    nothing_left(lab)
 
 
 @pytest.mark.parametrize("time", range(5))
