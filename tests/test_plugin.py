@@ -23,7 +23,8 @@ class Keeper:
     def forget(self, *a): pass
 
 class StandIn:
-    kind, rehearsal, emulated, resource, size, address = "ray", "a stand-in", False, "GPU", 2, "127.0.0.1:9"
+    kind, rehearsal, emulated, resource, size = "ray", "a stand-in", False, "GPU", 2
+    address = "127.0.0.1:9"
     facts = [{"name": "n0", "rdma": [], "environment": {}, "interfaces": {}}]
     nodes = [{"id": "1", "name": "n0", "alive": True}]
     errors = {}
