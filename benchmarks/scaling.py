@@ -11,28 +11,26 @@ import os
 import statistics
 import sys
 import time
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import torch
+
 from benchmarks.gang import spread
+from reference_trainer.build import build_model
 from reference_trainer.config import TrainConfig
+from reference_trainer.data import Stream
+from reference_trainer.model import next_token_loss
+from reference_trainer.spans import Spans
+from reference_trainer.train import Run, train
+from reference_trainer.world import World
 from reports.record import RunRecord
 from tests.alone import only_rank
 from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
 
-STEPS, WARM_UP = 60, 10
+STEPS, WARM_UP = 240, 10
 CONFIG = TrainConfig(steps=STEPS, dim=128, layers=4, digest=False, dropout=0.0, device="cpu")
-
-
-def trainer() -> float:
-    """Seconds of the trainer's median step, by its own clock."""
-    from reference_trainer.train import train
-
-    with only_rank():
-        spans = train(CONFIG)["spans"][WARM_UP:]
-    return statistics.median(span["seconds"] for span in spans)
 
 
 def price() -> float:
@@ -40,9 +38,6 @@ def price() -> float:
 
     Every other step is stamped at its end alone.
     """
-    from reference_trainer.spans import Spans
-    from reference_trainer.train import train
-
     mark = Spans.mark
 
     def rarely(self: Spans, segment: str) -> None:
@@ -53,52 +48,62 @@ def price() -> float:
             mark(self, segment)
 
     with only_rank(), patch.object(Spans, "mark", rarely):
-        spans = train(replace(CONFIG, steps=4 * STEPS))["spans"][WARM_UP:]
+        spans = train(CONFIG)["spans"][WARM_UP:]
     with_, without = (
         [span["seconds"] for span in spans if span["step"] % 2 == odd] for odd in (0, 1)
     )
     return statistics.median(with_) / statistics.median(without)
 
 
-def plain() -> float:
-    """Seconds of a median step of the loop that anyone would write: same model, same data."""
-    import torch
-    from torch.nn.utils import clip_grad_norm_
+class Plain:
+    """The loop that anyone would write: same model, same data."""
 
-    from reference_trainer.build import build_model
-    from reference_trainer.data import Stream
-    from reference_trainer.model import next_token_loss
-    from reference_trainer.world import join
+    def __init__(self, world: World) -> None:
+        self.model = build_model(CONFIG, world)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=CONFIG.lr)
+        self.stream = Stream(
+            seed=CONFIG.seed, seq=CONFIG.seq, vocab=CONFIG.vocab, per_step=CONFIG.batch
+        )
 
-    with only_rank(), join(CONFIG, None) as world:
-        model = build_model(CONFIG, world)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=CONFIG.lr)
-        stream = Stream(seed=CONFIG.seed, seq=CONFIG.seq, vocab=CONFIG.vocab, per_step=CONFIG.batch)
-        taken = []
-        for _ in range(STEPS):
-            begun = time.perf_counter()
-            tokens = torch.from_numpy(stream.take(0, 1).tokens)
-            loss = next_token_loss(model(tokens[:, :-1]), tokens[:, 1:])
-            loss.backward()
-            clip_grad_norm_(model.parameters(), CONFIG.clip)
-            optimizer.step()
-            optimizer.zero_grad()
-            loss.item()
-            taken.append(time.perf_counter() - begun)
-    return statistics.median(taken[WARM_UP:])
+    def step(self) -> float:
+        """Seconds of one step."""
+        begun = time.perf_counter()
+        tokens = torch.from_numpy(self.stream.take(0, 1).tokens)
+        loss = next_token_loss(self.model(tokens[:, :-1]), tokens[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), CONFIG.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        loss.item()
+        return time.perf_counter() - begun
+
+
+def overhead() -> float:
+    """A step's seconds of the trainer over those of a plain loop, in one process step by step."""
+    loops: list[Plain] = []
+    theirs: list[float] = []
+    record = Run._record
+
+    def then_plain(self: Run, *told: Any) -> None:
+        record(self, *told)
+        if not loops:
+            loops.append(Plain(self.world))
+        theirs.append(loops[0].step())
+        self.spans._last = None  # the trainer's next step begins after it
+
+    with only_rank(), patch.object(Run, "_record", then_plain):
+        ours = [span["seconds"] for span in train(CONFIG)["spans"]]
+    pairs = [*zip(ours, theirs, strict=True)][WARM_UP:]
+    return statistics.median(own / plain for own, plain in pairs)
 
 
 def in_turns(repeats: int) -> None:
-    """Ratios of neighbours, so that what else the machine does falls out."""
-    prices = [price() for _ in range(repeats)]
-    print(f"price of the clock, a step with over without (target <= 1.01): {spread(prices)}")
-    ours, theirs = [], []
-    for number in range(repeats):
-        for way in (trainer, plain)[:: 1 if number % 2 else -1]:
-            (ours if way is trainer else theirs).append(way())
-    print(f"a step of the trainer, s: {spread(ours)}; of a plain loop: {spread(theirs)}")
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    print(f"trainer / plain loop (target <= 1.00): {spread(ratios)}", flush=True)
+    """Ratios of neighbouring steps, so that what else the machine does falls out."""
+    for said, ratio in (
+        ("price of the clock, a step with over without (target <= 1.01)", price),
+        ("a step of the trainer over one of a plain loop (target <= 1.00)", overhead),
+    ):
+        print(f"{said}: {spread([ratio() for _ in range(repeats)])}", flush=True)
 
 
 def noted(record: RunRecord, name: str) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Run:
         self.config, self.world = config, world
         self.model = build_model(config, world)
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay
+            self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: rate_factor(step, config.warmup, config.decay)
