@@ -9,6 +9,7 @@ from typing import Any
 from reports.figure import Figure
 from reports.gang_record import (
     Block,
+    Event,
     Half,
     Span,
     brief,
@@ -26,8 +27,10 @@ from reports.svg import (
     GREY,
     JOBS,
     ORANGE,
+    RED,
     WIDTH,
     Drawing,
+    Mark,
     Point,
     Scale,
     ink_on,
@@ -62,8 +65,8 @@ def gang(series: dict[str, Any]) -> Figure:
 
     Keys: title, unit, capacity {node: free at the start}, samples [{t, nodes {node: {job: held}},
     waits {job: asked for and not given}}] (only changes), end, taken (samples really taken);
-    optional marks [[t, words]], half [[from, to, job, held, need]], and control: samples, end,
-    marks, half of the same cluster with a deliberate fault.
+    optional marks [[t, words[, true: a fault]]], half [[from, to, job, held, need]], and control:
+    samples, end, marks, half of the same cluster with a deliberate fault.
     """
     units = plural(read_word(series["unit"]))
     capacity = {node: read_count(count) for node, count in series["capacity"].items()}
@@ -98,15 +101,15 @@ def _busiest(sizes: dict[str, float], blocks: list[Block]) -> list[str]:
     return [node for node in sizes if node in busy]
 
 
-def _drawn(sentence: str, blocks: list[Block], nodes: dict[str, float]) -> tuple[str, int]:
-    """The picture, coarse enough to stay small, and how many marks found no room in it."""
+def _drawn(sentence: str, blocks: list[Block], nodes: dict[str, float]) -> tuple[str, list[Event]]:
+    """The picture, coarse enough to stay small, and the marks that found no room in it."""
     jobs = {span.job for block in blocks for span in block.spans}
     colors = {job: JOBS[at % len(JOBS)] for at, job in enumerate(sorted(jobs, key=counted))}
     tall = round(min(34.0, max(18.0, 300 / (len(nodes) * len(blocks)))))
     slots = [_all_slots(block, nodes, tall) for block in blocks]
     for step in STEPS:
         sheet = Sheet(Drawing(sentence), colors, nodes, step, tall)
-        bottom, left_out = _legend(sheet, blocks), 0
+        bottom, left_out = _legend(sheet, blocks), list[Event]()
         for at, block in enumerate(blocks):
             if at:
                 words = "control: the same cluster with a deliberate fault"
@@ -129,6 +132,7 @@ def _legend(sheet: Sheet, blocks: list[Block]) -> float:
     keys = [(_several(jobs), color) for color, jobs in named.items()]
     keys += [("waits", GREY)] if any(block.waits for block in blocks) else []
     keys += [("part of a gang", ORANGE)] if any(block.halves for block in blocks) else []
+    keys += [("a fault", RED)] if any(one.fault for block in blocks for one in block.marks) else []
     x, y = 4.0, 4.0
     for words, color in keys:
         if x > 4 and x + 16 + wide(words, 12) > WIDTH:
@@ -149,11 +153,11 @@ def _several(jobs: list[str]) -> str:
 
 def _draw(
     sheet: Sheet, block: Block, slots: dict[str, list[list[Run]]], top: float
-) -> tuple[float, int]:
-    """One block below `top`; returns where it ends, and how many marks found no room."""
+) -> tuple[float, list[Event]]:
+    """One block below `top`; returns where it ends, and the marks that found no room."""
     scale, waiters = Scale(block.start, block.end, *ENDS), _waiters(block)
-    inside = [(min(max(t, block.start), block.end), words) for t, words in block.marks]
-    marks = room_for([(scale(t), shortened(words, 30)) for t, words in inside], MARKS, LEVELS)
+    faults, left_out = _placed([one for one in block.marks if one.fault], scale, [])
+    marks, more = _placed([one for one in block.marks if not one.fault], scale, faults)
     lines = [mark.x for mark in marks]
     y = first = top + 15 * max((mark.level + 1 for mark in marks), default=0) + 4
     bottom = first + len(slots) * (sheet.tall + GAP) + len(waiters) * (LOW + GAP)
@@ -166,12 +170,23 @@ def _draw(
         _waiter(sheet, scale, name, (waits, halves), lines, y)
         y += LOW + GAP
     for mark in marks:
-        high = first - 4 - 15 * mark.level
-        sheet.drawing.line([(mark.x, high - 11), (mark.x, y)], "currentColor", 1, "3 3", 0.8)
+        high, loud = first - 4 - 15 * mark.level, mark in faults
+        ink, thick, dash = (RED, 2.0, "") if loud else ("currentColor", 1, "3 3")
+        sheet.drawing.line([(mark.x, high - 11), (mark.x, y)], ink, thick, dash, 0.8)
         shift = 3 if mark.anchor == "start" else -3
-        sheet.drawing.text(mark.x + shift, high - 1, mark.words, mark.anchor, size=12)
+        sheet.drawing.text(mark.x + shift, high - 1, mark.words, mark.anchor, size=12, bold=loud)
     _label(sheet, labels, lines)
-    return y + 18, len(block.marks) - len(marks)
+    return y + 18, left_out + more
+
+
+def _placed(events: list[Event], scale: Scale, there: list[Mark]) -> tuple[list[Mark], list[Event]]:
+    """Those `there` and the events' marks, as far as there is room; the events without."""
+    wanted = [(scale(min(max(one.at, scale.low), scale.high)), one) for one in events]
+    marks = room_for(
+        [(x, shortened(one.words, 30)) for x, one in wanted], MARKS - len(there), LEVELS, there
+    )
+    drawn = Counter((mark.x, mark.words) for mark in marks)
+    return marks, [one for x, one in wanted if not drawn[x, shortened(one.words, 30)]]
 
 
 def _axis(sheet: Sheet, scale: Scale, top: float, bottom: float) -> None:

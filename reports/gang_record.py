@@ -14,6 +14,7 @@ from reports.untrusted import one_line
 
 ROWS = 60  # of the table; the record has them all
 SAMPLES, SEEN = 50_000, 500_000  # more changes, and holdings in them, than a probe can see
+MARKS = 8  # in the table, of those without room in the picture
 Place = tuple[str, str | None]  # a job and the node that it holds something on; None: it waits
 
 
@@ -42,6 +43,14 @@ class Half(NamedTuple):
         return f"{number(self.held)} of {number(self.need)}"
 
 
+class Event(NamedTuple):
+    """What was done at a moment; a fault is what was done to the cluster or to a job."""
+
+    at: float
+    words: str
+    fault: bool = False
+
+
 class Block(NamedTuple):
     """One story of the cluster: the contest itself, or its control."""
 
@@ -49,7 +58,7 @@ class Block(NamedTuple):
     end: float
     spans: list[Span]
     halves: list[Half]
-    marks: list[tuple[float, str]]
+    marks: list[Event]
     full: dict[str, float]  # the most held at once, by node
     most: dict[str, float]  # the same by job
 
@@ -79,7 +88,7 @@ def read_block(values: dict[str, Any]) -> Block:
         end,
         _spans(times, end, states),
         sorted(_half(one) for one in values.get("half") or []),
-        sorted((_known(at), read_word(words)) for at, words in values.get("marks") or []),
+        sorted(_event(*one) for one in values.get("marks") or []),
         _most(states, lambda job, node: node),
         _most(states, lambda job, node: job),
     )
@@ -104,6 +113,10 @@ def read_word(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"expected a word, found {type(value).__name__}")
     return value
+
+
+def _event(at: Any, words: Any, fault: Any = False) -> Event:
+    return Event(_known(at), read_word(words), fault is True)
 
 
 def _half(values: Any) -> Half:
@@ -190,10 +203,11 @@ def _waited(block: Block, holder: str) -> str:
     return f"{who} waited {took if len(waits) == 1 else f'longest ({took})'}"
 
 
-def rows_of(blocks: list[Block], left_out: int) -> list[list[str]]:
+def rows_of(blocks: list[Block], left_out: list[Event]) -> list[list[str]]:
     """Every part of a gang, then the longest holdings and waits, as many as fit; by time.
 
-    A reader looks here for what the picture is too small for: which node, how long exactly.
+    A reader looks here for what the picture is too small for: which node, how long exactly, and
+    marks that found no room there.
     """
     told: list[tuple[float, int, float, list[str]]] = []
     for at, block in enumerate(blocks):
@@ -207,12 +221,16 @@ def rows_of(blocks: list[Block], left_out: int) -> list[list[str]]:
             times = [_exact(span.start), _exact(span.end)]
             row = [span.job, place + where, *times, number(span.amount)]
             told.append((span.start - span.end, at, span.start, row))
-    kept = sorted(told)[: ROWS - 2]
+    kept = sorted(told)[: ROWS - 2 - MARKS]
     rows = [row for _, _, _, row in sorted(kept, key=lambda one: one[1:3])]
     if len(told) > len(kept):
         rows.append([f"{len(told) - len(kept)} more", "left out; the record has them", "", "", ""])
-    if left_out:
-        rows.append([f"{left_out} more marks", "no room for their words", "", "", ""])
+    faults_first = sorted(left_out, key=lambda event: (not event.fault, event.at))
+    for event in faults_first[:MARKS]:
+        kind = "fault" if event.fault else "mark"
+        rows.append([kind, shortened(event.words, 80), _exact(event.at), "", ""])
+    if (more := len(left_out) - MARKS) > 0:
+        rows.append([f"{more} more marks", "left out; the record has them", "", "", ""])
     return rows
 
 

@@ -291,14 +291,18 @@ class Mark(NamedTuple):
         return not left < other.x < right
 
 
-def room_for(marks: Sequence[tuple[float, str]], most: int, levels: int) -> list[Mark]:
+def room_for(
+    marks: Sequence[tuple[float, str]], most: int, levels: int, there: Sequence[Mark] = ()
+) -> list[Mark]:
     """Marks, given from left to right, whose words find room; of too many, some from all over.
+
+    Those that are `there` already stay, and come first in what is returned.
 
     Words to the right of their line are placed from the right, each as low as it can be: then no
     line runs through words.  The others follow from the left, for the same reason.
     """
-    placed: list[Mark] = []
-    chosen = list(marks[:: math.ceil(len(marks) / most) or 1])
+    placed = list(there)
+    chosen = list(marks[:: math.ceil(len(marks) / most) or 1]) if most > 0 else []
     left_over = [one for one in reversed(chosen) if not _place(placed, *one, levels, ["start"])]
     for x, words in reversed(left_over):
         _place(placed, x, words, levels, ["end", "start"])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from reports.charts import Figure, figures
 from reports.gang_record import ROWS
 from reports.store import load
-from reports.svg import BLUE, GREEN, GREY, ORANGE, WIDTH, Mark, room_for, snapped
+from reports.svg import BLUE, GREEN, GREY, ORANGE, RED, WIDTH, Mark, room_for, snapped
 from tests.recordings.contests import deadlock, series, storm, two_gangs
 from tests.recordings.hostile import HOSTILE, contested, unreadable
 
@@ -281,12 +281,32 @@ def test_words_and_a_line_through_them_are_no_neighbours() -> None:
     assert not Mark(120, "x").beside(low)
 
 
-def test_marks_without_room_are_counted_in_the_table() -> None:
+def test_marks_without_room_are_told_in_the_table() -> None:
     marks = [[at, f"command {at}"] for at in range(90)]
     figure = draw(alone(marks=marks))
-    drawn = len([one for one in words(figure) if one.startswith("command")])
-    assert 4 <= drawn <= 12
-    assert figure.rows[-1][:2] == [f"{90 - drawn} more marks", "no room for their words"]
+    drawn = [one for one in words(figure) if one.startswith("command")]
+    assert 4 <= len(drawn) <= 12
+    told = [row for row in figure.rows if row[0] == "mark"]
+    assert len(told) == 8
+    assert not {row[1] for row in told} & set(drawn)
+    assert figure.rows[-1][0] == f"{90 - len(drawn) - 8} more marks"
+
+
+def test_a_fault_is_drawn_before_other_marks_and_unlike_them() -> None:
+    marks: list[list[Any]] = [[at, f"command {at}"] for at in range(90)]
+    figure = draw(alone(marks=[*marks, [44.5, "B's driver is killed", True]]))
+    assert {"B's driver is killed", "a fault"} <= set(words(figure))
+    assert f'stroke="{RED}"' in figure.svg
+    assert "a fault" not in words(draw(alone(marks=marks)))
+
+
+def test_a_fault_without_room_is_the_first_in_the_table() -> None:
+    faults: list[list[Any]] = [[44.0, f"fault {at} of the whole cluster", True] for at in range(20)]
+    figure = draw(alone(marks=[[1, "command"], *faults]))
+    drawn = [one for one in words(figure) if one.startswith("fault")]
+    rest = [row for row in figure.rows if row[0] == "fault"]
+    assert 0 < len(drawn) < 20
+    assert len(rest) == min(8, 20 - len(drawn))
 
 
 def test_the_control_has_lanes_and_an_axis_of_its_own() -> None:
@@ -306,8 +326,10 @@ def test_rows_are_in_the_order_of_time_with_the_parts_kept() -> None:
     values = storm() | {"half": [[59.0, 59.001, "B", 1, 3]]}
     rows = draw(values).rows
     assert ["B", "part of a gang", "59", "59.001", "1 of 3"] in rows
-    times = [float(row[2]) for row in rows if row[2]]
+    marks = [at for at, row in enumerate(rows) if row[0] in ("mark", "fault")]
+    times = [float(row[2]) for row in rows[: marks[0]] if row[2]]
     assert times == sorted(times)
+    assert marks == [*range(marks[0], marks[0] + len(marks))]
 
 
 @pytest.mark.parametrize("what", list(unreadable()))

@@ -98,7 +98,8 @@ def deadlock() -> dict[str, Any]:
         (7.0, {}, {}),
     ]
     told = series("two groups per job: hold and wait", dict.fromkeys(names, 1), changes, 7.2)
-    marks = [[1.5, "both ask for a second group"], [5.1, "B is killed"], [5.2, "A goes on"]]
+    marks: list[list[Any]]
+    marks = [[1.5, "both ask for a second group"], [5.1, "B is killed", True], [5.2, "A goes on"]]
     return told | {"marks": marks, "half": [[1.5, 5.2, "A", 2, 4], [1.5, 5.1, "B", 2, 4]]}
 
 
