@@ -6,6 +6,7 @@ Each entry is documented by `seatrial explain CODE`, and in docs/findings.md.
 from __future__ import annotations
 
 from probes.catalogue_fabric import FABRIC, Entry
+from probes.catalogue_gang import GANG
 from reports.record import Cause
 
 CATALOGUE: dict[str, Entry] = {
@@ -45,46 +46,7 @@ CATALOGUE: dict[str, Entry] = {
         "look at the raylet's and the runtime environment agent's log on the named node",
     ),
     **FABRIC,
-    "GANG-HALF": Entry(
-        "A job held part of its gang while it waited for the rest.",
-        Cause.INFRASTRUCTURE,
-        "launch with one placement group per job, never with single actors",
-    ),
-    "GANG-STUCK": Entry(
-        "Neither of two competing gangs was placed, or the waiting one was not placed after release.",
-        Cause.NO_PROGRESS,
-        "look for a placement group in state RESCHEDULING (`ray list placement-groups`) and remove it",
-    ),
-    "GANG-STAYS": Entry(
-        "A gang stayed after it was cancelled, or after its driver had died.",
-        Cause.INFRASTRUCTURE,
-        "remove it (`ray list placement-groups`, then ray.util.remove_placement_group); look at the GCS log for the dead job",
-    ),
-    "GANG-LEAK": Entry(
-        "Accelerators were not free though no job should hold them, and no other job was there.",
-        Cause.INFRASTRUCTURE,
-        "look for actors and tasks that hold them (`ray list actors`, `ray list tasks`) and for workers that did not end",
-    ),
-    "GANG-UNSEEN": Entry(
-        "Processes use GPUs that Ray counts as free.",
-        Cause.APPLICATION,
-        "end them (`nvidia-smi` on the named node), or have their launcher ask Ray for num_gpus: else Ray gives the same GPU to another job",
-    ),
-    "GANG-BLOCKED": Entry(
-        "A gang that had room was not placed, because another one waits.",
-        Cause.NO_PROGRESS,
-        "remove the group in state RESCHEDULING or PENDING that came before it; launchers must do so on node loss",
-    ),
-    "GANG-NODE-LOSS": Entry(
-        "While a gang that lost a node stands, Ray places no other gang (known of Ray 2.60).",
-        Cause.INFRASTRUCTURE,
-        "have every launcher remove its group on node loss and ask for a new one, with a bounded wait",
-    ),
-    "GANG-MISPLACED": Entry(
-        "A gang, or a component of a job, does not lie where it was asked for.",
-        Cause.INFRASTRUCTURE,
-        "compare `ray status` and the node's labels with the strategy; check that each rank owns the accelerator it was given",
-    ),
+    **GANG,
     "LAUNCH-FAILED": Entry(
         "A documented command failed.",
         Cause.INFRASTRUCTURE,

@@ -14,6 +14,7 @@ from typing import Any
 Sample = dict[str, Any]
 WAITING = ("PENDING", "PREPARED")
 LINGER = 2.0  # s for which Ray's view of what is free may lag behind
+BLIND = 1.0  # s without a look: a part of a gang that is held for less keeps nobody waiting
 
 
 @dataclass(frozen=True)
@@ -98,17 +99,21 @@ def half_samples(samples: Sequence[Sample]) -> int:
     return sum(bool(part_held(sample)) for sample in samples)
 
 
-def overcommitted(samples: Sequence[Sample], room: dict[str, int]) -> int:
-    """How many samples show more held on a node than was free there before."""
-    return sum(_over(sample, room) for sample in samples)
+def overcommitted(samples: Sequence[Sample], room: dict[str, int]) -> list[dict[str, str]]:
+    """Samples that show more held on a node than was free there before: {node: "3 of 2"}."""
+    return [over for sample in samples if (over := _over(sample, room))]
 
 
-def _over(sample: Sample, room: dict[str, int]) -> bool:
+def _over(sample: Sample, room: dict[str, int]) -> dict[str, str]:
     on: Counter[str] = Counter()
     for entry in sample["gangs"].values():
         if not entry["spare"]:
             on.update(entry["nodes"])
-    return any(count > room.get(node, 0) for node, count in on.items())
+    return {
+        node: f"{count} of {room.get(node, 0)}"
+        for node, count in on.items()
+        if count > room.get(node, 0)
+    }
 
 
 def unaccounted(samples: Sequence[Sample], total: int, linger: float = LINGER) -> int:
@@ -129,18 +134,16 @@ def unaccounted(samples: Sequence[Sample], total: int, linger: float = LINGER) -
 
 
 def deadlocks(samples: Sequence[Sample], seconds: float) -> list[Span]:
-    """Hold and wait: spans over `seconds` in which every job that waits also holds a part.
+    """Hold and wait: spans over `seconds` in which two jobs or more hold parts of their gangs.
 
     Such jobs wait for each other: none can go on before another gives up.
     """
 
     def knot(sample: Sample) -> tuple[tuple[str, str, int, int], ...]:
-        open_ = {g: e for g, e in sample["gangs"].items() if e["placed"] < e["size"]}
-        if len({entry["job"] for entry in open_.values()}) < 2:
+        holds = {g: e for g, e in sample["gangs"].items() if 0 < e["placed"] < e["size"]}
+        if len({entry["job"] for entry in holds.values()}) < 2:
             return ()
-        if not all(entry["placed"] for entry in open_.values()):
-            return ()
-        return tuple((g, e["job"], e["placed"], e["size"]) for g, e in sorted(open_.items()))
+        return tuple((g, e["job"], e["placed"], e["size"]) for g, e in sorted(holds.items()))
 
     spans = []
     for held_by, group in groupby(samples, key=knot):
@@ -167,10 +170,17 @@ def gaps(samples: Sequence[Sample]) -> list[float]:
     return [b["t"] - a["t"] for a, b in pairwise(samples)]
 
 
-def lag(samples: Sequence[Sample]) -> float:
-    """Seconds that a look takes, the 95th of 100: what was seen is at most so old."""
-    took = sorted(sample["took"] for sample in samples)
-    return float(took[int(0.95 * (len(took) - 1))]) if took else 0.0
+def rate_seen(gaps: Sequence[float], owed: float) -> tuple[float | None, str]:
+    """Looks a second, where there were enough and none was missed for long; else None and why."""
+    rate = len(gaps) / sum(gaps) if gaps else 0.0
+    if rate >= owed and max(gaps) <= BLIND:
+        return rate, ""
+    return None, f"{rate:.1f} samples a second, and none for {max(gaps, default=0):.1f} s"
+
+
+def usual_most(values: Sequence[float]) -> float | None:
+    """What 95 of 100 values do not exceed; None of none."""
+    return sorted(values)[int(0.95 * (len(values) - 1))] if values else None
 
 
 def misplaced(strategy: str, nodes: dict[str, int], room: dict[str, int]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from probes import gang_checks as checks
 from probes.gang_checks import held
-from probes.gang_judging import PENDING_SECONDS
+from probes.gang_job import COMPLETE
+from probes.gang_judging import PENDING_SECONDS, withdrawn
 from probes.gang_stage import DRAIN_SECONDS, Scene
 
 NAIVE_SECONDS = 60  # until single actors have taken all there is
 DEADLOCK_SECONDS = 1.0  # of holding and waiting on both sides, before it is called one
 PATIENCE_SECONDS = 3.0  # of a job for its second group
+OUTCOME_SECONDS = 10.0  # for a job to give up after that
 
 
 def one_early(at: Scene) -> None:
@@ -18,7 +20,7 @@ def one_early(at: Scene) -> None:
         first = at.ask("A", max(at.total - 1, 1))
         at.placed(first)
         gang = at.ask("B", 1, part=".1")
-        at.watch.needs[gang] = 2
+        at.together(("B", 1, {"part": ".2", "gang": gang}))
         at.until(lambda sample: gang in checks.part_held(sample), 10)
         at.watch.dwell(0.2)
         at.stage.release()
@@ -46,7 +48,7 @@ def naive(at: Scene, need: int) -> None:
         at.stage.release()
         at.idle()
         at.watch.naive = dict.fromkeys(jobs, need)
-        at.watch.mark("single actors, in turns")
+        at.watch.mark("single actors, in turns", fault=True)
         for turn in range(2 * need):
             jobs["AB"[turn % 2]].ask("naive", 1)
         at.until(lambda sample: held(sample) >= at.total, NAIVE_SECONDS)
@@ -62,24 +64,30 @@ def naive(at: Scene, need: int) -> None:
 
 
 def hold_and_wait(at: Scene, half: int) -> None:
-    """Each job asks for its second group when it has its first: both wait, and must give up."""
+    """Each job asks for its second group when it has its first: they wait, and must give up.
+
+    What a job gives up must be gone.  The second to do so may find all it wants before it does.
+    """
     with at.fault():
         at.idle()
         gangs = at.together(("A", half, {"part": ".1"}), ("B", half, {"part": ".1"}))
         at.watch.needs = dict.fromkeys(gangs, 2 * half)
         at.until(lambda sample: held(sample) == 2 * half)
-        begun = at.watch.mark("both ask for their second group")
+        begun = at.watch.mark("both ask for their second group", fault=True)
         for gang in gangs:
             at.stage.jobs[gang[0]].ask("complete", at.stage.prefix + gang, half, PATIENCE_SECONDS)
         found = at.until(lambda _: bool(at.knots(begun, DEADLOCK_SECONDS)), 2 * PATIENCE_SECONDS)
         knots = at.knots(begun, DEADLOCK_SECONDS)
-        outcomes = {name: job.ask("outcome") for name, job in at.stage.jobs.items()}
-        at.watch.mark("both gave up")
-        at.idle()
+        outcomes = {gang: at.stage.jobs[gang[0]].ask("outcome", OUTCOME_SECONDS) for gang in gangs}
+        ended = at.watch.mark("jobs that waited have given up")
+        for gang in [gang for gang in gangs if outcomes[gang] != COMPLETE]:
+            withdrawn(at, gang, ended)
     at.measure.note("deadlock_seen_after", at.took(begun, found), "s")
+    said = "; ".join(f"{knot.said()}, {outcomes[knot.gang]}" for knot in knots)
+    gave_up = any(outcome != COMPLETE for outcome in outcomes.values())
     at.measure.control(
         "two groups per job",
         "each job asks for half of its gang, then for the other half",
-        caught={knot.job for knot in knots} == set(at.stage.jobs),
-        saw="; ".join(f"{knot.said()}, {outcomes[knot.job]}" for knot in knots) or "no deadlock",
+        caught={knot.job for knot in knots} == set(at.stage.jobs) and gave_up,
+        saw=said or "no deadlock",
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 import threading
 import time
@@ -19,8 +20,12 @@ from queue import Queue
 from typing import Any
 
 PAUSE = 0.05  # between two looks at a flow's own gangs
+OUTCOME_SECONDS = 50  # for what works in the background to end
 SEAT_SECONDS = 50  # for all actors of all components to start
 DRAIN_SECONDS = 30  # for the last gangs of a flow that is told to end
+SWEEP_SECONDS = 2.0  # for what it clears up when its input ends
+COORDINATOR = "AutoscalingCoordinator"  # its name, and its namespace's
+COMPLETE = "complete"  # a gang of two groups that has both
 
 
 def created(groups: Iterable[Any]) -> set[Any]:
@@ -28,6 +33,23 @@ def created(groups: Iterable[Any]) -> set[Any]:
     import ray
 
     return {g for g in groups if ray.util.placement_group_table(g).get("state") == "CREATED"}
+
+
+def coordinator() -> Any:
+    """The detached actor that Ray Train and Ray Data share and leave behind, where there is one."""
+    import ray
+
+    try:
+        return ray.get_actor(COORDINATOR, namespace=COORDINATOR)
+    except ValueError:
+        return None
+
+
+def living() -> set[str]:
+    """Ray's ids of the jobs that live on the cluster."""
+    from ray._private import state
+
+    return {job["JobID"] for job in state.jobs() if not job["IsDead"]}
 
 
 class Holder:
@@ -54,6 +76,9 @@ class Job:
         self.groups: dict[str, Any] = {}
         self.actors: list[Any] = []
         self.flows: list[Flow] = []
+        self.outcome_of = ""
+        self._waiting = threading.Thread()
+        self._known: set[str] | None = None  # jobs that lived when a coordinator came that is ours
 
     def who(self) -> str:
         """Ray's id of this job, hex."""
@@ -136,13 +161,13 @@ class Job:
         """
         first, second = f"{gang}.1", f"{gang}.2"
         self.ask(second, size)
-        self.outcome_of: str = ""
+        self.outcome_of = "still waits"
 
         def wait() -> None:
             until = time.monotonic() + patience
             while time.monotonic() < until:
                 if created([self.groups[second]]):
-                    self.outcome_of = "complete"
+                    self.outcome_of = COMPLETE
                     return
                 time.sleep(PAUSE)
             self.drop(second)
@@ -153,16 +178,17 @@ class Job:
         self._waiting.start()
         return gang
 
-    def outcome(self) -> str:
-        """How `complete` or `train` ended; waits for it."""
-        self._waiting.join()
+    def outcome(self, seconds: float = OUTCOME_SECONDS) -> str:
+        """How `complete` or `train` ended; waits for it, at most so long."""
+        self._waiting.join(seconds)
         return self.outcome_of
 
-    def train(self, size: int, folder: str, patience: float) -> int:
+    def train(self, size: int, folder: str, patience: float, alone: bool) -> int:
         """Run Ray Train with `size` workers in the background; it asks anew after `patience` s.
 
-        `outcome` waits for its end and tells it.
+        `outcome` waits for its end and tells it.  `alone`: no other people's jobs live here.
         """
+        self.expect_coordinator(alone)
         os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(patience)
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
@@ -221,7 +247,22 @@ class Job:
         for name in list(self.groups):
             self.drop(name)
         self.actors = []
+        if not self._waiting.is_alive():
+            self.sweep()
         return True
+
+    def expect_coordinator(self, alone: bool) -> None:
+        """Note that Ray Train will leave an actor that nobody else uses, if that is so."""
+        if alone and coordinator() is None:
+            self._known = living()
+
+    def sweep(self) -> None:
+        """End the actor that our Ray Train left, unless jobs have come since that may use it."""
+        import ray
+
+        if self._known is not None and living() <= self._known and (left := coordinator()):
+            ray.kill(left)
+        self._known = None
 
 
 class Flow:
@@ -274,10 +315,14 @@ class Flow:
 def main(address: str, resource: str, kind: type[Job] = Job) -> None:
     """Serve commands; a thread watches for the end of the input, even while Ray is busy."""
     commands: Queue[dict[str, Any]] = Queue()
+    jobs: list[Job] = []
 
     def listen() -> None:
         for line in sys.stdin:
             commands.put(json.loads(line))
+        threading.Timer(SWEEP_SECONDS, os._exit, (0,)).start()
+        for job in jobs:
+            job.sweep()
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
@@ -286,7 +331,10 @@ def main(address: str, resource: str, kind: type[Job] = Job) -> None:
     import ray
 
     ray.init(address, log_to_driver=False, logging_level="error")
+    # The keeper's: the end of the input says the same, and leaves time to clear up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     job = kind(resource)
+    jobs.append(job)
     print(json.dumps(job.who()), file=say, flush=True)
     while True:
         command = commands.get()

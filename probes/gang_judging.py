@@ -9,6 +9,7 @@ from probes.contract import ClusterTerms
 from probes.findings import finding, listed
 from probes.gang_checks import whole
 from probes.gang_stage import Scene
+from probes.ledger import Ledger
 
 PENDING_SECONDS = 0.7  # how long a gang without room is looked at
 WITHDRAWN_SECONDS = 10  # until a cancelled gang, or a dead driver's, is gone
@@ -34,47 +35,81 @@ def withdrawn(at: Scene, gang: str, since: float) -> None:
 
 
 def undisturbed(at: Scene, gang: str) -> None:
-    """That a gang which runs held all of its own in every sample since it was placed."""
+    """That a gang which runs held all of its own in every sample since it was placed.
+
+    Looks on for a moment: what harms it may come a little later.
+    """
+    at.watch.dwell(PENDING_SECONDS)
     seen = [whole(sample, gang) for sample in at.samples]
     lost = seen[seen.index(True) :].count(False) if True in seen else None
     at.measure("disturbed", lost, note="the gang never ran")
+    if lost:
+        said = f"gang {gang} ran and was not whole in {lost} samples after that; now {_now(at)}"
+        at.measure.explain(finding("GANG-DISTURBED", said, [f"job {gang[0]}"]))
+
+
+def one_whole(at: Scene, won: list[str], need: int) -> None:
+    """That of two gangs which cannot both fit one is whole, and has all that was asked for."""
+    gangs = at.watch.samples[-1]["gangs"]
+    small = [gang for gang in won if gangs[gang]["size"] < need]
+    why = [
+        finding("GANG-HALF", f"{gang} is of {gangs[gang]['size']}, not {need}", [f"job {gang[0]}"])
+        for gang in small
+    ]
+    if len(won) > 1 and not small:
+        both = f"{listed(won)} of {need} each were both whole, with {at.total} free"
+        why.append(finding("GANG-TWICE", both, sorted(at.room)))
+    at.owe("placed_at_once", len(won), *why)
+
+
+def staffed(at: Scene, need: int, gangs: Iterable[str]) -> None:
+    """That each place of a gang that is placed has its actor."""
+    all_there = at.until(lambda sample: sum(sample["actors"].values()) >= need)
+    missing = 0 if all_there else need - sum(at.samples[-1]["actors"].values())
+    at.measure("unstaffed", missing)
+    if missing and (placed := sorted(gangs)):
+        said = f"{missing} of {need} actors of gang {listed(placed)} did not run"
+        at.measure.explain(finding("GANG-UNSTAFFED", said, [f"job {placed[0][0]}"]))
 
 
 def passes(at: Scene, gang: str, since: float) -> None:
     """That a gang which has room is placed although another waits."""
     took = at.took(since, at.placed(gang))
-    at.measure("blocked_behind", int(took is None))
     at.measure.note("placed_behind_in", took, "s")
-    if took is None:
-        said = f"gang {gang} had room and was not placed: {at.watch.samples[-1]['gangs']}"
-        at.measure.explain(finding("GANG-BLOCKED", said, [f"job {gang[0]}"]))
+    said = f"gang {gang} had room and was not placed: {_now(at)}"
+    at.owe("blocked_behind", *_none(took is None, "GANG-BLOCKED", said, gang))
 
 
 def handed_off(at: Scene, since: float, gang: str, words: str) -> float | None:
     """How long a gang that waits takes to be placed once there is room; when it was."""
     there = at.placed(gang)
-    took = at.took(since, there)
-    at.measure("handoff", took, note=words)
-    at.measure("never_placed", int(there is None))
-    if there is None:
-        said = f"{words}; last seen {at.watch.samples[-1]['gangs']}"
-        at.measure.explain(finding("GANG-STUCK", said, [f"job {gang[0]}"]))
+    in_time(at, "handoff", at.took(since, there), f"gang {gang} was placed", [gang], words)
+    at.owe("never_placed", *_none(there is None, "GANG-STUCK", f"{words}; last {_now(at)}", gang))
     return there
+
+
+def in_time(
+    at: Scene, name: str, took: float | None, what: str, gangs: Iterable[str], never: str
+) -> None:
+    """That something came in time; `never` says what did not happen where it never came."""
+    late = took is not None and at.measure.fails(name, took)
+    said = f"{what} only {took:.1f} s after it could be" if took else ""
+    jobs = sorted({f"job {gang[0]}" for gang in gangs})
+    at.owe(name, took, *([finding("GANG-SLOW", said, jobs)] if late else []), note=never)
 
 
 def none_placed(at: Scene, gangs: Iterable[str]) -> None:
     """That these gangs had room and were not placed."""
     waiting = sorted(gangs)
-    at.measure("never_placed", len(waiting))
-    if not waiting:
-        return
-    said = f"{listed(waiting)} were not placed; last seen {at.watch.samples[-1]['gangs']}"
-    at.measure.explain(finding("GANG-STUCK", said))
+    said = f"{listed(waiting)} were not placed; last seen {_now(at)}"
+    at.owe("never_placed", len(waiting), *([finding("GANG-STUCK", said)] if waiting else []))
 
 
 def all_ran(at: Scene, sizes: list[int], told: list[dict[str, Any]]) -> None:
     """That each of many gangs had its turn, and how long the smaller and the larger ones waited."""
-    at.measure("never_placed", len(sizes) - len(told), samples=len(sizes))
+    missed = len(sizes) - len(told)
+    said = f"{missed} of {len(sizes)} gangs were never placed"
+    at.owe("never_placed", missed, *([finding("GANG-STUCK", said)] if missed else []))
     middle = (min(sizes) + max(sizes)) / 2
     waits = {
         "small": [one["waited"] for one in told if one["size"] <= middle],
@@ -84,20 +119,28 @@ def all_ran(at: Scene, sizes: list[int], told: list[dict[str, Any]]) -> None:
         mean = sum(each) / len(each) if each else None
         at.measure.note(f"wait_{words}", mean, "s", samples=len(each))
     at.measure.note("wait_longest", max((one["waited"] for one in told), default=None), "s")
-    if len(told) < len(sizes):
-        said = f"{len(sizes) - len(told)} of {len(sizes)} gangs were never placed"
-        at.measure.explain(finding("GANG-STUCK", said))
+
+
+def _none(failed: bool, code: str, said: str, gang: str) -> tuple[Any, ...]:
+    """A count of one or none, and the finding of the one."""
+    return (1, finding(code, said, [f"job {gang[0]}"])) if failed else (0,)
+
+
+def _now(at: Scene) -> str:
+    """What gangs hold by the last look."""
+    gangs = at.watch.samples[-1]["gangs"].items()
+    return listed(f"{gang} {e['placed']} of {e['size']} {e['state']}" for gang, e in gangs)
 
 
 def bounded(at: Scene, wait: float | None, terms: ClusterTerms) -> None:
     """A big gang's wait: judged where a queue layer was declared, else told."""
     if terms.queue:
-        at.measure("big_wait", wait, note="the big gang was never placed")
+        at.owe("big_wait", wait, note="the big gang was never placed")
     else:
         at.measure.note("big_wait", wait, "s")
 
 
-def tell_queue(at: Scene, terms: ClusterTerms) -> None:
+def tell_queue(measure: Ledger, terms: ClusterTerms) -> None:
     """That a declared queue gangs pods: what it does between Ray clusters is out of sight here."""
     if terms.queue:
-        at.measure.covered(f"not proven: {terms.queue} gangs pods, between Ray clusters")
+        measure.covered(f"not proven: {terms.queue} gangs pods, between Ray clusters")

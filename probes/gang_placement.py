@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from probes import components
 from probes.components import Parts, Place
+from probes.contract import ClusterTerms
 from probes.gang_stage import Scene
+
+SEATS = 8  # accelerators that the usual placements are tried on
 
 
 def where(at: Scene, strategy: str, size: int) -> dict[str, int]:
@@ -17,6 +20,24 @@ def where(at: Scene, strategy: str, size: int) -> dict[str, int]:
     at.drop(gang)
     at.idle()
     return dict(nodes)
+
+
+def layouts(
+    terms: ClusterTerms, size: int, free: int
+) -> Iterator[tuple[Parts, Mapping[str, int] | None]]:
+    """Components to be placed, and how they are split; None: not at all.
+
+    The contract's own, on all `size` accelerators; where it has none, the usual two on some of
+    those that are free, and a job of all where the contract says how that is split.
+    """
+    split = dict[str, int](terms.parallel.items()) if terms.parallel else None
+    if terms.components:
+        yield components.parse(terms.components, size), split
+        return
+    for spec in usual_placements(min(free, SEATS)):
+        yield components.parse(spec, min(free, SEATS)), None
+    if split:
+        yield components.parse({"job": "all"}, size), split
 
 
 def usual_placements(total: int) -> list[dict[str, str | int]]:

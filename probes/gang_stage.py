@@ -20,12 +20,13 @@ from typing import Any
 from probes import components
 from probes import gang_checks as checks
 from probes.cluster import Cluster
-from probes.facts import gpus_in_use
-from probes.findings import finding, listed
+from probes.findings import listed
 from probes.gang_checks import Sample, whole
+from probes.gang_closing import Debt, close, settle
 from probes.ledger import Ledger
-from probes.observer import RATE, Watch
+from probes.observer import Mark, Watch
 from probes.rivals import Rival, RivalSilent
+from reports.record import Finding, Value
 
 ROOM_SECONDS = 10  # for accelerators that others may be about to give back
 PLACED_SECONDS = 30  # for a gang that has room
@@ -67,7 +68,8 @@ class Stage:
             yield scene
         finally:
             self.release()
-        scene.judge()
+            settle(scene)
+        close(scene)
 
     def release(self) -> None:
         """Both jobs give everything back."""
@@ -121,6 +123,7 @@ class Scene:
         self.begun = len(self.watch.samples)
         self.marked = len(self.watch.marks)
         self.faults: list[tuple[int, int]] = []  # samples taken while a control was on
+        self.debts: list[Debt] = []  # what is judged when the scene ends
         measure.progress(f"gang: {title}, {self.total} free {stage.cluster.resource}s")
 
     def _room(self) -> tuple[int, dict[str, int]]:
@@ -151,12 +154,19 @@ class Scene:
         return f"{job}-{self.stage.count}"
 
     def ask(self, job: str, size: int, **options: Any) -> str:
-        """One job asks for one gang; its name.  Options as gang_job.Job.ask has them."""
+        """One job asks for one gang; its name.
+
+        Options as gang_job.Job.ask has them; `part` is the end of one of its groups' names, `gang`
+        the gang that the group is a part of.
+        """
         return self.together((job, size, options))[0]
 
     def together(self, *wanted: tuple[Any, ...]) -> list[str]:
         """Several (job, size[, options]) at the same instant; the gangs' names."""
-        named = [(self.name(one[0]), *one, *([{}] if len(one) == 2 else [])) for one in wanted]
+        named = [
+            (options.get("gang") or self.name(job), job, size, options)
+            for job, size, options in ((*one, {})[:3] for one in wanted)
+        ]
         said = ", ".join(f"{job} asks for {size}" for _, job, size, _ in named)
         self.watch.mark(said)
         for gang, job, size, options in named:
@@ -220,6 +230,18 @@ class Scene:
 
     # What is seen.
 
+    def owe(self, name: str, value: Value, *because: Finding, note: str = "") -> None:
+        """A figure that other people's jobs could spoil as well: judged when the scene ends.
+
+        `because` is said where it fails.
+        """
+        self.debts.append(Debt(name, value, because, note))
+
+    def strangers(self) -> str:
+        """Who else had jobs here since the scene began, in words; "" for nobody."""
+        self.others = sorted({*self.others, *self.watch.others()})
+        return f"other jobs use this cluster: {listed(self.others)}" if self.others else ""
+
     def until(
         self, done: Callable[[Sample], bool], seconds: float = PLACED_SECONDS
     ) -> float | None:
@@ -254,6 +276,11 @@ class Scene:
         """Jobs that hold and wait for each other, in what was seen since then."""
         return checks.deadlocks([s for s in self.watch.samples if s["t"] >= since], seconds)
 
+    @property
+    def marks(self) -> list[Mark]:
+        """What was done in this scene."""
+        return self.watch.marks[self.marked :]
+
     def took(self, since: float | None, until: float | None) -> float | None:
         """Seconds between two times; None where one of them never came."""
         return None if since is None or until is None else max(until - since, 0.0)
@@ -273,108 +300,5 @@ class Scene:
             seen += self.watch.samples[start:]
             self.faults.append((start, len(self.watch.samples)))
 
-    # What every scene is judged by.
-
-    def judge(self) -> None:
-        """Half-held gangs, double promises, leaks, and whether enough was seen to say so."""
-        free_again = self.idle()
-        stretches, samples, measure = self.stretches, self.samples, self.measure
-        spans = [span for stretch in stretches for span in checks.halves(stretch)]
-        measure("half_held", checks.half_samples(samples), samples=len(samples))
-        for span in spans[:3]:
-            measure.explain(finding("GANG-HALF", span.said(), [f"job {span.job}"]))
-        measure("overcommitted", checks.overcommitted(samples, self.room))
-        if self.steady:
-            lost = max(checks.unaccounted(stretch, self.total) for stretch in stretches)
-            self._account("unaccounted", lost)
-        last = self.watch.samples[-1]
-        self._account("left_behind", 0 if free_again is not None else self.total - last["free"])
-        self._sampled(stretches)
-        self._hidden()
-        self._keep(samples)
-
-    def _account(self, name: str, lost: int) -> None:
-        """Accelerators that are missing: ours to explain, unless others are there."""
-        strangers = self._strangers() if lost else ""
-        self.measure(name, None if strangers else lost, note=strangers)
-        if lost and not strangers:
-            gangs = self.watch.samples[-1]["gangs"]
-            by = f"held by {listed(gangs)}" if gangs else "not held by any gang, and yet not free"
-            said = f"{lost} of {self.total} {self.stage.cluster.resource}s were {by}"
-            self.measure.explain(finding("GANG-LEAK", said))
-
-    def _sampled(self, stretches: list[list[Sample]]) -> None:
-        """Whether enough was seen, how old it was, and how long the scene took."""
-        gaps = [gap for stretch in stretches for gap in checks.gaps(stretch)]
-        rate = len(gaps) / sum(gaps) if gaps else 0.0
-        if self.sampled:
-            told = f"{rate:.1f} samples a second, and none for {max(gaps, default=0):.1f} s"
-            enough = rate if rate >= RATE and max(gaps) <= checks.LINGER else None
-            self.measure("sample_rate", enough, samples=len(gaps), note="" if enough else told)
-        self.measure.note("longest_gap", max(gaps, default=None), "s", on="sampling")
-        every = [sample for stretch in stretches for sample in stretch]
-        self.measure.note("lag", checks.lag(every), "s", on="sampling")
-        self.measure.note("duration", sum(gaps), "s")
-
-    def _hidden(self) -> None:
-        """On real GPUs: that none which Ray counts as free is in use behind its back."""
-        cluster = self.stage.cluster
-        if not cluster.on_gpu:
-            return
-        users = cluster.on_each_node(gpus_in_use)
-        in_use = {cluster.names[id]: len(used) for id, used in users.items()}
-        counted = {node["name"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
-        hidden = checks.unseen(in_use, counted, self.watch.samples[-1]["free_on"])
-        silent = [name for name, count in counted.items() if count and name not in in_use]
-        self.measure("unseen", None if silent else sum(hidden.values()), note=listed(silent))
-        if hidden:
-            said = listed(f"{count} on {node}" for node, count in hidden.items())
-            words = f"GPUs that Ray counts as free are in use: {said}"
-            self.measure.explain(finding("GANG-UNSEEN", words, list(hidden)))
-
-    def _strangers(self) -> str:
-        """That others came or went meanwhile, so that what is missing may be theirs."""
-        self.others = sorted({*self.others, *self.watch.others()})
-        return f"other jobs use this cluster: {listed(self.others)}" if self.others else ""
-
-    def _keep(self, samples: list[Sample]) -> None:
-        """Evidence and picture."""
-        every = self.watch.samples[self.begun :]
-        marks = self.watch.marks[self.marked :]
-        control = [s for s in (self.watch.samples[a:b] for a, b in self.faults) if s]
-        series = {
-            "title": self.title,
-            "unit": self.stage.cluster.resource,
-            "capacity": self.room,
-            "taken": len(samples),
-            **picture(self.stretches, marks),
-        }
-        if control:
-            series["control"] = picture(control, marks)
-        self.measure.series("gang", series)
-        kept = {"samples": every, "marks": marks, "control_from_to": self.faults}
-        name = "gang-" + "-".join(self.title.replace("%", "percent").split()) + ".json"
-        self.measure.keep(name, kept, kind="series", caption=f"{self.title}: who held what, when")
-        self.measure.covered(
-            f"{self.title}: jobs A and B, {self.total} {self.stage.cluster.resource}s free on "
-            f"{len(self.room)} nodes, {len(samples)} samples"
-        )
-
 
 ASK = {"strategy": "PACK", "staff": False, "resource": None}
-
-
-def picture(stretches: list[list[Sample]], marks: list[tuple[float, str]]) -> dict[str, Any]:
-    """Stretches of samples, and the marks set in them, from their own zero; blank in between."""
-    zero, end = stretches[0][0]["t"], stretches[-1][-1]["t"]
-    samples, half, shown = [], [], []
-    for stretch in stretches:
-        first, last = stretch[0]["t"], stretch[-1]["t"]
-        samples += [{**one, "t": one["t"] - zero} for one in checks.changes(stretch)]
-        samples.append({"t": last - zero, "nodes": {}, "waits": {}})
-        half += [
-            [span.start - zero, span.end - zero, span.job, span.placed, span.size]
-            for span in checks.halves(stretch)
-        ]
-        shown += [[at - zero, words] for at, words in marks if first <= at <= last]
-    return {"samples": samples, "end": end - zero, "marks": shown, "half": half}

@@ -70,6 +70,11 @@ class Ledger:
             )
         )
 
+    def fails(self, name: str, value: Value) -> bool:
+        """Whether this value would break the contract's limit of a measure."""
+        limit = self.contract.limit(self.criterion, name)
+        return limit is not None and value is not None and limit.judge(value) is Verdict.FAIL
+
     def note(
         self,
         name: str,

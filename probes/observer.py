@@ -5,8 +5,9 @@ of it, which turns what was seen into samples:
 
     {t, took, free, gangs {A-1: {job, size, placed, state, nodes {name: n}, spare}}, actors {A: n}}
 
-t and took are seconds of the eye's own clock, free is accelerators nobody holds, placed counts
-bundles that have a node, spare marks gangs of another resource than the one that is watched.
+t is when the look began and took how long it was (s, the eye's clock): so old is what it saw of
+groups and actors.  `free` is accelerators that nobody holds as Ray's nodes report it, up to
+checks.LINGER late.  placed counts bundles that have a node, spare marks gangs of another resource.
 A gang may be of several groups (A-1.1, A-1.2): it is one entry.
 """
 
@@ -18,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from probes.cluster import Cluster
 from probes.gang_checks import Sample
@@ -136,6 +137,14 @@ def look(living: LivingGroups, prefix: str, resource: str) -> Sample:
     return {"groups": groups, "free": free, "actors": actors}
 
 
+class Mark(NamedTuple):
+    """What was done at a moment (s, the eye's clock), and whether it was a fault."""
+
+    t: float
+    words: str
+    fault: bool = False
+
+
 class Watch:
     """The probe's end: samples as they come, marks of what was done, and bounded waits."""
 
@@ -146,15 +155,15 @@ class Watch:
         self.naive: dict[str, int] = {}  # job -> how many single actors are its gang
         self.needs: dict[str, int] = {}  # gang of several groups -> its whole size
         self.samples: list[Sample] = []
-        self.marks: list[tuple[float, str]] = []
+        self.marks: list[Mark] = []
         self.until(lambda sample: True, ANSWER_SECONDS)  # the first look is long where Ray is old
 
-    def mark(self, words: str) -> float:
+    def mark(self, words: str, fault: bool = False) -> float:
         """Note what is done now; its time on the eye's clock."""
         import ray
 
         at = float(ray.get(self._eye.now.remote(), timeout=ANSWER_SECONDS))
-        self.marks.append((at, words))
+        self.marks.append(Mark(at, words, fault))
         return at
 
     def others(self) -> list[str]:

@@ -17,25 +17,26 @@ from probes.gang_judging import (
     all_ran,
     bounded,
     handed_off,
+    in_time,
     none_placed,
+    one_whole,
     passes,
     runs_and_waits,
+    staffed,
     tell_queue,
     undisturbed,
     withdrawn,
 )
-from probes.gang_loss import lose, spare_raylets, under_a_gang
-from probes.gang_placement import one_astray, torn, usual_placements, where
+from probes.gang_loss import beside_a_waiting_gang, spare_raylets, under_a_gang
+from probes.gang_placement import layouts, one_astray, torn, where
 from probes.gang_stage import NoRoom, Stage
 from probes.plugin import RUN
-from probes.remnants import coordinator_removed
 
 CONTENTION_SECONDS = {"quick": 2.0, "standard": 5.0, "soak": 60.0}
 STREAM_SECONDS = {"standard": 8.0, "soak": 60.0}
 STORM = {"standard": 50, "soak": 200}
 TRAIN_PATIENCE_SECONDS = 3.0  # of Ray Train for its workers, where it usually has 60
 TRAIN_SECONDS = 60  # until Ray Train has its workers
-SEATS = 8  # accelerators that the usual placements are tried on
 
 
 @pytest.fixture(scope="module")
@@ -58,23 +59,20 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
 
     When the first lets go, the other starts.
     """
+    tell_queue(measure, terms)
     with scene("two gangs of 75 %") as at:
         need = math.ceil(0.75 * at.total)
         gangs = at.together(("A", need, {"staff": True}), ("B", need, {"staff": True}))
         won = contend(at, gangs, CONTENTION_SECONDS[tier])
-        staffed = at.until(lambda sample: sum(sample["actors"].values()) >= need)
-        measure(
-            "unstaffed", 0 if staffed is not None else need - sum(at.samples[-1]["actors"].values())
-        )
-        measure("placed_at_once", len(won))
+        staffed(at, need, won)
+        one_whole(at, won, need)
         if len(won) == 1:
             (loser,) = set(gangs) - set(won)
             handed_off(at, at.drop(won[0]), loser, "the waiting gang was not placed within 30 s")
         else:
-            measure("handoff", None, note=f"{len(won)} of 2 gangs were placed")
+            at.owe("handoff", None, note=f"{len(won)} of 2 gangs were placed")
             none_placed(at, [] if won else gangs)
         naive(at, need)
-        tell_queue(at, terms)
 
 
 def contend(at, gangs, seconds):
@@ -96,7 +94,7 @@ def test_a_cancelled_gang_leaves_no_trace(scene):
 
 
 @pytest.mark.criterion("GANG")
-def test_a_dead_driver_gives_its_gang_back(scene, measure):
+def test_a_dead_driver_gives_its_gang_back(scene):
     """A job whose driver is killed, while it waits or while it holds, leaves nothing behind.
 
     The one that waits is withdrawn and the one that runs never notices; then that one's driver is
@@ -104,17 +102,18 @@ def test_a_dead_driver_gives_its_gang_back(scene, measure):
     """
     with scene("drivers are killed") as at:
         running, waiting = runs_and_waits(at, math.ceil(0.75 * at.total))
-        at.watch.mark("B's driver is stopped")
+        at.watch.mark("B's driver is stopped", fault=True)
         at.stage.jobs["B"].signal(signal.SIGSTOP)
         fault = "the waiting job's driver is stopped with SIGSTOP instead of killed"
         still_there(at, waiting, "driver stopped, not killed", fault)
-        killed = at.watch.mark("B's driver is killed")
+        killed = at.watch.mark("B's driver is killed", fault=True)
         at.stage.jobs["B"].signal(signal.SIGKILL)
         withdrawn(at, waiting, killed)
         undisturbed(at, running)
-        killed = at.watch.mark("A's driver is killed")
+        killed = at.watch.mark("A's driver is killed", fault=True)
         at.stage.jobs["A"].signal(signal.SIGKILL)
-        measure("freed", at.took(killed, at.idle(WITHDRAWN_SECONDS)), note="all was not free again")
+        freed = at.took(killed, at.idle(WITHDRAWN_SECONDS))
+        in_time(at, "freed", freed, "all was free again", [running], "all was not free again")
 
 
 @pytest.mark.criterion("GANG")
@@ -162,16 +161,14 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
             raise NoRoom(f"fragments need {largest} free beside one of each node, see {at.room}")
         if largest > 1:  # one accelerator of each node is taken, so that no node is whole
             crumbs = at.ask("A", len(at.room), strategy="STRICT_SPREAD")
-            at.placed(crumbs)
+            if at.placed(crumbs) is None:
+                raise NoRoom("no fragments: a gang of one on each node was not placed")
         strict = at.ask("B", max(largest, 2), strategy="STRICT_PACK")
         at.watch.dwell(PENDING_SECONDS)
         lies = at.watch.samples[-1]["gangs"][strict]["nodes"]
-        measure("placed_in_fragments", len(lies))
-        if lies:
-            said = (
-                f"STRICT_PACK of {max(largest, 2)} lies on {listed(lies)}, which had no such room"
-            )
-            measure.explain(finding("GANG-MISPLACED", said, ["job B"]))
+        said = f"STRICT_PACK of {max(largest, 2)} lies on {listed(lies)}, which had no such room"
+        why = [finding("GANG-MISPLACED", said, ["job B"])] if lies else []
+        at.owe("placed_in_fragments", len(lies), *why)
         begun = at.watch.mark("A asks for the same, PACK")
         loose = at.ask("A", max(largest, 2))
         passes(at, loose, begun)
@@ -268,8 +265,7 @@ def test_strategies_hold(scene, measure):
         if placed(at.watch.samples[-1], one_more):
             wrong.append(f"STRICT_SPREAD of {nodes + 1} was placed on {nodes} nodes")
         wrong = [said for said in wrong if said]
-        measure("misplaced", len(wrong), samples=len(wanted) + 1)
-        measure.explain(finding("GANG-MISPLACED", said) for said in wrong)
+        at.owe("misplaced", len(wrong), *(finding("GANG-MISPLACED", said) for said in wrong))
         passed_off(measure, "SPREAD", seen["SPREAD"])
 
 
@@ -284,12 +280,10 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
         pytest.fail("components are told apart by their GPU, and this cluster has none")
     terms.placement(cluster.size)
     with scene("components", sampled=False) as at:
-        total = cluster.size if terms.components else min(at.total, SEATS)
         wrong, missed = [], []
-        for spec in [terms.components] if terms.components else usual_placements(total):
-            parts = components.parse(spec, total)
+        for parts, split in layouts(terms, cluster.size, at.total):
             places = at.seated(parts)
-            wrong += components.layout_faults(parts, places) + torn(parts, places, terms.parallel)
+            wrong += components.layout_faults(parts, places) + torn(parts, places, split)
             missed.append(components.layout_faults(parts, one_astray(places)))
         measure("misplaced", len(wrong), samples=len(missed))
         measure.explain(finding("GANG-MISPLACED", said) for said in wrong[:3])
@@ -322,12 +316,8 @@ def test_a_lost_node_harms_its_own_gang_only(scene):
         gangs = at.watch.samples[-1]["gangs"]
         mine = gangs[running]["nodes"]
         empty = set(berths.names.values()) - {*mine, *gangs[taken]["nodes"]}
-        begun = lose(at, berths, min(empty), "the free node is lost")
-        behind = at.ask("B", 1)
-        passes(at, behind, begun)
+        beside_a_waiting_gang(at, berths, waiting, min(empty))
         undisturbed(at, running)
-        at.drop(waiting, "B cancels")
-        at.drop(behind)
         under_a_gang(at, berths, running, next(iter(mine)))
 
 
@@ -336,27 +326,28 @@ def test_a_lost_node_harms_its_own_gang_only(scene):
 @pytest.mark.uses("pyarrow")
 def test_ray_train_waits_as_a_gang(scene, workplace, measure):
     """Ray Train without room holds nothing, asks anew when its patience ends, and runs at last."""
-    with (
-        scene("Ray Train waits", steady=False, sampled=False) as at,
-        coordinator_removed(at.watch.others),
-    ):
+    with scene("Ray Train waits", steady=False) as at:
         one_early(at)
         need = math.ceil(0.75 * at.total)
         running = at.ask("A", need)
         if at.placed(running) is None or workplace is None:
             raise NoRoom("Ray Train needs a folder, and a gang that is in its way: one was missing")
         at.watch.mark("B trains")
-        at.stage.jobs["B"].ask("train", need, str(workplace), TRAIN_PATIENCE_SECONDS)
+        train = [need, str(workplace), TRAIN_PATIENCE_SECONDS, not at.others]
+        at.stage.jobs["B"].ask("train", *train)
         at.watch.dwell(3.5 * TRAIN_PATIENCE_SECONDS)
         let_go = at.drop(running)
         there = at.until(lambda sample: held(sample, "B") >= need, TRAIN_SECONDS)
         asked = {gang for sample in at.samples for gang in sample["gangs"] if gang[0] == "B"}
-        measure("never_placed", int(there is None), samples=len(asked))
         measure.note("train_withdrew", max(len(asked) - 1, 0), "times")
         measure.note("train_placed_in", at.took(let_go, there), "s")
         if there is None:
-            measure.explain(
-                finding("GANG-STUCK", "Ray Train was not placed after release", ["job B"])
-            )
-            at.stage.jobs["B"].signal(signal.SIGKILL)  # it would go on asking
-        measure("train_ended", at.stage.jobs["B"].ask("outcome") if there else "never placed")
+            stuck = finding("GANG-STUCK", "Ray Train was not placed after release", ["job B"])
+            at.owe("never_placed", 1, stuck)
+            at.owe("train_ended", "never placed")
+            at.stage.jobs["B"].end()  # it would go on asking
+            return
+        at.owe("never_placed", 0)
+        ended = at.stage.jobs["B"].ask("outcome")
+        failed = finding("GANG-STUCK", f"Ray Train was placed and ended so: {ended}", ["job B"])
+        at.owe("train_ended", ended, *([failed] if ended != "finished" else []))

@@ -19,13 +19,12 @@ from reports.record import RunRecord
 from reports.store import load
 from tests.lab.faults import clear
 from tests.lab.lab import Lab
-from tests.lab.node import REPO, SHARED, Node
+from tests.lab.node import REPO, SHARED
 from tests.lab.shell import LabError, require_machine
 
 # A shell without job control starts `make test &` with Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 Planted = tuple[str, str] | None  # a plugin of this folder, and which of its faults
-LEFTOVERS = REPO / "tests" / "lab" / "leftovers.py"
 
 
 @contextmanager
@@ -136,10 +135,3 @@ def acceptance(
             os.kill(driver_pid(lab), signal.SIGKILL)  # the process here only waits for that one
         trial.process.kill()
         raise AssertionError(f"{error}\n{trial.log.read_text()[-3000:]}") from error
-
-
-def leftovers(node: Node) -> dict[str, Any]:
-    """What Ray still holds: placement groups, actors, accelerators that are not free."""
-    said = node.run(sys.executable, str(LEFTOVERS)).splitlines()
-    # Ray's core may log a line of its own beside ours while nodes die.
-    return dict(json.loads(next(line for line in reversed(said) if line.startswith("{"))))

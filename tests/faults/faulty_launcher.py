@@ -158,10 +158,86 @@ class Endless(Job):
         return super().release()
 
 
+class Sluggish(Job):
+    """Gives a gang back six seconds after it says so."""
+
+    def drop(self, name: str) -> str:
+        group = self.groups.pop(name)
+
+        def remove() -> None:
+            import ray
+
+            ray.util.remove_placement_group(group)
+
+        threading.Timer(6, remove).start()
+        return name
+
+
+class Unmanned(Job):
+    """Starts one actor fewer than its gang has places."""
+
+    def _spawn(self, count: int, **options: Any) -> None:
+        super()._spawn(count - 1 or count, **options)
+
+
+class Modest(Job):
+    """Asks for less than it needs, where all it needs would have to wait."""
+
+    def ask(self, name: str, size: int, *options: Any) -> str:
+        return super().ask(name, max(size - 1, 1), *options)
+
+
+class Restless(Job):
+    """Starts its gang anew once nobody waits any more, to have a larger one."""
+
+    def ask(self, name: str, size: int, *options: Any) -> str:
+        said = super().ask(name, size, *options)
+        if "A-" in name:
+            threading.Thread(target=self._anew, args=(name, size), daemon=True).start()
+        return said
+
+    def _anew(self, name: str, size: int) -> None:
+        waited = False
+        while not waited or waiting():
+            waited = waited or waiting()
+            time.sleep(0.01)
+        if name in self.groups:
+            self.drop(name)
+            Job.ask(self, name, size)
+
+
+def waiting() -> bool:
+    """Whether any group on the cluster waits."""
+    from ray._private.state import state
+
+    return any(group["state"] == "PENDING" for group in state.placement_group_table().values())
+
+
+class Stubborn(Job):
+    """Never gives its first group up while it waits for its second."""
+
+    def complete(self, gang: str, size: int, patience: float) -> str:
+        return super().complete(gang, size, 1000 * patience)
+
+
+class Shaken(Job):
+    """Asks for one thing more, which no cluster has, once a node has died."""
+
+    def ask(self, name: str, size: int, *options: Any) -> str:
+        import ray
+
+        if "B-" not in name or all(node["Alive"] for node in ray.nodes()):
+            return super().ask(name, size, *options)
+        bundles = [{self.resource: 1}] * size + [{"no_such_thing": 1}]
+        self.groups[name] = ray.util.placement_group(bundles, name=name)
+        return name
+
+
 FAULTS: dict[str, type[Job]] = {
     kind.__name__.lower(): kind
     for kind in (
-        Early, Halves, Deaf, Leak, Fussy, Scattered, Huddled, Swapped, Greedy, Careless, Endless
+        Early, Halves, Deaf, Leak, Fussy, Scattered, Huddled, Swapped, Greedy, Careless, Endless,
+        Sluggish, Unmanned, Modest, Restless, Stubborn, Shaken,
     )
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ SWEEP = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import ray
-from probes.remnants import coordinator
+from probes.gang_job import coordinator
 ray.init("auto", log_to_driver=False)
 if left := coordinator():
     ray.kill(left)

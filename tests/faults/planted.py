@@ -6,6 +6,7 @@ import dataclasses
 
 from reports.record import Finding, RunRecord, Verdict
 from tests.faults.conftest import acceptance
+from tests.faults.left import nothing_left
 from tests.lab.lab import Lab
 
 
@@ -53,3 +54,4 @@ def caught(lab: Lab, criterion: str, plugin: str, fault: Fault, tier: str = "sta
     assert suspected <= fault.suspects, said
     assert bool(suspected) == bool(fault.suspects), said
     assert any(fault.says in statement for _, _, statement in said), said
+    nothing_left(lab)

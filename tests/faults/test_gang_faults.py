@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -11,11 +12,13 @@ from reports.record import Verdict
 from tests.faults.conftest import acceptance
 from tests.faults.planted import Fault, caught, failed, findings
 from tests.lab.lab import Lab
+from tests.lab.node import REPO
 
 PROBE, PLUGIN = "probes/test_gang.py", "faulty_launcher"
 
 
 EITHER = {"job A", "job B"}  # both asked at once: one of them is the one that waits
+SPARES = {f"spare{number}" for number in range(1, 5)}
 QUICK = [
     Fault("early", "two_gangs", {"half_held"}, {"GANG-HALF"}, EITHER, "held 1 of 3"),
 ]
@@ -48,9 +51,18 @@ LONGER = [
         "Ray Train was not placed",
     ),
     Fault(
-        "deaf", "lost_node", {"never_placed"}, {"GANG-STUCK", "GANG-NODE-LOSS"}, {"job B"},
-        "RESCHEDULING",
+        "deaf", "lost_node", {"never_placed", "not_withdrawn"},
+        {"GANG-STUCK", "GANG-NODE-LOSS", "GANG-STAYS"}, {"job A", "job B", *SPARES}, "RESCHEDULING",
     ),
+    Fault(
+        "shaken", "lost_node", {"blocked_behind", "never_placed"},
+        {"GANG-BLOCKED", "GANG-STUCK", "GANG-NODE-LOSS"}, {"job A", "job B", *SPARES}, "had room",
+    ),
+    Fault("restless", "cancelled", {"disturbed"}, {"GANG-DISTURBED"}, {"job A"}, "not whole"),
+    Fault("sluggish", "two_gangs", {"handoff"}, {"GANG-SLOW"}, EITHER, "was placed only 6"),
+    Fault("unmanned", "two_gangs", {"unstaffed"}, {"GANG-UNSTAFFED"}, EITHER, "1 of 3 actors"),
+    Fault("modest", "two_gangs", {"placed_at_once"}, {"GANG-HALF"}, EITHER, "is of 2, not 3"),
+    Fault("stubborn", "one_group", {"not_withdrawn"}, {"GANG-STAYS"}, EITHER, "is still there"),
 ]  # fmt: skip
 
 
@@ -97,25 +109,67 @@ def test_a_strategy_that_is_not_kept_is_named(pairs: Lab, launcher: str, says: s
     assert any(says in one.statement for one in findings(record))
 
 
-@pytest.mark.soak
-def test_other_peoples_jobs_are_left_alone(lab: Lab) -> None:
-    script = (
-        "import ray, sys; ray.init('auto', logging_level='error');"
-        "g = ray.util.placement_group([{'GPU': 1}] * 3); print(g.wait(30), flush=True);"
-        "sys.stdin.read()"  # it ends with its input
-    )
+@contextmanager
+def stranger(lab: Lab, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Another person's job on node 1, which must be there to the end."""
     node, pipe = lab.nodes[1], subprocess.PIPE
-    stranger = subprocess.Popen(
-        node.command("python", "-c", script, cwd="/"),
+    script = str(REPO / "tests/faults/stranger.py")
+    job = subprocess.Popen(
+        node.command("python", script, *arguments, cwd="/"),
         env=node.environment(), stdin=pipe, stdout=pipe, text=True,
     )  # fmt: skip
+    assert job.stdout is not None
     try:
-        assert stranger.stdout is not None
-        assert stranger.stdout.readline().strip() == "True"
-        record, _ = acceptance(lab, "stranger", PROBE)
-        assert stranger.poll() is None, "the stranger's job was ended"
+        assert job.stdout.readline().strip() == "there"
+        yield job
+        assert job.poll() is None, "the stranger's job was ended"
     finally:
-        stranger.communicate(timeout=30)
+        job.communicate(timeout=30)
+
+
+def state_of(job: subprocess.Popen[str]) -> str:
+    """What its gang is now."""
+    assert job.stdin is not None
+    assert job.stdout is not None
+    print(file=job.stdin, flush=True)
+    return job.stdout.readline().strip()
+
+
+@pytest.mark.soak
+def test_without_room_beside_other_peoples_jobs_nothing_is_proven(lab: Lab) -> None:
+    with stranger(lab, "3") as job:
+        record, _ = acceptance(lab, "stranger", PROBE)
+        assert state_of(job) == "CREATED 3"
     assert record.verdict("GANG") is Verdict.UNPROVEN
     assert all("needs 2 free GPUs, found 1 of 4" in result.error for result in record.results)
     assert not findings(record)
+
+
+@pytest.mark.soak
+def test_what_other_people_leave_free_is_enough(lab: Lab) -> None:
+    with stranger(lab, "1") as job:
+        record, _ = acceptance(lab, "beside", PROBE)
+        assert state_of(job) == "CREATED 1"
+    complaints = [line for result in record.results for line in result.complaints()]
+    assert record.verdict("GANG") is Verdict.PASS, complaints
+    assert all("3 GPUs free" in result.coverage for result in record.results)
+
+
+@pytest.mark.soak
+def test_other_people_who_come_and_go_do_not_fail_a_cluster(lab: Lab) -> None:
+    with stranger(lab, "2", "1.5"):
+        record, _ = acceptance(lab, "coming-and-going", PROBE)
+    assert record.verdict("GANG") is Verdict.UNPROVEN
+    assert not findings(record)
+    assert any(
+        "other jobs use this cluster" in m.note for r in record.results for m in r.measurements
+    )
+
+
+@pytest.mark.soak
+def test_a_gang_on_fragments_is_named(pairs: Lab) -> None:
+    fault = Fault(
+        "scattered", "fragments", {"placed_in_fragments"}, {"GANG-MISPLACED"}, {"job B"},
+        "which had no such room",
+    )  # fmt: skip
+    caught(pairs, "GANG", PLUGIN, fault)

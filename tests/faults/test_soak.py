@@ -15,7 +15,7 @@ import pytest
 from probes.fabric_findings import WAYS
 from reports.record import Verdict
 from tests.faults.conftest import Trial, acceptance, driver_pid, start
-from tests.faults.test_driver_death import nothing_left
+from tests.faults.left import nothing_left
 from tests.faults.test_lab_faults import only
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
