@@ -1,7 +1,7 @@
 """The gang row against its targets: seconds, false alarms, controls, latencies.  Needs root.
 
-`python -m benchmarks.gang [runs [tier [-k words]]]` runs the quick and the standard tier, or the one
-that is named, so often in a lab of 4 and prints tables of target, median and range.
+`python -m benchmarks.gang [runs [tier [-k words]]]` runs the quick and the standard tier, or the
+one that is named, so often in a lab of 4 and prints tables of target, median and range.
 """
 
 from __future__ import annotations
