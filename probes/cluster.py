@@ -239,6 +239,11 @@ class Cluster:
             self._facts = [{"name": names[id], **found[id]} for id in order]
         return self._facts
 
+    @property
+    def counted_on(self) -> dict[str, int]:
+        """GPUs of each node, by name, as Ray counts them."""
+        return {node["name"]: int(node["resources"].get("GPU", 0)) for node in self.nodes}
+
     def on_each_node(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         """Run `function(*arguments)` in one worker of each node.
 

@@ -17,6 +17,7 @@ from typing import Any
 from reports.redact import redact_environment
 
 RDMA_PORTS = "/sys/class/infiniband"
+CONTEXT_BYTES = 200 * 2**20  # a CUDA context takes more, and an idle GPU far less
 PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "FI_", "UCX_", "OMP_")
 
 
@@ -131,19 +132,21 @@ def gpus() -> list[dict[str, str]]:
 
 
 def gpus_in_use() -> dict[str, list[int]]:
-    """UUID of each GPU on which a compute process holds memory, and the processes' ids.
+    """UUID of each GPU whose memory a process holds, and the ids of its compute processes.
 
-    Raises RuntimeError where NVML sees no GPU: that would be no answer.
+    In a container NVML names no process: there memory tells.  Raises RuntimeError where NVML sees
+    no GPU: that would be no answer.
     """
     found = _of_each_gpu(
         lambda nvml, gpu: (
             _text(nvml.nvmlDeviceGetUUID(gpu)),
             [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)],
+            nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2).used,
         )
     )
     if not found:
         raise RuntimeError("NVML sees no GPU here")
-    return {uuid: pids for uuid, pids in found if pids}
+    return {uuid: pids for uuid, pids, used in found if pids or used > CONTEXT_BYTES}
 
 
 def _of_each_gpu(ask: Callable[[Any, Any], Any]) -> list[Any]:

@@ -156,13 +156,40 @@ def deadlocks(samples: Sequence[Sample], seconds: float) -> list[Span]:
     return spans
 
 
-def unseen(in_use: dict[str, int], counted: dict[str, int], free: dict[str, int]) -> dict[str, int]:
-    """GPUs per node that processes use though Ray counts them as free.
+def unseen(
+    samples: Sequence[Sample], counted: dict[str, int], linger: float = LINGER
+) -> dict[str, list[str]]:
+    """GPUs by node that processes use for more than `linger` s though Ray counts them as free.
 
-    `in_use` are GPUs with a process per node, by NVML; `counted` and `free` are Ray's.
+    `in_use` of a sample, where it has one, is {node: {UUID: process ids}} by NVML; `counted` is
+    what each node has by Ray.  Which of a node's GPUs those are Ray does not say: all that are in
+    use at the worst moment are listed, with their processes.
     """
-    more = {node: count - (counted[node] - free.get(node, 0)) for node, count in in_use.items()}
-    return {node: count for node, count in more.items() if count > 0}
+    found: dict[str, list[str]] = {}
+    for node, count in counted.items():
+        rows = [one for one in samples if isinstance(one.get("in_use", {}).get(node), dict)]
+        since, most = None, 0
+        for sample in rows:
+            uses = sample["in_use"][node]
+            more = len(uses) - (count - sample["free_on"].get(node, 0))
+            since = (sample["t"] if since is None else since) if more > 0 else None
+            if since is not None and sample["t"] - since > linger and more > most:
+                most = more
+                found[node] = [
+                    f"{uuid} (processes {', '.join(map(str, pids)) or 'not told'})"
+                    for uuid, pids in uses.items()
+                ]
+    return found
+
+
+def sightless(samples: Sequence[Sample], counted: dict[str, int]) -> dict[str, str]:
+    """Nodes with GPUs of which NVML told nothing in these samples, and why."""
+    looks = [sample["in_use"] for sample in samples if "in_use" in sample]
+    return {
+        node: str(looks[-1].get(node, "nobody looked")) if looks else "nobody looked"
+        for node, count in counted.items()
+        if count and not any(isinstance(look.get(node), dict) for look in looks)
+    }
 
 
 def gaps(samples: Sequence[Sample]) -> list[float]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from probes import gang_checks as checks
-from probes.facts import gpus_in_use
 from probes.findings import finding, listed
 from probes.gang_checks import Sample
 from probes.observer import RATE, Mark
@@ -52,7 +51,7 @@ def close(at: Scene) -> None:
     _account(at, "left_behind", 0 if free_again is not None else at.total - last["free"])
     settle(at)
     _sampled(at)
-    _hidden(at)
+    _hidden(at, samples)
     _keep(at, samples)
 
 
@@ -92,20 +91,19 @@ def _sampled(at: Scene) -> None:
     at.measure.note("duration", sum(gaps), "s")
 
 
-def _hidden(at: Scene) -> None:
+def _hidden(at: Scene, samples: list[Sample]) -> None:
     """On real GPUs: that none which Ray counts as free is in use behind its back."""
-    cluster = at.stage.cluster
-    if not cluster.on_gpu:
+    if not at.stage.cluster.on_gpu:
         return
-    users = cluster.on_each_node(gpus_in_use)
-    in_use = {cluster.names[id]: len(used) for id, used in users.items()}
-    counted = {node["name"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
-    hidden = checks.unseen(in_use, counted, at.watch.samples[-1]["free_on"])
-    silent = [name for name, count in counted.items() if count and name not in in_use]
-    at.measure("unseen", None if silent else sum(hidden.values()), note=listed(silent))
+    counted = at.stage.cluster.counted_on
+    blind = checks.sightless(samples, counted)
+    hidden = checks.unseen(samples, counted)
+    why = listed(f"{node}: {words}" for node, words in blind.items())
+    value = sum(map(len, hidden.values()))
+    at.measure("unseen", None if blind and not hidden else value, note=why)
     if hidden:
-        said = listed(f"{count} on {node}" for node, count in hidden.items())
-        words = f"GPUs that Ray counts as free are in use: {said}"
+        said = "; ".join(f"{node}: {listed(gpus)}" for node, gpus in hidden.items())
+        words = f"more GPUs are in use than Ray has given away; in use are {said}"
         at.measure.explain(finding("GANG-UNSEEN", words, list(hidden)))
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from probes import gang_checks as checks
+from probes.findings import listed
 from probes.gang_checks import held
 from probes.gang_job import COMPLETE
 from probes.gang_judging import PENDING_SECONDS, withdrawn
 from probes.gang_stage import DRAIN_SECONDS, Scene
+from probes.gpu_eyes import Squatter
+from probes.pinned import pinned
 
 NAIVE_SECONDS = 60  # until single actors have taken all there is
 DEADLOCK_SECONDS = 1.0  # of holding and waiting on both sides, before it is called one
+SQUAT_SECONDS = 60  # until a process has a GPU's context
+GONE_SECONDS = 2.0  # until what a killed process held is free by NVML
 PATIENCE_SECONDS = 3.0  # of a job for its second group
 OUTCOME_SECONDS = 10.0  # for a job to give up after that
 
@@ -31,6 +36,35 @@ def one_early(at: Scene) -> None:
         "a job takes one accelerator of its gang of two before the other",
         caught=bool(caught),
         saw=caught[0].said() if caught else "no part of a gang",
+    )
+
+
+def squat(at: Scene) -> None:
+    """On real GPUs: a process uses one that it never asked for, and must be seen."""
+    cluster = at.stage.cluster
+    if not cluster.on_gpu:
+        return
+    import ray
+
+    node = next(iter(at.room))
+    at.stage.release()
+    at.idle()
+    with at.fault() as seen:
+        at.watch.mark(f"a process on {node} uses a GPU that it never asked for", fault=True)
+        (id,) = (id for id, name in cluster.names.items() if name == node)
+        squatter = pinned(Squatter, id).remote()
+        try:
+            ray.get(squatter.sit.remote(), timeout=SQUAT_SECONDS)
+            at.watch.dwell(checks.LINGER + 1)
+        finally:
+            ray.kill(squatter)
+        at.watch.dwell(GONE_SECONDS)  # it must not be met by what is judged
+    hidden = checks.unseen(seen, cluster.counted_on)
+    at.measure.control(
+        "a GPU used behind Ray's back",
+        "a process allocates memory on a GPU without asking Ray for it",
+        caught=node in hidden,
+        saw=listed(hidden.get(node, [])) or "nothing",
     )
 
 

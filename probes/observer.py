@@ -8,7 +8,8 @@ of it, which turns what was seen into samples:
 t is when the look began and took how long it was (s, the eye's clock): so old is what it saw of
 groups and actors.  `free` is accelerators that nobody holds as Ray's nodes report it, up to
 checks.LINGER late.  placed counts bundles that have a node, spare marks gangs of another resource.
-A gang may be of several groups (A-1.1, A-1.2): it is one entry.
+A gang may be of several groups (A-1.1, A-1.2): it is one entry.  On real GPUs some samples have
+in_use {node: {UUID: process ids}} too, as gpu_eyes last saw it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 from probes.cluster import Cluster
 from probes.gang_checks import Sample
+from probes.gpu_eyes import GpuEyes
 from probes.living_groups import LivingGroups
 from probes.pinned import pinned
 
@@ -154,6 +156,7 @@ class Watch:
         self.jobs: dict[str, str] = {}  # Ray's id of a job -> the name we gave it
         self.naive: dict[str, int] = {}  # job -> how many single actors are its gang
         self.needs: dict[str, int] = {}  # gang of several groups -> its whole size
+        self._gpus = GpuEyes(cluster) if cluster.on_gpu else None
         self.samples: list[Sample] = []
         self.marks: list[Mark] = []
         self.until(lambda sample: True, ANSWER_SECONDS)  # the first look is long where Ray is old
@@ -182,6 +185,8 @@ class Watch:
 
         raw = ray.get(self._eye.take.remote(), timeout=ANSWER_SECONDS)
         new = [self._told(sample) for sample in raw]
+        if self._gpus and new:
+            new[-1]["in_use"] = self._gpus.look()
         self.samples += new
         return new
 
@@ -252,7 +257,9 @@ class Watch:
         self.until(lambda sample: False, seconds)
 
     def close(self) -> None:
-        """Close the eye."""
+        """Close the eyes."""
         import ray
 
         ray.kill(self._eye)
+        if self._gpus:
+            self._gpus.close()

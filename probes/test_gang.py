@@ -10,7 +10,14 @@ from probes import components
 from probes import gang_checks as checks
 from probes.findings import finding, listed
 from probes.gang_checks import held, placed, whole
-from probes.gang_controls import DEADLOCK_SECONDS, hold_and_wait, naive, one_early, still_there
+from probes.gang_controls import (
+    DEADLOCK_SECONDS,
+    hold_and_wait,
+    naive,
+    one_early,
+    squat,
+    still_there,
+)
 from probes.gang_judging import (
     PENDING_SECONDS,
     WITHDRAWN_SECONDS,
@@ -73,6 +80,7 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
             at.owe("handoff", None, note=f"{len(won)} of 2 gangs were placed")
             none_placed(at, [] if won else gangs)
         naive(at, need)
+        squat(at)
 
 
 def contend(at, gangs, seconds):

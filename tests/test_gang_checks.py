@@ -154,11 +154,38 @@ def test_a_tensor_parallel_group_over_two_nodes_is_named() -> None:
     assert torn(parts, whole, None) == []
 
 
-def test_gpus_that_are_used_behind_rays_back() -> None:
-    counted = {"a": 8, "b": 8}
-    assert checks.unseen({"a": 2, "b": 0}, counted, {"a": 6, "b": 8}) == {}
-    assert checks.unseen({"a": 3, "b": 1}, counted, {"a": 6, "b": 8}) == {"a": 1, "b": 1}
-    assert checks.unseen({"a": 0}, counted, {"a": 6}) == {}  # held, and nothing runs there yet
+def used(t: float, free: int, gpus: int) -> Sample:
+    """`gpus` of node n's are in use while Ray counts `free` of its 8 as free."""
+    uses = {f"GPU-{at}": [100 + at] for at in range(gpus)}
+    return sample(t) | {"free_on": {"n": free}, "in_use": {"n": uses}}
+
+
+@pytest.mark.parametrize(
+    ("seen", "hidden"),
+    [
+        ([used(at, 6, 2) for at in range(5)], False),
+        ([used(at, 6, 3) for at in range(5)], True),
+        ([used(at, 6, 0) for at in range(5)], False),  # held, and nothing runs there yet
+        ([used(0, 8, 1), used(1, 8, 1), used(4, 8, 0)], False),  # given back, still on its way
+        ([used(0, 8, 1), sample(1), used(2.5, 8, 1), used(5, 8, 0)], True),  # some samples have it
+    ],
+)
+def test_gpus_in_use_behind_rays_back(seen: list[Sample], hidden: bool) -> None:
+    found = checks.unseen(seen, {"n": 8, "head": 0})
+    assert bool(found) is hidden
+    assert not hidden or "GPU-0 (processes 100)" in found["n"]
+
+
+def test_a_gpu_without_a_known_process_is_named_all_the_same() -> None:
+    seen = [sample(t) | {"free_on": {"n": 8}, "in_use": {"n": {"GPU-7": []}}} for t in range(4)]
+    assert checks.unseen(seen, {"n": 8}) == {"n": ["GPU-7 (processes not told)"]}
+
+
+def test_a_node_of_which_nvml_tells_nothing_is_named() -> None:
+    silent = sample(0.0) | {"free_on": {}, "in_use": {"n": {}, "m": "NVML: not found"}}
+    assert checks.sightless([silent], {"n": 8, "m": 8, "head": 0}) == {"m": "NVML: not found"}
+    assert checks.sightless([sample(0.0)], {"n": 8}) == {"n": "nobody looked"}
+    assert checks.unseen([silent], {"n": 8, "m": 8}) == {}
 
 
 def test_nvml_says_which_gpus_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +197,13 @@ def test_nvml_says_which_gpus_are_in_use(monkeypatch: pytest.MonkeyPatch) -> Non
         nvmlDeviceGetHandleByIndex = staticmethod(lambda at: at)
         nvmlDeviceGetUUID = staticmethod(lambda gpu: f"GPU-{gpu}".encode())
         nvmlDeviceGetName = staticmethod(lambda gpu: "H200")
+        nvmlMemory_v2 = 2
+        used = 0
         nvmlDeviceGetComputeRunningProcesses = staticmethod(
             lambda gpu: [SimpleNamespace(pid=77)] if gpu else []
+        )
+        nvmlDeviceGetMemoryInfo = classmethod(
+            lambda fake, gpu, version: SimpleNamespace(used=fake.used)
         )
 
     monkeypatch.setitem(sys.modules, "pynvml", Fake)
@@ -180,6 +212,10 @@ def test_nvml_says_which_gpus_are_in_use(monkeypatch: pytest.MonkeyPatch) -> Non
         facts.gpus_in_use()
     monkeypatch.setattr(Fake, "nvmlDeviceGetCount", staticmethod(lambda: 2))
     assert facts.gpus_in_use() == {"GPU-1": [77]}
+    monkeypatch.setattr(Fake, "used", 4 * 2**20)  # what the driver keeps of an idle one
+    assert facts.gpus_in_use() == {"GPU-1": [77]}
+    monkeypatch.setattr(Fake, "used", 500 * 2**20)  # in a container: memory without a process
+    assert facts.gpus_in_use() == {"GPU-0": [], "GPU-1": [77]}
     assert facts.gpus() == [{"name": "H200", "uuid": f"GPU-{at}"} for at in range(2)]
 
 

@@ -45,6 +45,8 @@ class Halves(Early):
     """Asks for the second half of its gang once it has the first."""
 
     def ask(self, name: str, size: int, *options: Any) -> str:
+        if "." in name:  # a group of a gang that is asked for in two anyway
+            return Job.ask(self, name, size, *options)
         first = f"{name}.1"
         Job.ask(self, first, size // 2, *options)
 
