@@ -116,6 +116,8 @@ def hold_and_wait(at: Scene, half: int) -> None:
         ended = at.watch.mark("jobs that waited have given up")
         for gang in [gang for gang in gangs if outcomes[gang] != COMPLETE]:
             withdrawn(at, gang, ended)
+        at.stage.release()
+        at.idle()
     at.measure.note("deadlock_seen_after", at.took(begun, found), "s")
     said = "; ".join(f"{knot.said()}, {outcomes[knot.gang]}" for knot in knots)
     gave_up = any(outcome != COMPLETE for outcome in outcomes.values())

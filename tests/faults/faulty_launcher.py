@@ -225,10 +225,15 @@ class Stubborn(Job):
 class Shaken(Job):
     """Asks for one thing more, which no cluster has, once a node has died."""
 
+    asked, dead = False, 0  # nodes that had died before its first gang
+
     def ask(self, name: str, size: int, *options: Any) -> str:
         import ray
 
-        if "B-" not in name or all(node["Alive"] for node in ray.nodes()):
+        dead = sum(not node["Alive"] for node in ray.nodes())
+        self.dead = self.dead if self.asked else dead
+        self.asked = True
+        if "B-" not in name or dead == self.dead:
             return super().ask(name, size, *options)
         bundles = [{self.resource: 1}] * size + [{"no_such_thing": 1}]
         self.groups[name] = ray.util.placement_group(bundles, name=name)
