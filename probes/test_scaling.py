@@ -10,7 +10,7 @@ from reference_trainer.gang import GangError
 from reports.record import Verdict
 from scaling import decompose
 from scaling.decompose import laggard, mean_seconds, residual, slow_node
-from scaling.expected import calls_of, expected
+from scaling.expected import calls_of, expected, order_of
 from scaling.ladder import climb, counts, groups_of, hush, strong
 from scaling.retold import Ladder
 
@@ -37,15 +37,13 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     config = TrainConfig(steps=STEPS[tier], pace_s=terms.pace_seconds, digest=False, **shape)
     nodes = counts(len(cluster.nodes))
     names = cluster.names
-    calls = calls_of(config, 2 if cluster.on_gpu else 4)
+    order = order_of(config, 2 if cluster.on_gpu else 4)
     with cluster.gang() as gang:
-        rungs = ascend(gang, names, nodes, config, measure)
-        rest = config.pace_s / (2 * config.layers)  # each block computes forward and backward
-        talk = {rung.count: timed_calls(gang, rung.count, calls, rest, measure) for rung in rungs}
+        rungs, talk = ascend(gang, names, nodes, config, order, measure)
         ladder = Ladder(
             rungs=rungs,
             talk={count: seconds for count, (seconds, _) in talk.items()},
-            calls=calls,
+            calls=calls_of(order),
             fits=talk[rungs[-1].count][1],
         )
         control(gang, names, config, rungs[-1], measure)
@@ -61,13 +59,17 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     draw(ladder, explained, limits, measure)
 
 
-def ascend(gang, names, nodes, config, measure):
-    """The rungs that could be run; one that fails costs its own figures and no other's."""
-    rungs = []
+def ascend(gang, names, nodes, config, order, measure):
+    """The rungs that could be run, and what their collectives take, timed right after each.
+
+    A rung that fails costs its own figures and no other's.
+    """
+    rungs, talk = [], {}
     for count in nodes:
         measure.progress(f"scaling: {count} of {nodes[-1]} nodes")
         try:
             rungs.append(climb(gang, names, count, config))
+            talk[count] = timed_calls(gang, count, config, order, measure)
         except GangError as error:
             if not rungs:
                 raise
@@ -75,13 +77,14 @@ def ascend(gang, names, nodes, config, measure):
             measure.explain(finding("SCALE-RUNG", f"{count} nodes: {error}"))
             if gang.busy() or gang.silent():  # the next rung would meet what still runs there
                 break
-    return rungs
+    return rungs, talk
 
 
-def timed_calls(gang, count, calls, rest, measure):
+def timed_calls(gang, count, config, order, measure):
     """Seconds per step that the trainer's collectives take on a rung, and their fits."""
+    computes = sum(moment is None for moment in order)
     try:
-        return expected(gang, groups_of(gang, count), calls, rest)
+        return expected(gang, groups_of(gang, count), order, config.pace_s / computes)
     except GangError as error:  # the rung itself was measured all the same
         measure.covered(f"communication on {count} nodes was not timed: {error}")
         return None, {}

@@ -1,13 +1,15 @@
 """What communication should cost a step: the trainer's own calls, timed in the same gang.
 
-Each rung times the collectives that a sharded step makes, around their sizes, and fits the
-alpha-beta model to them.  A step that waits longer than that waits for something else.
+Each rung plays the collectives of a sharded step in their order, with a rest where the step
+computes, and fits the alpha-beta model to what each took.  A step that waits longer than that waits
+for something else.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from reference_trainer.config import TrainConfig
@@ -15,85 +17,105 @@ from reference_trainer.flops import block_parameters, parameter_count
 from reference_trainer.gang import Gang
 from scaling.alphabeta import Fit, fit
 from scaling.collectives import call_seconds, joined
-from scaling.operations import OPERATIONS
+from scaling.operations import OPERATIONS, Buffers
 from scaling.predict import Call, communication
 
 GRADIENT_BYTES = 4  # the trainer reduces in float32
 SMALL_BYTES = 64  # the norm of the gradients, and the mean of the loss
-CALLS = 5  # of each size: with a rest before each they take longer than a step
+SMALLER = 16  # so many times smaller calls are timed too: latency and bandwidth are told apart
+STEPS = 12  # that are played
+EVERY = 4  # of so many steps that are played, one is of the smaller calls
+
+Moment = tuple[str, int] | None  # a collective and its bytes, or None: a block computes
 
 
-def calls_of(config: TrainConfig, weight_bytes: int) -> list[Call]:
-    """The collectives of one fully sharded step; a weight is sent in so many bytes.
+def order_of(config: TrainConfig, weight_bytes: int) -> list[Moment]:
+    """The collectives of one fully sharded step in their order; a weight is sent in so many bytes.
 
-    Each block's weights are gathered twice, for forward and backward, those outside of the blocks
-    once (FSDP2 keeps the root's); every gradient is reduced once.
+    As FSDP2 makes them: each block's weights are gathered for forward, and again for backward one
+    block ahead; those outside of the blocks once for both.  Each gradient is reduced once, in the
+    last part of the step.
     """
     block = block_parameters(config)
     root = parameter_count(config) - config.layers * block
-    return [
-        Call("all_gather", block * weight_bytes, 2 * config.layers * config.accumulate),
-        Call("all_gather", root * weight_bytes, 1),
-        Call("reduce_scatter", block * GRADIENT_BYTES, config.layers),
-        Call("reduce_scatter", root * GRADIENT_BYTES, 1),
-        Call("all_reduce", SMALL_BYTES, 2),
-    ]
+    gather, reduce = (
+        ("all_gather", block * weight_bytes),
+        ("reduce_scatter", block * GRADIENT_BYTES),
+    )
+    order: list[Moment] = []
+    for part in range(1, config.accumulate + 1):
+        order += [("all_gather", root * weight_bytes), *[gather, None] * config.layers, gather]
+        for left in reversed(range(config.layers)):
+            order += [gather] if left else []
+            order += [None, reduce] if part == config.accumulate else [None]
+    small = ("all_reduce", SMALL_BYTES)
+    return [*order, ("reduce_scatter", root * GRADIENT_BYTES), small, small]
+
+
+def calls_of(order: Sequence[Moment]) -> list[Call]:
+    """How often each collective is called in a step."""
+    times = Counter(moment for moment in order if moment)
+    return [Call(operation, size, count) for (operation, size), count in times.items()]
 
 
 def expected(
     gang: Gang,
     groups: Sequence[Sequence[int]],
-    calls: Sequence[Call],
-    rest: float = 0.0,
+    order: Sequence[Moment],
+    rest: float,
+    steps: int = STEPS,
     timeout: float = 120,
 ) -> tuple[float, dict[str, Fit]]:
     """Seconds per step that these calls take in a group of the gang's workers, and the fits.
 
-    Each is made after `rest` seconds without any, as a step computes between them: sockets and
-    caches are cold then.  Of several groups of equal size, which are timed side by side, the first
-    one's.  A group of one communicates with nobody: 0.  Raises GangError when it could not be
-    measured.
+    So many steps are played, with `rest` seconds for each block's computing: sockets and caches
+    are cold after it, and ranks do not wake at once.  Of several groups of equal size, which are
+    timed side by side, the first one's.  A group of one communicates with nobody: 0.  Raises
+    GangError when it could not be measured.
     """
     size = len(groups[0])
     if size < 2:
         return 0.0, {}
-    found = gang.run(timed, _sizes(calls), rest, groups=groups, timeout=timeout)[:size]
+    found = gang.run(played, [*order], rest, steps, groups=groups, timeout=timeout)[:size]
+    rows: dict[str, list[dict[str, float]]] = {}
+    for operation, moved in found[0]:
+        seconds = statistics.fmean(one[operation, moved] for one in found)
+        rows.setdefault(operation, []).append({"size": moved, "seconds": seconds})
     fits = {}
-    for name, sizes in found[0].items():
-        rows = [
-            {"size": moved, "seconds": statistics.fmean(one[name][moved] for one in found)}
-            for moved in sizes
-        ]
-        fitted = fit(rows, OPERATIONS[name], size)
+    for operation, each in rows.items():
+        fitted = fit(each, OPERATIONS[operation], size)
         assert fitted is not None  # there are sizes, and more than one rank
-        fits[name] = fitted
-    return communication(calls, fits, measured=size)(size), fits
+        fits[operation] = fitted
+    return communication(calls_of(order), fits, measured=size)(size), fits
 
 
-def timed(sizes: dict[str, list[int]], rest: float) -> dict[str, dict[int, float]]:
-    """One rank's seconds of each operation at these sizes (bytes): the median of some calls."""
+def played(order: Sequence[Moment], rest: float, steps: int) -> dict[tuple[str, int], float]:
+    """One rank's seconds of each collective and size (bytes), over the typical step's calls."""
     import torch.distributed as dist
 
-    found: dict[str, dict[int, float]] = {}
+    taken: dict[tuple[str, int], list[float]] = {}
     with joined() as device:
-        for name, each in sizes.items():
-            operation, found[name] = OPERATIONS[name], {}
-            for size in each:
-                count = max(1, operation.count(size, dist.get_world_size()))
-                buffers = operation.buffers(device, count, operation.placements[0] == "in_place")
-                buffers.reset()
-                buffers.run()
-                taken = []
-                for _ in range(CALLS):
+
+        def ready(operation: str, size: int) -> Buffers:
+            kind = OPERATIONS[operation]
+            count = max(1, kind.count(size, dist.get_world_size()))
+            buffers = kind.buffers(device, count, kind.placements[0] == "in_place")
+            buffers.reset()
+            buffers.run()  # connections are made with the first call
+            return buffers
+
+        whole = dict.fromkeys(moment for moment in order if moment)
+        sizes = {(name, size // smaller) for name, size in whole for smaller in (1, SMALLER)}
+        buffers = {(name, size): ready(name, size) for name, size in sorted(sizes)}
+        for step in range(steps):
+            smaller = SMALLER if step % EVERY == EVERY - 1 else 1
+            spent: dict[tuple[str, int], list[float]] = {}
+            for moment in order:
+                if moment is None:
                     time.sleep(rest)
-                    taken.append(call_seconds(buffers, device))
-                found[name][size] = statistics.median(taken)
-    return found
-
-
-def _sizes(calls: Sequence[Call]) -> dict[str, list[int]]:
-    """The calls' sizes and a much smaller one, so that latency and bandwidth can be told apart."""
-    sizes: dict[str, set[int]] = {}
-    for call in calls:
-        sizes.setdefault(call.operation, set()).add(int(call.size))
-    return {name: [min(each) // 16, *sorted(each)] for name, each in sizes.items()}
+                    continue
+                call = moment[0], moment[1] // smaller
+                spent.setdefault(call, []).append(call_seconds(buffers[call], device))
+            for call, each in spent.items():
+                taken.setdefault(call, []).append(statistics.fmean(each))
+    return {call: statistics.median(each) for call, each in taken.items()}

@@ -1,0 +1,65 @@
+"""What communication should cost: the calls that are played are those that FSDP2 makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from reference_trainer.config import TrainConfig
+from scaling.expected import calls_of, order_of
+from scaling.ladder import hushed
+from scaling.predict import Call
+from tests.alone import only_rank
+
+NAMES = {"_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter"}
+
+
+class Overheard(TorchDispatchMode):
+    """Notes each collective of c10d that moves weights or gradients, with the larger side's bytes.
+
+    What a DTensor sends of its own (the norm's eight bytes) comes by another way, and is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        space, name, *_ = str(function).split(".")
+        if space == "c10d" and name in NAMES:
+            tensors = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
+            most = max(one.numel() * one.element_size() for one in tensors)
+            self.calls.append((NAMES[name], most))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("layers", "accumulate"), [(1, 1), (2, 1), (4, 1), (2, 2), (3, 3)])
+def test_the_order_is_that_of_fsdp2(layers: int, accumulate: int) -> None:
+    config = TrainConfig(
+        steps=2, dim=32, seq=16, layers=layers, batch=4, accumulate=accumulate, digest=False,
+        device="cpu",
+    )  # fmt: skip
+    with only_rank(), Overheard() as seen:
+        hushed(4, config)
+    order = [one for one in order_of(config, 4) if one and one[0] != "all_reduce"]
+    assert seen.calls == order * 2
+
+
+def test_each_block_computes_forward_and_backward_in_each_part() -> None:
+    config = TrainConfig(layers=3, batch=4, accumulate=2)
+    assert order_of(config, 4).count(None) == 2 * 3 * 2
+
+
+def test_calls_are_counted_by_kind_and_size() -> None:
+    order = [("all_gather", 8), None, ("all_gather", 8), ("reduce_scatter", 8), ("all_gather", 4)]
+    assert calls_of(order) == [
+        Call("all_gather", 8, 2),
+        Call("reduce_scatter", 8, 1),
+        Call("all_gather", 4, 1),
+    ]
