@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -31,16 +33,15 @@ def in_the_middle(lab: Lab, trial: Trial, probe: str) -> None:
     assert trial.process.poll() is None, "the probe ended before it could be interrupted"
 
 
-def end_driver(lab: Lab, probe: str, number: signal.Signals) -> Trial:
-    """Start one probe, send the signal in its middle, and see that nothing is left."""
-    import os
-
-    name = f"{number.name.lower()}-{probe}"
-    trial = start(lab, name, f"probes/test_{probe}.py")
+def end_driver(
+    lab: Lab, number: signal.Signals, arguments: list[str], middle: Callable[[Trial], None]
+) -> Trial:
+    """Start the suite, send the driver the signal in its `middle`, and see that nothing is left."""
+    trial = start(lab, f"{number.name.lower()}{time.monotonic_ns()}", *arguments)
     try:
-        in_the_middle(lab, trial, probe)
+        middle(trial)
         os.kill(driver_pid(lab), number)
-        trial.process.wait(timeout=30)
+        trial.process.wait(timeout=60)
     finally:
         trial.process.kill()
         trial.process.wait()
@@ -48,9 +49,28 @@ def end_driver(lab: Lab, probe: str, number: signal.Signals) -> Trial:
     return trial
 
 
+def once(ready: Callable[[], object], seconds: float = 90) -> Callable[[Trial], None]:
+    """Waits until it is so, while the suite runs."""
+
+    def wait(trial: Trial) -> None:
+        deadline = time.monotonic() + seconds
+        while not ready():
+            assert time.monotonic() < deadline, trial.log.read_text()
+            assert trial.process.poll() is None, trial.log.read_text()
+            time.sleep(0.1)
+
+    return wait
+
+
+def end_probe(lab: Lab, probe: str, number: signal.Signals) -> Trial:
+    """The same of one probe."""
+    arguments = [f"probes/test_{probe}.py"]
+    return end_driver(lab, number, arguments, lambda trial: in_the_middle(lab, trial, probe))
+
+
 @pytest.mark.parametrize("probe", PROBES)
 def test_sigkill_of_the_driver(lab: Lab, probe: str) -> None:
-    trial = end_driver(lab, probe, signal.SIGKILL)
+    trial = end_probe(lab, probe, signal.SIGKILL)
     record = trial.record
     assert record.state == "interrupted"
     assert [result.state for result in record.results] == ["interrupted"]
@@ -65,8 +85,17 @@ def test_sigkill_of_the_driver(lab: Lab, probe: str) -> None:
     ],
 )
 def test_ctrl_c(lab: Lab, probe: str) -> None:
-    trial = end_driver(lab, probe, signal.SIGINT)
+    trial = end_probe(lab, probe, signal.SIGINT)
     assert trial.process.returncode == 2
     assert trial.record.state == "interrupted"
     assert (trial.folder / "report.html").is_file()
     assert "INTERRUPTED" in trial.log.read_text()
+
+
+@pytest.mark.soak
+def test_ray_trains_own_actor_goes_with_the_driver(lab: Lab) -> None:
+    def there() -> bool:
+        return any("Coordinator" in name for name in leftovers(lab.nodes[0])["actors"])
+
+    arguments = ["probes/test_gang.py", "--tier", "standard", "-k", "ray_train"]
+    end_driver(lab, signal.SIGKILL, arguments, once(there))

@@ -14,8 +14,9 @@ import pytest
 
 from probes.fabric_findings import WAYS
 from reports.record import Verdict
-from tests.faults.conftest import Trial, acceptance, driver_pid, start
+from tests.faults.conftest import Trial, acceptance, start
 from tests.faults.left import nothing_left
+from tests.faults.test_driver_death import end_driver, once
 from tests.faults.test_lab_faults import only
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
@@ -92,26 +93,12 @@ def test_eight_nodes_in_a_lab_of_their_own() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_spare_raylets_end_with_the_driver(lab: Lab, number: signal.Signals) -> None:
-    trial = start(
-        lab, f"spare-{number.name}", "probes/test_gang.py", "--tier", "standard", "-k", "lost"
-    )
-    try:
-        deadline = time.monotonic() + 90
-        while len(spare_raylets(lab)) < 4:
-            assert time.monotonic() < deadline, trial.log.read_text()
-            assert trial.process.poll() is None, trial.log.read_text()
-            time.sleep(0.2)
+    def middle(trial: Trial) -> None:
+        once(lambda: len(spare_raylets(lab)) == 4)(trial)
         time.sleep(2)  # so that the scene which uses them has begun; nothing rests on how far it is
-        os.kill(driver_pid(lab), number)
-        trial.process.wait(timeout=60)
-    finally:
-        trial.process.kill()
-        trial.process.wait()
-    deadline = time.monotonic() + 15
-    while left := spare_raylets(lab):
-        assert time.monotonic() < deadline, f"left: {left}"
-        time.sleep(0.2)
-    nothing_left(lab)
+
+    end_driver(lab, number, ["probes/test_gang.py", "--tier", "standard", "-k", "lost"], middle)
+    assert not spare_raylets(lab)
     assert spare_folders(lab) == ""
 
 
