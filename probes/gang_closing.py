@@ -24,6 +24,7 @@ class Debt:
     value: Value
     because: Sequence[Finding] = ()
     note: str = ""
+    ours: bool = False  # no other people's job could have spoilt it
 
 
 def settle(at: Scene) -> None:
@@ -33,7 +34,8 @@ def settle(at: Scene) -> None:
     """
     owed, at.debts = at.debts, []
     for debt in owed:
-        others = at.strangers() if at.measure.fails(debt.name, debt.value) else ""
+        failed = at.measure.fails(debt.name, debt.value)
+        others = at.strangers() if failed and not debt.ours else ""
         at.measure(debt.name, None if others else debt.value, note=others or debt.note)
         if not others:
             at.measure.explain(debt.because)

@@ -66,10 +66,11 @@ def staffed(at: Scene, need: int, gangs: Iterable[str]) -> None:
     """That each place of a gang that is placed has its actor."""
     all_there = at.until(lambda sample: sum(sample["actors"].values()) >= need)
     missing = 0 if all_there else need - sum(at.samples[-1]["actors"].values())
-    at.measure("unstaffed", missing)
-    if missing and (placed := sorted(gangs)):
-        said = f"{missing} of {need} actors of gang {listed(placed)} did not run"
-        at.measure.explain(finding("GANG-UNSTAFFED", said, [f"job {placed[0][0]}"]))
+    placed = sorted(gangs)
+    said = f"{missing} of {need} actors of gang {listed(placed)} did not run"
+    jobs = [f"job {gang[0]}" for gang in placed]
+    why = [finding("GANG-UNSTAFFED", said, jobs)] if missing and placed else []
+    at.owe("unstaffed", missing, *why, ours=True)
 
 
 def passes(at: Scene, gang: str, since: float) -> None:

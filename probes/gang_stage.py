@@ -63,13 +63,13 @@ class Stage:
     @contextmanager
     def scene(self, title: str, measure: Ledger, **options: Any) -> Iterator[Scene]:
         """One scenario; what it must show anyway is judged when its body has ended well."""
-        scene = Scene(self, title, measure, **options)
+        scene, judge = Scene(self, title, measure, **options), settle
         try:
             yield scene
+            judge = close
         finally:
             self.release()
-            settle(scene)
-        close(scene)
+            judge(scene)
 
     def release(self) -> None:
         """Both jobs give everything back."""
@@ -230,12 +230,14 @@ class Scene:
 
     # What is seen.
 
-    def owe(self, name: str, value: Value, *because: Finding, note: str = "") -> None:
-        """A figure that other people's jobs could spoil as well: judged when the scene ends.
+    def owe(
+        self, name: str, value: Value, *because: Finding, note: str = "", ours: bool = False
+    ) -> None:
+        """A figure that is judged when the scene ends; `because` is said where it fails.
 
-        `because` is said where it fails.
+        Other people's jobs could spoil it, unless it is `ours` alone.
         """
-        self.debts.append(Debt(name, value, because, note))
+        self.debts.append(Debt(name, value, because, note, ours))
 
     def strangers(self) -> str:
         """Who else had jobs here since the scene began, in words; "" for nobody."""

@@ -27,8 +27,9 @@ Judged = Callable[..., Any]
 class Scene(SimpleNamespace):
     """What the judging asks of a scene, without a cluster."""
 
-    def owe(self, name: str, value: Any, *because: Any, note: str = "") -> None:
-        self.debts.append(Debt(name, value, because, note))
+    def owe(self, *owed: Any, note: str = "", ours: bool = False) -> None:
+        name, value, *because = owed
+        self.debts.append(Debt(name, value, because, note, ours))
 
     def finish(self) -> ProbeResult:
         settle(self)  # type: ignore[arg-type]
@@ -70,6 +71,12 @@ def test_what_fails_beside_other_peoples_jobs_is_not_proven(judged: Judged) -> N
     assert result.verdict is Verdict.UNPROVEN
     assert not result.findings
     assert "05000000" in result.measurements[0].note
+
+
+def test_what_only_we_could_spoil_is_judged_whoever_else_is_there(judged: Judged) -> None:
+    at = judged("other jobs use this cluster: 05000000")
+    at.owe("unstaffed", 1, ours=True)
+    assert at.finish().verdict is Verdict.FAIL
 
 
 def test_what_holds_beside_other_peoples_jobs_still_counts(judged: Judged) -> None:
