@@ -171,8 +171,8 @@ def _draw(
         y += LOW + GAP
     for mark in marks:
         high, loud = first - 4 - 15 * mark.level, mark in faults
-        ink, thick, dash = (RED, 2.0, "") if loud else ("currentColor", 1, "3 3")
-        sheet.drawing.line([(mark.x, high - 11), (mark.x, y)], ink, thick, dash, 0.8)
+        look = (RED, 2.0, "", 1.0) if loud else ("currentColor", 1.0, "3 3", 0.8)
+        sheet.drawing.line([(mark.x, high - 11), (mark.x, y)], *look)
         shift = 3 if mark.anchor == "start" else -3
         sheet.drawing.text(mark.x + shift, high - 1, mark.words, mark.anchor, size=12, bold=loud)
     _label(sheet, labels, lines)
