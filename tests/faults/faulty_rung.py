@@ -2,13 +2,15 @@
 
 pytest -p tests.faults.faulty_rung ...      with SEATRIAL_TEST_FAULT=<a name of FAULTS>
 
-The cause is in ranks of the largest rung, of four: a cluster whose nodes are sound alone.
+The cause is in ranks of the largest rung, of four: a cluster whose nodes are sound alone.  A slow
+node is slow on each rung.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +22,8 @@ from reference_trainer.config import TrainConfig
 from scaling import ladder
 
 NAME = "SEATRIAL_TEST_FAULT"
-RUNG = "4"
+RUNG, SLOW = "4", "node1"
+CHECKPOINTS = "/shared/planted-checkpoints"
 Change = Callable[[TrainConfig], TrainConfig]
 
 
@@ -33,7 +36,8 @@ def pytest_configure() -> None:
 
 
 def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
-    there = os.environ["WORLD_SIZE"] == RUNG and not config.stall  # not in the probe's own control
+    there = os.environ["WORLD_SIZE"] == RUNG or change is slow_node
+    there = there and not config.stall  # not in the probe's own control
     return launchers.rank(change(config) if there else config)
 
 
@@ -51,6 +55,19 @@ def jitters(config: TrainConfig) -> TrainConfig:
         for step in late
     ]
     return replace(config, stall=",".join(stalls))
+
+
+def slow_node(config: TrainConfig) -> TrainConfig:
+    """All that one node computes takes longer, alone too."""
+    if socket.gethostname() != SLOW:
+        return config
+    return replace(config, stall=f"forward:rank={os.environ['RANK']}:seconds=0.5")
+
+
+def late_checkpoint(config: TrainConfig) -> TrainConfig:
+    """It saves, as on no other rung, and one node's storage is slow."""
+    saves = replace(config, checkpoints=CHECKPOINTS, save_every=6, keep_last=1)
+    return replace(saves, stall="checkpoint:rank=2:seconds=4")
 
 
 def breaks(config: TrainConfig) -> TrainConfig:
@@ -76,6 +93,8 @@ FAULTS: dict[str, Change] = {
     "slowing": stalled(SLOWING),
     "jitter": jitters,
     "late-data-and-slowing": stalled(DATA, SLOWING),
+    "slow-node": slow_node,
+    "late-checkpoint": late_checkpoint,
     "breaks": breaks,
     "dies": dies,
     "explodes": explodes,

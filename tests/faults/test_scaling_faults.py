@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from reports.record import RunRecord, Verdict
 from tests.faults.conftest import acceptance
+from tests.faults.faulty_rung import CHECKPOINTS
 from tests.faults.planted import failed, findings
 from tests.lab.lab import Lab
 
@@ -31,6 +34,8 @@ def causes(record: RunRecord) -> list[tuple[str, list[str]]]:
         ("late-data", [("SCALE-DATA", ["node2"])]),
         ("slowing", [("SCALE-SLOWING", None)]),
         ("jitter", [("SCALE-JITTER", None)]),
+        ("slow-node", [("SCALE-SLOW-NODE", ["node1"])]),
+        ("late-checkpoint", [("SCALE-CHECKPOINT", ["node2"])]),
         ("late-data-and-slowing", [("SCALE-DATA", ["node2"]), ("SCALE-SLOWING", None)]),
     ],
 )
@@ -45,6 +50,7 @@ def test_a_planted_cause_is_named(
     assert [code for code, _ in found] == [code for code, _ in named], said
     for (_, suspects), (_, wanted) in zip(found, named, strict=True):
         assert wanted in (None, suspects), said
+    shutil.rmtree(lab.home / CHECKPOINTS.lstrip("/"), ignore_errors=True)
 
 
 @pytest.mark.parametrize(
