@@ -8,7 +8,6 @@ from probes.criteria import TABLE
 from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
 
-
 TIMES = [1, 2, *(pytest.param(time, marks=pytest.mark.soak) for time in range(3, 9))]
 
 
