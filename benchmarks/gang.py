@@ -21,7 +21,7 @@ LATENCIES = {
     "freed": "driver killed to all free (target <= 10)",
     "placed_behind_in": "asked to placed, behind one that waits",
     "deadlock_seen_after": "second group asked for to hold-and-wait seen",
-    "loss_seen_after": "raylet killed to RESCHEDULING",
+    "loss_seen_after": "spare raylet killed to noticed, or to RESCHEDULING",
     "wait_small": "storm and mix: mean wait of the smaller gangs",
     "wait_large": "storm and mix: mean wait of the larger gangs",
     "big_wait": "wait of a big gang under a stream of 8 s",
@@ -90,9 +90,9 @@ def main(runs: int, only: str = "", *words: str) -> None:
             print(f"\n{tier}: seconds of all scenarios (target <= {target}): {spread(whole)}")
             table(records)
             print("\n| latency | seconds, or Hz |\n|---|---|")
-            for name, words in LATENCIES.items():
+            for name, said in LATENCIES.items():
                 if found := values(records, name):
-                    print(f"| {words} | {spread(found)} |")
+                    print(f"| {said} | {spread(found)} |")
     finally:
         lab.down()
 

@@ -11,6 +11,7 @@ import os
 import statistics
 import sys
 import time
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -58,9 +59,9 @@ def price() -> float:
 class Plain:
     """The loop that anyone would write: same model, same data."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, fused: bool | None) -> None:
         self.model = build_model(CONFIG, world)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=CONFIG.lr)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=CONFIG.lr, fused=fused)
         self.stream = Stream(
             seed=CONFIG.seed, seq=CONFIG.seq, vocab=CONFIG.vocab, per_step=CONFIG.batch
         )
@@ -78,7 +79,7 @@ class Plain:
         return time.perf_counter() - begun
 
 
-def overhead() -> float:
+def overhead(fused: bool | None) -> float:
     """A step's seconds of the trainer over those of a plain loop, in one process step by step."""
     loops: list[Plain] = []
     theirs: list[float] = []
@@ -87,7 +88,7 @@ def overhead() -> float:
     def then_plain(self: Run, *told: Any) -> None:
         record(self, *told)
         if not loops:
-            loops.append(Plain(self.world))
+            loops.append(Plain(self.world, fused))
         theirs.append(loops[0].step())
         self.spans._last = None  # the trainer's next step begins after it
 
@@ -101,7 +102,11 @@ def in_turns(repeats: int) -> None:
     """Ratios of neighbouring steps, so that what else the machine does falls out."""
     for said, ratio in (
         ("price of the clock, a step with over without (target <= 1.01)", price),
-        ("a step of the trainer over one of a plain loop (target <= 1.00)", overhead),
+        (
+            "a step of the trainer over one of a plain loop (target <= 1.00)",
+            partial(overhead, None),
+        ),
+        ("the same where that loop has the fused AdamW too", partial(overhead, True)),
     ):
         print(f"{said}: {spread([ratio() for _ in range(repeats)])}", flush=True)
 

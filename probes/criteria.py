@@ -146,7 +146,7 @@ TABLE: dict[str, Row] = {
                 "gangs", "a gang that has room must not wait for one that has none"
             ),
             "placed_in_fragments": none_of(
-                "gangs", "STRICT_PACK means one node, whatever is free elsewhere"
+                "nodes", "STRICT_PACK means one node, whatever is free elsewhere"
             ),
             "never_placed": none_of("gangs", "a gang that fits must have its turn"),
             "victims_dead": Measure(
@@ -157,7 +157,7 @@ TABLE: dict[str, Row] = {
                 fixed=Limit(one_of=["finished"], because="Ray Train must run once it has room"),
             ),
             "unstaffed": none_of("actors", "a gang that is placed must be able to run"),
-            "loss_not_seen": none_of("nodes", "Ray must notice that a gang lost a node"),
+            "loss_not_seen": none_of("nodes", "Ray must notice that a node is lost"),
             "deadlocks": none_of("deadlocks", "one group per job cannot hold and wait"),
             "misplaced": none_of(
                 "gangs", "a strategy, or a component's place, is part of what was asked for"

@@ -149,8 +149,8 @@ def gpus_in_use() -> dict[str, list[int]]:
     return {uuid: pids for uuid, pids, used in found if pids or used > CONTEXT_BYTES}
 
 
-def _of_each_gpu(ask: Callable[[Any, Any], Any]) -> list[Any]:
-    """What NVML answers of each GPU; empty without a driver."""
+def nvml_ready() -> Any:
+    """NVML, started; None without a driver.  Each start wants its own shutdown."""
     try:
         import pynvml
     except ImportError:  # the nodes need nothing but Ray and torch, and Ray brings its own copy
@@ -158,12 +158,20 @@ def _of_each_gpu(ask: Callable[[Any, Any], Any]) -> list[Any]:
     try:
         pynvml.nvmlInit()
     except (OSError, pynvml.NVMLError):
+        return None
+    return pynvml
+
+
+def _of_each_gpu(ask: Callable[[Any, Any], Any]) -> list[Any]:
+    """What NVML answers of each GPU; empty without a driver."""
+    nvml = nvml_ready()
+    if nvml is None:
         return []
     try:
-        count = pynvml.nvmlDeviceGetCount()
-        return [ask(pynvml, pynvml.nvmlDeviceGetHandleByIndex(at)) for at in range(count)]
+        count = nvml.nvmlDeviceGetCount()
+        return [ask(nvml, nvml.nvmlDeviceGetHandleByIndex(at)) for at in range(count)]
     finally:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
 
 
 def _text(value: str | bytes) -> str:

@@ -158,14 +158,14 @@ def deadlocks(samples: Sequence[Sample], seconds: float) -> list[Span]:
 
 def unseen(
     samples: Sequence[Sample], counted: dict[str, int], linger: float = LINGER
-) -> dict[str, list[str]]:
+) -> dict[str, tuple[int, list[str]]]:
     """GPUs by node that processes use for more than `linger` s though Ray counts them as free.
 
     `in_use` of a sample, where it has one, is {node: {UUID: process ids}} by NVML; `counted` is
-    what each node has by Ray.  Which of a node's GPUs those are Ray does not say: all that are in
-    use at the worst moment are listed, with their processes.
+    what each node has by Ray.  Which of a node's GPUs those are Ray does not say: beside their
+    number all that are in use at the worst moment are listed, with their processes.
     """
-    found: dict[str, list[str]] = {}
+    found: dict[str, tuple[int, list[str]]] = {}
     for node, count in counted.items():
         rows = [one for one in samples if isinstance(one.get("in_use", {}).get(node), dict)]
         since, most = None, 0
@@ -175,21 +175,20 @@ def unseen(
             since = (sample["t"] if since is None else since) if more > 0 else None
             if since is not None and sample["t"] - since > linger and more > most:
                 most = more
-                found[node] = [
+                told = [
                     f"{uuid} (processes {', '.join(map(str, pids)) or 'not told'})"
                     for uuid, pids in uses.items()
                 ]
+                found[node] = most, told
     return found
 
 
 def sightless(samples: Sequence[Sample], counted: dict[str, int]) -> dict[str, str]:
-    """Nodes with GPUs of which NVML told nothing in these samples, and why."""
-    looks = [sample["in_use"] for sample in samples if "in_use" in sample]
-    return {
-        node: str(looks[-1].get(node, "nobody looked")) if looks else "nobody looked"
-        for node, count in counted.items()
-        if count and not any(isinstance(look.get(node), dict) for look in looks)
-    }
+    """Nodes with GPUs of which NVML told nothing at some look in these samples, and why."""
+    looks = [sample["in_use"] for sample in samples if "in_use" in sample] or [{}]
+    told = {node: [look.get(node, "nobody looked") for look in looks] for node in counted}
+    blind = {node: [one for one in each if isinstance(one, str)] for node, each in told.items()}
+    return {node: each[-1] for node, each in blind.items() if counted[node] and each}
 
 
 def gaps(samples: Sequence[Sample]) -> list[float]:

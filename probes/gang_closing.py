@@ -43,15 +43,17 @@ def settle(at: Scene) -> None:
 
 def close(at: Scene) -> None:
     """Half-held gangs, double promises, leaks, and whether enough was seen to say so."""
-    free_again = at.idle()
-    samples = at.samples
-    _halves(at, samples)
-    _promises(at, samples)
-    if at.steady:
-        _account(at, "unaccounted", max(checks.unaccounted(s, at.total) for s in at.stretches))
-    last = at.watch.samples[-1]
-    _account(at, "left_behind", 0 if free_again is not None else at.total - last["free"])
-    settle(at)
+    try:
+        free_again = at.idle()
+        samples = at.samples
+        _halves(at, samples)
+        _promises(at, samples)
+        if at.steady:
+            _account(at, "unaccounted", max(checks.unaccounted(s, at.total) for s in at.stretches))
+        last = at.watch.samples[-1]
+        _account(at, "left_behind", 0 if free_again is not None else at.total - last["free"])
+    finally:
+        settle(at)
     _sampled(at)
     _hidden(at, samples)
     _keep(at, samples)
@@ -74,10 +76,12 @@ def _promises(at: Scene, samples: list[Sample]) -> None:
 
 def _account(at: Scene, name: str, lost: int) -> None:
     """Accelerators that are missing."""
-    gangs = at.watch.samples[-1]["gangs"]
+    last = at.watch.samples[-1]
+    gangs, free = last["gangs"], last["free_on"]
+    missing = [node for node, count in at.room.items() if free.get(node, 0) < count]
     by = f"held by {listed(gangs)}" if gangs else "not held by any gang, and yet not free"
     said = f"{lost} of {at.total} {at.stage.cluster.resource}s were {by}"
-    at.owe(name, lost, *([finding("GANG-LEAK", said)] if lost else []))
+    at.owe(name, lost, *([finding("GANG-LEAK", said, missing)] if lost else []))
 
 
 def _sampled(at: Scene) -> None:
@@ -101,11 +105,14 @@ def _hidden(at: Scene, samples: list[Sample]) -> None:
     blind = checks.sightless(samples, counted)
     hidden = checks.unseen(samples, counted)
     why = listed(f"{node}: {words}" for node, words in blind.items())
-    value = sum(map(len, hidden.values()))
+    value = sum(count for count, _ in hidden.values())
     at.measure("unseen", None if blind and not hidden else value, note=why)
     if hidden:
-        said = "; ".join(f"{node}: {listed(gpus)}" for node, gpus in hidden.items())
-        words = f"more GPUs are in use than Ray has given away; in use are {said}"
+        said = "; ".join(
+            f"{count} on {node}, where these are in use: {listed(gpus)}"
+            for node, (count, gpus) in hidden.items()
+        )
+        words = f"GPUs are in use that Ray has given to nobody: {said}"
         at.measure.explain(finding("GANG-UNSEEN", words, list(hidden)))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from probes import gang_checks as checks
+from probes.cluster import Cluster
 from probes.findings import listed
 from probes.gang_checks import held
 from probes.gang_job import COMPLETE
@@ -40,32 +43,60 @@ def one_early(at: Scene) -> None:
 
 
 def squat(at: Scene) -> None:
-    """On real GPUs: a process uses one that it never asked for, and must be seen."""
+    """On real GPUs: a process uses one that it never asked for, and must be seen.
+
+    Only on a node whose GPUs are all free by Ray, and on one that nobody uses by NVML.
+    """
     cluster = at.stage.cluster
     if not cluster.on_gpu:
         return
-    import ray
-
-    node = next(iter(at.room))
     at.stage.release()
     at.idle()
-    with at.fault() as seen:
-        at.watch.mark(f"a process on {node} uses a GPU that it never asked for", fault=True)
-        (id,) = (id for id, name in cluster.names.items() if name == node)
-        squatter = pinned(Squatter, id).remote()
-        try:
-            ray.get(squatter.sit.remote(), timeout=SQUAT_SECONDS)
-            at.watch.dwell(checks.LINGER + 1)
-        finally:
-            ray.kill(squatter)
-        at.watch.dwell(GONE_SECONDS)  # it must not be met by what is judged
-    hidden = checks.unseen(seen, cluster.counted_on)
+    at.watch.dwell(GONE_SECONDS)
+    looks = [sample["in_use"] for sample in at.watch.samples if "in_use" in sample]
+    spot = free_gpu(cluster, at.watch.samples[-1]["free_on"], looks[-1] if looks else {})
+    caught, saw = None, "no node has all its GPUs free, and one of them unused"
+    if spot:
+        hidden = checks.unseen(_squatted(at, *spot), cluster.counted_on)
+        caught, saw = spot[0] in hidden, listed(hidden.get(spot[0], (0, []))[1]) or "nothing"
     at.measure.control(
         "a GPU used behind Ray's back",
         "a process allocates memory on a GPU without asking Ray for it",
-        caught=node in hidden,
-        saw=listed(hidden.get(node, [])) or "nothing",
+        caught=caught,
+        saw=saw,
     )
+
+
+def free_gpu(
+    cluster: Cluster, free: dict[str, int], in_use: dict[str, Any]
+) -> tuple[str, str] | None:
+    """(node, UUID) of a GPU that nobody uses, on a node that is free as a whole; None: none is."""
+    for facts in cluster.facts:
+        node, uses = facts["name"], in_use.get(facts["name"])
+        whole = 0 < cluster.counted_on.get(node, 0) <= free.get(node, 0)
+        unused = [
+            gpu["uuid"] for gpu in facts["gpus"] if uses is not None and gpu["uuid"] not in uses
+        ]
+        if whole and isinstance(uses, dict) and unused:
+            return node, unused[0]
+    return None
+
+
+def _squatted(at: Scene, node: str, uuid: str) -> list[checks.Sample]:
+    """What was seen while a process used this GPU."""
+    import ray
+
+    (id,) = (one["id"] for one in at.stage.cluster.nodes if one["name"] == node)
+    with at.fault() as seen:
+        at.watch.mark(f"a process on {node} uses a GPU that it never asked for", fault=True)
+        squatter = pinned(Squatter, id).remote()
+        try:
+            ray.get(squatter.sit.remote(uuid), timeout=SQUAT_SECONDS)
+            at.watch.dwell(checks.LINGER + 1)
+        finally:
+            ray.kill(squatter)
+        at.watch.dwell(GONE_SECONDS)  # what is judged must not meet it
+    return seen
 
 
 def still_there(at: Scene, gang: str, name: str, fault: str) -> None:

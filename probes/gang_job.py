@@ -23,7 +23,8 @@ PAUSE = 0.05  # between two looks at a flow's own gangs
 OUTCOME_SECONDS = 50  # for what works in the background to end
 SEAT_SECONDS = 50  # for all actors of all components to start
 DRAIN_SECONDS = 30  # for the last gangs of a flow that is told to end
-SWEEP_SECONDS = 2.0  # for what it clears up when its input ends
+SWEEP_SECONDS = 2.5  # for clearing up when its input ends: it is killed after three
+QUIET_SECONDS = 0.5  # without a new group of a job that is dead
 COORDINATOR = "AutoscalingCoordinator"  # its name, and its namespace's
 COMPLETE = "complete"  # a gang of two groups that has both
 
@@ -47,9 +48,26 @@ def coordinator() -> Any:
 
 def living() -> set[str]:
     """Ray's ids of the jobs that live on the cluster."""
+    from ray._private.client_mode_hook import client_mode_wrap
+
+    return set(client_mode_wrap(_living)())  # a client of ray:// has no tables of its own
+
+
+def _living() -> list[str]:
     from ray._private import state
 
-    return {job["JobID"] for job in state.jobs() if not job["IsDead"]}
+    return [job["JobID"] for job in state.jobs() if not job["IsDead"]]
+
+
+def groups_of(job: str) -> list[Any]:
+    """Placement groups of a job: a group's id ends with that of its job."""
+    import ray
+    from ray._raylet import PlacementGroupID
+    from ray.util.placement_group import PlacementGroup
+
+    table = ray.util.placement_group_table()
+    left = [id for id, group in table.items() if id.endswith(job) and group["state"] != "REMOVED"]
+    return [PlacementGroup(PlacementGroupID(bytes.fromhex(id))) for id in left]
 
 
 class Holder:
@@ -78,7 +96,8 @@ class Job:
         self.flows: list[Flow] = []
         self.outcome_of = ""
         self._waiting = threading.Thread()
-        self._known: set[str] | None = None  # jobs that lived when a coordinator came that is ours
+        self._guarded = ""  # the job whose Ray Train this one clears up after
+        self._known: set[str] | None = None  # jobs that lived before it made a coordinator
 
     def who(self) -> str:
         """Ray's id of this job, hex."""
@@ -183,12 +202,11 @@ class Job:
         self._waiting.join(seconds)
         return self.outcome_of
 
-    def train(self, size: int, folder: str, patience: float, alone: bool) -> int:
+    def train(self, size: int, folder: str, patience: float) -> int:
         """Run Ray Train with `size` workers in the background; it asks anew after `patience` s.
 
-        `outcome` waits for its end and tells it.  `alone`: no other people's jobs live here.
+        `outcome` waits for its end and tells it.  What it leaves is for a job that guards it.
         """
-        self.expect_coordinator(alone)
         os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(patience)
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
@@ -211,7 +229,7 @@ class Job:
             except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
                 self.outcome_of = (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
-        self.outcome_of = "died"
+        self.outcome_of = "still runs"
         self._waiting = threading.Thread(target=fit, daemon=True)
         self._waiting.start()
         return size
@@ -247,22 +265,42 @@ class Job:
         for name in list(self.groups):
             self.drop(name)
         self.actors = []
-        if not self._waiting.is_alive():
-            self.sweep()
+        self.sweep()
         return True
 
-    def expect_coordinator(self, alone: bool) -> None:
-        """Note that Ray Train will leave an actor that nobody else uses, if that is so."""
-        if alone and coordinator() is None:
-            self._known = living()
+    def guard(self, job: str, alone: bool) -> str:
+        """Clear up after another job's Ray Train, once this one is to release all, or ends.
 
-    def sweep(self) -> None:
-        """End the actor that our Ray Train left, unless jobs have come since that may use it."""
+        `alone`: no other people's jobs live here, who may use Ray Train as well.
+        """
+        self._guarded = job
+        self._known = living() if alone and coordinator() is None else None
+        return job
+
+    def sweep(self, ending: bool = False) -> None:
+        """Remove what the guarded job's Ray Train left.
+
+        Its controller may ask for a group while its job dies, and that group would wait for ever;
+        on `ending` that job is about to die as well.  The coordinator goes unless jobs have come
+        since that may use it.
+        """
         import ray
 
-        if self._known is not None and living() <= self._known and (left := coordinator()):
-            ray.kill(left)
-        self._known = None
+        if not self._guarded:
+            return
+        start = since = time.monotonic()
+        while (now := time.monotonic()) < start + SWEEP_SECONDS and now < since + QUIET_SECONDS:
+            alive = self._guarded in living()
+            if alive and not ending:
+                break
+            left = [] if alive else groups_of(self._guarded)
+            for group in left:
+                ray.util.remove_placement_group(group)
+            since = now if alive or left else since
+            time.sleep(PAUSE)
+        if self._known is not None and living() <= self._known and (actor := coordinator()):
+            ray.kill(actor)
+        self._guarded, self._known = "", None
 
 
 class Flow:
@@ -320,9 +358,9 @@ def main(address: str, resource: str, kind: type[Job] = Job) -> None:
     def listen() -> None:
         for line in sys.stdin:
             commands.put(json.loads(line))
-        threading.Timer(SWEEP_SECONDS, os._exit, (0,)).start()
+        threading.Timer(SWEEP_SECONDS + QUIET_SECONDS / 2, os._exit, (0,)).start()
         for job in jobs:
-            job.sweep()
+            job.sweep(ending=True)
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()

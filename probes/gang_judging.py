@@ -51,25 +51,29 @@ def undisturbed(at: Scene, gang: str) -> None:
 def one_whole(at: Scene, won: list[str], need: int) -> None:
     """That of two gangs which cannot both fit one is whole, and has all that was asked for."""
     gangs = at.watch.samples[-1]["gangs"]
-    small = [gang for gang in won if gangs[gang]["size"] < need]
+    sizes = {gang: gangs[gang]["size"] for gang in won if gang in gangs}
+    small = [gang for gang, size in sizes.items() if size < need]
     why = [
-        finding("GANG-HALF", f"{gang} is of {gangs[gang]['size']}, not {need}", [f"job {gang[0]}"])
+        finding("GANG-HALF", f"{gang} is of {sizes[gang]}, not {need}", [f"job {gang[0]}"])
         for gang in small
     ]
     if len(won) > 1 and not small:
         both = f"{listed(won)} of {need} each were both whole, with {at.total} free"
         why.append(finding("GANG-TWICE", both, sorted(at.room)))
-    at.owe("placed_at_once", len(won), *why)
+    at.owe("placed_at_once", len(won), *why, ours=bool(small))
 
 
 def staffed(at: Scene, need: int, gangs: Iterable[str]) -> None:
     """That each place of a gang that is placed has its actor."""
+    placed = sorted(gangs)
+    if not placed:
+        at.owe("unstaffed", None, note="no gang was placed")
+        return
     all_there = at.until(lambda sample: sum(sample["actors"].values()) >= need)
     missing = 0 if all_there else need - sum(at.samples[-1]["actors"].values())
-    placed = sorted(gangs)
     said = f"{missing} of {need} actors of gang {listed(placed)} did not run"
     jobs = [f"job {gang[0]}" for gang in placed]
-    why = [finding("GANG-UNSTAFFED", said, jobs)] if missing and placed else []
+    why = [finding("GANG-UNSTAFFED", said, jobs)] if missing else []
     at.owe("unstaffed", missing, *why, ours=True)
 
 
@@ -103,7 +107,8 @@ def none_placed(at: Scene, gangs: Iterable[str]) -> None:
     """That these gangs had room and were not placed."""
     waiting = sorted(gangs)
     said = f"{listed(waiting)} were not placed; last seen {_now(at)}"
-    at.owe("never_placed", len(waiting), *([finding("GANG-STUCK", said)] if waiting else []))
+    jobs = sorted({f"job {gang[0]}" for gang in waiting})
+    at.owe("never_placed", len(waiting), *([finding("GANG-STUCK", said, jobs)] if waiting else []))
 
 
 def all_ran(at: Scene, sizes: list[int], told: list[dict[str, Any]]) -> None:

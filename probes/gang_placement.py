@@ -30,7 +30,7 @@ def layouts(
     The contract's own, on all `size` accelerators; where it has none, the usual two on some of
     those that are free, and a job of all where the contract says how that is split.
     """
-    split = dict[str, int](terms.parallel.items()) if terms.parallel else None
+    split = {str(key): size for key, size in terms.parallel.items()} if terms.parallel else None
     if terms.components:
         yield components.parse(terms.components, size), split
         return

@@ -76,7 +76,8 @@ class Stage:
         for job in self.jobs.values():
             if job.alive:
                 job.signal(signal.SIGCONT)  # it may have been stopped
-                with suppress(RivalSilent):  # a silent one is ended, and with it all it held
+                # A silent one is ended, and with it all it held.
+                with suppress(RivalSilent, OSError):
                     job.ask("release")
 
     def close(self) -> None:
@@ -116,6 +117,7 @@ class Scene:
         if len(self.room) < nodes:
             has = f"free {stage.cluster.resource}s on {nodes} nodes, found them on {len(self.room)}"
             raise NoRoom(f"{title} needs {has}")
+        self.watch.others()  # those that have ended since are nobody's concern any more
         self.others = self.watch.others()
         if alone and self.others:
             who = f"other jobs live on this cluster ({listed(self.others)})"

@@ -185,8 +185,8 @@ class Watch:
 
         raw = ray.get(self._eye.take.remote(), timeout=ANSWER_SECONDS)
         new = [self._told(sample) for sample in raw]
-        if self._gpus and new:
-            new[-1]["in_use"] = self._gpus.look()
+        if self._gpus and new and (in_use := self._gpus.look()):
+            new[-1]["in_use"] = in_use
         self.samples += new
         return new
 

@@ -176,7 +176,7 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         lies = at.watch.samples[-1]["gangs"][strict]["nodes"]
         said = f"STRICT_PACK of {max(largest, 2)} lies on {listed(lies)}, which had no such room"
         why = [finding("GANG-MISPLACED", said, ["job B"])] if lies else []
-        at.owe("placed_in_fragments", len(lies), *why)
+        at.owe("placed_in_fragments", len(lies), *why, ours=len(lies) > 1)
         begun = at.watch.mark("A asks for the same, PACK")
         loose = at.ask("A", max(largest, 2))
         passes(at, loose, begun)
@@ -273,7 +273,9 @@ def test_strategies_hold(scene, measure):
         if placed(at.watch.samples[-1], one_more):
             wrong.append(f"STRICT_SPREAD of {nodes + 1} was placed on {nodes} nodes")
         wrong = [said for said in wrong if said]
-        at.owe("misplaced", len(wrong), *(finding("GANG-MISPLACED", said) for said in wrong))
+        ours = any(said.startswith("STRICT") for said in wrong)  # the others are wishes
+        why = [finding("GANG-MISPLACED", said) for said in wrong]
+        at.owe("misplaced", len(wrong), *why, ours=ours)
         passed_off(measure, "SPREAD", seen["SPREAD"])
 
 
@@ -341,8 +343,9 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         if at.placed(running) is None or workplace is None:
             raise NoRoom("Ray Train needs a folder, and a gang that is in its way: one was missing")
         at.watch.mark("B trains")
-        train = [need, str(workplace), TRAIN_PATIENCE_SECONDS, not at.others]
-        at.stage.jobs["B"].ask("train", *train)
+        jobs = at.stage.jobs
+        jobs["A"].ask("guard", jobs["B"].id, not at.others)
+        jobs["B"].ask("train", need, str(workplace), TRAIN_PATIENCE_SECONDS)
         at.watch.dwell(3.5 * TRAIN_PATIENCE_SECONDS)
         let_go = at.drop(running)
         there = at.until(lambda sample: held(sample, "B") >= need, TRAIN_SECONDS)
@@ -353,9 +356,11 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
             stuck = finding("GANG-STUCK", "Ray Train was not placed after release", ["job B"])
             at.owe("never_placed", 1, stuck)
             at.owe("train_ended", "never placed")
-            at.stage.jobs["B"].end()  # it would go on asking
+            jobs["B"].end()  # it would go on asking
             return
         at.owe("never_placed", 0)
-        ended = at.stage.jobs["B"].ask("outcome")
+        ended = jobs["B"].ask("outcome")
         failed = finding("GANG-STUCK", f"Ray Train was placed and ended so: {ended}", ["job B"])
-        at.owe("train_ended", ended, *([failed] if ended != "finished" else []))
+        at.owe("train_ended", ended, *([failed] if ended != "finished" else []), ours=True)
+        if ended != "finished":
+            jobs["B"].end()  # it may still run

@@ -10,7 +10,7 @@ from reference_trainer.gang import GangError
 from reports.record import Verdict
 from scaling import decompose
 from scaling.decompose import laggard, mean_seconds, residual, slow_node
-from scaling.expected import calls_of, expected, order_of
+from scaling.expected import PLAYED, calls_of, expected, order_of
 from scaling.ladder import climb, counts, groups_of, hush, strong
 from scaling.retold import Ladder
 
@@ -69,24 +69,25 @@ def ascend(gang, names, nodes, config, order, measure):
         measure.progress(f"scaling: {count} of {nodes[-1]} nodes")
         try:
             rungs.append(climb(gang, names, count, config))
-            talk[count] = timed_calls(gang, count, config, order, measure)
+            talk[count] = timed_calls(gang, rungs[-1], config, order, measure)
         except GangError as error:
             if not rungs:
                 raise
             measure("efficiency", None, on=f"{count} nodes", note=str(error))
             measure.explain(finding("SCALE-RUNG", f"{count} nodes: {error}"))
-            if gang.busy() or gang.silent():  # the next rung would meet what still runs there
-                break
+        if gang.busy() or gang.silent():  # the next rung would meet what still runs there
+            break
     return rungs, talk
 
 
-def timed_calls(gang, count, config, order, measure):
+def timed_calls(gang, rung, config, order, measure):
     """Seconds per step that the trainer's collectives take on a rung, and their fits."""
-    computes = sum(moment is None for moment in order)
+    rest = config.pace_s / sum(moment is None for moment in order)
+    patience = 60 + 4 * PLAYED * rung.seconds  # to connect, and to play what its steps did
     try:
-        return expected(gang, groups_of(gang, count), order, config.pace_s / computes)
+        return expected(gang, groups_of(gang, rung.count), order, rest, timeout=patience)
     except GangError as error:  # the rung itself was measured all the same
-        measure.covered(f"communication on {count} nodes was not timed: {error}")
+        measure.covered(f"communication on {rung.count} nodes was not timed: {error}")
         return None, {}
 
 
@@ -157,13 +158,19 @@ def control(gang, names, config, rung, measure):
     """A delay planted on one rank must come back with its rank and segment."""
     culprit, delay = len(rung.steps) // 2, 0.4 * rung.seconds
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
-    seen = laggard(climb(gang, names, rung.count, planted).steps) if rung.count > 1 else None
-    found = (seen.rank, seen.segment) == (culprit, "data") and seen.share > 0.15 if seen else None
+    found, saw = None, "one node"
+    if rung.count > 1:
+        try:
+            seen = laggard(climb(gang, names, rung.count, planted).steps)
+            found = (seen.rank, seen.segment) == (culprit, "data") and seen.share > 0.15
+            saw = f"rank {seen.rank} in {seen.segment}, {seen.share:.0%}"
+        except GangError as error:  # the rungs were measured all the same
+            saw = str(error)
     measure.control(
         "planted delay",
         f"rank {culprit} waits {delay:.2g} s for its data in every step",
         caught=found,
-        saw=f"rank {seen.rank} in {seen.segment}, {seen.share:.0%}" if seen else "one node",
+        saw=saw,
     )
 
 

@@ -186,7 +186,13 @@ def _placed(events: list[Event], scale: Scale, there: list[Mark]) -> tuple[list[
         [(x, shortened(one.words, 30)) for x, one in wanted], MARKS - len(there), LEVELS, there
     )
     drawn = Counter((mark.x, mark.words) for mark in marks)
-    return marks, [one for x, one in wanted if not drawn[x, shortened(one.words, 30)]]
+    left_out = []
+    for x, one in wanted:
+        key = x, shortened(one.words, 30)
+        drawn[key] -= 1
+        if drawn[key] < 0:
+            left_out.append(one)
+    return marks, left_out
 
 
 def _axis(sheet: Sheet, scale: Scale, top: float, bottom: float) -> None:

@@ -221,7 +221,7 @@ def rows_of(blocks: list[Block], left_out: list[Event]) -> list[list[str]]:
             times = [_exact(span.start), _exact(span.end)]
             row = [span.job, place + where, *times, number(span.amount)]
             told.append((span.start - span.end, at, span.start, row))
-    kept = sorted(told)[: ROWS - 2 - MARKS]
+    kept = sorted(told)[: ROWS - 2 - min(len(left_out), MARKS)]
     rows = [row for _, _, _, row in sorted(kept, key=lambda one: one[1:3])]
     if len(told) > len(kept):
         rows.append([f"{len(told) - len(kept)} more", "left out; the record has them", "", "", ""])

@@ -23,7 +23,7 @@ from scaling.predict import Call, communication
 GRADIENT_BYTES = 4  # the trainer reduces in float32
 SMALL_BYTES = 64  # the norm of the gradients, and the mean of the loss
 SMALLER = 16  # so many times smaller calls are timed too: latency and bandwidth are told apart
-STEPS = 12  # that are played
+PLAYED = 12  # steps
 EVERY = 4  # of so many steps that are played, one is of the smaller calls
 
 Moment = tuple[str, int] | None  # a collective and its bytes, or None: a block computes
@@ -63,7 +63,7 @@ def expected(
     groups: Sequence[Sequence[int]],
     order: Sequence[Moment],
     rest: float,
-    steps: int = STEPS,
+    steps: int = PLAYED,
     timeout: float = 120,
 ) -> tuple[float, dict[str, Fit]]:
     """Seconds per step that these calls take in a group of the gang's workers, and the fits.

@@ -173,18 +173,23 @@ def used(t: float, free: int, gpus: int) -> Sample:
 def test_gpus_in_use_behind_rays_back(seen: list[Sample], hidden: bool) -> None:
     found = checks.unseen(seen, {"n": 8, "head": 0})
     assert bool(found) is hidden
-    assert not hidden or "GPU-0 (processes 100)" in found["n"]
+    if hidden:
+        count, gpus = found["n"]
+        assert count == 1
+        assert "GPU-0 (processes 100)" in gpus
 
 
 def test_a_gpu_without_a_known_process_is_named_all_the_same() -> None:
     seen = [sample(t) | {"free_on": {"n": 8}, "in_use": {"n": {"GPU-7": []}}} for t in range(4)]
-    assert checks.unseen(seen, {"n": 8}) == {"n": ["GPU-7 (processes not told)"]}
+    assert checks.unseen(seen, {"n": 8}) == {"n": (1, ["GPU-7 (processes not told)"])}
 
 
 def test_a_node_of_which_nvml_tells_nothing_is_named() -> None:
     silent = sample(0.0) | {"free_on": {}, "in_use": {"n": {}, "m": "NVML: not found"}}
     assert checks.sightless([silent], {"n": 8, "m": 8, "head": 0}) == {"m": "NVML: not found"}
     assert checks.sightless([sample(0.0)], {"n": 8}) == {"n": "nobody looked"}
+    once = [sample(0.0) | {"in_use": {"n": {}}}, sample(0.1) | {"in_use": {"n": "it hangs"}}]
+    assert checks.sightless(once, {"n": 8}) == {"n": "it hangs"}
     assert checks.unseen([silent], {"n": 8, "m": 8}) == {}
 
 

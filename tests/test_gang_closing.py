@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,6 +165,12 @@ def test_a_gang_without_its_actors_is_named(judged: Judged) -> None:
     assert "2 of 3 actors" in result.findings[0].statement
 
 
+def test_without_a_gang_nobody_is_missed(judged: Judged) -> None:
+    at = judged()
+    staffed(at, 3, [])
+    assert at.finish().verdict is Verdict.UNPROVEN
+
+
 QUEUED = {"queue": "kueue"}
 
 
@@ -227,41 +234,65 @@ def test_the_usual_placements_fit_what_is_free() -> None:
             )
 
 
-class Coordinators:
-    """Ray's coordinator and its jobs, as gang_job asks for them."""
+class Left:
+    """What Ray Train leaves, and Ray's jobs, as gang_job asks for them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.there: object | None = None
+        self.coordinator: object | None = None
+        self.groups: list[str] = []
         self.jobs = {"01", "02"}
         self.killed: list[object] = []
-        monkeypatch.setattr(gang_job, "coordinator", lambda: self.there)
+        monkeypatch.setattr(gang_job, "coordinator", lambda: self.coordinator)
         monkeypatch.setattr(gang_job, "living", lambda: set(self.jobs))
+        monkeypatch.setattr(gang_job, "groups_of", lambda job: list(self.groups))
+        monkeypatch.setattr(gang_job, "QUIET_SECONDS", 0.2)
         monkeypatch.setattr("ray.kill", self.killed.append)
+        monkeypatch.setattr(
+            "ray.util.remove_placement_group", lambda group: self.groups.remove(group)
+        )
 
 
-def test_what_ray_train_left_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = Coordinators(monkeypatch)
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> Left:
+    """Job 02 will train."""
+    return Left(monkeypatch)
+
+
+def test_what_ray_train_left_is_ended(left: Left) -> None:
     job = gang_job.Job("GPU")
-    job.expect_coordinator(alone=True)
-    ray.there, ray.jobs = object(), {"02"}
+    job.guard("02", alone=True)
+    left.coordinator = object()
     job.sweep()
-    assert ray.killed == [ray.there]
+    assert left.killed == [left.coordinator]
     job.sweep()
-    assert len(ray.killed) == 1
+    assert len(left.killed) == 1
 
 
 @pytest.mark.parametrize("case", ["there before", "others lived", "others came", "never trained"])
-def test_what_others_may_use_is_left_alone(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    ray = Coordinators(monkeypatch)
+def test_what_others_may_use_is_left_alone(left: Left, case: str) -> None:
     job = gang_job.Job("GPU")
-    ray.there = object() if case == "there before" else None
+    left.coordinator = object() if case == "there before" else None
     if case != "never trained":
-        job.expect_coordinator(alone=case != "others lived")
-    ray.there = object()
+        job.guard("02", alone=case != "others lived")
+    left.coordinator = object()
     if case == "others came":
-        ray.jobs.add("03")
+        left.jobs.add("03")
     job.sweep()
-    assert not ray.killed
+    assert not left.killed
+
+
+def test_groups_that_a_dying_job_asks_for_are_removed_when_it_is_dead(left: Left) -> None:
+    job = gang_job.Job("GPU")
+    job.guard("02", alone=False)
+    left.groups = ["its own"]
+    job.sweep()
+    assert left.groups == ["its own"]  # it lives, and gives it back itself
+    job.guard("02", alone=False)
+    threading.Timer(0.1, left.jobs.discard, ("02",)).start()
+    threading.Timer(0.2, left.groups.append, ("asked for while it died",)).start()
+    job.sweep(ending=True)
+    assert not left.groups
+    assert "02" not in left.jobs
 
 
 class Harbour:

@@ -307,6 +307,11 @@ def test_a_fault_without_room_is_the_first_in_the_table() -> None:
     rest = [row for row in figure.rows if row[0] == "fault"]
     assert 0 < len(drawn) < 20
     assert len(rest) == min(8, 20 - len(drawn))
+    assert (
+        figure.rows.index(rest[0]) == len(figure.rows) - 9
+    )  # then seven more, and what is left out
+    assert not {row[1] for row in rest} & set(drawn)
+    assert not [row for row in figure.rows if row[0] == "mark"]
 
 
 def test_the_control_has_lanes_and_an_axis_of_its_own() -> None:

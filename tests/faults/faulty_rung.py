@@ -66,7 +66,8 @@ def slow_node(config: TrainConfig) -> TrainConfig:
 
 def late_checkpoint(config: TrainConfig) -> TrainConfig:
     """It saves, as on no other rung, and one node's storage is slow."""
-    saves = replace(config, checkpoints=CHECKPOINTS, save_every=6, keep_last=1)
+    folder = f"{CHECKPOINTS}/{config.steps}"  # runs of another length are no resumes of this one
+    saves = replace(config, checkpoints=folder, save_every=6, keep_last=1)
     return replace(saves, stall="checkpoint:rank=2:seconds=4")
 
 

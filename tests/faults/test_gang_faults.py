@@ -18,16 +18,17 @@ PROBE, PLUGIN = "probes/test_gang.py", "faulty_launcher"
 
 
 EITHER = {"job A", "job B"}  # both asked at once: one of them is the one that waits
+NODES = {f"node{number}" for number in range(4)}  # where something is not free
 SPARES = {f"spare{number}" for number in range(1, 5)}
 QUICK = [
     Fault("early", "two_gangs", {"half_held"}, {"GANG-HALF"}, EITHER, "held 1 of 3"),
 ]
 LONGER = [
     Fault("deaf", "cancelled", {"not_withdrawn"}, {"GANG-STAYS"}, {"job B"}, "is still there"),
-    Fault("leak", "cancelled", {"unaccounted", "left_behind"}, {"GANG-LEAK"}, set(), "1 of 4 GPUs"),
+    Fault("leak", "cancelled", {"unaccounted", "left_behind"}, {"GANG-LEAK"}, NODES, "1 of 4 GPUs"),
     Fault(
         "orphaned", "driver", {"not_withdrawn", "left_behind"}, {"GANG-STAYS", "GANG-LEAK"},
-        {"job B"}, "held by A-1",
+        {"job B", *NODES}, "held by A-1",
     ),
     Fault("fussy", "two_gangs", {"never_placed"}, {"GANG-STUCK"}, {"job B"}, "was not placed"),
     Fault("fussy", "blocks_nobody", {"blocked_behind"}, {"GANG-BLOCKED"}, {"job B"}, "had room"),
@@ -38,11 +39,11 @@ LONGER = [
     Fault("scattered", "fragments", {"placed_in_fragments"}, {"GANG-MISPLACED"}, {"job B"}, "node"),
     Fault("swapped", "components", {"misplaced"}, {"GANG-MISPLACED"}, set(), "'rollout' rank 0"),
     Fault(
-        "careless", "mixed", {"never_placed", "left_behind"}, {"GANG-STUCK", "GANG-LEAK"}, set(),
+        "careless", "mixed", {"never_placed", "left_behind"}, {"GANG-STUCK", "GANG-LEAK"}, NODES,
         "were never placed",
     ),
     Fault(
-        "careless", "storm", {"never_placed", "left_behind"}, {"GANG-STUCK", "GANG-LEAK"}, set(),
+        "careless", "storm", {"never_placed", "left_behind"}, {"GANG-STUCK", "GANG-LEAK"}, NODES,
         "were never placed",
     ),
     Fault("endless", "big_gang", {"never_placed"}, {"GANG-STUCK"}, {"job A"}, "the stream ended"),

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.soak
 def seen(lab: Lab, fault: str) -> RunRecord:
     """The record of a run with this fault."""
     arguments = ["probes/test_scaling.py", "--tier", "standard"]
-    record, _ = acceptance(lab, fault, *arguments, fault=("faulty_rung", fault))
+    try:
+        record, _ = acceptance(lab, fault, *arguments, fault=("faulty_rung", fault))
+    finally:
+        shutil.rmtree(lab.home / CHECKPOINTS.lstrip("/"), ignore_errors=True)
     return record
 
 
@@ -50,7 +53,6 @@ def test_a_planted_cause_is_named(
     assert [code for code, _ in found] == [code for code, _ in named], said
     for (_, suspects), (_, wanted) in zip(found, named, strict=True):
         assert wanted in (None, suspects), said
-    shutil.rmtree(lab.home / CHECKPOINTS.lstrip("/"), ignore_errors=True)
 
 
 @pytest.mark.parametrize(
