@@ -12,8 +12,8 @@ import pytest
 from probes.faults import read_lines
 from reference_trainer.config import TrainConfig
 from reference_trainer.launchers import LAUNCHERS
-from tests.faults.conftest import leftovers
 from tests.faults.launching import launched
+from tests.faults.left import leftovers
 from tests.lab.lab import Lab
 
 pytestmark = pytest.mark.soak
