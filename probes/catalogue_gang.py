@@ -67,7 +67,7 @@ GANG: dict[str, Entry] = {
         "look at the actors' state (`ray list actors`) and at the raylet's log on the named nodes: workers may not start there",
     ),
     "GANG-LOSS-UNSEEN": Entry(
-        "A node was lost under a gang, and Ray did not notice in time.",
+        "A node was lost, and Ray did not notice in time.",
         Cause.INFRASTRUCTURE,
         "look at the head's health checks (RAY_health_check_period_ms, RAY_health_check_failure_threshold) and at the GCS log",
     ),

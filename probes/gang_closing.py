@@ -24,6 +24,7 @@ class Debt:
     value: Value
     because: Sequence[Finding] = ()
     note: str = ""
+    samples: int | None = None
     ours: bool = False  # no other people's job could have spoilt it
 
 
@@ -36,8 +37,9 @@ def settle(at: Scene) -> None:
     for debt in owed:
         failed = at.measure.fails(debt.name, debt.value)
         others = at.strangers() if failed and not debt.ours else ""
-        at.measure(debt.name, None if others else debt.value, note=others or debt.note)
-        if not others:
+        value = None if others else debt.value
+        at.measure(debt.name, value, samples=debt.samples, note=others or debt.note)
+        if failed and not others:
             at.measure.explain(debt.because)
 
 
@@ -69,9 +71,9 @@ def _halves(at: Scene, samples: list[Sample]) -> None:
 def _promises(at: Scene, samples: list[Sample]) -> None:
     """That no accelerator was promised twice."""
     over = checks.overcommitted(samples, at.room)
-    said = f"at {len(over)} samples more was held than was free before, first {over[:1]}"
-    why = [finding("GANG-TWICE", said, sorted(over[0]))] if over else []
-    at.owe("overcommitted", len(over), *why)
+    first = next(iter(over), {})
+    said = f"at {len(over)} samples more was held than was free before, first {first}"
+    at.owe("overcommitted", len(over), finding("GANG-TWICE", said, sorted(first)))
 
 
 def _account(at: Scene, name: str, lost: int) -> None:
@@ -81,7 +83,7 @@ def _account(at: Scene, name: str, lost: int) -> None:
     missing = [node for node, count in at.room.items() if free.get(node, 0) < count]
     by = f"held by {listed(gangs)}" if gangs else "not held by any gang, and yet not free"
     said = f"{lost} of {at.total} {at.stage.cluster.resource}s were {by}"
-    at.owe(name, lost, *([finding("GANG-LEAK", said, missing)] if lost else []))
+    at.owe(name, lost, finding("GANG-LEAK", said, missing))
 
 
 def _sampled(at: Scene) -> None:

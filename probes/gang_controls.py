@@ -74,11 +74,11 @@ def free_gpu(
     for facts in cluster.facts:
         node, uses = facts["name"], in_use.get(facts["name"])
         whole = 0 < cluster.counted_on.get(node, 0) <= free.get(node, 0)
-        unused = [
-            gpu["uuid"] for gpu in facts["gpus"] if uses is not None and gpu["uuid"] not in uses
-        ]
-        if whole and isinstance(uses, dict) and unused:
-            return node, unused[0]
+        if not whole or not isinstance(uses, dict):  # words: NVML does not tell
+            continue
+        for gpu in facts["gpus"]:
+            if gpu["uuid"] not in uses:
+                return node, gpu["uuid"]
     return None
 
 

@@ -19,7 +19,7 @@ from itertools import cycle
 from queue import Queue
 from typing import Any
 
-PAUSE = 0.05  # between two looks at a flow's own gangs
+PAUSE = 0.05  # from one look to the next at a flow's own gangs, or at what a dead job left
 OUTCOME_SECONDS = 50  # for what works in the background to end
 SEAT_SECONDS = 50  # for all actors of all components to start
 DRAIN_SECONDS = 30  # for the last gangs of a flow that is told to end
@@ -50,13 +50,14 @@ def living() -> set[str]:
     """Ray's ids of the jobs that live on the cluster."""
     from ray._private.client_mode_hook import client_mode_wrap
 
-    return set(client_mode_wrap(_living)())  # a client of ray:// has no tables of its own
+    return set(client_mode_wrap(drivers_now)())  # a client of ray:// has no tables of its own
 
 
-def _living() -> list[str]:
+def drivers_now() -> dict[str, str]:
+    """Jobs that live on the cluster: Ray's id and how each was started."""
     from ray._private import state
 
-    return [job["JobID"] for job in state.jobs() if not job["IsDead"]]
+    return {job["JobID"]: job.get("Entrypoint", "") for job in state.jobs() if not job["IsDead"]}
 
 
 def groups_of(job: str) -> list[Any]:

@@ -53,14 +53,12 @@ def one_whole(at: Scene, won: list[str], need: int) -> None:
     gangs = at.watch.samples[-1]["gangs"]
     sizes = {gang: gangs[gang]["size"] for gang in won if gang in gangs}
     small = [gang for gang, size in sizes.items() if size < need]
-    why = [
-        finding("GANG-HALF", f"{gang} is of {sizes[gang]}, not {need}", [f"job {gang[0]}"])
-        for gang in small
-    ]
-    if len(won) > 1 and not small:
-        both = f"{listed(won)} of {need} each were both whole, with {at.total} free"
-        why.append(finding("GANG-TWICE", both, sorted(at.room)))
-    at.owe("placed_at_once", len(won), *why, ours=bool(small))
+    for gang in small:
+        said = f"{gang} is of {sizes[gang]}, not {need}"
+        at.measure.explain(finding("GANG-HALF", said, [f"job {gang[0]}"]))
+    both = f"{listed(won)} of {need} each were both whole, with {at.total} free"
+    twice = [finding("GANG-TWICE", both, sorted(at.room))] if len(won) > 1 and not small else []
+    at.owe("placed_at_once", len(won), *twice, ours=bool(small))
 
 
 def staffed(at: Scene, need: int, gangs: Iterable[str]) -> None:
@@ -70,11 +68,9 @@ def staffed(at: Scene, need: int, gangs: Iterable[str]) -> None:
         at.owe("unstaffed", None, note="no gang was placed")
         return
     all_there = at.until(lambda sample: sum(sample["actors"].values()) >= need)
-    missing = 0 if all_there else need - sum(at.samples[-1]["actors"].values())
+    missing = 0 if all_there is not None else need - sum(at.samples[-1]["actors"].values())
     said = f"{missing} of {need} actors of gang {listed(placed)} did not run"
-    jobs = [f"job {gang[0]}" for gang in placed]
-    why = [finding("GANG-UNSTAFFED", said, jobs)] if missing else []
-    at.owe("unstaffed", missing, *why, ours=True)
+    at.owe("unstaffed", missing, finding("GANG-UNSTAFFED", said, jobs_of(placed)), ours=True)
 
 
 def passes(at: Scene, gang: str, since: float) -> None:
@@ -82,14 +78,15 @@ def passes(at: Scene, gang: str, since: float) -> None:
     took = at.took(since, at.placed(gang))
     at.measure.note("placed_behind_in", took, "s")
     said = f"gang {gang} had room and was not placed: {_now(at)}"
-    at.owe("blocked_behind", *_none(took is None, "GANG-BLOCKED", said, gang))
+    at.owe("blocked_behind", int(took is None), finding("GANG-BLOCKED", said, jobs_of([gang])))
 
 
 def handed_off(at: Scene, since: float, gang: str, words: str) -> float | None:
     """How long a gang that waits takes to be placed once there is room; when it was."""
     there = at.placed(gang)
     in_time(at, "handoff", at.took(since, there), f"gang {gang} was placed", [gang], words)
-    at.owe("never_placed", *_none(there is None, "GANG-STUCK", f"{words}; last {_now(at)}", gang))
+    stuck = finding("GANG-STUCK", f"{words}; last {_now(at)}", jobs_of([gang]))
+    at.owe("never_placed", int(there is None), stuck)
     return there
 
 
@@ -97,25 +94,22 @@ def in_time(
     at: Scene, name: str, took: float | None, what: str, gangs: Iterable[str], never: str
 ) -> None:
     """That something came in time; `never` says what did not happen where it never came."""
-    late = took is not None and at.measure.fails(name, took)
     said = f"{what} only {took:.1f} s after it could be" if took else ""
-    jobs = sorted({f"job {gang[0]}" for gang in gangs})
-    at.owe(name, took, *([finding("GANG-SLOW", said, jobs)] if late else []), note=never)
+    at.owe(name, took, finding("GANG-SLOW", said, jobs_of(gangs)), note=never)
 
 
 def none_placed(at: Scene, gangs: Iterable[str]) -> None:
     """That these gangs had room and were not placed."""
     waiting = sorted(gangs)
     said = f"{listed(waiting)} were not placed; last seen {_now(at)}"
-    jobs = sorted({f"job {gang[0]}" for gang in waiting})
-    at.owe("never_placed", len(waiting), *([finding("GANG-STUCK", said, jobs)] if waiting else []))
+    at.owe("never_placed", len(waiting), finding("GANG-STUCK", said, jobs_of(waiting)))
 
 
 def all_ran(at: Scene, sizes: list[int], told: list[dict[str, Any]]) -> None:
     """That each of many gangs had its turn, and how long the smaller and the larger ones waited."""
     missed = len(sizes) - len(told)
     said = f"{missed} of {len(sizes)} gangs were never placed"
-    at.owe("never_placed", missed, *([finding("GANG-STUCK", said)] if missed else []))
+    at.owe("never_placed", missed, finding("GANG-STUCK", said), samples=len(sizes))
     middle = (min(sizes) + max(sizes)) / 2
     waits = {
         "small": [one["waited"] for one in told if one["size"] <= middle],
@@ -127,9 +121,9 @@ def all_ran(at: Scene, sizes: list[int], told: list[dict[str, Any]]) -> None:
     at.measure.note("wait_longest", max((one["waited"] for one in told), default=None), "s")
 
 
-def _none(failed: bool, code: str, said: str, gang: str) -> tuple[Any, ...]:
-    """A count of one or none, and the finding of the one."""
-    return (1, finding(code, said, [f"job {gang[0]}"])) if failed else (0,)
+def jobs_of(gangs: Iterable[str]) -> list[str]:
+    """The jobs of these gangs, as suspects."""
+    return sorted({f"job {gang[0]}" for gang in gangs})
 
 
 def _now(at: Scene) -> str:

@@ -232,14 +232,12 @@ class Scene:
 
     # What is seen.
 
-    def owe(
-        self, name: str, value: Value, *because: Finding, note: str = "", ours: bool = False
-    ) -> None:
-        """A figure that is judged when the scene ends; `because` is said where it fails.
+    def owe(self, name: str, value: Value, *because: Finding, **options: Any) -> None:
+        """A figure that is judged when the scene ends; `because` is said only where it fails.
 
-        Other people's jobs could spoil it, unless it is `ours` alone.
+        Other people's jobs could spoil it, unless it is `ours` alone.  Options as Debt has them.
         """
-        self.debts.append(Debt(name, value, because, note, ours))
+        self.debts.append(Debt(name, value, because, **options))
 
     def strangers(self) -> str:
         """Who else had jobs here since the scene began, in words; "" for nobody."""

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from probes.cluster import Cluster
 from probes.gang_checks import Sample
+from probes.gang_job import drivers_now
 from probes.gpu_eyes import GpuEyes
 from probes.living_groups import LivingGroups
 from probes.pinned import pinned
@@ -94,13 +95,6 @@ def _hurry() -> None:
     for thread in os.listdir("/proc/self/task"):
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, int(thread), 0)
-
-
-def drivers_now() -> dict[str, str]:
-    """Jobs that live on the cluster: Ray's id and how each was started."""
-    from ray._private import state
-
-    return {job["JobID"]: job.get("Entrypoint", "") for job in state.jobs() if not job["IsDead"]}
 
 
 def strangers(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:

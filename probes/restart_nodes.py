@@ -18,8 +18,9 @@ from probes.berths import Berths
 from probes.cluster import Cluster
 from probes.faults import Strike
 from probes.findings import finding, listed
+from probes.gang_job import drivers_now
 from probes.ledger import Ledger
-from probes.observer import drivers_now, strangers
+from probes.observer import strangers
 from probes.pinned import pinned
 from probes.restart_run import NAME, Blow, Scenario
 from reference_trainer.gang import Gang

@@ -175,8 +175,8 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         at.watch.dwell(PENDING_SECONDS)
         lies = at.watch.samples[-1]["gangs"][strict]["nodes"]
         said = f"STRICT_PACK of {max(largest, 2)} lies on {listed(lies)}, which had no such room"
-        why = [finding("GANG-MISPLACED", said, ["job B"])] if lies else []
-        at.owe("placed_in_fragments", len(lies), *why, ours=len(lies) > 1)
+        wrong = finding("GANG-MISPLACED", said, ["job B"])
+        at.owe("placed_in_fragments", len(lies), wrong, ours=len(lies) > 1)
         begun = at.watch.mark("A asks for the same, PACK")
         loose = at.ask("A", max(largest, 2))
         passes(at, loose, begun)
@@ -275,7 +275,7 @@ def test_strategies_hold(scene, measure):
         wrong = [said for said in wrong if said]
         ours = any(said.startswith("STRICT") for said in wrong)  # the others are wishes
         why = [finding("GANG-MISPLACED", said) for said in wrong]
-        at.owe("misplaced", len(wrong), *why, ours=ours)
+        at.owe("misplaced", len(wrong), *why, samples=len(wanted) + 1, ours=ours)
         passed_off(measure, "SPREAD", seen["SPREAD"])
 
 
@@ -352,15 +352,10 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         asked = {gang for sample in at.samples for gang in sample["gangs"] if gang[0] == "B"}
         measure.note("train_withdrew", max(len(asked) - 1, 0), "times")
         measure.note("train_placed_in", at.took(let_go, there), "s")
-        if there is None:
-            stuck = finding("GANG-STUCK", "Ray Train was not placed after release", ["job B"])
-            at.owe("never_placed", 1, stuck)
-            at.owe("train_ended", "never placed")
-            jobs["B"].end()  # it would go on asking
-            return
-        at.owe("never_placed", 0)
-        ended = jobs["B"].ask("outcome")
-        failed = finding("GANG-STUCK", f"Ray Train was placed and ended so: {ended}", ["job B"])
-        at.owe("train_ended", ended, *([failed] if ended != "finished" else []), ours=True)
+        stuck = finding("GANG-STUCK", "Ray Train was not placed after release", ["job B"])
+        at.owe("never_placed", int(there is None), stuck, samples=len(asked))
+        ended = "never placed" if there is None else jobs["B"].ask("outcome")
+        broke = finding("GANG-STUCK", f"Ray Train was placed and ended so: {ended}", ["job B"])
+        at.owe("train_ended", ended, *([] if there is None else [broke]), ours=there is not None)
         if ended != "finished":
-            jobs["B"].end()  # it may still run
+            jobs["B"].end()  # it would go on asking, or still runs

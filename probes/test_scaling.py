@@ -75,8 +75,9 @@ def ascend(gang, names, nodes, config, order, measure):
                 raise
             measure("efficiency", None, on=f"{count} nodes", note=str(error))
             measure.explain(finding("SCALE-RUNG", f"{count} nodes: {error}"))
-        if gang.busy() or gang.silent():  # the next rung would meet what still runs there
-            break
+        seconds, _ = talk.get(count, (None, {}))
+        if seconds is None and (gang.busy() or gang.silent()):
+            break  # the next rung would meet what still runs there
     return rungs, talk
 
 

@@ -112,7 +112,7 @@ def played(order: Sequence[Moment], rest: float, steps: int) -> dict[tuple[str, 
             spent: dict[tuple[str, int], list[float]] = {}
             for moment in order:
                 if moment is None:
-                    time.sleep(rest)
+                    time.sleep(rest)  # a block computes
                     continue
                 call = moment[0], moment[1] // smaller
                 spent.setdefault(call, []).append(call_seconds(buffers[call], device))

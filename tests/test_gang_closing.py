@@ -28,12 +28,11 @@ Judged = Callable[..., Any]
 class Scene(SimpleNamespace):
     """What the judging asks of a scene, without a cluster."""
 
-    def owe(self, *owed: Any, note: str = "", ours: bool = False) -> None:
-        name, value, *because = owed
-        self.debts.append(Debt(name, value, because, note, ours))
+    def owe(self, name: str, value: Any, *because: Any, **options: Any) -> None:
+        self.debts.append(Debt(name, value, because, **options))
 
     def finish(self) -> ProbeResult:
-        settle(self)  # type: ignore[arg-type]
+        settle(self)  # type: ignore[arg-type]  (a stand-in)
         self.measure.control("c", "fault", caught=True, saw="it")  # without one nothing is proven
         return self.measure.finish("finished", 1.0)
 
@@ -310,7 +309,7 @@ def test_a_fault_that_did_not_happen_proves_nothing(
     judged: Judged, dead: bool, verdict: Verdict
 ) -> None:
     at = judged(watch=SimpleNamespace(mark=lambda words, fault: 1.0))
-    lose(at, Harbour(dead), "spare1", "lost")  # type: ignore[arg-type]
+    lose(at, Harbour(dead), "spare1", "lost")  # type: ignore[arg-type]  (a stand-in)
     assert at.finish().verdict is verdict
 
 

@@ -91,11 +91,15 @@ class Fussy(Job):
     asked = 0
 
     def ask(self, name: str, size: int, *options: Any) -> str:
-        import ray
-
         self.asked += 1
         if self.asked < 2 and "A-" in name:
             return super().ask(name, size, *options)
+        return self.ask_too_much(name, size)
+
+    def ask_too_much(self, name: str, size: int) -> str:
+        """For its gang, and one thing more."""
+        import ray
+
         bundles = [{self.resource: 1}] * size + [{"no_such_thing": 1}]
         self.groups[name] = ray.util.placement_group(bundles, name=name)
         return name
@@ -202,7 +206,7 @@ class Restless(Job):
         waited = False
         while not waited or waiting():
             waited = waited or waiting()
-            time.sleep(0.01)
+            time.sleep(0.01)  # a short look: what it waits for lasts for a moment
         if name in self.groups:
             self.drop(name)
             Job.ask(self, name, size)
@@ -222,22 +226,19 @@ class Stubborn(Job):
         return super().complete(gang, size, 1000 * patience)
 
 
-class Shaken(Job):
+class Shaken(Fussy):
     """Asks for one thing more, which no cluster has, once a node has died."""
 
-    asked, dead = False, 0  # nodes that had died before its first gang
+    before: int | None = None  # nodes that had died when it asked for its first gang
 
     def ask(self, name: str, size: int, *options: Any) -> str:
         import ray
 
         dead = sum(not node["Alive"] for node in ray.nodes())
-        self.dead = self.dead if self.asked else dead
-        self.asked = True
-        if "B-" not in name or dead == self.dead:
-            return super().ask(name, size, *options)
-        bundles = [{self.resource: 1}] * size + [{"no_such_thing": 1}]
-        self.groups[name] = ray.util.placement_group(bundles, name=name)
-        return name
+        self.before = dead if self.before is None else self.before
+        if "B-" not in name or dead == self.before:
+            return Job.ask(self, name, size, *options)
+        return self.ask_too_much(name, size)
 
 
 FAULTS: dict[str, type[Job]] = {

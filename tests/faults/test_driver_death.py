@@ -19,17 +19,25 @@ INTO_THE_PROBE = {"hosts": 0, "fabric": 6, "gang": 3, "launch": 9, "restart": 8,
 LONG = pytest.mark.soak
 
 
+def once(ready: Callable[[], object], seconds: float = 90) -> Callable[[Trial], None]:
+    """Waits until it is so, while the suite runs."""
+
+    def wait(trial: Trial) -> None:
+        deadline = time.monotonic() + seconds
+        while not ready():
+            assert time.monotonic() < deadline, trial.log.read_text()
+            assert trial.process.poll() is None, trial.log.read_text()
+            time.sleep(0.02)  # the shortest probe takes a tenth of a second
+
+    return wait
+
+
 def in_the_middle(lab: Lab, trial: Trial, probe: str) -> None:
     """Wait until the probe is well under way."""
-    deadline = time.monotonic() + 60
-    while not any(event["event"] == "probe_started" for event in trial.events()):
-        assert time.monotonic() < deadline, trial.log.read_text()
-        assert trial.process.poll() is None, trial.log.read_text()
-        time.sleep(0.02)
+    once(lambda: any(event["event"] == "probe_started" for event in trial.events()), 60)(trial)
     time.sleep(INTO_THE_PROBE[probe])
     if probe == "gang":  # it holds gangs most of the time
-        while not leftovers(lab.nodes[0])["groups"]:
-            assert time.monotonic() < deadline, "no gang was ever held"
+        once(lambda: leftovers(lab.nodes[0])["groups"], 60)(trial)
     assert trial.process.poll() is None, "the probe ended before it could be interrupted"
 
 
@@ -47,19 +55,6 @@ def end_driver(
         trial.process.wait()
     nothing_left(lab)
     return trial
-
-
-def once(ready: Callable[[], object], seconds: float = 90) -> Callable[[Trial], None]:
-    """Waits until it is so, while the suite runs."""
-
-    def wait(trial: Trial) -> None:
-        deadline = time.monotonic() + seconds
-        while not ready():
-            assert time.monotonic() < deadline, trial.log.read_text()
-            assert trial.process.poll() is None, trial.log.read_text()
-            time.sleep(0.1)
-
-    return wait
 
 
 def end_probe(lab: Lab, probe: str, number: signal.Signals) -> Trial:
