@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle
 from queue import Queue
 from typing import Any
@@ -25,7 +25,7 @@ SEAT_SECONDS = 50  # for all actors of all components to start
 DRAIN_SECONDS = 30  # for the last gangs of a flow that is told to end
 SWEEP_SECONDS = 2.5  # for clearing up when its input ends: it is killed after three
 QUIET_SECONDS = 0.5  # without a new group of a job that is dead
-COORDINATOR = "AutoscalingCoordinator"  # its name, and its namespace's
+COORDINATOR = "AutoscalingCoordinator"  # the actor that Ray Train and Ray Data share, and leave
 COMPLETE = "complete"  # a gang of two groups that has both
 
 
@@ -36,21 +36,18 @@ def created(groups: Iterable[Any]) -> set[Any]:
     return {g for g in groups if ray.util.placement_group_table(g).get("state") == "CREATED"}
 
 
-def coordinator() -> Any:
-    """The detached actor that Ray Train and Ray Data share and leave behind, where there is one."""
+def remove(group: Any) -> None:
+    """Give a placement group back."""
     import ray
 
-    try:
-        return ray.get_actor(COORDINATOR, namespace=COORDINATOR)
-    except ValueError:
-        return None
+    ray.util.remove_placement_group(group)
 
 
-def living() -> set[str]:
-    """Ray's ids of the jobs that live on the cluster."""
+def on_cluster(look: Callable[..., Any], *options: Any) -> Any:
+    """What a function returns that needs Ray's tables: a client of ray:// has none of its own."""
     from ray._private.client_mode_hook import client_mode_wrap
 
-    return set(client_mode_wrap(drivers_now)())  # a client of ray:// has no tables of its own
+    return client_mode_wrap(look)(*options)
 
 
 def drivers_now() -> dict[str, str]:
@@ -69,6 +66,29 @@ def groups_of(job: str) -> list[Any]:
     table = ray.util.placement_group_table()
     left = [id for id, group in table.items() if id.endswith(job) and group["state"] != "REMOVED"]
     return [PlacementGroup(PlacementGroupID(bytes.fromhex(id))) for id in left]
+
+
+def lasting(job: str, shared: bool) -> list[str]:
+    """Ids of a job's living detached actors: those that other jobs share, or the rest."""
+    import ray
+    from ray._private import state
+
+    actors = state.actors(job_id=ray.JobID.from_hex(job)).items()
+    made = {id: one for id, one in actors if one["IsDetached"] and one["State"] != "DEAD"}
+    return [id for id, one in made.items() if (one["Name"] == COORDINATOR) == shared]
+
+
+def kill(actors: list[str]) -> None:
+    """End actors by their ids: of what another job has made, this one has no handles."""
+    import ray
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated.gcs_service_pb2 import KillActorViaGcsRequest
+    from ray.core.generated.gcs_service_pb2_grpc import ActorInfoGcsServiceStub
+
+    with init_grpc_channel(ray.get_runtime_context().gcs_address) as channel:
+        for id in map(bytes.fromhex, actors):
+            this = KillActorViaGcsRequest(actor_id=id, force_kill=True, no_restart=True)
+            ActorInfoGcsServiceStub(channel).KillActorViaGcs(this, timeout=1)
 
 
 class Holder:
@@ -98,7 +118,7 @@ class Job:
         self.outcome_of = ""
         self._waiting = threading.Thread()
         self._guarded = ""  # the job whose Ray Train this one clears up after
-        self._known: set[str] | None = None  # jobs that lived before it made a coordinator
+        self._known: dict[str, str] | None = None  # jobs that lived before it made a coordinator
 
     def who(self) -> str:
         """Ray's id of this job, hex."""
@@ -169,9 +189,7 @@ class Job:
 
     def drop(self, name: str) -> str:
         """Give one group back."""
-        import ray
-
-        ray.util.remove_placement_group(self.groups.pop(name))
+        remove(self.groups.pop(name))
         return name
 
     def complete(self, gang: str, size: int, patience: float) -> str:
@@ -275,32 +293,33 @@ class Job:
         `alone`: no other people's jobs live here, who may use Ray Train as well.
         """
         self._guarded = job
-        self._known = living() if alone and coordinator() is None else None
+        self._known = on_cluster(drivers_now) if alone else None
         return job
 
     def sweep(self, ending: bool = False) -> None:
         """Remove what the guarded job's Ray Train left.
 
-        Its controller may ask for a group while its job dies, and that group would wait for ever;
-        on `ending` that job is about to die as well.  The coordinator goes unless jobs have come
-        since that may use it.
+        Its controller may ask for a group while its job dies, and that group would wait for ever,
+        as would an actor that was to watch over the controller; on `ending` that job is about to
+        die as well.  The coordinator goes unless jobs have come since that may use it.
         """
-        import ray
-
         if not self._guarded:
             return
         start = since = time.monotonic()
         while (now := time.monotonic()) < start + SWEEP_SECONDS and now < since + QUIET_SECONDS:
-            alive = self._guarded in living()
+            alive = self._guarded in on_cluster(drivers_now)
             if alive and not ending:
                 break
             left = [] if alive else groups_of(self._guarded)
             for group in left:
-                ray.util.remove_placement_group(group)
-            since = now if alive or left else since
+                remove(group)
+            watchers = [] if alive else on_cluster(lasting, self._guarded, False)
+            if watchers:
+                on_cluster(kill, watchers)
+            since = now if alive or left or watchers else since
             time.sleep(PAUSE)
-        if self._known is not None and living() <= self._known and (actor := coordinator()):
-            ray.kill(actor)
+        if self._known is not None and set(on_cluster(drivers_now)) <= set(self._known):
+            on_cluster(kill, on_cluster(lasting, self._guarded, True))
         self._guarded, self._known = "", None
 
 
@@ -312,6 +331,7 @@ class Flow:
     ) -> None:
         self.resource, self.prefix, self.sizes = resource, prefix, sizes
         self.width, self.hold = width, hold
+        self.remove = remove
         self.told: list[dict[str, Any]] = []
         self.ending = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -334,21 +354,16 @@ class Flow:
                 placed[group] = now + self.hold * (0.5 + len(self.told) * 7 % 11 / 10)
                 self.told.append({"size": size, "waited": now - at})
             for group in [g for g, until in placed.items() if time.monotonic() >= until]:
-                self._remove(group)
+                self.remove(group)
                 del placed[group]
             time.sleep(PAUSE)
         for group in [*asked, *placed]:
-            self._remove(group)
+            self.remove(group)
 
     def _group(self, count: int, size: int) -> Any:
         import ray
 
         return ray.util.placement_group([{self.resource: 1}] * size, name=f"{self.prefix}{count}")
-
-    def _remove(self, group: Any) -> None:
-        import ray
-
-        ray.util.remove_placement_group(group)
 
 
 def main(address: str, resource: str, kind: type[Job] = Job) -> None:

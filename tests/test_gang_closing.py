@@ -237,18 +237,23 @@ class Left:
     """What Ray Train leaves, and Ray's jobs, as gang_job asks for them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.coordinator: object | None = None
         self.groups: list[str] = []
-        self.jobs = {"01", "02"}
-        self.killed: list[object] = []
-        monkeypatch.setattr(gang_job, "coordinator", lambda: self.coordinator)
-        monkeypatch.setattr(gang_job, "living", lambda: set(self.jobs))
+        self.actors: dict[str, tuple[str, bool]] = {}  # id -> (its job, shared)
+        self.jobs = {"01": "", "02": ""}
+        monkeypatch.setattr(gang_job, "on_cluster", lambda look, *options: look(*options))
+        monkeypatch.setattr(gang_job, "drivers_now", lambda: dict(self.jobs))
         monkeypatch.setattr(gang_job, "groups_of", lambda job: list(self.groups))
+        monkeypatch.setattr(gang_job, "lasting", self.lasting)
+        monkeypatch.setattr(gang_job, "kill", self.kill)
+        monkeypatch.setattr(gang_job, "remove", lambda group: self.groups.remove(group))
         monkeypatch.setattr(gang_job, "QUIET_SECONDS", 0.2)
-        monkeypatch.setattr("ray.kill", self.killed.append)
-        monkeypatch.setattr(
-            "ray.util.remove_placement_group", lambda group: self.groups.remove(group)
-        )
+
+    def lasting(self, *wanted: Any) -> list[str]:
+        return [id for id, of in self.actors.items() if of == wanted]
+
+    def kill(self, actors: list[str]) -> None:
+        for id in actors:
+            del self.actors[id]
 
 
 @pytest.fixture
@@ -260,37 +265,40 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Left:
 def test_what_ray_train_left_is_ended(left: Left) -> None:
     job = gang_job.Job("GPU")
     job.guard("02", alone=True)
-    left.coordinator = object()
+    left.actors = {"coordinator": ("02", True), "another's": ("01", True)}
     job.sweep()
-    assert left.killed == [left.coordinator]
+    assert [*left.actors] == ["another's"]
+    left.actors = {"coordinator": ("02", True)}
     job.sweep()
-    assert len(left.killed) == 1
+    assert left.actors
 
 
-@pytest.mark.parametrize("case", ["there before", "others lived", "others came", "never trained"])
+@pytest.mark.parametrize("case", ["others lived", "others came", "never trained"])
 def test_what_others_may_use_is_left_alone(left: Left, case: str) -> None:
     job = gang_job.Job("GPU")
-    left.coordinator = object() if case == "there before" else None
     if case != "never trained":
         job.guard("02", alone=case != "others lived")
-    left.coordinator = object()
+    left.actors = {"coordinator": ("02", True)}
     if case == "others came":
-        left.jobs.add("03")
+        left.jobs["03"] = "python train.py"
     job.sweep()
-    assert not left.killed
+    assert left.actors
 
 
-def test_groups_that_a_dying_job_asks_for_are_removed_when_it_is_dead(left: Left) -> None:
+def test_what_a_dying_job_asks_for_is_removed_when_it_is_dead(left: Left) -> None:
     job = gang_job.Job("GPU")
     job.guard("02", alone=False)
     left.groups = ["its own"]
+    left.actors = {"watches over its controller": ("02", False)}
     job.sweep()
-    assert left.groups == ["its own"]  # it lives, and gives it back itself
+    assert left.groups  # it lives, and gives it back itself
+    assert left.actors
     job.guard("02", alone=False)
-    threading.Timer(0.1, left.jobs.discard, ("02",)).start()
+    threading.Timer(0.1, left.jobs.pop, ("02",)).start()
     threading.Timer(0.2, left.groups.append, ("asked for while it died",)).start()
     job.sweep(ending=True)
     assert not left.groups
+    assert not left.actors
     assert "02" not in left.jobs
 
 

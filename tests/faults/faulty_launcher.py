@@ -143,13 +143,11 @@ class Careless(Job):
 
         def remove(group: Any) -> None:
             if forgotten:
-                import ray
-
-                ray.util.remove_placement_group(group)
+                gang_job.remove(group)
             forgotten.append(group)
 
         said = super().flow(*options)
-        self.flows[-1]._remove = remove
+        self.flows[-1].remove = remove
         return said
 
 

@@ -61,4 +61,4 @@ def nothing_left(lab: Lab, seconds: float = 15) -> None:
             return
         if time.monotonic() > deadline:
             pytest.fail(f"left after {seconds:.0f} s: {ray} {ours} {temporary}")
-        time.sleep(0.5)  # each look starts a driver in the lab
+        time.sleep(0.5)  # each look takes as long

@@ -88,9 +88,10 @@ def test_ctrl_c(lab: Lab, probe: str) -> None:
 
 
 @pytest.mark.soak
-def test_ray_trains_own_actor_goes_with_the_driver(lab: Lab) -> None:
+@pytest.mark.parametrize("actor", ["Coordinator", "Cleaner"])
+def test_ray_trains_own_actors_go_with_the_driver(lab: Lab, actor: str) -> None:
     def there() -> bool:
-        return any("Coordinator" in name for name in leftovers(lab.nodes[0])["actors"])
+        return any(actor in name for name in leftovers(lab.nodes[0])["actors"])
 
     arguments = ["probes/test_gang.py", "--tier", "standard", "-k", "ray_train"]
     end_driver(lab, signal.SIGKILL, arguments, once(there))

@@ -1,18 +1,33 @@
-"""Prints what Ray still holds, as one JSON line.  Run on a node of the lab."""
+"""Prints what Ray still holds, as one JSON line.  Run on a node of the lab.
+
+It looks into Ray's tables without being a job: a probe that clears up asks which jobs there are.
+"""
 
 from __future__ import annotations
 
 import json
 
-import ray
-from ray.util.state import list_actors
+from ray._private.services import canonicalize_bootstrap_address_or_die
+from ray._private.state import GlobalState
+from ray._raylet import GcsClientOptions
 
-ray.init("auto", log_to_driver=False, logging_level="error")
-groups = ray.util.placement_group_table().values()
-total, free = ray.cluster_resources().get("GPU", 0), ray.available_resources().get("GPU", 0)
+tables = GlobalState()
+tables._initialize_global_state(
+    GcsClientOptions.create(
+        canonicalize_bootstrap_address_or_die("auto"),
+        None,
+        allow_cluster_id_nil=True,
+        fetch_cluster_id_if_nil=True,
+    )
+)
+total, free = (
+    resources.get("GPU", 0)
+    for resources in (tables.cluster_resources(), tables.available_resources())
+)
+groups, actors = tables.placement_group_table().values(), tables.actor_table(None).values()
 found = {
     "groups": [group["name"] for group in groups if group["state"] != "REMOVED"],
-    "actors": [a.class_name for a in list_actors(limit=1000) if a.state not in ("DEAD",)],
+    "actors": [actor["ActorClassName"] for actor in actors if actor["State"] != "DEAD"],
     "gpus": total - free,
 }
 print(json.dumps(found))
