@@ -71,7 +71,7 @@ class Berths:
         """End what is left of them; returns when their processes are gone."""
         import ray
 
-        with suppress(ray.exceptions.RayActorError):  # its end closes the input too
+        with suppress(ray.exceptions.RayError):  # its end closes the input too
             ray.get(self._harbour.close.remote(), timeout=30)
         ray.kill(self._harbour)
 

@@ -134,7 +134,7 @@ CATALOGUE: dict[str, Entry] = {
         "look for daemons, interrupts, garbage collection and CPU pinning",
     ),
     "SCALE-LINK": Entry(
-        "Communication takes longer than this run's measured collectives predict.",
+        "Communication takes longer than this run's measured collectives predict, or than on links as agreed.",
         Cause.INFRASTRUCTURE,
         "compare with FABRIC; look at the links of the nodes that were added at that rung",
     ),
@@ -152,6 +152,16 @@ CATALOGUE: dict[str, Entry] = {
         "The job failed on a rung of the ladder; what was measured on the others stands.",
         Cause.APPLICATION,
         "read the rank's error: memory, a collective that timed out, a process that died",
+    ),
+    "SCALE-APART": Entry(
+        "The ranks of a rung did not train one model.",
+        Cause.APPLICATION,
+        "compare WORLD_SIZE, RANK and MASTER_ADDR of its ranks; look for a collective that returns wrong numbers (FABRIC)",
+    ),
+    "SCALE-NAN": Entry(
+        "The loss was no number.",
+        Cause.APPLICATION,
+        "see on which rung it began: a wrong collective, a learning rate, a bad accelerator (`dcgmi diag`)",
     ),
     "SCALE-LOSS": Entry(
         "Efficiency is under the limit; the terms say where the time went.",

@@ -115,7 +115,10 @@ TABLE: dict[str, Row] = {
         "a real FSDP job timed on 1, 2, 4 and 8 nodes; every lost percent explained by terms that add up to the loss",
         {
             "efficiency": Measure("ratio"),
-            "non_finite": none_of("steps", "a loss that is not a number is no training"),
+            "non_finite": none_of("losses", "a loss that is not a number is no training"),
+            "disagreements": none_of(
+                "steps", "ranks that do not train one model are fast, and prove nothing"
+            ),
             "residual": Measure(
                 "ratio",
                 fixed=Limit(
@@ -234,10 +237,8 @@ TABLE: dict[str, Row] = {
             "saves_refused": Measure("saves", from_run="the saves that met a full disk"),
             "saved_after": Measure("saves", from_run="the saves that are due once there is room"),
             "left_behind": none_of("groups", "a run that has ended holds nothing"),
-            "kills": Measure(
-                "kills",
-                fixed=Limit(low=1, unit="kills", because="nobody is punished without a kill"),
-            ),
+            "kills": Measure("kills", from_run="how many there must be in the given time"),
+            "unprovoked": none_of("attempts", "an attempt is lost to a kill, or to nothing"),
             "runs_lost": none_of("runs", "every run comes to its end, however often it is killed"),
             "samples_differ": none_of(
                 "steps", "the samples and their order do not depend on the number of ranks"

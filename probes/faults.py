@@ -137,9 +137,18 @@ class Strike:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def aim(self, gang: Gang) -> None:
-        """Put a hand on the victim's node, and let it wait for the moment."""
+        """Put a hand on the victim's node, and let it wait for the moment.
+
+        Where that cannot be done the run goes on, unstruck, and `error` says why.
+        """
+        import ray
+
         self.victim = gang.places[self.rank]
-        self._arm(gang)
+        try:
+            self._arm(gang)
+        except ray.exceptions.RayError as error:
+            self.error = str(error).splitlines()[0]
+            return
         self._thread.start()
 
     def _arm(self, gang: Gang) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -90,7 +91,7 @@ class Cut:
         if self.command.child.poll() is None:
             self.sent = time.time()
             self.command.kill()
-            self.count = 1
+            self.count = int(self.command.child.returncode == -signal.SIGKILL)
 
     def whom(self, names: dict[str, str]) -> str:
         """The launcher, wherever it runs."""

@@ -125,6 +125,8 @@ def judge_resume(voyage: Voyage, measure: Ledger) -> None:
         note=note,
     )
     because = f"it saves every {SAVE_EVERY} steps" if scenario.lost else "it saves before it leaves"
+    if scenario.lost > SAVE_EVERY:
+        because += ", in the background: the save before may not have ended"
     lost = [done - start["start_step"] for done, start in voyage.cuts]
     measure(
         "steps_lost",

@@ -43,6 +43,20 @@ class Punishment:
         return sum(strike.count for voyage in self.voyages for strike in voyage.strikes)
 
     @property
+    def unprovoked(self) -> int:
+        """Attempts that were lost, beyond those that a kill accounts for; each run by itself."""
+        return sum(
+            max(0, len(voyage.attempts) - 1 - sum(strike.count for strike in voyage.strikes))
+            for voyage in self.voyages
+        )
+
+    @property
+    def errors(self) -> list[str]:
+        """Why ranks could not be struck."""
+        strikes = [strike for voyage in self.voyages for strike in voyage.strikes]
+        return [strike.error for strike in strikes if strike.error]
+
+    @property
     def lost(self) -> list[str]:
         """Why runs did not come to their end."""
         return [voyage.error for voyage in self.voyages if not voyage.results]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 
 from probes.restart_nodes import Loss
-from probes.restart_original import NEWEST
+from probes.restart_original import NEWEST, SAVE_EVERY
 from probes.restart_run import Blow, Scenario
 
-# Longer than survivors are given to end: they could commit what all have written.
-HOLD = f"commit:rank=0:seconds=4:from={NEWEST}:to={NEWEST}"
+# Longer than it takes to see the loss, and than survivors are given to end: they could commit what
+# all have written.
+HOLD = f"commit:rank=0:seconds=8:from={NEWEST}:to={NEWEST}"
 SCENARIOS = [
     Scenario(
         name="killed-in-a-step-then-in-a-save",
@@ -32,7 +33,8 @@ SCENARIOS = [
     Scenario(
         name="killed-in-an-upload",
         words="SIGKILL while a save is written in the background",
-        blows=(Blow("saving", NEWEST),),
+        blows=(Blow("save-returned", NEWEST),),
+        lost=2 * SAVE_EVERY - 1,  # a save may last until the next one begins
         changes={
             "save_mode": "async",
             "stall": HOLD.replace("commit", "upload"),

@@ -9,6 +9,7 @@ random numbers are a rank's own.
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,9 +57,13 @@ def resize(cluster: Cluster, folder: Path) -> Sizes:
 
 
 def distance(reference: Results, other: Results) -> float:
-    """The largest difference of the loss, over the steps that both have; it is all ranks' mean."""
+    """The largest difference of the loss, over the steps that both have; it is all ranks' mean.
+
+    NaN where a loss is no number.
+    """
     wanted = {step["step"]: step["loss"] for step in reference[0]["steps"]}
-    return max(abs(step["loss"] - wanted[step["step"]]) for step in other[0]["steps"])
+    gaps = [abs(step["loss"] - wanted[step["step"]]) for step in other[0]["steps"]]
+    return math.nan if any(map(math.isnan, gaps)) else max(gaps)
 
 
 def samples_differ(reference: Results, other: Results) -> list[int]:

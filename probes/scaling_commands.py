@@ -37,7 +37,7 @@ def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
 @click.option("--limit", type=click.FloatRange(0, 1), help="The agreed efficiency, for its causes.")
 def report(run_folder: Path, limit: float | None) -> None:
     """What each rung of RUN_FOLDER's ladder lost, and to what."""
-    ladder = _ladder(run_folder)
+    ladder = ladder_of(run_folder)
     for rung, why in zip(ladder.rungs[1:], ladder.explained(limit), strict=True):
         low, high = ladder.intervals[rung.count]
         share = f"{ladder.efficiency(rung):.3f} ({low:.3f} to {high:.3f})"
@@ -58,7 +58,7 @@ def report(run_folder: Path, limit: float | None) -> None:
 def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
     """What more NODES would do, from RUN_FOLDER's ladder: a prediction, never a measurement."""
     try:
-        seen = _ladder(run_folder).foreseen(sorted(nodes))
+        seen = ladder_of(run_folder).foreseen(sorted(nodes))
     except ValueError as error:
         raise Refused(str(error)) from None
     click.echo("predicted, not measured:")
@@ -72,7 +72,8 @@ def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
         click.echo(f"  - {words}")
 
 
-def _ladder(run_folder: Path) -> Ladder:
+def ladder_of(run_folder: Path) -> Ladder:
+    """The ladder that a run measured.  Refused where it has none that can be read."""
     from reports.store import UnreadableRun, load
     from scaling.retold import retold
 

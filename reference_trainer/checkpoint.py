@@ -196,7 +196,7 @@ class Checkpoints:
     def _open(self, resume: bool) -> Choice:
         self.folder.mkdir(parents=True, exist_ok=True)
         for leftover in manifest.unfinished(self.folder):
-            shutil.rmtree(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)  # a rank that still ends may write there
         steps = manifest.committed_steps(self.folder)
         if steps and not resume:
             raise CheckpointError(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from reference_trainer.documents import DataError
+
 # Tokens walk round a ring of this many values, hence loss can fall from log(vocab) to log(RING)
 # within a few steps, and well below it once the order is learned.
 RING = 32
@@ -59,7 +61,7 @@ class Stream:
     def ids(self, rank: int, world: int) -> list[int]:
         """Ids of the samples that `rank` takes in the next step of `world` ranks.
 
-        Shares differ by one sample at most.  Raises ValueError when there is none for some rank.
+        Shares differ by one sample at most.  Raises DataError when there is none for some rank.
         """
         return share(range(self.position, self.position + self.per_step), rank, world)
 
@@ -87,6 +89,6 @@ def share(row: range, rank: int, world: int) -> list[int]:
     if not 0 <= rank < world:
         raise ValueError(f"rank is {rank}, expected 0..{world - 1}")
     if world > len(row):
-        raise ValueError(f"a step has {len(row)} samples, too few for {world} ranks")
+        raise DataError(f"a step has {len(row)} samples, too few for {world} ranks")
     first, last = (len(row) * place // world for place in (rank, rank + 1))
     return list(row[first:last])

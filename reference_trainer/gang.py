@@ -115,7 +115,13 @@ class Gang:
 
     def _start(self) -> None:
         self._workers = [self._spawn(index) for index in range(self.size)]
-        places = self._get([w.place.remote() for w in self._workers], self.timeout, "starting")
+        calls = [worker.place.remote() for worker in self._workers]
+        if not self._arrived(calls, self.timeout):
+            raise GangError(
+                f"starting: ranks {_late(calls)} of {self.size} did not answer within"
+                f" {self.timeout:.0f} s, or a node was lost: the group is {self._state()}"
+            )
+        places = self._get(calls, LOOK_SECONDS, "starting")
         indices = sorted(range(self.size), key=lambda index: places[index].order)
         self.places = [places[index] for index in indices]
         self._workers = [self._workers[index] for index in indices]
@@ -167,11 +173,16 @@ class Gang:
         """Where new workers are; none when one does not come, or the group has lost a node."""
         import ray
 
-        deadline = time.monotonic() + min(self.timeout, START_SECONDS)
+        there = self._arrived(calls, min(self.timeout, START_SECONDS))
+        return list(ray.get(calls)) if there and not _raised(calls, ray.exceptions.RayError) else []
+
+    def _arrived(self, calls: list[Any], seconds: float) -> bool:
+        """Whether all workers answer in time; not, as soon as the group has lost a node."""
+        deadline = time.monotonic() + seconds
         while _late(calls, LOOK_SECONDS):
             if time.monotonic() > deadline or self._state() != "CREATED":
-                return []
-        return [] if _raised(calls, ray.exceptions.RayError) else list(ray.get(calls))
+                return False
+        return True
 
     def busy(self) -> list[int]:
         """Workers that still run what they were last told to."""

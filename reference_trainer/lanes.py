@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reference_trainer.data import Batch, Stream, share
+from reference_trainer.documents import DataError
 from reference_trainer.shards import Shard
 
 
@@ -81,12 +82,12 @@ class ShardStream(Stream):
     def ids(self, rank: int, world: int) -> list[int]:
         """Ids of the samples that `rank` takes next: its share of its node's.
 
-        Raises ValueError on every rank alike when there is none for some rank.
+        Raises DataError on every rank alike when there is none for some rank.
         """
         held, nodes = Counter(self.holders), self.shard.content["nodes"]
         each, most = self.per_step // nodes, max(held.values())
         if each < most:
-            raise ValueError(
+            raise DataError(
                 f"a step has {each} samples of a shard, too few for {most} ranks that share it:"
                 " use a larger --batch"
             )

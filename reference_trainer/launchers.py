@@ -21,10 +21,10 @@ from reference_trainer.gang import Gang, GangError
 from reference_trainer.journal import JsonLines
 from reference_trainer.leash import run
 from reference_trainer.options import arguments
-from reference_trainer.supervisor import supervise
+from reference_trainer.supervisor import Patience, supervise
 from reference_trainer.worker import demand
 
-DAY_SECONDS = 24 * 3600
+YEAR_SECONDS = 365 * 24 * 3600  # heartbeats tell much sooner of a job that does not get on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +73,15 @@ def rank(config: TrainConfig) -> dict[str, Any]:
     return train(config)
 
 
+def patience(config: TrainConfig) -> Patience:
+    """As long as the job's own time-outs allow, where that is longer than is usual."""
+    usual = Patience()
+    return Patience(
+        first_step=max(usual.first_step, config.init_timeout_s),
+        step=max(usual.step, config.timeout_s),
+    )
+
+
 def by_gang(job: Job) -> Ended:
     """Our own: a loss is made good as soon as it is known.  Raises GangError."""
     log = JsonLines(job.config.out, "attempts.jsonl")
@@ -92,7 +101,8 @@ def by_gang(job: Job) -> Ended:
             rank,
             job.config,
             restarts=job.restarts,
-            timeout=DAY_SECONDS,
+            timeout=YEAR_SECONDS,
+            patience=patience(job.config),
             on_start=job.announce,
             tell=tell,
         )
@@ -176,7 +186,7 @@ def by_torchrun(job: Job) -> Ended:
         try:
             gang.run(
                 run,
-                timeout=DAY_SECONDS,
+                timeout=YEAR_SECONDS,
                 environment=job.environment,
                 each=[[words, gpus] for words, gpus in _agents(job, gang, port)],
             )

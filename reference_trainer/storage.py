@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,7 +33,8 @@ class Storage:
         agree(world, problem, "cannot open the checkpoint folder")
         told = world.gather((world.host, (folder / token).exists()))
         if world.rank == 0:
-            (folder / token).rmdir()
+            with suppress(FileNotFoundError):  # another run that begins here has cleared it away
+                (folder / token).rmdir()
         hosts = [host for host, _ in told]
         self.far = [rank for rank, (_, sees) in enumerate(told) if not sees]
         # One rank of each far node speaks for it.
@@ -120,3 +122,6 @@ def _pass_on(file: BinaryIO | None, source: int, targets: Sequence[int], world: 
             break
     if failure:
         raise failure
+    if file is not None and file.writable():  # else the sender's, which is on its disk
+        file.flush()
+        os.fsync(file.fileno())

@@ -94,12 +94,14 @@ def supervise(
                 attempt.ended, attempt.reason = time.time(), str(error)
                 tell("given-up", {"reason": str(error)})
                 raise _with(attempts, error) from None
+            except GangError as error:  # it had room, and did not come together in time
+                attempt.ended, attempt.reason = time.time(), str(error)
             else:
                 attempt.left = any(isinstance(one, dict) and one.get("left") for one in results)
                 if not attempt.left:
                     tell("done", {"attempts": len(attempts)})
                     return results, attempts
-                attempt.reason = "it was told to leave: it saved and left"
+                attempt.reason = "it was told to leave, and left"
             words = {"ranks": attempt.lost, "reason": attempt.reason}
             tell("left" if attempt.left else "lost", words)
             if len(attempts) > restarts:

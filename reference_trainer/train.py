@@ -39,7 +39,7 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     resumed_from, resume_note, skipped, rng_restored, load_seconds, steps (one dict each, see
     `_numbers`), spans, checkpoints (committed), unsaved (saves that failed), left (True: told to
     leave before the last step), stalls_fired, digest, state_bytes (a rank's, as expected),
-    peak_memory_bytes (None on a CPU).
+    peak_memory_bytes (of all steps but the first) and peak_flops (both None on a CPU).
     Raises LaunchError (not started as a rank), CheckpointError or DataError (on every rank alike).
     """
     PULSE.now("starting")
@@ -138,6 +138,8 @@ class Run:
             if len(self.steps) == 1:
                 # Connections are up and kernels loaded: from here on, slow means broken.
                 world.set_timeout(config.timeout_s)
+                if world.device.type == "cuda":  # the whole model was drawn here, before its shards
+                    torch.cuda.reset_peak_memory_stats(world.device)
             if self.left:
                 break
         if self.checkpoints is not None:
@@ -182,6 +184,7 @@ class Run:
             "digest": digest(self.model) if self.config.digest else None,
             "state_bytes": state_bytes(self.config, self.config.shard or world.size),
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
+            "peak_flops": self._peak_flops(),
         }
         self.journal.write("end", digest=result["digest"], steps=len(self.steps))
         if self.config.out is not None:
@@ -208,10 +211,10 @@ class Run:
         if self.checkpoints is None:
             note = "no checkpoint folder: starting from step 0"
             return Choice(step=0, path=None, saved_world=0, skipped=[], note=note)
-        choice = self.checkpoints.open(config.resume)
+        began = time.perf_counter()
+        choice = self.checkpoints.open(config.resume)  # reads all of it, to verify it
         if choice.path is None:
             return choice
-        began = time.perf_counter()
         rng.seed_all(config.seed, world.rank, choice.step)
         progress, state = self.checkpoints.load(choice, self.training, forget)
         self.stream.position = progress.position + (forget == "data")
@@ -223,9 +226,11 @@ class Run:
         return choice
 
     def _save_is_due(self, step: int) -> bool:
+        if self.left:  # whether or not it saves at all otherwise
+            return self.checkpoints is not None
         if self.config.save_every == 0:
             return False
-        return step % self.config.save_every == 0 or step == self.config.steps or self.left
+        return step % self.config.save_every == 0 or step == self.config.steps
 
     def _save(self, step: int) -> None:
         assert self.checkpoints is not None  # TrainConfig: save_every needs a folder
@@ -314,12 +319,16 @@ class Run:
             f"  norm {record['norm']:.4f}  lr {record['lr']:.1e}"
             f"  {record['seconds']:.3f} s  {rate:,.0f} tok/s"
         )
-        if self.world.device.type == "cuda":
-            peak = peak_flops(torch.cuda.get_device_name(self.world.device))
-            if peak is not None:
-                used = flops_per_token(self.config) * rate / self.world.size
-                line += f"  mfu {used / peak:.1%}"
+        peak = self._peak_flops()
+        if peak is not None:
+            used = flops_per_token(self.config) * rate / self.world.size
+            line += f"  mfu {used / peak:.1%}"
         return line
+
+    def _peak_flops(self) -> float | None:
+        """FLOP/s that this rank's GPU has at most; None on a CPU, and where it is not known."""
+        device = self.world.device
+        return peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
 def rate_factor(done: int, warmup: int, decay: int) -> float:

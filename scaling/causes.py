@@ -46,6 +46,15 @@ class Part:
     said: str
 
 
+@dataclass(frozen=True)
+class Talk:
+    """What collectives should add to a step, seconds: as they were timed in this run by themselves,
+    and as they would be on links of the agreed rate; None where it is not known."""
+
+    predicted: float | None
+    agreed: float | None = None
+
+
 class Ledger:
     """Seconds per step that are still to be explained, and what was explained so far."""
 
@@ -146,8 +155,8 @@ def jitter(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
     The noise of sound nodes costs some as well: that part is ordinary variation.
     """
     whole = met.variation + met.tail
-    if ledger.matters(met.spikes):
-        share = min(whole, max(met.spikes, whole - met.ordinary))
+    share = min(whole, max(met.spikes, whole - met.ordinary))
+    if ledger.matters(met.spikes) and ledger.matters(share):
         where = f"mostly {met.spiky_node}" if met.spiky_node else "changing nodes"
         why = f"single steps take far longer than the typical step, on {where}"
         ledger.name("SCALE-JITTER", where, "compute", share, "in jitter", why)
@@ -164,15 +173,14 @@ def jitter(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
 
 
 def communication(
-    ledger: Ledger,
-    met: Levels,
-    here: Rung,
-    predicted: float | None,
-    limit: float | None,
-    lost: float,
+    ledger: Ledger, met: Levels, here: Rung, talk: Talk, limit: float | None, lost: float
 ) -> None:
-    """What nodes alone do not explain: as predicted, beyond it, or too much for so few tokens."""
-    seconds = met.communication
+    """What nodes alone do not explain: as predicted, beyond it, or too much for the limit.
+
+    Too much because links are slow, if on links of the agreed rate the limit would be kept; else
+    because there are too few tokens.
+    """
+    seconds, predicted = met.communication, talk.predicted
     if predicted is None:
         said = "in collectives, with no prediction to compare with"
         ledger.parts.append(Part(seconds / ledger.seconds, said))
@@ -191,19 +199,31 @@ def communication(
     # What is beyond the prediction but not beyond the noise is left for `unexplained`.
     seconds = min(seconds, predicted * (1 + NEAR))
     one = ledger.seconds - lost
-    few = limit is not None and one / (one + seconds) < limit < 1
-    if few and met.alone and ledger.matters(seconds):
-        assert limit is not None
+    part = "waiting for collectives, as predicted"
+    if limit is None or limit >= 1 or not ledger.matters(seconds) or _kept(one, seconds, limit):
+        ledger.parts.append(Part(seconds / ledger.seconds, part))
+    elif talk.agreed is not None and _kept(one, talk.agreed, limit):
+        why = (
+            f"collectives alone take {predicted * 1e3:.3g} ms, {talk.agreed * 1e3:.3g} ms on links "
+            f"of the agreed rate, which would keep the limit of {limit:.0%}"
+        )
+        part = "waiting for collectives on slow links"
+        ledger.name("SCALE-LINK", FABRIC, MEETINGS, seconds, part, why)
+    elif met.alone:
         per_gpu = here.tokens_per_step / len(here.steps)
         needed = per_gpu * tokens_factor(one, met.alone, seconds, limit)
         why = (
             f"{per_gpu:,.0f} tokens per GPU and step are too few for collectives that are as "
             f"predicted; {needed:,.0f} would reach {limit:.0%}"
         )
-        part = "waiting for collectives, as predicted"
         ledger.name("SCALE-TOKENS", EVERY, MEETINGS, seconds, part, why)
     else:
-        ledger.parts.append(Part(seconds / ledger.seconds, "waiting for collectives, as predicted"))
+        ledger.parts.append(Part(seconds / ledger.seconds, part))
+
+
+def _kept(one: float, more: float, limit: float) -> bool:
+    """Whether a step of `one` s on one node, and `more` s longer on many, keeps the limit."""
+    return one / (one + more) >= limit
 
 
 def beyond(error: float, steps: int) -> float:

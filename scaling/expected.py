@@ -10,7 +10,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.flops import block_parameters, parameter_count
@@ -87,6 +88,17 @@ def expected(
         assert fitted is not None  # there are sizes, and more than one rank
         fits[operation] = fitted
     return communication(calls_of(order), fits, measured=size)(size), fits
+
+
+def on_agreed_links(
+    order: Sequence[Moment], fits: Mapping[str, Fit], ranks: int, busbw: float
+) -> float:
+    """Seconds per step of these calls, were no bandwidth below the agreed one (GB/s of busbw).
+
+    `fits` are those that `expected` found among so many ranks.
+    """
+    faster = {name: replace(one, bandwidth=max(one.bandwidth, busbw)) for name, one in fits.items()}
+    return communication(calls_of(order), faster, measured=ranks)(ranks)
 
 
 def played(order: Sequence[Moment], rest: float, steps: int) -> dict[tuple[str, int], float]:

@@ -12,6 +12,7 @@ from scaling.causes import (
     Cause,
     Ledger,
     Part,
+    Talk,
     beyond,
     communication,
     jitter,
@@ -41,14 +42,20 @@ class Explanation:
 
 
 def explain(
-    base: Rung, here: Rung, *, predicted: float | None = None, limit: float | None = None
+    base: Rung,
+    here: Rung,
+    *,
+    predicted: float | None = None,
+    limit: float | None = None,
+    agreed: float | None = None,
 ) -> Explanation:
     """Every part of what a rung lost against one node, and the causes among the parts.
 
     `base` is the rung of one node, run on every node.  `predicted` is the seconds per step that
     communication should take here, from the same run's measured collectives; without it
     communication is not judged.  `limit` is the agreed efficiency; without it too few tokens per
-    GPU are not looked for.  ValueError where a node of `here` did not run alone.
+    GPU are not looked for.  `agreed` is `predicted` on links of the agreed rate; without it slow
+    links are not told from few tokens.  ValueError where a node of `here` did not run alone.
     """
     first, mine = account(base.median_node()), account(here.steps)
     seconds = mean_seconds(here.steps)
@@ -58,7 +65,7 @@ def explain(
     slow_nodes(ledger, met, owns)
     own_segments(ledger, owns)
     jitter(ledger, met, owns)
-    communication(ledger, met, here, predicted, limit, lost)
+    communication(ledger, met, here, Talk(predicted, agreed), limit, lost)
     ledger.parts.append(Part(ledger.noise / seconds, "in ordinary variation"))
     unexplained(ledger, owns, lost, beyond(met.error, mine.steps))
     causes = sorted(ledger.causes, key=lambda cause: -cause.share)
@@ -83,16 +90,24 @@ def explain_ladder(
     rungs: Sequence[Rung],
     predicted: Mapping[int, float] | None = None,
     limit: float | None = None,
+    agreed: Mapping[int, float] | None = None,
 ) -> list[Explanation]:
-    """Each rung above one node, explained; `predicted` by node count.  Rungs in rising order.
+    """Each rung above one node, explained; `predicted` and `agreed` by node count.
 
-    A link that shows first where nodes were added is looked for at the nodes added there.
+    Rungs in rising order.  A link that shows first where nodes were added is looked for at the
+    nodes added there.
     """
     base, before = rungs[0], rungs[0].nodes[:1]
     found: list[Explanation] = []
     seen, suspects = False, ""
     for rung in rungs[1:]:
-        one = explain(base, rung, predicted=(predicted or {}).get(rung.count), limit=limit)
+        one = explain(
+            base,
+            rung,
+            predicted=(predicted or {}).get(rung.count),
+            limit=limit,
+            agreed=(agreed or {}).get(rung.count),
+        )
         links = [cause for cause in one.causes if cause.code == "SCALE-LINK"]
         if links and not seen and found:
             suspects = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in before)

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from reference_trainer.config import TrainConfig
+from reference_trainer.flops import flops_per_token
 from reference_trainer.gang import Gang
 from reference_trainer.launchers import rank
+from scaling.agreement import disagreements
 from scaling.decompose import Step, mean_seconds, steps_of
+from scaling.skew import separable
 
 WARM_UP = 2  # connections, allocator and kernels: not what a step costs
 
@@ -28,6 +31,18 @@ class Rung:
     steps: list[list[Step]]
     tokens_per_step: int
     non_finite: int = 0
+    disagreements: tuple[str, ...] = ()  # steps that were not one job's, in words
+    separable: bool = False  # whether waiting for collectives was timed apart from compute
+    flops: float = 0.0  # of forward and backward, per token
+    peak_flops: float | None = None  # FLOP/s of a rank's GPU, where there is one that is known
+    memory: float | None = None  # the largest share of a rank's estimated bytes that one had in use
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the GPUs' peak that the model's arithmetic takes; None where it is not known."""
+        if not self.peak_flops:
+            return None
+        return self.flops * self.tokens_per_rank / self.seconds / self.peak_flops
 
     @property
     def seconds(self) -> float:
@@ -114,7 +129,8 @@ def strong(config: TrainConfig, count: int, most: int) -> TrainConfig:
 def hushed(size: int, config: TrainConfig) -> dict[str, Any]:
     """One rank's run as one of `size` ranks of which no other is there: torch's fake group.
 
-    Its numbers mean nothing, for it has a part of the weights only; its time does.
+    Its numbers mean nothing, for it has a part of the weights only; its time does.  So its rung
+    disagrees in every step.
     """
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -138,10 +154,20 @@ def _run(
     timed = dataclasses.replace(config, steps=config.steps + WARM_UP)
     results: list[dict[str, Any]] = gang.run(*work, timed, groups=groups, timeout=timeout)
     members = [worker for group in groups for worker in group]
+    told = iter(results)
+    jobs = [[next(told) for _ in group] for group in groups]
     return Rung(
         count=count,
         nodes=[names[gang.places[worker].node] for worker in members],
         steps=[steps_of(result["spans"])[WARM_UP:] for result in results],
         tokens_per_step=results[0]["tokens_per_step"],
         non_finite=sum(not math.isfinite(s["loss"]) for r in results for s in r["steps"]),
+        disagreements=tuple(said for job in jobs for said in disagreements(job)),
+        separable=separable([span for result in results for span in result["spans"]]),
+        flops=flops_per_token(timed),
+        peak_flops=results[0]["peak_flops"],
+        memory=max(
+            (r["peak_memory_bytes"] / r["state_bytes"] for r in results if r["peak_memory_bytes"]),
+            default=None,
+        ),
     )

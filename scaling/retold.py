@@ -1,15 +1,16 @@
 """What a run's ladder says, told again from its evidence; needs no cluster.
 
 `ladder.json`: {"rungs": [{"nodes", "ranks" (node of each), "tokens_per_step", "non_finite",
-"communication" (s per step, None: not timed), "steps" [rank][step] {"seconds", "segments"}}],
-"calls": [...], "fits": {operation: ...} of the largest rung}.
+"disagreements", "separable", "communication" (s per step, None: not timed), "at_agreed_rate" (s per
+step, were links as fast as agreed), "steps" [rank][step] {"seconds", "segments"}}], "calls": [...],
+"fits": {operation: ...} of the largest rung}.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -24,13 +25,15 @@ from scaling.predict import Call, Outlook, communication, efficiency_interval, o
 class Ladder:
     """The rungs that were run, and what their collectives took.
 
-    `talk` is seconds per step of the trainer's collectives by node count, where they were timed.
+    `talk` is seconds per step of the trainer's collectives by node count, where they were timed;
+    `agreed` what they would be on links of the agreed rate, where there is one.
     """
 
     rungs: Sequence[Rung]
     talk: Mapping[int, float | None]
     calls: Sequence[Call]
     fits: Mapping[str, Fit]
+    agreed: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def expected(self) -> dict[int, float]:
@@ -38,10 +41,13 @@ class Ladder:
 
         One node's own communication is in its step already.
         """
+        return self._beyond_one_node(self.talk)
+
+    def _beyond_one_node(self, talk: Mapping[int, float | None]) -> dict[int, float]:
         alone = self.talk.get(1)
         if alone is None:
             return {}
-        more = {count: seconds for count, seconds in self.talk.items() if seconds is not None}
+        more = {count: seconds for count, seconds in talk.items() if seconds is not None}
         return {count: seconds - alone for count, seconds in more.items() if count > 1}
 
     def efficiency(self, rung: Rung) -> float:
@@ -59,7 +65,8 @@ class Ladder:
 
     def explained(self, limit: float | None = None) -> list[Explanation]:
         """Each rung above one node."""
-        return explain_ladder(self.rungs, self.expected, limit)
+        agreed = self._beyond_one_node(self.agreed)
+        return explain_ladder(self.rungs, self.expected, limit, agreed)
 
     def foreseen(self, sizes: Sequence[int] = (16, 64, 256, 1024)) -> Outlook:
         """What more nodes would do.  ValueError where too little is known."""
@@ -78,7 +85,10 @@ class Ladder:
                 "ranks": rung.nodes,
                 "tokens_per_step": rung.tokens_per_step,
                 "non_finite": rung.non_finite,
+                "disagreements": rung.disagreements,
+                "separable": rung.separable,
                 "communication": self.talk.get(rung.count),
+                "at_agreed_rate": self.agreed.get(rung.count),
                 "steps": [[dataclasses.asdict(step) for step in steps] for steps in rung.steps],
             }
             for rung in self.rungs
@@ -97,6 +107,8 @@ def retold(content: Mapping[str, Any]) -> Ladder:
             steps=[[Step(**step) for step in steps] for steps in rung["steps"]],
             tokens_per_step=rung["tokens_per_step"],
             non_finite=rung["non_finite"],
+            disagreements=tuple(rung.get("disagreements", ())),
+            separable=rung.get("separable", False),
         )
         for rung in content["rungs"]
     ]
@@ -105,4 +117,9 @@ def retold(content: Mapping[str, Any]) -> Ladder:
         talk={rung["nodes"]: rung["communication"] for rung in content["rungs"]},
         calls=[Call(**call) for call in content["calls"]],
         fits={name: Fit(**fit) for name, fit in content["fits"].items()},
+        agreed={
+            rung["nodes"]: seconds
+            for rung in content["rungs"]
+            if (seconds := rung.get("at_agreed_rate")) is not None
+        },
     )

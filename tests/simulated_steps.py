@@ -161,3 +161,8 @@ class Cluster:
         if mean <= 0 or share <= 0:
             return max(mean, 0.0)
         return self.chance.gammavariate(1 / share**2, mean * share**2)
+
+
+def longer(step: Step, segment: str, seconds: float) -> Step:
+    """The same step with a segment that takes longer."""
+    return Step(step.seconds + seconds, step.segments | {segment: step.segments[segment] + seconds})

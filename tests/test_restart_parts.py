@@ -1,6 +1,7 @@
 """RESTART's reading of what it saw, on journals written down by hand; no cluster."""
 
 import json
+import math
 import signal
 import subprocess
 import threading
@@ -8,12 +9,18 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import ray
 
-from probes.faults import Hand, offspring
+from probes.faults import Hand, Strike, offspring
 from probes.restart_command import _attempts
 from probes.restart_judging import back_to_work, judge_end, judge_resume
+from probes.restart_punisher import Punishment
 from probes.restart_run import Blow, Scenario, Voyage, costs, ettr, lives
-from reference_trainer.supervisor import Attempt, Heartbeats, Patience, WorkerLost
+from probes.restart_sizes import distance, samples_differ
+from reference_trainer.config import TrainConfig
+from reference_trainer.gang import GangError
+from reference_trainer.launchers import patience
+from reference_trainer.supervisor import Attempt, Heartbeats, Patience, WorkerLost, supervise
 from reference_trainer.worker import Place
 
 
@@ -245,3 +252,62 @@ def test_a_step_of_an_earlier_life_that_differs_is_found(voyage):
     assert voyage.unequal(reference, 2) == []
     next(e for e in voyage.lives[0] if e["event"] == "step" and e["step"] == 3)["loss_hex"] = "b"
     assert [one.step for one in voyage.unequal(reference, 2)] == [3]
+
+
+def test_a_gang_that_does_not_come_together_costs_an_attempt_and_not_the_run():
+    class Late:
+        def __enter__(self):
+            raise GangError("starting: ranks [1] did not answer")
+
+        def __exit__(self, *_):
+            pass
+
+    heard = []
+    with pytest.raises(GangError, match="3 attempts were lost, the last one so: starting") as lost:
+        supervise(Late, print, restarts=2, tell=lambda event, values: heard.append(event))
+    assert len(lost.value.attempts) == 3
+    assert heard.count("lost") == 3
+    assert heard[-1] == "given-up"
+
+
+def test_patience_is_no_shorter_than_the_jobs_own_time_outs():
+    assert patience(TrainConfig()) == Patience()
+    slow = patience(TrainConfig(timeout_s=900, init_timeout_s=1800))
+    assert (slow.step, slow.first_step) == (900, 1800)
+
+
+def test_who_cannot_be_aimed_at_is_not_struck_and_why_is_told(tmp_path, monkeypatch):
+    def arm(self, gang):
+        raise ray.exceptions.GetTimeoutError("the hand did not come")
+
+    monkeypatch.setattr(Strike, "_arm", arm)
+    strike = Strike(tmp_path, 0)
+    strike.aim(SimpleNamespace(places=["here"]))
+    strike.close()
+    assert (strike.count, strike.error) == (0, "the hand did not come")
+
+
+def test_an_attempt_that_nobody_struck_is_told_of_a_punished_run(voyage):
+    assert Punishment(voyages=[voyage]).unprovoked == 0
+    voyage.strikes[0].count = 0
+    assert Punishment(voyages=[voyage, voyage]).unprovoked == 2
+
+
+def losses(*values):
+    """One rank's steps with these losses, a sample each."""
+    return [
+        {"steps": [{"step": at, "loss": loss, "ids": [at]} for at, loss in enumerate(values, 1)]}
+    ]
+
+
+def test_a_loss_that_is_no_number_is_no_small_distance():
+    assert distance(losses(1, 2, 3), losses(1, 2.5, 3)) == 0.5
+    assert math.isnan(distance(losses(1, 2, 3), losses(1, math.nan, 3)))
+
+
+def test_samples_of_all_ranks_together_are_compared():
+    whole = losses(1, 1, 1)
+    assert samples_differ(whole, losses(1, 1)) == []
+    late = losses(1, 1)
+    late[0]["steps"][1]["ids"] = [3]
+    assert samples_differ(whole, late) == [2]

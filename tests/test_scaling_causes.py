@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from reference_trainer.stall import SEGMENTS
-from scaling.causes import Cause, Part, tokens_factor
-from scaling.decompose import Step
+from scaling.causes import Cause, Ledger, Part, jitter, tokens_factor
 from scaling.explain import Explanation, explain, explain_ladder, sentence
 from scaling.ladder import Rung
-from tests.simulated_steps import CODES, WHERE, WORK, Cluster
+from scaling.levels import Levels
+from tests.simulated_steps import CODES, WHERE, WORK, Cluster, longer
 
 LIMIT = 0.9
 SIZE = 0.08  # of a step: the least that must be found
@@ -134,8 +134,24 @@ def test_too_few_tokens_says_how_many_would_do() -> None:
     assert "would reach 90%" in found.said
 
 
-def longer(step: Step, segment: str, seconds: float) -> Step:
-    return Step(step.seconds + seconds, step.segments | {segment: step.segments[segment] + seconds})
+@pytest.mark.parametrize(("agreed", "code"), [(0.01, "SCALE-LINK"), (0.2, "SCALE-TOKENS")])
+def test_collectives_too_slow_are_the_links_if_agreed_ones_would_do(
+    agreed: float, code: str
+) -> None:
+    cluster = Cluster(seed=5, tokens=0.2)
+    base, here = cluster.base(), cluster.largest()
+    found = explain(base, here, predicted=cluster.predicted, limit=LIMIT, agreed=agreed)
+    assert named(found) == [code]
+    assert ("ms on links of the agreed rate" in found.causes[0].said) == (code == "SCALE-LINK")
+
+
+def test_spikes_in_a_rung_that_gained_are_no_loss() -> None:
+    met = Levels(growth=-0.2, slow=0, slowing=0, variation=-0.25, tail=0.05, communication=0,
+                 error=0.01, spikes=0.05, ordinary=0.01, alone=1.0)  # fmt: skip
+    ledger = Ledger(1.0)
+    jitter(ledger, met, [])
+    assert not ledger.causes
+    assert ledger.noise == pytest.approx(-0.2)
 
 
 def test_a_link_is_looked_for_where_nodes_were_added() -> None:

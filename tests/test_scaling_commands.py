@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +15,12 @@ from probes.cli import main
 from probes.contract import load as contract
 from probes.ledger import Ledger
 from probes.test_scaling import draw, foresee, judge
+from reports.record import Measurement, Verdict
 from reports.store import Store, load
 from scaling.alphabeta import Fit
 from scaling.predict import Call
 from scaling.retold import Ladder, retold
-from tests.simulated_steps import Cluster
+from tests.simulated_steps import Cluster, longer
 
 FITS = {"all_gather": Fit(50.0, 0.1, 0.02, 6)}
 CALLS = [Call("all_gather", 200_000, 4)]
@@ -72,6 +74,63 @@ def test_the_probe_says_of_each_rung_what_it_lost(run: Path) -> None:
     assert "at 4 nodes" in coverage
     assert "waiting for node" in coverage
     assert "predicted, not measured: efficiency" in coverage
+
+
+def figures(run: Path, name: str) -> dict[str, Measurement]:
+    """By the rung they are of."""
+    (result,) = load(run).results
+    return {one.subject: one for one in result.measurements if one.name == name}
+
+
+def test_a_segment_that_every_rung_lacks_shows(tmp_path: Path) -> None:
+    found = ladder()
+    for rung in found.rungs:
+        for steps in rung.steps:
+            for step in steps:
+                step.segments["backward"] *= 0.9
+    seen = figures(save(tmp_path / "run", found), "residual")
+    assert {on: one.verdict for on, one in seen.items()} == dict.fromkeys(seen, Verdict.FAIL)
+    assert {*seen} == {"1 node", "2 nodes", "4 nodes"}
+
+
+def test_what_one_rung_did_wrong_is_told_of_it_alone(tmp_path: Path) -> None:
+    found = ladder()
+    wrong = dataclasses.replace(found.rungs[1], non_finite=3, disagreements=("step 3: apart",))
+    run = save(tmp_path / "run", dataclasses.replace(found, rungs=[found.rungs[0], wrong]))
+    for name, value in (("non_finite", 3), ("disagreements", 1)):
+        seen = figures(run, name)
+        assert {on: one.value for on, one in seen.items()} == {"1 node": 0, "2 nodes": value}
+        assert seen["2 nodes"].verdict is Verdict.FAIL
+    codes = {one.code: one.statement for one in load(run).results[0].findings}
+    assert codes["SCALE-APART"] == "at 2 nodes in step 3: apart"
+    assert codes["SCALE-NAN"].startswith("at 2 nodes 3 losses")
+
+
+def test_many_nodes_that_are_far_better_than_one_prove_nothing(tmp_path: Path) -> None:
+    found = ladder()
+    slow = [[longer(step, "forward", 1.0) for step in steps] for steps in found.rungs[0].steps]
+    disturbed = dataclasses.replace(found.rungs[0], steps=slow)
+    ladder_ = dataclasses.replace(found, rungs=[disturbed, *found.rungs[1:]])
+    seen = figures(save(tmp_path / "run", ladder_), "efficiency")["4 nodes"]
+    assert seen.verdict is Verdict.UNPROVEN
+    assert "one node was slower alone" in seen.note
+
+
+def test_waiting_that_cannot_be_told_from_compute_is_not_called_none(run: Path) -> None:
+    assert "exposed communication: not separable here" in load(run).results[0].coverage
+
+
+def test_no_node_is_accused_for_the_beginning_of_its_name(tmp_path: Path) -> None:
+    found = ladder(data=0.2)
+    named = {"node0": "node1", "node1": "node11", "node2": "node111", "node3": "node1111"}
+    rungs = [
+        dataclasses.replace(rung, nodes=[named[name] for name in rung.nodes])
+        for rung in found.rungs
+    ]
+    run = save(tmp_path / "run", dataclasses.replace(found, rungs=rungs))
+    late = [one for one in load(run).results[0].findings if one.code == "SCALE-DATA"]
+    assert late
+    assert all(len(one.suspects) == 1 for one in late)
 
 
 def test_report_tells_the_rungs_and_names_the_cause(run: Path) -> None:

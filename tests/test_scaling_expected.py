@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from reference_trainer.config import TrainConfig
-from scaling.expected import calls_of, order_of
+from scaling.alphabeta import Fit
+from scaling.expected import calls_of, on_agreed_links, order_of
 from scaling.ladder import hushed
 from scaling.predict import Call
 from tests.alone import only_rank
@@ -63,3 +64,14 @@ def test_calls_are_counted_by_kind_and_size() -> None:
         Call("reduce_scatter", 8, 1),
         Call("all_gather", 4, 1),
     ]
+
+
+def test_links_of_the_agreed_rate_shorten_only_what_is_slower() -> None:
+    order = [("all_gather", 1_000_000), None, ("reduce_scatter", 1_000_000)]
+    fits = {
+        "all_gather": Fit(latency_us=100, bandwidth=0.01, residual=0, points=2),
+        "reduce_scatter": Fit(latency_us=100, bandwidth=0.2, residual=0, points=2),
+    }
+    moved = 1e6 * 3 / 4  # bytes over each rank's link, among four
+    seconds = on_agreed_links(order, fits, ranks=4, busbw=0.1)
+    assert seconds == pytest.approx(200e-6 + moved / 0.1e9 + moved / 0.2e9)

@@ -37,6 +37,13 @@ def test_tokens_per_rank_are_those_of_one_job() -> None:
     assert whole.tokens_per_rank == 256
 
 
+def test_mfu_is_the_share_of_one_gpus_peak() -> None:
+    step = Step(0.5, {"forward": 0.5})
+    rung = Rung(2, ["a", "b"], [[step]] * 2, tokens_per_step=2000, flops=6e9, peak_flops=1e15)
+    assert rung.mfu == pytest.approx(6e9 * 1000 / 0.5 / 1e15)
+    assert Rung(2, ["a", "b"], [[step]] * 2, tokens_per_step=2000, flops=6e9).mfu is None
+
+
 def test_a_hushed_rank_holds_its_shard_and_waits_for_nobody() -> None:
     config = TrainConfig(steps=2, digest=False, device="cpu")
     result = hushed(4, config)

@@ -16,6 +16,7 @@ from reference_trainer import manifest
 from reference_trainer.__main__ import main
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.data import RING, Stream, sample
+from reference_trainer.documents import DataError
 from reference_trainer.flops import block_parameters, flops_per_token, parameter_count, peak_flops
 from reference_trainer.journal import JsonLines
 from reference_trainer.options import arguments
@@ -85,7 +86,7 @@ def test_a_position_resumes_the_data_at_another_world_size():
 
 
 def test_more_ranks_than_samples_is_refused():
-    with pytest.raises(ValueError, match="a step has 12 samples, too few for 13 ranks"):
+    with pytest.raises(DataError, match="a step has 12 samples, too few for 13 ranks"):
         stream().ids(0, 13)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.options import arguments
+from scaling.agreement import disagreements
 
 ROOT = Path(__file__).parent.parent
 KNOBS = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 2, "heads": 2, "device": "cpu"}
@@ -185,6 +186,8 @@ def test_all_ranks_agree_on_the_loss_and_the_weights_but_not_on_the_data(whole):
         assert a["loss"] == pytest.approx((a["local_loss"] + b["local_loss"]) / 2, rel=1e-6)
         assert not set(a["ids"]) & set(b["ids"])
     assert one["tokens_per_step"] == 64
+    assert not disagreements([one, two])
+    assert disagreements([one, one])
 
 
 def test_the_same_run_twice_is_the_same_bit_for_bit(whole):

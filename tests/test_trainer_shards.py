@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_trainer.__main__ import main
-from reference_trainer.documents import EmptyCorpus, UnreadableDocument, scan
+from reference_trainer.documents import DataError, EmptyCorpus, UnreadableDocument, scan
 from reference_trainer.lanes import Lane, ShardStream
 from reference_trainer.shards import (
     END,
@@ -192,7 +192,7 @@ def test_nodes_with_unequal_ranks_share_the_samples_evenly_all_the_same(sharded)
 
 def test_too_few_samples_for_the_ranks_of_a_shard_are_refused_on_every_rank(sharded):
     for rank, one in enumerate(streams(sharded(4), ranks_each=2, per_step=7)):
-        with pytest.raises(ValueError, match="a step has 1 samples of a shard, too few for 2 ran"):
+        with pytest.raises(DataError, match="a step has 1 samples of a shard, too few for 2 ran"):
             one.ids(rank, 8)
         one.close()
 

@@ -71,6 +71,12 @@ def late_checkpoint(config: TrainConfig) -> TrainConfig:
     return replace(saves, stall="checkpoint:rank=2:seconds=4")
 
 
+def apart(config: TrainConfig) -> TrainConfig:
+    """Its ranks do not know of each other: each trains alone, which is fast."""
+    os.environ.update(WORLD_SIZE="1", RANK="0", MASTER_ADDR="127.0.0.1")
+    return config
+
+
 def breaks(config: TrainConfig) -> TrainConfig:
     """There is no memory for it."""
     raise MemoryError("no memory for the model")
@@ -96,6 +102,7 @@ FAULTS: dict[str, Change] = {
     "late-data-and-slowing": stalled(DATA, SLOWING),
     "slow-node": slow_node,
     "late-checkpoint": late_checkpoint,
+    "apart": apart,
     "breaks": breaks,
     "dies": dies,
     "explodes": explodes,

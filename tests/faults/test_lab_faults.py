@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from reports.record import Finding, RunRecord, Verdict
-from tests.faults.conftest import acceptance
+from tests.faults.conftest import acceptance, agreed
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
-from tests.lab.node import REPO, SHARED
 
 
 def only(record: RunRecord, code: str) -> Finding:
@@ -107,13 +106,8 @@ def test_hide_shared(lab: Lab) -> None:
 
 def test_slow_cpu(lab: Lab) -> None:
     # A paced step hides what is slower by less than its pace, which on a fast machine is much.
-    agreed = (REPO / "probes" / "contracts" / "lab.toml").read_text()
-    assert agreed.count("pace_seconds = 0.4") == 1
-    brisk = agreed.replace("pace_seconds = 0.4", "pace_seconds = 0.1")
-    (lab.home / "shared" / "brisk.toml").write_text(brisk)
     inject(lab, "slow-cpu", "2", "0.1")
-    record, _ = acceptance(
-        lab, "slow-cpu", "probes/test_scaling.py", contract=f"{SHARED}/brisk.toml"
-    )
+    brisk = agreed(lab, {"pace_seconds = 0.4": "pace_seconds = 0.1"})
+    record, _ = acceptance(lab, "slow-cpu", "probes/test_scaling.py", contract=brisk)
     assert record.verdict("SCALING") is Verdict.FAIL
     assert only(record, "SCALE-STRAGGLER").suspects == ["node2"]

@@ -6,6 +6,7 @@ import pytest
 
 from reports.record import Verdict
 from tests.faults.conftest import acceptance
+from tests.faults.left import nothing_left
 from tests.faults.planted import Fault, caught, findings
 from tests.lab.lab import Lab
 
@@ -50,6 +51,10 @@ FAULTS = [
         "no-heartbeat", "stopped-not-killed", {"back_to_work"}, {"RESTART-SLOW"}, set(),
         "the loss was seen after 6",
     ),
+    Fault("forgets-rng", "punished", DIFFERENT, UNEQUAL, set(), "rank"),
+    Fault(
+        "gives-up", "punished", {"runs_lost"}, {"RESTART-DEAD"}, set(), "1 attempts were lost"
+    ),
     Fault(
         "keeps-its-gang", TWICE, {"left_behind"}, {"RESTART-LEAK"}, set(),
         "1 placement groups are left",
@@ -75,6 +80,23 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_each_scenario_sees_its_fault(lab: Lab, fault: Fault) -> None:
     caught(lab, "RESTART", PLUGIN, fault, tier="soak")
+
+
+def test_two_minutes_of_punishment_are_survived(lab: Lab) -> None:
+    arguments = ["probes/test_restart.py", "-k", "punished", "--tier", "soak"]
+    record, trial = acceptance(lab, "punished", *arguments, fault=(PLUGIN, "none"))
+    (result,) = record.results
+    assert result.verdict is Verdict.PASS, trial.log.read_text()
+    nothing_left(lab)
+
+
+def test_every_scenario_passes_on_a_sound_cluster(lab: Lab) -> None:
+    arguments = ["probes/test_restart.py", "-k", "not punished", "--tier", "soak"]
+    record, trial = acceptance(lab, "every-scenario", *arguments, seconds=1500)
+    wrong = {one.probe: one.complaints() for one in record.results if one.verdict != Verdict.PASS}
+    assert not wrong, trial.log.read_text()
+    assert len(record.results) >= 20
+    nothing_left(lab)
 
 
 def test_whoever_trusts_a_checkpoint_is_caught_for_each_damage(lab: Lab) -> None:

@@ -7,12 +7,14 @@ import shutil
 import pytest
 
 from reports.record import RunRecord, Verdict
-from tests.faults.conftest import acceptance
+from tests.faults.conftest import acceptance, agreed
 from tests.faults.faulty_rung import CHECKPOINTS
 from tests.faults.planted import failed, findings
+from tests.lab.faults import inject
 from tests.lab.lab import Lab
 
 pytestmark = pytest.mark.soak
+SLOW = "50mbit"  # 0.00625 GB/s
 
 
 def seen(lab: Lab, fault: str) -> RunRecord:
@@ -35,7 +37,7 @@ def causes(record: RunRecord) -> list[tuple[str, list[str]]]:
     ("fault", "named"),
     [
         ("late-data", [("SCALE-DATA", ["node2"])]),
-        ("slowing", [("SCALE-SLOWING", None)]),
+        ("slowing", [("SCALE-SLOWING", ["node1"])]),
         ("jitter", [("SCALE-JITTER", None)]),
         ("slow-node", [("SCALE-SLOW-NODE", ["node1"])]),
         ("late-checkpoint", [("SCALE-CHECKPOINT", ["node2"])]),
@@ -69,7 +71,28 @@ def test_a_rung_that_breaks_costs_no_other_its_figures(lab: Lab, fault: str, say
     assert any(says in one.statement for one in findings(record))
 
 
-def test_a_loss_that_is_no_number_fails(lab: Lab) -> None:
-    record = seen(lab, "explodes")
-    assert record.verdict("SCALING") is Verdict.FAIL
-    assert "non_finite" in failed(record)
+@pytest.mark.parametrize(
+    ("fault", "measure", "code"),
+    [("explodes", "non_finite", "SCALE-NAN"), ("apart", "disagreements", "SCALE-APART")],
+)
+def test_a_rung_that_is_fast_and_wrong_fails(lab: Lab, fault: str, measure: str, code: str) -> None:
+    record = seen(lab, fault)
+    said = [(one.code, one.statement) for one in findings(record)]
+    assert record.verdict("SCALING") is Verdict.FAIL, said
+    assert measure in failed(record)
+    assert any(one == code and statement.startswith("at 4 nodes") for one, statement in said), said
+
+
+@pytest.mark.parametrize(
+    ("busbw", "code"), [("0.090", "SCALE-LINK"), ("0.004", "SCALE-TOKENS")], ids=["1gbit", SLOW]
+)
+def test_slow_links_are_told_from_too_few_tokens(lab: Lab, busbw: str, code: str) -> None:
+    """By what was agreed: the same links, as slow everywhere, and a quarter of the computing."""
+    for node in lab.nodes:
+        inject(lab, "slow-link", str(node.index), SLOW)
+    brisk = {"pace_seconds = 0.4": "pace_seconds = 0.1", "at_least = 0.090": f"at_least = {busbw}"}
+    options = ["probes/test_scaling.py", "--tier", "standard"]
+    record, _ = acceptance(lab, code, *options, contract=agreed(lab, brisk))
+    said = [(one.code, one.statement) for one in findings(record)]
+    assert record.verdict("SCALING") is Verdict.FAIL, said
+    assert causes(record)[0][0] == code, said
