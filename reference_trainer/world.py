@@ -172,6 +172,8 @@ def _settled(config: TrainConfig, device: Any) -> Iterator[None]:
     if config.deterministic:
         # cuBLAS reads it when it starts; the value is the one its documentation gives.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        # NCCL reads it with the first communicator; in the switch (NVLS) sums have no fixed order.
+        os.environ.setdefault("NCCL_ALGO", "Ring")
     torch.use_deterministic_algorithms(config.deterministic)
     # Filling every fresh buffer costs memory bandwidth and guards only against reading garbage.
     torch.utils.deterministic.fill_uninitialized_memory = False

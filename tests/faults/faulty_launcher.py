@@ -166,14 +166,7 @@ class Sluggish(Job):
     """Gives a gang back six seconds after it says so."""
 
     def drop(self, name: str) -> str:
-        group = self.groups.pop(name)
-
-        def remove() -> None:
-            import ray
-
-            ray.util.remove_placement_group(group)
-
-        threading.Timer(6, remove).start()
+        threading.Timer(6, gang_job.remove, (self.groups.pop(name),)).start()
         return name
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from probes.gang_job import COORDINATOR
 from reference_trainer.config import TrainConfig
 from reference_trainer.options import arguments
 from tests.lab.lab import Lab
@@ -18,13 +19,10 @@ from tests.lab.node import REPO, SHARED
 
 PATIENCE_SECONDS = 240
 SWEEP = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import ray
-from probes.gang_job import coordinator
+import contextlib, sys, ray
 ray.init("auto", log_to_driver=False)
-if left := coordinator():
-    ray.kill(left)
+with contextlib.suppress(ValueError):
+    ray.kill(ray.get_actor(sys.argv[1], namespace=sys.argv[1]))
 """
 
 
@@ -54,4 +52,4 @@ def launched(lab: Lab, name: str, config: TrainConfig, *words: str) -> Iterator[
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         if "ray-train" in words:
-            head.run(sys.executable, "-c", SWEEP, str(REPO))
+            head.run(sys.executable, "-c", SWEEP, COORDINATOR)

@@ -60,7 +60,7 @@ LONGER = [
         {"GANG-BLOCKED", "GANG-STUCK", "GANG-NODE-LOSS"}, {"job A", "job B", *SPARES}, "had room",
     ),
     Fault("restless", "cancelled", {"disturbed"}, {"GANG-DISTURBED"}, {"job A"}, "not whole"),
-    Fault("sluggish", "two_gangs", {"handoff"}, {"GANG-SLOW"}, EITHER, "was placed only 6"),
+    Fault("sluggish", "two_gangs", {"handoff"}, {"GANG-SLOW"}, EITHER, "was placed only"),
     Fault("unmanned", "two_gangs", {"unstaffed"}, {"GANG-UNSTAFFED"}, EITHER, "1 of 3 actors"),
     Fault("modest", "two_gangs", {"placed_at_once"}, {"GANG-HALF"}, EITHER, "is of 2, not 3"),
     Fault("stubborn", "one_group", {"not_withdrawn"}, {"GANG-STAYS"}, EITHER, "is still there"),

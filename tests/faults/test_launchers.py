@@ -14,6 +14,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.launchers import LAUNCHERS
 from tests.faults.launching import launched
 from tests.faults.left import leftovers
+from tests.lab.faults import inject
 from tests.lab.lab import Lab
 
 pytestmark = pytest.mark.soak
@@ -28,18 +29,18 @@ def launch(lab: Lab, name: str, launcher: str, kill: int | None = None) -> dict[
     """Rank 0's result of a job of all nodes; one rank is killed when it begins step `kill`."""
     with launched(lab, name, CONFIG, "--launcher", launcher) as out:
         if kill is not None:
-            kill_in_step(lab, out, kill)
+            start = in_step(out, VICTIM, kill)
+            lab.node(start["host"]).run("kill", "-9", str(start["pid"]))
     return dict(json.loads((out / "result.rank0.json").read_text()))
 
 
-def kill_in_step(lab: Lab, out: Path, step: int) -> None:
-    """SIGKILL a rank once it has begun a step, by the pid and host that its journal gives."""
-    journal, deadline = out / f"metrics.rank{VICTIM}.jsonl", time.monotonic() + 120
+def in_step(out: Path, rank: int, step: int) -> dict[str, Any]:
+    """Where a rank is, by its journal (host and pid), once it has begun a step."""
+    journal, deadline = out / f"metrics.rank{rank}.jsonl", time.monotonic() + 120
     while not any(e["event"] == "begin" and e["step"] >= step for e in read_lines(journal)):
         assert time.monotonic() < deadline, "the step never began"
         time.sleep(0.05)
-    start = starts_of(out, VICTIM)[0]
-    lab.node(start["host"]).run("kill", "-9", str(start["pid"]))
+    return starts_of(out, rank)[0]
 
 
 def starts_of(out: Path, rank: int) -> list[dict[str, Any]]:
@@ -52,6 +53,14 @@ def outlived(out: Path) -> list[int]:
     """Ranks that had one process for all their lives."""
     lives = {rank: starts_of(out, rank) for rank in range(4)}
     return [rank for rank, starts in lives.items() if len({start["pid"] for start in starts}) == 1]
+
+
+def same_from_step_5(result: dict[str, Any], unkilled: dict[str, Any]) -> None:
+    """Bit by bit."""
+    assert [step["step"] for step in result["steps"]] == [5, 6, 7, 8]
+    hexes = [(step["loss_hex"], step["norm_hex"]) for step in unkilled["steps"][4:]]
+    assert [(step["loss_hex"], step["norm_hex"]) for step in result["steps"]] == hexes
+    assert result["digest"] == unkilled["digest"]
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +82,23 @@ def test_a_killed_rank_comes_back_under_each_launcher(
         assert [event["event"] for event in read_lines(out / "attempts.jsonl")] == MENDED
         assert outlived(out)  # those that wait on no socket of the victim's may end too late
         assert VICTIM not in outlived(out)
-    assert [step["step"] for step in result["steps"]] == [5, 6, 7, 8]
-    hexes = [(step["loss_hex"], step["norm_hex"]) for step in unkilled["steps"][4:]]
-    assert [(step["loss_hex"], step["norm_hex"]) for step in result["steps"]] == hexes
-    assert result["digest"] == unkilled["digest"]
+    same_from_step_5(result, unkilled)
     held = leftovers(lab.nodes[0])
     assert not held["groups"], held
     assert not held["gpus"], held
+
+
+def test_a_node_that_loses_its_power_is_done_without(lab: Lab) -> None:
+    """It closes no socket, as a raylet that is killed does: nobody is told."""
+    words = ["--launcher", "gang", "--workers", "3"]
+    with launched(lab, "three-ranks", CONFIG, *words) as whole:
+        pass
+    with launched(lab, "powerless", CONFIG, *words) as out:
+        host = in_step(out, 2, 5)["host"]
+        assert host != lab.nodes[0].name
+        inject(lab, "kill-node", host)
+    starts = starts_of(out, 2)
+    assert [start["start_step"] for start in starts] == [0, 4]
+    assert starts[1]["host"] != host
+    told = [json.loads((folder / "result.rank0.json").read_text()) for folder in (out, whole)]
+    same_from_step_5(*told)
