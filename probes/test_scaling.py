@@ -45,7 +45,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     with cluster.gang() as gang:
         rungs, talk = ascend(gang, names, nodes, config, order, measure)
         if not is_stuck(gang, talk, nodes):
-            control(gang, names, config, rungs[-1], measure)
+            control(gang, names, config, rungs, measure)
         else:
             measure.covered(
                 "ranks of the rung that failed hang, or are gone: nothing more was tried"
@@ -213,8 +213,9 @@ def foresee(ladder, measure):
     measure.keep("prediction.json", dataclasses.asdict(seen), caption=str(seen))
 
 
-def control(gang, names, config, rung, measure):
+def control(gang, names, config, rungs, measure):
     """A delay planted on one rank must come back with its rank and segment, and cost every rank."""
+    rung, alone = rungs[-1], mean_seconds(rungs[0].median_node())
     culprit, delay = len(rung.steps) // 2, 0.4 * rung.seconds
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
     found, saw = None, "one node"
@@ -222,11 +223,11 @@ def control(gang, names, config, rung, measure):
         try:
             late = climb(gang, names, rung.count, planted).steps
             seen = laggard(late)
-            least = min(mean_seconds([steps]) for steps in late) - rung.seconds
+            least = min(mean_seconds([steps]) for steps in late) - alone
             located = (seen.rank, seen.segment) == (culprit, "data") and seen.share > 0.15
             found = located and least > delay / 2
             saw = f"rank {seen.rank} in {seen.segment}, {seen.share:.0%}"
-            saw += f"; every rank's step at least {least:.2g} s longer"
+            saw += f"; each rank's step at least {least:.2g} s longer than alone"
         except GangError as error:  # the rungs were measured all the same
             saw = str(error)
     measure.control(
