@@ -19,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.gang import spread, values
 from probes.faults import read_lines
 from reference_trainer import manifest
@@ -142,11 +144,14 @@ def punished(lab: Lab, minutes: int) -> None:
         except AssertionError as error:
             print(f"no record: {error}", flush=True)
             continue
-        nothing_left(lab)
         records.append(record)
         complaints = [line for result in record.results for line in result.complaints()]
         covered = [result.coverage for result in record.results]
         print(f"{record.verdict('RESTART').value} {' '.join([*covered, *complaints])}", flush=True)
+        try:
+            nothing_left(lab)
+        except pytest.fail.Exception as left:
+            print(left, flush=True)
     good = sum(record.verdict("RESTART") is Verdict.PASS for record in records)
     kills = sum(values(records, "kills"))
     print(f"random kills (target 200): {kills:.0f} in {len(records)} times 10 minutes, {good} PASS")

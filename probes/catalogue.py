@@ -164,7 +164,7 @@ CATALOGUE: dict[str, Entry] = {
         "see on which rung it began: a wrong collective, a learning rate, a bad accelerator (`dcgmi diag`)",
     ),
     "SCALE-LOSS": Entry(
-        "Efficiency is under the limit; the terms say where the time went.",
+        "Efficiency is under the limit, or nearly; the terms say where the time went.",
         Cause.UNKNOWN,
         "begin with the largest term; compare it with the fabric's result",
     ),

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import cycle
 from queue import Queue
 from typing import Any
@@ -69,13 +70,13 @@ def groups_of(job: str) -> list[Any]:
 
 
 def lasting(job: str, shared: bool) -> list[str]:
-    """Ids of a job's living detached actors: those that other jobs share, or the rest."""
+    """Ids of a job's living detached actors: the one that jobs share, or those without a name."""
     import ray
     from ray._private import state
 
     actors = state.actors(job_id=ray.JobID.from_hex(job)).items()
     made = {id: one for id, one in actors if one["IsDetached"] and one["State"] != "DEAD"}
-    return [id for id, one in made.items() if (one["Name"] == COORDINATOR) == shared]
+    return [id for id, one in made.items() if one["Name"] == (COORDINATOR if shared else "")]
 
 
 def kill(actors: list[str]) -> None:
@@ -88,7 +89,8 @@ def kill(actors: list[str]) -> None:
     with init_grpc_channel(ray.get_runtime_context().gcs_address) as channel:
         for id in map(bytes.fromhex, actors):
             this = KillActorViaGcsRequest(actor_id=id, force_kill=True, no_restart=True)
-            ActorInfoGcsServiceStub(channel).KillActorViaGcs(this, timeout=1)
+            with suppress(Exception):  # of gRPC: whoever must know that it is gone looks again
+                ActorInfoGcsServiceStub(channel).KillActorViaGcs(this, timeout=1)
 
 
 class Holder:
@@ -100,11 +102,6 @@ class Holder:
 
         context = ray.get_runtime_context()
         return context.get_node_id(), ",".join(context.get_accelerator_ids().get("GPU", []))
-
-
-def nap() -> None:
-    """What a worker of Ray Train does here."""
-    time.sleep(0.5)
 
 
 class Job:
@@ -231,7 +228,7 @@ class Job:
         from ray.train.torch import TorchConfig, TorchTrainer
 
         trainer = TorchTrainer(
-            nap,
+            lambda: time.sleep(0.5),  # what a worker does here
             torch_config=TorchConfig(backend="gloo"),
             scaling_config=ScalingConfig(
                 num_workers=size,
@@ -297,11 +294,10 @@ class Job:
         return job
 
     def sweep(self, ending: bool = False) -> None:
-        """Remove what the guarded job's Ray Train left.
+        """Remove what the guarded job's Ray Train left; on `ending` that job is about to die, too.
 
-        Its controller may ask for a group while its job dies, and that group would wait for ever,
-        as would an actor that was to watch over the controller; on `ending` that job is about to
-        die as well.  The coordinator goes unless jobs have come since that may use it.
+        What Ray Train asks for while its job dies would wait for ever, and who was to watch it as
+        well.  The coordinator goes unless jobs have come since that may use it.
         """
         if not self._guarded:
             return
@@ -310,17 +306,19 @@ class Job:
             alive = self._guarded in on_cluster(drivers_now)
             if alive and not ending:
                 break
-            left = [] if alive else groups_of(self._guarded)
-            for group in left:
-                remove(group)
-            watchers = [] if alive else on_cluster(lasting, self._guarded, False)
-            if watchers:
-                on_cluster(kill, watchers)
-            since = now if alive or left or watchers else since
+            since = now if alive or self._clear() else since
             time.sleep(PAUSE)
         if self._known is not None and set(on_cluster(drivers_now)) <= set(self._known):
             on_cluster(kill, on_cluster(lasting, self._guarded, True))
         self._guarded, self._known = "", None
+
+    def _clear(self) -> bool:
+        """End what only the dead job could use; whether there was anything."""
+        groups, watchers = groups_of(self._guarded), on_cluster(lasting, self._guarded, False)
+        for group in groups:
+            remove(group)
+        on_cluster(kill, watchers)
+        return bool(groups or watchers)
 
 
 class Flow:

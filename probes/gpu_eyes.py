@@ -35,9 +35,10 @@ class GpuEye:
 
     def _watch(self) -> None:
         nvml_ready()  # or each look would start the driver anew, where it does not persist
-        others = self._others(len(gpus()))
+        others: str | None = None
         while True:
             try:
+                others = self._others(len(gpus())) if others is None else others
                 self._uses, self._blind = gpus_in_use(), others
             except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
                 self._blind = f"NVML: {error}"

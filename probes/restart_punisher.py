@@ -43,12 +43,14 @@ class Punishment:
         return sum(strike.count for voyage in self.voyages for strike in voyage.strikes)
 
     @property
-    def unprovoked(self) -> int:
-        """Attempts that were lost, beyond those that a kill accounts for; each run by itself."""
-        return sum(
-            max(0, len(voyage.attempts) - 1 - sum(strike.count for strike in voyage.strikes))
-            for voyage in self.voyages
-        )
+    def unprovoked(self) -> list[str]:
+        """Why attempts were lost that no kill accounts for, of each run as many as there are."""
+        found: list[str] = []
+        for voyage in self.voyages:
+            lost = [attempt.reason for attempt in voyage.attempts[:-1]]
+            more = len(lost) - sum(strike.count for strike in voyage.strikes)
+            found += lost[::-1][: max(0, more)]
+        return found
 
     @property
     def errors(self) -> list[str]:

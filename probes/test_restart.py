@@ -180,7 +180,10 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     mistakes_are_seen(long_original, measure)
     because = f"a rank may live for {LATEST_SECONDS} s, and a new one takes as long to start"
     measure("kills", done.kills, limit=Limit(low=PUNISHED_SECONDS / 60, because=because))
-    measure("unprovoked", done.unprovoked)
+    measure("unprovoked", len(done.unprovoked))
+    if done.unprovoked:
+        said = f"{len(done.unprovoked)} attempts were lost unstruck; in their runs: "
+        measure.explain(finding("RESTART-ATTEMPTS", said + "; ".join(done.unprovoked)))
     measure("runs_lost", len(done.lost), samples=len(done.voyages))
     if done.lost:
         measure.explain(finding("RESTART-DEAD", done.lost[0]))

@@ -14,7 +14,7 @@ from scaling.decompose import laggard, mean_seconds, residual, slow_node, unsumm
 from scaling.expected import PLAYED, calls_of, expected, on_agreed_links, order_of
 from scaling.ladder import climb, counts, groups_of, hush, strong
 from scaling.retold import Ladder
-from scaling.skew import exposed_said
+from scaling.skew import MEETINGS, exposed_said
 
 FEW, HARDEST = 4, 8  # steps of what only informs, and how many times its usual work a node does
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
@@ -45,7 +45,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     with cluster.gang() as gang:
         rungs, talk = ascend(gang, names, nodes, config, order, measure)
         if not is_stuck(gang, talk, nodes):
-            control(gang, names, config, rungs, measure)
+            control(gang, names, config, rungs[-1], measure)
         else:
             measure.covered(
                 "ranks of the rung that failed hang, or are gone: nothing more was tried"
@@ -123,7 +123,7 @@ def judge(ladder, limits, measure):
     base, explained = rungs[0].median_node(), ladder.explained(limit.low if limit else None)
     named = set()
     for rung, why in reversed([*zip(rungs[1:], explained, strict=True)]):
-        on, efficiency = said(rung), ladder.efficiency(rung)
+        on, efficiency = said(rung.count), ladder.efficiency(rung)
         value, doubt = believed(efficiency)
         measure("efficiency", value, on=on, samples=len(rung.steps[0]), note=doubt)
         least, most = ladder.intervals[rung.count]
@@ -144,7 +144,7 @@ def judge(ladder, limits, measure):
             named |= {(cause.code, cause.where) for cause in why.causes}
     if len(rungs) == 1:
         measure("efficiency", None, note="one node cannot show scaling")
-    measure("residual", unsummed(rungs[0].steps), on=said(rungs[0]))
+    measure("residual", unsummed(rungs[0].steps), on=said(1))
     for rung in rungs:
         one_model(rung, measure)
     measure.covered(exposed_said(rungs[-1].steps, rungs[-1].separable))
@@ -152,9 +152,9 @@ def judge(ladder, limits, measure):
     return explained
 
 
-def said(rung):
+def said(count):
     """`1 node`, `4 nodes`."""
-    return f"{rung.count} nodes" if rung.count > 1 else "1 node"
+    return f"{count} nodes" if count > 1 else "1 node"
 
 
 def believed(efficiency):
@@ -166,7 +166,7 @@ def believed(efficiency):
 
 def one_model(rung, measure):
     """What a rung took in, and that its ranks trained one model with it."""
-    on = said(rung)
+    on = said(rung.count)
     measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
     measure.note("tokens_per_gpu_step", rung.tokens_per_rank, "tokens", on=on)
     if rung.mfu is not None:
@@ -213,9 +213,8 @@ def foresee(ladder, measure):
     measure.keep("prediction.json", dataclasses.asdict(seen), caption=str(seen))
 
 
-def control(gang, names, config, rungs, measure):
-    """A delay planted on one rank must come back with its rank and segment, and cost every rank."""
-    rung, alone = rungs[-1], mean_seconds(rungs[0].median_node())
+def control(gang, names, config, rung, measure):
+    """A delay planted on one rank comes back with its rank and segment, and all wait for it."""
     culprit, delay = len(rung.steps) // 2, 0.4 * rung.seconds
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
     found, saw = None, "one node"
@@ -223,11 +222,13 @@ def control(gang, names, config, rungs, measure):
         try:
             late = climb(gang, names, rung.count, planted).steps
             seen = laggard(late)
-            least = min(mean_seconds([steps]) for steps in late) - alone
+            spent = [decompose.terms([steps]) for steps in late]
+            met = [sum(mine[name] for name in MEETINGS) for mine in spent]
+            waited = min(met[:culprit] + met[culprit + 1 :]) - met[culprit]
             located = (seen.rank, seen.segment) == (culprit, "data") and seen.share > 0.15
-            found = located and least > delay / 2
+            found = located and waited > delay / 2
             saw = f"rank {seen.rank} in {seen.segment}, {seen.share:.0%}"
-            saw += f"; each rank's step at least {least:.2g} s longer than alone"
+            saw += f"; each other rank waited {waited:.2g} s or more for it"
         except GangError as error:  # the rungs were measured all the same
             saw = str(error)
     measure.control(
@@ -258,7 +259,7 @@ def same_work(gang, names, nodes, config, measure):
     """Strong scaling, which only informs: the largest rung's step, done by fewer nodes as well."""
     whole = None
     for count in [count for count in nodes if count * HARDEST >= nodes[-1]]:
-        on = f"{count} nodes" if count > 1 else "1 node"
+        on = said(count)
         try:
             work = strong(dataclasses.replace(config, steps=FEW), count, nodes[-1])
             rung = climb(gang, names, count, work)

@@ -24,7 +24,8 @@ from reference_trainer.options import arguments
 from reference_trainer.supervisor import Patience, supervise
 from reference_trainer.worker import demand
 
-YEAR_SECONDS = 365 * 24 * 3600  # heartbeats tell much sooner of a job that does not get on
+# Heartbeats tell much sooner of a job that does not get on; as milliseconds it fits into 31 bits.
+LONGEST_SECONDS = 24 * 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,7 @@ def by_gang(job: Job) -> Ended:
             rank,
             job.config,
             restarts=job.restarts,
-            timeout=YEAR_SECONDS,
+            timeout=LONGEST_SECONDS,
             patience=patience(job.config),
             on_start=job.announce,
             tell=tell,
@@ -186,7 +187,7 @@ def by_torchrun(job: Job) -> Ended:
         try:
             gang.run(
                 run,
-                timeout=YEAR_SECONDS,
+                timeout=LONGEST_SECONDS,
                 environment=job.environment,
                 each=[[words, gpus] for words, gpus in _agents(job, gang, port)],
             )

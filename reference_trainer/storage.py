@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from reference_trainer.agreement import agree, attempt
+from reference_trainer.manifest import CheckpointError
 from reference_trainer.world import World
 
 CHUNK = 16 << 20  # bytes sent at once: a few of them fit beside any model
@@ -35,6 +36,8 @@ class Storage:
         if world.rank == 0:
             with suppress(FileNotFoundError):  # another run that begins here has cleared it away
                 (folder / token).rmdir()
+        if not told[0][1]:
+            raise CheckpointError(f"another run has just begun in {folder}: give each its own")
         hosts = [host for host, _ in told]
         self.far = [rank for rank, (_, sees) in enumerate(told) if not sees]
         # One rank of each far node speaks for it.

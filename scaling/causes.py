@@ -202,13 +202,13 @@ def communication(
     part = "waiting for collectives, as predicted"
     if limit is None or limit >= 1 or not ledger.matters(seconds) or _kept(one, seconds, limit):
         ledger.parts.append(Part(seconds / ledger.seconds, part))
-    elif talk.agreed is not None and _kept(one, talk.agreed, limit):
+    elif talk.agreed is not None and _kept(one, seconds - (predicted - talk.agreed), limit):
         why = (
             f"collectives alone take {predicted * 1e3:.3g} ms, {talk.agreed * 1e3:.3g} ms on links "
             f"of the agreed rate, which would keep the limit of {limit:.0%}"
         )
         part = "waiting for collectives on slow links"
-        ledger.name("SCALE-LINK", FABRIC, MEETINGS, seconds, part, why)
+        ledger.name("SCALE-LINK", EVERY, MEETINGS, seconds, part, why)
     elif met.alone:
         per_gpu = here.tokens_per_step / len(here.steps)
         needed = per_gpu * tokens_factor(one, met.alone, seconds, limit)

@@ -108,7 +108,7 @@ def explain_ladder(
             limit=limit,
             agreed=(agreed or {}).get(rung.count),
         )
-        links = [cause for cause in one.causes if cause.code == "SCALE-LINK"]
+        links = [c for c in one.causes if (c.code, c.where) == ("SCALE-LINK", FABRIC)]
         if links and not seen and found:
             suspects = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in before)
         causes = tuple(

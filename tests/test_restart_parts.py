@@ -288,9 +288,10 @@ def test_who_cannot_be_aimed_at_is_not_struck_and_why_is_told(tmp_path, monkeypa
 
 
 def test_an_attempt_that_nobody_struck_is_told_of_a_punished_run(voyage):
-    assert Punishment(voyages=[voyage]).unprovoked == 0
+    voyage.attempts[0].reason = "train: ranks [3] died"
+    assert Punishment(voyages=[voyage]).unprovoked == []
     voyage.strikes[0].count = 0
-    assert Punishment(voyages=[voyage, voyage]).unprovoked == 2
+    assert Punishment(voyages=[voyage, voyage]).unprovoked == ["train: ranks [3] died"] * 2
 
 
 def losses(*values):
