@@ -51,8 +51,9 @@ class Flag:
     @property
     def statement(self) -> str:
         """One sentence: what, on which nodes, where it is set, why it is flagged, what to do."""
-        what = self.variable if not self.value else f"{self.variable}={self.value}"
-        what = f"{self.variable} {UNSET}" if self.value == UNSET else what
+        name = self.variable or "a name of blanks"
+        what = name if not self.value else f"{name}={self.value}"
+        what = f"{name} {UNSET}" if self.value == UNSET else what
         return (
             f"{what} on {listed(map(one_line, self.nodes))} ({self.where}): {self.why}; {self.fix}"
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 
@@ -383,6 +383,8 @@ def test_lint_stands_a_megabyte_that_was_never_bounded() -> None:
 
 @tried(max_examples=30, deadline=None)
 @given(st.text(), st.text(), st.sampled_from(["rdma", "fab0", None]))
+@example("\r", "", None)
+@example(" ", "1", "rdma")
 def test_lint_never_raises(name: str, value: str, fabric: str | None) -> None:
     for variable in (name, *AGREED):
         for flag in lint({"n0": node({variable: value}), "n1": node()}, fabric):
