@@ -44,15 +44,14 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     order = order_of(config, 2 if cluster.on_gpu else 4)
     with cluster.gang() as gang:
         rungs, talk = ascend(gang, names, nodes, config, order, measure)
-        if not is_stuck(gang, talk, nodes):
-            control(gang, names, config, rungs[-1], measure)
+        if is_stuck(gang, talk, nodes):
+            failed = "ranks of the rung that failed hang, or are gone"
+            measure.covered(f"{failed}: nothing more was tried")
         else:
-            measure.covered(
-                "ranks of the rung that failed hang, or are gone: nothing more was tried"
-            )
-        if tier != "quick" and not is_stuck(gang, talk, nodes):
-            unsent(gang, names, rungs, config, measure)
-            same_work(gang, names, nodes, config, measure)
+            control(gang, names, config, rungs[-1], measure)
+            if tier != "quick":
+                unsent(gang, names, rungs, config, measure)
+                same_work(gang, names, nodes, config, measure)
     ladder = told(rungs, talk, order, measure.contract.limit("FABRIC", "busbw"))
     measure.covered(
         f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, {STEPS[tier]} steps each; "

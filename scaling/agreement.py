@@ -37,10 +37,8 @@ def _disagreement(ranks: Sequence[dict[str, Any]], whole: int) -> str:
     tokens = sum(rank["tokens"] for rank in ranks)
     if tokens != whole:
         return f"{tokens} tokens were taken, not {whole}"
-    mean, loss = (
-        sum(rank["local_loss"] * rank["tokens"] for rank in ranks) / tokens,
-        ranks[0]["loss"],
-    )
+    loss = ranks[0]["loss"]
+    mean = sum(rank["local_loss"] * rank["tokens"] for rank in ranks) / tokens
     if math.isfinite(loss) and not math.isclose(mean, loss, rel_tol=NEAR):
         return f"the loss is {loss:.6g}, the mean of the ranks' own is {mean:.6g}"
     return ""
