@@ -18,6 +18,7 @@ import torch
 from reference_trainer import rng
 from reference_trainer.build import build_model, digest
 from reference_trainer.checkpoint import Checkpoints, Choice, Progress, Training
+from reference_trainer.clip import clip, local_gradients, squares
 from reference_trainer.config import TrainConfig
 from reference_trainer.flops import flops_per_token, peak_flops, state_bytes
 from reference_trainer.holding import stream_of
@@ -110,10 +111,11 @@ class Run:
 
             loss = self._learn(tokens, share, step)
 
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
-            told = float(PULSE.told_to_leave.is_set())
-            mean, leave = world.mean(torch.stack([loss * share, loss.new_tensor(told)]))
-            norm = norm.full_tensor()
+            gradients = local_gradients(self.model.parameters())
+            told = loss.new_tensor(float(PULSE.told_to_leave.is_set()))
+            mean, leave, square = world.mean(torch.stack([loss * share, told, squares(gradients)]))
+            norm = (square * (config.shard or world.size)).sqrt()  # over one copy of the model
+            clip(gradients, norm, config.clip)
             self._close("clip", step)
 
             self.optimizer.step()

@@ -22,7 +22,7 @@ from scaling.operations import OPERATIONS, Buffers
 from scaling.predict import Call, communication
 
 GRADIENT_BYTES = 4  # the trainer reduces in float32
-SMALL_BYTES = 64  # the norm of the gradients, and the mean of the loss
+SMALL_BYTES = 64  # the mean of the loss, and the norm of the gradients with it
 SMALLER = 16  # so many times smaller calls are timed too: latency and bandwidth are told apart
 PLAYED = 12  # steps
 EVERY = 4  # of so many steps that are played, one is of the smaller calls
@@ -49,8 +49,7 @@ def order_of(config: TrainConfig, weight_bytes: int) -> list[Moment]:
         for left in reversed(range(config.layers)):
             order += [gather] if left else []
             order += [None, reduce] if part == config.accumulate else [None]
-    small = ("all_reduce", SMALL_BYTES)
-    return [*order, ("reduce_scatter", root * GRADIENT_BYTES), small, small]
+    return [*order, ("reduce_scatter", root * GRADIENT_BYTES), ("all_reduce", SMALL_BYTES)]
 
 
 def calls_of(order: Sequence[Moment]) -> list[Call]:

@@ -1,0 +1,31 @@
+"""The norm of sharded gradients, and their clipping, without a collective of their own.
+
+As torch.nn.utils.clip_grad_norm_, but the sum of squares travels with the loss, in the step's one
+all-reduce, and each rank works on the plain tensors that hold its shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+TINY = 1e-6  # as in torch.nn.utils.clip_grads_with_norm_: no division by a norm of zero
+
+
+@torch.no_grad()
+def local_gradients(parameters: Iterable[Any]) -> list[Any]:
+    """This rank's shards of the gradients: the memory that the optimizer reads, not a copy."""
+    return [each.grad.to_local() for each in parameters if each.grad is not None]
+
+
+def squares(gradients: list[Any]) -> Any:
+    """The sum of the squares of all numbers in these tensors, a scalar on their device."""
+    return torch.nn.utils.get_total_norm(gradients).square()
+
+
+@torch.no_grad()
+def clip(gradients: list[Any], norm: Any, most: float) -> None:
+    """Scale the gradients so that `norm`, the whole model's, becomes `most` where it is more."""
+    torch._foreach_mul_(gradients, (most / (norm + TINY)).clamp(max=1.0))
