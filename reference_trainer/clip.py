@@ -14,10 +14,10 @@ import torch
 TINY = 1e-6  # as in torch.nn.utils.clip_grads_with_norm_: no division by a norm of zero
 
 
-@torch.no_grad()
 def local_gradients(parameters: Iterable[Any]) -> list[Any]:
     """This rank's shards of the gradients: the memory that the optimizer reads, not a copy."""
-    return [each.grad.to_local() for each in parameters if each.grad is not None]
+    with torch.no_grad():
+        return [each.grad.to_local() for each in parameters if each.grad is not None]
 
 
 def squares(gradients: list[Any]) -> Any:
@@ -25,7 +25,6 @@ def squares(gradients: list[Any]) -> Any:
     return torch.nn.utils.get_total_norm(gradients).square()
 
 
-@torch.no_grad()
 def clip(gradients: list[Any], norm: Any, most: float) -> None:
     """Scale the gradients so that `norm`, the whole model's, becomes `most` where it is more."""
     torch._foreach_mul_(gradients, (most / (norm + TINY)).clamp(max=1.0))
