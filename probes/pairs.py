@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from probes.facts import interfaces
 from reference_trainer.gang import Gang
 from scaling.collectives import pair_sweep
-from scaling.reach import echo, listen, passes, reach
+from scaling.reach import echo, listen, passes, patience, reach
 from scaling.search import Hunt, Link, Pair, hunt
 
 REPEATS = 6
@@ -80,7 +80,11 @@ def _narrow(
 
 @dataclass(frozen=True)
 class _Knocking:
-    """Every node opens a door, and every node knocks at all of them."""
+    """Every node opens a door, and every node knocks at all of them.
+
+    In rounds of disjoint pairs: in round r, node i knocks at node r - i (mod n), so they do not all
+    knock at one door at once.  Nobody waits for a round's end.
+    """
 
     gang: Gang
     ranks: list[int]
@@ -100,13 +104,16 @@ class _Knocking:
         for rank, address in zip(self.ranks, self.own, strict=True):
             each[rank] = [address]
         opened = self.gang.run(open_door, timeout=60, each=each, groups=solo)
-        doors = {
-            name: None if name in self.dead else (address, port)
+        doors = [
+            (name, None if name in self.dead else (address, port))
             for name, address, port in zip(self.nodes, self.own, opened, strict=True)
-        }
+        ]
+        count = len(doors)
         for at, (rank, address) in enumerate(zip(self.ranks, self.own, strict=True)):
-            each[rank] = [address, doors, *([sizes[at]] if sizes else [])]
-        rows = self.gang.run(knock, timeout=60, each=each, groups=solo)
+            mine = dict(doors[(turn - at) % count] for turn in range(count))
+            each[rank] = [address, mine, *([sizes[at]] if sizes else [])]
+        longest = 60 + patience(count, 4)
+        rows = self.gang.run(knock, timeout=longest, each=each, groups=solo)
         answered = dict(zip(self.nodes, rows, strict=True))
         return [
             (a, b)

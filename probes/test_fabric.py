@@ -10,23 +10,21 @@ from probes.fabric_findings import (
     odd_mtu,
     of_the_log,
     settings_wrong,
-    silent_ranks,
     slow_links,
     unreachable,
     wrong_data,
     wrong_road,
 )
-from probes.findings import finding
+from probes.no_start import INIT_SECONDS, RECORDED, tell_why
 from probes.pairs import reachability, slow_pairs
 from probes.rails import idle_rails, shares
-from probes.ras import ras_status
 from probes.roads import others, travel
 from probes.settings import settings
 from probes.witness import RankLogs
 from reference_trainer.gang import GangError
 from reports.record import Limit
 from scaling.alphabeta import fit
-from scaling.collectives import warm
+from scaling.collectives import connect, warm
 from scaling.nccl_tests import document, table
 from scaling.operations import OPERATIONS
 
@@ -53,22 +51,13 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, limits, measure
 
 
 def prove(cluster, gang, terms, limits, logs, measure):
-    """What is observed, then the controls; a group that fails is told with what is known of it."""
+    """What is observed, then the controls; of a group that fails, why."""
     names = cluster.names
     try:
         journey = observe(gang, names, terms, limits, logs, measure)
     except GangError as error:
         measure("busbw", None, note=str(error))
-        report = logs.says(gang, names).report
-        seen = of_the_log(report.findings, terms.fabric) if report else []
-        silent = silent_ranks(gang, names, str(error))
-        measure.explain(silent, seen)
-        for node, said in cluster.on_each_node(ras_status).items():
-            if said:
-                caption = f"what NCCL's RAS says on {names[node]}, after the failure"
-                measure.keep(f"ras-{names[node]}.txt", said, kind="log", caption=caption)
-        if not (silent or seen):
-            measure.explain(finding("FAB-NO-START", str(error)))
+        tell_why(cluster, gang, terms.fabric, error, logs, measure)
         return
     if journey:
         wrong_element(gang, names, measure)
@@ -78,7 +67,7 @@ def prove(cluster, gang, terms, limits, logs, measure):
 def pinned(cluster, logs):
     """What the gang's ranks run with: a ring, logs of their own, and NCCL where GPUs are real."""
     backend = {"SEATRIAL_BACKEND": "nccl"} if cluster.on_gpu else {}
-    return {**PINNED, **logs.environment, **backend}
+    return {**PINNED, **RECORDED, **logs.environment, **backend}
 
 
 def judge_settings(cluster, fabric, measure):
@@ -114,6 +103,7 @@ def observe(gang, names, terms, limits, logs, measure):
         return None
     measure.progress("fabric: all-reduce sweep")
     gang.run(warm, timeout=120)
+    gang.run(connect, 2 * INIT_SECONDS, timeout=INIT_SECONDS)
     journey = travel(gang, names, logs)
     judge_speed(journey, limits, measure)
     judge_road(journey, terms.fabric, measure)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from probes.cluster import Cluster
 from probes.facts import interfaces
+from probes.nccl_job import STAGES
 from probes.nccl_log import Log, read
 from probes.nccl_report import Report, judged
 from reference_trainer.gang import Gang
@@ -24,7 +25,8 @@ LARGEST = 64 << 20  # bytes of all logs together that are collected
 class Witness:
     """`roads`: node -> rdma, tcp or the interface.  Empty with the reason in `trouble`.
 
-    `report` is what NCCL's log says, where there is one; `logs` are its files by name.
+    `report` is what NCCL's log says, where there is one; `logs` are its files by name; `stages`
+    say how far each rank came, and `interface` is the one that all connect by, if it is one.
     """
 
     source: str = ""
@@ -32,6 +34,8 @@ class Witness:
     trouble: str = ""
     report: Report | None = None
     logs: dict[str, bytes] = field(default_factory=dict)
+    stages: dict[str, str] = field(default_factory=dict)
+    interface: str | None = None
 
 
 class RankLogs:
@@ -75,7 +79,16 @@ class RankLogs:
         hosts = {place.host.split(".")[0]: names[place.node] for place in gang.places}
         roads = _roads(log, hosts)
         trouble = "" if roads else "; ".join(report.unproven) or "no connection between hosts"
-        return Witness("NCCL's log", roads, trouble, report, logs)
+        ways = {host.bootstrap[0] for host in log.hosts.values() if host.bootstrap}
+        return Witness(
+            source="NCCL's log",
+            roads=roads,
+            trouble=trouble,
+            report=report,
+            logs=logs,
+            stages={rank.name: STAGES[rank.stage] for rank in log.ranks.values()},
+            interface=ways.pop() if len(ways) == 1 else None,
+        )
 
 
 def take_logs(token: str, most: int, folder: str = FOLDER) -> dict[str, bytes]:

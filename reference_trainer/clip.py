@@ -9,22 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 TINY = 1e-6  # as in torch.nn.utils.clip_grads_with_norm_: no division by a norm of zero
 
 
 def local_gradients(parameters: Iterable[Any]) -> list[Any]:
     """This rank's shards of the gradients: the memory that the optimizer reads, not a copy."""
+    import torch
+
     with torch.no_grad():
         return [each.grad.to_local() for each in parameters if each.grad is not None]
 
 
 def squares(gradients: list[Any]) -> Any:
     """The sum of the squares of all numbers in these tensors, a scalar on their device."""
+    import torch
+
     return torch.nn.utils.get_total_norm(gradients).square()
 
 
 def clip(gradients: list[Any], norm: Any, most: float) -> None:
     """Scale the gradients so that `norm`, the whole model's, becomes `most` where it is more."""
+    import torch
+
     torch._foreach_mul_(gradients, (most / (norm + TINY)).clamp(max=1.0))

@@ -249,6 +249,17 @@ class Gang:
         """Ask a rank what it is doing: an object reference (see Worker.beat)."""
         return self._workers[rank].beat.remote()
 
+    def ask(self, function: Callable[[], Any], timeout: float = 10) -> dict[int, Any]:
+        """What `function()` returns on each rank that answers in time, by rank.
+
+        Their second thread runs it, so also ranks that hang in what they were told to run answer.
+        """
+        import ray
+
+        calls = [worker.run.remote({}, function, ()) for worker in self._workers]
+        unanswered = {*_late(calls, timeout), *_raised(calls, Exception)}
+        return {at: ray.get(call) for at, call in enumerate(calls) if at not in unanswered}
+
     def _get(self, calls: list[Any], timeout: float, what: str) -> list[Any]:
         import ray
 

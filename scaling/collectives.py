@@ -89,6 +89,21 @@ def sweep(
         return {**told, "connections": opened, "sweeps": found}
 
 
+def connect(patience: float) -> None:
+    """Join, and add up one number over all ranks: what hangs here is init.
+
+    `patience` (seconds) is torch's own, and more than the caller's: a rank that hangs can still be
+    asked, and one that gave up cannot.
+    """
+    import torch
+    import torch.distributed as dist
+
+    with joined(patience) as device:
+        one = torch.ones(1, device=device)
+        dist.all_reduce(one)
+        assert one.item() == dist.get_world_size()  # read here: on a GPU nothing waited before
+
+
 def warm() -> None:
     """Import torch: on a cold network file system this takes longer than joining may."""
     import torch.distributed  # noqa: F401
@@ -119,7 +134,9 @@ def swept(
             for placement in operation.placements
         ]
         rows += found
-        if max(row["slowest"] for row in found) > longest:
+        slowest = max(row["slowest"] for row in found)
+        if slowest > longest and not sizes:
+            note = f"sizes over {size} bytes are left out: a call of it takes {slowest:.2g} s"
             break
     return {
         "rank": dist.get_rank(),

@@ -8,13 +8,16 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 ESTABLISHED = 1  # include/net/tcp_states.h
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3  # include/uapi/linux/in.h: don't fragment, don't learn
 UDP_HEADERS = 28  # IPv4 and UDP
 AGAIN = 0.5  # seconds between two tries of a datagram
+AT_ONCE = 32  # doors that one node knocks at together
 
 _listeners: list[socket.socket] = []
 
@@ -33,30 +36,27 @@ def _accept(server: socket.socket) -> None:
             server.accept()[0].close()
 
 
+def patience(doors: int, seconds: float) -> float:
+    """Seconds that so many doors may take, where none of them answers."""
+    return seconds * -(-doors // AT_ONCE)
+
+
 def reach(
     own: str, doors: Mapping[str, tuple[str, int] | None], seconds: float = 3
 ) -> dict[str, bool]:
-    """Whether a TCP connection from `own` to each named door is accepted, all tried at once."""
-    answers: dict[str, bool] = {}
+    """Whether a TCP connection from `own` to each named door is accepted; some tried at once."""
 
-    def knock(name: str, door: tuple[str, int]) -> None:
+    def knock(door: tuple[str, int] | None) -> bool:
+        if door is None:
+            return False
         try:
             socket.create_connection(door, timeout=seconds, source_address=(own, 0)).close()
-            answers[name] = True
         except OSError:
-            answers[name] = False
+            return False
+        return True
 
-    threads = [
-        threading.Thread(target=knock, args=(name, door), daemon=True)
-        for name, door in doors.items()
-        if door
-    ]
-    deadline = time.monotonic() + seconds + 1
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    return {name: answers.get(name, False) for name in doors}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(doors, pool.map(knock, doors.values()), strict=True))
 
 
 def connections() -> set[tuple[str, str, int, int]]:
@@ -127,23 +127,24 @@ def passes(
     """Whether one unfragmented datagram from `own` is answered by each named door.
 
     `sizes` are bytes of the IPv4 packet, with its 28 bytes of headers, per door.  Sent again and
-    again for `seconds`, beginning at a door of one's own: datagrams get lost where all knock.
+    again for `seconds`, for datagrams get lost.
     """
-    names = [name for name, door in doors.items() if door]
-    turn = hash(own) % max(len(names), 1)
-    waiting = {doors[name]: name for name in [*names[turn:], *names[:turn]]}
+    waiting = {door: name for name, door in doors.items() if door}
     answers = dict.fromkeys(doors, False)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
         sock.bind((own, 0))
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience(len(waiting), seconds)
         while waiting and time.monotonic() < deadline:
-            for door, name in waiting.items():
+            some = dict(islice(waiting.items(), AT_ONCE))
+            for door, name in some.items():
                 with suppress(OSError):  # EMSGSIZE: the own interface is smaller
-                    sock.sendto(b"x" * (sizes[name] - UDP_HEADERS), door or ("", 0))
-            for door in _answered(sock, min(deadline, time.monotonic() + AGAIN), len(waiting)):
+                    sock.sendto(b"x" * (sizes[name] - UDP_HEADERS), door)
+            for door in _answered(sock, min(deadline, time.monotonic() + AGAIN), len(some)):
                 if name := waiting.pop(door, ""):
                     answers[name] = True
+            for door in some.keys() & waiting.keys():
+                waiting[door] = waiting.pop(door)  # those that did not answer go to the end
     return answers
 
 

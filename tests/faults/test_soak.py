@@ -43,6 +43,16 @@ def test_slow_links_of_every_size_and_way(lab: Lab, rate: str, way: str) -> None
     assert WAYS[way] in found.statement
 
 
+@pytest.mark.parametrize("rate", ["700mbit", "100mbit"])
+def test_a_slow_pair_is_told_from_slow_nodes(lab: Lab, rate: str) -> None:
+    inject(lab, "slow-pair", "1", "3", rate)
+    record, _ = acceptance(lab, f"slow-pair-{rate}", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    (found,) = [one for result in record.results for one in result.findings]
+    assert (found.code, found.suspects) == ("FAB-SLOW-LINK", ["node1", "node3"])
+    assert "node1 <-> node3" in found.statement
+
+
 def test_a_rank_that_stops_is_named(lab: Lab) -> None:
     trial = start(lab, "stopped", "probes/test_fabric.py")
     stopped = stop_worker(lab, trial, "node1")

@@ -68,6 +68,27 @@ def _full_way(lab: Lab, name: str, _rate: str, _way: str) -> str:
     return _slow_link(lab, name, lab.state["rates"]["fab0"])
 
 
+def _slow_pair(lab: Lab, first: str, second: str, rate: str) -> str:
+    if not re.fullmatch(RATE, rate):
+        raise LabError(f"a rate is written as tc does (100mbit, 1gbit), found {rate!r}")
+    a, b = _pair(lab, first, second)
+    for here, there in ((a, b), (b, a)):
+        usual = lab.state["rates"]["fab0"]
+        network.shape_toward(lab.name, here.index, "fab0", usual, there.index, rate)
+    return f"{a.name}, {b.name}: fab0 between them at {rate}"
+
+
+def _full_pair(lab: Lab, first: str, second: str, _rate: str) -> str:
+    return "; ".join(_full_link(lab, name, "") for name in (first, second))
+
+
+def _pair(lab: Lab, first: str, second: str) -> tuple[Node, Node]:
+    a, b = lab.node(first), lab.node(second)
+    if a.index == b.index:
+        raise LabError(f"a pair is two nodes, found {a.name} twice")
+    return a, b
+
+
 def _narrow_link(lab: Lab, name: str, mtu: str) -> str:
     if not mtu.isdigit() or not 576 <= int(mtu) < network.USUAL_MTU:
         raise LabError(f"an MTU is 576 to {network.USUAL_MTU - 1} bytes, found {mtu!r}")
@@ -101,9 +122,7 @@ def _pure_data(lab: Lab, name: str) -> str:
 
 
 def _block_pair(lab: Lab, first: str, second: str) -> str:
-    a, b = lab.node(first), lab.node(second)
-    if a.index == b.index:
-        raise LabError(f"a pair is two nodes, found {a.name} twice")
+    a, b = _pair(lab, first, second)
     for here, there in ((a, b), (b, a)):
         ip = network.address("fab0", there.index)
         rules = (
@@ -211,6 +230,11 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
         ["node", "rate", "way"],
         "NODE `sends` or `receives` on the fabric at RATE.",
         (_slow_way, _full_way),
+    ),
+    "slow-pair": (
+        ["a", "b", "rate"],
+        "Between A and B, and only there, the fabric runs at RATE.",
+        (_slow_pair, _full_pair),
     ),
     "narrow-link": (
         ["node", "mtu"],

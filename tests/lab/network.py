@@ -91,6 +91,7 @@ def shape(lab: str, node: int, interface: str, rate: str, way: str = "both") -> 
         "receives": (namespace(lab, "x"), f"{interface}-{node}"),
     }
     for name, device in ends.values() if way == "both" else [ends[way]]:
+        sh("tc", "-n", name, "qdisc", "del", "dev", device, "root", quiet=True)
         sh(
             "tc",
             "-n",
@@ -108,6 +109,21 @@ def shape(lab: str, node: int, interface: str, rate: str, way: str = "both") -> 
             "latency",
             "50ms",
         )
+
+
+def shape_toward(lab: str, node: int, interface: str, usual: str, peer: int, rate: str) -> None:
+    """Hold what the node sends to one peer to `rate`, and all else to `usual` as before.
+
+    `shape` undoes it.
+    """
+    device = ("dev", interface)
+    tc = ("tc", "-n", namespace(lab, node))
+    sh(*tc, "qdisc", "replace", *device, "root", "handle", "1:", "htb", "default", "10")
+    for kind, held in (("10", usual), ("20", rate)):
+        share = ("htb", "rate", held, "burst", "128kb", "quantum", "60000")
+        sh(*tc, "class", "add", *device, "parent", "1:", "classid", f"1:{kind}", *share)
+    match = ("u32", "match", "ip", "dst", f"{address(interface, peer)}/32", "flowid", "1:20")
+    sh(*tc, "filter", "add", *device, "parent", "1:", "protocol", "ip", *match)
 
 
 def rate(lab: str, node: int, interface: str) -> str:

@@ -1,0 +1,115 @@
+"""Why a group of ranks did not start, or hangs: what ranks, logs and the network say of it.
+
+Who hangs is asked in a second thread while it hangs: our deadline comes before torch's, for a rank
+that gave up says nothing more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from probes.cluster import Cluster
+from probes.fabric_findings import narrow, of_the_log, silent_ranks, unreachable
+from probes.findings import SHOWN, finding
+from probes.ledger import Ledger
+from probes.pairs import reachability
+from probes.ras import ras_status
+from probes.whereabouts import Whereabouts, whereabouts
+from probes.witness import RankLogs, Witness
+from reference_trainer.gang import Gang, GangError, WorkerLost
+from reports.record import Finding
+
+INIT_SECONDS = 90.0  # NCCL tries for 60 s to connect, and then says what it could not
+RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000"}  # environment of the ranks: torch's flight recorder
+
+
+def tell_why(
+    cluster: Cluster,
+    gang: Gang,
+    fabric: str | None,
+    error: GangError,
+    logs: RankLogs,
+    measure: Ledger,
+) -> None:
+    """Name the cause, by what is known of the ranks; the gang is removed on the way."""
+    names = cluster.names
+    hangs = not isinstance(error, WorkerLost)
+    found = gang.ask(whereabouts)
+    silent = silent_ranks(gang, names, str(error))
+    word = logs.says(gang, names)
+    who = {rank: f"rank {rank} on {names[place.node]}" for rank, place in enumerate(gang.places)}
+    measure.keep(
+        "init.json",
+        {
+            "error": str(error),
+            "ranks": {who[rank]: one for rank, one in found.items()},
+            "stages": word.stages,
+        },
+        caption="where each rank is: its stack, torch's flight recorder, and NCCL's log",
+    )
+    if hangs:  # asked while it starts, NCCL's service may crash
+        keep_ras(cluster, measure)
+    told = silent or (of_the_log(word.report.findings, fabric) if word.report else [])
+    told = told or (apart(found, who, str(error)) if hangs else [])
+    gang.remove()
+    measure.explain(told or [finding("FAB-NO-START", str(error))])
+    measure.explain(who_reaches(cluster, fabric, word, measure))
+
+
+def apart(found: dict[int, Whereabouts], who: dict[int, str], error: str) -> list[Finding]:
+    """The ranks that the others wait for: they are elsewhere, or began fewer collectives."""
+    late = (behind(found) or elsewhere(found)) if found else []
+    if not late:
+        return []
+    most = next(one for rank, one in found.items() if rank not in late)
+    said = "; ".join(f"{who[rank]} is in {where(found[rank])}" for rank in late[:SHOWN])
+    said = f"most ranks wait in {where(most)}; {said} ({error})"
+    return [finding("INIT-HANG", said, [who[rank] for rank in late[:SHOWN]])]
+
+
+def where(one: Whereabouts) -> str:
+    """`distributed_c10d.py:3176 all_reduce, its collective 3`."""
+    begun = f"its collective {one['begun']}" if one["begun"] else "without a collective yet"
+    return f"{one['at'] or 'nothing of ours'}, {begun}"
+
+
+def behind(found: dict[int, Whereabouts]) -> list[int]:
+    """Ranks that began fewer collectives than the one that came furthest."""
+    came = {rank: (one["group"], one["begun"]) for rank, one in found.items()}
+    return [rank for rank in came if came[rank] < max(came.values())]
+
+
+def elsewhere(found: dict[int, Whereabouts]) -> list[int]:
+    """Ranks that are not in the function that more than half of them are in."""
+    usual, ranks = Counter(one["at"] for one in found.values()).most_common(1)[0]
+    if 2 * ranks <= len(found):
+        return []
+    return [rank for rank, one in found.items() if one["at"] != usual]
+
+
+def who_reaches(
+    cluster: Cluster, fabric: str | None, word: Witness, measure: Ledger
+) -> list[Finding]:
+    """Pairs of nodes that do not reach each other now, on the interface that was in use."""
+    interface = word.interface or fabric
+    try:
+        with cluster.gang() as fresh:
+            cut = reachability(fresh, cluster.names, interface)
+    except GangError as error:
+        measure.covered(f"who reaches whom was not tried again: {error}")
+        return []
+    blocked = len(cut.pairs) + len(cut.narrow or [])
+    measure.covered(
+        f"after the failure, on {interface or 'the interface of Ray'}: "
+        f"{blocked} pairs of nodes do not reach each other"
+    )
+    return [*unreachable(cut), *narrow(cut)]
+
+
+def keep_ras(cluster: Cluster, measure: Ledger) -> None:
+    """What NCCL's RAS service says on each node."""
+    names = cluster.names
+    for node, said in cluster.on_each_node(ras_status).items():
+        if said:
+            caption = f"what NCCL's RAS says on {names[node]}, after the deadline"
+            measure.keep(f"ras-{names[node]}.txt", said, kind="log", caption=caption)

@@ -1,0 +1,177 @@
+"""Why a group hangs: who is elsewhere, who began fewer collectives, and who may be asked what."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes import no_start
+from probes.no_start import apart, tell_why
+from probes.pairs import Cut
+from probes.whereabouts import Whereabouts, summary, whereabouts
+from probes.witness import Witness
+from reference_trainer.gang import GangError, WorkerLost
+from reference_trainer.worker import Worker
+from reports.record import Finding
+
+WHO = {rank: f"rank {rank} on node{rank}" for rank in range(4)}
+
+
+def came(at: str, group: int = 0, begun: int = 3, name: str = "gloo:all_reduce") -> Whereabouts:
+    """A rank's answer."""
+    entry = {"collective_seq_id": begun, "profiling_name": name}
+    return {"at": at, "stack": [at], "group": group, "begun": begun, "ended": 2, "entries": [entry]}
+
+
+def entry(number: int, group: int = 0, retired: bool = True, p2p: bool = False) -> dict[str, Any]:
+    """As torch 2.13 dumps one."""
+    return {
+        "collective_seq_id": number, "is_p2p": p2p, "pg_id": group, "retired": retired,
+        "profiling_name": "gloo:all_reduce", "input_sizes": [[4]], "state": "scheduled",
+        "process_group": ["0", "default_pg"], "time_created_ns": 1, "timeout_ms": 8000,
+    }  # fmt: skip
+
+
+def test_the_recorders_dump_in_short() -> None:
+    told = summary({"entries": [entry(1), entry(2), entry(1, group=1), entry(2, 1, retired=False)]})
+    assert (told["group"], told["begun"], told["ended"]) == (1, 2, 1)
+    assert [one["collective_seq_id"] for one in told["entries"]] == [1, 2, 1, 2]
+    assert summary({"entries": [entry(1, p2p=True)]}) == summary({}) == {}
+
+
+def test_where_a_rank_hangs_is_told_by_another_thread() -> None:
+    def waits() -> None:
+        time.sleep(5)
+
+    rank = Worker.__new__(Worker)  # its listening to signals is the main thread's
+    thread = threading.Thread(target=rank.run, args=({}, waits, ()), daemon=True)
+    assert whereabouts()["at"] == ""
+    thread.start()
+    deadline = time.monotonic() + 5
+    while not (found := whereabouts())["at"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert found["at"].startswith("test_no_start.py:")
+    assert found["at"].endswith(" waits")
+
+
+@pytest.mark.parametrize(
+    ("found", "suspects"),
+    [
+        ([came("a")] * 4, []),
+        ([came("a"), came("a"), came("b"), came("a")], [2]),
+        ([came("a"), came("b"), came("a"), came("b")], []),  # no majority
+        ([came("a"), came("a", begun=2), came("a"), came("a")], [1]),
+        ([came("a"), came("a"), came("a"), came("a", group=-1, begun=0)], [3]),
+        # What the recorder knows goes before where they are.
+        ([came("a"), came("b", begun=4), came("a"), came("a")], [0, 2, 3]),
+        ([], []),
+    ],
+)
+def test_who_the_others_wait_for(found: list[Whereabouts], suspects: list[int]) -> None:
+    told = apart(dict(enumerate(found)), WHO, "connect: it took too long")
+    assert [s for one in told for s in one.suspects] == [WHO[rank] for rank in suspects]
+    assert {one.code for one in told} == ({"INIT-HANG"} if suspects else set())
+
+
+class Asked:
+    """Stands in for cluster, gang, logs and ledger; notes what is asked, in order."""
+
+    def __init__(self, silent: list[int], word: Witness) -> None:
+        self.names = {f"id{rank}": f"node{rank}" for rank in range(4)}
+        self.places = [SimpleNamespace(node=f"id{rank}") for rank in range(4)]
+        self.order: list[str] = []
+        self.found: list[Finding] = []
+        self.kept: dict[str, Any] = {}
+        self._silent, self._word = silent, word
+
+    def ask(self, function: Any) -> dict[int, Whereabouts]:
+        self.order.append(function.__name__)
+        return {rank: came("all_reduce", begun=3 - (rank == 2)) for rank in range(4)}
+
+    def silent(self) -> list[int]:
+        return self._silent
+
+    def says(self, *_: object) -> Witness:
+        return self._word
+
+    def on_each_node(self, function: Any) -> dict[str, str]:
+        self.order.append(function.__name__)
+        return dict.fromkeys(self.names, "RAS says this")
+
+    def gang(self) -> Any:
+        self.order.append("a fresh gang")
+        raise GangError("no room")
+
+    def remove(self) -> None:
+        self.order.append("removed")
+
+    def explain(self, *found: list[Finding]) -> None:
+        self.found += [one for each in found for one in each]
+
+    def keep(self, name: str, content: Any, **_: object) -> None:
+        self.kept[name] = content
+
+    def covered(self, _: str) -> None:
+        pass
+
+
+def told_why(error: GangError, silent: tuple[int, ...] = (), word: Witness | None = None) -> Asked:
+    """What is done and said after this error."""
+    asked: Any = Asked([*silent], word or Witness())
+    tell_why(asked, asked, "fab0", error, asked, asked)
+    return asked  # type: ignore[no-any-return]
+
+
+def test_after_a_deadline_the_ranks_are_asked_then_ras_then_the_network() -> None:
+    asked = told_why(GangError("connect: ranks [0, 1] of 4 did not answer within 90 s"))
+    assert asked.order == ["whereabouts", "ras_status", "removed", "a fresh gang"]
+    (found,) = asked.found
+    assert (found.code, found.suspects) == ("INIT-HANG", ["rank 2 on node2"])
+    assert "most ranks wait in all_reduce, its collective 3; rank 2" in found.statement
+    assert asked.kept["init.json"]["ranks"]["rank 2 on node2"]["begun"] == 2
+    assert asked.kept["ras-node0.txt"] == "RAS says this"
+
+
+def test_where_a_rank_failed_by_itself_ras_is_not_asked() -> None:
+    asked = told_why(WorkerLost("connect: a rank failed: no such interface", [], 0.0))
+    assert "ras_status" not in asked.order
+    assert [one.code for one in asked.found] == ["FAB-NO-START"]
+    assert "no such interface" in asked.found[0].statement
+
+
+def test_a_rank_that_says_nothing_goes_before_all_else() -> None:
+    asked = told_why(GangError("connect: late"), silent=(1,))
+    assert [(one.code, one.suspects) for one in asked.found] == [
+        ("INIT-MISSING-RANK", ["rank 1", "node1"])
+    ]
+
+
+def test_who_reaches_whom_is_tried_on_the_interface_that_was_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str | None] = []
+
+    def reachability(_: Any, __: Any, interface: str | None) -> Cut:
+        tried.append(interface)
+        return Cut(["node0", "node1", "node2"], [("node0", "node1")], {})
+
+    class Fresh(Asked):
+        def gang(self) -> Any:
+            return self
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(no_start, "reachability", reachability)
+    for word in (Witness(interface="docker0"), Witness()):
+        asked: Any = Fresh([], word)
+        tell_why(asked, asked, "fab0", WorkerLost("a rank failed", [], 0.0), asked, asked)
+        assert [one.code for one in asked.found] == ["FAB-NO-START", "FAB-PAIR-BLOCKED"]
+    assert tried == ["docker0", "fab0"]
