@@ -32,6 +32,11 @@ FABRIC: dict[str, Entry] = {
         Cause.HARDWARE,
         "check rate, errors and cable of the named node's fabric link",
     ),
+    "FAB-SLOW-GROUP": Entry(
+        "Some nodes are slow only in groups: each pair of them is fast.",
+        Cause.INFRASTRUCTURE,
+        "look for what only many nodes load: an uplink shared by the named nodes' switch, its buffers, or the named node's memory and PCIe",
+    ),
     "FAB-SLOW": Entry(
         "All-reduce is slower than agreed, and no single node or pair stands out.",
         Cause.INFRASTRUCTURE,
@@ -113,7 +118,7 @@ FABRIC: dict[str, Entry] = {
         "load nvidia_peermem or use DMA-BUF (open driver, recent kernel), and check that each GPU has a NIC under its PCI switch",
     ),
     "FAB-PARTIAL-RAILS": Entry(
-        "Fewer rails are used than the node has.",
+        "Fewer rails are there, or are used, than the node should have.",
         Cause.HARDWARE,
         "compare `ibv_devinfo` and NCCL_IB_HCA of the named host with the others; look for ports that are down",
     ),

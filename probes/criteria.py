@@ -99,6 +99,9 @@ TABLE: dict[str, Row] = {
                     because="NCCL spreads its rings evenly over the rails of a node; 1 is an equal part",
                 ),
             ),
+            "slow_in_groups": none_of(
+                "groups", "what is slow only where many nodes work at once slows every large job"
+            ),
             "slowest_pair": Measure(
                 "ratio",
                 default=Limit(

@@ -9,7 +9,7 @@ from typing import Any
 from probes.counters import main_road
 from probes.env_lint import Flag
 from probes.findings import SHOWN, finding
-from probes.pairs import Cut
+from probes.pairs import Crowds, Cut
 from probes.roads import Journey
 from reference_trainer.gang import Gang
 from reports.record import Finding, Limit, Verdict
@@ -122,6 +122,20 @@ def wrong_road(journey: Journey, fabric: str | None) -> list[Finding]:
     roads = ", ".join(sorted(set(strays.values())))
     said = f"gradient bytes of {', '.join(strays)} went over {roads}, not {fabric}"
     return [finding("FAB-WRONG-ROAD", said, list(strays))]
+
+
+def slow_in_groups(crowds: Crowds, pairs: Hunt) -> list[Finding]:
+    """Nodes whose groups are slow though their pairs are not, and groups that no node explains."""
+    blamed = {*pairs.nodes, *(node for link in pairs.links for node in link)}
+    found = []
+    for node in (node for node in crowds.nodes if node not in blamed):
+        said = f"each group that {node} is in is slow, and its pairs are not"
+        found.append(finding("FAB-SLOW-GROUP", said, [node]))
+    for group in crowds.groups:
+        if blamed.isdisjoint(group):
+            said = f"{', '.join(group)} are slow together, and in other groups they are not"
+            found.append(finding("FAB-SLOW-GROUP", said, group))
+    return found
 
 
 def slow_links(

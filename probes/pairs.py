@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from probes.facts import interfaces
 from reference_trainer.gang import Gang
-from scaling.collectives import pair_sweep
+from scaling.collectives import group_sweep, pair_sweep, summarise
 from scaling.reach import echo, listen, passes, patience, reach
-from scaling.search import Hunt, Link, Pair, hunt
+from scaling.search import Hunt, Link, Pair, grouped, hunt
 
 REPEATS = 6
 SLOW = 0.85  # share of the typical speed under which a link is hunted: where it is marginal
@@ -123,14 +123,15 @@ class _Knocking:
         ]
 
 
-def slow_pairs(gang: Gang, names: dict[str, str]) -> Hunt:
+def slow_pairs(gang: Gang, names: dict[str, str], whole: bool = False) -> Hunt:
     """Hunt the slow link: the first rank of each node meets the others', each direction apart.
 
-    Every pair meets up to 8 nodes (7 rounds); beyond that two or three rounds find bad nodes.
-    A rank's messages use the rails that are close to it, so the others' are not tried.
+    Every pair meets up to 8 nodes (7 rounds), or when the `whole` matrix is asked for (n - 1
+    rounds); else two or three rounds find bad nodes.  A rank's messages use the rails that are
+    close to it, so the others' are not tried.
     """
     places = [names[place.node] for place in gang.places]
-    first = {name: places.index(name) for name in dict.fromkeys(places)}
+    first = _first_ranks(places)
 
     def meet(rounds: list[list[Pair]]) -> dict[Link, float]:
         table = [[(first[a], first[b]) for a, b in pairs] for pairs in rounds]
@@ -141,4 +142,38 @@ def slow_pairs(gang: Gang, names: dict[str, str]) -> Hunt:
             for sender, speed in row.items()
         }
 
-    return hunt(list(first), meet, matrix=len(first) <= 8, effect=SLOW)
+    return hunt(list(first), meet, matrix=whole or len(first) <= 8, effect=SLOW)
+
+
+@dataclass(frozen=True)
+class Crowds:
+    """What groups of about sqrt(n) nodes show: nodes that make each of their groups slow, and slow
+    groups that no such node explains; `coverage` is one sentence."""
+
+    nodes: list[str]
+    groups: list[list[str]]
+    coverage: str
+
+
+def slow_groups(gang: Gang, names: dict[str, str]) -> Crowds:
+    """Hunt faults that pairs are too small to show: all-reduce in groups, all groups at once."""
+    places = [names[place.node] for place in gang.places]
+    nodes, sizes, tried = list(_first_ranks(places)), set[int](), 0
+
+    def trial(parting: list[list[str]]) -> list[float]:
+        nonlocal tried
+        tried += len(parting)
+        sizes.update(map(len, parting))
+        ranks = [[at for at, name in enumerate(places) if name in group] for group in parting]
+        found = iter(gang.run(group_sweep, groups=ranks, timeout=300))
+        each = [[next(found) for _ in group] for group in ranks]
+        return [float(summarise(one)[0]["busbw"]) for one in each]
+
+    guilty, groups = grouped(nodes, trial, SLOW)
+    said = f"{tried} groups of {min(sizes)} to {max(sizes)} nodes, all of them at once"
+    return Crowds(guilty, groups, said)
+
+
+def _first_ranks(places: list[str]) -> dict[str, int]:
+    """Each node's first rank; `places` are the ranks' nodes."""
+    return {name: places.index(name) for name in dict.fromkeys(places)}

@@ -49,3 +49,12 @@ def idle_rails(nodes: Mapping[str, Mapping[str, float]], least: float) -> list[F
             said = f"{node}: of an equal part of the bytes, its rails carried: {told}"
             found.append(finding("FAB-PARTIAL-RAILS", said, [node, *sorted(idle)]))
     return found
+
+
+def missing_rails(counts: Mapping[str, int], wanted: int) -> list[Finding]:
+    """One finding per node with fewer active rails than there should be."""
+    return [
+        finding("FAB-PARTIAL-RAILS", f"{node}: {count} of {wanted} rails are active", [node])
+        for node, count in counts.items()
+        if count < wanted
+    ]

@@ -10,14 +10,15 @@ from probes.fabric_findings import (
     odd_mtu,
     of_the_log,
     settings_wrong,
+    slow_in_groups,
     slow_links,
     unreachable,
     wrong_data,
     wrong_road,
 )
 from probes.no_start import INIT_SECONDS, RECORDED, tell_why
-from probes.pairs import reachability, slow_pairs
-from probes.rails import idle_rails, shares
+from probes.pairs import reachability, slow_groups, slow_pairs
+from probes.rails import idle_rails, missing_rails, shares
 from probes.roads import others, travel
 from probes.settings import settings
 from probes.witness import RankLogs
@@ -32,11 +33,12 @@ from scaling.operations import OPERATIONS
 # over two nodes shows more than the line rate.
 PINNED = {"NCCL_ALGO": "Ring"}
 ALL_REDUCE = OPERATIONS["all_reduce"]
+CROWD = 12  # nodes: fewer make groups that are hardly more than pairs
 CHECKED = 1 << 20  # bytes: the size at which the other collectives and the control run
 
 
 @pytest.mark.criterion("FABRIC")
-def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, limits, measure):
+def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, limits, measure):
     """All-reduce over every accelerator moves exact data over the agreed fabric, at its speed.
 
     A job that took the wrong road still trains and its loss still falls; only its bandwidth and
@@ -46,15 +48,15 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, limits, measure
     if len(cluster.nodes) < 2:
         pytest.fail("one node has no fabric to other nodes", pytrace=False)
     with RankLogs(cluster) as logs, cluster.gang(environment=pinned(cluster, logs)) as gang:
-        prove(cluster, gang, terms, limits, logs, measure)
+        prove(cluster, gang, terms, tier, limits, logs, measure)
     judge_settings(cluster, terms.fabric, measure)
 
 
-def prove(cluster, gang, terms, limits, logs, measure):
+def prove(cluster, gang, terms, tier, limits, logs, measure):
     """What is observed, then the controls; of a group that fails, why."""
     names = cluster.names
     try:
-        journey = observe(gang, names, terms, limits, logs, measure)
+        journey = observe(gang, names, terms, tier, limits, logs, measure)
     except GangError as error:
         measure("busbw", None, note=str(error))
         tell_why(cluster, gang, terms.fabric, error, logs, measure)
@@ -90,7 +92,7 @@ def judge_settings(cluster, fabric, measure):
     )
 
 
-def observe(gang, names, terms, limits, logs, measure):
+def observe(gang, names, terms, tier, limits, logs, measure):
     """Who reaches whom, the sweep, the road and the pairs; the journey, if there was a way.
 
     Each is judged as soon as it is seen, so that a later failure takes nothing away.
@@ -112,7 +114,11 @@ def observe(gang, names, terms, limits, logs, measure):
     measure.progress("fabric: five more collectives")
     judge_data(journey, others(gang, CHECKED), gang, names, measure)
     measure.progress("fabric: every pair of nodes")
-    judge_pairs(slow_pairs(gang, names), journey, limits, measure)
+    pairs = slow_pairs(gang, names, whole=tier == "soak")
+    judge_pairs(pairs, journey, limits, measure)
+    if tier != "quick" and len(journey.sent) >= CROWD:
+        measure.progress("fabric: groups of nodes")
+        judge_groups(slow_groups(gang, names), pairs, measure)
     return journey
 
 
@@ -209,7 +215,9 @@ def judge_rails(journey, terms, limits, measure):
         measure("rails", count, on=node, limit=limit)
         port, part = min(parts[node].items(), key=lambda item: item[1], default=("no rail", None))
         measure("slowest_rail", part, on=f"{node} {port}", note="the node has no active RDMA port")
-    measure.explain(idle_rails(parts, limits("slowest_rail").low or 0))
+    measure.explain(
+        missing_rails(counts, wanted), idle_rails(parts, limits("slowest_rail").low or 0)
+    )
 
 
 def judge_pairs(pairs, journey, limits, measure):
@@ -224,6 +232,14 @@ def judge_pairs(pairs, journey, limits, measure):
     measure.series(
         "pairs", {"nodes": nodes, "gbs": [[pairs.speeds.get((a, b)) for b in nodes] for a in nodes]}
     )
+
+
+def judge_groups(crowds, pairs, measure):
+    """What is slow in groups of about sqrt(n) nodes, and was not in pairs."""
+    found = slow_in_groups(crowds, pairs)
+    measure("slow_in_groups", len(found))
+    measure.explain(found)
+    measure.covered(f"all-reduce in groups: {crowds.coverage}")
 
 
 def wrong_element(gang, names, measure):

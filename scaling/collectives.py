@@ -23,6 +23,7 @@ SIZES = tuple(1 << power for power in range(3, 35))  # 8 B to 16 GiB
 # Of one meeting of a pair: long against the latency of its fabric (4 MiB take 34 ms at 1 Gbit/s,
 # 256 MiB 5 ms at 400), short against the whole scan.
 MESSAGE = {"gloo": 4 << 20, "nccl": 256 << 20}
+GROUP_SECONDS = 0.5  # of a group's calls: all groups work at once, so none may end much earlier
 PATIENCE = 2.0  # seconds of one transfer, after which it is not repeated
 PRECISION = 0.02  # wanted standard error of the median, as a ratio
 BATCH = 5  # calls between two looks at the precision
@@ -309,6 +310,18 @@ def plateau(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def moved(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> float:
     """Bytes that the calls of these rows make each rank send around a ring."""
     return sum(row["size"] * operation.factor(ranks) * row["calls"] for row in rows)
+
+
+def group_sweep() -> dict[str, Any]:
+    """All-reduce at one large size within a group, as `swept` returns it."""
+    import torch.distributed as dist
+
+    with joined(seconds=180) as device:
+        backend = dist.get_backend()
+        size = [MESSAGE[backend]]
+        found = swept(device, OPERATIONS["all_reduce"], float("inf"), GROUP_SECONDS, size)
+        dist.barrier()
+        return found
 
 
 def pair_sweep(
