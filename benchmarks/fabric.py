@@ -38,7 +38,7 @@ ROWS = 3  # runs of the whole fabric row
 def inside(what: str, count: int) -> Any:
     """Run on node 0: `sweep` or `scan`, `count` times in one gang; prints one JSON line."""
     from probes.cluster import connect
-    from probes.pairs import slow_pairs
+    from probes.pairs import bad_pairs
     from probes.roads import travel
     from probes.witness import RankLogs
 
@@ -56,7 +56,7 @@ def inside(what: str, count: int) -> Any:
                 peak = journey.peak
                 found.append({"busbw": peak["busbw"], "size": peak["size"], "shares": shares})
             else:
-                hunt = slow_pairs(gang, cluster.names)
+                hunt, _ = bad_pairs(gang, cluster.names)
                 slowest = min(hunt.speeds.values()) / hunt.typical
                 found.append({"nodes": hunt.nodes, "links": hunt.links, "slowest": slowest})
             found[-1]["seconds"] = time.perf_counter() - begun

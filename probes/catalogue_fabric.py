@@ -57,6 +57,11 @@ FABRIC: dict[str, Entry] = {
         Cause.HARDWARE,
         "take the named rank's node out and test its memory, GPU and link",
     ),
+    "FAB-WRONG-LINK": Entry(
+        "What a node sends or receives, or one link carries, arrives changed.",
+        Cause.HARDWARE,
+        "take the named node out; test its memory and its network card, and turn checksum offload off to see whether TCP notices",
+    ),
     "FAB-NO-START": Entry(
         "The process group could not be made.",
         Cause.INFRASTRUCTURE,

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from probes import components
 from probes.criteria import TABLE
 from reports.record import ContractFacts, Limit, Waiver
+from scaling.linerate import reason
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -248,7 +249,7 @@ def _from_line_rate(cluster: ClusterTerms, file: str) -> Limit:
         low=FRACTION * line,
         marginal_low=MARGINAL * line,
         unit="GB/s",
-        because=f"{FRACTION:.0%} of {cluster.rails} x {cluster.line_rate_gbps:g} Gbit/s",
+        because=reason(FRACTION, f"{cluster.rails} x {cluster.line_rate_gbps:g} Gbit/s"),
         source=f"{file} [cluster]",
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from probes.cluster import Cluster
 from probes.contract import FRACTION, MARGINAL, ClusterTerms, Contract
 from reports.record import Limit
-from scaling.linerate import LineRate, line_rate
+from scaling.linerate import LineRate, line_rate, reason
 
 EMULATED_PACE = 0.4  # s of compute a step where accelerators are emulated: cores are shared
 
@@ -80,6 +80,6 @@ def _fabric_limits(facts: list[dict[str, Any]], fabric: str | None) -> dict[str,
             marginal_low=MARGINAL * rate.gbytes,
             unit="GB/s",
             source="derived",
-            because=f"no contract: {FRACTION:.0%} of {rate.because}",
+            because=f"no contract: {reason(FRACTION, rate.because)}",
         )
     return limits

@@ -13,7 +13,7 @@ from probes.pairs import Crowds, Cut
 from probes.roads import Journey
 from reference_trainer.gang import Gang
 from reports.record import Finding, Limit, Verdict
-from scaling.search import Hunt, Link, blame
+from scaling.search import Hunt, Link, attribute, blame
 
 WAYS = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
 DOUBTS = 3  # doubtful settings told in one sentence
@@ -102,6 +102,22 @@ def wrong_data(rows: list[dict[str, Any]], gang: Gang, names: dict[str, str]) ->
     suspects = [f"rank {rank}" for rank in ranks[:SHOWN]]
     suspects += dict.fromkeys(names[gang.places[rank].node] for rank in ranks[:SHOWN])
     return [finding("FAB-WRONG-DATA", told + more, suspects)]
+
+
+def wrong_links(wrong: dict[Link, int]) -> list[Finding]:
+    """The node that changes what it sends or receives, else the links that do."""
+    bad = [link for link, count in wrong.items() if count]
+    guilty, left = attribute(bad, wrong, len({node for link in wrong for node in link}))
+    found = []
+    for node, way in guilty:
+        links = [link for link in bad if node == link[way == "receives"]]
+        said = f"what {node} {way} is changed on the way: {sum(wrong[link] for link in links)} "
+        said += f"wrong elements over {len(links)} links"
+        found.append(finding("FAB-WRONG-LINK", said, [node]))
+    for a, b in left:
+        said = f"what {a} sends to {b} is changed on the way: {wrong[a, b]} wrong elements"
+        found.append(finding("FAB-WRONG-LINK", said, [a, b]))
+    return found
 
 
 def of_the_log(found: list[Finding], fabric: str | None) -> list[Finding]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from probes.facts import interfaces
 from reference_trainer.gang import Gang
-from scaling.collectives import group_sweep, pair_sweep, summarise
+from scaling.collectives import summarise
+from scaling.meetings import group_sweep, pair_sweep
 from scaling.reach import echo, listen, passes, patience, reach
 from scaling.search import Hunt, Link, Pair, grouped, hunt
 
@@ -123,26 +124,31 @@ class _Knocking:
         ]
 
 
-def slow_pairs(gang: Gang, names: dict[str, str], whole: bool = False) -> Hunt:
-    """Hunt the slow link: the first rank of each node meets the others', each direction apart.
+def bad_pairs(
+    gang: Gang, names: dict[str, str], whole: bool = False
+) -> tuple[Hunt, dict[Link, int]]:
+    """Hunt the slow link, and the one that changes data: (the hunt, wrong elements by link).
+
+    The first rank of each node meets the others', each direction apart.
 
     Every pair meets up to 8 nodes (7 rounds), or when the `whole` matrix is asked for (n - 1
     rounds); else two or three rounds find bad nodes.  A rank's messages use the rails that are
     close to it, so the others' are not tried.
     """
     places = [names[place.node] for place in gang.places]
-    first = _first_ranks(places)
+    first, wrong = _first_ranks(places), dict[Link, int]()
 
     def meet(rounds: list[list[Pair]]) -> dict[Link, float]:
         table = [[(first[a], first[b]) for a, b in pairs] for pairs in rounds]
-        found = gang.run(pair_sweep, table, REPEATS, timeout=600)
-        return {
-            (places[sender], places[rank]): speed
-            for rank, row in enumerate(found)
-            for sender, speed in row.items()
-        }
+        speeds = {}
+        for rank, row in enumerate(gang.run(pair_sweep, table, REPEATS, timeout=600)):
+            for sender, (speed, changed) in row.items():
+                link = places[sender], places[rank]
+                speeds[link] = speed
+                wrong[link] = wrong.get(link, 0) + changed
+        return speeds
 
-    return hunt(list(first), meet, matrix=whole or len(first) <= 8, effect=SLOW)
+    return hunt(list(first), meet, matrix=whole or len(first) <= 8, effect=SLOW), wrong
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from probes.fabric_findings import (
     slow_links,
     unreachable,
     wrong_data,
+    wrong_links,
     wrong_road,
 )
 from probes.no_start import INIT_SECONDS, RECORDED, tell_why
-from probes.pairs import reachability, slow_groups, slow_pairs
+from probes.pairs import bad_pairs, reachability, slow_groups
 from probes.rails import idle_rails, missing_rails, shares
 from probes.roads import others, travel
 from probes.settings import settings
@@ -114,8 +115,10 @@ def observe(gang, names, terms, tier, limits, logs, measure):
     measure.progress("fabric: five more collectives")
     judge_data(journey, others(gang, CHECKED), gang, names, measure)
     measure.progress("fabric: every pair of nodes")
-    pairs = slow_pairs(gang, names, whole=tier == "soak")
+    pairs, wrong = bad_pairs(gang, names, whole=tier == "soak")
     judge_pairs(pairs, journey, limits, measure)
+    measure("wrong_elements", sum(wrong.values()), on="pairs of nodes")
+    measure.explain(wrong_links(wrong))
     if tier != "quick" and len(journey.sent) >= CROWD:
         measure.progress("fabric: groups of nodes")
         judge_groups(slow_groups(gang, names), pairs, measure)

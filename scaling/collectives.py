@@ -1,6 +1,6 @@
 """Collectives over a gang, checked for exact values and timed as nccl-tests does.
 
-`sweep` and `pair_sweep` run on every rank with the usual rendezvous variables set, under our gang
+`sweep` runs on every rank with the usual rendezvous variables set, under our gang
 as under torchrun; `summarise` works on what the ranks returned.  Under torchrun:
 `torchrun --nproc-per-node 2 -m scaling.collectives all_reduce --backend gloo`.
 """
@@ -20,11 +20,6 @@ from scaling.reach import connections
 
 LARGEST = {"gloo": 64 << 20, "nccl": 16 << 30}
 SIZES = tuple(1 << power for power in range(3, 35))  # 8 B to 16 GiB
-# Of one meeting of a pair: long against the latency of its fabric (4 MiB take 34 ms at 1 Gbit/s,
-# 256 MiB 5 ms at 400), short against the whole scan.
-MESSAGE = {"gloo": 4 << 20, "nccl": 256 << 20}
-GROUP_SECONDS = 0.5  # of a group's calls: all groups work at once, so none may end much earlier
-PATIENCE = 2.0  # seconds of one transfer, after which it is not repeated
 PRECISION = 0.02  # wanted standard error of the median, as a ratio
 BATCH = 5  # calls between two looks at the precision
 MOST = 1000  # calls of one size
@@ -310,81 +305,6 @@ def plateau(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def moved(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> float:
     """Bytes that the calls of these rows make each rank send around a ring."""
     return sum(row["size"] * operation.factor(ranks) * row["calls"] for row in rows)
-
-
-def group_sweep() -> dict[str, Any]:
-    """All-reduce at one large size within a group, as `swept` returns it."""
-    import torch.distributed as dist
-
-    with joined(seconds=180) as device:
-        backend = dist.get_backend()
-        size = [MESSAGE[backend]]
-        found = swept(device, OPERATIONS["all_reduce"], float("inf"), GROUP_SECONDS, size)
-        dist.barrier()
-        return found
-
-
-def pair_sweep(
-    meetings: list[list[tuple[int, int]]], repeats: int = 6, size: int | None = None
-) -> dict[int, float]:
-    """Send `size` bytes one way, then the other, in the given rounds; GB/s received, by sender.
-
-    Each way's figure is that of the fastest of `repeats`: a fresh connection that lost a packet
-    early, or a busy core, makes it slow for a while, and only what stays slow is a bad link.
-    Call it on every rank with the same rounds of disjoint pairs.
-    """
-    import torch
-    import torch.distributed as dist
-
-    best: dict[int, float] = {}
-    with joined(seconds=180) as device:
-        rank, size = dist.get_rank(), size or MESSAGE[dist.get_backend()]
-        buffer = torch.ones(size // 4, device=device)
-        for pairs in meetings:
-            pair = next((pair for pair in pairs if rank in pair), None)
-            for way in (0, 1):
-                dist.barrier()
-                if pair is None:
-                    continue
-                if pair[way] == rank:
-                    _send(buffer, pair[1 - way])
-                else:
-                    seconds = _receive(buffer, pair[way], repeats)
-                    best[pair[way]] = size / seconds / 1e9
-        dist.barrier()
-    return best
-
-
-def _send(buffer: Any, peer: int) -> None:
-    """Send as often as the peer asks."""
-    import torch
-    import torch.distributed as dist
-
-    ready = torch.ones(1, device=buffer.device)
-    while True:
-        dist.recv(ready, peer)
-        if not ready.item():
-            return
-        dist.send(buffer, peer)
-
-
-def _receive(buffer: Any, peer: int, repeats: int) -> float:
-    """Least seconds from asking to the last byte; a link that takes PATIENCE is asked once."""
-    import torch
-    import torch.distributed as dist
-
-    ready, least = torch.ones(1, device=buffer.device), float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        dist.send(ready, peer)
-        dist.recv(buffer, peer)
-        if buffer.is_cuda:
-            torch.cuda.synchronize()
-        least = min(least, time.perf_counter() - start)
-        if least > PATIENCE:
-            break
-    dist.send(torch.zeros_like(ready), peer)
-    return least
 
 
 if __name__ == "__main__":

@@ -6,6 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+# Of the line rate, what a ring shows that nothing is wrong with: 12 of 12.5 GB/s by 100 Gbit/s, 192
+# of 200 by 8 x 200, 48 of 50 by 400 (NVIDIA's own words in nccl-tests issues 119, 290 and 319, and
+# nccl issue 812).
+PLATEAU = 0.96
+
 
 @dataclass(frozen=True)
 class LineRate:
@@ -26,6 +31,14 @@ def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
     if not known or len(known) < len(rates):
         return None
     return min(known, key=lambda rate: rate.gbytes)
+
+
+def reason(fraction: float, line: str) -> str:
+    """Why `fraction` of this line rate (in words) is the least that is asked of a ring."""
+    return (
+        f"{fraction:.0%} of {line}; a sound ring shows {PLATEAU:.0%} of it "
+        "(not a tree, which over two nodes may show more than the line carries)"
+    )
 
 
 def rails(ports: list[dict[str, str]]) -> list[tuple[str, float]]:

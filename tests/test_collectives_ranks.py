@@ -75,3 +75,33 @@ def test_bad_sizes_are_refused_in_one_sentence() -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert "sizes are numbers with K, M or G" in done.stderr
+
+
+MEETING = """
+from scaling import meetings
+import json, os
+if os.environ["RANK"] == os.environ.get("CHANGES"):
+    send = meetings._send
+    def changed(buffer, peer):
+        buffer[len(buffer) // 2] += 1
+        send(buffer, peer)
+    meetings._send = changed
+found = meetings.pair_sweep([[(0, 1)]], repeats=3, size=1 << 16)
+with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
+    json.dump(found, file)
+"""
+
+
+@pytest.mark.parametrize(("changes", "wrong"), [("none", [0, 0]), ("1", [3, 0])])
+def test_a_meeting_tells_speed_and_changed_elements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: str, wrong: list[int]
+) -> None:
+    script = tmp_path / "meeting.py"
+    script.write_text(MEETING)
+    for name, value in (("OUT", tmp_path / "rank"), ("PYTHONPATH", REPO), ("CHANGES", changes)):
+        monkeypatch.setenv(name, str(value))
+    done = ranks(str(script))
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads((tmp_path / f"rank{rank}").read_text()) for rank in (0, 1)]
+    assert [found[0]["1"][1], found[1]["0"][1]] == wrong
+    assert found[0]["1"][0] > 0

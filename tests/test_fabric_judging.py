@@ -12,7 +12,7 @@ import pytest
 from probes import pairs, test_fabric
 from probes.contract import load as contract
 from probes.contract import parse
-from probes.fabric_findings import slow_in_groups, slow_links
+from probes.fabric_findings import slow_in_groups, slow_links, wrong_links
 from probes.ledger import Ledger
 from probes.pairs import Crowds, slow_groups
 from probes.roads import Journey
@@ -105,6 +105,28 @@ def test_who_is_slow_in_pairs_is_not_named_again_for_groups() -> None:
     crowds = Crowds(["n1", "n7"], [["n1", "n2"], ["n8", "n9"]], "")
     told = [(one.code, one.suspects) for one in slow_in_groups(crowds, hunt({"n1": "both"}))]
     assert told == [("FAB-SLOW-GROUP", ["n7"]), ("FAB-SLOW-GROUP", ["n8", "n9"])]
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ([], []),
+        ([("n1", "n0"), ("n1", "n2")], [["n1"]]),
+        ([("n0", "n2"), ("n1", "n2")], [["n2"]]),
+        ([("n0", "n2")], [["n0", "n2"]]),
+    ],
+)
+def test_changed_data_is_located(bad: list[tuple[str, str]], said: list[list[str]]) -> None:
+    names = ["n0", "n1", "n2", "n3"]
+    links = {(a, b): 0 for a in names for b in names if a != b}
+    if said == [["n1"]]:
+        bad = [*bad, ("n1", "n3")]
+    if said == [["n2"]]:
+        bad = [*bad, ("n3", "n2")]
+    found = wrong_links({**links, **dict.fromkeys(bad, 7)})
+    assert [one.suspects for one in found] == said
+    assert all(one.code == "FAB-WRONG-LINK" for one in found)
+    assert all(f"{7 * len(bad)} wrong elements" in one.statement for one in found)
 
 
 @pytest.fixture

@@ -59,13 +59,25 @@ def test_narrow_link(lab: Lab) -> None:
 
 
 @pytest.mark.soak
+def test_an_mtu_of_its_own(lab: Lab) -> None:
+    inject(lab, "odd-mtu", "3", "1400")
+    record, _ = acceptance(lab, "odd-mtu", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    found = only(record, "FAB-MTU")
+    assert found.suspects == ["node3"]
+    assert "node3 1400; the others 1500" in found.statement
+
+
+@pytest.mark.soak
 def test_corrupt_data(lab: Lab) -> None:
     inject(lab, "corrupt-data", "1")
     record, _ = acceptance(lab, "corrupt-data", "probes/test_fabric.py")
     assert record.verdict("FABRIC") is Verdict.FAIL
-    found = [one for result in record.results for one in result.findings]
-    assert {one.code for one in found} == {"FAB-WRONG-DATA"}
-    assert all("element" in one.statement for one in found)
+    found = {one.code: one for result in record.results for one in result.findings}
+    assert set(found) == {"FAB-WRONG-DATA", "FAB-WRONG-LINK"}
+    assert "received a wrong element" in found["FAB-WRONG-DATA"].statement
+    assert found["FAB-WRONG-LINK"].suspects == ["node1"]
+    assert "what node1 sends" in found["FAB-WRONG-LINK"].statement
 
 
 @pytest.mark.soak

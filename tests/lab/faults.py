@@ -101,6 +101,17 @@ def _wide_link(lab: Lab, name: str, _mtu: str) -> str:
     return f"{lab.node(name).name}: packets of {network.USUAL_MTU} bytes pass again"
 
 
+def _odd_mtu(lab: Lab, name: str, mtu: str) -> str:
+    if not mtu.isdigit() or not 576 <= int(mtu) <= network.USUAL_MTU:
+        raise LabError(f"an MTU is 576 to {network.USUAL_MTU} bytes, found {mtu!r}")
+    network.set_mtu(lab.name, lab.node(name).index, "fab0", int(mtu))
+    return f"{lab.node(name).name}: fab0 has an MTU of {mtu}"
+
+
+def _usual_mtu(lab: Lab, name: str, _mtu: str) -> str:
+    return _odd_mtu(lab, name, str(network.USUAL_MTU))
+
+
 def _corrupt_data(lab: Lab, name: str) -> str:
     # Byte 10000 of large TCP segments, on their way out: no checksum on a veth notices.
     # Only among float32 of usual size, by the exponents of four in a row: a changed header of
@@ -240,6 +251,11 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
         ["node", "mtu"],
         "Packets over MTU bytes are dropped on the way to NODE, silently.",
         (_narrow_link, _wide_link),
+    ),
+    "odd-mtu": (
+        ["node", "mtu"],
+        "NODE's own fabric interface has another MTU than the others'.",
+        (_odd_mtu, _usual_mtu),
     ),
     "corrupt-data": (
         ["node"],

@@ -138,6 +138,11 @@ def limit_packets(lab: str, node: int, interface: str, mtu: int) -> None:
     sh("ip", "-n", switch, "link", "set", port, "mtu", str(mtu))
 
 
+def set_mtu(lab: str, node: int, interface: str, mtu: int) -> None:
+    """The MTU of a node's own interface."""
+    sh("ip", "-n", namespace(lab, node), "link", "set", interface, "mtu", str(mtu))
+
+
 def set_link(lab: str, node: int, interface: str, state: str) -> None:
     """`ip link set <interface> up|down` on a node."""
     sh("ip", "-n", namespace(lab, node), "link", "set", interface, state)
