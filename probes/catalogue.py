@@ -94,9 +94,9 @@ CATALOGUE: dict[str, Entry] = {
         "see which part took the time: seeing the loss (heartbeats), finding room, or starting",
     ),
     "RESTART-LEAK": Entry(
-        "A run that has ended, or that waits for room, still holds accelerators.",
+        "A run that has ended, or that waits for room, still holds accelerators, or still runs.",
         Cause.APPLICATION,
-        "remove the placement group in whatever way the run ends; `ray list placement-groups` names it",
+        "remove the placement group in whatever way the run ends; `ray list placement-groups` names it; a rank must end when its raylet does",
     ),
     "RESTART-DEAD": Entry(
         "The run did not come back by itself.",

@@ -240,6 +240,9 @@ TABLE: dict[str, Row] = {
             "saves_refused": Measure("saves", from_run="the saves that met a full disk"),
             "saved_after": Measure("saves", from_run="the saves that are due once there is room"),
             "left_behind": none_of("groups", "a run that has ended holds nothing"),
+            "still_running": none_of(
+                "processes", "a rank of a run that has ended may still write, and holds its device"
+            ),
             "kills": Measure("kills", from_run="how many there must be in the given time"),
             "unprovoked": none_of("attempts", "an attempt is lost to a kill, or to nothing"),
             "runs_lost": none_of("runs", "every run comes to its end, however often it is killed"),

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from probes.cluster import Cluster
 from probes.criteria import exactly
 from probes.equality import Unequal, unequal_steps
-from probes.findings import finding
+from probes.findings import SHOWN, finding, listed
 from probes.ledger import Ledger
+from probes.outlived import marks, outlived
 from probes.restart_original import MISTAKES, NEWEST, SAVE_EVERY, STEPS, Original, Results
 from probes.restart_run import NAME, Voyage, costs, ettr
 from reference_trainer.gang import Gang, GangError
+from reference_trainer.pulse import born
 from reports.record import Limit, Verdict
 
 Limits = Callable[[str], Any]
@@ -199,23 +202,34 @@ def a_leak_is_seen(cluster: Cluster, gang: Gang, measure: Ledger) -> None:
     try:
         with gang:
             held = cluster.groups_named(NAME)
-            caught, saw = held == [1], f"{len(held)} placement groups that hold {sum(held)}"
+            (place,), (since,) = gang.places, gang.run(born)
+            running, _ = outlived(cluster, {(place.host, place.pid, since): 0}, seconds=0)
+            caught = held == [1] and len(running) == 1
+            saw = f"{len(held)} placement groups that hold {sum(held)}; {'; '.join(running)}"
     except GangError as error:
         saw = str(error)
     measure.control(
         "left behind on purpose",
-        "a gang of the same name holds one accelerator while what is left is counted",
+        "a gang of the same name holds one accelerator and runs while what is left is counted",
         caught=caught,
         saw=saw,
     )
 
 
-def leaks(cluster: Cluster, measure: Ledger) -> None:
-    """That the run holds nothing when it has ended."""
+def leaks(cluster: Cluster, folder: Path, measure: Ledger) -> None:
+    """That the runs in this folder, which have ended, hold nothing, and that no rank still runs."""
     left = len(cluster.groups_named(NAME))
     measure("left_behind", left)
     if left:
         measure.explain(finding("RESTART-LEAK", f"{left} placement groups are left"))
+    known = marks(folder)
+    running, unasked = outlived(cluster, known)
+    note = f"{listed(unasked)} could not be asked" if unasked else "no rank said where it runs"
+    measure("still_running", None if unasked or not known else len(running), note=note)
+    if running:
+        said = f"of a run that has ended there still runs {'; '.join(running[:SHOWN])}"
+        suspects = [place for one in running[:SHOWN] for place in one.split(", ")[0].split(" on ")]
+        measure.explain(finding("RESTART-LEAK", said, suspects))
 
 
 def tell(names: dict[str, str], original: Original, voyage: Voyage, measure: Ledger) -> None:
@@ -230,7 +244,11 @@ def tell(names: dict[str, str], original: Original, voyage: Voyage, measure: Led
         measure.note("save_rate", rate, "bytes/s", samples=len(saves))
         stalls = [span["segments"]["checkpoint"] for span in voyage.results[0]["spans"]]
         measure.note("save_stall", max(stalls), "s", samples=len(saves))
-        measure.note("load", voyage.results[0]["load_seconds"], "s")
+        load = voyage.results[0]
+        measure.note("load", load["load_seconds"], "s")
+        if load["load_bytes"]:
+            rate = load["load_bytes"] / load["load_seconds"]
+            measure.note("load_rate", rate, "bytes/s")
     measure.keep(
         f"attempts-{voyage.scenario.name}.json",
         [dataclasses.asdict(attempt) for attempt in voyage.attempts],

@@ -40,7 +40,7 @@ PATIENCE_SECONDS = 10
 class Choice:
     """What to resume from.  step 0 and path None: nothing.  `note` is a sentence for the log.
 
-    `keeper` is the rank that has it, where the folder is not shared.
+    `keeper` is the rank that has it, where the folder is not shared; `bytes` are all its files'.
     """
 
     step: int
@@ -49,6 +49,7 @@ class Choice:
     skipped: list[dict[str, str]]
     note: str
     keeper: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,10 +216,13 @@ class Checkpoints:
         return Choice(step=0, path=None, saved_world=0, skipped=skipped, note=note)
 
     def _chosen(self, step: int, path: Path, skipped: list[dict[str, str]]) -> Choice:
-        world = int(manifest.read(path)["world"])
+        content = manifest.read(path)
+        world, size = int(content["world"]), sum(file["size"] for file in content["files"].values())
         where = "" if self.storage.shared else f", kept on {self.world.host}"
         note = f"resuming from {path}{where}, saved by {world} ranks"
-        return Choice(step=step, path=str(path), saved_world=world, skipped=skipped, note=note)
+        return Choice(
+            step=step, path=str(path), saved_world=world, skipped=skipped, note=note, bytes=size
+        )
 
     def _fetch(self, choice: Choice) -> Path:
         """The folder of the chosen checkpoint on this node, sent here if it lies elsewhere."""

@@ -41,11 +41,17 @@ def listen() -> None:
         signal.signal(signal.SIGTERM, lambda *_: PULSE.told_to_leave.set())
 
 
-def seconds_up() -> float | None:
-    """How long this process has lived, by Linux' own clock; None elsewhere (proc(5), starttime)."""
+def born() -> int | None:
+    """When this process started, in clock ticks since boot; None without /proc (proc(5))."""
     try:
-        fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+        return int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
     except OSError:
         return None
-    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+
+
+def seconds_up() -> float | None:
+    """How long this process has lived, by Linux' own clock; None elsewhere."""
+    started = born()
+    if started is None:
+        return None
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")

@@ -25,7 +25,7 @@ from reference_trainer.holding import stream_of
 from reference_trainer.journal import Journal
 from reference_trainer.manifest import CheckpointError
 from reference_trainer.model import count_parameters, next_token_loss
-from reference_trainer.pulse import PULSE, seconds_up
+from reference_trainer.pulse import PULSE, born, seconds_up
 from reference_trainer.spans import CudaClock, HostClock, Spans
 from reference_trainer.stall import Stalls
 from reference_trainer.world import World, join
@@ -37,9 +37,9 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     """Train on all ranks of the job, or on those of `mesh` (1-D DeviceMesh); one rank's result.
 
     Keys: rank, world, host, device, params, tokens_per_step (all ranks), start_step (0: fresh),
-    resumed_from, resume_note, skipped, rng_restored, load_seconds, steps (one dict each, see
-    `_numbers`), spans, checkpoints (committed), unsaved (saves that failed), left (True: told to
-    leave before the last step), stalls_fired, digest, state_bytes (a rank's, as expected),
+    resumed_from, resume_note, skipped, rng_restored, load_seconds, load_bytes, steps (one dict
+    each, see `_numbers`), spans, checkpoints (committed), unsaved (saves that failed), left (True:
+    told to leave before the last step), stalls_fired, digest, state_bytes (a rank's, as expected),
     peak_memory_bytes (of all steps but the first) and peak_flops (both None on a CPU).
     Raises LaunchError (not started as a rank), CheckpointError or DataError (on every rank alike).
     """
@@ -177,6 +177,7 @@ class Run:
             "skipped": self.resumed.skipped,
             "rng_restored": self.rng_restored,
             "load_seconds": self.load_seconds,
+            "load_bytes": self.resumed.bytes,
             "steps": self.steps,
             "spans": self.spans.records,
             "checkpoints": self.saved,
@@ -285,6 +286,7 @@ class Run:
             "start",
             **_place(world),
             pid=os.getpid(),
+            born=born(),
             up_s=seconds_up(),
             config=config.as_dict(),
             start_step=resumed.step,

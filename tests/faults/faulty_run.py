@@ -6,6 +6,7 @@ pytest -p tests.faults.faulty_run ...      with SEATRIAL_TEST_FAULT=<a name of F
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +20,7 @@ from probes import restart_original, restart_run
 from reference_trainer import checkpoint, launchers, manifest, saving, supervisor
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang
+from reference_trainer.journal import Journal
 from reference_trainer.manifest import CheckpointError
 from reference_trainer.supervisor import Patience
 
@@ -122,6 +124,20 @@ def on_notice(action: Callable[[], Any]) -> Callable[[], None]:
     return struck(change)
 
 
+def stuck(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """Its last rank stops in step 5, as in a driver's call that never returns, and cannot end."""
+    write, first = Journal.write, not (Path(str(config.out)) / "metrics.rank0.jsonl").exists()
+
+    def stop(self: Journal, event: str, **values: Any) -> None:
+        write(self, event, **values)
+        if event == "begin" and values["step"] == 5:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    if first and os.environ["RANK"] == str(int(os.environ["WORLD_SIZE"]) - 1):
+        at.setattr(Journal, "write", stop)
+    return config
+
+
 def needs_a_checkpoint(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
     """When it is started again, a missing checkpoint is an error."""
     again = (Path(str(config.out)) / "metrics.rank0.jsonl").exists()
@@ -172,6 +188,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "unstaged": struck(unstaged),
     "hasty": on_notice(lambda: os._exit(143)),
     "heedless": on_notice(lambda: None),
+    "stuck": struck(stuck),
     "needs-a-checkpoint": struck(needs_a_checkpoint),
     "trusting": kept(trusting),
     "brittle": kept(brittle),

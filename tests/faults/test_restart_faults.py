@@ -64,6 +64,10 @@ FAULTS = [
         {"RESTART-DEAD", "RESTART-LEAK"}, set(), "already exists",
     ),
     Fault(
+        "stuck", "raylet-killed", {"still_running"}, {"RESTART-LEAK"}, {"rank 1", "node0"},
+        "there still runs rank 1 on node0",
+    ),
+    Fault(
         "reuses-its-gang", "no-node", {"held_waiting", "left_behind"}, {"RESTART-LEAK"}, set(),
         "while the run waited for a node it held 1 of 2",
     ),

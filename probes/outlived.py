@@ -1,0 +1,65 @@
+"""Ranks of runs that have ended whose processes still run: they may write, and hold a device.
+
+A rank says in its journal where it is; its node is asked whether it still is.  What is found is
+counted and then killed, for nobody else will.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+from probes.cluster import ASK_SECONDS, Cluster
+from probes.faults import Hand, read_lines
+from probes.pinned import pinned
+
+Mark = tuple[str, int, int]  # host, process id, and when it started in clock ticks since boot
+SECONDS = 10  # a rank takes some 2 s to see that its raylet is gone
+
+
+def marks(folder: Path) -> dict[Mark, int]:
+    """The rank of every process that began a run in this folder or below it.
+
+    Where there is no /proc a process cannot be told from a later one of its number: none.
+    """
+    found: dict[Mark, int] = {}
+    for journal in folder.rglob("metrics.rank*.jsonl"):
+        for line in read_lines(journal):
+            if line["event"] == "start" and line["born"] is not None:
+                found[line["host"], line["pid"], line["born"]] = line["rank"]
+    return found
+
+
+def end_running(known: list[Mark], seconds: float) -> tuple[str, list[Mark]]:
+    """This host's name, and those of its processes that run after so long; they are killed then."""
+    hand, here = Hand(), socket.gethostname()
+    deadline = time.monotonic() + seconds
+
+    def running() -> list[Mark]:
+        return [mark for mark in known if mark[0] == here and hand.aim(mark[1])[0] == mark[2]]
+
+    while (mine := running()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for _, pid, born in mine:
+        hand.strike(pid, born, signal.SIGKILL)
+    return here, mine
+
+
+def outlived(
+    cluster: Cluster, known: dict[Mark, int], seconds: float = SECONDS
+) -> tuple[list[str], list[str]]:
+    """(`rank 1 on node1, process 4711` for each that still ran, hosts that could not be asked)."""
+    import ray
+
+    asked = list(cluster.on_each_node(end_running, list(known), seconds).values())
+    if cluster.home not in {node["id"] for node in cluster.nodes}:  # spare raylets live there
+        call = pinned(end_running, cluster.home, max_retries=0).remote(list(known), seconds)
+        asked.append(ray.get(call, timeout=ASK_SECONDS))
+    found = sorted({mark for _, running in asked for mark in running})
+    hosts = {host for host, _ in asked}
+    return (
+        [f"rank {known[mark]} on {mark[0]}, process {mark[1]}" for mark in found],
+        sorted({mark[0] for mark in known} - hosts),
+    )
