@@ -18,6 +18,7 @@ from scaling.skew import MEETINGS, exposed_said
 
 FEW, HARDEST = 4, 8  # steps of what only informs, and how many times its usual work a node does
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
+RUNS = {"quick": 1, "standard": 1, "soak": 3}  # of each rung
 # 8192 tokens per GPU and step: an efficiency means nothing without them, for the same cluster drops
 # from 96 to 77 % with an eighth of the tokens.
 GPU_SHAPE = {**PRESETS["1B"], "seq": 2048, "batch": 4, "dropout": 0.0, "deterministic": False}
@@ -48,13 +49,15 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
             failed = "ranks of the rung that failed hang, or are gone"
             measure.covered(f"{failed}: nothing more was tried")
         else:
+            rungs = repeat(gang, names, rungs, config, RUNS[tier] - 1, measure)
             control(gang, names, config, rungs[-1], measure)
             if tier != "quick":
                 unsent(gang, names, rungs, config, measure)
                 same_work(gang, names, nodes, config, measure)
     ladder = told(rungs, talk, order, measure.contract.limit("FABRIC", "busbw"))
     measure.covered(
-        f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, {STEPS[tier]} steps each; "
+        f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, {STEPS[tier]} steps each, "
+        f"{rungs[0].runs} times; "
         f"the rung of 1 on each of {len(cluster.nodes)} nodes"
     )
     explained = judge(ladder, limits, measure)
@@ -81,6 +84,23 @@ def ascend(gang, names, nodes, config, order, measure):
         if is_stuck(gang, talk, [count]):
             break  # the next rung would meet what still runs there
     return rungs, talk
+
+
+def repeat(gang, names, rungs, config, times, measure):
+    """The rungs, run again so often, one after the other each time: runs differ more than steps."""
+    for time in range(times):
+        measure.progress(f"scaling: all rungs, run {time + 2} of {times + 1}")
+        try:
+            more = [climb(gang, names, rung.count, config) for rung in rungs]
+        except GangError as error:
+            measure.covered(f"run {time + 2} of the rungs failed: {error}")
+            break
+        base = mean_seconds(more[0].median_node())
+        for rung in more[1:]:
+            on = f"{rung.count} nodes, run {time + 2}"
+            measure.note("efficiency_again", base / rung.seconds, "ratio", on=on)
+        rungs = [rung.joined(one) for rung, one in zip(rungs, more, strict=True)]
+    return rungs
 
 
 def is_stuck(gang, talk, nodes):

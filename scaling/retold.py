@@ -2,8 +2,8 @@
 
 `ladder.json`: {"rungs": [{"nodes", "ranks" (node of each), "tokens_per_step", "non_finite",
 "disagreements", "separable", "communication" (s per step, None: not timed), "at_agreed_rate" (s per
-step, were links as fast as agreed), "steps" [rank][step] {"seconds", "segments"}}], "calls": [...],
-"fits": {operation: ...} of the largest rung}.
+step, were links as fast as agreed), "runs", "steps" [rank][step] {"seconds", "segments"}}],
+"calls": [...], "fits": {operation: ...} of the largest rung}.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Ladder:
 
     @cached_property
     def intervals(self) -> dict[int, tuple[float, float]]:
-        """Within which each larger rung's efficiency lies, with 95 % confidence, by this one run.
+        """Within which each larger rung's efficiency lies, with 95 % confidence, by node count.
 
-        By node count.
+        Where rungs were run once it knows how steps differ, and nothing of how runs do.
         """
-        alone = self.rungs[0].median_node()
-        return {rung.count: efficiency_interval([alone], [rung.steps]) for rung in self.rungs[1:]}
+        alone = self.rungs[0].tables
+        return {rung.count: efficiency_interval(alone, rung.tables) for rung in self.rungs[1:]}
 
     def explained(self, limit: float | None = None) -> list[Explanation]:
         """Each rung above one node."""
@@ -89,6 +89,7 @@ class Ladder:
                 "separable": rung.separable,
                 "communication": self.talk.get(rung.count),
                 "at_agreed_rate": self.agreed.get(rung.count),
+                "runs": rung.runs,
                 "steps": [[dataclasses.asdict(step) for step in steps] for steps in rung.steps],
             }
             for rung in self.rungs
@@ -105,6 +106,7 @@ def retold(content: Mapping[str, Any]) -> Ladder:
             count=rung["nodes"],
             nodes=rung["ranks"],
             steps=[[Step(**step) for step in steps] for steps in rung["steps"]],
+            runs=rung.get("runs", 1),
             tokens_per_step=rung["tokens_per_step"],
             non_finite=rung["non_finite"],
             disagreements=tuple(rung.get("disagreements", ())),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from probes.test_scaling import draw, foresee, judge
 from reports.record import Measurement, Verdict
 from reports.store import Store, load
 from scaling.alphabeta import Fit
+from scaling.ladder import Rung
 from scaling.predict import Call
 from scaling.retold import Ladder, retold
 from tests.simulated_steps import Cluster, longer
@@ -67,6 +69,32 @@ def said(*words: object) -> Result:
 def test_a_ladder_comes_back_as_it_was_told() -> None:
     found = ladder()
     assert retold(json.loads(json.dumps(found.told()))) == found
+
+
+def slower(rung: Rung, share: float) -> Rung:
+    """A run of it that took so much longer."""
+    steps = [[replace(step, seconds=step.seconds * share) for step in mine] for mine in rung.steps]
+    return replace(rung, steps=steps)
+
+
+def test_runs_that_differ_widen_the_interval_and_come_back() -> None:
+    once = ladder()
+    one, two, four = once.rungs
+    thrice = replace(
+        once,
+        rungs=[
+            one.joined(one).joined(one),
+            two.joined(two).joined(two),
+            four.joined(slower(four, 1.1)).joined(slower(four, 0.9)),
+        ],
+    )
+    low, high = once.intervals[4]
+    least, most = thrice.intervals[4]
+    assert least < low < high < most
+    assert most - least > 2 * (high - low)
+    assert thrice.efficiency(thrice.rungs[2]) == pytest.approx(once.efficiency(four), rel=0.01)
+    assert [len(table[0]) for table in thrice.rungs[2].tables] == [24] * 3
+    assert retold(json.loads(json.dumps(thrice.told()))) == thrice
 
 
 def test_the_probe_says_of_each_rung_what_it_lost(run: Path) -> None:
