@@ -34,6 +34,7 @@ def tell_why(
     """Name the cause, by what is known of the ranks; the gang is removed on the way."""
     names = cluster.names
     hangs = not isinstance(error, WorkerLost)
+    lost = (error.ranks or error.failed) if isinstance(error, WorkerLost) else []
     found = gang.ask(whereabouts)
     silent = silent_ranks(gang, names, str(error))
     word = logs.says(gang, names)
@@ -52,7 +53,9 @@ def tell_why(
     told = silent or (of_the_log(word.report.findings, fabric) if word.report else [])
     told = told or (apart(found, who, str(error)) if hangs else [])
     gang.remove()
-    measure.explain(told or [finding("FAB-NO-START", str(error))])
+    lost = lost if len(lost) < len(who) else []  # of all of them nobody stands out
+    suspects = [who[rank] for rank in lost[:SHOWN]]
+    measure.explain(told or [finding("FAB-NO-START", str(error), suspects)])
     measure.explain(who_reaches(cluster, fabric, word, measure))
 
 

@@ -26,7 +26,10 @@ def scaling() -> None:
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
-    """Run the ladder alone; OPTIONS go to pytest (--contract, --tier, --run-dir ...)."""
+    """Run the ladder alone; OPTIONS go to pytest (--contract, --tier, --run-dir ...).
+
+    One criterion accepts no cluster: where scaling passes, this exits 20 for those not looked at.
+    """
     from probes.cli import run as suite
 
     context.invoke(suite, cluster=cluster, options=("-k", "test_scaling", *options))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import traceback
@@ -11,6 +12,8 @@ from typing import Any
 
 from reference_trainer import worker
 
+# Where ranks wait for each other; what wraps those calls in order to log them is not meant.
+WAITING = re.compile(r"torch/distributed/(?!c10d_logger)")
 LAST = 5  # collectives that are told one by one
 Whereabouts = dict[str, Any]
 
@@ -18,22 +21,25 @@ Whereabouts = dict[str, Any]
 def whereabouts() -> Whereabouts:
     """Of this process, by another thread than the one that hangs.
 
-    {"at": the innermost function of ours or torch's, "" when none runs; "stack": `file:line
-    function`, outermost first; "group": number of the newest process group with a collective, or
-    -1; "begun", "ended": collectives of that group; "entries": the last few}.
+    {"at": the function of torch.distributed that was called, else the innermost one, "" when none
+    runs; "stack": `file:line function`, outermost first; "group": number of the newest process
+    group with a collective, or -1; "begun", "ended": collectives of that group; "entries": the
+    last few}.
     """
-    stack = _stack()
-    return {"at": stack[-1] if stack else "", "stack": stack, **_recorded()}
+    frames = _frames()
+    stack = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]
+    # Deeper down, ranks that wait for the same thing are in different lines, by their part in it.
+    calls = [f.name for f in frames if WAITING.search(f.filename)]
+    return {"at": (calls or stack[-1:] or [""])[0], "stack": stack, **_recorded()}
 
 
-def _stack() -> list[str]:
+def _frames() -> list[traceback.FrameSummary]:
     """What the rank was told to run, down from Worker.run, in another thread than this one."""
     for thread, frame in sys._current_frames().items():
         frames = traceback.extract_stack(frame)
         ours = [f.filename == worker.__file__ and f.name == "run" for f in frames]
         if any(ours) and thread != threading.get_ident():
-            told = frames[ours.index(True) + 1 :]
-            return [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in told]
+            return frames[ours.index(True) + 1 :]
     return []
 
 

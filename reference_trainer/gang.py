@@ -38,11 +38,16 @@ class GangPending(GangError):
 
 
 class WorkerLost(GangError):
-    """A worker died or failed.  `ranks` are those whose process is gone, `at` is when."""
+    """A worker died or failed.  `ranks` are those whose process is gone, `at` is when.
 
-    def __init__(self, message: str, ranks: list[int], at: float) -> None:
+    `failed` are those that had raised an error when the first one was seen.
+    """
+
+    def __init__(
+        self, message: str, ranks: list[int], at: float, failed: Sequence[int] = ()
+    ) -> None:
         super().__init__(message)
-        self.ranks, self.at = ranks, at
+        self.ranks, self.at, self.failed = ranks, at, failed
 
 
 class Gang:
@@ -277,6 +282,7 @@ class Gang:
 
         at, deadline = time.time(), time.monotonic() + SETTLE_SECONDS
         dead: list[int] = []
+        failed = _raised(calls, ray.exceptions.RayTaskError)
         # A survivor may see its socket close a moment before Ray hears of the death; and once Ray
         # has heard of one, others of the same node may follow.
         while time.monotonic() < deadline:
@@ -286,8 +292,9 @@ class Gang:
             if known or not late:
                 break
         cause = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        said = f"{what}: ranks {dead} died" if dead else f"{what}: a rank failed: {cause}"
-        return WorkerLost(said, dead, at)
+        who = f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}"
+        said = f"{what}: ranks {dead} died" if dead else f"{what}: {who} failed: {cause}"
+        return WorkerLost(said, dead, at, failed)
 
     def silent(self, timeout: float = 5) -> list[int]:
         """Ranks whose process does not even say where it is: stopped or cut off, else dead.

@@ -137,9 +137,10 @@ def test_after_a_deadline_the_ranks_are_asked_then_ras_then_the_network() -> Non
 
 
 def test_where_a_rank_failed_by_itself_ras_is_not_asked() -> None:
-    asked = told_why(WorkerLost("connect: a rank failed: no such interface", [], 0.0))
+    asked = told_why(WorkerLost("connect: rank 1 failed: no such interface", [], 0.0, [1]))
     assert "ras_status" not in asked.order
-    assert [one.code for one in asked.found] == ["FAB-NO-START"]
+    (found,) = asked.found
+    assert (found.code, found.suspects) == ("FAB-NO-START", ["rank 1 on node1"])
     assert "no such interface" in asked.found[0].statement
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import partial, update_wrapper
 
 from probes import no_start
 from scaling import collectives
@@ -26,7 +26,9 @@ def pytest_configure() -> None:
     from ray import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers have no tests
-    faulty = partial(_connect, FAULTS[os.environ[NAME]], collectives.connect)
+    faulty = update_wrapper(
+        partial(_connect, FAULTS[os.environ[NAME]], collectives.connect), collectives.connect
+    )
     setattr(collectives, "connect", faulty)  # noqa: B010  (mypy)
     no_start.INIT_SECONDS = SECONDS
 

@@ -21,7 +21,9 @@ from tests.lab.lab import Lab
             *("falls-behind", "INIT-HANG", ["rank 2 on node2"], "falls_behind"),
             marks=pytest.mark.soak,
         ),
-        pytest.param(*("gives-up", "FAB-NO-START", [], "fab7"), marks=pytest.mark.soak),
+        pytest.param(
+            *("gives-up", "FAB-NO-START", ["rank 2 on node2"], "fab7"), marks=pytest.mark.soak
+        ),
     ],
 )
 def test_a_rank_that_does_not_start(
