@@ -39,6 +39,12 @@ def test_a_collective_under_torchrun_is_exact_and_told(name: str, tmp_path: Path
         assert len(last["rank_times"]) == 2
 
 
+def test_a_sweep_that_ends_early_says_why() -> None:
+    done = ranks("-m", "scaling.collectives", "all_reduce", "--backend", "gloo", "--longest", "0")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "# sizes over 8 bytes are left out: a call of it takes " in done.stdout
+
+
 CORRUPT = """
 from scaling.collectives import summarise, sweep
 from scaling.operations import OPERATIONS
