@@ -66,12 +66,12 @@ def apart(found: dict[int, Whereabouts], who: dict[int, str], error: str) -> lis
         return []
     most = next(one for rank, one in found.items() if rank not in late)
     said = "; ".join(f"{who[rank]} is in {where(found[rank])}" for rank in late[:SHOWN])
-    said = f"most ranks wait in {where(most)}; {said} ({error})"
+    said = f"the others wait in {where(most)}; {said} ({error})"
     return [finding("INIT-HANG", said, [who[rank] for rank in late[:SHOWN]])]
 
 
 def where(one: Whereabouts) -> str:
-    """`distributed_c10d.py:3176 all_reduce, its collective 3`."""
+    """`all_reduce, its collective 3`."""
     begun = f"its collective {one['begun']}" if one["begun"] else "without a collective yet"
     return f"{one['at'] or 'nothing of ours'}, {begun}"
 
