@@ -1,0 +1,124 @@
+"""The trainer beside a plain FSDP2 loop, and with its clock beside without: one process, in turns.
+
+Needs no cluster.  `config` says what model, for how many steps, and on what device.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from reference_trainer.build import build_model
+from reference_trainer.config import TrainConfig
+from reference_trainer.data import Stream
+from reference_trainer.model import next_token_loss
+from reference_trainer.spans import Spans
+from reference_trainer.train import Run, train
+from reference_trainer.world import World
+from tests.alone import only_rank
+
+WARM_UP = 10  # steps
+
+
+def spread(values: list[float], digits: int = 3) -> str:
+    """`median (least to most, n=count)`."""
+    known = sorted(values)
+    low, high = f"{known[0]:.{digits}g}", f"{known[-1]:.{digits}g}"
+    return f"{statistics.median(known):.{digits}g} ({low} to {high}, n={len(known)})"
+
+
+def trained(config: TrainConfig) -> dict[str, Any]:
+    """The result of a run of the trainer as it is, with all that it writes."""
+    with only_rank(), tempfile.TemporaryDirectory() as folder:
+        return train(replace(config, out=folder))
+
+
+def price(config: TrainConfig) -> float:
+    """A whole step's seconds with the clock over those without, in one run that does both in turns.
+
+    Without it nothing is stamped, and no record of spans is made or written.
+    """
+    mark, end, record = Spans.mark, Spans.end, Run._record
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    ended = [0.0]
+
+    def clocked(step: int) -> bool:
+        return step % 2 == 0
+
+    def marked(self: Spans, segment: str) -> None:
+        if clocked(self._step):
+            mark(self, segment)
+
+    def ending(self: Spans) -> dict[str, Any]:
+        self._last = None  # each step begins anew, with the clock and without
+        return end(self) if clocked(self._step) else {"seconds": 1.0}
+
+    def recorded(self: Run, step: int, *told: Any) -> None:
+        record(self, step, *told)
+        now = time.perf_counter()
+        taken[clocked(step)].append(now - ended[0])
+        ended[0] = now
+
+    with (
+        patch.object(Spans, "mark", marked),
+        patch.object(Spans, "end", ending),
+        patch.object(Run, "_record", recorded),
+    ):
+        trained(config)
+    with_, without = (statistics.median(each[WARM_UP:]) for each in (taken[True], taken[False]))
+    return with_ / without
+
+
+class Plain:
+    """The loop that anyone would write: same model, same data."""
+
+    def __init__(self, config: TrainConfig, world: World, fused: bool | None) -> None:
+        self.clip, self.device = config.clip, world.device
+        self.model = build_model(config, world)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.lr, fused=fused)
+        self.stream = Stream(
+            seed=config.seed, seq=config.seq, vocab=config.vocab, per_step=config.batch
+        )
+
+    def step(self) -> float:
+        """Seconds of one step."""
+        begun = time.perf_counter()
+        tokens = torch.from_numpy(self.stream.take(0, 1).tokens).to(self.device)
+        loss = next_token_loss(self.model(tokens[:, :-1]), tokens[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        loss.item()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()  # the trainer's clock waits for its step's end, too
+        return time.perf_counter() - begun
+
+
+def overhead(config: TrainConfig, fused: bool | None) -> float:
+    """A whole step's seconds of the trainer over a plain loop's, in one process step by step."""
+    loops: list[Plain] = []
+    ours: list[float] = []
+    theirs: list[float] = []
+    ended = [0.0]
+    record = Run._record
+
+    def then_plain(self: Run, *told: Any) -> None:
+        record(self, *told)
+        ours.append(time.perf_counter() - ended[0])
+        if not loops:
+            loops.append(Plain(config, self.world, fused))
+        theirs.append(loops[0].step())
+        self.spans._last = None  # the trainer's next step begins after it
+        ended[0] = time.perf_counter()
+
+    with patch.object(Run, "_record", then_plain):
+        trained(config)
+    pairs = [*zip(ours, theirs, strict=True)][WARM_UP:]
+    return statistics.median(own / plain for own, plain in pairs)
