@@ -70,7 +70,7 @@ def resume(config: TrainConfig) -> None:
 
 
 def meet(backend: str, largest: str) -> None:
-    """Two ranks, each a host of its own to NCCL: the table, and what NCCL's log says of the road."""
+    """Two ranks, each a host of its own to NCCL: the table, and what NCCL's log says of it."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "nccl.%h.%p.log"
         environment = {**os.environ, **dict(LOG), "NCCL_DEBUG_FILE": str(file)}
