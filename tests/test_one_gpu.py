@@ -1,4 +1,4 @@
-"""The benchmark for a GPU that is at hand for a short time: rehearsed, so that it runs when it is."""
+"""The benchmark for a GPU that is lent for a short time: rehearsed, so that it runs when it is."""
 
 from __future__ import annotations
 
