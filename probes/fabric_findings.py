@@ -8,7 +8,7 @@ from typing import Any
 
 from probes.counters import main_road
 from probes.env_lint import Flag
-from probes.findings import SHOWN, finding
+from probes.findings import SHOWN, finding, listed
 from probes.pairs import Crowds, Cut
 from probes.roads import Journey
 from reference_trainer.gang import Gang
@@ -141,7 +141,10 @@ def wrong_road(journey: Journey, fabric: str | None) -> list[Finding]:
 
 
 def slow_in_groups(crowds: Crowds, pairs: Hunt) -> list[Finding]:
-    """Nodes whose groups are slow though their pairs are not, and groups that no node explains."""
+    """Nodes whose groups are slow though their pairs are not, and groups that no node explains.
+
+    Who is slow in pairs has a finding already.
+    """
     blamed = {*pairs.nodes, *(node for link in pairs.links for node in link)}
     found = []
     for node in (node for node in crowds.nodes if node not in blamed):
@@ -151,6 +154,10 @@ def slow_in_groups(crowds: Crowds, pairs: Hunt) -> list[Finding]:
         if blamed.isdisjoint(group):
             said = f"{', '.join(group)} are slow together, and in other groups they are not"
             found.append(finding("FAB-SLOW-GROUP", said, group))
+    wrong = {node: count for node, count in crowds.wrong.items() if count}
+    if wrong:
+        said = f"in groups of nodes {sum(wrong.values())} elements were wrong, on {listed(wrong)}"
+        found.append(finding("FAB-WRONG-DATA", said, list(wrong)[:SHOWN]))
     return found
 
 

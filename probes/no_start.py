@@ -15,28 +15,35 @@ from probes.ledger import Ledger
 from probes.pairs import reachability
 from probes.ras import ras_status
 from probes.whereabouts import Whereabouts, whereabouts
-from probes.witness import RankLogs, Witness
+from probes.witness import RankLogs
 from reference_trainer.gang import Gang, GangError, WorkerLost
 from reports.record import Finding
 
-INIT_SECONDS = 90.0  # NCCL tries for 60 s to connect, and then says what it could not
 RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000"}  # environment of the ranks: torch's flight recorder
+START_SECONDS, MORE_SECONDS = 90.0, 0.1  # NCCL tries for 60 s to connect, and then says what failed
+
+
+def init_seconds(ranks: int) -> float:
+    """Our own deadline for so many ranks to come together: the more, the longer they may take."""
+    return START_SECONDS + MORE_SECONDS * ranks
 
 
 def tell_why(
     cluster: Cluster,
     gang: Gang,
+    names: dict[str, str],
     fabric: str | None,
     error: GangError,
     logs: RankLogs,
     measure: Ledger,
 ) -> None:
-    """Name the cause, by what is known of the ranks; the gang is removed on the way."""
-    names = cluster.names
+    """Name the cause, by what is known of the ranks; the gang is removed on the way.
+
+    `names` are the nodes' as they were when the gang started: one may be gone by now.
+    """
     hangs = not isinstance(error, WorkerLost)
-    lost = (error.ranks or error.failed) if isinstance(error, WorkerLost) else []
+    silent = silent_ranks(gang, names, str(error))  # first: what is asked next may block
     found = gang.ask(whereabouts)
-    silent = silent_ranks(gang, names, str(error))
     word = logs.says(gang, names)
     who = {rank: f"rank {rank} on {names[place.node]}" for rank, place in enumerate(gang.places)}
     measure.keep(
@@ -46,17 +53,25 @@ def tell_why(
             "ranks": {who[rank]: one for rank, one in found.items()},
             "stages": word.stages,
         },
+        kind="log",
         caption="where each rank is: its stack, torch's flight recorder, and NCCL's log",
     )
-    if hangs:  # asked while it starts, NCCL's service may crash
+    if hangs:
         keep_ras(cluster, measure)
-    told = silent or (of_the_log(word.report.findings, fabric) if word.report else [])
-    told = told or (apart(found, who, str(error)) if hangs else [])
+    logged = of_the_log(word.report.findings, fabric) if word.report else []
+    told = silent or [one for one in logged if one.code.startswith(("INIT-", "NCCL-"))]
+    if not told and hangs and len(gang.jobs) == 1:  # else not all wait for each other
+        told = apart(found, who, str(error))
     gang.remove()
-    lost = lost if len(lost) < len(who) else []  # of all of them nobody stands out
-    suspects = [who[rank] for rank in lost[:SHOWN]]
-    measure.explain(told or [finding("FAB-NO-START", str(error), suspects)])
-    measure.explain(who_reaches(cluster, fabric, word, measure))
+    measure.explain(told or [no_start(error, who)], [one for one in logged if one not in told])
+    measure.explain(who_reaches(cluster, names, word.interface or fabric, measure))
+
+
+def no_start(error: GangError, who: dict[int, str]) -> Finding:
+    """The error, and the ranks that it is of; of all of them nobody stands out."""
+    lost = (error.ranks or error.failed) if isinstance(error, WorkerLost) else []
+    lost = lost if len(lost) < len(who) else []
+    return finding("FAB-NO-START", str(error), [who[rank] for rank in lost[:SHOWN]])
 
 
 def apart(found: dict[int, Whereabouts], who: dict[int, str], error: str) -> list[Finding]:
@@ -91,20 +106,22 @@ def elsewhere(found: dict[int, Whereabouts]) -> list[int]:
 
 
 def who_reaches(
-    cluster: Cluster, fabric: str | None, word: Witness, measure: Ledger
+    cluster: Cluster, names: dict[str, str], interface: str | None, measure: Ledger
 ) -> list[Finding]:
     """Pairs of nodes that do not reach each other now, on the interface that was in use."""
-    interface = word.interface or fabric
     try:
         with cluster.gang() as fresh:
-            cut = reachability(fresh, cluster.names, interface)
+            cut = reachability(fresh, {**names, **cluster.names}, interface)
     except GangError as error:
         measure.covered(f"who reaches whom was not tried again: {error}")
         return []
+    where = interface or "the interface of Ray"
+    if len(cut.dead) == len(cut.nodes):
+        measure.covered(f"who reaches whom was not tried again: no node has an address on {where}")
+        return []
     blocked = len(cut.pairs) + len(cut.narrow or [])
     measure.covered(
-        f"after the failure, on {interface or 'the interface of Ray'}: "
-        f"{blocked} pairs of nodes do not reach each other"
+        f"after the failure, on {where}: {blocked} pairs of nodes do not reach each other"
     )
     return [*unreachable(cut), *narrow(cut)]
 

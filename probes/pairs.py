@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 from probes.facts import interfaces
 from reference_trainer.gang import Gang
-from scaling.collectives import summarise
-from scaling.meetings import group_sweep, pair_sweep
+from scaling.meetings import PATIENCE, group_sweep, pair_sweep
 from scaling.reach import echo, listen, passes, patience, reach
 from scaling.search import Hunt, Link, Pair, grouped, hunt
 
 REPEATS = 6
+AT_ONCE = 16  # rounds of meetings in one job
+ROUND_SECONDS = 2 * REPEATS * PATIENCE  # of a round at most: both ways, each try almost too slow
+GROUPS_SECONDS = 180  # of a trial, most of it to connect
 SLOW = 0.85  # share of the typical speed under which a link is hunted: where it is marginal
 SMALL = 100  # bytes of a datagram that passes wherever datagrams pass at all
 
@@ -79,12 +81,20 @@ def _narrow(
     return [pair for pair in wide if pair not in cut], ""
 
 
+def turns(node: int, nodes: int) -> list[int]:
+    """Whom a node knocks at, turn by turn, itself among them: in turn r it is node r - i (mod n).
+
+    Who knocks at whom in a turn are disjoint pairs.
+    """
+    return [(turn - node) % nodes for turn in range(nodes)]
+
+
 @dataclass(frozen=True)
 class _Knocking:
     """Every node opens a door, and every node knocks at all of them.
 
-    In rounds of disjoint pairs: in round r, node i knocks at node r - i (mod n), so they do not all
-    knock at one door at once.  Nobody waits for a round's end.
+    In rounds of disjoint pairs, so they do not all knock at one door at once; but nobody waits for
+    a round's end.
     """
 
     gang: Gang
@@ -109,11 +119,10 @@ class _Knocking:
             (name, None if name in self.dead else (address, port))
             for name, address, port in zip(self.nodes, self.own, opened, strict=True)
         ]
-        count = len(doors)
         for at, (rank, address) in enumerate(zip(self.ranks, self.own, strict=True)):
-            mine = dict(doors[(turn - at) % count] for turn in range(count))
+            mine = dict(doors[other] for other in turns(at, len(doors)))
             each[rank] = [address, mine, *([sizes[at]] if sizes else [])]
-        longest = 60 + patience(count, 4)
+        longest = 60 + patience(len(doors), 4)
         rows = self.gang.run(knock, timeout=longest, each=each, groups=solo)
         answered = dict(zip(self.nodes, rows, strict=True))
         return [
@@ -141,11 +150,14 @@ def bad_pairs(
     def meet(rounds: list[list[Pair]]) -> dict[Link, float]:
         table = [[(first[a], first[b]) for a, b in pairs] for pairs in rounds]
         speeds = {}
-        for rank, row in enumerate(gang.run(pair_sweep, table, REPEATS, timeout=600)):
-            for sender, (speed, changed) in row.items():
-                link = places[sender], places[rank]
-                speeds[link] = speed
-                wrong[link] = wrong.get(link, 0) + changed
+        for start in range(0, len(table), AT_ONCE):  # who has met many holds many connections
+            some = table[start : start + AT_ONCE]
+            longest = 120 + ROUND_SECONDS * len(some)
+            for rank, row in enumerate(gang.run(pair_sweep, some, REPEATS, timeout=longest)):
+                for sender, (speed, changed) in row.items():
+                    link = places[sender], places[rank]
+                    speeds[link] = speed
+                    wrong[link] = wrong.get(link, 0) + changed
         return speeds
 
     return hunt(list(first), meet, matrix=whole or len(first) <= 8, effect=SLOW), wrong
@@ -154,30 +166,32 @@ def bad_pairs(
 @dataclass(frozen=True)
 class Crowds:
     """What groups of about sqrt(n) nodes show: nodes that make each of their groups slow, and slow
-    groups that no such node explains; `coverage` is one sentence."""
+    groups that no such node explains; `wrong` elements by node; `coverage` is one sentence."""
 
     nodes: list[str]
     groups: list[list[str]]
+    wrong: dict[str, int]
     coverage: str
 
 
 def slow_groups(gang: Gang, names: dict[str, str]) -> Crowds:
     """Hunt faults that pairs are too small to show: all-reduce in groups, all groups at once."""
     places = [names[place.node] for place in gang.places]
-    nodes, sizes, tried = list(_first_ranks(places)), set[int](), 0
+    wrong, sizes, tried = dict[str, int](), set[int](), 0
 
     def trial(parting: list[list[str]]) -> list[float]:
         nonlocal tried
         tried += len(parting)
         sizes.update(map(len, parting))
         ranks = [[at for at, name in enumerate(places) if name in group] for group in parting]
-        found = iter(gang.run(group_sweep, groups=ranks, timeout=300))
-        each = [[next(found) for _ in group] for group in ranks]
-        return [float(summarise(one)[0]["busbw"]) for one in each]
+        found = gang.run(group_sweep, ranks, timeout=GROUPS_SECONDS)
+        for name, (_, changed) in zip(places, found, strict=True):
+            wrong[name] = wrong.get(name, 0) + changed
+        return [min(found[rank][0] for rank in group) for group in ranks]
 
-    guilty, groups = grouped(nodes, trial, SLOW)
+    guilty, groups = grouped(list(_first_ranks(places)), trial, SLOW)
     said = f"{tried} groups of {min(sizes)} to {max(sizes)} nodes, all of them at once"
-    return Crowds(guilty, groups, said)
+    return Crowds(guilty, groups, wrong, said)
 
 
 def _first_ranks(places: list[str]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from probes.outlived import marks, outlived
 from probes.restart_original import MISTAKES, NEWEST, SAVE_EVERY, STEPS, Original, Results
 from probes.restart_run import NAME, Voyage, costs, ettr
 from reference_trainer.gang import Gang, GangError
-from reference_trainer.pulse import born
+from reference_trainer.supervisor import Attempt
 from reports.record import Limit, Verdict
 
 Limits = Callable[[str], Any]
@@ -202,8 +202,8 @@ def a_leak_is_seen(cluster: Cluster, gang: Gang, measure: Ledger) -> None:
     try:
         with gang:
             held = cluster.groups_named(NAME)
-            (place,), (since,) = gang.places, gang.run(born)
-            running, _ = outlived(cluster, {(place.host, place.pid, since): 0}, seconds=0)
+            there = marks(None, [Attempt(places=gang.places, started=0.0)])
+            running, _ = outlived(cluster, there, seconds=0)
             caught = held == [1] and len(running) == 1
             saw = f"{len(held)} placement groups that hold {sum(held)}; {'; '.join(running)}"
     except GangError as error:
@@ -216,20 +216,24 @@ def a_leak_is_seen(cluster: Cluster, gang: Gang, measure: Ledger) -> None:
     )
 
 
-def leaks(cluster: Cluster, folder: Path, measure: Ledger) -> None:
+def leaks(
+    cluster: Cluster, folder: Path, measure: Ledger, attempts: Iterable[Attempt] = ()
+) -> None:
     """That the runs in this folder, which have ended, hold nothing, and that no rank still runs."""
     left = len(cluster.groups_named(NAME))
     measure("left_behind", left)
     if left:
         measure.explain(finding("RESTART-LEAK", f"{left} placement groups are left"))
-    known = marks(folder)
+    known = marks(folder, attempts)
     running, unasked = outlived(cluster, known)
-    note = f"{listed(unasked)} could not be asked" if unasked else "no rank said where it runs"
-    measure("still_running", None if unasked or not known else len(running), note=note)
     if running:
+        measure("still_running", len(running))
         said = f"of a run that has ended there still runs {'; '.join(running[:SHOWN])}"
         suspects = [place for one in running[:SHOWN] for place in one.split(", ")[0].split(" on ")]
         measure.explain(finding("RESTART-LEAK", said, suspects))
+    else:
+        note = f"{listed(unasked)} could not be asked" if unasked else "no rank said where it runs"
+        measure("still_running", None if unasked or not known else 0, note=note)
 
 
 def tell(names: dict[str, str], original: Original, voyage: Voyage, measure: Ledger) -> None:

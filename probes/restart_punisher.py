@@ -12,6 +12,7 @@ from probes.equality import unequal_steps
 from probes.faults import Strike
 from probes.restart_original import Original
 from probes.restart_run import NAME, Blow, Scenario, Voyage, sail
+from reference_trainer.supervisor import Attempt
 
 MOST = 60  # blows that one run meets; the last life is left alone
 # From the gang's start: into the imports, the first collectives, a load, steps, saves.
@@ -36,6 +37,11 @@ class Punishment:
     """What the runs of one punishment came to."""
 
     voyages: list[Voyage]
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """Of all runs."""
+        return [attempt for voyage in self.voyages for attempt in voyage.attempts]
 
     @property
     def kills(self) -> int:

@@ -18,6 +18,7 @@ from reference_trainer.gang import Gang
 from scaling.collectives import moved, plateau, summarise, sweep
 from scaling.operations import OPERATIONS
 
+SWEEP_SECONDS = 150  # a sweep takes some 10 s, and ends a size after one call takes 0.5 s
 OTHERS = tuple(name for name in OPERATIONS if name != "all_reduce")
 
 
@@ -85,7 +86,9 @@ def travel(
 ) -> Journey:
     """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size."""
     before, ports = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
-    found = gang.run(sweep, ("all_reduce",), 0.5, 0.25, only, timeout=300, environment=environment)
+    found = gang.run(
+        sweep, ("all_reduce",), 0.5, 0.25, only, timeout=SWEEP_SECONDS, environment=environment
+    )
     after, ports_after = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     nodes = [names[place.node] for place in gang.places]
     ends = [one["connections"] for one in found]
@@ -106,5 +109,5 @@ def travel(
 
 def others(gang: Gang, size: int, corrupt: int | None = None) -> dict[str, list[dict[str, Any]]]:
     """Rows of the other five collectives at one size (bytes), by name: their values are checked."""
-    found = gang.run(sweep, OTHERS, 0.3, 0.1, size, corrupt, timeout=300)
+    found = gang.run(sweep, OTHERS, 0.3, 0.1, size, corrupt, timeout=SWEEP_SECONDS)
     return {name: summarise([one["sweeps"][name] for one in found]) for name in OTHERS}

@@ -17,7 +17,7 @@ from probes.fabric_findings import (
     wrong_links,
     wrong_road,
 )
-from probes.no_start import INIT_SECONDS, RECORDED, tell_why
+from probes.no_start import RECORDED, init_seconds, tell_why
 from probes.pairs import bad_pairs, reachability, slow_groups
 from probes.rails import idle_rails, missing_rails, shares
 from probes.roads import others, travel
@@ -60,7 +60,7 @@ def prove(cluster, gang, terms, tier, limits, logs, measure):
         journey = observe(gang, names, terms, tier, limits, logs, measure)
     except GangError as error:
         measure("busbw", None, note=str(error))
-        tell_why(cluster, gang, terms.fabric, error, logs, measure)
+        tell_why(cluster, gang, names, terms.fabric, error, logs, measure)
         return
     if journey:
         wrong_element(gang, names, measure)
@@ -106,7 +106,8 @@ def observe(gang, names, terms, tier, limits, logs, measure):
         return None
     measure.progress("fabric: all-reduce sweep")
     gang.run(warm, timeout=120)
-    gang.run(connect, 2 * INIT_SECONDS, timeout=INIT_SECONDS)
+    sums = gang.run(connect, timeout=init_seconds(gang.size))
+    measure("wrong_elements", sum(one != gang.size for one in sums), on="the first all-reduce")
     journey = travel(gang, names, logs)
     judge_speed(journey, limits, measure)
     judge_road(journey, terms.fabric, measure)
@@ -122,6 +123,8 @@ def observe(gang, names, terms, tier, limits, logs, measure):
     if tier != "quick" and len(journey.sent) >= CROWD:
         measure.progress("fabric: groups of nodes")
         judge_groups(slow_groups(gang, names), pairs, measure)
+    else:
+        measure.covered(f"groups of nodes were not tried: that takes {CROWD}, and a longer tier")
     return journey
 
 
@@ -238,10 +241,10 @@ def judge_pairs(pairs, journey, limits, measure):
 
 
 def judge_groups(crowds, pairs, measure):
-    """What is slow in groups of about sqrt(n) nodes, and was not in pairs."""
-    found = slow_in_groups(crowds, pairs)
-    measure("slow_in_groups", len(found))
-    measure.explain(found)
+    """What is slow, or wrong, in groups of about sqrt(n) nodes."""
+    measure("slow_in_groups", len(crowds.nodes) + len(crowds.groups))
+    measure("wrong_elements", sum(crowds.wrong.values()), on="groups of nodes")
+    measure.explain(slow_in_groups(crowds, pairs))
     measure.covered(f"all-reduce in groups: {crowds.coverage}")
 
 

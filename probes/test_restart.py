@@ -107,7 +107,7 @@ def test_killed_run_resumes_as_if_never_killed(
         judge_equality(original, voyage, measure)
     judge_blows(voyage, measure)
     judge_return(voyage, limits, measure)
-    leaks(cluster, workplace, measure)
+    leaks(cluster, workplace, measure, voyage.attempts)
     tell(cluster.names, original, voyage, measure)
     if scenario.dies:
         a_leak_is_seen(cluster, cluster.gang(1, name=NAME), measure)
@@ -134,7 +134,7 @@ def test_a_lost_node_is_done_without(loss, cluster, workplace, small_original, l
             before=small_original.run,
             arm=lambda out, blow: Fall(out, berths, loss, blow),
         )
-        leaks(cluster, workplace, measure)
+        leaks(cluster, workplace, measure, voyage.attempts)
         a_leak_is_seen(cluster, gang_on(berths, 1, name=NAME), measure)
     mistakes_are_seen(small_original, measure)
     if voyage.results:
@@ -164,7 +164,7 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
         said = f"{kept} placement groups of the killed launcher are left after {FREE_SECONDS} s"
         measure.explain(finding("RESTART-LEAK", said))
     judge_return(voyage, limits, measure)
-    leaks(cluster, workplace, measure)
+    leaks(cluster, workplace, measure, voyage.attempts)
     tell(cluster.names, original, voyage, measure)
     a_leak_is_seen(cluster, cluster.gang(1, name=NAME), measure)
 
@@ -196,7 +196,7 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     measure("final_state", ended if done.digests else None, note="no run came to its end")
     if unequal:
         measure.explain(finding("RESTART-UNEQUAL", unequal[0]))
-    leaks(cluster, workplace, measure)
+    leaks(cluster, workplace, measure, done.attempts)
     for number, voyage in enumerate(done.voyages, 1):
         measure.note("ettr", ettr(voyage), "ratio", on=f"run {number}")
     a_leak_is_seen(cluster, cluster.gang(1, name=NAME), measure)

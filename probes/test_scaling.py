@@ -13,6 +13,7 @@ from scaling import decompose
 from scaling.decompose import laggard, mean_seconds, residual, slow_node, unsummed
 from scaling.expected import PLAYED, calls_of, expected, on_agreed_links, order_of
 from scaling.ladder import climb, counts, groups_of, hush, strong
+from scaling.predict import step_seconds
 from scaling.retold import Ladder
 from scaling.skew import MEETINGS, exposed_said
 
@@ -43,21 +44,24 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     nodes = counts(len(cluster.nodes))
     names = cluster.names
     order = order_of(config, 2 if cluster.on_gpu else 4)
+    again = {}
     with cluster.gang() as gang:
         rungs, talk = ascend(gang, names, nodes, config, order, measure)
         if is_stuck(gang, talk, nodes):
             failed = "ranks of the rung that failed hang, or are gone"
             measure.covered(f"{failed}: nothing more was tried")
         else:
-            rungs = repeat(gang, names, rungs, config, RUNS[tier] - 1, measure)
-            control(gang, names, config, rungs[-1], measure)
-            if tier != "quick":
-                unsent(gang, names, rungs, config, measure)
-                same_work(gang, names, nodes, config, measure)
-    ladder = told(rungs, talk, order, measure.contract.limit("FABRIC", "busbw"))
+            ladders, whole = repeat(gang, names, rungs, config, RUNS[tier] - 1, measure)
+            rungs, again = typical(ladders, measure)
+            if whole or not (gang.busy() or gang.silent()):
+                control(gang, names, config, rungs[-1], measure)
+                if tier != "quick":
+                    unsent(gang, names, rungs, config, measure)
+                    same_work(gang, names, nodes, config, measure)
+    ladder = told(rungs, again, talk, order, measure.contract.limit("FABRIC", "busbw"))
     measure.covered(
         f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, {STEPS[tier]} steps each, "
-        f"{rungs[0].runs} times; "
+        f"{len(again.get(1, [])) + 1} times; "
         f"the rung of 1 on each of {len(cluster.nodes)} nodes"
     )
     explained = judge(ladder, limits, measure)
@@ -86,21 +90,46 @@ def ascend(gang, names, nodes, config, order, measure):
     return rungs, talk
 
 
-def repeat(gang, names, rungs, config, times, measure):
-    """The rungs, run again so often, one after the other each time: runs differ more than steps."""
-    for time in range(times):
-        measure.progress(f"scaling: all rungs, run {time + 2} of {times + 1}")
+def repeat(gang, names, first, config, times, measure):
+    """The whole ladder so often more: runs differ more than steps.  (All that ended, whether all).
+
+    Each is a list of rungs; the first is the one that was climbed already.
+    """
+    ladders = [first]
+    for run in range(2, times + 2):
+        measure.progress(f"scaling: all rungs, run {run} of {times + 1}")
         try:
-            more = [climb(gang, names, rung.count, config) for rung in rungs]
+            ladders.append([climb(gang, names, rung.count, config) for rung in first])
         except GangError as error:
-            measure.covered(f"run {time + 2} of the rungs failed: {error}")
-            break
-        base = mean_seconds(more[0].median_node())
-        for rung in more[1:]:
-            on = f"{rung.count} nodes, run {time + 2}"
-            measure.note("efficiency_again", base / rung.seconds, "ratio", on=on)
-        rungs = [rung.joined(one) for rung, one in zip(rungs, more, strict=True)]
-    return rungs
+            measure("efficiency", None, on=f"run {run}", note=str(error))
+            measure.explain(finding("SCALE-RUNG", f"run {run} of the rungs: {error}"))
+            return ladders, False
+    return ladders, True
+
+
+def typical(ladders, measure):
+    """The run whose largest rung is the median one, and the steps of the others by node count.
+
+    What disturbs one run is not taken for what the cluster does.
+    """
+    order = sorted(ladders, key=lambda rungs: top_efficiency(rungs))
+    chosen = order[(len(order) - 1) // 2]
+    others = [rungs for rungs in ladders if rungs is not chosen]
+    for number, rungs in enumerate(others, 1):
+        for rung in rungs:
+            one_model(rung, measure, f"{said(rung.count)}, other run {number}")
+        on = f"{said(rungs[-1].count)}, other run {number}"
+        measure.note("efficiency_again", top_efficiency(rungs), "ratio", on=on)
+    again = {
+        rung.count: [step_seconds(rungs[at].judged) for rungs in others]
+        for at, rung in enumerate(chosen)
+    }
+    return chosen, again if others else {}
+
+
+def top_efficiency(rungs):
+    """That of the largest rung."""
+    return mean_seconds(rungs[0].median_node()) / rungs[-1].seconds
 
 
 def is_stuck(gang, talk, nodes):
@@ -109,11 +138,12 @@ def is_stuck(gang, talk, nodes):
     return failed and bool(gang.busy() or gang.silent())
 
 
-def told(rungs, talk, order, agreed):
+def told(rungs, again, talk, order, agreed):
     """The ladder; `agreed` is the limit of the bus bandwidth, or None."""
     there = [rung for rung in rungs if talk[rung.count][1] and agreed is not None and agreed.low]
     return Ladder(
         rungs=rungs,
+        again=again,
         talk={count: seconds for count, (seconds, _) in talk.items()},
         calls=calls_of(order),
         fits=talk[rungs[-1].count][1],
@@ -165,7 +195,7 @@ def judge(ladder, limits, measure):
         measure("efficiency", None, note="one node cannot show scaling")
     measure("residual", unsummed(rungs[0].steps), on=said(1))
     for rung in rungs:
-        one_model(rung, measure)
+        one_model(rung, measure, said(rung.count))
     measure.covered(exposed_said(rungs[-1].steps, rungs[-1].separable))
     stragglers(rungs, limits, measure)
     return explained
@@ -183,9 +213,8 @@ def believed(efficiency):
     return None, f"{efficiency:.2f}: one node was slower alone, so something disturbed it there"
 
 
-def one_model(rung, measure):
+def one_model(rung, measure, on):
     """What a rung took in, and that its ranks trained one model with it."""
-    on = said(rung.count)
     measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
     measure.note("tokens_per_gpu_step", rung.tokens_per_rank, "tokens", on=on)
     if rung.mfu is not None:

@@ -23,8 +23,8 @@ def whereabouts() -> Whereabouts:
 
     {"at": the function of torch.distributed that was called, else the innermost one, "" when none
     runs; "stack": `file:line function`, outermost first; "group": number of the newest process
-    group with a collective, or -1; "begun", "ended": collectives of that group; "entries": the
-    last few}.
+    group of all ranks with a collective, or -1; "begun", "ended": collectives of that group;
+    "entries": the last few}.
     """
     frames = _frames()
     stack = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]
@@ -59,7 +59,11 @@ def summary(told: dict[str, Any]) -> Whereabouts:
 
     Format 2.10 of torch/csrc/distributed/c10d/FlightRecorder.hpp.
     """
-    entries = [entry for entry in told.get("entries", []) if not entry["is_p2p"]]
+    entries = [
+        entry
+        for entry in told.get("entries", [])
+        if not entry["is_p2p"] and entry["process_group"][-1] == "default_pg"
+    ]
     if not entries:
         return {}
     newest = entries[-1]

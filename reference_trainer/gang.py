@@ -78,6 +78,7 @@ class Gang:
         self._workers: list[Any] = []
         self._bundles: list[int] = []  # each worker's place in the group
         self._calls: list[Any] = []  # what the workers were last told to run
+        self.jobs: list[list[int]] = []  # the workers that were told so, job by job
         self._group: Any = None
 
     def __enter__(self) -> Gang:
@@ -191,7 +192,12 @@ class Gang:
 
     def busy(self) -> list[int]:
         """Workers that still run what they were last told to."""
-        return _late(self._calls) if self._calls else []
+        return self._who(self._calls, _late(self._calls)) if self._calls else []
+
+    def _who(self, calls: list[Any], at: Sequence[int]) -> list[int]:
+        """The workers behind some of these calls."""
+        workers = [worker for job in self.jobs for worker in job]
+        return [workers[one] for one in at] if calls is self._calls else [*at]
 
     def rendezvous(self, group: Sequence[int], port: int) -> list[dict[str, str]]:
         """The variables torchrun would set for each of the workers in `group`."""
@@ -240,6 +246,7 @@ class Gang:
     ) -> list[Any]:
         """As `run`, but returns one object reference a rank at once."""
         groups = groups or [range(self.size)]
+        self.jobs = [[*group] for group in groups]
         firsts = [self._workers[group[0]].free_port.remote() for group in groups]
         calls = []
         for group, port in zip(groups, self._get(firsts, 30, "finding a port"), strict=True):
@@ -271,7 +278,7 @@ class Gang:
         try:
             return list(ray.get(calls, timeout=timeout))
         except ray.exceptions.GetTimeoutError:
-            late = f"ranks {_late(calls)} of {len(calls)}"
+            late = f"ranks {self._who(calls, _late(calls))} of {len(calls)}"
             raise GangError(f"{what}: {late} did not answer within {timeout:.0f} s") from None
         except ray.exceptions.RayError as error:
             raise self.lost(calls, error, what) from error
@@ -292,7 +299,8 @@ class Gang:
             if known or not late:
                 break
         cause = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        who = f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}"
+        dead, failed = self._who(calls, dead), self._who(calls, failed)
+        who = f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}" if failed else "a rank"
         said = f"{what}: ranks {dead} died" if dead else f"{what}: {who} failed: {cause}"
         return WorkerLost(said, dead, at, failed)
 

@@ -10,18 +10,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reference_trainer.pulse import PULSE, listen
+from reference_trainer.pulse import PULSE, born, listen
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a rank lives: Ray node id and address, host name, process, accelerator ids."""
+    """Where a rank lives: Ray node id and address, host name, process, accelerator ids.
+
+    `born` is when the process started, in clock ticks since boot; None without /proc.
+    """
 
     node: str
     address: str
     host: str
     pid: int
     gpus: list[str]
+    born: int | None = None
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -56,6 +60,7 @@ class Worker:
             host=socket.gethostname(),
             pid=os.getpid(),
             gpus=gpus,
+            born=born(),
         )
 
     def free_port(self) -> int:

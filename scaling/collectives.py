@@ -26,11 +26,13 @@ MOST = 1000  # calls of one size
 
 
 @contextmanager
-def joined(seconds: float = 60, backend: str | None = None) -> Iterator[Any]:
+def joined(backend: str | None = None, seconds: float = 600) -> Iterator[Any]:
     """Join the process group that the environment names; yields the device to work on.
 
     NCCL where there is a GPU, gloo elsewhere, unless `backend` or SEATRIAL_BACKEND says which.
-    `seconds` bounds joining and each collective.  Raises RuntimeError for nccl without a GPU.
+    `seconds` bounds joining and each collective: more than any caller waits, for a rank that hangs
+    can still be asked where, and one that gave up cannot.  Raises RuntimeError for nccl without a
+    GPU.
     """
     import torch
     import torch.distributed as dist
@@ -85,24 +87,24 @@ def sweep(
         return {**told, "connections": opened, "sweeps": found}
 
 
-def connect(patience: float) -> None:
-    """Join, and add up one number over all ranks: what hangs here is init.
-
-    `patience` (seconds) is torch's own, and more than the caller's: a rank that hangs can still be
-    asked, and one that gave up cannot.
-    """
+def connect() -> float:
+    """Join, and add up ones over all ranks: what hangs here is init.  The sum."""
     import torch
     import torch.distributed as dist
 
-    with joined(patience) as device:
+    with joined() as device:
         one = torch.ones(1, device=device)
         dist.all_reduce(one)
-        assert one.item() == dist.get_world_size()  # read here: on a GPU nothing waited before
+        return float(one)  # on a GPU nothing waited before
 
 
 def warm() -> None:
-    """Import torch: on a cold network file system this takes longer than joining may."""
-    import torch.distributed  # noqa: F401
+    """Import torch, which takes long on a cold network file system, and wake the device."""
+    import torch
+    import torch.distributed
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # makes the device's context
 
 
 def swept(

@@ -36,7 +36,6 @@ class Rung:
     flops: float = 0.0  # of forward and backward, per token
     peak_flops: float | None = None  # FLOP/s of a rank's GPU, where there is one that is known
     memory: float | None = None  # the largest share of a rank's estimated bytes that one had in use
-    runs: int = 1  # so many equal parts of the steps, one after the other
 
     @property
     def mfu(self) -> float | None:
@@ -61,23 +60,9 @@ class Rung:
         return self.tokens_per_step // len(self.steps if self.count > 1 else self.median_node())
 
     @property
-    def tables(self) -> list[list[list[Step]]]:
-        """Of each run the steps that an efficiency is made of: all ranks', or the median node's."""
-        steps = self.steps if self.count > 1 else self.median_node()
-        length = len(steps[0]) // self.runs
-        return [
-            [mine[at * length : (at + 1) * length] for mine in steps] for at in range(self.runs)
-        ]
-
-    def joined(self, more: Rung) -> Rung:
-        """This one, with another run of it at its end."""
-        return dataclasses.replace(
-            self,
-            steps=[[*one, *two] for one, two in zip(self.steps, more.steps, strict=True)],
-            non_finite=self.non_finite + more.non_finite,
-            disagreements=self.disagreements + more.disagreements,
-            runs=self.runs + more.runs,
-        )
+    def judged(self) -> list[list[Step]]:
+        """What an efficiency is made of: the steps of all ranks, or of the median node's."""
+        return self.steps if self.count > 1 else self.median_node()
 
     def median_node(self) -> list[list[Step]]:
         """The steps of the ranks on the node whose step time is the median: one rung's base."""

@@ -5,29 +5,59 @@ Like `collectives.sweep`, with the usual rendezvous variables set.
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import Any
 
-from scaling.collectives import joined, swept
+from scaling.collectives import joined
 from scaling.operations import OPERATIONS
 
 # Of one meeting of a pair: long against the latency of its fabric (4 MiB take 34 ms at 1 Gbit/s,
 # 256 MiB 5 ms at 400), short against the whole scan.
 MESSAGE = {"gloo": 4 << 20, "nccl": 256 << 20}
-GROUP_SECONDS = 0.5  # of a group's calls: all groups work at once, so none may end much earlier
+GROUP_SECONDS, LEAST = 0.5, 4  # of a group's calls, and how many at least
 PATIENCE = 2.0  # seconds of one transfer, after which it is not repeated
 VALUES = 61  # what is sent repeats after so many numbers: a prime, so it fits no packet's size
 
 
-def group_sweep() -> dict[str, Any]:
-    """All-reduce at one large size within a group, as `collectives.swept` returns it."""
+def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float, int]:
+    """All-reduce within disjoint groups of the job's ranks, all of them at the same time.
+
+    (GB/s of busbw, wrong elements) of this rank's group; (0, 0) for a rank that is in none.  All
+    groups begin together, and each goes on for GROUP_SECONDS, so that they share what they share.
+    """
+    import torch
     import torch.distributed as dist
 
-    with joined(seconds=180) as device:
-        size = [MESSAGE[dist.get_backend()]]
-        found = swept(device, OPERATIONS["all_reduce"], float("inf"), GROUP_SECONDS, size)
+    with joined() as device:
+        made = [dist.new_group(ranks) for ranks in groups]  # all ranks make all groups, in order
+        mine = next((at for at, ranks in enumerate(groups) if dist.get_rank() in ranks), None)
+        if mine is None:
+            dist.barrier()
+            dist.barrier()
+            return 0.0, 0
+        group, ranks = made[mine], len(groups[mine])
+        size = size or MESSAGE[dist.get_backend()]
+        buffer = torch.zeros(size // 4, device=device)
+
+        def call() -> float:
+            begun = time.perf_counter()
+            dist.all_reduce(buffer, group=group)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            return time.perf_counter() - begun
+
+        call()  # connects
+        taken = torch.tensor([call()], dtype=torch.float64, device=device)
+        dist.all_reduce(taken, op=dist.ReduceOp.MAX, group=group)
+        calls = max(LEAST, int(GROUP_SECONDS / float(taken)))
         dist.barrier()
-        return found
+        seconds = statistics.median(call() for _ in range(calls))
+        buffer.fill_(dist.get_rank(group) + 1)
+        call()
+        wrong = int((buffer != ranks * (ranks + 1) / 2).sum())
+        dist.barrier()
+        return OPERATIONS["all_reduce"].busbw(size, seconds, ranks), wrong
 
 
 def pair_sweep(
@@ -44,7 +74,7 @@ def pair_sweep(
     import torch.distributed as dist
 
     found: dict[int, tuple[float, int]] = {}
-    with joined(seconds=180) as device:
+    with joined() as device:
         rank, size = dist.get_rank(), size or MESSAGE[dist.get_backend()]
         sent = torch.arange(size // 4, device=device).remainder(VALUES).add(1).float()
         buffer = torch.empty_like(sent)

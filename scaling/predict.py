@@ -116,7 +116,7 @@ def outlook(
     if 1 not in rungs or len(above) < 2:
         known = ", ".join(map(str, sorted(rungs))) or "none"
         raise ValueError(f"a prediction needs 1 node and two larger rungs, there are: {known}")
-    series = [[_seconds(rungs[count])] for count in (1, *above)]
+    series = [[step_seconds(rungs[count])] for count in (1, *above)]
     model = _Model(tuple(above), collectives, spread(series[0][0]))
     means = [statistics.fmean(one[0]) for one in series]
     misfit = model.misfit(means)
@@ -171,7 +171,7 @@ class _Model:
         return math.sqrt(sum(error**2 for error in errors) / (len(errors) - 1))
 
 
-def _seconds(ranks: Table) -> list[float]:
+def step_seconds(ranks: Table) -> list[float]:
     """Mean seconds over ranks of each step."""
     return [statistics.fmean(step.seconds for step in at) for at in zip(*ranks, strict=True)]
 
@@ -191,16 +191,16 @@ def _assumptions(above: Sequence[int], share: float, noise: float) -> tuple[str,
 
 
 def efficiency_interval(
-    base: Sequence[Table],
-    here: Sequence[Table],
+    base: Sequence[Sequence[float]],
+    here: Sequence[Sequence[float]],
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Confidence interval of E_n = T_1 / T_n, by a bootstrap over repeats and blocks of steps.
+    """Confidence interval of E_n = T_1 / T_n, by a bootstrap over runs and blocks of steps.
 
-    `base` and `here` are repeats of the two rungs, one table each at least.  With a single repeat
-    the interval knows nothing of how runs differ, only how steps do; with few steps it is narrow.
+    `base` and `here` are runs of the two rungs, one at least, each the seconds of its steps.  With
+    a single run the interval knows nothing of how runs differ, only how steps do; with few steps it
+    is narrow.
     """
-    series = [[_seconds(table) for table in repeats] for repeats in (base, here)]
-    drawn = bootstrap(series, lambda means: means[0] / means[1], ROUNDS, seed)
+    drawn = bootstrap([base, here], lambda means: means[0] / means[1], ROUNDS, seed)
     return percentiles(drawn, confidence)

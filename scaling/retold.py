@@ -2,8 +2,8 @@
 
 `ladder.json`: {"rungs": [{"nodes", "ranks" (node of each), "tokens_per_step", "non_finite",
 "disagreements", "separable", "communication" (s per step, None: not timed), "at_agreed_rate" (s per
-step, were links as fast as agreed), "runs", "steps" [rank][step] {"seconds", "segments"}}],
-"calls": [...], "fits": {operation: ...} of the largest rung}.
+step, were links as fast as agreed), "steps" [rank][step] {"seconds", "segments"}, "again" (seconds
+[run][step] of its other runs)}], "calls": [...], "fits": {operation: ...} of the largest rung}.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from scaling.alphabeta import Fit
 from scaling.decompose import Step, mean_seconds
 from scaling.explain import Explanation, explain_ladder
 from scaling.ladder import Rung
-from scaling.predict import Call, Outlook, communication, efficiency_interval, outlook
+from scaling.predict import (
+    Call,
+    Outlook,
+    communication,
+    efficiency_interval,
+    outlook,
+    step_seconds,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +33,8 @@ class Ladder:
     """The rungs that were run, and what their collectives took.
 
     `talk` is seconds per step of the trainer's collectives by node count, where they were timed;
-    `agreed` what they would be on links of the agreed rate, where there is one.
+    `agreed` what they would be on links of the agreed rate, where there is one; `again` the seconds
+    of each step of the rungs' other runs, where there were more than one.
     """
 
     rungs: Sequence[Rung]
@@ -34,6 +42,7 @@ class Ladder:
     calls: Sequence[Call]
     fits: Mapping[str, Fit]
     agreed: Mapping[int, float] = field(default_factory=dict)
+    again: Mapping[int, Sequence[Sequence[float]]] = field(default_factory=dict)
 
     @property
     def expected(self) -> dict[int, float]:
@@ -60,8 +69,12 @@ class Ladder:
 
         Where rungs were run once it knows how steps differ, and nothing of how runs do.
         """
-        alone = self.rungs[0].tables
-        return {rung.count: efficiency_interval(alone, rung.tables) for rung in self.rungs[1:]}
+        runs = {
+            rung.count: [step_seconds(rung.judged), *self.again.get(rung.count, ())]
+            for rung in self.rungs
+        }
+        alone = runs.pop(self.rungs[0].count)
+        return {count: efficiency_interval(alone, each) for count, each in runs.items()}
 
     def explained(self, limit: float | None = None) -> list[Explanation]:
         """Each rung above one node."""
@@ -89,8 +102,8 @@ class Ladder:
                 "separable": rung.separable,
                 "communication": self.talk.get(rung.count),
                 "at_agreed_rate": self.agreed.get(rung.count),
-                "runs": rung.runs,
                 "steps": [[dataclasses.asdict(step) for step in steps] for steps in rung.steps],
+                "again": self.again.get(rung.count, []),
             }
             for rung in self.rungs
         ]
@@ -106,7 +119,6 @@ def retold(content: Mapping[str, Any]) -> Ladder:
             count=rung["nodes"],
             nodes=rung["ranks"],
             steps=[[Step(**step) for step in steps] for steps in rung["steps"]],
-            runs=rung.get("runs", 1),
             tokens_per_step=rung["tokens_per_step"],
             non_finite=rung["non_finite"],
             disagreements=tuple(rung.get("disagreements", ())),
@@ -119,6 +131,7 @@ def retold(content: Mapping[str, Any]) -> Ladder:
         talk={rung["nodes"]: rung["communication"] for rung in content["rungs"]},
         calls=[Call(**call) for call in content["calls"]],
         fits={name: Fit(**fit) for name, fit in content["fits"].items()},
+        again={rung["nodes"]: rung["again"] for rung in content["rungs"] if rung.get("again")},
         agreed={
             rung["nodes"]: seconds
             for rung in content["rungs"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,69 @@ def test_a_meeting_tells_speed_and_changed_elements(
     found = [json.loads((tmp_path / f"rank{rank}").read_text()) for rank in (0, 1)]
     assert [found[0]["1"][1], found[1]["0"][1]] == wrong
     assert found[0]["1"][0] > 0
+
+
+GROUPS = """
+from scaling import meetings
+import json, os, torch
+if os.environ["RANK"] == os.environ["CHANGES"]:
+    fill = torch.Tensor.fill_
+    torch.Tensor.fill_ = lambda tensor, value: fill(tensor, value + 1)
+found = meetings.group_sweep(json.loads(os.environ["GROUPS"]), size=1 << 14)
+with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
+    json.dump(found, file)
+"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "changes", "wrong"),
+    [([[1, 0]], "none", [0, 0]), ([[1, 0]], "1", [1 << 12] * 2), ([[1]], "1", [0, 1 << 12])],
+)
+def test_groups_tell_speed_and_wrong_elements(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    groups: list[list[int]],
+    changes: str,
+    wrong: list[int],
+) -> None:
+    script = tmp_path / "groups.py"
+    script.write_text(GROUPS)
+    monkeypatch.setenv("OUT", str(tmp_path / "rank"))
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    monkeypatch.setenv("CHANGES", changes)
+    monkeypatch.setenv("GROUPS", json.dumps(groups))
+    done = ranks(str(script))
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads((tmp_path / f"rank{rank}").read_text()) for rank in (0, 1)]
+    assert [count for _, count in found] == wrong
+    assert all((speed > 0) == (len(groups[0]) > 1) for speed, _ in found)
+
+
+COPIES = """
+import json, os, sys
+import torch.distributed as dist
+from reference_trainer.config import TrainConfig
+from reference_trainer.train import train
+dist.init_process_group("gloo")
+knobs = dict(batch=2, seq=16, vocab=61, dim=12, layers=2, heads=2, steps=3, clip=0.5, device="cpu",
+             dropout=0.0)
+found = {shard: train(TrainConfig(shard=shard, **knobs)) for shard in (0, 1, 2)}
+if dist.get_rank() == 0:
+    print(json.dumps({s: [(x["loss"], x["norm"]) for x in r["steps"]] for s, r in found.items()}))
+"""
+
+
+def test_copies_of_a_sharded_model_learn_what_one_does(tmp_path: Path) -> None:
+    """Four ranks: one model, four copies, two copies of two shards; some shards are empty."""
+    script = tmp_path / "copies.py"
+    script.write_text(COPIES)
+    done = subprocess.run(
+        [*TORCHRUN[:-1], "4", str(script)], cwd=REPO, capture_output=True, text=True, timeout=180,
+        check=False, env={**os.environ, "PYTHONPATH": str(REPO)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert all(norm > 0.5 for _, norm in found["0"])  # clipped: a wrong norm is another model
+    for shard in ("1", "2"):
+        for step, wanted in zip(found[shard], found["0"], strict=True):
+            assert step == pytest.approx(wanted, rel=1e-4)

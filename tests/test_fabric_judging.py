@@ -58,29 +58,23 @@ def test_a_slow_fabric_has_a_place_or_is_slow_as_a_whole(
 
 
 class Gang:
-    """Stands in for one: what each rank's all-reduce takes, by the group that it is in."""
+    """Stands in for one, two ranks a node: what each rank sees, by the group that it is in."""
 
     def __init__(self, nodes: int, slow: Callable[[set[int]], bool]) -> None:
         self.places = [SimpleNamespace(node=f"id{at // 2}") for at in range(2 * nodes)]
         self.names = {f"id{at}": f"n{at}" for at in range(nodes)}
         self.slow = slow
 
-    def run(self, function: Any, groups: list[list[int]], timeout: float) -> list[dict[str, Any]]:
+    def run(
+        self, function: Any, groups: list[list[int]], timeout: float
+    ) -> list[tuple[float, int]]:
         assert function is pairs.group_sweep
-        found = []
+        found = [(0.0, 0)] * len(self.places)
         for group in groups:
             nodes = {rank // 2 for rank in group}
             assert group == sorted(2 * node + rank for node in nodes for rank in (0, 1))
-            seconds = 0.02 if self.slow(nodes) else 0.01
-            row = {
-                **ROW,
-                "size": 4 << 20,
-                "count": 1 << 20,
-                "elements": 1 << 20,
-                "times": [seconds],
-            }
-            one = {"ranks": 2, "operation": "all_reduce", "rows": [row]}
-            found += [{**one, "rank": at} for at in range(len(group))]
+            for rank in group:
+                found[rank] = (0.05 if self.slow(nodes) else 0.1, int(rank == 6))
         return found
 
 
@@ -98,13 +92,18 @@ def test_groups_of_nodes_show_what_pairs_do_not(
     gang = Gang(16, slow)
     found = slow_groups(gang, gang.names)  # type: ignore[arg-type]  (a stand-in)
     assert (found.nodes, found.groups) == (nodes, groups)
+    assert {node for node, count in found.wrong.items() if count} == {"n3"}
     assert "groups of 4 to 4 nodes" in found.coverage
 
 
 def test_who_is_slow_in_pairs_is_not_named_again_for_groups() -> None:
-    crowds = Crowds(["n1", "n7"], [["n1", "n2"], ["n8", "n9"]], "")
+    crowds = Crowds(["n1", "n7"], [["n1", "n2"], ["n8", "n9"]], {"n4": 3, "n5": 0}, "")
     told = [(one.code, one.suspects) for one in slow_in_groups(crowds, hunt({"n1": "both"}))]
-    assert told == [("FAB-SLOW-GROUP", ["n7"]), ("FAB-SLOW-GROUP", ["n8", "n9"])]
+    assert told == [
+        ("FAB-SLOW-GROUP", ["n7"]),
+        ("FAB-SLOW-GROUP", ["n8", "n9"]),
+        ("FAB-WRONG-DATA", ["n4"]),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from probes import no_start
+from probes.findings import finding
+from probes.nccl_log import Log
+from probes.nccl_report import Report, judged
 from probes.no_start import apart, tell_why
 from probes.pairs import Cut
 from probes.whereabouts import Whereabouts, summary, whereabouts
 from probes.witness import Witness
-from reference_trainer.gang import GangError, WorkerLost
+from reference_trainer.gang import Gang, GangError, WorkerLost
 from reference_trainer.worker import Worker
 from reports.record import Finding
 
@@ -27,12 +30,14 @@ def came(at: str, group: int = 0, begun: int = 3, name: str = "gloo:all_reduce")
     return {"at": at, "stack": [at], "group": group, "begun": begun, "ended": 2, "entries": [entry]}
 
 
-def entry(number: int, group: int = 0, retired: bool = True, p2p: bool = False) -> dict[str, Any]:
+def entry(
+    number: int, group: int = 0, retired: bool = True, p2p: bool = False, name: str = "default_pg"
+) -> dict[str, Any]:
     """As torch 2.13 dumps one."""
     return {
         "collective_seq_id": number, "is_p2p": p2p, "pg_id": group, "retired": retired,
         "profiling_name": "gloo:all_reduce", "input_sizes": [[4]], "state": "scheduled",
-        "process_group": ["0", "default_pg"], "time_created_ns": 1, "timeout_ms": 8000,
+        "process_group": ["0", name], "time_created_ns": 1, "timeout_ms": 8000,
     }  # fmt: skip
 
 
@@ -41,6 +46,8 @@ def test_the_recorders_dump_in_short() -> None:
     assert (told["group"], told["begun"], told["ended"]) == (1, 2, 1)
     assert [one["collective_seq_id"] for one in told["entries"]] == [1, 2, 1, 2]
     assert summary({"entries": [entry(1, p2p=True)]}) == summary({}) == {}
+    # A group of some ranks has numbers of its own, which say nothing of who waits for whom.
+    assert summary({"entries": [entry(3), entry(9, group=2, name="some")]})["begun"] == 3
 
 
 def test_where_a_rank_hangs_is_told_by_another_thread() -> None:
@@ -83,6 +90,7 @@ class Asked:
     def __init__(self, silent: list[int], word: Witness) -> None:
         self.names = {f"id{rank}": f"node{rank}" for rank in range(4)}
         self.places = [SimpleNamespace(node=f"id{rank}") for rank in range(4)]
+        self.jobs = [[0, 1, 2, 3]]
         self.order: list[str] = []
         self.found: list[Finding] = []
         self.kept: dict[str, Any] = {}
@@ -119,10 +127,17 @@ class Asked:
         pass
 
 
-def told_why(error: GangError, silent: tuple[int, ...] = (), word: Witness | None = None) -> Asked:
+def told_why(
+    error: GangError,
+    silent: tuple[int, ...] = (),
+    word: Witness | None = None,
+    jobs: list[list[int]] | None = None,
+    fabric: str = "fab0",
+) -> Asked:
     """What is done and said after this error."""
     asked: Any = Asked([*silent], word or Witness())
-    tell_why(asked, asked, "fab0", error, asked, asked)
+    asked.jobs = jobs or asked.jobs
+    tell_why(asked, asked, asked.names, fabric, error, asked, asked)
     return asked  # type: ignore[no-any-return]
 
 
@@ -151,6 +166,17 @@ def test_a_rank_that_says_nothing_goes_before_all_else() -> None:
     ]
 
 
+def test_what_the_log_says_of_the_road_does_not_hide_the_rank_that_hangs() -> None:
+    log = Report(**{**vars(judged(Log())), "findings": [finding("FAB-NO-GDR", "no GPUDirect", [])]})
+    asked = told_why(GangError("connect: late"), word=Witness(report=log), fabric="rdma")
+    assert [one.code for one in asked.found] == ["INIT-HANG", "FAB-NO-GDR"]
+
+
+def test_ranks_of_several_jobs_do_not_wait_for_each_other() -> None:
+    asked = told_why(GangError("listen: late"), jobs=[[0], [1], [2], [3]])
+    assert [one.code for one in asked.found] == ["FAB-NO-START"]
+
+
 def test_who_reaches_whom_is_tried_on_the_interface_that_was_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -173,6 +199,15 @@ def test_who_reaches_whom_is_tried_on_the_interface_that_was_used(
     monkeypatch.setattr(no_start, "reachability", reachability)
     for word in (Witness(interface="docker0"), Witness()):
         asked: Any = Fresh([], word)
-        tell_why(asked, asked, "fab0", WorkerLost("a rank failed", [], 0.0), asked, asked)
+        lost = WorkerLost("a rank failed", [], 0.0)
+        tell_why(asked, asked, asked.names, "fab0", lost, asked, asked)
         assert [one.code for one in asked.found] == ["FAB-NO-START", "FAB-PAIR-BLOCKED"]
     assert tried == ["docker0", "fab0"]
+
+
+def test_ranks_are_told_by_their_place_in_the_gang_and_not_in_the_call() -> None:
+    gang = Gang(16)
+    gang.jobs, calls = [[0], [8], [3, 1]], [object() for _ in range(4)]
+    gang._calls = calls
+    assert gang._who(calls, [1, 2]) == [8, 3]
+    assert gang._who(calls[:], [1, 2]) == [1, 2]  # calls of another kind: one for each worker

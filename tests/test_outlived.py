@@ -8,11 +8,15 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from probes import restart_judging
 from probes.faults import Hand
 from probes.outlived import end_running, marks
+from reference_trainer.supervisor import Attempt
+from reference_trainer.worker import Place
 
 HERE = socket.gethostname()
 
@@ -57,3 +61,59 @@ def test_a_run_says_where_its_ranks_are(tmp_path: Path) -> None:
     journal.parent.mkdir(parents=True)
     journal.write_text("".join(json.dumps(line) + "\n" for line in lives))
     assert marks(tmp_path) == {("n1", 7, 70): 1, ("n2", 9, 90): 1}
+
+
+MARK = ("node1", 4711, 90)
+
+
+@pytest.mark.parametrize(
+    ("running", "unasked", "known", "value", "codes"),
+    [
+        ([], [], {MARK: 3}, 0, []),
+        (["rank 3 on node1, process 4711"], [], {MARK: 3}, 1, ["RESTART-LEAK"]),
+        (["rank 3 on node1, process 4711"], ["node7"], {MARK: 3}, 1, ["RESTART-LEAK"]),
+        ([], ["node7"], {MARK: 3}, None, []),
+        ([], [], {}, None, []),  # nobody said where it runs
+    ],
+)
+def test_what_is_known_to_run_is_told_whoever_could_not_be_asked(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    running: list[str],
+    unasked: list[str],
+    known: dict[Any, int],
+    value: int | None,
+    codes: list[str],
+) -> None:
+    seen: dict[str, Any] = {}
+    found: list[Any] = []
+
+    class Notes:
+        def __call__(self, name: str, value: Any, note: str = "") -> None:
+            seen[name] = value
+
+        def explain(self, one: Any) -> None:
+            found.append(one)
+
+    class Cluster:
+        def groups_named(self, name: str) -> list[int]:
+            return []
+
+    monkeypatch.setattr(restart_judging, "marks", lambda *_: known)
+    monkeypatch.setattr(restart_judging, "outlived", lambda *_: (running, unasked))
+    restart_judging.leaks(Cluster(), tmp_path, Notes())  # type: ignore[arg-type]  (stand-ins)
+    assert seen == {"left_behind": 0, "still_running": value}
+    assert [one.code for one in found] == codes
+    assert [one.suspects for one in found] == [["rank 3", "node1"]] * len(codes)
+
+
+def test_where_ranks_were_to_be_is_known_without_their_journal(tmp_path: Path) -> None:
+    def place(pid: int, born: int | None) -> Place:
+        return Place(node="id", address="10.0.0.1", host="n1", pid=pid, gpus=[], born=born)
+
+    attempts = [
+        Attempt(places=[place(1, 10), place(2, 20)], started=0.0),
+        Attempt(places=[place(1, 10), place(3, None)], started=0.0),
+    ]
+    assert marks(tmp_path, attempts) == {("n1", 1, 10): 0, ("n1", 2, 20): 1}
+    assert marks(None, []) == {}

@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from probes import test_scaling
 from probes.cli import main
 from probes.contract import load as contract
 from probes.ledger import Ledger
 from probes.test_scaling import draw, foresee, judge
+from reference_trainer.gang import GangError
 from reports.record import Measurement, Verdict
 from reports.store import Store, load
 from scaling.alphabeta import Fit
 from scaling.ladder import Rung
-from scaling.predict import Call
+from scaling.predict import Call, step_seconds
 from scaling.retold import Ladder, retold
 from tests.simulated_steps import Cluster, longer
 
@@ -71,29 +73,15 @@ def test_a_ladder_comes_back_as_it_was_told() -> None:
     assert retold(json.loads(json.dumps(found.told()))) == found
 
 
-def slower(rung: Rung, share: float) -> Rung:
-    """A run of it that took so much longer."""
-    steps = [[replace(step, seconds=step.seconds * share) for step in mine] for mine in rung.steps]
-    return replace(rung, steps=steps)
-
-
 def test_runs_that_differ_widen_the_interval_and_come_back() -> None:
     once = ladder()
-    one, two, four = once.rungs
-    thrice = replace(
-        once,
-        rungs=[
-            one.joined(one).joined(one),
-            two.joined(two).joined(two),
-            four.joined(slower(four, 1.1)).joined(slower(four, 0.9)),
-        ],
-    )
+    one, two, four = (step_seconds(rung.judged) for rung in once.rungs)
+    slower = [[seconds * share for seconds in four] for share in (1.1, 0.9)]
+    thrice = replace(once, again={1: [one, one], 2: [two, two], 4: slower})
     low, high = once.intervals[4]
     least, most = thrice.intervals[4]
     assert least < low < high < most
     assert most - least > 2 * (high - low)
-    assert thrice.efficiency(thrice.rungs[2]) == pytest.approx(once.efficiency(four), rel=0.01)
-    assert [len(table[0]) for table in thrice.rungs[2].tables] == [24] * 3
     assert retold(json.loads(json.dumps(thrice.told()))) == thrice
 
 
@@ -199,3 +187,69 @@ def test_a_ladder_that_is_damaged_is_refused_with_a_sentence(tmp_path: Path) -> 
     done = said("report", run)
     assert done.exit_code == 4
     assert "ladder.json cannot be read" in done.output
+
+
+class Notes:
+    """A ledger that only remembers."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self.found: list[str] = []
+
+    def __call__(self, name: str, value: Any, **more: Any) -> None:
+        self.seen.append((name, value, more.get("on")))
+
+    def note(self, name: str, value: Any, unit: str, on: str = "") -> None:
+        self.seen.append((name, value, on))
+
+    def explain(self, *found: Any) -> None:
+        self.found += [one.code for one in found]
+
+    def progress(self, _: str) -> None:
+        pass
+
+
+def climbs(monkeypatch: pytest.MonkeyPatch, *ladders: Any) -> None:
+    """What each further climb finds: a rung, or an error."""
+    found = iter([rung for rungs in ladders for rung in rungs])
+
+    def climb(*_: Any) -> Any:
+        one = next(found)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    monkeypatch.setattr(test_scaling, "climb", climb)
+
+
+def slower(found: Ladder, share: float) -> list[Rung]:
+    """Its rungs; the largest took so much longer."""
+    *below, top = found.rungs
+    steps = [[replace(one, seconds=one.seconds * share) for one in mine] for mine in top.steps]
+    return [*below, replace(top, steps=steps)]
+
+
+def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    once, notes = ladder(), Notes()
+    usual, slow, slowest = [*once.rungs], slower(once, 1.2), slower(once, 1.5)
+    climbs(monkeypatch, slow, slowest)
+    ladders, whole = test_scaling.repeat(None, {}, usual, None, 2, notes)
+    assert whole
+    assert ladders == [usual, slow, slowest]
+    chosen, again = test_scaling.typical(ladders, notes)
+    assert chosen == slow
+    assert {count: len(runs) for count, runs in again.items()} == {1: 2, 2: 2, 4: 2}
+    told = [one for one in notes.seen if one[0] == "efficiency_again"]
+    assert [on for _, _, on in told] == ["4 nodes, other run 1", "4 nodes, other run 2"]
+    assert any(one[2] == "2 nodes, other run 2" for one in notes.seen)  # its losses are looked at
+    assert test_scaling.typical([usual], notes) == (usual, {})
+
+
+def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    once, notes = ladder(), Notes()
+    climbs(monkeypatch, [once.rungs[0], GangError("ranks [3] died")])
+    ladders, whole = test_scaling.repeat(None, {}, [*once.rungs], None, 2, notes)
+    assert not whole
+    assert ladders == [[*once.rungs]]
+    assert notes.seen == [("efficiency", None, "run 2")]
+    assert notes.found == ["SCALE-RUNG"]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.pairs import turns
 from scaling.alphabeta import fit
 from scaling.collectives import moved, plateau, summarise
 from scaling.decompose import Step, laggard, loss, mean_seconds, residual, slow_node, terms
@@ -127,6 +128,28 @@ def test_our_own_connections_are_seen_and_loopback_is_not() -> None:
     port = listen("127.0.0.1")
     with socket.create_connection(("127.0.0.1", port)):
         assert connections() == before
+
+
+def test_more_doors_than_are_tried_at_once() -> None:
+    here = [f"127.0.1.{at}" for at in range(1, 71)]
+    dead = {f"127.0.1.{at}" for at in (3, 33, 64)}
+    taken = {name: (name, listen(name)) for name in here if name not in dead}
+    doors = {name: taken.get(name) for name in here}
+    assert reach("127.0.0.1", doors, seconds=2) == {name: name not in dead for name in here}
+    echoes = {name: (name, echo(name)) for name in here}
+    echoes |= {name: (name, 9) for name in dead}  # nobody answers there
+    sizes = dict.fromkeys(here, 100)
+    found = passes("127.0.0.1", echoes, sizes, seconds=0.7)
+    assert found == {name: name not in dead for name in here}
+
+
+@given(st.integers(1, 60))
+def test_each_turn_is_of_disjoint_pairs_and_all_meet(nodes: int) -> None:
+    table = [turns(node, nodes) for node in range(nodes)]
+    assert all(sorted(row) == list(range(nodes)) for row in table)
+    for turn in range(nodes):
+        met = [row[turn] for row in table]
+        assert all(met[met[node]] == node for node in range(nodes))
 
 
 def test_a_datagram_passes_up_to_the_mtu_and_not_beyond() -> None:

@@ -9,7 +9,7 @@ import pytest
 from scaling.alphabeta import Fit
 from scaling.decompose import Step
 from scaling.noise import expected_maximum, followed, onset, outlying, rising, student
-from scaling.predict import Call, communication, efficiency_interval, outlook, sharded
+from scaling.predict import Call, communication, efficiency_interval, outlook, sharded, step_seconds
 
 FITS = {
     "all_gather": Fit(latency_us=50, bandwidth=10, residual=0.02, points=9),
@@ -81,22 +81,27 @@ def test_too_few_rungs_are_refused(counts: tuple[int, ...]) -> None:
         outlook(some, SECONDS)
 
 
+def run(*how: float) -> list[float]:
+    """The seconds of a run's steps."""
+    return step_seconds(table(*how))
+
+
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     held = 0
     for seed in range(40):
         low, high = efficiency_interval(
-            [table(1.0, 2 * seed, 0.05)], [table(1.25, 2 * seed + 1, 0.05)], seed=seed
+            [run(1.0, 2 * seed, 0.05)], [run(1.25, 2 * seed + 1, 0.05)], seed=seed
         )
         held += low <= 0.8 <= high
     assert held >= 34  # 95 % of 40 are 38; a bootstrap of 24 steps is somewhat narrow
 
 
 def test_repeats_that_differ_widen_the_interval() -> None:
-    base = [table(1.0, 1)]
-    alike = efficiency_interval(base, [table(1.25, at) for at in (2, 3, 4)])
-    apart = efficiency_interval(base, [table(mean, 5) for mean in (1.15, 1.25, 1.35)])
+    base = [run(1.0, 1)]
+    alike = efficiency_interval(base, [run(1.25, at) for at in (2, 3, 4)])
+    apart = efficiency_interval(base, [run(mean, 5) for mean in (1.15, 1.25, 1.35)])
     assert apart[1] - apart[0] > 3 * (alike[1] - alike[0])
-    assert alike == efficiency_interval(base, [table(1.25, at) for at in (2, 3, 4)])
+    assert alike == efficiency_interval(base, [run(1.25, at) for at in (2, 3, 4)])
 
 
 def test_student_is_near_its_tables() -> None:

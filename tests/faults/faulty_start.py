@@ -30,13 +30,13 @@ def pytest_configure() -> None:
         partial(_connect, FAULTS[os.environ[NAME]], collectives.connect), collectives.connect
     )
     setattr(collectives, "connect", faulty)  # noqa: B010  (mypy)
-    no_start.INIT_SECONDS = SECONDS
+    no_start.START_SECONDS = SECONDS
 
 
-def _connect(fault: Callable[[], None], connect: Callable[[float], None], patience: float) -> None:
+def _connect(fault: Callable[[], None], connect: Callable[[], float]) -> float:
     if os.environ["RANK"] == CULPRIT:
         fault()
-    connect(patience)
+    return connect()
 
 
 def never_comes() -> None:
@@ -46,7 +46,7 @@ def never_comes() -> None:
 
 def falls_behind() -> None:
     """It joins, and is not there for the first collective."""
-    with collectives.joined(600):
+    with collectives.joined():
         time.sleep(600)
 
 
