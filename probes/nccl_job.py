@@ -1,10 +1,13 @@
-"""The parts of a job as its NCCL log shows it: ranks, hosts, communicators, edges."""
+"""The parts of a job as its NCCL log shows it: ranks, hosts, communicators."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from probes.nccl_lines import Writer
+from probes.nccl_links import Links
 
 STAGES = (
     *("not-started", "bootstrap", "net-init", "topology", "graph"),
@@ -18,29 +21,71 @@ def stage(name: str) -> int:
     return STAGES.index(name)
 
 
-@dataclass(frozen=True)
-class Edge:
-    """A connection between two ranks: kind rdma, tcp, intra or other; `nic` None within a host."""
-
-    kind: str
-    source: int
-    target: int
-    network: str = ""
-    nic: int | None = None
-    gdr: bool = False
-
-
-@dataclass
+@dataclass(slots=True)
 class Communicator:
-    """One communicator, by its id: how many ranks it should have, and which have written."""
+    """One communicator: how many ranks it should have, and which of them have written.
+
+    One that was split off has no id of its own: its parent, the number of the split and the color
+    stand for it.  `doubted` once two processes claim one rank of such a one.
+    """
 
     size: int
-    ranks: set[int] = field(default_factory=set)
-    processes: set[Process] = field(default_factory=set)
+    nodes: int = 0
     complete: int = 0  # Init COMPLETE lines
+    doubted: bool = False
+    seats: dict[int, Seat] = field(default_factory=dict)  # by rank
+
+    @property
+    def processes(self) -> set[Process]:
+        """The processes of its ranks."""
+        return {seat.rank.writer[:2] for seat in self.seats.values()}
+
+    @property
+    def shared_names(self) -> set[str]:
+        """Names that do not tell hosts apart: more ranks write under one than a node has.
+
+        So it is where NCCL_HOSTID makes nodes of the processes of one machine, and where all
+        containers have one name.  Before 2.20 nobody says how many a node has; then a name is
+        believed where there are at least two.
+        """
+        names = Counter(seat.rank.host.name for seat in self.seats.values())
+        local: dict[str, int] = {}
+        for seat in self.seats.values():
+            name = seat.rank.host.name
+            local[name] = max(local.get(name, 0), seat.local)
+        if len(names) == 1 and not any(local.values()):
+            return set(names)
+        return {name for name, ranks in names.items() if not name or 0 < local[name] < ranks}
 
 
-@dataclass
+@dataclass(slots=True)
+class Seat:
+    """A rank's place in one communicator, whose address in that process is `pointer`."""
+
+    group: Communicator
+    rank: Rank
+    number: int
+    pointer: bytes
+    local: int = 0  # ranks on its node, where a line tells
+
+
+@dataclass(slots=True)
+class Host:
+    """What the ranks of one host said of its networks."""
+
+    name: str
+    networks: dict[str, str] = field(default_factory=dict)  # name -> where it was said
+    devices: list[str] | None = None  # RDMA devices; None when nothing was said of them
+    sockets: list[tuple[str, str]] = field(default_factory=list)  # (interface, address)
+    bootstrap: tuple[str, str] | None = None
+    environment: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> value, where
+    nics: frozenset[int] = frozenset()  # RDMA devices that ring edges use
+    edges: dict[str, str] = field(default_factory=dict)  # to other hosts: kind -> where first seen
+    no_gdr: str = ""  # where an RDMA edge without GPUDirect was seen
+    gdr_0: str = ""  # where NCCL said so of all edges together; it means RDMA ones only
+
+
+@dataclass(slots=True, eq=False)
 class Rank:
     """What one process (and device) said of itself.
 
@@ -50,6 +95,7 @@ class Rank:
     """
 
     writer: Writer
+    host: Host
     rank: int = -1
     ranks: int = 0
     nodes: int = 0
@@ -57,7 +103,9 @@ class Rank:
     spans: int = 0
     version: str = ""
     began: int = 0  # the stage before any communicator
-    open: dict[str, int] = field(default_factory=dict)
+    open: dict[bytes, int] = field(default_factory=dict)
+    seats: list[Seat] = field(default_factory=list)
+    links: Links | None = None
     initialised: bool = False  # at least one communicator completed
     connecting: bool = False  # ring edges since the last `Connected`
     talked: bool = False  # connected, or sent without a ring
@@ -92,21 +140,7 @@ class Rank:
         return f"{who} on {self.writer.host}" if self.writer.host else who
 
 
-@dataclass
-class Host:
-    """What the ranks of one host said of its networks."""
-
-    networks: dict[str, str] = field(default_factory=dict)  # name -> where it was said
-    devices: list[str] | None = None  # RDMA devices; None when nothing was said of them
-    sockets: list[tuple[str, str]] = field(default_factory=list)  # (interface, address)
-    bootstrap: tuple[str, str] | None = None
-    environment: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> value, where
-    nics: set[int] = field(default_factory=set)  # RDMA devices that ring edges use
-    edges: dict[str, str] = field(default_factory=dict)  # kind -> where first seen
-    no_gdr: str = ""  # where RDMA without GPUDirect was seen
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sighting:
     """A phrase of PHRASES that a rank wrote: in whose words, and where."""
 
@@ -115,7 +149,7 @@ class Sighting:
     at: str
 
 
-def jobs(communicators: list[Communicator]) -> list[set[Process]]:
+def jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:
     """Processes that are joined by communicators, directly or through others: one set per job."""
     leader: dict[Process, Process] = {}
 

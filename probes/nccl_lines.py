@@ -9,7 +9,9 @@ Source: src/debug.cc of NCCL 2.18 to 2.30.
 from __future__ import annotations
 
 import gzip
+import io
 import re
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +24,8 @@ KEPT = 100  # rows and errors kept per file
 LONGEST = 64 << 10  # bytes of one line that are looked at; NCCL's own are under 2 KiB
 TEXT = 16 << 10  # bytes of a text: ring maps of 1000s of ranks are cut
 MOST_MARKS = 64  # lines looked for within one line
-REMEMBERED = 50_000  # writers and lines kept in mind; a log with more is read somewhat slower
+REMEMBERED = 30_000  # beginnings kept in mind; a log with more is read somewhat slower
+SHORT = 256  # bytes of a beginning that is kept in mind
 
 MARK = b"NCCL "
 KINDS = (b"INFO", b"WARN", b"version")
@@ -31,6 +34,7 @@ WRITER = re.compile(
     rb"(?:\[(?P<device>[\w\-]{0,8})\] )?"
     rb"(?:(?:[\w./\-]+:\d+|\([^()]{0,200}\)) ){0,2}$"
 )
+SOURCE = re.compile(rb"([\w./\-]{1,200}):\d+ (?:\([^()]{0,200}\) )?$")
 ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 REPEATED = re.compile(rb"\s*\[repeated (\d{1,9})x across cluster\].*$")
 COLLECTED = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
@@ -70,19 +74,22 @@ class Lines:
     """The NCCL lines of one file, in order.
 
     Iterate for (writer, "INFO" | "WARN" | "version", text); `number` is the line of the last one.
-    After the end, `bytes`, `binary`, `repeated` and `wrong` say what else was there.
+    After the end, `bytes`, `binary`, `cut`, `repeated` and `wrong` say what else was there.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.bytes = 0
         self.binary = False  # has NUL bytes
+        self.cut = False  # ends within a line: NCCL ends every line it writes, so a part is missing
         self.repeated = 0  # lines that Ray's driver left out as repetitions
         self.wrong: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
         self.table = False  # has rows of nccl-tests
         self.errors: list[tuple[int, str]] = []  # torch: (line, OUTCRIES)
         self._writers: dict[bytes, Writer] = {}
+        self._named: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
         self._chunk, self._lines, self._counted, self._at = b"", 1, 0, 0
+        self._before = b""  # what stands before the mark of the last line
 
     @property
     def number(self) -> int:
@@ -90,6 +97,12 @@ class Lines:
         self._lines += self._chunk.count(b"\n", self._counted, self._at)
         self._counted = self._at
         return self._lines
+
+    @property
+    def source(self) -> bytes:
+        """The file of NCCL's source that the last line names, such as `transport/nvls.cc`."""
+        match = SOURCE.search(self._before[-512:])
+        return match[1] if match else b""
 
     def __iter__(self) -> Iterator[tuple[Writer, bytes, bytes]]:
         with self.path.open("rb") as raw:  # opened once: a pipe gives its bytes only once
@@ -102,7 +115,10 @@ class Lines:
                 _ = self.number
 
     def _chunks(self, file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
-        """Pieces that end with a line's end; half an edge at the very end is left out."""
+        """Pieces that end with a line's end; of half a line at the very end, only a warning.
+
+        Half a number, half a list of devices or half an edge would say what the whole does not.
+        """
         rest = b""
         try:
             while piece := file.read(CHUNK):
@@ -114,9 +130,11 @@ class Lines:
                     continue
                 yield rest + whole + newline
                 rest = tail[-LONGEST:]
-            if rest and b" via " not in rest:  # cut there, an edge would seem to lack GDRDMA
+            self.cut = bool(rest)
+            if b"NCCL WARN " in rest:
                 yield rest + b"\n"
         except (OSError, EOFError, zlib.error) as error:
+            self.cut = True
             raise UnreadableLog(f"{self.path}: cannot be read to its end ({error})") from None
 
     def _scan(self) -> Iterator[tuple[Writer, bytes, bytes]]:
@@ -138,6 +156,7 @@ class Lines:
                 before = chunk[start:begin]
                 kind, _, text = chunk[begin + 5 : end].partition(b" ")
                 if kind in KINDS:
+                    self._before = before
                     yield writers.get(before) or self._writer(before), kind, self._plain(text)
             begin = chunk.find(MARK, end)
 
@@ -163,38 +182,45 @@ class Lines:
             mark_at = line.find(MARK, start)
             kind, _, text = line[mark_at + 5 : stop].partition(b" ")
             if kind in KINDS:
-                yield self._writer(line[start:mark_at]), kind, self._plain(text)
+                self._before = line[start:mark_at]
+                yield self._writer(self._before), kind, self._plain(text)
 
     def _glued(self, match: re.Match[bytes]) -> int:
         """Characters of the line before that a lost newline put in front of the host's name."""
         name, pid = match["host"].decode(), int(match["pid"])
         device = (match["device"] or b"").decode()
-        known = [
-            writer.host
-            for writer in self._writers.values()
-            if (writer.pid, writer.device) == (pid, device) and name.endswith(writer.host)
-        ]
+        known = [host for host in self._named.get((pid, device), ()) if name.endswith(host)]
         return len(name) - max(map(len, known), default=len(name))
 
     def _writer(self, before: bytes) -> Writer:
         """Who wrote the line that begins like this; remembered, as a log has few beginnings."""
         if (known := self._writers.get(before)) is not None:
             return known
-        if len(self._writers) > REMEMBERED:
-            self._writers.clear()
         text = ANSI.sub(b"", before[-2048:])
         match = WRITER.search(text)
         device = re.search(rb"\[(\d+)\] $", text)  # a paste that lost host and pid
-        writer = UNKNOWN if not device else Writer("", 0, device[1].decode())
+        writer = UNKNOWN if not device else Writer("", 0, device[1].decode()[:SHORT])
         if match:
-            host = match["host"].decode("ascii", "replace")
-            writer = Writer(host, int(match["pid"]), (match["device"] or b"").decode())
-        self._writers[before] = writer
+            host = sys.intern(match["host"].decode("ascii", "replace"))
+            name = sys.intern((match["device"] or b"").decode("ascii", "replace"))
+            writer = Writer(host, int(match["pid"]), name)
+        if len(before) <= SHORT:
+            self._remember(before, writer)
         return writer
+
+    def _remember(self, before: bytes, writer: Writer) -> None:
+        if len(self._writers) > REMEMBERED:
+            self._writers.clear()
+            self._named.clear()
+        self._writers[before] = writer
+        process = writer.pid, writer.device
+        hosts = self._named.get(process, ())
+        if writer.host not in hosts and len(hosts) < MOST_MARKS:
+            self._named[process] = (*hosts, writer.host)
 
     def _corrupted(self) -> None:
         """Rows of nccl-tests with wrong elements."""
-        for number, line in enumerate(self._chunk.split(b"\n"), self._lines):
+        for number, line in enumerate(io.BytesIO(self._chunk), self._lines):
             match = NCCL_TESTS_ROW.search(line[:512]) or OUT_OF_BOUNDS.search(line[:512])
             if not match:
                 continue
@@ -205,7 +231,7 @@ class Lines:
 
     def _outcries(self) -> None:
         """Lines in which torch says that NCCL failed."""
-        for number, line in enumerate(self._chunk.split(b"\n"), self._lines):
+        for number, line in enumerate(io.BytesIO(self._chunk), self._lines):
             said = next((outcry for outcry in OUTCRIES if outcry in line), None)
             if said and len(self.errors) < KEPT:
                 self.errors.append((number, said.decode()))

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from probes import nccl_roads, nccl_starts
-from probes.nccl_log import Log, read
+from probes.nccl_log import Log
+from probes.nccl_reader import read
 from reports.record import Finding
 from reports.untrusted import one_line
 
@@ -103,13 +104,13 @@ def judged(log: Log) -> Report:
         findings += [one for detect in ROADS for one in detect(log)]
     if not any(one.code.startswith(("INIT-", "NCCL-", "FAB-MIXED")) for one in findings):
         findings += nccl_starts.hang(log)
-    counts = {kind: len(log.edges[kind]) for kind in ("rdma", "tcp", "intra")}
+    counts = {kind: log.edges[kind] for kind in ("rdma", "tcp", "intra")}
     if log.single_host:  # with P2P and shared memory off, ranks of one host meet by the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values())}
     return Report(
         transport=_transport(counts, log),
         networks=sorted({name for host in log.hosts.values() for name in host.networks}),
-        gdr=False not in log.gdr if log.gdr else None,
+        gdr=False not in log.gdr if log.gdr and counts["rdma"] else None,
         edges=counts,
         hosts=max(len(log.host_names), log.nodes),
         ranks=max(log.size, len(log.members)),
@@ -138,12 +139,12 @@ def _unproven(log: Log, counts: dict[str, int]) -> list[str]:
 
 def _missing(log: Log) -> list[str]:
     """Ranks and hosts whose lines are not here, and processes that do not belong together."""
-    parts = [group for group in log.communicators.values() if len(group.ranks) < group.size]
+    parts = [group for group in log.communicators.values() if len(group.seats) < group.size]
     size = log.size
     seen = len({rank.rank for rank in log.members if rank.ranks == size})
     if parts or seen < size:
-        worst = min(parts, key=lambda group: len(group.ranks) / group.size, default=None)
-        have, want = (len(worst.ranks), worst.size) if worst else (seen, size)
+        worst = min(parts, key=lambda group: len(group.seats) / group.size, default=None)
+        have, want = (len(worst.seats), worst.size) if worst else (seen, size)
         why = "Ray's driver left out repeated lines: set RAY_DEDUP_LOGS=0, or better "
         return [
             f"lines of {have} of {want} ranks are here: {why if log.repeated else ''}"

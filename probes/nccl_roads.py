@@ -62,7 +62,7 @@ def tcp(log: Log) -> list[Finding]:
     hosts = {name: host for name, host in log.hosts.items() if "tcp" in host.edges}
     ways = sorted({interface for host in hosts.values() for interface, _ in host.sockets})
     by = f" ({listed(ways)})" if ways else ""
-    said = f"{len(log.edges['tcp'])} connections between ranks go over TCP sockets{by}"
+    said = f"{log.edges['tcp']} connections between hosts go over TCP sockets{by}"
     at = [host.edges["tcp"] for host in hosts.values()][:PLACES]
     return [finding("FAB-TCP", said, [name for name in hosts if name][:SHOWN], evidence=at)]
 

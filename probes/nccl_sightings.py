@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from probes.findings import SHOWN, finding, listed
 from probes.nccl_job import Host, Rank, Sighting
-from probes.nccl_log import RDMA_NETWORKS
+from probes.nccl_links import RDMA_NETWORKS
 from reports.record import Finding
 
 PLACES = 3  # places shown as evidence

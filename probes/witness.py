@@ -12,7 +12,8 @@ from pathlib import Path
 from probes.cluster import Cluster
 from probes.facts import interfaces
 from probes.nccl_job import STAGES
-from probes.nccl_log import Log, read
+from probes.nccl_log import Log
+from probes.nccl_reader import read
 from probes.nccl_report import Report, judged
 from reference_trainer.gang import Gang
 

@@ -1,0 +1,98 @@
+"""Edges: what a line about one says, and those that one rank wrote of, in few bytes.
+
+Formats: src/transport/net.cc, p2p.cc and shm.cc of NCCL 2.18 to 2.30.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# Networks whose payload goes by RDMA (or its equal); Socket is TCP; any other proves nothing.
+RDMA_NETWORKS = re.compile(
+    r"IB|IBext\w*|gIB|AWS Libfabric|Libfabric|OFI|FasTrak|UCX-RMA|RDMA|Slingshot\w*", re.IGNORECASE
+)
+KINDS = ("intra", "rdma", "tcp", "other")
+MOST_RANKS = 100_000  # of one job: some three times as many as the largest that are known of
+MOST = 1 << 16  # edges of one rank that are kept: to and from 32,768 others
+
+EDGE = re.compile(
+    rb"(\d{1,9})(?:\[[0-9a-fA-F]+\])? -> (\d{1,9})(?:\[[0-9a-fA-F]+\])?"
+    rb"(?: +\[(?:send|(receive))\])? +via "
+    rb"(?:NET/([^/]{1,64})/(\d{1,4})(?:\(\d+\))?((?:/GDRDMA|\(PCI\)|/Shared|/\w+)*)"
+    rb"|(P2P|SHM|DIRECT)\b.*?)(?: comm 0x\w+ nRanks \d+)?$"
+)
+
+
+class Edge(NamedTuple):
+    """A connection between two ranks, as the one that wrote the line knows itself: `own`.
+
+    `kind` is one of KINDS, before anybody knows whether it leaves the host.
+    """
+
+    kind: str
+    own: int
+    peer: int
+    receives: bool = False
+    network: str = ""
+    nic: int | None = None  # None within a host
+    gdr: bool = False
+
+    @property
+    def key(self) -> int:
+        """Kind, direction and both ends in one number under 2 ** 40."""
+        kind = KINDS.index(self.kind) << 1 | self.receives
+        return (kind << 17 | self.own) << 17 | self.peer
+
+
+def edge(text: bytes, ofi_over_tcp: bool) -> Edge | None:
+    """The edge that `0[0] -> 8[0] [send] via NET/IB/0/GDRDMA` tells of; None for half a line."""
+    match = EDGE.match(text)
+    if not match:
+        return None
+    source, target = int(match[1]), int(match[2])
+    if max(source, target) >= MOST_RANKS:
+        return None
+    if match[7]:
+        return Edge("intra", source, target)
+    network = sys.intern(match[4].decode("utf-8", "backslashreplace").strip())
+    kind = "tcp" if network == "Socket" else "other"
+    if RDMA_NETWORKS.fullmatch(network):
+        kind = "tcp" if ofi_over_tcp and "ibfabric" in network else "rdma"
+    own, peer = (target, source) if match[3] else (source, target)
+    return Edge(kind, own, peer, bool(match[3]), network, int(match[5]), b"/GDRDMA" in match[6])
+
+
+class Links:
+    """The edges that one rank wrote of, each once, with the place of the first line about it.
+
+    Two arrays in step, sorted by key: 16 bytes for an edge, where a set of tuples takes 200.
+    """
+
+    __slots__ = ("keys", "places")
+
+    def __init__(self) -> None:
+        self.keys, self.places = array("Q"), array("Q")
+
+    def __contains__(self, key: int) -> bool:
+        at = bisect_left(self.keys, key)
+        return at < len(self.keys) and self.keys[at] == key
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, key: int, place: int) -> None:
+        """Keep an edge that is not there."""
+        at = bisect_left(self.keys, key)
+        self.keys.insert(at, key)
+        self.places.insert(at, place)
+
+    def __iter__(self) -> Iterator[tuple[Edge, int]]:
+        for key, place in zip(self.keys, self.places, strict=True):
+            way = key >> 34
+            own, peer = key >> 17 & 0x1FFFF, key & 0x1FFFF
+            yield Edge(KINDS[way >> 1], own, peer, bool(way & 1)), place
