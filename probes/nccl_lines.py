@@ -47,12 +47,14 @@ NCCL_TESTS_ROW = re.compile(
     rb"(?:%b%b%b +(?P<second>[\d.e+]{1,12}|nan|inf|N/A))?\s*$" % ((FIGURE,) * 6)
 )
 HINTS = (b" sum ", b" none ", b" redop ", b"# Out of bounds")  # one is in a chunk with such rows
+SHORTEST_ROW = len("8 2 float sum -1 1 1 1 0")
 OUT_OF_BOUNDS = re.compile(rb"# Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
 # torch's own words for a job that NCCL let down.
 OUTCRIES = (
     b"Watchdog caught collective operation timeout",
     *(b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError"),
 )
+OUTCRY = re.compile(b"|".join(OUTCRIES))
 
 
 class Writer(NamedTuple):
@@ -134,7 +136,6 @@ class Lines:
             if b"NCCL WARN " in rest:
                 yield rest + b"\n"
         except (OSError, EOFError, zlib.error) as error:
-            self.cut = True
             raise UnreadableLog(f"{self.path}: cannot be read to its end ({error})") from None
 
     def _scan(self) -> Iterator[tuple[Writer, bytes, bytes]]:
@@ -221,6 +222,8 @@ class Lines:
     def _corrupted(self) -> None:
         """Rows of nccl-tests with wrong elements."""
         for number, line in enumerate(io.BytesIO(self._chunk), self._lines):
+            if len(line) < SHORTEST_ROW:
+                continue
             match = NCCL_TESTS_ROW.search(line[:512]) or OUT_OF_BOUNDS.search(line[:512])
             if not match:
                 continue
@@ -231,10 +234,14 @@ class Lines:
 
     def _outcries(self) -> None:
         """Lines in which torch says that NCCL failed."""
-        for number, line in enumerate(io.BytesIO(self._chunk), self._lines):
-            said = next((outcry for outcry in OUTCRIES if outcry in line), None)
-            if said and len(self.errors) < KEPT:
-                self.errors.append((number, said.decode()))
+        number, counted = self._lines, 0
+        for match in OUTCRY.finditer(self._chunk):
+            if len(self.errors) == KEPT:
+                return
+            number += self._chunk.count(b"\n", counted, match.start())
+            counted = match.start()
+            if not self.errors or self.errors[-1][0] != number:  # one of a line
+                self.errors.append((number, match[0].decode()))
 
 
 def _count(figure: bytes) -> int:
