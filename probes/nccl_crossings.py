@@ -10,18 +10,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from probes.nccl_job import Communicator, Host, Rank
-from probes.nccl_links import KINDS, Edge
+from probes.nccl_links import KINDS, Edge, Links
 
 
 class Crossings:
     """The edges of a job, by the hosts of their ends.
 
     `counts` has the edges between hosts by kind, and as "intra" those within one.  An edge whose
-    other end is on no known host is one between hosts: nobody has seen that it stays.
+    other end is on no known host is one between hosts: nobody has seen that it stays.  `silent`
+    are ranks that others are connected to over the network, and that wrote nothing of it.
     """
 
     def __init__(self, communicators: Iterable[Communicator]) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+        self.silent: list[Rank] = []
         self._first: dict[str, tuple[Host, dict[str, int]]] = {}
         self._loose: Counter[tuple[str, bool]] = Counter()
         self._shared = {
@@ -49,8 +51,13 @@ class Crossings:
             places[edge.kind] = min(place, places.get(edge.kind, place))
         if group is None:
             self._loose[edge.kind, edge.receives] += 1
-        elif not (edge.receives and _told_by_sender(group, edge)):
+            return
+        if not (edge.receives and _told_by_sender(group, edge)):
             self.counts[edge.kind if leaves else "intra"] += 1
+        seat = group.seats.get(edge.peer)
+        if seat and seat.rank.links is None and not seat.rank.talked:
+            seat.rank.links = Links()  # so that it is named once
+            self.silent.append(seat.rank)
 
     def _way(self, rank: Rank, edge: Edge) -> tuple[Communicator | None, bool]:
         """The communicator that the edge is of, and whether it leaves the host.

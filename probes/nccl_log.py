@@ -35,6 +35,7 @@ class Log:
         self.communicators: dict[bytes, Communicator] = {}  # by commId
         self.splits: dict[bytes, Communicator] = {}
         self.edges: dict[str, int] = dict.fromkeys(("rdma", "tcp", "intra", "other"), 0)
+        self.silent: list[Rank] = []  # others are connected to them, they do not say so
         self.gdr: set[bool] = set()
         self.other_networks: dict[str, str] = {}  # name -> where
         self.seen: dict[str, list[Sighting]] = defaultdict(list)
@@ -42,6 +43,8 @@ class Log:
         self.errors: list[tuple[str, str]] = []  # where, what torch said of NCCL
         self.repeated = 0
         self.unread: list[str] = []  # one sentence for each file that says nothing
+        self.cut: list[str] = []  # names of files that end within a line
+        self.unended = False  # a file could not be read to its end
         self.version_seen = ""
 
     def settle(self) -> Log:
@@ -49,7 +52,7 @@ class Log:
         groups = [*self.communicators.values(), *self.splits.values()]
         crossings = Crossings(groups)
         crossings.survey(self.ranks.values(), self.where)
-        self.edges = dict(crossings.counts)
+        self.edges, self.silent = dict(crossings.counts), crossings.silent
         for host in self.hosts.values():
             if host.gdr_0 and "rdma" in host.edges:
                 host.no_gdr = host.no_gdr or host.gdr_0
@@ -59,6 +62,11 @@ class Log:
     def where(self, place: int) -> str:
         """`file:line` of a place: the number of the file, and the line in 40 bits."""
         return f"{self.files[place >> 40]}:{place & (1 << 40) - 1}"
+
+    @property
+    def partial(self) -> bool:
+        """Whether lines are known to be missing, so that nothing follows from what is not said."""
+        return bool(self.cut) or self.unended or self.room.full
 
     @cached_property
     def members(self) -> list[Rank]:

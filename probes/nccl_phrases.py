@@ -18,7 +18,7 @@ PHRASES: dict[str, re.Pattern[bytes]] = {
         "no-interface": rb"(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found",
         "refused": rb"[Cc]onnect(?: to)? .{0,200}?(?:failed|returned)\b.{0,80}?"
         rb"(?:refused|timed out|[Nn]o route|unreachable)",
-        "retrying": rb"connect.* returned .*, retrying \(\d+/\d+\)",
+        "retrying": rb"connect.* returned .*, retrying",
         "qp": rb"ibv_modify_qp failed|Got completion from peer .*(?:status=|with error )",
         "cuda": rb"Cuda failure|async (?:error )?event|NET/OFI .*completed with error",
         "memlock": rb"ibv_(?:reg_\w*mr\w*|create_\w+)\b.*failed.*Cannot allocate memory",
@@ -40,6 +40,9 @@ PHRASES: dict[str, re.Pattern[bytes]] = {
         "ofi-tcp": rb"NET/OFI Selected [Pp]rovider is (?:tcp|sockets|net)\b",
     }.items()
 }
+
+# What says more than another phrase that its line holds too.
+LESS: dict[str, tuple[str, ...]] = {"retrying": ("refused",)}
 
 # One of these words is in every phrase, so a line without any is not searched.
 TELLING = tuple(

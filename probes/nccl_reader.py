@@ -15,7 +15,7 @@ from probes.nccl_job import Communicator, Host, Rank, Seat, Sighting, stage
 from probes.nccl_lines import Lines, UnreadableLog, Writer
 from probes.nccl_links import MOST, MOST_RANKS, Edge, Links, edge
 from probes.nccl_log import Log
-from probes.nccl_phrases import PHRASES, TELLING
+from probes.nccl_phrases import LESS, PHRASES, TELLING
 from probes.nccl_room import COMMUNICATOR, FACT, HOST, LINK, RANK, SEAT
 
 KEPT = 200  # sightings kept per phrase
@@ -73,6 +73,9 @@ class Reader:
                 self._line(writer, kind, text)
         except (UnreadableLog, OSError) as error:
             log.unread.append(str(error))
+            log.unended = True
+        if lines.cut and found:
+            log.cut.append(path.name)
         log.repeated += lines.repeated
         log.corrupt += [(f"{path.name}:{number}", wrong) for number, wrong in lines.wrong]
         log.errors += [(f"{path.name}:{number}", said) for number, said in lines.errors]
@@ -285,7 +288,8 @@ class Reader:
                 known[name] = _words(match[2]), self._where()
 
     def _phrases(self, rank: Rank, text: bytes, warning: bool) -> None:
-        kinds = [kind for kind, pattern in PHRASES.items() if pattern.search(text)]
+        found = [kind for kind, pattern in PHRASES.items() if pattern.search(text)]
+        kinds = [kind for kind in found if not any(kind in LESS.get(k, ()) for k in found)]
         for kind in kinds or (["unknown"] if warning else []):
             self._note(kind, rank, text)
 

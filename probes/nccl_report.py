@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from probes import nccl_roads, nccl_starts
+from probes.findings import listed
+from probes.nccl_links import MOST_RANKS
 from probes.nccl_log import Log
 from probes.nccl_reader import read
+from probes.nccl_sightings import names
 from reports.record import Finding
 from reports.untrusted import one_line
 
@@ -134,7 +137,36 @@ def _unproven(log: Log, counts: dict[str, int]) -> list[str]:
     """What keeps this log from proving anything, one sentence each."""
     if not log.ranks:
         return list(log.unread) or ["no line of NCCL's is here"]
-    return [*log.unread, *_missing(log), *_unknown(log), *_unconnected(log, counts)]
+    return [
+        *log.unread,
+        *_cut(log),
+        *_left_out(log),
+        *_missing(log),
+        *_silent(log),
+        *_unknown(log),
+        *_unconnected(log, counts),
+    ]
+
+
+def _cut(log: Log) -> list[str]:
+    """Files whose end is missing."""
+    if not log.cut:
+        return []
+    one = len(log.cut) == 1
+    return [
+        f"{listed(log.cut)} {'is' if one else 'are'} cut off, in the middle of a line: whether the "
+        f"job came further is not here; give the whole file{'' if one else 's'}"
+    ]
+
+
+def _left_out(log: Log) -> list[str]:
+    """What was not kept."""
+    if not log.room.full:
+        return []
+    return [
+        "the log is larger than any job that is known: it names more ranks, hosts, communicators "
+        f"and connections than a job of {MOST_RANKS} ranks has, and what came after is left out"
+    ]
 
 
 def _missing(log: Log) -> list[str]:
@@ -163,11 +195,21 @@ def _missing(log: Log) -> list[str]:
     return []
 
 
+def _silent(log: Log) -> list[str]:
+    """Ranks whose lines about their connections are missing."""
+    if not log.silent:
+        return []
+    return [
+        f"others are connected to {names(log.silent)}, whose own lines end before that: the end "
+        "of that log is missing"
+    ]
+
+
 def _unknown(log: Log) -> list[str]:
     """Networks and warnings that nobody here can vouch for."""
     said = []
     if log.edges["other"]:
-        said.append(f"nobody here vouches for the network {', '.join(log.other_networks)}")
+        said.append(f"nobody here vouches for the network {listed(log.other_networks)}")
     if odd := log.seen["unknown"]:
         first = f"{odd[0].at}: {odd[0].detail}"
         said.append(f"{len(odd)} warnings of NCCL's are not known here, the first at {first}")

@@ -11,7 +11,7 @@ from collections import defaultdict
 from probes.findings import SHOWN, finding, listed
 from probes.nccl_job import Host, Rank
 from probes.nccl_log import Log
-from probes.nccl_sightings import PLACES, hosts_of, on_rdma, on_tcp, places, told
+from probes.nccl_sightings import PLACES, hosts_of, on_rdma, on_tcp, places, told, undecided
 from reports.record import Finding
 
 # `br-` and twelve digits is a network of docker's; `br-ex` may be a node's only way out.
@@ -28,7 +28,7 @@ PLAIN = {  # phrase -> code, and what it says of a host that RDMA does not reach
 def alone(log: Log) -> list[Finding]:
     """Every host in a communicator of its own: nothing crossed the fabric."""
     hosts, jobs = log.host_names, log.jobs
-    if len(hosts) < 2 or log.nodes > 1 or not jobs:
+    if len(hosts) < 2 or log.nodes > 1 or not jobs or log.partial:
         return []
     if any(log.edges[kind] for kind in ("rdma", "tcp", "other")):
         return []
@@ -72,7 +72,7 @@ def disabled(log: Log) -> list[Finding]:
     found = [
         (name, f"{variable}={value}", where)
         for name, host in log.hosts.items()
-        if not on_rdma(host) and "other" not in host.edges
+        if not (on_rdma(host) or "other" in host.edges or undecided(log, host))
         for variable, (value, where) in host.environment.items()
         if turns_off(variable, value, host)
     ]
@@ -101,7 +101,11 @@ def plain(log: Log) -> list[Finding]:
     for kind, (code, what) in PLAIN.items():
         # A device that cannot be opened is one rail less even where the others work.
         whole = kind == "open-failed"
-        seen = [s for s in log.seen[kind] if whole or not on_rdma(log.hosts[s.rank.writer.host])]
+        seen = [
+            s
+            for s in log.seen[kind]
+            if whole or not (on_rdma(s.rank.host) or undecided(log, s.rank.host))
+        ]
         found += told(code, what, seen)
     return found
 
@@ -111,9 +115,9 @@ def no_device(log: Log) -> list[Finding]:
     explained = {s.rank.writer.host for kind in PLAIN for s in log.seen[kind]}
     seen = []
     for sighting in log.seen["no-device"]:
-        host = log.hosts[sighting.rank.writer.host]
+        host = sighting.rank.host
         off = any(turns_off(k, value, host) for k, (value, _) in host.environment.items())
-        elsewhere = on_rdma(host) or "other" in host.edges
+        elsewhere = on_rdma(host) or "other" in host.edges or undecided(log, host)
         if not (off or elsewhere or sighting.rank.writer.host in explained):
             seen.append(sighting)
     return told("FAB-NO-DEVICE", "NCCL sees no RDMA device", seen)
@@ -140,7 +144,7 @@ def loopback(log: Log) -> list[Finding]:
     for name, host in log.hosts.items():
         if "rdma" in host.edges:
             continue  # whatever it is called, it led to the others
-        used = [host.bootstrap] if host.bootstrap else []
+        used = [host.bootstrap] if host.bootstrap and not log.partial else []
         used += host.sockets[:1] if on_tcp(host) else []
         if bad := [interface for interface, _ in used if LEADS_NOWHERE.match(interface)]:
             found[name] = bad[0]
@@ -163,12 +167,8 @@ def plugin(log: Log) -> list[Finding]:
     broken = [s for s in log.seen["plugin-failed"] if not INTERNAL.search(s.detail)]
     absent = [*log.seen["plugin-absent"], *(s for s in broken if ABSENT in s.detail)]
     seen = [s for s in broken if ABSENT not in s.detail]
-    seen += [
-        s
-        for s in absent
-        if loaded - {s.rank.writer.host} or _wants_plugin(log.hosts[s.rank.writer.host])
-    ]
-    seen = [s for s in seen if not on_rdma(log.hosts[s.rank.writer.host])]
+    seen += [s for s in absent if loaded - {s.rank.writer.host} or _wants_plugin(s.rank.host)]
+    seen = [s for s in seen if not (on_rdma(s.rank.host) or undecided(log, s.rank.host))]
     what = f"the network plugin is missing or fails ({seen[0].detail})" if seen else ""
     return told("FAB-PLUGIN", what, seen)
 
@@ -207,7 +207,7 @@ def partial_rails(log: Log) -> list[Finding]:
         usable = min(gpus, len(host.devices))
         if len(host.devices) < most:
             found[name] = f"{len(host.devices)} devices where others have {most}"
-        elif host.nics and len(local) == gpus and len(host.nics) < usable:
+        elif host.nics and not log.partial and len(local) == gpus and len(host.nics) < usable:
             found[name] = f"uses {len(host.nics)} of {len(host.devices)} devices"
     if not found:
         what = "the ranks have different numbers of RDMA devices"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from probes.findings import SHOWN, finding, listed
 from probes.nccl_job import Host, Rank, Sighting
 from probes.nccl_links import RDMA_NETWORKS
+from probes.nccl_log import Log
 from reports.record import Finding
 
 PLACES = 3  # places shown as evidence
@@ -30,6 +31,11 @@ def on_rdma(host: Host) -> bool:
     """Whether its edges between hosts, or else its network, are RDMA."""
     offered = any(RDMA_NETWORKS.fullmatch(name) for name in host.networks)
     return "rdma" in host.edges or (offered and "tcp" not in host.edges)
+
+
+def undecided(log: Log, host: Host) -> bool:
+    """Whether the line that names its network may be among those that are missing."""
+    return log.partial and not host.networks and not host.edges
 
 
 def hosts_of(seen: Iterable[Sighting]) -> list[str]:

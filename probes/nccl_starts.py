@@ -37,7 +37,7 @@ def plain(log: Log) -> list[Finding]:
 
 def bootstrap(log: Log) -> list[Finding]:
     """Ranks that could not connect to a peer by TCP while they were starting."""
-    tries = [s for kind in ("refused", "retrying") for s in log.seen[kind]]
+    tries = [*log.seen["refused"], *([] if log.partial else log.seen["retrying"])]
     seen = [s for s in tries if not log.of(s.rank).initialised]
     if not seen:
         return []
@@ -65,7 +65,7 @@ def _peer(log: Log, text: str) -> str:
 def nvls(log: Log) -> list[Finding]:
     """NVLink SHARP multicast that failed or stopped."""
     stuck = [rank for rank in log.members if STAGES[rank.stage] == "nvls"]
-    if log.seen["nvls"] or not stuck or stopped_by_error(log):
+    if log.seen["nvls"] or not stuck or log.partial or stopped_by_error(log):
         return told("INIT-NVLS", "NVLink multicast (NVLS) failed", log.seen["nvls"])
     said = f"{names(stuck)}: init stops while NVLink multicast memory is bound"
     return [finding("INIT-NVLS", said, [rank.name for rank in stuck[:SHOWN]])]
@@ -89,7 +89,7 @@ def missing_ranks(log: Log) -> list[Finding]:
     waiting = [rank for rank in world if not rank.initialised]
     absent = sorted(set(range(size)) - {rank.rank for rank in world})
     on_the_way = [rank for rank in members if not rank.ranks]  # started, no number so far
-    if len(log.jobs) > 1:
+    if len(log.jobs) > 1 or log.partial:
         return []
     if not waiting or len(absent) <= len(on_the_way) or stopped_by_error(log):
         return []
@@ -123,8 +123,8 @@ def hang(log: Log) -> list[Finding]:
     A rank that never had to connect holds nobody up, unless others are seen connecting.
     """
     members = log.members
-    if not any(rank.stuck for rank in members):
-        return []
+    if log.partial or not any(rank.stuck for rank in members):
+        return []  # the end of the file is no end of the job
     least = min(rank.stage for rank in members)
     idle = [rank for rank in members if rank.stage == least and not rank.connecting]
     behind = idle or [rank for rank in members if rank.stuck]
