@@ -90,7 +90,7 @@ FABRIC: dict[str, Entry] = {
     "FAB-OPEN-FAILED": Entry(
         "An RDMA device is seen but cannot be opened.",
         Cause.INFRASTRUCTURE,
-        "give the process /dev/infiniband/uverbs* of that device and the right to open it; compare with a host that works",
+        "give the process /dev/infiniband/uverbs* of that device and the right to open it, or leave it out everywhere (NCCL_IB_HCA); NCCL_IGNORE_NET_MISMATCH=0 makes NCCL stop at it",
     ),
     "FAB-ENV-DISABLED": Entry(
         "A variable of the environment or of an nccl.conf turns RDMA off.",
@@ -111,6 +111,11 @@ FABRIC: dict[str, Entry] = {
         "A network plugin that this cluster needs is missing or fails.",
         Cause.INFRASTRUCTURE,
         "install the plugin (aws-ofi-nccl, FasTrak, HPC-X) for this NCCL version in the image and check LD_LIBRARY_PATH",
+    ),
+    "FAB-NO-EFA": Entry(
+        "libfabric offers no EFA device, so the network plugin for AWS cannot work.",
+        Cause.INFRASTRUCTURE,
+        "pass /dev/infiniband into the container and keep one libfabric in reach; `fi_info -p efa` must list devices, and the security group must allow all traffic to itself",
     ),
     "FAB-LINK-TYPES": Entry(
         "InfiniBand and Ethernet ports are in one set of devices.",
@@ -165,12 +170,12 @@ FABRIC: dict[str, Entry] = {
     "INIT-BOOTSTRAP": Entry(
         "A rank could not connect to a peer by TCP.",
         Cause.INFRASTRUCTURE,
-        "open all ports between the nodes on that interface (firewall, NetworkPolicy, service mesh); check that the peer lives",
+        "refused: does the peer live; timed out: open net.ipv4.ip_local_port_range between the nodes; no route: NCCL_SOCKET_IFNAME; IPv4 here and IPv6 there: NCCL_SOCKET_FAMILY",
     ),
     "INIT-QP": Entry(
-        "An RDMA connection between two nodes could not be made, or broke.",
+        "An RDMA connection between two nodes could not be made, or broke; the finding has the remedy of its cause.",
         Cause.INFRASTRUCTURE,
-        "RoCE: leave NCCL_IB_GID_INDEX unset since 2.21, check routes; rail-only fabric: NCCL_CROSS_NIC=0; else cable and switch",
+        "timed out: NCCL_CROSS_NIC=0 on rail-only fabrics; invalid argument: NCCL_IB_GID_INDEX unset since 2.21; unreachable: routes, NCCL_IB_ADDR_RANGE; a broken one: cable, switch, the peer, ACS",
     ),
     "INIT-MEMLOCK": Entry(
         "Memory could not be locked for RDMA.",
@@ -180,12 +185,27 @@ FABRIC: dict[str, Entry] = {
     "INIT-SHM": Entry(
         "/dev/shm is too small or cannot be written.",
         Cause.INFRASTRUCTURE,
-        "give the container --shm-size=1g or more (Kubernetes: an emptyDir with medium Memory on /dev/shm)",
+        "give the container --shm-size=1g or more (Kubernetes: an emptyDir with medium Memory on /dev/shm); NCCL 2.24 to 2.26 without SYS_NICE: NCCL_CUMEM_HOST_ENABLE=0",
     ),
     "INIT-NVLS": Entry(
         "NVLink multicast (NVLS) failed or hangs.",
         Cause.HARDWARE,
         "check that Fabric Manager started before the GPUs were used; NCCL_NVLS_ENABLE=0 shows whether it is the cause",
+    ),
+    "INIT-MNNVL": Entry(
+        "NVLink between hosts (MNNVL) is there and cannot be used.",
+        Cause.INFRASTRUCTURE,
+        "give the job an IMEX channel (/dev/nvidia-caps-imex-channels) and see `nvidia-imex-ctl -N` on every node; NCCL_MNNVL_ENABLE=0 shows whether it is the cause, and gives that road up",
+    ),
+    "INIT-LIMITS": Entry(
+        "A limit of the process was reached: open files, threads or their stacks.",
+        Cause.INFRASTRUCTURE,
+        "raise `ulimit -n` and `ulimit -u` (LimitNOFILE, TasksMax) for the raylet, and keep the stack finite: `ulimit -s 8192`, not unlimited",
+    ),
+    "INIT-SLOW": Entry(
+        "The start took very long, though it ended; the finding has the phase that took most.",
+        Cause.NO_PROGRESS,
+        "keep the driver loaded (nvidia-persistenced), start ranks together, give start-up a fast interface (NCCL_SOCKET_IFNAME)",
     ),
     "INIT-MISSING-RANK": Entry(
         "Some ranks never joined while the others wait for them.",

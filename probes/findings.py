@@ -23,15 +23,19 @@ def finding(
     suspects: list[str] | None = None,
     *,
     evidence: list[str] | None = None,
+    remedy: str = "",
 ) -> Finding:
-    """A finding of a catalogued code (KeyError otherwise), with its cause and remedy."""
+    """A finding of a catalogued code (KeyError otherwise), with its cause and remedy.
+
+    A `remedy` that fits this case better takes the place of the catalogue's.
+    """
     entry = CATALOGUE[code]
     return Finding(
         code=code,
         statement=statement,
         suspects=suspects or [],
         cause=entry.cause,
-        remedy=entry.remedy,
+        remedy=remedy or entry.remedy,
         evidence=evidence or [],
     )
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from probes.nccl_job import Communicator, Host, Rank
 from probes.nccl_links import KINDS, Edge, Links
 
+MANY = 200  # communicators in which a rank has one number
+
 
 class Crossings:
     """The edges of a job, by the hosts of their ends.
@@ -33,19 +35,22 @@ class Crossings:
     def survey(self, ranks: Iterable[Rank], where: Callable[[int], str]) -> None:
         """Count the edges of all ranks; each host learns which kinds lead out of it, and where."""
         for rank in ranks:
+            groups: dict[int, list[Communicator]] = {}
+            for seat in rank.seats if rank.links else ():
+                groups.setdefault(seat.number, []).append(seat.group)
             for edge, place in rank.links or ():
-                self._count(rank, edge, place)
+                self._count(rank, edge, place, groups.get(edge.own, []))
         for kind in KINDS:
             # Of these nobody knows which are told of twice, by who sends and by who receives.
             self.counts[kind] += max(self._loose[kind, True], self._loose[kind, False])
         for host, places in self._first.values():
             host.edges = {kind: where(place) for kind, place in places.items()}
 
-    def _count(self, rank: Rank, edge: Edge, place: int) -> None:
+    def _count(self, rank: Rank, edge: Edge, place: int, groups: list[Communicator]) -> None:
         if edge.kind == "intra":
             self.counts["intra"] += 1
             return
-        group, leaves = self._way(rank, edge)
+        group, leaves = self._way(rank, edge, groups)
         if leaves:
             _, places = self._first.setdefault(rank.host.name, (rank.host, {}))
             places[edge.kind] = min(place, places.get(edge.kind, place))
@@ -59,17 +64,17 @@ class Crossings:
             seat.rank.links = Links()  # so that it is named once
             self.silent.append(seat.rank)
 
-    def _way(self, rank: Rank, edge: Edge) -> tuple[Communicator | None, bool]:
+    def _way(
+        self, rank: Rank, edge: Edge, groups: list[Communicator]
+    ) -> tuple[Communicator | None, bool]:
         """The communicator that the edge is of, and whether it leaves the host.
 
-        The line does not name it.  Where the rank has one number in several, it is that in which
-        the edge leaves.
+        The line does not name it.  Where the rank has one number in several `groups`, it is that
+        in which the edge leaves; in very many, nobody knows.
         """
-        possible = [
-            seat.group
-            for seat in rank.seats
-            if seat.number == edge.own and edge.peer < seat.group.size
-        ]
+        if len(groups) > MANY:
+            return None, True
+        possible = [group for group in groups if edge.peer < group.size]
         for group in possible:
             if self._apart(group, rank, edge.peer):
                 return group, True

@@ -109,6 +109,8 @@ class Rank:
     initialised: bool = False  # at least one communicator completed
     connecting: bool = False  # ring edges since the last `Connected`
     talked: bool = False  # connected, or sent without a ring
+    timed: bool = False  # said how long its first communicator took
+    tried: frozenset[str] = frozenset()  # what it tried again: phrases of which one is enough
 
     def at_least(self, name: str) -> None:
         """The rank has come this far, or further, with what it is doing now."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import re
 import sys
 import zlib
@@ -54,6 +55,7 @@ OUTCRIES = (
     b"Watchdog caught collective operation timeout",
     *(b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError"),
 )
+NO_EFA = re.compile(rb"libfabric:(\d{1,10}):[^\n]{0,200}provider efa output empty")
 OUTCRY = re.compile(b"|".join(OUTCRIES))
 
 
@@ -87,6 +89,7 @@ class Lines:
         self.repeated = 0  # lines that Ray's driver left out as repetitions
         self.wrong: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
         self.table = False  # has rows of nccl-tests
+        self.efa: list[tuple[int, int]] = []  # libfabric: (line, process) without an EFA device
         self.errors: list[tuple[int, str]] = []  # torch: (line, OUTCRIES)
         self._writers: dict[bytes, Writer] = {}
         self._named: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
@@ -144,6 +147,8 @@ class Lines:
             self._corrupted()
         if any(outcry in chunk for outcry in OUTCRIES):
             self._outcries()
+        if b"provider efa output" in chunk:
+            self._no_efa()
         begin = chunk.find(MARK)
         while begin >= 0:
             end = chunk.find(b"\n", begin)
@@ -242,6 +247,14 @@ class Lines:
             counted = match.start()
             if not self.errors or self.errors[-1][0] != number:  # one of a line
                 self.errors.append((number, match[0].decode()))
+
+    def _no_efa(self) -> None:
+        """Lines in which libfabric says that its EFA provider has nothing."""
+        number, counted = self._lines, 0
+        for match in itertools.islice(NO_EFA.finditer(self._chunk), KEPT - len(self.efa)):
+            number += self._chunk.count(b"\n", counted, match.start())
+            counted = match.start()
+            self.efa.append((number, int(match[1])))
 
 
 def _count(figure: bytes) -> int:

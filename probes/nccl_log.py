@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from probes.nccl_crossings import Crossings
 from probes.nccl_job import (
@@ -18,9 +19,13 @@ from probes.nccl_job import (
     Sighting,
     jobs,
 )
-from probes.nccl_lines import Writer
+from probes.nccl_lines import UNKNOWN, Writer
 from probes.nccl_room import Room
 
+if TYPE_CHECKING:
+    from probes.nccl_slow import Start
+
+NOBODY = Rank(UNKNOWN, Host(""))
 RUNTIME_CONNECT = (2, 22)  # since then ranks connect at the first collective, not at init
 
 
@@ -39,6 +44,10 @@ class Log:
         self.gdr: set[bool] = set()
         self.other_networks: dict[str, str] = {}  # name -> where
         self.seen: dict[str, list[Sighting]] = defaultdict(list)
+        self.slow: list[Start] = []  # of ranks over the limit
+        self.quickest: dict[int, Start] = {}  # ranks of a communicator -> who waited least
+        self.networked = False  # some line is about networks
+        self.efa: list[tuple[str, int]] = []  # where, process: libfabric finds no EFA device
         self.corrupt: list[tuple[str, int]] = []  # where, wrong elements
         self.errors: list[tuple[str, str]] = []  # where, what torch said of NCCL
         self.repeated = 0
@@ -52,6 +61,9 @@ class Log:
         groups = [*self.communicators.values(), *self.splits.values()]
         crossings = Crossings(groups)
         crossings.survey(self.ranks.values(), self.where)
+        for at, pid in self.efa:
+            rank = next((r for r in self.ranks.values() if r.writer.pid == pid), NOBODY)
+            self.seen["efa"].append(Sighting(rank, "libfabric finds no EFA device", at))
         self.edges, self.silent = dict(crossings.counts), crossings.silent
         for host in self.hosts.values():
             if host.gdr_0 and "rdma" in host.edges:

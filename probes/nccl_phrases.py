@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+# A warning is searched together with the file of NCCL's source that it names: `nvls.cc Cuda ...`.
 PHRASES: dict[str, re.Pattern[bytes]] = {
     kind: re.compile(pattern)
     for kind, pattern in {
@@ -15,15 +16,23 @@ PHRASES: dict[str, re.Pattern[bytes]] = {
         "no-verbs": rb"(?:Failed to open|Cou(?:ld|nt) not open) libibverbs",
         "open-failed": rb"ibv_open_device failed|Unable to open device"
         rb"|NET/IB : No IP interface found",
-        "no-interface": rb"(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found",
+        "no-interface": rb"(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found"
+        rb"|No interface found in the same subnet|No usable listening interface",
         "refused": rb"[Cc]onnect(?: to)? .{0,200}?(?:failed|returned)\b.{0,80}?"
-        rb"(?:refused|timed out|[Nn]o route|unreachable)",
+        rb"(?:refused|timed out|[Nn]o route|unreachable)"
+        rb"|socketStartConnect: exceeded (?:timeouts|retries)",
         "retrying": rb"connect.* returned .*, retrying",
-        "qp": rb"ibv_modify_qp failed|Got completion from peer .*(?:status=|with error )",
+        "qp": rb"ibv_modify_qp failed",
+        "qp-retrying": rb"ibv_modify_qp failed .*retrying \d",  # INFO, since 2.24
+        "qp-broke": rb"Got completion from peer .*(?:status=|with error )",
+        "mnnvl": rb"mnnvl\.cc|MNNVL \(cliqueSize|Cuda failure 800\b",
+        "limits": rb"Too many open files|pthread_create failed",
         "cuda": rb"Cuda failure|async (?:error )?event|NET/OFI .*completed with error",
         "memlock": rb"ibv_(?:reg_\w*mr\w*|create_\w+)\b.*failed.*Cannot allocate memory",
-        "shm": rb"failed to extend /dev/shm|creating shared memory segment|/dev/shm.*No space left",
-        "nvls": rb"nvls\.cc.*Cuda failure|Cuda failure.*(?:NVLS|multicast)|CUDA error 401"
+        "shm": rb"failed to (?:extend|create shared memory file) /dev/shm|/dev/shm.*No space left"
+        rb"|(?:creating|attaching to) shared memory segment|transport/shm\.cc Cuda failure",
+        "nvls": rb"nvls\.cc C(?:uda|UDA) (?:failure|error)|Cuda failure.*(?:NVLS|multicast)"
+        rb"|CUDA error 401"
         rb"|system not yet initialized|NVLS.*[Ff]ail",
         "mixed-sockets": rb"wrong (?:socket )?type \(?(?:peer )?"
         rb"(?:4 != (?:expected )?3|3 != (?:expected )?4)",
@@ -33,7 +42,8 @@ PHRASES: dict[str, re.Pattern[bytes]] = {
         "links-differ": rb"Attempted to (?:merge|connect) incompatible devices",
         "gdr-why": rb"GPU Direct RDMA Disabled for",
         "plugin-failed": rb"Failed to initialize (?:any )?NET plugin|Plugin load .* returned"
-        rb"|NET/OFI.*(?:[Ff]ailed|No data available)|provider efa output empty",
+        rb"|NET/OFI.*(?:[Ff]ail|No data available)",
+        "efa": rb"fi_getinfo\(\) call failed|provider efa output empty",
         "plugin-absent": rb"NET/Plugin ?: (?:Could not find|No plugin found)",
         "plugin-loaded": rb"NET/Plugin ?: (?:Loaded|Using) |Initialized NET plugin|NET/OFI Selected"
         rb"|Plugin Path :",
@@ -41,8 +51,17 @@ PHRASES: dict[str, re.Pattern[bytes]] = {
     }.items()
 }
 
+TRIES = {"retrying", "qp-retrying"}  # NCCL goes on by itself
+
 # What says more than another phrase that its line holds too.
-LESS: dict[str, tuple[str, ...]] = {"retrying": ("refused",)}
+LESS: dict[str, tuple[str, ...]] = {
+    "retrying": ("refused",),
+    "qp-retrying": ("qp",),
+    "mnnvl": ("nvls", "cuda"),
+    "nvls": ("cuda",),
+    "shm": ("cuda",),
+    "efa": ("plugin-failed",),
+}
 
 # One of these words is in every phrase, so a line without any is not searched.
 TELLING = tuple(

@@ -15,8 +15,9 @@ from probes.nccl_job import Communicator, Host, Rank, Seat, Sighting, stage
 from probes.nccl_lines import Lines, UnreadableLog, Writer
 from probes.nccl_links import MOST, MOST_RANKS, Edge, Links, edge
 from probes.nccl_log import Log
-from probes.nccl_phrases import LESS, PHRASES, TELLING
+from probes.nccl_phrases import LESS, PHRASES, TELLING, TRIES
 from probes.nccl_room import COMMUNICATOR, FACT, HOST, LINK, RANK, SEAT
+from probes.nccl_slow import start
 
 KEPT = 200  # sightings kept per phrase
 LONGEST = 1024  # bytes of a text in which phrases are looked for
@@ -79,7 +80,8 @@ class Reader:
         log.repeated += lines.repeated
         log.corrupt += [(f"{path.name}:{number}", wrong) for number, wrong in lines.wrong]
         log.errors += [(f"{path.name}:{number}", said) for number, said in lines.errors]
-        if not (found or lines.table or lines.errors):
+        log.efa += [(f"{path.name}:{number}", pid) for number, pid in lines.efa]
+        if not (found or lines.table or lines.errors or lines.efa):
             log.unread.append(_says_nothing(lines))
 
     def _line(self, writer: Writer, kind: bytes, text: bytes) -> None:
@@ -92,7 +94,10 @@ class Reader:
         if kind == b"version":
             self._version(rank, text)
             return
+        if text.startswith(b"[Rank "):  # since 2.29, some lines
+            text = text.partition(b"] ")[2]
         word = text.split(b" ", 1)[0].rstrip(b":")
+        self.log.networked |= word.startswith(b"NET/")
         if (reader := READERS.get(word)) is not None:
             reader(self, rank, text)
         elif text.startswith(b"NCCL_"):
@@ -103,7 +108,8 @@ class Reader:
             return
         warning = kind == b"WARN"
         if warning or (word not in PLAIN and any(told in text for told in TELLING)):
-            self._phrases(rank, text[:LONGEST], warning)
+            source = self._lines.source if warning else b""
+            self._phrases(rank, (source + b" " if source else b"") + text[:LONGEST], warning)
 
     def _rank(self, writer: Writer) -> Rank | None:
         log = self.log
@@ -206,6 +212,23 @@ class Reader:
             rank.at_least("net-init")
             self._uses(rank.host, _words(match[1] or match[2]))
 
+    def _timings(self, rank: Rank, text: bytes) -> None:
+        found = start(rank, text)
+        if found is None:
+            match = INIT.search(text, 0, LONGEST)
+            return self._init(rank, match) if match else None
+        if rank.timed:  # a later communicator may wait for a rank that is at work
+            return None
+        rank.timed, log = True, self.log
+        if found.total >= found.limit and len(log.slow) < KEPT:
+            log.slow.append(found)
+        first = log.quickest.get(found.ranks)
+        if (first is None and len(log.quickest) < KEPT) or (
+            first is not None and found.bootstrap < first.bootstrap
+        ):
+            log.quickest[found.ranks] = found
+        return None
+
     def _comm(self, rank: Rank, text: bytes) -> None:
         if match := SHAPE.match(text):
             number, ranks, nodes, local = map(int, match.groups()[1:])
@@ -294,11 +317,26 @@ class Reader:
             self._note(kind, rank, text)
 
     def _note(self, kind: str, rank: Rank, text: bytes) -> None:
-        if len(self.log.seen[kind]) < KEPT:
-            self.log.seen[kind].append(Sighting(rank, _words(text[:300]), self._where()))
+        log = self.log
+        if (
+            kind in TRIES
+        ):  # most ranks try again and get through: one that does not must not be lost
+            if kind in rank.tried or not log.room.take(4 * FACT):
+                return
+            rank.tried |= {kind}
+        elif len(log.seen[kind]) >= KEPT:
+            return
+        log.seen[kind].append(Sighting(rank, _words(text[:300]), self._where()))
 
 
-PLAIN = {b"NCCL", b"Using", b"Assigned", b"comm", b"Connected"}  # their INFO lines hold no phrase
+PLAIN = {
+    b"NCCL",
+    b"Using",
+    b"Assigned",
+    b"comm",
+    b"Connected",
+    b"Init",
+}  # their INFO lines hold no phrase
 READERS: dict[bytes, Callable[[Reader, Rank, bytes], None]] = {
     b"NCCL": Reader._version,
     b"Bootstrap": Reader._bootstrap,
@@ -309,6 +347,7 @@ READERS: dict[bytes, Callable[[Reader, Rank, bytes], None]] = {
     b"comm": Reader._comm,
     b"Connected": Reader._connected,
     b"NVLS": Reader._nvls,
+    b"Init": Reader._timings,
 }
 
 

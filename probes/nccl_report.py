@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probes import nccl_roads, nccl_starts
+from probes import nccl_hang, nccl_roads, nccl_slow, nccl_starts
 from probes.findings import listed
 from probes.nccl_links import MOST_RANKS
 from probes.nccl_log import Log
@@ -20,12 +20,19 @@ from reports.untrusted import one_line
 SCHEMA = 1
 ACCEPTED, WRONG, UNPROVEN = 0, 1, 20
 STARTS = (
-    *(nccl_starts.plain, nccl_starts.bootstrap, nccl_starts.nvls, nccl_starts.versions),
+    *(nccl_starts.plain, nccl_starts.queue_pairs, nccl_starts.broken_pairs, nccl_slow.slow),
+    *(nccl_starts.bootstrap, nccl_starts.nvls, nccl_starts.versions),
     *(nccl_starts.missing_ranks, nccl_starts.corrupt, nccl_starts.broken, nccl_roads.alone),
 )
 ROADS = (
     *(nccl_roads.mixed, nccl_roads.tcp, nccl_roads.disabled, nccl_roads.plain),
-    *(nccl_roads.no_device, nccl_roads.ipoib, nccl_roads.loopback, nccl_roads.plugin),
+    *(
+        nccl_roads.efa,
+        nccl_roads.no_device,
+        nccl_roads.ipoib,
+        nccl_roads.loopback,
+        nccl_roads.plugin,
+    ),
     *(nccl_roads.no_gdr, nccl_roads.partial_rails, nccl_roads.unknown_network),
 )
 
@@ -105,8 +112,9 @@ def judged(log: Log) -> Report:
     findings = [one for detect in STARTS for one in detect(log)]
     if not log.single_host:
         findings += [one for detect in ROADS for one in detect(log)]
-    if not any(one.code.startswith(("INIT-", "NCCL-", "FAB-MIXED")) for one in findings):
-        findings += nccl_starts.hang(log)
+    stops = [one.code for one in findings if one.code != "INIT-SLOW"]
+    if not any(code.startswith(("INIT-", "NCCL-", "FAB-MIXED")) for code in stops):
+        findings += nccl_hang.hang(log)
     counts = {kind: log.edges[kind] for kind in ("rdma", "tcp", "intra")}
     if log.single_host:  # with P2P and shared memory off, ranks of one host meet by the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values())}

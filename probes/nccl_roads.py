@@ -80,7 +80,9 @@ def disabled(log: Log) -> list[Finding]:
         return []
     hosts = list(dict.fromkeys(name for name, _, _ in found if name))
     what = listed(dict.fromkeys(setting for _, setting, _ in found))
-    said = f"{listed(hosts) or 'the job'}: {what} (environment or nccl.conf) turns RDMA off"
+    # NCCL puts the lines of its conf files into the environment, and echoes both alike (param.cc).
+    both = "from the environment or a line of an nccl.conf: NCCL says the same of both"
+    said = f"{listed(hosts) or 'the job'}: {what} turns RDMA off ({both})"
     at = [where for _, _, where in found[:PLACES]]
     return [finding("FAB-ENV-DISABLED", said, hosts[:SHOWN], evidence=at)]
 
@@ -110,9 +112,22 @@ def plain(log: Log) -> list[Finding]:
     return found
 
 
+def efa(log: Log) -> list[Finding]:
+    """libfabric without an EFA device, where nothing else carries RDMA."""
+    fallen = any(host.name and not on_rdma(host) for host in log.hosts.values())
+    seen = [
+        s
+        for s in log.seen["efa"]
+        if not (on_rdma(s.rank.host) or undecided(log, s.rank.host))
+        and (s.rank.host.name or fallen)
+    ]
+    what = f"libfabric offers no EFA device ({seen[0].detail})" if seen else ""
+    return told("FAB-NO-EFA", what, seen)
+
+
 def no_device(log: Log) -> list[Finding]:
     """No RDMA device, and nothing in the log that says why."""
-    explained = {s.rank.writer.host for kind in PLAIN for s in log.seen[kind]}
+    explained = {s.rank.writer.host for kind in (*PLAIN, "efa") for s in log.seen[kind]}
     seen = []
     for sighting in log.seen["no-device"]:
         host = sighting.rank.host
@@ -165,10 +180,15 @@ def plugin(log: Log) -> list[Finding]:
         s.rank.writer.host for s in log.seen["plugin-loaded"] if not INTERNAL.search(s.detail)
     }
     broken = [s for s in log.seen["plugin-failed"] if not INTERNAL.search(s.detail)]
-    absent = [*log.seen["plugin-absent"], *(s for s in broken if ABSENT in s.detail)]
+    absent = [*(s for s in broken if ABSENT in s.detail), *log.seen["plugin-absent"]]
     seen = [s for s in broken if ABSENT not in s.detail]
     seen += [s for s in absent if loaded - {s.rank.writer.host} or _wants_plugin(s.rank.host)]
-    seen = [s for s in seen if not (on_rdma(s.rank.host) or undecided(log, s.rank.host))]
+    efa = {s.rank.writer.host for s in log.seen["efa"]}  # it failed for want of that
+    seen = [
+        s
+        for s in seen
+        if not (on_rdma(s.rank.host) or undecided(log, s.rank.host) or s.rank.writer.host in efa)
+    ]
     what = f"the network plugin is missing or fails ({seen[0].detail})" if seen else ""
     return told("FAB-PLUGIN", what, seen)
 

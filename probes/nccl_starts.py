@@ -6,24 +6,31 @@ Causes and symptoms as in NCCL's troubleshooting guide.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from probes.findings import SHOWN, finding, listed
-from probes.nccl_job import STAGES
+from probes.nccl_causes import FAMILIES, NOT_CONNECTED, QP_BROKE, QP_NOT_MADE, Cause, cause_of
+from probes.nccl_hang import two_families
+from probes.nccl_job import STAGES, Sighting
 from probes.nccl_log import Log
 from probes.nccl_sightings import PLACES, hosts_of, names, places, told
 from reports.record import Finding
 
-PEER = re.compile(r"(?:to|peer) \[?([\da-fA-F.:]+?)\]?<(\d+)>")
+PEER = re.compile(r"(?:to|peer) \[?([\w.:%\-]{1,255}?)\]?<\d+>")  # since 2.22 also by its name
 PLAIN = {  # phrase -> code, and what it says of the host
     "no-interface": ("INIT-NO-IFACE", "NCCL found no network interface to use"),
-    "qp": ("INIT-QP", "an RDMA connection could not be made or broke"),
     "memlock": ("INIT-MEMLOCK", "memory could not be registered for RDMA"),
+    "mnnvl": ("INIT-MNNVL", "NVLink between hosts (MNNVL) cannot be used"),
+    "limits": ("INIT-LIMITS", "a limit of the process was reached"),
     "shm": ("INIT-SHM", "no shared memory segment could be made in /dev/shm"),
     "duplicate-gpu": ("NCCL-DUP-GPU", "two ranks use one GPU"),
     "cuda": ("NCCL-ERROR", "NCCL failed while it worked"),
 }
 # Phrases that explain why init did not end, so that no rank is blamed for waiting.
-STOPPERS = (*PLAIN, "refused", "retrying", "nvls", "version", "mixed-sockets")
+STOPPERS = (
+    *(*PLAIN, "refused", "retrying", "nvls", "version", "mixed-sockets"),
+    *("qp", "qp-retrying", "qp-broke"),
+)
 
 
 def plain(log: Log) -> list[Finding]:
@@ -35,23 +42,64 @@ def plain(log: Log) -> list[Finding]:
     return found
 
 
+def queue_pairs(log: Log) -> list[Finding]:
+    """RDMA connections that could not be made: a finding for each cause."""
+    # NCCL tries again by itself; that is no error where it went well.
+    tries = [] if log.partial else [s for s in log.seen["qp-retrying"] if log.of(s.rank).stuck]
+    found = []
+    for cause, seen in _by_cause(QP_NOT_MADE, [*log.seen["qp"], *tries]):
+        hosts, detail = hosts_of(seen), seen[0].detail
+        said = f"{listed(hosts)}: an RDMA connection cannot be made: {cause.what} ({detail})"
+        at = places(seen)
+        found.append(finding("INIT-QP", said, hosts[:SHOWN], evidence=at, remedy=cause.remedy))
+    return found
+
+
+def broken_pairs(log: Log) -> list[Finding]:
+    """RDMA connections that broke: a finding for each cause."""
+    found = []
+    for cause, seen in _by_cause(QP_BROKE, log.seen["qp-broke"]):
+        suspects = list(dict.fromkeys([*hosts_of(seen), *_peers(log, seen)]))
+        said = (
+            f"{listed(hosts_of(seen))}: an RDMA connection broke: {cause.what} ({seen[0].detail})"
+        )
+        at = places(seen)
+        found.append(finding("INIT-QP", said, suspects[:SHOWN], evidence=at, remedy=cause.remedy))
+    return found
+
+
+def _by_cause(
+    causes: tuple[Cause, ...], seen: list[Sighting]
+) -> Iterable[tuple[Cause, list[Sighting]]]:
+    found: dict[Cause, list[Sighting]] = {}
+    for sighting in seen:
+        found.setdefault(cause_of(causes, sighting.detail), []).append(sighting)
+    return found.items()
+
+
 def bootstrap(log: Log) -> list[Finding]:
     """Ranks that could not connect to a peer by TCP while they were starting."""
     tries = [*log.seen["refused"], *([] if log.partial else log.seen["retrying"])]
     seen = [s for s in tries if not log.of(s.rank).initialised]
     if not seen:
         return []
-    peers = [peer for peer in dict.fromkeys(_peer(log, s.detail) for s in seen) if peer]
-    reasons = ("refused", "timed out", "o route", "nreachable")
-    why = next((reason for reason in reasons if reason in seen[0].detail), "failed")
-    why = {"o route": "no route", "nreachable": "unreachable"}.get(why, why)
-    hosts = hosts_of(seen)
-    said = f"{listed(hosts)}: cannot connect to {listed(peers) or 'a peer'} by TCP ({why})"
-    return [finding("INIT-BOOTSTRAP", said, peers[:SHOWN] or hosts, evidence=places(seen))]
+    peers, hosts = _peers(log, seen), hosts_of(seen)
+    cause = cause_of(NOT_CONNECTED, seen[0].detail)
+    said = f"{listed(hosts)}: cannot connect to {listed(peers) or 'a peer'} by TCP ({cause.what})"
+    remedy = cause.remedy
+    if mixed := two_families(log):
+        said, remedy = f"{said}; {mixed[0]}", FAMILIES
+    at = places(seen)
+    return [finding("INIT-BOOTSTRAP", said, peers[:SHOWN] or hosts, evidence=at, remedy=remedy)]
+
+
+def _peers(log: Log, seen: list[Sighting]) -> list[str]:
+    """The peers that are named, each once."""
+    return [peer for peer in dict.fromkeys(_peer(log, s.detail) for s in seen) if peer]
 
 
 def _peer(log: Log, text: str) -> str:
-    """The host whose address is named, else the address."""
+    """The host whose address is named, else the address or the name."""
     match = PEER.search(text)
     if not match:
         return ""
@@ -66,7 +114,9 @@ def nvls(log: Log) -> list[Finding]:
     """NVLink SHARP multicast that failed or stopped."""
     stuck = [rank for rank in log.members if STAGES[rank.stage] == "nvls"]
     if log.seen["nvls"] or not stuck or log.partial or stopped_by_error(log):
-        return told("INIT-NVLS", "NVLink multicast (NVLS) failed", log.seen["nvls"])
+        seen = log.seen["nvls"]
+        what = f"NVLink multicast (NVLS) failed ({seen[0].detail})" if seen else ""
+        return told("INIT-NVLS", what, seen)
     said = f"{names(stuck)}: init stops while NVLink multicast memory is bound"
     return [finding("INIT-NVLS", said, [rank.name for rank in stuck[:SHOWN]])]
 
@@ -115,25 +165,6 @@ def broken(log: Log) -> list[Finding]:
     told_by = listed(dict.fromkeys(said for _, said in log.errors))
     at = [where for where, _ in log.errors[:PLACES]]
     return [finding("NCCL-ERROR", f"the job says: {told_by}", evidence=at)]
-
-
-def hang(log: Log) -> list[Finding]:
-    """Stopped without an error: the stage, and the ranks that lag behind.
-
-    A rank that never had to connect holds nobody up, unless others are seen connecting.
-    """
-    members = log.members
-    if log.partial or not any(rank.stuck for rank in members):
-        return []  # the end of the file is no end of the job
-    least = min(rank.stage for rank in members)
-    idle = [rank for rank in members if rank.stage == least and not rank.connecting]
-    behind = idle or [rank for rank in members if rank.stuck]
-    if len(behind) == len(members):
-        said = f"the log of all {len(members)} ranks stops at {log.stage} without an error"
-        return [finding("INIT-HANG", said)]
-    others = STAGES[max(rank.stage for rank in members)]
-    said = f"the log stops without an error: {names(behind)} at {log.stage}, others at {others}"
-    return [finding("INIT-HANG", said, [rank.name for rank in behind[:SHOWN]])]
 
 
 def stopped_by_error(log: Log) -> bool:

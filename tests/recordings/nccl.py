@@ -224,6 +224,10 @@ def faulty(version: str) -> dict[str, Job]:
         else "Failed to initialize NET plugin AWS Libfabric"
     )
     verbs = "Failed to open libibverbs.so[.1]" if at < (2, 30) else "Count not open libibverbs.so.1"
+    limit = "failed : Too many open files" if at < (2, 23) else "failed: Too many open files"
+    slow = (
+        "(kernels 0.2, alloc 0.3, bootstrap 0.4, topo 44.1, graphs 0.0, connections 0.1, rest 0.1)"
+    )
     colon = "Bootstrap:" if at >= (2, 24) else "Bootstrap :"
     return {
         "FAB-TCP": fallback(),
@@ -251,6 +255,7 @@ def faulty(version: str) -> dict[str, Job]:
             ],
         ),
         "FAB-UNKNOWN-NET": Job(version, network=lambda host: "Homemade"),
+        "FAB-NO-EFA": fallback(why=["NET/OFI OFI fi_getinfo() call failed: No data available"]),
         "NCCL-VERSION": Job(
             version, hosts=3, versions=lambda host: "2.19.3" if host == 2 else version
         ),
@@ -290,6 +295,22 @@ def faulty(version: str) -> dict[str, Job]:
                     "misc/shmutils.cc:87 Error: failed to extend /dev/shm/nccl-abc to 33030532 bytes"
                 ]
             },
+        ),
+        "INIT-MNNVL": Job(
+            version,
+            last="graph",
+            warn={
+                2: [
+                    "mnnvl.cc:66 MNNVL (cliqueSize 4) is available but not working on this system. Check the IMEX configuration"
+                ]
+            },
+        ),
+        "INIT-LIMITS": Job(
+            version, last="graph", warn={3: [f"misc/socket.cc:700 Call to socket {limit}"]}
+        ),
+        "INIT-SLOW": Job(
+            version,
+            why=[f"Init timings - ncclCommInitRank: rank 0 nranks 4 total 45.20 {slow}"],
         ),
         "INIT-NVLS": Job(version, last="nvls"),
         "INIT-MISSING-RANK": Job(version, absent=(3,), last="topology"),
