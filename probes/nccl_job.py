@@ -26,7 +26,7 @@ class Communicator:
     """One communicator: how many ranks it should have, and which of them have written.
 
     One that was split off has no id of its own: its parent, the number of the split and the color
-    stand for it.  `doubted` once two processes claim one rank of such a one.
+    stand for it.  `doubted` once processes of two hosts claim one rank of it.
     """
 
     size: int

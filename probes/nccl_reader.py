@@ -276,7 +276,8 @@ class Reader:
             key = match[1]
         elif match := SPLIT.search(rest):
             parent = next((s.group for s in reversed(rank.seats) if s.pointer == match[1]), None)
-            groups, key = self.log.splits, b"%x %b %b" % (id(parent), match[2] or b"", match[3])
+            which = id(parent), match[2] or b"", match[3], ranks
+            groups, key = self.log.splits, b"%x %b %b %d" % which
         else:
             return None
         if key not in groups and self.log.room.take(COMMUNICATOR):
@@ -286,7 +287,7 @@ class Reader:
     def _seat(self, rank: Rank, group: Communicator, number: int, pointer: bytes) -> None:
         seat = group.seats.get(number)
         if seat is not None:
-            group.doubted |= seat.rank is not rank
+            group.doubted |= seat.rank.host is not rank.host
         elif self.log.room.take(SEAT, given=len(rank.seats) < MOST_SEATS):
             group.seats[number] = seat = Seat(group, rank, number, pointer)
             rank.seats.append(seat)
@@ -318,9 +319,8 @@ class Reader:
 
     def _note(self, kind: str, rank: Rank, text: bytes) -> None:
         log = self.log
-        if (
-            kind in TRIES
-        ):  # most ranks try again and get through: one that does not must not be lost
+        if kind in TRIES:
+            # Most ranks try again and get through; one that does not must not be lost among them.
             if kind in rank.tried or not log.room.take(4 * FACT):
                 return
             rank.tried |= {kind}
