@@ -10,18 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl_report import Report, report
 from tests.recordings.nccl import Job, faulty, none, socket
-
-
-def told(folder: Path, text: str) -> Report:
-    path = folder / "nccl.log"
-    path.write_text(text)
-    return report([path])
-
-
-def codes(found: Report) -> set[str]:
-    return {finding.code for finding in found.findings}
+from tests.told import codes, told
 
 
 def refused(version: str, error: str, **facts: object) -> Job:

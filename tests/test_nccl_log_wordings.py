@@ -11,19 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl_report import Report, report
+from probes.nccl_report import Report
 from reports.record import Finding
 from tests.recordings.nccl import Job, none, socket
-
-
-def told(folder: Path, text: str) -> Report:
-    path = folder / "nccl.log"
-    path.write_text(text)
-    return report([path])
-
-
-def codes(found: Report) -> set[str]:
-    return {finding.code for finding in found.findings}
+from tests.told import codes, told
 
 
 def only(found: Report, code: str) -> Finding:
