@@ -35,7 +35,7 @@ FABRIC: dict[str, Entry] = {
     "FAB-SLOW-GROUP": Entry(
         "Some nodes are slow only in groups: each pair of them is fast.",
         Cause.INFRASTRUCTURE,
-        "look for what only many nodes load: an uplink shared by the named nodes' switch, its buffers, or the named node's memory and PCIe",
+        "look for what only both ways at once, or many nodes, load: the named node's duplex, PCIe and memory, an uplink that the named nodes' switch shares, its buffers",
     ),
     "FAB-SLOW": Entry(
         "All-reduce is slower than agreed, and no single node or pair stands out.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from probes.counters import main_road
@@ -161,10 +160,8 @@ def slow_in_groups(crowds: Crowds, pairs: Hunt) -> list[Finding]:
     return found
 
 
-def slow_links(
-    journey: Journey, pairs: Hunt, limits: Callable[[str], Limit | None]
-) -> list[Finding]:
-    """The node or link that is slow, and which way; or the fabric as a whole."""
+def slow_links(pairs: Hunt) -> list[Finding]:
+    """The node or link that is slow, and which way."""
     found = []
     for node, way in pairs.nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _ends(ends, way)}
@@ -180,12 +177,18 @@ def slow_links(
         slowest = min(pairs.speeds[link] for link in ((a, b), (b, a)) if link in pairs.links)
         said = f"{a} {arrow} {b}: {slowest:.3f} GB/s, others {pairs.typical:.3f}"
         found.append(finding("FAB-SLOW-LINK", said, [a, b]))
-    rate = limits("busbw")
-    slow_overall = rate is not None and rate.judge(journey.peak["busbw"]) is Verdict.FAIL
-    if slow_overall and not found:
-        said = f"all-reduce over {len(journey.sent)} nodes gives {journey.peak['busbw']:.3f} GB/s"
-        found.append(finding("FAB-SLOW", said, list(journey.sent)))
     return found
+
+
+def is_slow(journey: Journey, limit: Limit | None) -> bool:
+    """Whether the all-reduce of all misses the limit of its bus bandwidth."""
+    return limit is not None and limit.judge(journey.peak["busbw"]) is Verdict.FAIL
+
+
+def slow_everywhere(journey: Journey) -> Finding:
+    """The fabric is slow as a whole: neither pairs nor groups show where."""
+    said = f"all-reduce over {len(journey.sent)} nodes gives {journey.peak['busbw']:.3f} GB/s"
+    return finding("FAB-SLOW", said, list(journey.sent))
 
 
 def _ends(link: Link, way: str) -> list[str]:

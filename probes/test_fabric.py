@@ -6,10 +6,12 @@ import pytest
 
 from probes.env_lint import lint
 from probes.fabric_findings import (
+    is_slow,
     narrow,
     odd_mtu,
     of_the_log,
     settings_wrong,
+    slow_everywhere,
     slow_in_groups,
     slow_links,
     unreachable,
@@ -34,7 +36,9 @@ from scaling.operations import OPERATIONS
 # over two nodes shows more than the line rate.
 PINNED = {"NCCL_ALGO": "Ring"}
 ALL_REDUCE = OPERATIONS["all_reduce"]
-CROWD = 12  # nodes: fewer make groups that are hardly more than pairs
+# Nodes: groups are tried from CROWD on, for fewer make groups that are hardly more than pairs; from
+# FEW on, the least of which groups tell a node, where all is slow and pairs do not show why.
+FEW, CROWD = 4, 12
 CHECKED = 1 << 20  # bytes: the size at which the other collectives and the control run
 
 
@@ -117,14 +121,21 @@ def observe(gang, names, terms, tier, limits, logs, measure):
     judge_data(journey, others(gang, CHECKED), gang, names, measure)
     measure.progress("fabric: every pair of nodes")
     pairs, wrong = bad_pairs(gang, names, whole=tier == "soak")
-    judge_pairs(pairs, journey, limits, measure)
+    judge_pairs(pairs, journey, measure)
     measure("wrong_elements", sum(wrong.values()), on="pairs of nodes")
     measure.explain(wrong_links(wrong))
-    if tier != "quick" and len(journey.sent) >= CROWD:
+    unplaced = is_slow(journey, limits("busbw")) and not (pairs.nodes or pairs.links)
+    nodes = len(journey.sent)
+    if nodes >= FEW and (unplaced or (nodes >= CROWD and tier != "quick")):
         measure.progress("fabric: groups of nodes")
-        judge_groups(slow_groups(gang, names), pairs, measure)
+        crowds = slow_groups(gang, names)
+        judge_groups(crowds, pairs, measure)
+        unplaced = unplaced and not (crowds.nodes or crowds.groups)
     else:
-        measure.covered(f"groups of nodes were not tried: that takes {CROWD}, and a longer tier")
+        when = f"from {CROWD} nodes and tier standard on, and where no pair shows why all is slow"
+        measure.covered(f"no groups of nodes were tried: that is done {when}")
+    if unplaced:
+        measure.explain(slow_everywhere(journey))
     return journey
 
 
@@ -226,13 +237,13 @@ def judge_rails(journey, terms, limits, measure):
     )
 
 
-def judge_pairs(pairs, journey, limits, measure):
+def judge_pairs(pairs, journey, measure):
     """The slowest link against the typical one; two nodes have nothing to compare with."""
     if len(pairs.speeds) > 2:
         (sender, receiver), slowest = min(pairs.speeds.items(), key=lambda item: item[1])
         share = slowest / pairs.typical if pairs.typical else 0.0
         measure("slowest_pair", share, on=f"{sender} -> {receiver}", samples=len(pairs.speeds))
-    measure.explain(slow_links(journey, pairs, limits))
+    measure.explain(slow_links(pairs))
     measure.covered(f"links between nodes, by one rank of each: {pairs.coverage}")
     nodes = list(journey.sent)
     measure.series(

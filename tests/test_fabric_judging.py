@@ -12,7 +12,13 @@ import pytest
 from probes import pairs, test_fabric
 from probes.contract import load as contract
 from probes.contract import parse
-from probes.fabric_findings import slow_in_groups, slow_links, wrong_links
+from probes.fabric_findings import (
+    is_slow,
+    slow_everywhere,
+    slow_in_groups,
+    slow_links,
+    wrong_links,
+)
 from probes.ledger import Ledger
 from probes.pairs import Crowds, slow_groups
 from probes.roads import Journey
@@ -41,20 +47,27 @@ def journey(busbw: float, road: str = "fab0", size: int = 1 << 20, **more: Any) 
 
 
 @pytest.mark.parametrize(
-    ("busbw", "found", "said"),
+    ("found", "said"),
     [
-        (0.118, hunt(), []),
-        (0.050, hunt(), [("FAB-SLOW", ["n0", "n1", "n2", "n3"])]),  # slow, and nobody stands out
-        (0.050, hunt({"n1": "both"}), [("FAB-SLOW-LINK", ["n1"])]),
-        (0.118, hunt(links=[("n0", "n2"), ("n2", "n0")]), [("FAB-SLOW-LINK", ["n0", "n2"])]),
-        (0.118, hunt(links=[("n2", "n0")]), [("FAB-SLOW-LINK", ["n2", "n0"])]),
+        (hunt(), []),
+        (hunt({"n1": "both"}), [["n1"]]),
+        (hunt(links=[("n0", "n2"), ("n2", "n0")]), [["n0", "n2"]]),
+        (hunt(links=[("n2", "n0")]), [["n2", "n0"]]),
     ],
 )
-def test_a_slow_fabric_has_a_place_or_is_slow_as_a_whole(
-    busbw: float, found: Hunt, said: list[tuple[str, list[str]]]
-) -> None:
-    told = slow_links(journey(busbw), found, lambda name: LAB.limit("FABRIC", name))
-    assert [(one.code, one.suspects) for one in told] == said
+def test_a_slow_link_has_its_place(found: Hunt, said: list[list[str]]) -> None:
+    told = slow_links(found)
+    assert [one.suspects for one in told] == said
+    assert all(one.code == "FAB-SLOW-LINK" for one in told)
+
+
+def test_a_fabric_may_be_slow_as_a_whole() -> None:
+    limit = LAB.limit("FABRIC", "busbw")
+    assert not is_slow(journey(0.118), limit)
+    assert not is_slow(journey(0.05), None)
+    assert is_slow(journey(0.05), limit)
+    found = slow_everywhere(journey(0.05))
+    assert (found.code, found.suspects) == ("FAB-SLOW", ["n0", "n1", "n2", "n3"])
 
 
 class Gang:

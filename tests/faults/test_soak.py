@@ -53,6 +53,23 @@ def test_a_slow_pair_is_told_from_slow_nodes(lab: Lab, rate: str) -> None:
     assert "node1 <-> node3" in found.statement
 
 
+def test_a_node_that_is_slow_only_both_ways_at_once(lab: Lab) -> None:
+    inject(lab, "half-duplex", "2")
+    record, _ = acceptance(lab, "half-duplex", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    (found,) = [one for result in record.results for one in result.findings]
+    assert (found.code, found.suspects) == ("FAB-SLOW-GROUP", ["node2"])
+
+
+def test_links_that_are_all_slow_have_no_place(lab: Lab) -> None:
+    for node in lab.nodes:
+        inject(lab, "slow-link", str(node.index), "500mbit")
+    record, _ = acceptance(lab, "slow-everywhere", "probes/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    (found,) = [one for result in record.results for one in result.findings]
+    assert (found.code, found.suspects) == ("FAB-SLOW", [node.name for node in lab.nodes])
+
+
 def test_a_rank_that_stops_is_named(lab: Lab) -> None:
     trial = start(lab, "stopped", "probes/test_fabric.py")
     stopped = stop_worker(lab, trial, "node1")

@@ -89,6 +89,17 @@ def _pair(lab: Lab, first: str, second: str) -> tuple[Node, Node]:
     return a, b
 
 
+def _half_duplex(lab: Lab, name: str) -> str:
+    node, rate = lab.node(name), lab.state["rates"]["fab0"]
+    network.share_directions(lab.name, node.index, "fab0", rate)
+    return f"{node.name}: fab0 sends and receives {rate} together"
+
+
+def _full_duplex(lab: Lab, name: str) -> str:
+    network.part_directions(lab.name, lab.node(name).index, "fab0")
+    return f"{lab.node(name).name}: fab0 has its rate each way"
+
+
 def _narrow_link(lab: Lab, name: str, mtu: str) -> str:
     if not mtu.isdigit() or not 576 <= int(mtu) < network.USUAL_MTU:
         raise LabError(f"an MTU is 576 to {network.USUAL_MTU - 1} bytes, found {mtu!r}")
@@ -246,6 +257,11 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
         ["a", "b", "rate"],
         "Between A and B, and only there, the fabric runs at RATE.",
         (_slow_pair, _full_pair),
+    ),
+    "half-duplex": (
+        ["node"],
+        "NODE's fabric link has its rate for both ways together: a pair that meets is as fast.",
+        (_half_duplex, _full_duplex),
     ),
     "narrow-link": (
         ["node", "mtu"],

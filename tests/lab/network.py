@@ -12,6 +12,7 @@ from tests.lab.shell import sh
 NETWORKS = {"fab0": "10.77.0", "eth0": "10.78.0"}
 RATES = {"fab0": "1gbit", "eth0": "200mbit"}
 USUAL_MTU = 1500
+TBF = ("tbf", "burst", "128kb", "latency", "50ms")
 CLIENT = "c"  # a client of the lab, on the management network only
 
 
@@ -92,23 +93,7 @@ def shape(lab: str, node: int, interface: str, rate: str, way: str = "both") -> 
     }
     for name, device in ends.values() if way == "both" else [ends[way]]:
         sh("tc", "-n", name, "qdisc", "del", "dev", device, "root", quiet=True)
-        sh(
-            "tc",
-            "-n",
-            name,
-            "qdisc",
-            "replace",
-            "dev",
-            device,
-            "root",
-            "tbf",
-            "rate",
-            rate,
-            "burst",
-            "128kb",
-            "latency",
-            "50ms",
-        )
+        sh("tc", "-n", name, "qdisc", "add", "dev", device, "root", *TBF, "rate", rate)
 
 
 def shape_toward(lab: str, node: int, interface: str, usual: str, peer: int, rate: str) -> None:
@@ -124,6 +109,30 @@ def shape_toward(lab: str, node: int, interface: str, usual: str, peer: int, rat
         sh(*tc, "class", "add", *device, "parent", "1:", "classid", f"1:{kind}", *share)
     match = ("u32", "match", "ip", "dst", f"{address(interface, peer)}/32", "flowid", "1:20")
     sh(*tc, "filter", "add", *device, "parent", "1:", "protocol", "ip", *match)
+
+
+def share_directions(lab: str, node: int, interface: str, rate: str) -> None:
+    """Hold what the node sends and what it receives, together, to `rate`; its port's own holds on.
+
+    Both go through one queue at the switch's port.  `part_directions` undoes it.
+    """
+    switch, port, queue = namespace(lab, "x"), f"{interface}-{node}", f"half-{node}"
+    sh("ip", "-n", switch, "link", "add", queue, "type", "ifb")
+    sh("ip", "-n", switch, "link", "set", queue, "up")
+    tc = ("tc", "-n", switch)
+    sh(*tc, "qdisc", "add", "dev", queue, "root", *TBF, "rate", rate)
+    sh(*tc, "qdisc", "add", "dev", port, "clsact")
+    for way in ("ingress", "egress"):
+        every = ("protocol", "ip", "u32", "match", "u32", "0", "0")
+        redirect = ("action", "mirred", "egress", "redirect", "dev", queue)
+        sh(*tc, "filter", "add", "dev", port, way, *every, *redirect)
+
+
+def part_directions(lab: str, node: int, interface: str) -> None:
+    """Each direction has the whole rate again."""
+    switch = namespace(lab, "x")
+    sh("tc", "-n", switch, "qdisc", "del", "dev", f"{interface}-{node}", "clsact", quiet=True)
+    sh("ip", "-n", switch, "link", "del", f"half-{node}", quiet=True)
 
 
 def rate(lab: str, node: int, interface: str) -> str:
