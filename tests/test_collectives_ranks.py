@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,22 @@ import pytest
 from scaling.operations import OPERATIONS
 
 REPO = Path(__file__).resolve().parents[1]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
 
 
-def ranks(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*TORCHRUN, *arguments], cwd=REPO, capture_output=True, text=True, timeout=120, check=False
-    )
+def ranks(*arguments: str, number: int = 2) -> subprocess.CompletedProcess[str]:
+    """So many ranks under torchrun, and none of them left over."""
+    command = [*TORCHRUN, str(number), *arguments]
+    with subprocess.Popen(
+        command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as job:  # fmt: skip
+        try:
+            out, err = job.communicate(timeout=120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, job.returncode, out, err)
 
 
 # One in place, one in both forms; the values of all six are checked below.
@@ -164,14 +175,14 @@ if dist.get_rank() == 0:
 """
 
 
-def test_copies_of_a_sharded_model_learn_what_one_does(tmp_path: Path) -> None:
+def test_copies_of_a_sharded_model_learn_what_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four ranks: one model, four copies, two copies of two shards; some shards are empty."""
     script = tmp_path / "copies.py"
     script.write_text(COPIES)
-    done = subprocess.run(
-        [*TORCHRUN[:-1], "4", str(script)], cwd=REPO, capture_output=True, text=True, timeout=180,
-        check=False, env={**os.environ, "PYTHONPATH": str(REPO)},
-    )  # fmt: skip
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    done = ranks(str(script), number=4)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert all(norm > 0.5 for _, norm in found["0"])  # clipped: a wrong norm is another model
