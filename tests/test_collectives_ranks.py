@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,14 +19,12 @@ def ranks(*arguments: str, number: int = 2) -> subprocess.CompletedProcess[str]:
     """So many ranks under torchrun, and none of them left over."""
     command = [*TORCHRUN, str(number), *arguments]
     with subprocess.Popen(
-        command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as job:  # fmt: skip
+        command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as job:
         try:
             out, err = job.communicate(timeout=120)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(job.pid, signal.SIGKILL)
+            job.terminate()  # torchrun then ends its ranks, each of which is a session of its own
     return subprocess.CompletedProcess(command, job.returncode, out, err)
 
 
