@@ -5,9 +5,12 @@ pytest -p tests.faults.faulty_run ...      with SEATRIAL_TEST_FAULT=<a name of F
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -124,16 +127,32 @@ def on_notice(action: Callable[[], Any]) -> Callable[[], None]:
     return struck(change)
 
 
+STOPS = """
+import os, signal, sys, time
+while time.sleep(0.002) is None:
+    os.kill(int(sys.argv[1]), signal.SIGSTOP)
+"""
+
+
 def stuck(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
-    """Its last rank stops in step 5, as in a driver's call that never returns, and cannot end."""
-    write, first = Journal.write, not (Path(str(config.out)) / "metrics.rank0.jsonl").exists()
+    """Its last rank does nothing from step 5 on, as in a driver's call that never returns.
+
+    A process that is only stopped would get SIGHUP and SIGCONT when its raylet, its parent, dies.
+    """
+    write, rank = Journal.write, int(os.environ["RANK"])
+    first = not (Path(str(config.out)) / f"metrics.rank{rank}.jsonl").exists()
 
     def stop(self: Journal, event: str, **values: Any) -> None:
-        write(self, event, **values)
         if event == "begin" and values["step"] == 5:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            ctypes.CDLL(None).signal(signal.SIGHUP, 1)  # SIG_IGN, from a thread that is not main
+            write(self, event, **values)
+            # It ends when there is nobody to stop any more.
+            words = [sys.executable, "-c", STOPS, str(os.getpid())]
+            subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
+            time.sleep(60)
+        write(self, event, **values)
 
-    if first and os.environ["RANK"] == str(int(os.environ["WORLD_SIZE"]) - 1):
+    if first and rank == int(os.environ["WORLD_SIZE"]) - 1:
         at.setattr(Journal, "write", stop)
     return config
 
