@@ -119,6 +119,12 @@ def observe(gang, names, terms, tier, limits, logs, measure):
     judge_reach(cut, measure)
     measure.progress("fabric: five more collectives")
     judge_data(journey, others(gang, CHECKED), gang, names, measure)
+    find_the_bad_one(gang, names, journey, tier, limits, measure)
+    return journey
+
+
+def find_the_bad_one(gang, names, journey, tier, limits, measure):
+    """Pairs of nodes, and groups of them where pairs do not suffice: who is slow, or wrong."""
     measure.progress("fabric: every pair of nodes")
     pairs, wrong = bad_pairs(gang, names, whole=tier == "soak")
     judge_pairs(pairs, journey, measure)
@@ -136,7 +142,6 @@ def observe(gang, names, terms, tier, limits, logs, measure):
         measure.covered(f"no groups of nodes were tried: that is done {when}")
     if unplaced:
         measure.explain(slow_everywhere(journey))
-    return journey
 
 
 def judge_reach(cut, measure):
