@@ -6,11 +6,10 @@ one that is named, so often in a lab of 4 and prints tables of target, median an
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
 
+from benchmarks.spread import spread
 from reports.record import ProbeResult, RunRecord, Verdict
 from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
@@ -31,14 +30,6 @@ LATENCIES = {
     "longest_gap": "longest time without a look (target <= 1)",
     "sample_rate": "samples a second (target >= 20)",
 }
-
-
-def spread(values: Iterable[float]) -> str:
-    """`median (least to most, n=count)`."""
-    known = sorted(values)
-    if not known:
-        return "none"
-    return f"{statistics.median(known):.3g} ({known[0]:.3g} to {known[-1]:.3g}, n={len(known)})"
 
 
 def short(result: ProbeResult) -> str:

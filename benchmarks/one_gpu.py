@@ -22,7 +22,8 @@ from typing import Any
 
 import click
 
-from benchmarks.trainer import WARM_UP, overhead, spread, trained
+from benchmarks.spread import spread
+from benchmarks.trainer import WARM_UP, overhead, trained
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.flops import flops_per_token
 from reference_trainer.train import train

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gang import spread, values
+from benchmarks.gang import values
+from benchmarks.spread import spread
 from probes.faults import read_lines
 from reference_trainer import manifest
 from reference_trainer.config import TrainConfig

@@ -12,7 +12,8 @@ import os
 import sys
 from functools import partial
 
-from benchmarks.trainer import overhead, price, spread
+from benchmarks.spread import spread
+from benchmarks.trainer import overhead, price
 from probes.scaling_commands import ladder_of
 from reference_trainer.config import TrainConfig
 from scaling.decompose import mean_seconds

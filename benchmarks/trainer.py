@@ -26,13 +26,6 @@ from tests.alone import only_rank
 WARM_UP = 10  # steps
 
 
-def spread(values: list[float], digits: int = 3) -> str:
-    """`median (least to most, n=count)`."""
-    known = sorted(values)
-    low, high = f"{known[0]:.{digits}g}", f"{known[-1]:.{digits}g}"
-    return f"{statistics.median(known):.{digits}g} ({low} to {high}, n={len(known)})"
-
-
 def trained(config: TrainConfig) -> dict[str, Any]:
     """The result of a run of the trainer as it is, with all that it writes."""
     with only_rank(), tempfile.TemporaryDirectory() as folder:

@@ -94,7 +94,8 @@ def where(one: Whereabouts) -> str:
 def behind(found: dict[int, Whereabouts]) -> list[int]:
     """Ranks that began fewer collectives than the one that came furthest."""
     came = {rank: (one["group"], one["begun"]) for rank, one in found.items()}
-    return [rank for rank in came if came[rank] < max(came.values())]
+    furthest = max(came.values())
+    return [rank for rank in came if came[rank] < furthest]
 
 
 def elsewhere(found: dict[int, Whereabouts]) -> list[int]:

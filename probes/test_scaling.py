@@ -112,7 +112,7 @@ def typical(ladders, measure):
 
     What disturbs one run is not taken for what the cluster does.
     """
-    order = sorted(ladders, key=lambda rungs: top_efficiency(rungs))
+    order = sorted(ladders, key=top_efficiency)
     chosen = order[(len(order) - 1) // 2]
     others = [rungs for rungs in ladders if rungs is not chosen]
     for number, rungs in enumerate(others, 1):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,9 @@ from tests.recordings.nccl import Job, faulty, none, socket
 from tests.told import codes, told
 
 
-def refused(version: str, error: str, **facts: object) -> Job:
+def refused(version: str, error: str, **facts: Any) -> Job:
     words = f"misc/socket.cc:500 socketStartConnect: Connect to 10.0.0.2<41000> failed : {error}"
-    return Job(version, last="topology", warn={0: [words]}, **facts)  # type: ignore[arg-type]
+    return Job(version, last="topology", warn={0: [words]}, **facts)
 
 
 def queue_pair(version: str, error: str) -> Job:
@@ -24,8 +25,8 @@ def queue_pair(version: str, error: str) -> Job:
     return Job(version, last="graph", warn={2: [words]})
 
 
-def warned(version: str, words: str, **facts: object) -> Job:
-    return Job(version, last="graph", warn={2: [words]}, **facts)  # type: ignore[arg-type]
+def warned(version: str, words: str, **facts: Any) -> Job:
+    return Job(version, last="graph", warn={2: [words]}, **facts)
 
 
 def connecting(version: str) -> str:
@@ -172,7 +173,10 @@ def test_errors_of_nvlink_domains_and_of_limits(
     assert found.findings[0].suspects == ["node1"]
 
 
-LIBFABRIC = "libfabric:{}:1772632639::core:core:fi_getinfo_():1391<warn> fi_getinfo: provider efa output empty list\n"  # noqa: E501
+LIBFABRIC = (
+    "libfabric:{}:1772632639::core:core:fi_getinfo_():1391<warn> "
+    "fi_getinfo: provider efa output empty list\n"
+)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -135,10 +135,11 @@ def told_why(
     fabric: str = "fab0",
 ) -> Asked:
     """What is done and said after this error."""
-    asked: Any = Asked([*silent], word or Witness())
+    asked = Asked([*silent], word or Witness())
     asked.jobs = jobs or asked.jobs
-    tell_why(asked, asked, asked.names, fabric, error, asked, asked)
-    return asked  # type: ignore[no-any-return]
+    all_of_it: Any = asked
+    tell_why(all_of_it, all_of_it, asked.names, fabric, error, all_of_it, all_of_it)
+    return asked
 
 
 def test_after_a_deadline_the_ranks_are_asked_then_ras_then_the_network() -> None:

@@ -41,9 +41,13 @@ def _join_node(lab: Lab, name: str) -> str:
     return f"{lab.node(name).name}: fab0 up"
 
 
-def _slow_link(lab: Lab, name: str, rate: str) -> str:
+def _check(rate: str) -> None:
     if not re.fullmatch(RATE, rate):
         raise LabError(f"a rate is written as tc does (100mbit, 1gbit), found {rate!r}")
+
+
+def _slow_link(lab: Lab, name: str, rate: str) -> str:
+    _check(rate)
     node = lab.node(name)
     before = network.rate(lab.name, node.index, "fab0")
     network.shape(lab.name, node.index, "fab0", rate)
@@ -57,8 +61,7 @@ def _full_link(lab: Lab, name: str, _rate: str) -> str:
 def _slow_way(lab: Lab, name: str, rate: str, way: str) -> str:
     if way not in ("sends", "receives"):
         raise LabError(f"a way is sends or receives, found {way!r}")
-    if not re.fullmatch(RATE, rate):
-        raise LabError(f"a rate is written as tc does (100mbit, 1gbit), found {rate!r}")
+    _check(rate)
     node = lab.node(name)
     network.shape(lab.name, node.index, "fab0", rate, way)
     return f"{node.name}: fab0 {way} at {rate}, the other way as before"
@@ -69,8 +72,7 @@ def _full_way(lab: Lab, name: str, _rate: str, _way: str) -> str:
 
 
 def _slow_pair(lab: Lab, first: str, second: str, rate: str) -> str:
-    if not re.fullmatch(RATE, rate):
-        raise LabError(f"a rate is written as tc does (100mbit, 1gbit), found {rate!r}")
+    _check(rate)
     a, b = _pair(lab, first, second)
     for here, there in ((a, b), (b, a)):
         usual = lab.state["rates"]["fab0"]
