@@ -58,8 +58,8 @@ def end_running(known: list[Mark], seconds: float) -> tuple[str, list[Mark]]:
 
 def outlived(
     cluster: Cluster, known: dict[Mark, int], seconds: float = SECONDS
-) -> tuple[list[str], list[str]]:
-    """(`rank 1 on node1, process 4711` for each that still ran, hosts that could not be asked)."""
+) -> tuple[dict[Mark, int], list[str]]:
+    """(Those of the known ones that still ran, hosts that could not be asked)."""
     import ray
 
     asked = list(cluster.on_each_node(end_running, list(known), seconds).values())
@@ -69,7 +69,11 @@ def outlived(
             asked.append(ray.get(call, timeout=ASK_SECONDS))
     found = sorted({mark for _, running in asked for mark in running})
     hosts = {host for host, _ in asked}
-    return (
-        [f"rank {known[mark]} on {mark[0]}, process {mark[1]}" for mark in found],
-        sorted({mark[0] for mark in known} - hosts),
+    return {mark: known[mark] for mark in found}, sorted({mark[0] for mark in known} - hosts)
+
+
+def told(running: dict[Mark, int]) -> str:
+    """`rank 1 on node1, process 4711; ...`."""
+    return "; ".join(
+        f"rank {rank} on {host}, process {pid}" for (host, pid, _), rank in running.items()
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from probes.criteria import exactly
 from probes.equality import Unequal, unequal_steps
 from probes.findings import SHOWN, finding, listed
 from probes.ledger import Ledger
-from probes.outlived import marks, outlived
+from probes.outlived import marks, outlived, told
 from probes.restart_original import MISTAKES, NEWEST, SAVE_EVERY, STEPS, Original, Results
 from probes.restart_run import NAME, Voyage, costs, ettr
 from reference_trainer.gang import Gang, GangError
@@ -205,7 +206,7 @@ def a_leak_is_seen(cluster: Cluster, gang: Gang, measure: Ledger) -> None:
             there = marks(None, [Attempt(places=gang.places, started=0.0)])
             running, _ = outlived(cluster, there, seconds=0)
             caught = held == [1] and len(running) == 1
-            saw = f"{len(held)} placement groups that hold {sum(held)}; {'; '.join(running)}"
+            saw = f"{len(held)} placement groups that hold {sum(held)}; {told(running)}"
     except GangError as error:
         saw = str(error)
     measure.control(
@@ -228,8 +229,9 @@ def leaks(
     running, unasked = outlived(cluster, known)
     if running:
         measure("still_running", len(running))
-        said = f"of a run that has ended there still runs {'; '.join(running[:SHOWN])}"
-        suspects = [place for one in running[:SHOWN] for place in one.split(", ")[0].split(" on ")]
+        some = dict(islice(running.items(), SHOWN))
+        said = f"of a run that has ended there still runs {told(some)}"
+        suspects = [place for (host, *_), rank in some.items() for place in (f"rank {rank}", host)]
         measure.explain(finding("RESTART-LEAK", said, suspects))
     else:
         note = f"{listed(unasked)} could not be asked" if unasked else "no rank said where it runs"

@@ -69,17 +69,17 @@ MARK = ("node1", 4711, 90)
 @pytest.mark.parametrize(
     ("running", "unasked", "known", "value", "codes"),
     [
-        ([], [], {MARK: 3}, 0, []),
-        (["rank 3 on node1, process 4711"], [], {MARK: 3}, 1, ["RESTART-LEAK"]),
-        (["rank 3 on node1, process 4711"], ["node7"], {MARK: 3}, 1, ["RESTART-LEAK"]),
-        ([], ["node7"], {MARK: 3}, None, []),
-        ([], [], {}, None, []),  # nobody said where it runs
+        ({}, [], {MARK: 3}, 0, []),
+        ({MARK: 3}, [], {MARK: 3}, 1, ["RESTART-LEAK"]),
+        ({MARK: 3}, ["node7"], {MARK: 3}, 1, ["RESTART-LEAK"]),
+        ({}, ["node7"], {MARK: 3}, None, []),
+        ({}, [], {}, None, []),  # nobody said where it runs
     ],
 )
 def test_what_is_known_to_run_is_told_whoever_could_not_be_asked(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    running: list[str],
+    running: dict[Any, int],
     unasked: list[str],
     known: dict[Any, int],
     value: int | None,
