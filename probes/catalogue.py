@@ -67,6 +67,12 @@ CATALOGUE: dict[str, Entry] = {
         Cause.APPLICATION,
         "save and restore generators, data position, optimizer and step; see the first unequal step",
     ),
+    "RESTART-UNREPEATABLE": Entry(
+        "Two runs that nobody disturbed, on the same accelerators, differ.",
+        Cause.HARDWARE,
+        "look for a kernel that is not deterministic, else test the accelerators of the named ranks "
+        "for silent data corruption (`dcgmi diag -r 3`)",
+    ),
     "RESTART-TRUSTED": Entry(
         "A damaged or foreign checkpoint was loaded.",
         Cause.APPLICATION,

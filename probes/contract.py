@@ -45,10 +45,12 @@ class ClusterTerms(BaseModel):
     """What was ordered, and the names the parties agreed on.
 
     `fabric` is the interface that must carry gradients, or "rdma".  `line_rate_gbps` is of one
-    rail.  `pace_seconds` emulates an accelerator: each step's compute is padded to it.  `queue` is
-    the layer that gangs pods above Ray, where there is one.  `components` places the parts of a
-    job on its accelerators (`"actor,rollout" = "all"`), `parallel` is how they are split (tp, pp,
-    dp); both are checked at once when the size of the cluster is known.
+    rail.  `pace_seconds` emulates an accelerator: each step's compute is padded to it.  `shards` is
+    the folder of each node's token shard, for SCALING to read real data (synthetic without it);
+    `{nodes}` in it stands for the number of nodes that train.  `queue` is the layer that gangs pods
+    above Ray, where there is one.  `components` places the parts of a job on its accelerators
+    (`"actor,rollout" = "all"`), `parallel` is how they are split (tp, pp, dp); both are checked at
+    once when the size of the cluster is known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,6 +63,7 @@ class ClusterTerms(BaseModel):
     rails: int = Field(default=1, ge=1)
     line_rate_gbps: float | None = Field(default=None, gt=0)
     pace_seconds: float = Field(default=0.0, ge=0)
+    shards: str | None = None
     queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = None
     components: dict[str, str | int] | None = None
     parallel: dict[Literal["tp", "pp", "dp"], int] | None = None

@@ -8,6 +8,8 @@ from typing import Any
 
 BITS = ("loss_hex", "norm_hex", "lr_hex", "ids", "data_crc32")
 
+OWN = "local_loss_hex"
+
 
 @dataclass(frozen=True)
 class Unequal:
@@ -25,6 +27,18 @@ class Unequal:
             for what in self.what
         ]
         return f"rank {self.rank}, step {self.step}: {'; '.join(parts)}"
+
+
+def first_apart(unequal: Sequence[Unequal]) -> list[Unequal]:
+    """Those of the first step that differs, and there the ranks whose own loss does, if any.
+
+    Loss and norm are the whole job's, so one rank that computes wrongly makes every rank unequal;
+    what its own sequences gave is its own.
+    """
+    first = min((one.step for one in unequal), default=0)
+    there = [one for one in unequal if one.step == first]
+    own = [one for one in there if one.found.get(OWN) != one.expected.get(OWN)]
+    return own or there
 
 
 def unequal_steps(

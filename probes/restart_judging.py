@@ -9,9 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from probes.cluster import Cluster
 from probes.criteria import exactly
-from probes.equality import Unequal, unequal_steps
+from probes.equality import Unequal, first_apart, unequal_steps
 from probes.findings import SHOWN, finding, listed
 from probes.ledger import Ledger
 from probes.outlived import marks, outlived, told
@@ -183,15 +185,21 @@ def judge_equality(original: Original, voyage: Voyage, measure: Ledger) -> None:
 
 
 def tell_unequal(
-    unequal: list[Unequal], compared: int, original: Original, found: Results, measure: Ledger
+    unequal: list[Unequal],
+    compared: int,
+    original: Original,
+    found: Results,
+    measure: Ledger,
+    code: str = "RESTART-UNEQUAL",
 ) -> None:
     """The steps that differ from the run never killed, and whether its parameters do."""
     measure("unequal_steps", len(unequal) if compared else None, samples=compared)
     same = {r["digest"] for r in found} == {r["digest"] for r in original.results}
     measure("final_state", "equal" if same else "unequal")
     if unequal or not same:
-        said = str(unequal[0]) if unequal else "all steps are equal, the parameters are not"
-        measure.explain(finding("RESTART-UNEQUAL", said, [f"rank {u.rank}" for u in unequal[:1]]))
+        first = first_apart(unequal)
+        said = str(first[0]) if first else "all steps are equal, the parameters are not"
+        measure.explain(finding(code, said, [f"rank {one.rank}" for one in first[:SHOWN]]))
 
 
 def a_leak_is_seen(cluster: Cluster, gang: Gang, measure: Ledger) -> None:
@@ -275,6 +283,16 @@ def tell(names: dict[str, str], original: Original, voyage: Voyage, measure: Led
             "resumed_from": voyage.cuts[0][1]["start_step"],
         },
     )  # fmt: skip
+
+
+def repeats(original: Original, measure: Ledger) -> None:
+    """That the same run, once more, is the same: else two runs' difference says nothing."""
+    found, error = apart(original.again)
+    if error:
+        pytest.fail(f"the run could not be repeated: {error}", pytrace=False)
+    unequal = unequal_steps(original.results, found)
+    compared = sum(len(result["steps"]) for result in found)
+    tell_unequal(unequal, compared, original, found, measure, "RESTART-UNREPEATABLE")
 
 
 def equal(original: Original, found: Results, first: int, measure: Ledger) -> None:

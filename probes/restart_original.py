@@ -56,6 +56,7 @@ class Original:
         self.folder = folder or Path()
         self.damages, self.fills, self.device, self.steps = damages or {}, fills, device, steps
         self.results: Results = []
+        self.again: Results | str = ""  # of the same run, once more, which saves nothing
         self.mistaken: dict[str, Results | str] = {}
         self.damaged: dict[str, Results | str] = {}
         self.full_disk: Results | str = ""
@@ -109,6 +110,7 @@ class Original:
         for left in self.folder.iterdir():  # of a try that failed: nothing may be resumed from it
             shutil.rmtree(left)
         results = gang.run(rank, self.config, timeout=TIMEOUT_SECONDS)
+        self.again = self._repeated(gang)
         for what in MISTAKES:
             self.mistaken[what] = self._resumed(gang, f"forgets-{what}", forget=what)
         for name, damage in self.damages.items():
@@ -116,6 +118,13 @@ class Original:
         if self.fills:
             self._fill_disk(gang, len(results) - 1)
         self.results = results
+
+    def _repeated(self, gang: Gang) -> Results | str:
+        config = dataclasses.replace(self.config, checkpoints=None, save_every=0)
+        try:
+            return gang.run(rank, config, timeout=TIMEOUT_SECONDS)
+        except GangError as error:
+            return str(error)
 
     def _fill_disk(self, gang: Gang, victim: int) -> None:
         with self._full_disk("full-disk", victim):

@@ -21,6 +21,7 @@ from probes.restart_judging import (
     judge_return,
     leaks,
     mistakes_are_seen,
+    repeats,
     tell,
 )
 from probes.restart_nodes import RANKS, Fall, Repair, gang_on, judge_waiting, spare_nodes
@@ -111,6 +112,18 @@ def test_killed_run_resumes_as_if_never_killed(
     tell(cluster.names, original, voyage, measure)
     if scenario.dies:
         a_leak_is_seen(cluster, cluster.gang(1, name=NAME), measure)
+
+
+@pytest.mark.criterion("RESTART")
+def test_a_run_can_be_repeated(cluster, original, measure):
+    """The same run, started anew and left alone, is bitwise the same; and saving changes nothing.
+
+    On a machine where it is not, no comparison of two runs says anything, and a number was wrong.
+    """
+    original.ready(cluster, measure)
+    mistakes_are_seen(original, measure)
+    repeats(original, measure)
+    measure.covered("the same run twice, once with saves and once without")
 
 
 @pytest.mark.criterion("RESTART")

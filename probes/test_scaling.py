@@ -8,6 +8,7 @@ import pytest
 from probes.findings import finding
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.gang import GangError
+from reference_trainer.shards import VOCAB
 from reports.record import Verdict
 from scaling import decompose
 from scaling.decompose import laggard, mean_seconds, residual, slow_node, unsummed
@@ -39,8 +40,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     The step is cut into terms that sum to it, on every rung, so what a rung loses against one
     node is the sum of what its terms gained.
     """
-    shape = GPU_SHAPE if cluster.on_gpu else {}
-    config = TrainConfig(steps=STEPS[tier], pace_s=terms.pace_seconds, digest=False, **shape)
+    config = load_of(terms, cluster.on_gpu, STEPS[tier])
     nodes = counts(len(cluster.nodes))
     names = cluster.names
     order = order_of(config, 2 if cluster.on_gpu else 4)
@@ -62,11 +62,20 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     measure.covered(
         f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, {STEPS[tier]} steps each, "
         f"{len(again.get(1, [])) + 1} times; "
-        f"the rung of 1 on each of {len(cluster.nodes)} nodes"
+        f"the rung of 1 on each of {len(cluster.nodes)} nodes; "
+        + (f"on the shards in {terms.shards}" if terms.shards else "on synthetic data")
     )
     explained = judge(ladder, limits, measure)
     foresee(ladder, measure)
     draw(ladder, explained, limits, measure)
+
+
+def load_of(terms, on_gpu, steps):
+    """What is trained; on the shards that the contract names, where it does."""
+    shape = dict(GPU_SHAPE) if on_gpu else {}
+    if terms.shards:
+        shape.update(data=terms.shards, vocab=max(VOCAB, shape.get("vocab", 0)))
+    return TrainConfig(steps=steps, pace_s=terms.pace_seconds, digest=False, **shape)
 
 
 def ascend(gang, names, nodes, config, order, measure):

@@ -63,8 +63,9 @@ class Run:
     def __init__(self, config: TrainConfig, world: World) -> None:
         self.config, self.world = config, world
         self.model = build_model(config, world)
+        self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+            self.parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: rate_factor(step, config.warmup, config.decay)
@@ -111,7 +112,7 @@ class Run:
 
             loss = self._learn(tokens, share, step)
 
-            gradients = local_gradients(self.model.parameters())
+            gradients = local_gradients(self.parameters)
             told = loss.new_tensor(float(PULSE.told_to_leave.is_set()))
             mean, leave, square = world.mean(torch.stack([loss * share, told, squares(gradients)]))
             norm = (square * (config.shard or world.size)).sqrt()  # over one copy of the model
@@ -154,8 +155,8 @@ class Run:
         parts = tokens.tensor_split(min(self.config.accumulate, least))
         whole = 0.0
         for at, part in enumerate(parts, 1):
-            # Gradients stay on their rank until the last part: one reduce-scatter a step.
-            self.model.set_requires_gradient_sync(at == len(parts))
+            if len(parts) > 1:  # gradients stay here until the last: one reduce-scatter a step
+                self.model.set_requires_gradient_sync(at == len(parts))
             loss = next_token_loss(self.model(part[:, :-1]), part[:, 1:])
             self._close("forward", step)
             weight = share * (len(part) / len(tokens))

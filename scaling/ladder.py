@@ -15,6 +15,7 @@ from scaling.agreement import disagreements
 from scaling.decompose import Step, mean_seconds, steps_of
 from scaling.skew import separable
 
+NODES = "{nodes}"  # in the name of a folder of shards: how many nodes it is for
 WARM_UP = 2  # connections, allocator and kernels: not what a step costs
 
 
@@ -98,7 +99,8 @@ def climb(
 ) -> Rung:
     """Run one rung on the gang's first `count` nodes (all of them, one by one, for count 1).
 
-    Weak scaling: every rank keeps its batch.  The first steps are not counted.
+    Weak scaling: every rank keeps its batch.  The first steps are not counted.  `{nodes}` in the
+    config's folder of shards becomes the rung's number of nodes, for shards are made for one.
     """
     return _run(gang, names, count, config, [rank], timeout)
 
@@ -111,7 +113,8 @@ def hush(
     A control: what such a step takes longer than one node's is no communication.
     """
     ranks = sum(map(len, groups_of(gang, count)))
-    return _run(gang, names, 1, config, [hushed, ranks], timeout)
+    synthetic = dataclasses.replace(config, data="")  # no shard is whole without the other ranks
+    return _run(gang, names, 1, synthetic, [hushed, ranks], timeout)
 
 
 def strong(config: TrainConfig, count: int, most: int) -> TrainConfig:
@@ -156,7 +159,8 @@ def _run(
     timeout: float,
 ) -> Rung:
     groups = groups_of(gang, count)
-    timed = dataclasses.replace(config, steps=config.steps + WARM_UP)
+    shards = config.data.replace(NODES, str(count))  # made for so many nodes
+    timed = dataclasses.replace(config, steps=config.steps + WARM_UP, data=shards)
     results: list[dict[str, Any]] = gang.run(*work, timed, groups=groups, timeout=timeout)
     members = [worker for group in groups for worker in group]
     told = iter(results)

@@ -11,7 +11,7 @@ import pytest
 from probes.cluster import software_differences
 from probes.counters import growth, main_road, parse_net_dev
 from probes.derive import fabric_of
-from probes.equality import unequal_steps
+from probes.equality import first_apart, unequal_steps
 from probes.fabric_findings import narrow, unreachable, wrong_road
 from probes.launch_path import announced, wrong_ranks
 from probes.pairs import Cut
@@ -194,6 +194,21 @@ def test_other_samples_are_unequal() -> None:
     other = copy.deepcopy(run([1.0]))
     other[0]["steps"][0]["ids"] = [77]
     assert unequal_steps(run([1.0]), other)[0].what == ["ids"]
+
+
+def test_who_computes_wrongly_is_told_from_those_that_it_misleads() -> None:
+    def job(own: dict[int, float], loss: float) -> list[dict[str, Any]]:
+        steps = [[{"step": 1, "loss_hex": loss.hex(), "local_loss_hex": own.get(rank, 1.0).hex()},
+                  {"step": 2, "loss_hex": loss.hex(), "local_loss_hex": loss.hex()}]
+                 for rank in range(4)]  # fmt: skip
+        return [{"rank": rank, "steps": each} for rank, each in enumerate(steps)]
+
+    sound = job({}, 1.0)
+    one = unequal_steps(sound, job({2: 1.5}, 1.125))
+    assert [(u.rank, u.step) for u in first_apart(one)] == [(2, 1)]
+    gradients = unequal_steps(sound, job({}, 1.125))  # each rank's own loss was right at first
+    assert [(u.rank, u.step) for u in first_apart(gradients)] == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert first_apart([]) == []
 
 
 def host(env: dict[str, str], state: str | None = None) -> dict[str, Any]:

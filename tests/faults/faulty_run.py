@@ -93,6 +93,16 @@ def trusting(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
     return config
 
 
+def miscalculates(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """On rank 2 a number is wrong in its last places, in one run and not in the other."""
+    from reference_trainer import train
+
+    if config.checkpoints is None and os.environ["RANK"] == "2":
+        right = train.next_token_loss
+        at.setattr(train, "next_token_loss", lambda *tensors: right(*tensors) * (1 + 2**-20))
+    return config
+
+
 def brittle(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
     """One failed save ends it."""
     return replace(config, save_failures=0)
@@ -209,6 +219,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "heedless": on_notice(lambda: None),
     "stuck": struck(stuck),
     "needs-a-checkpoint": struck(needs_a_checkpoint),
+    "miscalculates": kept(miscalculates),
     "trusting": kept(trusting),
     "brittle": kept(brittle),
     "careless": kept(careless),

@@ -24,6 +24,10 @@ FAULTS = [
     Fault("unstaged", UPLOAD, DIFFERENT, UNEQUAL, ANY_RANK, "step 5"),
     Fault("remembers", TWICE, DIFFERENT, UNEQUAL, ANY_RANK, "step 5"),
     Fault(
+        "miscalculates", "repeated", DIFFERENT, {"RESTART-UNREPEATABLE"}, {"rank 2"},
+        "rank 2, step 1",
+    ),
+    Fault(
         "never-saves", TWICE, {"steps_lost"}, {"RESTART-LOST"}, set(),
         "6 steps were lost, from 4 at most",
     ),
