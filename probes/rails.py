@@ -17,7 +17,7 @@ def read_rails(root: str = RDMA_PORTS) -> dict[str, dict[str, Any]]:
     """Each of this node's rails as `device/port`: rate in Gbit/s and bytes sent since boot."""
     return {
         name: {"gbps": gbps, "sent": port_bytes(Path(root, name.replace("/", "/ports/")))}
-        for name, gbps in rails(rdma_ports(root))
+        for name, gbps, _ in rails(rdma_ports(root))
     }
 
 

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # Of the line rate, what a ring shows that nothing is wrong with: 12 of 12.5 GB/s by 100 Gbit/s, 192
 # of 200 by 8 x 200, 48 of 50 by 400 (NVIDIA's own words in nccl-tests issues 119, 290 and 319, and
 # nccl issue 812).
 PLATEAU = 0.96
+# What `link_layer` in sysfs means; EFA is neither (kernel: sysfs-class-infiniband, efa_verbs.c).
+LAYERS = {"InfiniBand": "InfiniBand", "Ethernet": "RoCE"}
+EFA_GBPS = 100.0
+
+
+class Rail(NamedTuple):
+    """One port that carries gradients: `device/port`, Gbit/s, and of which kind it is."""
+
+    name: str
+    gbps: float
+    layer: str  # InfiniBand, RoCE, EFA, or RDMA where it is not known
 
 
 @dataclass(frozen=True)
@@ -24,7 +36,8 @@ def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
     """Line rate of the slowest node; None when any node does not say it.
 
     `facts` are node facts with `rdma` (sysfs ports: rate "400 Gb/sec (4X NDR)", state
-    "4: ACTIVE") and `interfaces` (speed in Mbit/s, None for virtual devices).
+    "4: ACTIVE", link_layer "InfiniBand") and `interfaces` (speed in Mbit/s, None for virtual
+    devices).
     """
     rates = [_rails(f) if fabric == "rdma" else _port(f, fabric) for f in facts]
     known = [rate for rate in rates if rate is not None]
@@ -41,26 +54,38 @@ def reason(fraction: float, line: str) -> str:
     )
 
 
-def rails(ports: list[dict[str, str]]) -> list[tuple[str, float]]:
-    """(`device/port`, Gbit/s) of the active ports of the highest rate: the node's rails.
+def rails(ports: list[dict[str, str]]) -> list[Rail]:
+    """The active ports of the highest rate, and of the kind that most of these are.
 
-    A slower port is for storage or management.  `ports` are as in `line_rate`.
+    A slower port, or one of another kind, is for storage or management.  `ports` are as in
+    `line_rate`.
     """
-    rates = []
+    found = []
     for port in ports:
         match = re.match(r"([\d.]+) Gb/sec", port["rate"])
         if match and "ACTIVE" in port["state"]:
-            rates.append((f"{port['device']}/{port['port']}", float(match[1])))
-    fastest = max((gbps for _, gbps in rates), default=0.0)
-    return [(name, gbps) for name, gbps in rates if gbps == fastest]
+            name = f"{port['device']}/{port['port']}"
+            found.append(Rail(name, float(match[1]), _layer(port)))
+    fastest = max((rail.gbps for rail in found), default=0.0)
+    found = [rail for rail in found if rail.gbps == fastest]
+    most = Counter(rail.layer for rail in found).most_common(1)
+    return [rail for rail in found if rail.layer == most[0][0]]
+
+
+def _layer(port: dict[str, str]) -> str:
+    """Of which kind a port is; EFA's devices are `efa_0`, or `rdmap16s27` where udev names them."""
+    elastic = port["device"].startswith(("efa", "rdmap"))
+    return LAYERS.get(port["link_layer"], "EFA" if elastic else "RDMA")
 
 
 def _rails(fact: dict[str, Any]) -> LineRate | None:
     found = rails(fact["rdma"])
     if not found:
         return None
-    gbps = found[0][1]
-    said = f"{len(found)} x {gbps:.0f} Gbit/s active RDMA ports in sysfs on {fact['host']}"
+    _, gbps, layer = found[0]
+    said = f"{len(found)} x {gbps:.0f} Gbit/s active {layer} ports in sysfs on {fact['host']}"
+    if layer == "EFA" and gbps == EFA_GBPS:
+        said += " (which older EFA drivers say of any: give line_rate_gbps if it has more)"
     return LineRate(len(found) * gbps / 8, said)
 
 

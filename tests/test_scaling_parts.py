@@ -244,14 +244,13 @@ def test_slow_node_alone() -> None:
     assert slow_node({"a": 1.0}) == ("a", 0.0)
 
 
-def port(rate: str = "400 Gb/sec (4X NDR)", state: str = "4: ACTIVE") -> dict[str, str]:
-    return {
-        "device": "mlx5_0",
-        "port": "1",
-        "rate": rate,
-        "link_layer": "InfiniBand",
-        "state": state,
-    }
+def port(
+    rate: str = "400 Gb/sec (4X NDR)",
+    state: str = "4: ACTIVE",
+    device: str = "mlx5_0",
+    layer: str = "InfiniBand",
+) -> dict[str, str]:
+    return {"device": device, "port": "1", "rate": rate, "link_layer": layer, "state": state}
 
 
 def node(ports: int, speed: int | None = None) -> dict[str, object]:
@@ -271,6 +270,33 @@ def test_line_rate_has_a_reason_or_is_unknown() -> None:
     ethernet = line_rate([node(0, 100_000)], "eth0")
     assert ethernet is not None
     assert ethernet.gbytes == 12.5
+
+
+def test_ports_of_another_kind_are_no_rails() -> None:
+    """Storage on Ethernet ports as fast as the rails would make a sound ring look slow."""
+    storage = [port(device="mlx5_8", layer="Ethernet")] * 2
+    rate = line_rate([{"host": "n1", "interfaces": {}, "rdma": [*storage, *[port()] * 8]}], "rdma")
+    assert rate is not None
+    assert rate.gbytes == 400
+    assert "8 x 400 Gbit/s active InfiniBand ports" in rate.because
+
+
+@pytest.mark.parametrize(
+    ("device", "layer", "rate", "says"),
+    [
+        ("rocep1s0", "Ethernet", "400 Gb/sec (4X NDR)", "active RoCE ports in sysfs on n1"),
+        ("efa_0", "Unknown", "100 Gb/sec (4X EDR)", "EFA ports in sysfs on n1 (which older EFA"),
+        ("rdmap16s27", "Unspecified", "200 Gb/sec (4X HDR)", "200 Gbit/s active EFA ports in"),
+        ("siw0", "", "10 Gb/sec (4X SDR)", "active RDMA ports in sysfs on n1"),
+    ],
+)
+def test_the_line_rate_says_of_which_kind_its_ports_are(
+    device: str, layer: str, rate: str, says: str
+) -> None:
+    found = line_rate([{"host": "n1", "rdma": [port(rate, "4: ACTIVE", device, layer)]}], "rdma")
+    assert found is not None
+    assert says in found.because
+    assert ("older" in found.because) == (device == "efa_0")
 
 
 def test_a_port_that_is_down_is_no_rail() -> None:
