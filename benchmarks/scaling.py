@@ -18,6 +18,7 @@ from benchmarks.trainer import overhead, price
 from probes.scaling_commands import ladder_of
 from reference_trainer.config import TrainConfig
 from scaling.decompose import mean_seconds
+from scaling.explain import crowding
 from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
 
@@ -56,11 +57,13 @@ def ladder(fabric: str) -> None:
     print(f"ladder of 8, {fabric}: {took}")
     one = mean_seconds(found.rungs[0].median_node())
     for rung in found.rungs[1:]:
-        more, predicted = rung.seconds - one, found.expected.get(rung.count, math.nan)
+        more, talk = rung.seconds - one, found.expected.get(rung.count, math.nan)
+        alone = crowding(found.rungs[0], found.silent[rung.count])
         print(
             f"  {rung.count} nodes: efficiency {found.efficiency(rung):.3f}, "
             f"{rung.tokens_per_second:.0f} tokens/s; {more * 1e3:.1f} ms more than one node, "
-            f"predicted {predicted * 1e3:.1f}: {more / predicted:.2f} (target 0.85 to 1.15)"
+            f"predicted of its collectives {talk * 1e3:.1f}: {more / talk:.2f} (target 0.85 to "
+            f"1.15); {alone * 1e3:.1f} more with nothing sent: {more / (talk + alone):.2f} of both"
         )
     print(f"  {result.coverage}", flush=True)
 

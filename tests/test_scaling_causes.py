@@ -28,7 +28,8 @@ def seen(seed: int, nodes: int = 8, steps: int = 24, **planted: Any) -> tuple[Cl
     """A cluster and what is said of its largest rung."""
     cluster = Cluster(nodes=nodes, steps=steps, seed=seed, **planted)
     base, here = cluster.base(), cluster.largest()
-    return cluster, explain(base, here, predicted=cluster.predicted, limit=LIMIT)
+    silent = cluster.silent()
+    return cluster, explain(base, here, predicted=cluster.predicted, limit=LIMIT, silent=silent)
 
 
 def size(cause: str, share: float = SIZE) -> float:
