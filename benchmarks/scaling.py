@@ -18,7 +18,6 @@ from benchmarks.trainer import overhead, price
 from probes.scaling_commands import ladder_of
 from reference_trainer.config import TrainConfig
 from scaling.decompose import mean_seconds
-from scaling.explain import crowding
 from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
 
@@ -57,13 +56,11 @@ def ladder(fabric: str) -> None:
     print(f"ladder of 8, {fabric}: {took}")
     one = mean_seconds(found.rungs[0].median_node())
     for rung in found.rungs[1:]:
-        more, talk = rung.seconds - one, found.expected.get(rung.count, math.nan)
-        alone = crowding(found.rungs[0], found.silent[rung.count])
+        more, predicted = rung.seconds - one, found.expected.get(rung.count, math.nan)
         print(
             f"  {rung.count} nodes: efficiency {found.efficiency(rung):.3f}, "
             f"{rung.tokens_per_second:.0f} tokens/s; {more * 1e3:.1f} ms more than one node, "
-            f"predicted of its collectives {talk * 1e3:.1f}: {more / talk:.2f} (target 0.85 to "
-            f"1.15); {alone * 1e3:.1f} more with nothing sent: {more / (talk + alone):.2f} of both"
+            f"predicted {predicted * 1e3:.1f}: {more / predicted:.2f} (target 0.85 to 1.15)"
         )
     print(f"  {result.coverage}", flush=True)
 

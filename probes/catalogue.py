@@ -139,12 +139,6 @@ CATALOGUE: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "look for daemons, interrupts, garbage collection and CPU pinning",
     ),
-    "SCALE-CROWDED": Entry(
-        "Nodes compute more slowly when others compute too, with nothing sent between them.",
-        Cause.HARDWARE,
-        "look for what they share: power and cooling of a rack (`nvidia-smi -q -d PERFORMANCE`), or "
-        "one host that several nodes are on",
-    ),
     "SCALE-LINK": Entry(
         "Communication takes longer than this run's measured collectives predict, or than on links as agreed.",
         Cause.INFRASTRUCTURE,

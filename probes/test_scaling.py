@@ -29,7 +29,7 @@ MOST_EFFICIENT = 1.1
 # What scaling.causes may name.
 CAUSES = (
     *("SCALE-SLOW-NODE", "SCALE-SLOWING", "SCALE-STRAGGLER", "SCALE-DATA", "SCALE-CHECKPOINT"),
-    *("SCALE-JITTER", "SCALE-CROWDED", "SCALE-LINK", "SCALE-TOKENS", "SCALE-UNEXPLAINED"),
+    *("SCALE-JITTER", "SCALE-LINK", "SCALE-TOKENS", "SCALE-UNEXPLAINED"),
 )
 
 
@@ -46,8 +46,8 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     order = order_of(config, 2 if cluster.on_gpu else 4)
     again = {}
     with cluster.gang() as gang:
-        rungs, talk, silent = ascend(gang, names, nodes, config, order, measure)
-        if is_stuck(gang, talk, silent, nodes):
+        rungs, talk = ascend(gang, names, nodes, config, order, measure)
+        if is_stuck(gang, talk, nodes):
             failed = "ranks of the rung that failed hang, or are gone"
             measure.covered(f"{failed}: nothing more was tried")
         else:
@@ -56,8 +56,9 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
             if whole or not (gang.busy() or gang.silent()):
                 control(gang, names, config, rungs[-1], measure)
                 if tier != "quick":
+                    unsent(gang, names, rungs, config, measure)
                     same_work(gang, names, nodes, config, measure)
-    ladder = told(rungs, again, talk, silent, order, measure.contract.limit("FABRIC", "busbw"))
+    ladder = told(rungs, again, talk, order, measure.contract.limit("FABRIC", "busbw"))
     measure.covered(
         f"rungs of {', '.join(str(rung.count) for rung in rungs)} nodes, {STEPS[tier]} steps each, "
         f"{len(again.get(1, [])) + 1} times; "
@@ -78,26 +79,24 @@ def load_of(terms, on_gpu, steps):
 
 
 def ascend(gang, names, nodes, config, order, measure):
-    """The rungs that could be run; right after each, its collectives alone, and without any.
+    """The rungs that could be run, and what their collectives take, timed right after each.
 
     A rung that fails costs its own figures and no other's.
     """
-    rungs, talk, silent = [], {}, {}
+    rungs, talk = [], {}
     for count in nodes:
         measure.progress(f"scaling: {count} of {nodes[-1]} nodes")
         try:
             rungs.append(climb(gang, names, count, config))
             talk[count] = timed_calls(gang, rungs[-1], config, order, measure)
-            if count > 1:
-                unsent(gang, names, count, config, silent, measure)
         except GangError as error:
             if not rungs:
                 raise
             measure("efficiency", None, on=f"{count} nodes", note=str(error))
             measure.explain(finding("SCALE-RUNG", f"{count} nodes: {error}"))
-        if is_stuck(gang, talk, silent, [count]):
+        if is_stuck(gang, talk, [count]):
             break  # the next rung would meet what still runs there
-    return rungs, talk, silent
+    return rungs, talk
 
 
 def repeat(gang, names, first, config, times, measure):
@@ -142,24 +141,19 @@ def top_efficiency(rungs):
     return mean_seconds(rungs[0].median_node()) / rungs[-1].seconds
 
 
-def is_stuck(gang, talk, silent, nodes):
-    """Whether one of these rungs, or what is timed beside it, failed and still runs there."""
-    whole = [
-        count
-        for count in nodes
-        if talk.get(count, (None, {}))[0] is not None and (count == 1 or count in silent)
-    ]
-    return whole != nodes and bool(gang.busy() or gang.silent())
+def is_stuck(gang, talk, nodes):
+    """Whether one of these rungs, or its collectives, failed and still runs in the gang."""
+    failed = any(talk.get(count, (None, {}))[0] is None for count in nodes)
+    return failed and bool(gang.busy() or gang.silent())
 
 
-def told(rungs, again, talk, silent, order, agreed):
+def told(rungs, again, talk, order, agreed):
     """The ladder; `agreed` is the limit of the bus bandwidth, or None."""
     there = [rung for rung in rungs if talk[rung.count][1] and agreed is not None and agreed.low]
     return Ladder(
         rungs=rungs,
         again=again,
         talk={count: seconds for count, (seconds, _) in talk.items()},
-        silent=silent,
         calls=calls_of(order),
         fits=talk[rungs[-1].count][1],
         agreed={
@@ -302,15 +296,20 @@ def control(gang, names, config, rung, measure):
     )
 
 
-def unsent(gang, names, count, config, silent, measure):
-    """The same rung where its ranks send nothing but the loss, into `silent`."""
+def unsent(gang, names, rungs, config, measure):
+    """What a step takes when it is sharded as on the largest rung, and nothing is sent."""
+    count, short = rungs[-1].count, dataclasses.replace(config, steps=FEW)
+    alone = mean_seconds(rungs[0].median_node())
     try:
-        rung = hush(gang, names, count, config)
+        silent = mean_seconds(hush(gang, names, count, short).median_node())
     except GangError as error:
-        measure.covered(f"a step without communication on {count} nodes was not timed: {error}")
+        measure.covered(f"a step without communication was not timed: {error}")
         return
-    measure.note("without_communication", rung.seconds, "s", on=said(count))
-    silent[count] = rung
+    measure.note("without_communication", silent, "s", on=f"{count} nodes")
+    measure.covered(
+        f"sharded as on {count} nodes, with nothing sent, a step takes {silent:.3f} s; "
+        f"{alone:.3f} s on one node"
+    )
 
 
 def same_work(gang, names, nodes, config, measure):

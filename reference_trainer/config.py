@@ -81,9 +81,6 @@ class TrainConfig:
     shard: int = knob(
         0, "Ranks that share one copy of the model: 0 all (FSDP), 1 none (DDP), a node's (HSDP)."
     )
-    hush: bool = knob(
-        False, "Send nothing but the loss: a control, for what a step takes without communication."
-    )
     accumulate: int = knob(1, "Parts that a rank's sequences of a step are computed in.")
     recompute: bool = knob(False, "Keep no activations of a block: compute them again in backward.")
     compile: bool = knob(False, "Compile each block (torch.compile).")

@@ -227,8 +227,6 @@ def _sharding(config: TrainConfig, device: Any, mesh: Any) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
     size = mesh.size()
-    if config.hush:
-        return _hushed(device, size)
     if config.shard in (0, size):
         return mesh
     if size % config.shard:
@@ -240,19 +238,6 @@ def _sharding(config: TrainConfig, device: Any, mesh: Any) -> Any:
     # Ranks of a node are neighbours, so the shards of a copy are near each other.
     shape, names = (size // config.shard, config.shard), ("replicate", "shard")
     return init_device_mesh(device.type, shape, mesh_dim_names=names)
-
-
-def _hushed(device: Any, size: int) -> Any:
-    """A mesh of so many ranks over torch's fake group, which sends nothing and waits for nobody.
-
-    Every rank holds its shard of the weights, and other numbers than its own where those of the
-    others belong: what is computed means nothing, how long it takes does.
-    """
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.testing._internal.distributed import fake_pg  # noqa: F401  (registers "fake")
-
-    return DeviceMesh.from_group(dist.new_group(backend="fake"), device.type)
 
 
 def _abandon(device: Any, world: World | None) -> None:

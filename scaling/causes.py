@@ -48,15 +48,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Talk:
-    """What more nodes should add to a step, seconds; None where it is not known.
-
-    Collectives, as they were timed in this run by themselves, and as they would be on links of the
-    agreed rate; and `crowded`, what meetings gained where nothing was sent.
-    """
+    """What collectives should add to a step, seconds: as they were timed in this run by themselves,
+    and as they would be on links of the agreed rate; None where it is not known."""
 
     predicted: float | None
     agreed: float | None = None
-    crowded: float = 0.0
 
 
 class Ledger:
@@ -184,8 +180,7 @@ def communication(
     Too much because links are slow, if on links of the agreed rate the limit would be kept; else
     because there are too few tokens.
     """
-    predicted = talk.predicted
-    seconds = met.communication - _crowding(ledger, met, talk.crowded)
+    seconds, predicted = met.communication, talk.predicted
     if predicted is None:
         said = "in collectives, with no prediction to compare with"
         ledger.parts.append(Part(seconds / ledger.seconds, said))
@@ -224,18 +219,6 @@ def communication(
         ledger.name("SCALE-TOKENS", EVERY, MEETINGS, seconds, part, why)
     else:
         ledger.parts.append(Part(seconds / ledger.seconds, part))
-
-
-def _crowding(ledger: Ledger, met: Levels, crowded: float) -> float:
-    """Books what compute took longer among others with nothing sent; its seconds."""
-    seconds = min(crowded, met.communication)
-    part = "computing at the same time as others"
-    if ledger.matters(seconds):
-        why = f"with nothing sent, compute takes {seconds * 1e3:.3g} ms longer than on one node"
-        ledger.name("SCALE-CROWDED", EVERY, MEETINGS, seconds, part, why)
-    else:
-        ledger.parts.append(Part(seconds / ledger.seconds, part))
-    return seconds
 
 
 def _kept(one: float, more: float, limit: float) -> bool:

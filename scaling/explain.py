@@ -48,7 +48,6 @@ def explain(
     predicted: float | None = None,
     limit: float | None = None,
     agreed: float | None = None,
-    silent: Rung | None = None,
 ) -> Explanation:
     """Every part of what a rung lost against one node, and the causes among the parts.
 
@@ -56,9 +55,7 @@ def explain(
     communication should take here, from the same run's measured collectives; without it
     communication is not judged.  `limit` is the agreed efficiency; without it too few tokens per
     GPU are not looked for.  `agreed` is `predicted` on links of the agreed rate; without it slow
-    links are not told from few tokens.  `silent` is this rung with nothing sent; without it compute
-    that slows down among others passes for communication.  ValueError where a node of `here` did
-    not run alone.
+    links are not told from few tokens.  ValueError where a node of `here` did not run alone.
     """
     first, mine = account(base.median_node()), account(here.steps)
     seconds = mean_seconds(here.steps)
@@ -68,19 +65,11 @@ def explain(
     slow_nodes(ledger, met, owns)
     own_segments(ledger, owns)
     jitter(ledger, met, owns)
-    crowded = crowding(base, silent) if silent else 0.0
-    communication(ledger, met, here, Talk(predicted, agreed, crowded), limit, lost)
+    communication(ledger, met, here, Talk(predicted, agreed), limit, lost)
     ledger.parts.append(Part(ledger.noise / seconds, "in ordinary variation"))
     unexplained(ledger, owns, lost, beyond(met.error, mine.steps))
     causes = sorted(ledger.causes, key=lambda cause: -cause.share)
     return Explanation(here.count, lost / seconds, tuple(ledger.parts), tuple(causes))
-
-
-def crowding(base: Rung, silent: Rung) -> float:
-    """Seconds that meetings gained although nothing was sent in them; 0 within the noise."""
-    met = levels(base, silent)
-    seen = met.communication > beyond(met.error, len(silent.steps[0]))
-    return met.communication if seen else 0.0
 
 
 def _with_leaving(met: Levels, mine: Account, first: Account) -> Levels:
@@ -102,9 +91,8 @@ def explain_ladder(
     predicted: Mapping[int, float] | None = None,
     limit: float | None = None,
     agreed: Mapping[int, float] | None = None,
-    silent: Mapping[int, Rung] | None = None,
 ) -> list[Explanation]:
-    """Each rung above one node, explained; `predicted`, `agreed` and `silent` by node count.
+    """Each rung above one node, explained; `predicted` and `agreed` by node count.
 
     Rungs in rising order.  A link that shows first where nodes were added is looked for at the
     nodes added there.
@@ -119,7 +107,6 @@ def explain_ladder(
             predicted=(predicted or {}).get(rung.count),
             limit=limit,
             agreed=(agreed or {}).get(rung.count),
-            silent=(silent or {}).get(rung.count),
         )
         links = [c for c in one.causes if (c.code, c.where) == ("SCALE-LINK", FABRIC)]
         if links and not seen and found:

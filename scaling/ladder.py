@@ -102,10 +102,66 @@ def climb(
     Weak scaling: every rank keeps its batch.  The first steps are not counted.  `{nodes}` in the
     config's folder of shards becomes the rung's number of nodes, for shards are made for one.
     """
+    return _run(gang, names, count, config, [rank], timeout)
+
+
+def hush(
+    gang: Gang, names: dict[str, str], count: int, config: TrainConfig, timeout: float = 300
+) -> Rung:
+    """Every node alone, with the model sharded as among `count` nodes, and nothing sent.
+
+    A control: what such a step takes longer than one node's is no communication.
+    """
+    ranks = sum(map(len, groups_of(gang, count)))
+    synthetic = dataclasses.replace(config, data="")  # no shard is whole without the other ranks
+    return _run(gang, names, 1, synthetic, [hushed, ranks], timeout)
+
+
+def strong(config: TrainConfig, count: int, most: int) -> TrainConfig:
+    """Strong scaling: the step of `most` nodes, done by `count` of them, part by part.
+
+    An emulated accelerator takes as many times longer for it.  ValueError where the sequences
+    cannot be dealt evenly.
+    """
+    sequences = config.batch * most
+    if sequences % count:
+        raise ValueError(f"{sequences} sequences a step cannot be dealt evenly to {count} nodes")
+    return dataclasses.replace(
+        config,
+        batch=sequences // count,
+        accumulate=config.accumulate * -(-most // count),  # a part fits into memory as before
+        pace_s=config.pace_s * most / count,
+    )
+
+
+def hushed(size: int, config: TrainConfig) -> dict[str, Any]:
+    """One rank's run as one of `size` ranks of which no other is there: torch's fake group.
+
+    Its numbers mean nothing, for it has a part of the weights only; its time does.  So its rung
+    disagrees in every step.
+    """
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
+    try:
+        return rank(config)
+    finally:
+        dist.destroy_process_group()
+
+
+def _run(
+    gang: Gang,
+    names: dict[str, str],
+    count: int,
+    config: TrainConfig,
+    work: list[Any],
+    timeout: float,
+) -> Rung:
     groups = groups_of(gang, count)
     shards = config.data.replace(NODES, str(count))  # made for so many nodes
     timed = dataclasses.replace(config, steps=config.steps + WARM_UP, data=shards)
-    results: list[dict[str, Any]] = gang.run(rank, timed, groups=groups, timeout=timeout)
+    results: list[dict[str, Any]] = gang.run(*work, timed, groups=groups, timeout=timeout)
     members = [worker for group in groups for worker in group]
     told = iter(results)
     jobs = [[next(told) for _ in group] for group in groups]
@@ -123,31 +179,4 @@ def climb(
             (r["peak_memory_bytes"] / r["state_bytes"] for r in results if r["peak_memory_bytes"]),
             default=None,
         ),
-    )
-
-
-def hush(
-    gang: Gang, names: dict[str, str], count: int, config: TrainConfig, timeout: float = 300
-) -> Rung:
-    """The same rung with nothing sent but the loss, which keeps its ranks in step.
-
-    A control: what its steps take longer than one node's is no communication.
-    """
-    return climb(gang, names, count, dataclasses.replace(config, hush=True), timeout)
-
-
-def strong(config: TrainConfig, count: int, most: int) -> TrainConfig:
-    """Strong scaling: the step of `most` nodes, done by `count` of them, part by part.
-
-    An emulated accelerator takes as many times longer for it.  ValueError where the sequences
-    cannot be dealt evenly.
-    """
-    sequences = config.batch * most
-    if sequences % count:
-        raise ValueError(f"{sequences} sequences a step cannot be dealt evenly to {count} nodes")
-    return dataclasses.replace(
-        config,
-        batch=sequences // count,
-        accumulate=config.accumulate * -(-most // count),  # a part fits into memory as before
-        pace_s=config.pace_s * most / count,
     )

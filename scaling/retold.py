@@ -2,9 +2,8 @@
 
 `ladder.json`: {"rungs": [{"nodes", "ranks" (node of each), "tokens_per_step", "non_finite",
 "disagreements", "separable", "communication" (s per step, None: not timed), "at_agreed_rate" (s per
-step, were links as fast as agreed), "steps" [rank][step] {"seconds", "segments"}, "silent" (the
-same, with nothing sent), "again" (seconds [run][step] of its other runs)}], "calls": [...],
-"fits": {operation: ...} of the largest rung}.
+step, were links as fast as agreed), "steps" [rank][step] {"seconds", "segments"}, "again" (seconds
+[run][step] of its other runs)}], "calls": [...], "fits": {operation: ...} of the largest rung}.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ class Ladder:
     """The rungs that were run, and what their collectives took.
 
     `talk` is seconds per step of the trainer's collectives by node count, where they were timed;
-    `agreed` what they would be on links of the agreed rate, where there is one; `silent` the rungs
-    with nothing sent; `again` the seconds of each step of the rungs' other runs, where there were
-    more than one.
+    `agreed` what they would be on links of the agreed rate, where there is one; `again` the seconds
+    of each step of the rungs' other runs, where there were more than one.
     """
 
     rungs: Sequence[Rung]
@@ -44,7 +42,6 @@ class Ladder:
     calls: Sequence[Call]
     fits: Mapping[str, Fit]
     agreed: Mapping[int, float] = field(default_factory=dict)
-    silent: Mapping[int, Rung] = field(default_factory=dict)
     again: Mapping[int, Sequence[Sequence[float]]] = field(default_factory=dict)
 
     @property
@@ -82,7 +79,7 @@ class Ladder:
     def explained(self, limit: float | None = None) -> list[Explanation]:
         """Each rung above one node."""
         agreed = self._beyond_one_node(self.agreed)
-        return explain_ladder(self.rungs, self.expected, limit, agreed, self.silent)
+        return explain_ladder(self.rungs, self.expected, limit, agreed)
 
     def foreseen(self, sizes: Sequence[int] = (16, 64, 256, 1024)) -> Outlook:
         """What more nodes would do.  ValueError where too little is known."""
@@ -105,8 +102,7 @@ class Ladder:
                 "separable": rung.separable,
                 "communication": self.talk.get(rung.count),
                 "at_agreed_rate": self.agreed.get(rung.count),
-                "steps": _plain(rung),
-                "silent": _plain(self.silent[rung.count]) if rung.count in self.silent else None,
+                "steps": [[dataclasses.asdict(step) for step in steps] for steps in rung.steps],
                 "again": self.again.get(rung.count, []),
             }
             for rung in self.rungs
@@ -118,13 +114,20 @@ class Ladder:
 
 def retold(content: Mapping[str, Any]) -> Ladder:
     """The ladder that `told` wrote.  KeyError or TypeError where it is none."""
+    rungs = [
+        Rung(
+            count=rung["nodes"],
+            nodes=rung["ranks"],
+            steps=[[Step(**step) for step in steps] for steps in rung["steps"]],
+            tokens_per_step=rung["tokens_per_step"],
+            non_finite=rung["non_finite"],
+            disagreements=tuple(rung.get("disagreements", ())),
+            separable=rung.get("separable", False),
+        )
+        for rung in content["rungs"]
+    ]
     return Ladder(
-        rungs=[_rung(rung, rung["steps"]) for rung in content["rungs"]],
-        silent={
-            rung["nodes"]: _rung(rung, rung["silent"])
-            for rung in content["rungs"]
-            if rung.get("silent")
-        },
+        rungs=rungs,
         talk={rung["nodes"]: rung["communication"] for rung in content["rungs"]},
         calls=[Call(**call) for call in content["calls"]],
         fits={name: Fit(**fit) for name, fit in content["fits"].items()},
@@ -134,20 +137,4 @@ def retold(content: Mapping[str, Any]) -> Ladder:
             for rung in content["rungs"]
             if (seconds := rung.get("at_agreed_rate")) is not None
         },
-    )
-
-
-def _plain(rung: Rung) -> list[list[dict[str, Any]]]:
-    return [[dataclasses.asdict(step) for step in steps] for steps in rung.steps]
-
-
-def _rung(told: Mapping[str, Any], steps: Sequence[Sequence[Mapping[str, Any]]]) -> Rung:
-    return Rung(
-        count=told["nodes"],
-        nodes=told["ranks"],
-        steps=[[Step(**step) for step in each] for each in steps],
-        tokens_per_step=told["tokens_per_step"],
-        non_finite=told["non_finite"],
-        disagreements=tuple(told.get("disagreements", ())),
-        separable=told.get("separable", False),
     )

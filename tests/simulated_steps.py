@@ -35,7 +35,6 @@ CODES = {
     "data": "SCALE-DATA",
     "checkpoint": "SCALE-CHECKPOINT",
     "jitter": "SCALE-JITTER",
-    "crowded": "SCALE-CROWDED",
     "link": "SCALE-LINK",
     "tokens": "SCALE-TOKENS",
     "unexplained": "SCALE-UNEXPLAINED",
@@ -70,7 +69,6 @@ class Cluster:
     checkpoint: float = 0.0
     save_every: int = 4
     jitter: float = 0.0
-    crowded: float = 0.0  # compute of all takes so much longer when all compute
     link: float = 0.0
     tokens: float = 0.0  # communication as predicted, but so much more
     unexplained: float = 0.0
@@ -97,20 +95,13 @@ class Cluster:
         """All nodes together."""
         return self._rung(self.nodes, self.names, self.run(self.names, alone=False))
 
-    def silent(self) -> Rung:
-        """All nodes together, with nothing sent."""
-        return self._rung(self.nodes, self.names, self.run(self.names, False, hushed=True))
-
     def _rung(self, count: int, names: list[str], steps: list[list[Step]]) -> Rung:
         nodes = [name for name in names for _ in range(self.per_node)]
         ranks = count * self.per_node
         return Rung(count, nodes, steps, tokens_per_step=TOKENS * ranks)
 
-    def run(self, names: list[str], alone: bool, hushed: bool = False) -> list[list[Step]]:
-        """Timed steps of every rank of one job on these nodes.
-
-        When `hushed`, ranks meet in clip alone, and nothing is sent.
-        """
+    def run(self, names: list[str], alone: bool) -> list[list[Step]]:
+        """Timed steps of every rank of one job on these nodes."""
         where = [name for name in names for _ in range(self.per_node)]
         clock = [0.0] * len(where)
         found: list[list[Step]] = [[] for _ in where]
@@ -119,9 +110,8 @@ class Cluster:
             for segment in WORK:
                 spent = [self.work(name, segment, at, alone) for name in where]
                 ends = [a + b for a, b in zip(clock, spent, strict=True)]
-                if segment == "clip" or (segment in SHARES and not hushed):
-                    traffic = self.traffic(segment, alone or hushed)
-                    together = max(clock) + max(spent) + traffic
+                if segment in SHARES:
+                    together = max(clock) + max(spent) + self.traffic(segment, alone)
                     ends = [together + abs(self.chance.gauss(0, self.ragged)) for _ in where]
                 for row, end, start in zip(rows, ends, clock, strict=True):
                     row[segment] = end - start
@@ -148,8 +138,6 @@ class Cluster:
             size = self.save_every * self.checkpoint * (0.05 if alone else 1.0)
             return self.gamma(size, 0.05) if saves else 0.0
         seconds = WORK[segment] * self.pace[node] * self.speed(node, at, alone)
-        if segment in SHARES and not alone:
-            seconds += SHARES[segment] * self.crowded
         if segment == "optimizer" and not alone:
             seconds += self.unexplained
         spiked = segment == "backward" and self.chance.random() < 0.5 / (self.nodes * self.per_node)

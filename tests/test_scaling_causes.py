@@ -28,8 +28,7 @@ def seen(seed: int, nodes: int = 8, steps: int = 24, **planted: Any) -> tuple[Cl
     """A cluster and what is said of its largest rung."""
     cluster = Cluster(nodes=nodes, steps=steps, seed=seed, **planted)
     base, here = cluster.base(), cluster.largest()
-    silent = cluster.silent()
-    return cluster, explain(base, here, predicted=cluster.predicted, limit=LIMIT, silent=silent)
+    return cluster, explain(base, here, predicted=cluster.predicted, limit=LIMIT)
 
 
 def size(cause: str, share: float = SIZE) -> float:

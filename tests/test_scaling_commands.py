@@ -36,8 +36,7 @@ def ladder(**planted: Any) -> Ladder:
     two = Cluster(nodes=2, steps=24, seed=4).largest()
     rungs = [whole.base(), two, whole.largest()]
     talk = {1: 0.0, 2: whole.predicted / 2, 4: whole.predicted}
-    silent = {4: whole.silent()}
-    return Ladder(rungs=rungs, talk=talk, calls=CALLS, fits=FITS, silent=silent)
+    return Ladder(rungs=rungs, talk=talk, calls=CALLS, fits=FITS)
 
 
 def save(folder: Path, found: Ladder, limit: float = 0.9) -> Path:
@@ -72,13 +71,6 @@ def said(*words: object) -> Result:
 def test_a_ladder_comes_back_as_it_was_told() -> None:
     found = ladder()
     assert retold(json.loads(json.dumps(found.told()))) == found
-
-
-def test_what_is_slower_with_nothing_sent_is_no_communication() -> None:
-    found = ladder(crowded=0.2)
-    assert [cause.code for cause in found.explained(0.9)[1].causes] == ["SCALE-CROWDED"]
-    told = [cause.code for cause in replace(found, silent={}).explained(0.9)[1].causes]
-    assert told == ["SCALE-LINK"]
 
 
 def test_runs_that_differ_widen_the_interval_and_come_back() -> None:
@@ -151,7 +143,7 @@ def test_no_node_is_accused_for_the_beginning_of_its_name(tmp_path: Path) -> Non
         dataclasses.replace(rung, nodes=[named[name] for name in rung.nodes])
         for rung in found.rungs
     ]
-    run = save(tmp_path / "run", dataclasses.replace(found, rungs=rungs, silent={}))
+    run = save(tmp_path / "run", dataclasses.replace(found, rungs=rungs))
     late = [one for one in load(run).results[0].findings if one.code == "SCALE-DATA"]
     assert late
     assert all(len(one.suspects) == 1 for one in late)

@@ -12,8 +12,9 @@ from torch.utils._pytree import tree_leaves
 from reference_trainer.config import TrainConfig
 from scaling.alphabeta import Fit
 from scaling.expected import calls_of, on_agreed_links, order_of
+from scaling.ladder import hushed
 from scaling.predict import Call
-from tests.alone import one_of, only_rank
+from tests.alone import only_rank
 
 NAMES = {
     "_allgather_base_": "all_gather",
@@ -47,7 +48,7 @@ def test_the_order_is_that_of_fsdp2(layers: int, accumulate: int) -> None:
         device="cpu",
     )  # fmt: skip
     with only_rank(), Overheard() as seen:
-        one_of(4, config)
+        hushed(4, config)
     numbers = ("all_reduce", 3 * 4)  # of 4 bytes: timed as a few more, which take as long
     calls = [numbers if one[0] == "all_reduce" else one for one in order_of(config, 4) if one]
     assert seen.calls == calls * 2

@@ -6,7 +6,7 @@ import pytest
 
 from reference_trainer.config import TrainConfig
 from scaling.decompose import Step
-from scaling.ladder import Rung, counts, strong
+from scaling.ladder import Rung, counts, hushed, strong
 
 
 def test_rungs_double_up_to_all_nodes() -> None:
@@ -42,3 +42,11 @@ def test_mfu_is_the_share_of_one_gpus_peak() -> None:
     rung = Rung(2, ["a", "b"], [[step]] * 2, tokens_per_step=2000, flops=6e9, peak_flops=1e15)
     assert rung.mfu == pytest.approx(6e9 * 1000 / 0.5 / 1e15)
     assert Rung(2, ["a", "b"], [[step]] * 2, tokens_per_step=2000, flops=6e9).mfu is None
+
+
+def test_a_hushed_rank_holds_its_shard_and_waits_for_nobody() -> None:
+    config = TrainConfig(steps=2, digest=False, device="cpu")
+    result = hushed(4, config)
+    assert result["world"] == 4
+    assert result["tokens_per_step"] == 4 * config.batch * config.seq
+    assert len(result["steps"]) == 2

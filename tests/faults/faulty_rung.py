@@ -94,14 +94,12 @@ def explodes(config: TrainConfig) -> TrainConfig:
     return replace(config, lr=1e30, clip=1e30)
 
 
-CROWDED = [f"forward:rank={rank}:seconds=0.3" for rank in range(int(RUNG))]
 DATA, SLOWING = "data:rank=2:seconds=0.6", "forward:rank=1:seconds=1:from=14"
 FAULTS: dict[str, Change] = {
     "late-data": stalled(DATA),
     "slowing": stalled(SLOWING),
     "jitter": jitters,
     "late-data-and-slowing": stalled(DATA, SLOWING),
-    "crowded": stalled(*CROWDED),
     "slow-node": slow_node,
     "late-checkpoint": late_checkpoint,
     "apart": apart,

@@ -39,7 +39,6 @@ def causes(record: RunRecord) -> list[tuple[str, list[str]]]:
         ("late-data", [("SCALE-DATA", ["node2"])]),
         ("slowing", [("SCALE-SLOWING", None)]),  # in a meeting, where all wait: it shows no node
         ("jitter", [("SCALE-JITTER", None)]),
-        ("crowded", [("SCALE-CROWDED", [])]),
         ("slow-node", [("SCALE-SLOW-NODE", ["node1"])]),
         ("late-checkpoint", [("SCALE-CHECKPOINT", ["node2"])]),
         ("late-data-and-slowing", [("SCALE-DATA", ["node2"]), ("SCALE-SLOWING", None)]),
