@@ -73,6 +73,8 @@ class ClusterTerms(BaseModel):
         """The placement and the split must be of the cluster that was ordered."""
         if self.parallel is not None and set(self.parallel) != {"tp", "pp", "dp"}:
             raise ValueError(f"parallel takes tp, pp and dp, found {', '.join(self.parallel)}")
+        if self.shards is not None and not self.shards.startswith("/"):
+            raise ValueError(f"shards is an absolute path on every node, found {self.shards!r}")
         if self.nodes and self.gpus_per_node:
             self.placement(self.nodes * self.gpus_per_node)
         return self

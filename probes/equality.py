@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-BITS = ("loss_hex", "norm_hex", "lr_hex", "ids", "data_crc32")
-
-OWN = "local_loss_hex"
+OWN = "local_loss_hex"  # of a rank's own sequences; loss and norm are the whole job's
+BITS = ("loss_hex", OWN, "norm_hex", "lr_hex", "ids", "data_crc32")
 
 
 @dataclass(frozen=True)
@@ -29,16 +28,17 @@ class Unequal:
         return f"rank {self.rank}, step {self.step}: {'; '.join(parts)}"
 
 
-def first_apart(unequal: Sequence[Unequal]) -> list[Unequal]:
-    """Those of the first step that differs, and there the ranks whose own loss does, if any.
+def first_apart(unequal: Sequence[Unequal]) -> tuple[Unequal, list[int]]:
+    """Where the first step that differs does, and the ranks that are to blame; none are sometimes.
 
-    Loss and norm are the whole job's, so one rank that computes wrongly makes every rank unequal;
-    what its own sequences gave is its own.
+    One rank that computes wrongly makes every rank unequal.  It is told from them by its own loss,
+    in the first step; a wrong gradient shows on none.  ValueError where nothing differs.
     """
-    first = min((one.step for one in unequal), default=0)
+    first = min(one.step for one in unequal)
     there = [one for one in unequal if one.step == first]
-    own = [one for one in there if one.found.get(OWN) != one.expected.get(OWN)]
-    return own or there
+    own = [one for one in there if OWN in one.what]
+    alone = own if len(own) < len(there) else []
+    return [*alone, *there][0], [one.rank for one in alone]
 
 
 def unequal_steps(

@@ -197,9 +197,11 @@ def tell_unequal(
     same = {r["digest"] for r in found} == {r["digest"] for r in original.results}
     measure("final_state", "equal" if same else "unequal")
     if unequal or not same:
-        first = first_apart(unequal)
-        said = str(first[0]) if first else "all steps are equal, the parameters are not"
-        measure.explain(finding(code, said, [f"rank {one.rank}" for one in first[:SHOWN]]))
+        said, ranks = "all steps are equal, the parameters are not", list[int]()
+        if unequal:
+            first, ranks = first_apart(unequal)
+            said = str(first)
+        measure.explain(finding(code, said, [f"rank {rank}" for rank in ranks[:SHOWN]]))
 
 
 def a_leak_is_seen(cluster: Cluster, gang: Gang, measure: Ledger) -> None:

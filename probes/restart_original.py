@@ -50,11 +50,13 @@ class Original:
         *,
         damages: dict[str, Callable[[Path], None]] | None = None,
         fills: bool = False,
+        repeats: bool = False,
         device: str = "auto",
         steps: int = STEPS,
     ) -> None:
         self.folder = folder or Path()
-        self.damages, self.fills, self.device, self.steps = damages or {}, fills, device, steps
+        self.damages, self.fills, self.repeats = damages or {}, fills, repeats
+        self.device, self.steps = device, steps
         self.results: Results = []
         self.again: Results | str = ""  # of the same run, once more, which saves nothing
         self.mistaken: dict[str, Results | str] = {}
@@ -110,7 +112,8 @@ class Original:
         for left in self.folder.iterdir():  # of a try that failed: nothing may be resumed from it
             shutil.rmtree(left)
         results = gang.run(rank, self.config, timeout=TIMEOUT_SECONDS)
-        self.again = self._repeated(gang)
+        if self.repeats:
+            self.again = self._repeated(gang)
         for what in MISTAKES:
             self.mistaken[what] = self._resumed(gang, f"forgets-{what}", forget=what)
         for name, damage in self.damages.items():

@@ -50,7 +50,7 @@ def original(request):
     """Of the cluster's size, with damaged copies of its checkpoints."""
     quick = request.config.getoption("--tier") == "quick"
     wanted = dict(list(DAMAGES.items())[: QUICK_DAMAGES if quick else None])
-    with made(request, damages=wanted, fills=not quick) as run:
+    with made(request, damages=wanted, fills=not quick, repeats=True) as run:
         yield run
 
 
@@ -116,14 +116,16 @@ def test_killed_run_resumes_as_if_never_killed(
 
 @pytest.mark.criterion("RESTART")
 def test_a_run_can_be_repeated(cluster, original, measure):
-    """The same run, started anew and left alone, is bitwise the same; and saving changes nothing.
+    """The same run from its first step again is bitwise the same, and saving changes nothing.
 
-    On a machine where it is not, no comparison of two runs says anything, and a number was wrong.
+    Where it is not, no comparison of two runs says anything, and a number was wrong.
     """
     original.ready(cluster, measure)
     mistakes_are_seen(original, measure)
     repeats(original, measure)
-    measure.covered("the same run twice, once with saves and once without")
+    config = original.config
+    shape = f"{config.steps} steps of a model of width {config.dim}"
+    measure.covered(f"{shape}, twice by the same ranks: once with saves and once without")
 
 
 @pytest.mark.criterion("RESTART")

@@ -47,6 +47,8 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     again = {}
     with cluster.gang() as gang:
         rungs, talk = ascend(gang, names, nodes, config, order, measure)
+        if not rungs:
+            return
         if is_stuck(gang, talk, nodes):
             failed = "ranks of the rung that failed hang, or are gone"
             measure.covered(f"{failed}: nothing more was tried")
@@ -90,10 +92,10 @@ def ascend(gang, names, nodes, config, order, measure):
             rungs.append(climb(gang, names, count, config))
             talk[count] = timed_calls(gang, rungs[-1], config, order, measure)
         except GangError as error:
+            measure("efficiency", None, on=said(count), note=str(error))
+            measure.explain(finding("SCALE-RUNG", f"{said(count)}: {error}"))
             if not rungs:
-                raise
-            measure("efficiency", None, on=f"{count} nodes", note=str(error))
-            measure.explain(finding("SCALE-RUNG", f"{count} nodes: {error}"))
+                break  # there is nothing to compare with
         if is_stuck(gang, talk, [count]):
             break  # the next rung would meet what still runs there
     return rungs, talk

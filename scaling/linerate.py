@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 PLATEAU = 0.96
 # What `link_layer` in sysfs means; EFA is neither (kernel: sysfs-class-infiniband, efa_verbs.c).
 LAYERS = {"InfiniBand": "InfiniBand", "Ethernet": "RoCE"}
+KINDS = ("InfiniBand", "EFA", "RoCE", "RDMA")  # the likelier rails first; RDMA: not known
 EFA_GBPS = 100.0
 
 
@@ -21,7 +22,7 @@ class Rail(NamedTuple):
 
     name: str
     gbps: float
-    layer: str  # InfiniBand, RoCE, EFA, or RDMA where it is not known
+    layer: str  # one of KINDS
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,10 @@ def reason(fraction: float, line: str) -> str:
 
 
 def rails(ports: list[dict[str, str]]) -> list[Rail]:
-    """The active ports of the highest rate, and of the kind that most of these are.
+    """The active ports of the highest rate, and of the kind that the node has most ports of.
 
-    A slower port, or one of another kind, is for storage or management.  `ports` are as in
-    `line_rate`.
+    A slower port, or one of another kind, is for storage or management.  Of two kinds that are as
+    many, the first of KINDS.  `ports` are as in `line_rate`.
     """
     found = []
     for port in ports:
@@ -68,8 +69,10 @@ def rails(ports: list[dict[str, str]]) -> list[Rail]:
             found.append(Rail(name, float(match[1]), _layer(port)))
     fastest = max((rail.gbps for rail in found), default=0.0)
     found = [rail for rail in found if rail.gbps == fastest]
-    most = Counter(rail.layer for rail in found).most_common(1)
-    return [rail for rail in found if rail.layer == most[0][0]]
+    count = Counter(map(_layer, ports))  # also those that are down: one may be a rail
+    kinds = {rail.layer for rail in found}
+    most = max(kinds, key=lambda kind: (count[kind], -KINDS.index(kind)), default="")
+    return [rail for rail in found if rail.layer == most]
 
 
 def _layer(port: dict[str, str]) -> str:

@@ -172,3 +172,10 @@ def test_only_an_rdma_contract_may_claim_rdma() -> None:
     titles = {n: load(n).facts().criteria[0].title for n in shipped()}
     assert titles["h100-ndr400"] == "RDMA is in use"
     assert {titles[n] for n in ("lab", "local", "ethernet")} == {"the agreed fabric is in use"}
+
+
+def test_shards_are_at_one_path_on_every_node() -> None:
+    text = 'schema = 1\nname = "n"\ntitle = "t"\n[cluster]\nshards = "{}/shards-{{nodes}}"\n'
+    assert parse(text.format("/data").encode(), "f").cluster.shards == "/data/shards-{nodes}"
+    with pytest.raises(ContractError, match="shards is an absolute path on every node, found 'x/"):
+        parse(text.format("x").encode(), "f")

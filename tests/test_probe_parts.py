@@ -204,11 +204,14 @@ def test_who_computes_wrongly_is_told_from_those_that_it_misleads() -> None:
         return [{"rank": rank, "steps": each} for rank, each in enumerate(steps)]
 
     sound = job({}, 1.0)
-    one = unequal_steps(sound, job({2: 1.5}, 1.125))
-    assert [(u.rank, u.step) for u in first_apart(one)] == [(2, 1)]
-    gradients = unequal_steps(sound, job({}, 1.125))  # each rank's own loss was right at first
-    assert [(u.rank, u.step) for u in first_apart(gradients)] == [(0, 1), (1, 1), (2, 1), (3, 1)]
-    assert first_apart([]) == []
+
+    def blamed(other: list[dict[str, Any]]) -> tuple[int, int, list[int]]:
+        first, ranks = first_apart(unequal_steps(sound, other))
+        return first.rank, first.step, ranks
+
+    assert blamed(job({2: 1.5}, 1.125)) == (2, 1, [2])
+    assert blamed(job({}, 1.125)) == (0, 1, [])  # a wrong gradient: each own loss was right
+    assert blamed(job(dict.fromkeys(range(4), 1.5), 1.5)) == (0, 1, [])  # as after a bad resume
 
 
 def host(env: dict[str, str], state: str | None = None) -> dict[str, Any]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from probes.test_scaling import load_of
 from reference_trainer.config import TrainConfig
+from reference_trainer.gang import Gang, GangError
+from reference_trainer.shards import VOCAB
 from scaling.decompose import Step
-from scaling.ladder import Rung, counts, hushed, strong
+from scaling.ladder import Rung, climb, counts, hushed, strong
 
 
 def test_rungs_double_up_to_all_nodes() -> None:
@@ -50,3 +56,27 @@ def test_a_hushed_rank_holds_its_shard_and_waits_for_nobody() -> None:
     assert result["world"] == 4
     assert result["tokens_per_step"] == 4 * config.batch * config.seq
     assert len(result["steps"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("terms", "wanted"), [(None, ["", ""]), ("/d/{nodes}/x", ["/d/1/x", "/d/2/x"])]
+)
+def test_each_rung_reads_the_shards_for_its_number_of_nodes(
+    terms: str | None, wanted: list[str]
+) -> None:
+    """Shards have one token more than a CPU's synthetic data, and fewer than a GPU's."""
+    agreed = SimpleNamespace(shards=terms, pace_seconds=0.0)
+    loads = [load_of(agreed, on_gpu, steps=2) for on_gpu in (False, True)]
+    assert [load.vocab >= VOCAB for load in loads] == [terms is not None, True]
+    asked = []
+
+    def run(function: Any, config: TrainConfig, **_: Any) -> Any:
+        asked.append(config.data)
+        raise GangError("enough seen")
+
+    places = [SimpleNamespace(node="a"), SimpleNamespace(node="b")]
+    gang = cast(Gang, SimpleNamespace(places=places, run=run))
+    for count in (1, 2):
+        with pytest.raises(GangError):
+            climb(gang, {}, count, loads[0])
+    assert asked == wanted

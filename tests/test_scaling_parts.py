@@ -13,7 +13,7 @@ from probes.pairs import turns
 from scaling.alphabeta import fit
 from scaling.collectives import moved, plateau, summarise
 from scaling.decompose import Step, laggard, loss, mean_seconds, residual, slow_node, terms
-from scaling.linerate import line_rate
+from scaling.linerate import line_rate, rails
 from scaling.nccl_tests import bytes_of, document, table
 from scaling.operations import OPERATIONS
 from scaling.reach import connections, echo, listen, parse_tcp, passes, reach
@@ -279,6 +279,10 @@ def test_ports_of_another_kind_are_no_rails() -> None:
     assert rate is not None
     assert rate.gbytes == 400
     assert "8 x 400 Gbit/s active InfiniBand ports" in rate.because
+    down = port(state="1: DOWN", rate="10 Gb/sec (4X SDR)")
+    for ports in ([*storage, port(), port()], [*storage, port(), down]):  # as many of both kinds
+        assert {rail.layer for rail in rails(ports)} == {"InfiniBand"}
+    assert [rail.name for rail in rails([*storage, port(), down])] == ["mlx5_0/1"]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,18 @@ def test_bad_shards_cost_no_other_rung_its_figures(
     assert says in statement, said
 
 
+def test_without_the_rung_of_one_node_there_is_nothing_to_compare_with(
+    lab: Lab, contract: str
+) -> None:
+    lab.nodes[1].run("rm", "-rf", f"{SHARDS}-1")
+    record, _ = acceptance(lab, "alone", "probes/test_scaling.py", contract=contract)
+    ((code, statement),) = [(one.code, one.statement) for one in findings(record)]
+    assert record.verdict("SCALING") is Verdict.UNPROVEN
+    assert code == "SCALE-RUNG"
+    assert statement.startswith("1 node: "), statement
+    assert "on node1: /tmp/shards-1 has no shard" in statement
+
+
 def test_a_ladder_on_shards_is_sound(lab: Lab, contract: str) -> None:
     record, _ = acceptance(lab, "on-shards", "probes/test_scaling.py", contract=contract)
     (result,) = record.results
