@@ -12,7 +12,7 @@ from reference_trainer.shards import VOCAB
 from reports.record import Verdict
 from scaling import decompose
 from scaling.decompose import laggard, mean_seconds, residual, slow_node, unsummed
-from scaling.expected import PLAYED, calls_of, expected, on_agreed_links, order_of
+from scaling.expected import PLAYED, calls_of, expected, order_of, spared_by_agreed_links
 from scaling.ladder import climb, counts, groups_of, hush, strong
 from scaling.predict import step_seconds
 from scaling.retold import Ladder
@@ -90,7 +90,7 @@ def ascend(gang, names, nodes, config, order, measure):
         measure.progress(f"scaling: {count} of {nodes[-1]} nodes")
         try:
             rungs.append(climb(gang, names, count, config))
-            talk[count] = timed_calls(gang, rungs[-1], config, order, measure)
+            talk[count] = timed_calls(gang, rungs, config, order, measure)
         except GangError as error:
             measure("efficiency", None, on=said(count), note=str(error))
             measure.explain(finding("SCALE-RUNG", f"{said(count)}: {error}"))
@@ -159,19 +159,25 @@ def told(rungs, again, talk, order, agreed):
         calls=calls_of(order),
         fits=talk[rungs[-1].count][1],
         agreed={
-            rung.count: on_agreed_links(order, talk[rung.count][1], len(rung.steps), agreed.low)
+            rung.count: talk[rung.count][0]
+            - spared_by_agreed_links(order, talk[rung.count][1], len(rung.steps), agreed.low)
             for rung in there
             if rung.count > 1
         },
     )
 
 
-def timed_calls(gang, rung, config, order, measure):
-    """Seconds per step that the trainer's collectives take on a rung, and their fits."""
-    rest = config.pace_s / sum(moment is None for moment in order)
+def timed_calls(gang, rungs, config, order, measure):
+    """Seconds of a step whose collectives are played on the newest rung, and their fits.
+
+    An emulated accelerator leaves work for the core: what one node's step takes beyond it.
+    """
+    rung, blocks = rungs[-1], sum(moment is None for moment in order)
+    rest = config.pace_s / blocks
+    busy = max(0.0, mean_seconds(rungs[0].median_node()) - config.pace_s) / blocks if rest else 0.0
     patience = 60 + 4 * PLAYED * rung.seconds  # to connect, and to play what its steps did
     try:
-        return expected(gang, groups_of(gang, rung.count), order, rest, timeout=patience)
+        return expected(gang, groups_of(gang, rung.count), order, rest, busy, timeout=patience)
     except GangError as error:  # the rung itself was measured all the same
         measure.covered(f"communication on {rung.count} nodes was not timed: {error}")
         return None, {}

@@ -1,8 +1,12 @@
 """What communication should cost a step: the trainer's own calls, timed in the same gang.
 
 Each rung plays the collectives of a sharded step in their order, with a rest where the step
-computes, and fits the alpha-beta model to what each took.  A step that waits longer than that waits
-for something else.
+computes, and fits the alpha-beta model to what each took.  What such a step takes longer than on
+one node is what more nodes should cost; a step of the trainer that loses more loses it to something
+else.
+
+Where an accelerator is emulated by sleeping, each rest ends with as much work for the core as the
+trainer has beside: ranks that share cores and wake together hold each other up.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from scaling.predict import Call, communication
 GRADIENT_BYTES = 4  # the trainer reduces in float32
 SMALL_BYTES = 64  # the mean of the loss, and the norm of the gradients with it
 SMALLER = 16  # so many times smaller calls are timed too: latency and bandwidth are told apart
-PLAYED = 12  # steps
+PLAYED = 16  # steps
 EVERY = 4  # of so many steps that are played, one is of the smaller calls
 
 Moment = tuple[str, int] | None  # a collective and its bytes, or None: a block computes
@@ -63,47 +67,58 @@ def expected(
     groups: Sequence[Sequence[int]],
     order: Sequence[Moment],
     rest: float,
+    busy: float = 0.0,
     steps: int = PLAYED,
     timeout: float = 120,
 ) -> tuple[float, dict[str, Fit]]:
-    """Seconds per step that these calls take in a group of the gang's workers, and the fits.
+    """Seconds of a played step in a group of the gang's workers, and the fits of its collectives.
 
-    So many steps are played, with `rest` seconds for each block's computing: sockets and caches
-    are cold after it, and ranks do not wake at once.  Of several groups of equal size, which are
-    timed side by side, the first one's.  A group of one communicates with nobody: 0.  Raises
-    GangError when it could not be measured.
+    So many steps are played, with `rest` seconds, and `busy` seconds of a core, for each block's
+    computing: sockets and caches are cold after it, and ranks do not wake at once.  Of several
+    groups of equal size, which are timed side by side, the median one's.  A group of one has no
+    fits.  Raises GangError when it could not be measured.
     """
     size = len(groups[0])
-    if size < 2:
-        return 0.0, {}
-    found = gang.run(played, [*order], rest, steps, groups=groups, timeout=timeout)[:size]
+    found = gang.run(played, [*order], rest, busy, steps, groups=groups, timeout=timeout)
+    whole = [seconds for seconds, _ in found]
+    each = [statistics.fmean(whole[at : at + size]) for at in range(0, len(whole), size)]
     rows: dict[str, list[dict[str, float]]] = {}
-    for operation, moved in found[0]:
-        seconds = statistics.fmean(one[operation, moved] for one in found)
+    calls = [one for _, one in found[:size]]
+    for operation, moved in calls[0] if size > 1 else ():
+        seconds = statistics.fmean(one[operation, moved] for one in calls)
         rows.setdefault(operation, []).append({"size": moved, "seconds": seconds})
     fits = {}
-    for operation, each in rows.items():
-        fitted = fit(each, OPERATIONS[operation], size)
+    for operation, sizes in rows.items():
+        fitted = fit(sizes, OPERATIONS[operation], size)
         assert fitted is not None  # there are sizes, and more than one rank
         fits[operation] = fitted
-    return communication(calls_of(order), fits, measured=size)(size), fits
+    return statistics.median(each), fits
 
 
-def on_agreed_links(
+def spared_by_agreed_links(
     order: Sequence[Moment], fits: Mapping[str, Fit], ranks: int, busbw: float
 ) -> float:
-    """Seconds per step of these calls, were no bandwidth below the agreed one (GB/s of busbw).
+    """Seconds per step that these calls would take less, were no bandwidth below the agreed one.
 
-    `fits` are those that `expected` found among so many ranks.
+    `fits` are those that `expected` found among so many ranks; `busbw` is in GB/s.
     """
     faster = {name: replace(one, bandwidth=max(one.bandwidth, busbw)) for name, one in fits.items()}
-    return communication(calls_of(order), faster, measured=ranks)(ranks)
+    now, then = (
+        communication(calls_of(order), each, measured=ranks)(ranks) for each in (fits, faster)
+    )
+    return now - then
 
 
-def played(order: Sequence[Moment], rest: float, steps: int) -> dict[tuple[str, int], float]:
-    """One rank's seconds of each collective and size (bytes), over the typical step's calls."""
+def played(
+    order: Sequence[Moment], rest: float, busy: float, steps: int
+) -> tuple[float, dict[tuple[str, int], float]]:
+    """One rank's seconds of the typical played step, and of each collective and size (bytes) in it.
+
+    Some steps make smaller calls instead: they are for the fits alone.
+    """
     import torch.distributed as dist
 
+    whole: list[float] = []
     taken: dict[tuple[str, int], list[float]] = {}
     with joined() as device:
 
@@ -115,18 +130,30 @@ def played(order: Sequence[Moment], rest: float, steps: int) -> dict[tuple[str, 
             buffers.run()  # connections are made with the first call
             return buffers
 
-        whole = dict.fromkeys(moment for moment in order if moment)
-        sizes = {(name, size // smaller) for name, size in whole for smaller in (1, SMALLER)}
+        kinds = dict.fromkeys(moment for moment in order if moment)
+        sizes = {(name, size // smaller) for name, size in kinds for smaller in (1, SMALLER)}
         buffers = {(name, size): ready(name, size) for name, size in sorted(sizes)}
         for step in range(steps):
             smaller = SMALLER if step % EVERY == EVERY - 1 else 1
             spent: dict[tuple[str, int], list[float]] = {}
+            begun = time.perf_counter()
             for moment in order:
                 if moment is None:
-                    time.sleep(rest)  # a block computes
+                    _compute(rest, busy)
                     continue
                 call = moment[0], moment[1] // smaller
                 spent.setdefault(call, []).append(call_seconds(buffers[call], device))
+            if smaller == 1:
+                whole.append(time.perf_counter() - begun)
             for call, each in spent.items():
                 taken.setdefault(call, []).append(statistics.fmean(each))
-    return {call: statistics.median(each) for call, each in taken.items()}
+    calls = {call: statistics.median(each) for call, each in taken.items()}
+    return statistics.median(whole), calls
+
+
+def _compute(rest: float, busy: float) -> None:
+    """What a block's computing is for the machine: an accelerator's time, and a core's."""
+    time.sleep(rest)
+    begun = time.thread_time()
+    while time.thread_time() - begun < busy:
+        pass

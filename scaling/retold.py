@@ -1,9 +1,10 @@
 """What a run's ladder says, told again from its evidence; needs no cluster.
 
 `ladder.json`: {"rungs": [{"nodes", "ranks" (node of each), "tokens_per_step", "non_finite",
-"disagreements", "separable", "communication" (s per step, None: not timed), "at_agreed_rate" (s per
-step, were links as fast as agreed), "steps" [rank][step] {"seconds", "segments"}, "again" (seconds
-[run][step] of its other runs)}], "calls": [...], "fits": {operation: ...} of the largest rung}.
+"disagreements", "separable", "played" (s of a step that was played, None: none was),
+"at_agreed_rate" (the same, were links as fast as agreed), "steps" [rank][step] {"seconds",
+"segments"}, "again" (seconds [run][step] of its other runs)}], "calls": [...], "fits":
+{operation: ...} of the largest rung}.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from scaling.predict import (
 class Ladder:
     """The rungs that were run, and what their collectives took.
 
-    `talk` is seconds per step of the trainer's collectives by node count, where they were timed;
-    `agreed` what they would be on links of the agreed rate, where there is one; `again` the seconds
-    of each step of the rungs' other runs, where there were more than one.
+    `talk` is seconds of a step that was played, by node count, where one was; `agreed` what it
+    would be on links of the agreed rate, where there is one; `again` the seconds of each step of
+    the rungs' other runs, where there were more than one.
     """
 
     rungs: Sequence[Rung]
@@ -46,10 +47,7 @@ class Ladder:
 
     @property
     def expected(self) -> dict[int, float]:
-        """Seconds of communication that each rung should add to one node's step.
-
-        One node's own communication is in its step already.
-        """
+        """Seconds that communication should add to one node's step on each rung."""
         return self._beyond_one_node(self.talk)
 
     def _beyond_one_node(self, talk: Mapping[int, float | None]) -> dict[int, float]:
@@ -100,7 +98,7 @@ class Ladder:
                 "non_finite": rung.non_finite,
                 "disagreements": rung.disagreements,
                 "separable": rung.separable,
-                "communication": self.talk.get(rung.count),
+                "played": self.talk.get(rung.count),
                 "at_agreed_rate": self.agreed.get(rung.count),
                 "steps": [[dataclasses.asdict(step) for step in steps] for steps in rung.steps],
                 "again": self.again.get(rung.count, []),
@@ -128,7 +126,7 @@ def retold(content: Mapping[str, Any]) -> Ladder:
     ]
     return Ladder(
         rungs=rungs,
-        talk={rung["nodes"]: rung["communication"] for rung in content["rungs"]},
+        talk={rung["nodes"]: rung["played"] for rung in content["rungs"]},
         calls=[Call(**call) for call in content["calls"]],
         fits={name: Fit(**fit) for name, fit in content["fits"].items()},
         again={rung["nodes"]: rung["again"] for rung in content["rungs"] if rung.get("again")},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from reference_trainer.config import TrainConfig
+from reference_trainer.gang import Gang
 from scaling.alphabeta import Fit
-from scaling.expected import calls_of, on_agreed_links, order_of
+from scaling.expected import PLAYED, calls_of, expected, order_of, played, spared_by_agreed_links
 from scaling.ladder import hushed
 from scaling.predict import Call
 from tests.alone import only_rank
@@ -75,5 +77,32 @@ def test_links_of_the_agreed_rate_shorten_only_what_is_slower() -> None:
         "reduce_scatter": Fit(latency_us=100, bandwidth=0.2, residual=0, points=2),
     }
     moved = 1e6 * 3 / 4  # bytes over each rank's link, among four
-    seconds = on_agreed_links(order, fits, ranks=4, busbw=0.1)
-    assert seconds == pytest.approx(200e-6 + moved / 0.1e9 + moved / 0.2e9)
+    seconds = spared_by_agreed_links(order, fits, ranks=4, busbw=0.1)
+    assert seconds == pytest.approx(moved / 0.01e9 - moved / 0.1e9)
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+def test_a_step_is_played_with_its_rests_and_the_cores_work() -> None:
+    order = order_of(TrainConfig(layers=1, dim=32), 4)
+    with only_rank():
+        seconds, calls = played(order, rest=0.02, busy=0.01, steps=4)
+    assert set(calls) >= {one for one in order if one}
+    assert seconds > 2 * (0.02 + 0.01)  # forward and backward of one block
+    assert sum(calls.values()) < seconds
+
+
+def test_what_is_expected_is_the_median_groups_step() -> None:
+    """Of three groups of two ranks; the fits are the first one's."""
+    calls = {("all_gather", 1_000_000): 0.010, ("all_gather", 62_500): 0.001}
+    times = [1.0, 1.2, 5.0, 5.2, 2.0, 2.2]
+
+    def run(function: Any, *arguments: Any, **_: Any) -> Any:
+        assert (function, arguments[1:]) == (played, (0.1, 0.2, PLAYED))
+        return [(seconds, calls) for seconds in times]
+
+    gang = cast(Gang, SimpleNamespace(run=run))
+    seconds, fits = expected(gang, [[0, 1], [2, 3], [4, 5]], [("all_gather", 1)], 0.1, 0.2)
+    assert seconds == pytest.approx(2.1)
+    assert fits["all_gather"].points == 2
+    alone, none = expected(gang, [[rank] for rank in range(6)], [("all_gather", 1)], 0.1, 0.2)
+    assert (alone, none) == (pytest.approx(2.1), {})
