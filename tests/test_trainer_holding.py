@@ -1,7 +1,6 @@
 """Shards that do not fit are refused on every rank in one sentence; on good ones a run resumes."""
 
 import shutil
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +26,7 @@ from reference_trainer.shards import (
     open_shard,
 )
 from reference_trainer.world import VARIABLES
+from tests.alone import only_rank
 from tests.test_trainer_shards import TEXTS, write
 
 SMALL = {"batch": 2, "seq": 8, "vocab": 257, "dim": 16, "layers": 1, "heads": 2, "device": "cpu"}
@@ -225,7 +225,7 @@ def test_synthetic_data_is_as_it_was():
 
 
 @pytest.fixture
-def alone(monkeypatch, tmp_path):
+def alone(tmp_path):
     """Train as the only rank of a job, on a shard of its own: alone(steps=3, ...) -> result."""
     from reference_trainer.train import train
 
@@ -233,12 +233,9 @@ def alone(monkeypatch, tmp_path):
     make(tmp_path / "corpus", tmp_path / "data", node=0, nodes=1, lanes=12)
 
     def run(**knobs):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-        for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", port), strict=True):
-            monkeypatch.setenv(name, value)
-        return train(TrainConfig(**{**SMALL, "batch": 12, "data": str(tmp_path / "data"), **knobs}))
+        with only_rank():
+            wanted = {**SMALL, "batch": 12, "data": str(tmp_path / "data"), **knobs}
+            return train(TrainConfig(**wanted))
 
     return run
 

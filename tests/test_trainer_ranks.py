@@ -7,7 +7,6 @@ is killed, and one that continues from what the killed one left, then meets trou
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 from reference_trainer.config import TrainConfig
 from reference_trainer.options import arguments
 from scaling.agreement import disagreements
+from tests.alone import free_port
 
 ROOT = Path(__file__).parent.parent
 KNOBS = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 2, "heads": 2, "device": "cpu"}
@@ -56,10 +56,7 @@ os._exit(0)
 
 def start(*words: str) -> list[subprocess.Popen]:
     """Two ranks, with the five variables and nothing else of a launcher's."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    ranks = []
+    port, ranks = str(free_port()), []
     for rank in ("0", "1"):
         job = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
         environment = {**os.environ, **job, "MASTER_PORT": port, "PYTHONPATH": str(ROOT)}
