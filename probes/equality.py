@@ -38,7 +38,7 @@ def first_apart(unequal: Sequence[Unequal]) -> tuple[Unequal, list[int]]:
     there = [one for one in unequal if one.step == first]
     own = [one for one in there if OWN in one.what]
     alone = own if len(own) < len(there) else []
-    return [*alone, *there][0], [one.rank for one in alone]
+    return (alone or there)[0], [one.rank for one in alone]
 
 
 def unequal_steps(

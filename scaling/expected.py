@@ -153,7 +153,7 @@ def played(
 
 def _compute(rest: float, busy: float) -> None:
     """What a block's computing is for the machine: an accelerator's time, and a core's."""
-    time.sleep(rest)
+    time.sleep(rest)  # it waits for nothing: an accelerator that computes needs no core
     begun = time.thread_time()
     while time.thread_time() - begun < busy:
         pass

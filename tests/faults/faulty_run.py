@@ -137,6 +137,7 @@ def on_notice(action: Callable[[], Any]) -> Callable[[], None]:
     return struck(change)
 
 
+# The fault itself: whoever is told to go on (SIGCONT) is stopped again at once.
 STOPS = """
 import os, signal, sys, time
 while time.sleep(0.002) is None:
@@ -159,7 +160,7 @@ def stuck(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
             # It ends when there is nobody to stop any more.
             words = [sys.executable, "-c", STOPS, str(os.getpid())]
             subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
-            time.sleep(60)
+            time.sleep(60)  # the first SIGSTOP comes meanwhile, and ends this rank's part
         write(self, event, **values)
 
     if first and rank == int(os.environ["WORLD_SIZE"]) - 1:
