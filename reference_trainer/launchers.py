@@ -183,48 +183,33 @@ def by_torchrun(job: Job) -> Ended:
     out = _out(job)
     with job.gang() as gang:
         job.announce(gang, 1)
-        port = next(filter(None, gang.run(_port_at, gang.places[0].node, timeout=60)))
         try:
             gang.run(
                 run,
                 timeout=LONGEST_SECONDS,
                 environment=job.environment,
-                each=[[words, gpus] for words, gpus in _agents(job, gang, port)],
+                each=[[words, gpus] for words, gpus in _agents(job, gang)],
             )
         except GangError as error:
             raise GangError(f"torchrun gave up: {error}") from error
     return Ended(result=_result(out))
 
 
-def _agents(job: Job, gang: Gang, port: int) -> list[tuple[list[str], str]]:
+def _agents(job: Job, gang: Gang) -> list[tuple[list[str], str]]:
     """For each worker, torchrun's words and the accelerators it may use; one agent a node."""
-    home, nodes = gang.places[0], {place.node for place in gang.places}
+    nodes = {place.node for place in gang.places}
     agents = []
     for place in gang.places:
         mine = [other for other in gang.places if other.node == place.node]
         words = [
             *["--nnodes", str(len(nodes)), "--nproc-per-node", str(len(mine))],
-            *["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{home.address}:{port}"],
-            *["--rdzv-id", job.name, "--local-addr", place.address],
+            *["--rdzv-backend", "c10d", "--rdzv-id", job.name, "--local-addr", place.address],
             *["--max-restarts", str(job.restarts)],
             *["-m", "reference_trainer", "train", *arguments(job.config)],
         ]
         gpus = ",".join(gpu for other in mine for gpu in other.gpus)
         agents.append((words if mine[0] == place else [], gpus))
     return agents
-
-
-def _port_at(node: str) -> int | None:
-    """A free port, on the node of this id alone."""
-    import socket
-
-    import ray
-
-    if ray.get_runtime_context().get_node_id() != node:
-        return None
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def _out(job: Job) -> Path:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +40,28 @@ class Place:
         )
 
 
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A free TCP port for a rendezvous that starts a moment later: nothing else is given it.
+
+    Linux lets a second socket listen on a port if both say SO_REUSEADDR, as c10d's TCPStore does,
+    and the first never listens; meanwhile no outgoing connection is given the port either.  Other
+    systems do not allow that: there the port was free a moment ago, and is not held.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        port = int(held.getsockname()[1])
+        if sys.platform != "linux":
+            held.close()
+        yield port
+
+
 class Worker:
     """One rank's process.  Turned into a Ray actor by `Gang`."""
 
     def __init__(self) -> None:
+        self._held = ExitStack()
         listen()  # here, for a signal's handler is set in the main thread or not at all
 
     def beat(self) -> dict[str, Any]:
@@ -64,10 +84,9 @@ class Worker:
         )
 
     def free_port(self) -> int:
-        """A TCP port nobody listens on now; the rendezvous binds it next."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return int(probe.getsockname()[1])
+        """A TCP port for the next rendezvous, held until this is called again."""
+        self._held.close()
+        return self._held.enter_context(held_port())
 
     def run(
         self,

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import os
-import random
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from unittest.mock import patch
 
+from reference_trainer.worker import held_port
 from reference_trainer.world import VARIABLES
 
 
 @contextmanager
 def only_rank() -> Iterator[None]:
-    """As a launcher would set it, with a rendezvous port that is free."""
-    place = ("0", "1", "0", "127.0.0.1", str(free_port()))
-    with patch.dict(os.environ, zip(VARIABLES, place, strict=True)):
-        yield
-
-
-def free_port() -> int:
-    """A port that nobody listens on, and that no outgoing connection takes before we do."""
-    while True:
-        port = random.randrange(15_000, 32_768)  # Linux takes higher ones for those (ip(7))
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+    """As a launcher would set it, with a rendezvous port that nothing else is given."""
+    with held_port() as port:
+        place = ("0", "1", "0", "127.0.0.1", str(port))
+        with patch.dict(os.environ, zip(VARIABLES, place, strict=True)):
+            yield

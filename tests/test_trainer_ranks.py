@@ -7,19 +7,24 @@ is killed, and one that continues from what the killed one left, then meets trou
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.options import arguments
+from reference_trainer.worker import held_port
 from scaling.agreement import disagreements
-from tests.alone import free_port
 
 ROOT = Path(__file__).parent.parent
+HELD = ExitStack()  # the port of the last pair
 KNOBS = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 2, "heads": 2, "device": "cpu"}
 
 # Each entry of `plan` is a run in the same two processes, in one process group.
@@ -56,7 +61,8 @@ os._exit(0)
 
 def start(*words: str) -> list[subprocess.Popen]:
     """Two ranks, with the five variables and nothing else of a launcher's."""
-    port, ranks = str(free_port()), []
+    HELD.close()
+    port, ranks = str(HELD.enter_context(held_port())), []
     for rank in ("0", "1"):
         job = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
         environment = {**os.environ, **job, "MASTER_PORT": port, "PYTHONPATH": str(ROOT)}
@@ -299,3 +305,14 @@ def test_it_runs_under_torchrun(folder):
     assert "step 2/2  loss" in done.stdout
     result = json.loads((folder / "torchrun/result.rank0.json").read_text())
     assert len(result["steps"]) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a port cannot be held")
+@pytest.mark.parametrize("libuv", [True, False])
+def test_a_held_port_is_for_the_rendezvous_alone(libuv: bool) -> None:
+    with held_port() as port:
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", port))
+        store = TCPStore("127.0.0.1", port, 1, True, timedelta(seconds=30), use_libuv=libuv)
+        store.set("met", "here")
+        assert store.get("met") == b"here"
