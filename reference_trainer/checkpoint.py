@@ -25,6 +25,7 @@ from typing import Any
 
 from reference_trainer import manifest, rng
 from reference_trainer.agreement import agree, attempt
+from reference_trainer.choosing import Choice, Chooser
 from reference_trainer.manifest import CheckpointError
 from reference_trainer.saving import Writer
 from reference_trainer.stall import Stalls
@@ -34,22 +35,6 @@ from reference_trainer.world import World, another_group
 FORGOTTEN = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
 # For a save in the background when the run ends in an error.  More than gang.py's END_SECONDS.
 PATIENCE_SECONDS = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What to resume from.  step 0 and path None: nothing.  `note` is a sentence for the log.
-
-    `keeper` is the rank that has it, where the folder is not shared; `bytes` are all its files'.
-    """
-
-    step: int
-    path: str | None
-    saved_world: int
-    skipped: list[dict[str, str]]
-    note: str
-    keeper: int = 0
-    bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,20 +107,10 @@ class Checkpoints:
         self._saving: futures.Future[dict[str, Any]] | None = None
 
     def open(self, resume: bool) -> Choice:
-        """Remove what dead attempts left, then choose what to resume from.
-
-        Raises CheckpointError when the folder cannot be used, or when `resume` is off and the
-        folder holds checkpoints: a later resume could not tell them from this run's.
-        """
-        choice, problem = None, None
-        if self.world.rank in self.storage.speakers:
-            choice, problem = attempt(lambda: self._open(resume))
-        agree(self.world, problem, "cannot open the checkpoint folder")
-        choices: list[Choice | None] = self.world.gather(choice)
-        newest = max((c.step, -rank) for rank, c in enumerate(choices) if c is not None)
-        chosen = choices[-newest[1]]
-        assert chosen is not None
-        return dataclasses.replace(chosen, keeper=-newest[1])
+        """Choose what to resume from (see Chooser.choose).  Raises CheckpointError."""
+        chooser = Chooser(self.storage, self.world, self.identity)
+        choice, self._writer.distrusted = chooser.choose(resume)
+        return choice
 
     def save(self, step: int, progress: Progress, training: Training) -> list[dict[str, Any]]:
         """Save the state after `step`; the saves that have ended by now (see Writer.save).
@@ -193,36 +168,6 @@ class Checkpoints:
         # DCP keeps one copy of a key that several ranks save, so each rank has its own.
         state["rng"] = {f"rank{self.world.rank}": rng.capture()}
         return state
-
-    def _open(self, resume: bool) -> Choice:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in manifest.unfinished(self.folder):
-            shutil.rmtree(leftover, ignore_errors=True)  # a rank that still ends may write there
-        steps = manifest.committed_steps(self.folder)
-        if steps and not resume:
-            raise CheckpointError(
-                f"{self.folder} already holds step-{steps[0]} and resume is off:"
-                " choose an empty folder"
-            )
-        skipped: list[dict[str, str]] = []
-        for step in steps:
-            path = self.folder / f"step-{step}"
-            reason = manifest.verify(path, step, self.identity)
-            if reason is None:
-                return self._chosen(step, path, skipped)
-            skipped.append({"name": path.name, "reason": reason})
-        what = "no usable checkpoint" if skipped else "no checkpoint"
-        note = f"{what} in {self.folder}: starting from step 0"
-        return Choice(step=0, path=None, saved_world=0, skipped=skipped, note=note)
-
-    def _chosen(self, step: int, path: Path, skipped: list[dict[str, str]]) -> Choice:
-        content = manifest.read(path)
-        world, size = int(content["world"]), sum(file["size"] for file in content["files"].values())
-        where = "" if self.storage.shared else f", kept on {self.world.host}"
-        note = f"resuming from {path}{where}, saved by {world} ranks"
-        return Choice(
-            step=step, path=str(path), saved_world=world, skipped=skipped, note=note, bytes=size
-        )
 
     def _fetch(self, choice: Choice) -> Path:
         """The folder of the chosen checkpoint on this node, sent here if it lies elsewhere."""

@@ -92,17 +92,26 @@ def verify(folder: Path, step: int, identity: dict[str, Any]) -> str | None:
     Reads every file once to check its sha256.
     """
     try:
-        content = read(folder)
+        files = listed(folder, step, identity)
     except CheckpointError as error:
         return str(error)
-    if content["step"] != step:
-        return f"{NAME} says step {content['step']}: the folder was renamed or copied"
-    if content["identity"] != identity:
-        return f"it belongs to another run: {_difference(content['identity'], identity)}"
-    if ".metadata" not in content["files"]:
-        return f"{NAME} lists no .metadata"
-    problems = (check(folder / name, wanted) for name, wanted in content["files"].items())
+    problems = (check(folder / name, wanted) for name, wanted in files.items())
     return next((problem for problem in problems if problem), None)
+
+
+def listed(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, Any]:
+    """The files of `step-N`, name -> describe(file).  Raises CheckpointError if it is not ours."""
+    content = read(folder)
+    if content["step"] != step:
+        raise CheckpointError(
+            f"{NAME} says step {content['step']}: the folder was renamed or copied"
+        )
+    if content["identity"] != identity:
+        difference = _difference(content["identity"], identity)
+        raise CheckpointError(f"it belongs to another run: {difference}")
+    if ".metadata" not in content["files"]:
+        raise CheckpointError(f"{NAME} lists no .metadata")
+    return dict(content["files"])
 
 
 def check(path: Path, wanted: dict[str, Any], *, whole: bool = True) -> str | None:

@@ -24,6 +24,7 @@ class Writer:
     """Writes a run's checkpoints.  `tell(event, **values)` hears how far a save is on this rank.
 
     `world` carries the talk between ranks: in the background it must be one of its own.
+    `distrusted` are steps that lie in the folder and were skipped when the run began.
     """
 
     def __init__(
@@ -38,17 +39,20 @@ class Writer:
     ) -> None:
         self.storage, self.world, self.identity, self.keep = storage, world, identity, keep
         self.stalls, self.tell, self.folder = stalls, tell, storage.folder
+        self.distrusted: set[int] = set()
 
     def save(self, step: int, state: dict[str, Any]) -> dict[str, Any]:
         """Save the state; returns {"step", "path", "bytes", "seconds"} or {"step", "error"}.
 
-        All ranks return the same kind: a save that failed on any is committed on none.
+        All ranks return the same kind: a save that failed on any is committed on none.  "untidy"
+        beside the former says why old ones could not be removed.
         """
         began, world = time.perf_counter(), self.world
         unfinished: Path | None = None
         try:
             unfinished = self._begin(step)
             size = self._finish(step, state, unfinished)
+            untidy = self._tidied(step)
         except CheckpointError as error:
             if unfinished is not None:  # all ranks have stopped writing; give the space back
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -56,14 +60,14 @@ class Writer:
             return {"step": step, "error": str(error)}
         seconds = time.perf_counter() - began
         path = str(self.folder / f"step-{step}")
-        saved = {"step": step, "path": path, "bytes": size, "seconds": seconds}
+        saved = {"step": step, "path": path, "bytes": size, "seconds": seconds, **untidy}
         self.tell("saved", **saved)
         if world.rank != 0 and not self.storage.shared:
             shutil.rmtree(unfinished, ignore_errors=True)
         return saved
 
     def _finish(self, step: int, state: dict[str, Any], unfinished: Path) -> int:
-        """Write, tell each other, commit, tidy; bytes of the whole checkpoint."""
+        """Write, tell each other, commit; bytes of the whole checkpoint."""
         world, failed = self.world, f"step {step} was not saved"
         self.stalls.wait("upload", step)
         files, problem = attempt(lambda: self._write(unfinished, state), world.rank)
@@ -76,11 +80,15 @@ class Writer:
         if world.rank == 0:
             _, problem = attempt(lambda: self._commit(unfinished, step, told))
         agree(world, problem, failed)
-        problem = None
-        if world.rank == 0:
-            _, problem = attempt(lambda: self._tidy(step))
-        agree(world, problem, f"step {step} was saved, but the folder could not be tidied")
         return sum(entry["size"] for named in told for entry in named.values())
+
+    def _tidied(self, step: int) -> dict[str, str]:
+        """{"untidy": reason} if that failed: the save is whole all the same; every rank is told."""
+        problem = None
+        if self.world.rank == 0:
+            _, problem = attempt(lambda: self._tidy(step))
+        problem = self.world.broadcast(problem)
+        return {} if problem is None else {"untidy": problem}
 
     def _begin(self, step: int) -> Path:
         # A name never used before: a save over an old one could mix two steps after a crash.
@@ -115,6 +123,7 @@ class Writer:
             final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
         path.rename(final)
         manifest.sync_folder(self.folder)
+        self.distrusted.discard(step)
 
     def _tidy(self, step: int) -> None:
         """Point LATEST at the new checkpoint and remove the oldest."""
@@ -125,12 +134,20 @@ class Writer:
             os.fsync(file.fileno())
         fresh.rename(self.folder / "LATEST")
         manifest.sync_folder(self.folder)
-        # Newer steps than this one were found damaged or foreign: they must not push out ours.
-        older = [s for s in manifest.committed_steps(self.folder) if s <= step]
-        for old in older[self.keep :]:
+        steps = manifest.committed_steps(self.folder)
+        for old in [s for s in steps if s <= step and self._trusted(s)][self.keep :]:
             doomed = self.folder / f"step-{old}.tmp-pruned"  # half-deleted must not look whole
             (self.folder / f"step-{old}").rename(doomed)
             shutil.rmtree(doomed)
+
+    def _trusted(self, step: int) -> bool:
+        """Whether this run would load it: another's, or a damaged one, must not push out ours."""
+        if step in self.distrusted:
+            return False
+        try:
+            return bool(manifest.read(self.folder / f"step-{step}")["identity"] == self.identity)
+        except CheckpointError:
+            return False
 
 
 def _require_visible(path: Path, size: int, rank: int) -> None:

@@ -17,7 +17,8 @@ import torch
 
 from reference_trainer import rng
 from reference_trainer.build import build_model, digest
-from reference_trainer.checkpoint import Checkpoints, Choice, Progress, Training
+from reference_trainer.checkpoint import Checkpoints, Progress, Training
+from reference_trainer.choosing import Choice
 from reference_trainer.clip import clip, local_gradients, squares
 from reference_trainer.config import TrainConfig
 from reference_trainer.flops import flops_per_token, peak_flops, state_bytes
@@ -252,6 +253,9 @@ class Run:
         for save in ended:
             self.failures = self.failures + 1 if "error" in save else 0
             (self.unsaved if "error" in save else self.saved).append(save)
+            if "untidy" in save and self.world.rank == 0:
+                words = "step %d was saved, but the folder could not be tidied: %s"
+                log.warning(words, save["step"], save["untidy"])
             if "error" not in save:
                 continue
             allowed = self.config.save_failures

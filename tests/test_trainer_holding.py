@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +26,7 @@ from reference_trainer.shards import (
 )
 from reference_trainer.world import VARIABLES
 from tests.alone import only_rank
+from tests.ranks import on_ranks
 from tests.test_trainer_shards import TEXTS, write
 
 SMALL = {"batch": 2, "seq": 8, "vocab": 257, "dim": 16, "layers": 1, "heads": 2, "device": "cpu"}
@@ -51,26 +51,11 @@ def nodes(pristine, tmp_path):
 
 def together(folders: list[Path], hosts: str, **knobs) -> list:
     """What `hold` gives each rank, or raises there; rank r looks into folders[r] on hosts[r]."""
-    size = len(folders)
-    barrier, box = threading.Barrier(size, timeout=20), [None] * size
 
-    def rank(number: int):
-        def gather(value):
-            box[number] = value
-            barrier.wait()
-            values = list(box)
-            barrier.wait()
-            return values
+    def rank(world):
+        return hold(TrainConfig(**{**SMALL, "data": str(folders[world.rank]), **knobs}), world)
 
-        config = TrainConfig(**{**SMALL, "data": str(folders[number]), **knobs})
-        world = SimpleNamespace(rank=number, size=size, host=hosts[number], gather=gather)
-        try:
-            return hold(config, world)
-        except DataError as error:
-            return error
-
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(rank, range(size)))
+    return on_ranks(hosts, rank, DataError)
 
 
 def refused(told: list, kind: type, *said: str) -> None:

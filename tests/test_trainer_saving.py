@@ -34,6 +34,43 @@ def test_a_damaged_newer_one_neither_counts_as_kept_nor_is_written_over(alone, f
     assert alone(steps=5, checkpoints=str(folder))["start_step"] == 4
 
 
+def test_what_another_run_left_is_neither_counted_nor_removed(alone, tmp_path):
+    knobs = {"checkpoints": str(tmp_path), "save_every": 2, "keep_last": 2}
+    theirs, ours = {**knobs, "seed": 1}, {**knobs, "seed": 2}
+    alone(steps=4, **theirs)
+    ran = alone(steps=8, **ours)
+    assert ran["start_step"] == 0
+    assert [entry["name"] for entry in ran["skipped"]] == ["step-4", "step-2"]
+    assert manifest.committed_steps(tmp_path) == [8, 6]  # ours; 4 and 2 were in our way
+    kept = [path for path in tmp_path.glob("step-*.rejected-*") if manifest.read(path)]
+    assert sorted(path.name.split(".")[0] for path in kept) == ["step-2", "step-4"]
+    alone(steps=9, **{**theirs, "save_every": 3})  # starts from 0 and saves 3, 6 and 9
+    assert manifest.committed_steps(tmp_path) == [9, 8, 6]
+    seeds = [manifest.read(tmp_path / f"step-{step}")["identity"]["seed"] for step in (9, 8, 6)]
+    assert seeds == [1, 2, 1]
+
+
+def test_a_damaged_older_one_does_not_count_as_kept(alone, folder):
+    flipped = folder / "step-4/__0_0.distcp"
+    flipped.write_bytes(flipped.read_bytes()[:-1] + b"?")
+    ran = alone(steps=5, checkpoints=str(folder), save_every=3, keep_last=2)
+    assert ran["start_step"] == 2
+    assert manifest.committed_steps(folder) == [5, 4, 3]
+
+
+def test_a_save_that_is_whole_counts_although_an_old_one_cannot_be_removed(
+    alone, tmp_path, monkeypatch, caplog
+):
+    def busy(path, **_):
+        raise OSError(16, "Device or resource busy", str(path))
+
+    monkeypatch.setattr(saving.shutil, "rmtree", busy)
+    ran = alone(steps=5, checkpoints=str(tmp_path), save_every=1, keep_last=1, save_failures=0)
+    assert [saved["step"] for saved in ran["checkpoints"]] == [1, 2, 3, 4, 5]
+    assert ran["unsaved"] == []
+    assert "step 5 was saved, but the folder could not be tidied: OSError" in caplog.text
+
+
 @pytest.fixture
 def full_disk(monkeypatch):
     """`with full_disk(5, 6):` the saves of these steps meet ENOSPC.
