@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import os
 import sys
 from typing import Any
 
 import click
 
 from reference_trainer.options import config_from, config_options
+from reference_trainer.pulse import farewell, listen
 
 # Commands that are imported only when called, so that --help stays instant.
 ELSEWHERE = {
@@ -55,8 +57,11 @@ def train(**values: Any) -> None:
 
     Start it with one process per GPU, for example
     torchrun --nproc-per-node 8 -m reference_trainer train --steps 100
+
+    On SIGTERM it saves and leaves with exit code 75: the same command goes on from there.
     """
     config = config_from(values)
+    listen()  # before the imports, which take seconds
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     from reference_trainer.documents import DataError
     from reference_trainer.manifest import CheckpointError
@@ -66,9 +71,13 @@ def train(**values: Any) -> None:
         read_environment()  # before the slow import of torch
         from reference_trainer.train import train as run
 
-        run(config)
+        result = run(config)
     except (LaunchError, CheckpointError, DataError) as error:
         raise click.ClickException(str(error)) from None
+    if result["left"]:
+        if result["rank"] == 0:
+            logging.info("%s", farewell(result))
+        sys.exit(os.EX_TEMPFAIL)
 
 
 if __name__ == "__main__":

@@ -88,13 +88,17 @@ class Checkpoints:
         keep: int,
         *,
         background: bool = False,
+        timeout: float = 300,
         stalls: Stalls | None = None,
         tell: Callable[..., None] = lambda event, **values: None,
     ) -> None:
         self.folder, self.world, self.identity = Path(folder), world, identity
         self.storage = Storage(self.folder, world)
         # Two threads must not talk over one group: their messages would cross.
-        talk = dataclasses.replace(world, group=another_group(world)) if background else world
+        talk = world
+        if background:
+            talk = dataclasses.replace(world, group=another_group(world, timeout))
+        self._timeout = timeout
         self._writer = Writer(
             self.storage,
             talk,
@@ -125,10 +129,18 @@ class Checkpoints:
         return []
 
     def wait(self) -> list[dict[str, Any]]:
-        """Wait for the save in the background; none where there is none."""
+        """Wait for the save in the background; none where there is none.
+
+        Raises CheckpointError when it does not end: whoever waits for this rank's part is told so
+        by the time-out of the group that they talk over.
+        """
         if self._saving is None:
             return []
-        saved = self._saving.result()
+        try:
+            saved = self._saving.result(self._timeout)
+        except futures.TimeoutError:
+            late = f"the save in the background did not end within {self._timeout:.0f} s"
+            raise CheckpointError(late) from None
         self._saving = None
         return [saved]
 

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,16 @@ def listen() -> None:
     """Take SIGTERM as the notice of a preemption: save, then leave.  Main thread only."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: PULSE.told_to_leave.set())
+
+
+def farewell(result: Mapping[str, Any]) -> str:
+    """What a run that was told to leave says at its end, by its result: whether it can go on."""
+    step = result["steps"][-1]["step"]
+    if any(save["step"] == step for save in result["checkpoints"]):
+        return f"it was told to leave, and left with step {step} saved"
+    failed = [save["error"] for save in result["unsaved"] if save["step"] == step]
+    why = failed[0] if failed else f"step {step} was not saved: it has no checkpoint folder"
+    return f"it was told to leave, and left, but {why}"
 
 
 def born() -> int | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reference_trainer.gang import Gang, GangError, GangPending, WorkerLost
+from reference_trainer.pulse import farewell
 from reference_trainer.worker import Place
 
 LOOK_SECONDS = 0.5  # between two heartbeats; death is heard of at once
@@ -41,7 +42,7 @@ class Attempt:
 
     Times are seconds since the epoch on the supervisor's clock; `ready` is None when no gang came
     together.  `lost` are the ranks to blame, `reason` is a sentence; `left` says that it was told
-    to leave (SIGTERM) and did, with its state saved.
+    to leave (SIGTERM) and did; the reason says whether with its state saved.
     """
 
     places: list[Place]
@@ -67,7 +68,7 @@ def supervise(
 
     `on_start(gang, attempt)` is told of each attempt's gang; `tell(event, values)` hears the events
     "attempt", "mended", "removed", "ready", "lost", "left", "done", "given-up".  A result that is a
-    mapping with `left` true is a rank that was told to leave: that ends the attempt, too.
+    trainer's with `left` true is a rank that was told to leave: that ends the attempt, too.
     `timeout` bounds each attempt.  Raises GangError with one sentence when there was no room in
     time, and when the attempts are used up; each of them is in the exception's `attempts`.
     """
@@ -101,7 +102,7 @@ def supervise(
                 if not attempt.left:
                     tell("done", {"attempts": len(attempts)})
                     return results, attempts
-                attempt.reason = "it was told to leave, and left"
+                attempt.reason = farewell(results[0])
             words = {"ranks": attempt.lost, "reason": attempt.reason}
             tell("left" if attempt.left else "lost", words)
             if len(attempts) > restarts:

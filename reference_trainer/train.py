@@ -88,6 +88,7 @@ class Run:
                 {**config.identity(), **self.stream.identity()},
                 config.keep_last,
                 background=config.save_mode == "async",
+                timeout=config.init_timeout_s,
                 stalls=self.stalls,
                 tell=self.journal.write,
             )

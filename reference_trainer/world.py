@@ -71,12 +71,16 @@ class World:
             _set_pg_timeout(timedelta(seconds=seconds), group)
 
 
-def another_group(world: World) -> Any:
-    """A process group of the same ranks that carries CPU tensors and objects for another thread."""
+def another_group(world: World, seconds: float) -> Any:
+    """A process group of the same ranks that carries CPU tensors and objects for another thread.
+
+    A collective that takes longer than `seconds` fails.
+    """
     import torch.distributed as dist
 
     ranks = dist.get_process_group_ranks(world.group)
-    return dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    limit = timedelta(seconds=seconds)
+    return dist.new_group(ranks, limit, backend="gloo", use_local_synchronization=True)
 
 
 @contextmanager

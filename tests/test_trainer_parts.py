@@ -221,7 +221,7 @@ def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
     from reference_trainer import train as module
 
     seen = []
-    monkeypatch.setattr(module, "train", seen.append)
+    monkeypatch.setattr(module, "train", lambda config: seen.append(config) or {"left": False})
     for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
     wanted = TrainConfig(

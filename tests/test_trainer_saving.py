@@ -4,15 +4,20 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
 
 from reference_trainer import manifest, saving
+from reference_trainer.config import TrainConfig
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.pulse import PULSE
-from tests.conftest import hexes
+from reference_trainer.options import arguments
+from reference_trainer.pulse import PULSE, farewell
+from tests.alone import only_rank
+from tests.conftest import SMALL, hexes
 
 
 def test_only_the_newest_are_kept_and_latest_names_the_newest(alone, tmp_path):
@@ -155,6 +160,12 @@ def test_a_file_system_that_is_too_small(alone, tmp_path):
         subprocess.run(["umount", str(small)], check=True)
 
 
+def test_a_save_in_the_background_that_never_ends_is_not_waited_for(alone, tmp_path):
+    knobs = {"checkpoints": str(tmp_path), "save_every": 1, "save_mode": "async"}
+    with pytest.raises(CheckpointError, match="in the background did not end within 1 s"):
+        alone(steps=3, **knobs, init_timeout_s=1.0, stall="upload:rank=0:seconds=4:to=1")
+
+
 def test_told_to_leave_it_saves_and_leaves(alone, saved, tmp_path):
     """The flag is what SIGTERM sets; a save is made although none is due."""
     PULSE.told_to_leave.set()
@@ -163,7 +174,41 @@ def test_told_to_leave_it_saves_and_leaves(alone, saved, tmp_path):
     finally:
         PULSE.told_to_leave.clear()
     assert ran["left"]
+    assert farewell(ran) == "it was told to leave, and left with step 1 saved"
     assert [step["step"] for step in ran["steps"]] == [1]
     resumed = alone(steps=6, checkpoints=str(tmp_path))
     assert (resumed["start_step"], resumed["left"]) == (1, False)
     assert hexes(resumed) == hexes(saved[1])[1:]
+
+
+def test_who_leaves_unsaved_says_so(alone, tmp_path, full_disk):
+    said = []
+    for folder in (str(tmp_path), None):
+        PULSE.told_to_leave.set()
+        try:
+            with full_disk(1):
+                said.append(farewell(alone(steps=6, checkpoints=folder)))
+        finally:
+            PULSE.told_to_leave.clear()
+    assert said[0].startswith("it was told to leave, and left, but step 1 was not saved: rank 0 on")
+    assert "No space left on device" in said[0]
+    assert said[1].endswith("but step 1 was not saved: it has no checkpoint folder")
+
+
+def test_a_rank_of_its_own_that_is_sent_sigterm_saves_and_can_be_started_again(alone, tmp_path):
+    """As torchrun's ranks are: code 75 says that the job is not done."""
+    knobs = {**SMALL, "steps": 40, "checkpoints": str(tmp_path / "saved"), "out": str(tmp_path)}
+    config = TrainConfig(**knobs, save_every=40, pace_s=0.1)
+    words = [sys.executable, "-m", "reference_trainer", "train", *arguments(config)]
+    with only_rank():
+        rank = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        try:
+            next(line for line in rank.stdout if line.startswith("step 2/"))
+            rank.send_signal(signal.SIGTERM)
+            said = rank.communicate(timeout=60)[0]
+        finally:
+            rank.kill()
+    assert rank.returncode == os.EX_TEMPFAIL
+    (step,) = manifest.committed_steps(tmp_path / "saved")
+    assert said.splitlines()[-1] == f"it was told to leave, and left with step {step} saved"
+    assert alone(**{**knobs, "steps": step + 1})["start_step"] == step
