@@ -137,8 +137,8 @@ def flips(count: int = 100) -> None:
 
 def punished(lab: Lab, minutes: int) -> None:
     """The soak tier's punisher, ten minutes at a time; at least once."""
-    records = []
-    for number in range(max(1, round(minutes / 10))):
+    records, dirty, times = [], 0, max(1, round(minutes / 10))
+    for number in range(times):
         arguments_ = ["probes/test_restart.py", "--tier", "soak", "-k", "punished"]
         try:
             record, _ = acceptance(lab, f"punished-{number}", *arguments_, seconds=1200)
@@ -152,10 +152,12 @@ def punished(lab: Lab, minutes: int) -> None:
         try:
             nothing_left(lab)
         except pytest.fail.Exception as left:
+            dirty += 1
             print(left, flush=True)
     good = sum(record.verdict("RESTART") is Verdict.PASS for record in records)
     kills = sum(values(records, "kills"))
-    print(f"random kills (target 200): {kills:.0f} in {len(records)} times 10 minutes, {good} PASS")
+    print(f"random kills (target 200): {kills:.0f} in {times} times 10 minutes: {good} PASS,")
+    print(f"  {times - len(records)} without a record, {dirty} that left something behind")
     for name in ("runs_lost", "unequal_steps", "left_behind", "unprovoked", "steps_lost"):
         print(f"  {name}: at most {max(values(records, name), default='not measured')}")
     print(f"  ETTR of a run: {spread(values(records, 'ettr'))}")

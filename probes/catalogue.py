@@ -78,6 +78,11 @@ CATALOGUE: dict[str, Entry] = {
         Cause.APPLICATION,
         "keep the size and sha256 of every file beside it, and check them before anything is loaded",
     ),
+    "RESTART-SILENT": Entry(
+        "A checkpoint was passed over, and the run does not say why.",
+        Cause.APPLICATION,
+        "log each checkpoint that is not loaded with the reason: whoever finds steps lost needs it",
+    ),
     "RESTART-LOST": Entry(
         "More steps were lost than lie between two saves.",
         Cause.APPLICATION,

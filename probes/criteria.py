@@ -237,6 +237,7 @@ TABLE: dict[str, Row] = {
             "not_refused": none_of(
                 "checkpoints", "what cannot be proven whole and this run's must not be loaded"
             ),
+            "reasons": Measure("sentences", from_run="the checkpoints that were refused"),
             "saves_refused": Measure("saves", from_run="the saves that met a full disk"),
             "saved_after": Measure("saves", from_run="the saves that are due once there is room"),
             "left_behind": none_of("groups", "a run that has ended holds nothing"),

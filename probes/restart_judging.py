@@ -163,11 +163,15 @@ def judge_speed(voyage: Voyage, limit: Limit, measure: Ledger) -> None:
 
 
 def back_to_work(voyage: Voyage) -> float | None:
-    """Seconds from the last blow to the first new step: victim's clock to its successor's."""
+    """Seconds from the last blow to the first new step: victim's clock to its successor's.
+
+    A step is done when its save begins: how long that takes is another measurement.
+    """
     if len(voyage.lives) < 2 or not voyage.strikes[-1].at:
         return None
     done = voyage.cuts[-1][0]
-    new = next((event["t"] for event in voyage.steps(-1) if event["step"] > done), None)
+    ends = (event for event in voyage.lives[-1] if event["event"] in ("saving", "step"))
+    new = next((event["t"] for event in ends if event["step"] > done), None)
     return new - voyage.strikes[-1].at if new else None
 
 
@@ -178,8 +182,11 @@ def judge_equality(original: Original, voyage: Voyage, measure: Ledger) -> None:
     compared = len(voyage.results) * len(voyage.results[0]["steps"])
     before = len(voyage.lives) - 1
     unequal += voyage.unequal(whole[victim], before)
+    # What was unequal before anything was restored, the restart is not to blame for.
+    fresh = before and voyage.unequal(whole[victim], 1)
     compared += sum(len(voyage.steps(at)) for at in range(before))
-    tell_unequal(unequal, compared, original, voyage.results, measure)
+    code = "RESTART-UNREPEATABLE" if fresh else "RESTART-UNEQUAL"
+    tell_unequal(unequal, compared, original, voyage.results, measure, code)
     losses = [step["loss"] for result in voyage.results for step in result["steps"]]
     measure("non_finite", sum(not math.isfinite(loss) for loss in losses))
 

@@ -78,6 +78,14 @@ class Original:
             checkpoints=str(self.folder / "original"),
         )
 
+    @property
+    def paced(self) -> TrainConfig:
+        """For a run that is killed: slow enough to be met in a step, and it keeps one checkpoint.
+
+        Whoever removes the old one before the new one is whole has none, when it is killed.
+        """
+        return dataclasses.replace(self.config, pace_s=0.15, keep_last=1)
+
     def see(self, cluster: Cluster, measure: Any) -> None:
         """Without a folder that every node sees the probe ends here."""
         folder, first = self.folder, self._blind is None

@@ -10,13 +10,18 @@ from pathlib import Path
 from probes.cluster import Cluster
 from probes.equality import unequal_steps
 from probes.faults import Strike
-from probes.restart_original import Original
+from probes.restart_original import SAVE_EVERY, Original
 from probes.restart_run import NAME, Blow, Scenario, Voyage, sail
+from reference_trainer.stall import MOMENTS
 from reference_trainer.supervisor import Attempt
 
 MOST = 60  # blows that one run meets; the last life is left alone
 # From the gang's start: into the imports, the first collectives, a load, steps, saves.
 LATEST_SECONDS = 20
+# A save is small here and would hardly be met: each of its parts lasts a moment longer.
+WINDOWS = ",".join(f"{moment}:rank=0:seconds=0.15" for moment in MOMENTS)
+# By save mode.  In the background, the save before may not have ended.
+LOST_AT_MOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY - 1}
 WORDS = "SIGKILL of a random rank at a random moment, again and again"
 
 
@@ -69,10 +74,10 @@ class Punishment:
         """Why runs did not come to their end."""
         return [voyage.error for voyage in self.voyages if not voyage.results]
 
-    @property
-    def steps_lost(self) -> int | None:
-        """The most steps that one kill has cost; None when rank 0 never had a second life."""
-        cuts = [cut for voyage in self.voyages for cut in voyage.cuts]
+    def steps_lost(self, mode: str) -> int | None:
+        """The most steps that a kill has cost runs of this save mode; None: rank 0 never died."""
+        runs = [one for one in self.voyages if one.scenario.changes["save_mode"] == mode]
+        cuts = [cut for voyage in runs for cut in voyage.cuts]
         return max((done - start["start_step"] for done, start in cuts), default=None)
 
     @property
@@ -96,13 +101,17 @@ def punish(
 ) -> Punishment:
     """Run after run, each killed until it ends, until the time is up; the last is let go on."""
     chance, until = random.Random(seed), time.monotonic() + seconds
-    config = dataclasses.replace(original.config, pace_s=0.15)
-    scenario = Scenario(
-        name="punished",
-        words=WORDS,
-        blows=(Blow(""),) * MOST,
-        restarts=MOST,
-    )
+    config = original.paced
+    scenarios = [
+        Scenario(
+            name=f"punished-{mode}",
+            words=WORDS,
+            blows=(Blow(""),) * MOST,
+            restarts=MOST,
+            changes={"save_mode": mode, "stall": WINDOWS},
+        )
+        for mode in LOST_AT_MOST
+    ]
 
     def arm(out: Path, blow: Blow) -> Strike:
         return Whim(out, chance.randrange(cluster.size), chance.uniform(0, LATEST_SECONDS), until)
@@ -111,7 +120,7 @@ def punish(
     while time.monotonic() < until:
         voyage = sail(
             config,
-            scenario,
+            scenarios[len(voyages) % len(scenarios)],
             folder / f"run-{len(voyages)}",
             gang=lambda: cluster.gang(name=NAME),
             victim=0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ PATIENCE = Patience(answer=8)
 
 @dataclass(frozen=True)
 class Blow:
-    """A signal to the last rank, at the first `event` of its journal of this step or later.
+    """A signal to the victim, at the first `event` of its journal of this step or later.
 
     Each attempt meets the next blow.  No event: as soon as the gang is there.
     """
@@ -41,7 +42,8 @@ class Scenario:
 
     `resumes` is the step that its last life begins after (None: the newest that was saved), `lost`
     the most steps that one blow may cost.  `dies`: its attempts are used up.  `timed`: how long it
-    took to come back is the run's own doing, and can be seen by one clock.
+    took to come back is the run's own doing, and can be seen by one clock.  `victim` is a rank, or
+    -1 for the last.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Scenario:
     restarts: int = 3
     dies: bool = False
     timed: bool = True
+    victim: int = -1
     changes: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -70,6 +73,7 @@ class Voyage:
     attempts: list[Attempt]
     error: str
     lives: list[list[dict[str, Any]]]  # the victim's journal, cut at each "start"
+    aside: float = 0.0  # seconds for which its first gang did something else first
 
     @property
     def cuts(self) -> list[tuple[int, dict[str, Any]]]:
@@ -130,7 +134,7 @@ def sail(
     arm = arm or (lambda out, blow: Strike(out, victim, blow.event, blow.step, blow.number))
     strikes = [arm(out, blow) for blow in scenario.blows]
     results: list[dict[str, Any]] = []
-    error = ""
+    error, aim = "", Aim(strikes, before)
     try:
         results, attempts = supervise(
             gang,
@@ -139,7 +143,7 @@ def sail(
             restarts=scenario.restarts,
             timeout=300,
             patience=PATIENCE,
-            on_start=_aimer(strikes, before),
+            on_start=aim,
         )
     except GangError as lost:
         error, attempts = str(lost), list(lost.attempts)
@@ -153,19 +157,25 @@ def sail(
         attempts=attempts,
         error=error,
         lives=lives(read_lines(out / f"metrics.rank{victim}.jsonl")),
+        aside=aim.aside,
     )
 
 
-def _aimer(strikes: list[Strike], before: Callable[[Gang], None]) -> Callable[[Gang, int], None]:
-    """Aims the blow of each attempt."""
+@dataclass
+class Aim:
+    """Aims the blow of each attempt; `aside` are the seconds of what is done before the first."""
 
-    def aim(gang: Gang, attempt: int) -> None:
+    strikes: list[Strike]
+    before: Callable[[Gang], None]
+    aside: float = 0.0
+
+    def __call__(self, gang: Gang, attempt: int) -> None:
         if attempt == 1:
-            before(gang)
-        if attempt <= len(strikes):
-            strikes[attempt - 1].aim(gang)
-
-    return aim
+            began = time.monotonic()
+            self.before(gang)
+            self.aside = time.monotonic() - began
+        if attempt <= len(self.strikes):
+            self.strikes[attempt - 1].aim(gang)
 
 
 def lives(journal: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -226,5 +236,5 @@ def ettr(voyage: Voyage) -> float | None:
             if event["event"] == "step"}  # fmt: skip
     if not voyage.attempts or not voyage.results:
         return None
-    wall = voyage.attempts[-1].ended - voyage.attempts[0].started
+    wall = voyage.attempts[-1].ended - voyage.attempts[0].started - voyage.aside
     return sum(last.values()) / wall

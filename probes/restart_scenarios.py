@@ -41,6 +41,13 @@ SCENARIOS = [
         },
     ),
     Scenario(
+        name="killed-in-a-commit",
+        words="SIGKILL of rank 0 between a save's manifest and the rename that commits it",
+        blows=(Blow("sealed", NEWEST),),
+        victim=0,
+        changes={"stall": HOLD.replace("commit", "rename")},
+    ),
+    Scenario(
         name="killed-before-the-first-checkpoint",
         words="SIGKILL in step 2: it starts over, and says so",
         blows=(Blow("begin", 2),),

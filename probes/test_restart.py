@@ -1,6 +1,5 @@
 """Does a killed run come back by itself, and is it the run that was never killed?"""
 
-import dataclasses
 import time
 from contextlib import contextmanager, nullcontext
 
@@ -26,7 +25,7 @@ from probes.restart_judging import (
 )
 from probes.restart_nodes import RANKS, Fall, Repair, gang_on, judge_waiting, spare_nodes
 from probes.restart_original import NEWEST, SAVE_EVERY, Original
-from probes.restart_punisher import LATEST_SECONDS, WORDS, punish
+from probes.restart_punisher import LATEST_SECONDS, LOST_AT_MOST, WORDS, punish
 from probes.restart_run import NAME, ettr, sail
 from probes.restart_scenarios import AGAIN, LOSSES, SCENARIOS
 from probes.restart_sizes import GROWTH, distance, resize, samples_differ
@@ -93,13 +92,12 @@ def test_killed_run_resumes_as_if_never_killed(
     """
     original.see(cluster, measure)
     measure.progress(f"restart: {scenario.words}")
-    config = dataclasses.replace(original.config, pace_s=0.15)
     voyage = sail(
-        config,
+        original.paced,
         scenario,
         workplace,
         gang=lambda: cluster.gang(name=NAME),
-        victim=cluster.size - 1,
+        victim=scenario.victim % cluster.size,
         before=original.run,
     )
     if not scenario.dies:
@@ -136,12 +134,11 @@ def test_a_lost_node_is_done_without(loss, cluster, workplace, small_original, l
     The nodes are spare raylets on the head's machine, each with one unit of a made-up resource.
     """
     small_original.see(cluster, measure)
-    config = dataclasses.replace(small_original.config, pace_s=0.15)
     with spare_nodes(cluster, loss.berths, measure) as berths:
         measure.progress(f"restart: {loss.words}")
         repair = Repair(cluster, berths, loss)
         voyage = sail(
-            config,
+            small_original.paced,
             loss,
             workplace,
             gang=lambda: gang_on(berths, name=NAME, say=repair),
@@ -168,8 +165,7 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
     """A launcher that is killed leaves nothing behind, and the same command typed again resumes."""
     original.ready(cluster, measure)
     measure.progress(f"restart: {AGAIN.words}")
-    config = dataclasses.replace(original.config, pace_s=0.15)
-    voyage, kept = twice(cluster, config, AGAIN, workplace)
+    voyage, kept = twice(cluster, original.paced, AGAIN, workplace)
     mistakes_are_seen(original, measure)
     if voyage.results:
         judge_equality(original, voyage, measure)
@@ -202,8 +198,9 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     measure("runs_lost", len(done.lost), samples=len(done.voyages))
     if done.lost:
         measure.explain(finding("RESTART-DEAD", done.lost[0]))
-    because = f"it saves every {SAVE_EVERY} steps"
-    measure("steps_lost", done.steps_lost, limit=Limit(high=SAVE_EVERY, because=because))
+    for mode, most in LOST_AT_MOST.items():
+        lost, because = done.steps_lost(mode), f"it saves every {SAVE_EVERY} steps"
+        measure("steps_lost", lost, limit=Limit(high=most, because=because), on=f"{mode} saves")
     unequal = done.unequal(long_original)
     measure("unequal_steps", len(unequal))
     same = done.digests == {result["digest"] for result in long_original.results}
@@ -280,8 +277,13 @@ def test_a_damaged_checkpoint_is_refused(name, cluster, original, measure):
         limit=exactly(SAVE_EVERY, "step", "the newest that is whole and this run's"),
     )
     equal(original, found, max(starts) + 1, measure)
-    reason = next((skipped["reason"] for skipped in found[0]["skipped"]), "no reason was given")
-    measure.covered(f"{name}: {reason}")
+    why = {entry["name"]: entry["reason"] for entry in found[0]["skipped"]}
+    reason = why.get(f"step-{NEWEST}", "")
+    measure("reasons", int(bool(reason)), limit=exactly(1, "sentences", "a refusal says why"))
+    if not reason and NEWEST not in starts:
+        said = f"{name}: step-{NEWEST} was passed over without a word"
+        measure.explain(finding("RESTART-SILENT", said))
+    measure.covered(f"{name}: {reason or 'no reason was given'}")
 
 
 @pytest.mark.criterion("RESTART")

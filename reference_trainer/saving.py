@@ -118,6 +118,8 @@ class Writer:
             for name, entry in named.items():
                 _require_visible(path / name, entry["size"], rank)
         manifest.write(path, step=step, world=self.world.size, identity=self.identity, files=files)
+        self.tell("sealed", step=step)
+        self.stalls.wait("rename", step)
         final = self.folder / f"step-{step}"
         if final.exists():  # one that was skipped as damaged when this run resumed: keep it aside
             final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")

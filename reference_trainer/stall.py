@@ -10,7 +10,7 @@ SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "o
 
 # Moments of a save that may be in the background: a rank's data is about to be written; all data is
 # written and nothing is committed yet.
-MOMENTS = ("upload", "commit")
+MOMENTS = ("upload", "commit", "rename")
 
 FORM = "SEGMENT:rank=R:seconds=S[:from=FIRST_STEP][:to=LAST_STEP]"
 

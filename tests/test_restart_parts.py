@@ -15,7 +15,7 @@ from probes.faults import Hand, Strike, offspring
 from probes.restart_command import _attempts
 from probes.restart_judging import back_to_work, judge_end, judge_resume
 from probes.restart_punisher import Punishment
-from probes.restart_run import Blow, Scenario, Voyage, costs, ettr, lives
+from probes.restart_run import Aim, Blow, Scenario, Voyage, costs, ettr, lives
 from probes.restart_sizes import distance, samples_differ
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import GangError
@@ -72,6 +72,26 @@ def test_costs_of_a_blow(voyage):
     assert cost.redo == pytest.approx(2.0)  # steps 5 and 6
     assert back_to_work(voyage) == pytest.approx(120.0 + 3 - 106.2)
     assert ettr(voyage) == pytest.approx(10 / 40)
+
+
+def test_a_step_is_done_when_its_save_begins(voyage):
+    voyage.lives[1].insert(-8, {"event": "saving", "step": 7, "t": 122.5})
+    assert back_to_work(voyage) == pytest.approx(122.5 - 106.2)
+
+
+def test_what_the_first_gang_did_before_is_not_the_runs_time(voyage):
+    voyage.aside = 15.0
+    assert ettr(voyage) == pytest.approx(10 / 25)
+
+
+def test_the_aim_counts_what_is_done_before_and_only_then():
+    did = []
+    aim = Aim([], lambda gang: did.append(time.sleep(0.1)))
+    aim("gang", 1)
+    assert aim.aside >= 0.1
+    before = aim.aside
+    aim("gang", 2)
+    assert (len(did), aim.aside) == (1, before)
 
 
 def test_what_was_not_seen_is_none(voyage):

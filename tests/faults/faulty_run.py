@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from probes import restart_original, restart_run
-from reference_trainer import checkpoint, launchers, manifest, saving, supervisor
+from probes import restart_original, restart_run, restart_scenarios, restart_sizes
+from reference_trainer import checkpoint, choosing, launchers, manifest, saving, supervisor
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang
 from reference_trainer.journal import Journal
@@ -71,8 +72,46 @@ def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
 
 
 def forgets(what: str) -> Callable[[], None]:
-    """A resume that gets one thing wrong."""
-    return struck(lambda at, config: replace(config, forget=what))
+    """A resume that gets one thing wrong; one of them needs the checkpoint before the newest."""
+    return struck(lambda at, config: replace(config, forget=what, keep_last=config.steps))
+
+
+def typed(**changes: Any) -> Callable[[], None]:
+    """A fault in the job that the command starts."""
+    scenario = restart_scenarios.AGAIN
+    faulty = replace(scenario, changes={**scenario.changes, **changes})
+    return lambda: setattr(restart_scenarios, "AGAIN", faulty)
+
+
+def shrunk(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """Whoever goes on with fewer ranks begins one sample further on."""
+    resumed = str(config.checkpoints).endswith("/resumed")
+    return replace(config, forget="data") if resumed else config
+
+
+def silent(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """Takes the one before, and keeps it to itself."""
+    choose = choosing.Chooser.choose
+
+    def hush(self: choosing.Chooser, resume: bool) -> tuple[choosing.Choice, set[int]]:
+        choice, distrusted = choose(self, resume)
+        return replace(choice, skipped=[]), distrusted
+
+    at.setattr(choosing.Chooser, "choose", hush)
+    return config
+
+
+def prunes_first(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
+    """Makes room for the new checkpoint before it is whole."""
+    write = manifest.write
+
+    def remove_first(path: Path, **values: Any) -> None:
+        for old in manifest.committed_steps(path.parent):
+            shutil.rmtree(path.parent / f"step-{old}")
+        write(path, **values)
+
+    at.setattr(manifest, "write", remove_first)
+    return config
 
 
 def remembers(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
@@ -89,7 +128,7 @@ def never_saves(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
 
 def trusting(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
     """Takes the newest checkpoint as it is."""
-    at.setattr(manifest, "verify", lambda *_: None)
+    at.setattr(choosing.Chooser, "_why_not_together", lambda *_: None)
     return config
 
 
@@ -214,6 +253,9 @@ FAULTS: dict[str, Callable[[], None]] = {
     "none": lambda: None,
     **{f"forgets-{what}": forgets(what) for what in ("rng", "data", "optimizer", "peer", "all")},
     "remembers": struck(remembers),
+    "typed-forgets-rng": typed(forget="rng"),
+    "shrunk": lambda: setattr(restart_sizes, "rank", partial(_rank, shrunk)),
+    "prunes-first": struck(prunes_first),
     "never-saves": struck(never_saves),
     "unstaged": struck(unstaged),
     "hasty": on_notice(lambda: os._exit(143)),
@@ -222,6 +264,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "needs-a-checkpoint": struck(needs_a_checkpoint),
     "miscalculates": kept(miscalculates),
     "trusting": kept(trusting),
+    "silent": kept(silent),
     "brittle": kept(brittle),
     "careless": kept(careless),
     "gives-up": supervised(restarts=0),

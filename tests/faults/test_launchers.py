@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from probes.faults import read_lines
 from reference_trainer.config import TrainConfig
 from reference_trainer.launchers import LAUNCHERS
 from tests.faults.launching import launched
-from tests.faults.left import leftovers
+from tests.faults.left import nothing_left
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 
@@ -83,9 +85,21 @@ def test_a_killed_rank_comes_back_under_each_launcher(
         assert outlived(out)  # those that wait on no socket of the victim's may end too late
         assert VICTIM not in outlived(out)
     same_from_step_5(result, unkilled)
-    held = leftovers(lab.nodes[0])
-    assert not held["groups"], held
-    assert not held["gpus"], held
+    nothing_left(lab)
+
+
+class Enough(Exception):
+    """The job has come far enough: its launcher is killed now."""
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_launcher_that_is_killed_leaves_nothing(lab: Lab, launcher: str) -> None:
+    config = replace(CONFIG, steps=200)
+    words = ["--launcher", launcher]
+    with suppress(Enough), launched(lab, f"orphan-{launcher}", config, *words) as out:
+        in_step(out, VICTIM, 3)
+        raise Enough
+    nothing_left(lab)
 
 
 def test_a_node_that_loses_its_power_is_done_without(lab: Lab) -> None:

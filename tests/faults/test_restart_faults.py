@@ -26,6 +26,20 @@ FAULTS = [
         "miscalculates", "repeated", DIFFERENT, {"RESTART-UNREPEATABLE"}, {"rank 2"},
         "rank 2, step 1",
     ),
+    Fault("forgets-rng", "a-node-to-spare", DIFFERENT, UNEQUAL, set(), "step 5"),
+    Fault("forgets-rng", "two-nodes", DIFFERENT, UNEQUAL, set(), "step 5"),
+    Fault("typed-forgets-rng", "same_command", DIFFERENT, UNEQUAL, set(), "step 5"),
+    Fault(
+        "shrunk", "fewer", {"samples_differ", "drift"}, UNEQUAL, set(), "have other samples"
+    ),
+    Fault(
+        "prunes-first", "killed-in-a-commit", {"resumed_from", "steps_lost"}, {"RESTART-LOST"},
+        set(), "7 steps were lost, from 4 at most",
+    ),
+    Fault(
+        "silent", "newest-bit-flipped", {"reasons"}, {"RESTART-SILENT"}, set(),
+        "was passed over without a word",
+    ),
     Fault(
         "never-saves", TWICE, {"steps_lost"}, {"RESTART-LOST"}, set(),
         "6 steps were lost, from 4 at most",
