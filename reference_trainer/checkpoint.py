@@ -4,8 +4,8 @@ Save (saving.py): `step-N.tmp-<attempt>/` -> DCP writes -> every rank tells how 
 wrote -> rank 0 writes the manifest and renames to `step-N` -> `LATEST` by rename, oldest removed.
 A folder without a manifest was never committed.  Nothing is ever written over.
 
-Load: from newest to oldest, each is checked against its manifest; one rank decides and tells the
-others which one it is.  `LATEST` is for people and scripts; the trainer believes only manifests.
+Load (choosing.py): from newest to oldest, all ranks check each against its manifest, and rank 0
+decides.  `LATEST` is for people and scripts; the trainer believes only manifests.
 
 One folder belongs to one run.  Every rank must see it, or rank 0's node keeps it (storage.py).
 """

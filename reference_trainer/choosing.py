@@ -74,6 +74,7 @@ class Chooser:
     def _prepare(self, resume: bool) -> list[int]:
         """Clear up, and list the steps that there are, newest first."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        manifest.sync_folder(self.folder.parent)  # else a power loss takes the folder itself
         for leftover in manifest.unfinished(self.folder):
             shutil.rmtree(leftover, ignore_errors=True)  # a rank that still ends may write there
         steps = manifest.committed_steps(self.folder)

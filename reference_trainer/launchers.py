@@ -116,8 +116,9 @@ def by_ray_train(job: Job) -> Ended:
     """Ray Train's TorchTrainer with its defaults, but for the number of failures that it forgives.
 
     Its backend is the trainer's own (Ray Train takes NCCL where Ray counts GPUs, real or not).
-    Once one accelerator was there, it waits for the others as long as Ray Train does.  Raises
-    GangError when Ray Train gives up, or is not installed whole (it needs pyarrow).
+    Once one accelerator was there, it waits for the others as long as Ray Train does.  SIGTERM ends
+    a rank unsaved, for Ray Train runs it in a thread.  Raises GangError when Ray Train gives up, or
+    is not installed whole (it needs pyarrow).
     """
     try:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
