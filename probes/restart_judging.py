@@ -184,7 +184,8 @@ def judge_equality(original: Original, voyage: Voyage, measure: Ledger) -> None:
     unequal += voyage.unequal(whole[victim], before)
     # What was unequal before anything was restored, the restart is not to blame for.
     fresh = before and voyage.unequal(whole[victim], 1)
-    compared += sum(len(voyage.steps(at)) for at in range(before))
+    if compared:  # else it came back after its last step: nothing is known of what it restored
+        compared += sum(len(voyage.steps(at)) for at in range(before))
     code = "RESTART-UNREPEATABLE" if fresh else "RESTART-UNEQUAL"
     tell_unequal(unequal, compared, original, voyage.results, measure, code)
     losses = [step["loss"] for result in voyage.results for step in result["steps"]]
@@ -200,7 +201,12 @@ def tell_unequal(
     code: str = "RESTART-UNEQUAL",
 ) -> None:
     """The steps that differ from the run never killed, and whether its parameters do."""
-    measure("unequal_steps", len(unequal) if compared else None, samples=compared)
+    measure(
+        "unequal_steps",
+        len(unequal) if compared or unequal else None,
+        samples=compared,
+        note="no step was done after a resume",
+    )
     same = {r["digest"] for r in found} == {r["digest"] for r in original.results}
     measure("final_state", "equal" if same else "unequal")
     if unequal or not same:

@@ -100,8 +100,8 @@ LOSSES = [
 AGAIN = Scenario(
     name="launcher-killed",
     words="SIGKILL of the launcher; the same command is typed again",
-    blows=(Blow("step", 6),),
-    changes={"pace_s": 0.6},  # a launcher hears of its ranks with some delay
+    blows=(Blow("step", 5),),
+    changes={"pace_s": 1.5},  # a launcher hears of its ranks seconds later, and they must not end
     resumes=None,
     timed=False,
 )

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 import ray
 
+from probes.equality import BITS
 from probes.faults import Hand, Strike, offspring
 from probes.restart_command import _attempts
-from probes.restart_judging import back_to_work, judge_end, judge_resume
+from probes.restart_judging import back_to_work, judge_end, judge_equality, judge_resume
 from probes.restart_punisher import Punishment
 from probes.restart_run import Aim, Blow, Scenario, Voyage, costs, ettr, lives
 from probes.restart_sizes import distance, samples_differ
@@ -154,6 +155,44 @@ class Told:
 
     def explain(self, found):
         self.codes.append(found.code)
+
+
+def whole_run():
+    """What every rank of the run never killed tells, with steps that are all alike."""
+    bits = dict.fromkeys(BITS, "0x1")
+    steps = [{"step": step, "loss": 1.0, **bits} for step in range(1, 11)]
+    return SimpleNamespace(results=[{"rank": 0, "steps": steps, "digest": "d"}])
+
+
+def equality(voyage, first):
+    """A function that judges the voyage, whose last life began with step `first`; what it told."""
+    original, told = whole_run(), Told()
+    steps = original.results[0]["steps"]
+    voyage.strikes[0].rank = 0
+    voyage.results = [{"start_step": first - 1, "steps": steps[first - 1 :], "digest": "d"}]
+    voyage.lives[0] = [
+        {**steps[event["step"] - 1], **event} if event["event"] == "step" else event
+        for event in voyage.lives[0]
+    ]
+    return lambda: judge_equality(original, voyage, told) or told
+
+
+@pytest.mark.parametrize(("first", "unequal"), [(5, 0), (11, None)])
+def test_a_run_that_came_back_after_its_last_step_proves_nothing(voyage, first, unequal):
+    told = equality(voyage, first)()
+    assert (told.values["unequal_steps"], told.codes) == (unequal, [])
+
+
+def test_what_is_unequal_before_any_restart_is_not_the_restarts_fault(voyage):
+    judge = equality(voyage, 5)
+    voyage.lives[0][2]["loss_hex"] = "0x2"
+    assert judge().codes == ["RESTART-UNREPEATABLE"]
+
+
+def test_what_is_unequal_after_a_restart_is(voyage):
+    judge = equality(voyage, 5)
+    voyage.results[0]["steps"][0] = {**voyage.results[0]["steps"][0], "loss_hex": "0x2"}
+    assert judge().codes == ["RESTART-UNEQUAL"]
 
 
 def judged(voyage):
