@@ -101,7 +101,7 @@ AGAIN = Scenario(
     name="launcher-killed",
     words="SIGKILL of the launcher; the same command is typed again",
     blows=(Blow("step", 5),),
-    changes={"pace_s": 1.5},  # a launcher hears of its ranks seconds later, and they must not end
+    changes={"pace_s": 1.0},  # a launcher hears of its ranks later, and they must not have ended
     resumes=None,
     timed=False,
 )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,8 @@ def launch(
         raise click.UsageError("--restarts takes 0 or more, --wait a number above 0")
     import ray
 
+    if isinstance(sys.stdout, TextIOWrapper):  # Ray prints the ranks' lines and does not flush
+        sys.stdout.reconfigure(line_buffering=True)
     # A submitted job brings its code along (RAY_JOB_CONFIG_JSON_ENV_VAR); any other ships this.
     ours = {"py_modules": [str(Path(__file__).parent)], "excludes": ["**/__pycache__"]}
     shipped = None if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ours
