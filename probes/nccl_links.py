@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 # Networks whose payload goes by RDMA (or its equal); Socket is TCP; any other proves nothing.
 RDMA_NETWORKS = re.compile(
-    r"IB|IBext\w*|gIB|AWS Libfabric|Libfabric|OFI|FasTrak|UCX-RMA|RDMA|Slingshot\w*", re.IGNORECASE
+    r"IB|IBext\w*|NCCL RDMA Plugin(?: v\d+)?|gIB|AWS Libfabric|Libfabric|OFI|FasTrak|UCX-RMA|RDMA"
+    r"|Slingshot\w*",
+    re.IGNORECASE,
 )
 KINDS = ("intra", "rdma", "tcp", "other")
 MOST_RANKS = 100_000  # of one job: some three times as many as the largest that are known of

@@ -38,6 +38,8 @@ SPLIT = re.compile(rb"parent (\S{1,32}) (?:\w{1,16} (\d{1,9}) )?color (-?\d{1,12
 USING_ITEM = re.compile(rb"(?:\[\d+\])?([\w.\-@]{1,64}):([\da-fA-F.:%\w\[\]]{1,64})<\d+>")
 # `[0]mlx5_0:1/IB`; merged ports, 2.20 to 2.23: `[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}`.
 DEVICE_ITEM = re.compile(rb"\[\d+\](?:=\{[^}]{0,128}\}|([\w.\-+]{1,64}):\d+/\w+)")
+# Since 2.24, of each device, and then of ports that are used as one: `[2] name=mlx5_0+mlx5_1`.
+VIRTUAL = re.compile(rb"Made virtual device \[(\d{1,4})\] name=([\w.\-+]{1,300}) ")
 ENVIRONMENT = re.compile(rb"(NCCL_\w{1,64}) set (?:by environment )?to (.{0,200}?)\.?$")
 WATCHED = {  # variables that decide about a finding
     *("NCCL_IB_DISABLE", "NCCL_IBEXT_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_NET_PLUGIN"),
@@ -191,6 +193,9 @@ class Reader:
         if b"No device found" in text:
             host.devices = host.devices or []
             self._note("no-device", rank, text)
+        elif match := VIRTUAL.search(text):
+            if int(match[1]) not in host.virtual and self._room_for(len(host.virtual)):
+                host.virtual[int(match[1])] = _words(match[2])
         elif b": Using" in text:
             # Since 2.24 `Using ; OOB` follows `No device found`: no item, no device.
             host.devices = host.devices or []

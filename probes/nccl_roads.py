@@ -224,16 +224,27 @@ def partial_rails(log: Log) -> list[Finding]:
             continue
         local = by_host[name]
         gpus = max((rank.local for rank in local), default=0) or len(local)
-        usable = min(gpus, len(host.devices))
+        usable, used = min(gpus, len(host.devices)), _used(host)
         if len(host.devices) < most:
             found[name] = f"{len(host.devices)} devices where others have {most}"
-        elif host.nics and not log.partial and len(local) == gpus and len(host.nics) < usable:
-            found[name] = f"uses {len(host.nics)} of {len(host.devices)} devices"
+        elif used and not log.partial and len(local) == gpus and len(used) < usable:
+            found[name] = f"uses {len(used)} of {len(host.devices)} devices"
     if not found:
         what = "the ranks have different numbers of RDMA devices"
         return told("FAB-PARTIAL-RAILS", what, log.seen["nic-counts"])
     said = "; ".join(f"{name}: {what}" for name, what in list(found.items())[:SHOWN])
     return [finding("FAB-PARTIAL-RAILS", said, list(found)[:SHOWN])]
+
+
+def _used(host: Host) -> set[str]:
+    """The devices that ring edges use; empty where a number stands for ports that no line names.
+
+    Ports that NCCL uses as one have a number beyond those of the devices that it lists.
+    """
+    names = {**dict(enumerate(host.devices or [])), **host.virtual}
+    if not host.nics <= names.keys():
+        return set()
+    return {port for nic in host.nics for port in names[nic].split("+")}
 
 
 def unknown_network(log: Log) -> list[Finding]:

@@ -6,6 +6,7 @@ src/misc/shmutils.cc, src/transport/nvls.cc, src/bootstrap.cc and src/plugin/net
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -313,3 +314,51 @@ def test_a_device_that_cannot_be_opened(tmp_path: Path, version: str, words: str
     found = told(tmp_path, fallback(version, warn={2: [words]}).text())
     named = next(finding for finding in found.findings if finding.code == "FAB-OPEN-FAILED")
     assert named.suspects == ["node1"]
+
+
+@pytest.mark.parametrize(
+    ("version", "network", "loaded"),
+    [
+        ("2.18.6", "IBext", "v6"),
+        ("2.21.5", "IBext_v8", "v8"),
+        ("2.21.5", "NCCL RDMA Plugin v8", "v8"),
+        ("2.28.9", "NCCL RDMA Plugin v10", "v10"),
+        ("2.30.7", "IBext_v11", "v11"),
+        ("2.30.7", "NCCL RDMA Plugin v11", "v11"),
+    ],
+)
+def test_the_plugin_of_hpcx_is_rdma_by_each_of_its_names(
+    tmp_path: Path, version: str, network: str, loaded: str
+) -> None:
+    why = [
+        f"NET/Plugin: Loaded net plugin NCCL RDMA Plugin {loaded} ({loaded})",
+        "Plugin Path : /opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so",
+        "P2P plugin IBext" + (f"_{loaded}" if loaded != "v6" else ""),
+    ]
+    job = Job(version, network=lambda host: network, why=why, suffix="/Shared")
+    assert f"via NET/{network}/0/Shared/GDRDMA" in job.text()
+    found = told(tmp_path, job.text())
+    assert (found.transport, found.exit_code, found.gdr) == ("rdma", 0, True), found
+    assert found.networks == [network]
+
+
+@pytest.mark.parametrize(
+    ("words", "uses"),
+    [
+        # Two dual-port cards, used as one device each: [0] to [3] are their ports.
+        (["[4] name=p0+p1 speed=800000 ndevs=2", "[5] name=p2+p3 speed=800000 ndevs=2"], ""),
+        (["[4] name=p0+p1 speed=800000 ndevs=2", "[5] name=p0+p1 speed=800000 ndevs=2"], "2 of 4"),
+        ([], ""),  # these lines are written with NCCL_DEBUG_SUBSYS=NET only
+    ],
+)
+@pytest.mark.parametrize("version", ["2.24.3", "2.30.7"])
+def test_ports_that_are_used_as_one_device_count_each(
+    tmp_path: Path, version: str, words: list[str], uses: str
+) -> None:
+    singles = [f"[{at}] name=p{at} speed=400000 ndevs=1" for at in range(4)] if words else []
+    made = [f"NET/IB : Made virtual device {word}" for word in [*singles, *words]]
+    job = Job(version, gpus=4, devices=lambda host: 4, why=made)
+    text = re.sub(r"NET/IB/(\d)", lambda edge: f"NET/IB/{4 + int(edge[1]) // 2}", job.text())
+    found = told(tmp_path, text.replace("mlx5_", "p"))
+    assert codes(found) == ({"FAB-PARTIAL-RAILS"} if uses else set())
+    assert all(uses in finding.statement for finding in found.findings)
