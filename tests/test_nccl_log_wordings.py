@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -362,3 +363,25 @@ def test_ports_that_are_used_as_one_device_count_each(
     found = told(tmp_path, text.replace("mlx5_", "p"))
     assert codes(found) == ({"FAB-PARTIAL-RAILS"} if uses else set())
     assert all(uses in finding.statement for finding in found.findings)
+
+
+@pytest.mark.parametrize("version", ["2.18.6", "2.24.3", "2.30.7"])
+@pytest.mark.parametrize(
+    ("code", "job"),
+    [
+        ("FAB-NO-DEVICE", {}),
+        ("FAB-NO-VERBS", {"why": ["Failed to open libibverbs.so[.1]"]}),
+        ("FAB-IPOIB", {"interface": "ib0"}),
+        ("FAB-LOOPBACK", {"interface": "docker0", "last": "graph"}),
+        ("FAB-NO-GDR", {"gdr": False}),
+    ],
+)
+def test_of_two_hosts_the_one_that_has_the_fault_is_named(
+    tmp_path: Path, version: str, code: str, job: dict[str, Any]
+) -> None:
+    last = job.get("last", "complete")
+    good = Job(version, last=last)
+    bad = Job(version, **job) if code == "FAB-NO-GDR" else fallback(version, **job)
+    found = told(tmp_path, "".join((bad if rank > 1 else good).of(rank) for rank in good.ranks))
+    named = next(finding for finding in found.findings if finding.code == code)
+    assert named.suspects == ["node1"]
