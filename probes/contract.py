@@ -44,13 +44,14 @@ class ContractError(ValueError):
 class ClusterTerms(BaseModel):
     """What was ordered, and the names the parties agreed on.
 
-    `fabric` is the interface that must carry gradients, or "rdma".  `line_rate_gbps` is of one
-    rail.  `pace_seconds` emulates an accelerator: each step's compute is padded to it.  `shards` is
-    the folder of each node's token shard, for SCALING to read real data (synthetic without it);
-    `{nodes}` in it stands for the number of nodes that train.  `queue` is the layer that gangs pods
-    above Ray, where there is one.  `components` places the parts of a job on its accelerators
-    (`"actor,rollout" = "all"`), `parallel` is how they are split (tp, pp, dp); both are checked at
-    once when the size of the cluster is known.
+    `fabric` is the interface that must carry gradients (of several Ethernet ports, their bond), or
+    "rdma".  `line_rate_gbps` is of one rail, `management_gbps` of `management`, where its devices
+    do not say it.  `pace_seconds` emulates an accelerator: each step's compute is padded to it.
+    `shards` is the folder of each node's token shard, for SCALING to read real data (synthetic
+    without it); `{nodes}` in it stands for the number of nodes that train.  `queue` is the layer
+    that gangs pods above Ray, where there is one.  `components` places the parts of a job on its
+    accelerators (`"actor,rollout" = "all"`), `parallel` is how they are split (tp, pp, dp); both
+    are checked at once when the size of the cluster is known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,6 +61,7 @@ class ClusterTerms(BaseModel):
     shared: str | None = None
     fabric: str | None = None
     management: str | None = None
+    management_gbps: float | None = Field(default=None, gt=0)
     rails: int = Field(default=1, ge=1)
     line_rate_gbps: float | None = Field(default=None, gt=0)
     pace_seconds: float = Field(default=0.0, ge=0)

@@ -19,6 +19,7 @@ from probes.fabric_findings import (
     wrong_links,
     wrong_road,
 )
+from probes.findings import listed
 from probes.no_start import RECORDED, init_seconds, tell_why
 from probes.pairs import bad_pairs, reachability, slow_groups
 from probes.rails import idle_rails, missing_rails, shares
@@ -29,6 +30,7 @@ from reference_trainer.gang import GangError
 from reports.record import Limit
 from scaling.alphabeta import fit
 from scaling.collectives import connect, warm
+from scaling.linerate import line_rate
 from scaling.nccl_tests import document, table
 from scaling.operations import OPERATIONS
 
@@ -40,6 +42,7 @@ ALL_REDUCE = OPERATIONS["all_reduce"]
 # FEW on, the least of which groups tell a node, where all is slow and pairs do not show why.
 FEW, CROWD = 4, 12
 CHECKED = 1 << 20  # bytes: the size at which the other collectives and the control run
+SLOWER = 0.95  # of the straight run's bandwidth: what a slower road must stay under
 
 
 @pytest.mark.criterion("FABRIC")
@@ -293,7 +296,7 @@ def wrong_road_control(cluster, gang, terms, journey, logs, measure):
         return
     forced = {**pinned(cluster, logs), "NCCL_NET": "Socket"}
     if other:
-        forced |= {"GLOO_SOCKET_IFNAME": other, "NCCL_SOCKET_IFNAME": other}
+        forced |= {"GLOO_SOCKET_IFNAME": other, "NCCL_SOCKET_IFNAME": f"={other}"}
     try:
         if cluster.on_gpu:  # NCCL reads its environment once per process
             gang.remove()
@@ -304,23 +307,59 @@ def wrong_road_control(cluster, gang, terms, journey, logs, measure):
     except GangError as error:
         measure.control("wrong road", fault, caught=None, saw=str(error))
         return
-    measure.control("wrong road", fault, caught=noticed(astray, journey, terms), saw=told(astray))
+    slower, why = slowed(astray, journey, terms, cluster.facts)
+    caught = noticed(astray, terms) and slower is not False
+    measure.control("wrong road", fault, caught=caught, saw=f"{told(astray)}; {why}")
 
 
-def noticed(astray, journey, terms):
+def noticed(astray, terms):
     """Whether the counters and the library both show the forced road.
 
-    Off RDMA it must be slower, too; between two Ethernet ports nothing says that one is.
+    Where no interface is agreed, sockets may take several at once, and others on each node.
     """
-    by_bytes = astray.road != terms.fabric and terms.management in (None, astray.road)
-    whole = all(astray.share(node, astray.road) >= 0.9 for node in astray.sent)
+    other = terms.management
+    forced = [
+        astray.share(node, other) if other else astray.elsewhere(node, terms.fabric)
+        for node in astray.sent
+    ]
+    by_bytes = astray.road != terms.fabric and min(forced) >= 0.9
     by_word = bool(astray.word.roads) and terms.fabric not in astray.word.roads.values()
-    straight = journey.at(CHECKED) if journey and terms.fabric == "rdma" else None
-    slower = straight is None or astray.peak["busbw"] < 0.95 * straight["busbw"]
-    return by_bytes and whole and by_word and slower
+    return by_bytes and by_word
+
+
+def slowed(astray, journey, terms, facts):
+    """Whether the forced road shows less bandwidth than the fabric did, and the words for it.
+
+    Sockets never show what RDMA does; of two Ethernet ports nothing follows (None) unless the
+    forced one is known to carry less than the fabric showed.
+    """
+    most = 0.0 if terms.fabric == "rdma" else port_rate(terms, facts)
+    if most is None:
+        said = "neither the contract (management_gbps) nor the devices say how fast it is"
+        return None, f"{said}, so bandwidth is not compared"
+    straight = journey.at(CHECKED) if journey else None
+    if straight is None:
+        return False, "there is no straight run to compare with"
+    said = f"straight {straight['busbw']:.3f} GB/s"
+    if most >= SLOWER * straight["busbw"]:
+        return None, f"{said}, which {terms.management} may carry too: bandwidth is not compared"
+    return astray.peak["busbw"] < SLOWER * straight["busbw"], said
+
+
+def port_rate(terms, facts):
+    """GB/s that the management port can carry; None where nobody says."""
+    if terms.management_gbps:
+        return terms.management_gbps / 8
+    rate = line_rate(facts, terms.management)
+    return rate and rate.gbytes
 
 
 def told(astray):
     """The forced road in one line."""
+    roads = {road for sent in astray.sent.values() for road in sent}
+    used = {road for road in roads if any(astray.share(n, road) >= 0.05 for n in astray.sent)}
     said = ", ".join(sorted(set(astray.word.roads.values()))) or astray.word.trouble
-    return f"bytes on {astray.road}, {astray.word.source}: {said}, {astray.peak['busbw']:.3f} GB/s"
+    return (
+        f"bytes on {listed(sorted(used)) or 'no device'}, {astray.word.source}: {said}, "
+        f"{astray.peak['busbw']:.3f} GB/s"
+    )

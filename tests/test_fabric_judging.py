@@ -193,8 +193,9 @@ def test_uneven_rails_fail_with_the_rail(
     assert [s for one in found.findings for s in one.suspects] == suspects
 
 
-TERMS = SimpleNamespace(fabric="fab0", management="eth0")
+LAN = SimpleNamespace(fabric="fab0", management="eth0", management_gbps=None)
 RDMA = SimpleNamespace(fabric="rdma", management=None)
+BOTH = SimpleNamespace(fabric="rdma", management="eth0")
 
 
 def astray(road: str, said: str, busbw: float = 10.0) -> Journey:
@@ -203,25 +204,104 @@ def astray(road: str, said: str, busbw: float = 10.0) -> Journey:
     return journey(busbw, road, word=word)
 
 
+def spread(*roads: str) -> Journey:
+    """A forced run over several interfaces at once."""
+    found = astray("eth0", "tcp")
+    for node, sent in list(found.sent.items()):
+        part = sum(sent.values()) // len(roads)
+        found.sent[node] = dict.fromkeys(roads, part)
+    return found
+
+
 @pytest.mark.parametrize(
-    ("forced", "straight", "terms", "seen"),
+    ("forced", "terms", "seen"),
     [
-        (astray("eth0", "eth0"), None, TERMS, True),
-        (astray("fab0", "fab0"), None, TERMS, False),  # it went where it always goes
-        (astray("eth0", "fab0"), None, TERMS, False),  # the library does not show it
-        (astray("ib0", "ib0"), None, TERMS, False),  # another road than the one that was forced
-        (astray("eth0", "tcp"), journey(300, "rdma"), RDMA, True),
-        (astray("eth0", "tcp", 299.0), journey(300, "rdma"), RDMA, False),  # as fast as RDMA
-        (astray("rdma", "rdma"), journey(300, "rdma"), RDMA, False),
+        (astray("eth0", "eth0"), LAN, True),
+        (astray("fab0", "fab0"), LAN, False),  # it went where it always goes
+        (astray("eth0", "fab0"), LAN, False),  # the library does not show it
+        (astray("ib0", "ib0"), LAN, False),  # another road than the one that was forced
+        (astray("eth0", "tcp"), RDMA, True),
+        (astray("rdma", "rdma"), RDMA, False),
+        (spread(*(f"ib{at}" for at in range(8))), RDMA, True),
+        (spread(*(f"ens{at}np" for at in range(10))), RDMA, True),
+        (spread("eth0", "rdma"), RDMA, False),  # half of it
+        (astray("eth0", "tcp"), BOTH, True),
+        (spread("eth0", "eth1"), BOTH, False),  # one of them was forced
     ],
 )
 def test_the_forced_road_must_look_different_to_all_who_look(
-    forced: Journey, straight: Journey | None, terms: Any, seen: bool
+    forced: Journey, terms: Any, seen: bool
 ) -> None:
-    assert test_fabric.noticed(forced, straight, terms) is seen
+    assert test_fabric.noticed(forced, terms) is seen
 
 
 def test_half_of_the_bytes_on_the_forced_road_is_not_seen_as_forced() -> None:
     half = astray("eth0", "eth0")
     half.sent["n2"] = {"eth0": half.sent["n2"]["eth0"] // 2}
-    assert not test_fabric.noticed(half, None, TERMS)
+    assert not test_fabric.noticed(half, LAN)
+
+
+def test_each_node_may_call_its_port_otherwise() -> None:
+    found = astray("eth0", "tcp")
+    for at, node in enumerate(found.sent):
+        found.sent[node] = {f"ens{at}": found.sent[node]["eth0"]}
+    assert test_fabric.noticed(found, RDMA)
+    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in test_fabric.told(found)
+
+
+def port(mbits: int | None) -> list[dict[str, Any]]:
+    """What a node says of its management port."""
+    return [{"host": "n0", "interfaces": {"eth0": {"speed": mbits}}}]
+
+
+SLOW = SimpleNamespace(fabric="fab0", management="eth0", management_gbps=0.2)
+
+
+@pytest.mark.parametrize(
+    ("forced", "straight", "terms", "speed", "slower", "says"),
+    [
+        (10.0, 300, RDMA, None, True, "straight 300.000 GB/s"),
+        (299.0, 300, RDMA, None, False, "straight 300.000 GB/s"),  # as fast as RDMA
+        (10.0, None, RDMA, None, False, "no straight run"),
+        (0.024, 0.118, SLOW, None, True, "straight 0.118 GB/s"),
+        (0.117, 0.118, SLOW, None, False, "straight 0.118 GB/s"),  # it cannot have gone there
+        (0.024, None, SLOW, None, False, "no straight run"),
+        (1.1, 11.0, LAN, 10_000, True, "straight 11.000 GB/s"),
+        (10.9, 11.0, LAN, 10_000, False, "straight 11.000 GB/s"),
+        (10.9, 11.0, LAN, 100_000, None, "eth0 may carry too: bandwidth is not compared"),
+        (10.9, 11.0, LAN, None, None, "management_gbps"),
+    ],
+)
+def test_a_slower_road_must_show_less_bandwidth(
+    forced: float,
+    straight: float | None,
+    terms: Any,
+    speed: int | None,
+    slower: bool | None,
+    says: str,
+) -> None:
+    usual = journey(straight, terms.fabric) if straight else None
+    found, said = test_fabric.slowed(astray("eth0", "eth0", forced), usual, terms, port(speed))
+    assert found is slower
+    assert says in said
+
+
+class Cluster:
+    """Stands in for one without GPUs: what is forced is asked of the gang that there is."""
+
+    on_gpu, names, facts = False, {}, port(None)
+
+
+@pytest.mark.parametrize(("forced", "seen"), [(0.024, True), (0.117, False)])
+def test_the_control_is_caught_where_all_of_it_shows(
+    ledger: Callable[..., Ledger], monkeypatch: pytest.MonkeyPatch, forced: float, seen: bool
+) -> None:
+    run = astray("eth0", "eth0", forced)
+    monkeypatch.setattr(test_fabric, "travel", lambda *_, **__: run)
+    monkeypatch.setattr(test_fabric, "pinned", lambda *_: {})
+    measure = ledger()
+    usual = journey(0.118, "fab0")
+    test_fabric.wrong_road_control(Cluster, None, LAB.cluster, usual, None, measure)
+    (control,) = measure.finish("finished", 1.0).controls
+    assert control.caught is seen
+    assert "straight 0.118 GB/s" in control.saw
