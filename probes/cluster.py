@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -244,16 +244,25 @@ class Cluster:
         """GPUs of each node, by name, as Ray counts them."""
         return {node["name"]: int(node["resources"].get("GPU", 0)) for node in self.nodes}
 
-    def on_each_node(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    def on_each_node(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        each: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """Run `function(*arguments)` in one worker of each node.
 
-        A node that does not answer within 90 s has no entry; the caller must say so.
+        `each` has one argument more for each node that is asked, by its id.  A node that does not
+        answer within 90 s has no entry; the caller must say so.
         """
         import ray
 
+        ids = [node["id"] for node in self.nodes if each is None or node["id"] in each]
         calls = {
-            pinned(function, node["id"], max_retries=0).remote(*arguments): node["id"]
-            for node in self.nodes
+            pinned(function, id, max_retries=0).remote(
+                *arguments, *([each[id]] if each else [])
+            ): id
+            for id in ids
         }
         done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ASK_SECONDS)
         for call in late:

@@ -116,6 +116,11 @@ class Ledger:
                 told = finding.reproduce or self.reproduce
                 self._add("finding", finding.model_copy(update={"reproduce": told}))
 
+    @property
+    def explained(self) -> set[str]:
+        """Codes of the findings so far."""
+        return {finding.code for finding in self._seen["finding"]}
+
     def keep(self, name: str, content: Any, *, caption: str, kind: str = "table") -> None:
         """Keep a file of evidence: text as it is, anything else as JSON."""
         text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)

@@ -63,7 +63,9 @@ def tell_why(
     if not told and hangs and len(gang.jobs) == 1:  # else not all wait for each other
         told = apart(found, who, str(error))
     gang.remove()
-    measure.explain(told or [no_start(error, who)], [one for one in logged if one not in told])
+    before = measure.explained  # the log is read from its beginning again
+    more = [one for one in logged if one not in told and one.code not in before]
+    measure.explain(told or [no_start(error, who)], more)
     measure.explain(who_reaches(cluster, names, word.interface or fabric, measure))
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import secrets
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,19 +19,24 @@ from probes.nccl_job import STAGES
 from probes.nccl_log import Log
 from probes.nccl_reader import read
 from probes.nccl_report import Report, judged
+from probes.nccl_sieve import sieved
 from reference_trainer.gang import Gang
 
 Ends = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
 FOLDER = "/tmp"  # of each node; the driver's own TMPDIR may not exist there
-LARGEST = 64 << 20  # bytes of all logs together that are collected
+# Bytes of telling lines: of all logs together, and what each of many ranks has all the same.  They
+# travel and wait zipped, to under a tenth.
+LARGEST, LEAST = 64 << 20, 256 << 10
+OLD_SECONDS = 86400  # a run lasts for hours
 
 
 @dataclass(frozen=True)
 class Witness:
     """`roads`: node -> rdma, tcp or the interface.  Empty with the reason in `trouble`.
 
-    `report` is what NCCL's log says, where there is one; `logs` are its files by name; `stages`
-    say how far each rank came, and `interface` is the one that all connect by, if it is one.
+    `report` is what NCCL's log says, where there is one; `logs` are its files by name, zipped;
+    `stages` say how far each rank came, and `interface` is the one that all connect by, if it is
+    one.
     """
 
     source: str = ""
@@ -49,10 +58,11 @@ class RankLogs:
         self.cluster, self.token = cluster, secrets.token_hex(6)
 
     def __enter__(self) -> RankLogs:
+        self.cluster.on_each_node(clear_logs, self.token)  # those that a killed driver has left
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.collect()
+        self.cluster.on_each_node(clear_logs, self.token)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -63,15 +73,21 @@ class RankLogs:
             "NCCL_DEBUG_FILE": f"{FOLDER}/seatrial-nccl-{self.token}.%h.%p.log",
         }
 
-    def collect(self) -> dict[str, bytes]:
-        """The files so far, by name, whether their ranks live or not; removed from the nodes."""
-        most = LARGEST // max(len(self.cluster.nodes), 1)
-        found = self.cluster.on_each_node(take_logs, self.token, most)
+    def collect(self, gang: Gang) -> dict[str, bytes]:
+        """What this gang's ranks have written so far, by file, zipped; whether they live or not.
+
+        The files stay: NCCL goes on writing into the one that it has opened.
+        """
+        pids: dict[str, list[int]] = {}
+        for place in gang.places:
+            pids.setdefault(place.node, []).append(place.pid)
+        most = max(LEAST, LARGEST // max(len(gang.places), 1))
+        found = self.cluster.on_each_node(take_logs, self.token, most, each=pids)
         return {name: text for files in found.values() for name, text in sorted(files.items())}
 
     def says(self, gang: Gang, names: dict[str, str]) -> Witness:
-        """What the ranks wrote since the last time."""
-        logs = self.collect()
+        """What the ranks of this gang wrote since they began."""
+        logs = self.collect(gang)
         with tempfile.TemporaryDirectory() as folder:
             for name, text in logs.items():
                 (Path(folder) / name).write_bytes(text)
@@ -92,18 +108,26 @@ class RankLogs:
         )
 
 
-def take_logs(token: str, most: int, folder: str = FOLDER) -> dict[str, bytes]:
-    """This node's files of the token by name, `most` bytes of them in all (the ends of long ones
-    are left out); the files are removed."""
-    paths = sorted(Path(folder).glob(f"seatrial-nccl-{token}.*.log"))
+def take_logs(token: str, most: int, pids: list[int], folder: str = FOLDER) -> dict[str, bytes]:
+    """Of this node's processes the files of the token by name, zipped: what tells something in
+    them, `most` bytes of each."""
     found = {}
-    for path in paths:
-        with path.open("rb") as file:
-            found[path.name.replace(f"seatrial-nccl-{token}", "nccl")] = file.read(
-                most // len(paths)
-            )
-        path.unlink()
+    for pid in pids:
+        for path in Path(folder).glob(f"seatrial-nccl-{token}.*.{pid}.log"):
+            name = path.name.replace(f"seatrial-nccl-{token}", "nccl")
+            with path.open("rb") as file:
+                found[name] = gzip.compress(sieved(file, most))
     return found
+
+
+def clear_logs(token: str, folder: str = FOLDER) -> None:
+    """Remove this node's files of the token, and our own ones of runs that ended long ago."""
+    for path in Path(folder).glob("seatrial-nccl-*.log"):
+        with suppress(FileNotFoundError):
+            seen = path.lstat()
+            old = seen.st_uid == os.getuid() and time.time() - seen.st_mtime > OLD_SECONDS
+            if old or path.name.startswith(f"seatrial-nccl-{token}."):
+                path.unlink()
 
 
 def _roads(log: Log, hosts: dict[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,6 +121,10 @@ class Asked:
     def explain(self, *found: list[Finding]) -> None:
         self.found += [one for each in found for one in each]
 
+    @property
+    def explained(self) -> set[str]:
+        return {one.code for one in self.found}
+
     def keep(self, name: str, content: Any, **_: object) -> None:
         self.kept[name] = content
 
@@ -133,9 +138,11 @@ def told_why(
     word: Witness | None = None,
     jobs: list[list[int]] | None = None,
     fabric: str = "fab0",
+    told: Iterable[Finding] = (),
 ) -> Asked:
-    """What is done and said after this error."""
+    """What is done and said after this error, beside what was said before."""
     asked = Asked([*silent], word or Witness())
+    asked.found += told
     asked.jobs = jobs or asked.jobs
     all_of_it: Any = asked
     tell_why(all_of_it, all_of_it, asked.names, fabric, error, all_of_it, all_of_it)
@@ -171,6 +178,8 @@ def test_what_the_log_says_of_the_road_does_not_hide_the_rank_that_hangs() -> No
     log = Report(**{**vars(judged(Log())), "findings": [finding("FAB-NO-GDR", "no GPUDirect", [])]})
     asked = told_why(GangError("connect: late"), word=Witness(report=log), fabric="rdma")
     assert [one.code for one in asked.found] == ["INIT-HANG", "FAB-NO-GDR"]
+    asked = told_why(GangError("late"), word=Witness(report=log), fabric="rdma", told=log.findings)
+    assert [one.code for one in asked.found] == ["FAB-NO-GDR", "INIT-HANG"]  # each said once
 
 
 def test_ranks_of_several_jobs_do_not_wait_for_each_other() -> None:
