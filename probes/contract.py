@@ -45,13 +45,13 @@ class ClusterTerms(BaseModel):
     """What was ordered, and the names the parties agreed on.
 
     `fabric` is the interface that must carry gradients (of several Ethernet ports, their bond), or
-    "rdma".  `line_rate_gbps` is of one rail, `management_gbps` of `management`, where its devices
-    do not say it.  `pace_seconds` emulates an accelerator: each step's compute is padded to it.
-    `shards` is the folder of each node's token shard, for SCALING to read real data (synthetic
-    without it); `{nodes}` in it stands for the number of nodes that train.  `queue` is the layer
-    that gangs pods above Ray, where there is one.  `components` places the parts of a job on its
-    accelerators (`"actor,rollout" = "all"`), `parallel` is how they are split (tp, pp, dp); both
-    are checked at once when the size of the cluster is known.
+    "rdma".  `line_rate_gbps` is of one rail, of which a node has `rails`; `management_gbps` is of
+    `management`, where its devices do not say it.  `pace_seconds` emulates an accelerator: each
+    step's compute is padded to it.  `shards` is the folder of each node's token shard, for SCALING
+    to read real data (synthetic without it); `{nodes}` in it stands for the number of nodes that
+    train.  `queue` is the layer that gangs pods above Ray, where there is one.  `components` places
+    the parts of a job on its accelerators (`"actor,rollout" = "all"`), `parallel` is how they are
+    split (tp, pp, dp); both are checked at once when the size of the cluster is known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -62,7 +62,7 @@ class ClusterTerms(BaseModel):
     fabric: str | None = None
     management: str | None = None
     management_gbps: float | None = Field(default=None, gt=0)
-    rails: int = Field(default=1, ge=1)
+    rails: int | None = Field(default=None, ge=1)
     line_rate_gbps: float | None = Field(default=None, gt=0)
     pace_seconds: float = Field(default=0.0, ge=0)
     shards: str | None = None
@@ -73,6 +73,11 @@ class ClusterTerms(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> ClusterTerms:
         """The placement and the split must be of the cluster that was ordered."""
+        if self.fabric == "rdma" and self.line_rate_gbps and self.rails is None:
+            raise ValueError(
+                f"expected rails beside line_rate_gbps = {self.line_rate_gbps:g}, which is of one "
+                "rail, found none: say how many RDMA ports of a node carry gradients, as rails = 8"
+            )
         if self.parallel is not None and set(self.parallel) != {"tp", "pp", "dp"}:
             raise ValueError(f"parallel takes tp, pp and dp, found {', '.join(self.parallel)}")
         if self.shards is not None and not self.shards.startswith("/"):
@@ -251,12 +256,13 @@ def _criterion(table: Any, id: str, file: str, optional: dict[str, str]) -> dict
 def _from_line_rate(cluster: ClusterTerms, file: str) -> Limit:
     """The plateau that the agreed line rate gives, where the contract has no limit of its own."""
     assert cluster.line_rate_gbps is not None
-    line = cluster.rails * cluster.line_rate_gbps / 8
+    rails = cluster.rails or 1  # of Ethernet there is one interface
+    line = rails * cluster.line_rate_gbps / 8
     return Limit(
         low=FRACTION * line,
         marginal_low=MARGINAL * line,
         unit="GB/s",
-        because=reason(FRACTION, f"{cluster.rails} x {cluster.line_rate_gbps:g} Gbit/s"),
+        because=reason(FRACTION, f"{rails} x {cluster.line_rate_gbps:g} Gbit/s"),
         source=f"{file} [cluster]",
     )
 
@@ -298,6 +304,9 @@ def _checked(model: type[Any], value: Any, where: str) -> Any:
             raise ContractError(
                 f"{where}: unknown key {key!r}{_maybe(key, model.model_fields)}"
             ) from None
+        if not key:  # a sentence of ours about several keys
+            said = first["msg"].removeprefix("Value error, ")
+            raise ContractError(f"{where}: {said}") from None
         if first["type"] == "missing":
             raise ContractError(f"{where}: {key!r} is missing") from None
         raise ContractError(f"{where}: {key!r}: {first['msg']}, found {first['input']!r}") from None

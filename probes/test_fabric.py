@@ -232,9 +232,8 @@ def judge_rails(journey, terms, limits, measure):
     if terms.fabric != "rdma":
         return
     counts = {node: len(ports) for node, ports in journey.rails.items()}
-    agreed = terms.line_rate_gbps is not None
-    wanted = terms.rails if agreed else max(counts.values())
-    because = "the contract orders them" if agreed else "every node has what the best one has"
+    wanted = terms.rails or max(counts.values())
+    because = "the contract orders them" if terms.rails else "every node has what the best one has"
     limit = Limit(low=wanted, unit="rails", because=because)
     parts = {node: shares(sent, wanted) for node, sent in journey.rails.items()}
     for node, count in counts.items():

@@ -42,6 +42,8 @@ name = "A. Ops"
 until = 2026-12-31
 """
 
+ONE_RAIL = 'schema = 1\n[cluster]\nfabric = "rdma"\nline_rate_gbps = 400\n'
+
 REFUSED = [
     ("schema = 2\n", "expected schema = 1, found 2"),
     ("x =\n", "not TOML"),
@@ -61,6 +63,7 @@ REFUSED = [
     (WAIVER.replace("GANG", "GNAG"), "did you mean 'GANG'?"),
     ("schema = 1\nFABRIC = 3\n", "expected to be a table"),
     ('schema = 1\n[[waivers]]\nid = "W1"\n', "[[waivers]]"),
+    (ONE_RAIL, "[cluster]: expected rails beside line_rate_gbps = 400, which is of one rail"),
 ]  # fmt: skip
 
 
@@ -179,3 +182,12 @@ def test_shards_are_at_one_path_on_every_node() -> None:
     assert parse(text.format("/data").encode(), "f").cluster.shards == "/data/shards-{nodes}"
     with pytest.raises(ContractError, match="shards is an absolute path on every node, found 'x/"):
         parse(text.format("x").encode(), "f")
+
+
+def test_only_of_rdma_the_number_of_rails_must_be_said() -> None:
+    limits = [
+        parse(text.encode(), "f").limit("FABRIC", "busbw")
+        for text in (ONE_RAIL.replace("rdma", "eth0"), f"{ONE_RAIL}rails = 1\n")
+    ]
+    assert [limit and limit.low for limit in limits] == [pytest.approx(42.5)] * 2
+    assert parse(GOOD.encode(), "f").cluster.rails is None

@@ -161,9 +161,7 @@ def result(measure: Ledger) -> ProbeResult:
     return measure.finish("finished", 1.0)
 
 
-RAILS = parse(
-    b'schema = 1\ntitle = "t"\n[cluster]\nfabric = "rdma"\nrails = 4\nline_rate_gbps = 400\n', "f"
-)
+RAILS = parse(b'schema = 1\ntitle = "t"\n[cluster]\nfabric = "rdma"\nrails = 4\n', "f")
 
 
 @pytest.mark.parametrize(
