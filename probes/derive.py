@@ -9,8 +9,10 @@ from typing import Any
 
 from probes.cluster import Cluster
 from probes.contract import FRACTION, MARGINAL, ClusterTerms, Contract
+from probes.findings import listed
+from probes.rails import admitted, ib_hca
 from reports.record import Limit
-from scaling.linerate import LineRate, line_rate, reason
+from scaling.linerate import LineRate, line_rate, rails, reason
 
 EMULATED_PACE = 0.4  # s of compute a step where accelerators are emulated: cores are shared
 
@@ -22,7 +24,8 @@ def derived(cluster: Cluster | None) -> Contract:
     if cluster is not None:
         pace = EMULATED_PACE if cluster.emulated else 0.0
         fabric = fabric_of(cluster.facts)
-        limits["FABRIC"].update(_fabric_limits(cluster.facts, fabric))
+        told = cluster.on_each_node(ib_hca) if fabric == "rdma" else {}
+        limits["FABRIC"].update(_fabric_limits(cluster.facts, fabric, told))
     limits["SCALING"]["efficiency"] = Limit(
         low=0.8,
         marginal_low=0.9,
@@ -61,7 +64,10 @@ def fabric_of(facts: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def _fabric_limits(facts: list[dict[str, Any]], fabric: str | None) -> dict[str, Limit]:
+def _fabric_limits(
+    facts: list[dict[str, Any]], fabric: str | None, told: dict[str, str]
+) -> dict[str, Limit]:
+    """`told` is NCCL_IB_HCA by node id: a port that it does not admit is no rail."""
     if fabric is None:
         return {}
     limits = {
@@ -73,13 +79,24 @@ def _fabric_limits(facts: list[dict[str, Any]], fabric: str | None) -> dict[str,
             else f"no contract: every node's environment names {fabric}",
         )
     }
-    rate: LineRate | None = line_rate(facts, fabric)
+    used = [{**fact, "rdma": admitted(fact["rdma"], told.get(fact["node"], ""))} for fact in facts]
+    rate: LineRate | None = line_rate(used, fabric)
     if rate is not None:
         limits["busbw"] = Limit(
             low=FRACTION * rate.gbytes,
             marginal_low=MARGINAL * rate.gbytes,
             unit="GB/s",
             source="derived",
-            because=f"no contract: {reason(FRACTION, rate.because)}",
+            because=f"no contract: {reason(FRACTION, rate.because + _left_out(facts, used))}",
         )
     return limits
+
+
+def _left_out(facts: list[dict[str, Any]], used: list[dict[str, Any]]) -> str:
+    """The ports that would be rails and that NCCL is told not to use, in words."""
+    names = {
+        port.name
+        for all_of_them, rest in zip(facts, used, strict=True)
+        for port in {*rails(all_of_them["rdma"])} - {*rails(rest["rdma"])}
+    }
+    return f" (without {listed(sorted(names))}, which NCCL_IB_HCA leaves out)" if names else ""

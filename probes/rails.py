@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from probes.counters import port_bytes
+from probes.env_values import NameList, name_list
 from probes.facts import RDMA_PORTS, rdma_ports
 from probes.findings import finding
+from probes.settings import conf_files, effective
 from reports.record import Finding
 from scaling.linerate import rails
 
 
+def ib_hca() -> str:
+    """NCCL_IB_HCA as NCCL sees it on this node, of the environment or a conf file; "" if unset."""
+    environment = dict(os.environ)
+    files, _ = conf_files(environment)
+    return effective(environment, files).get("NCCL_IB_HCA", ("", ""))[0]
+
+
+def admitted(ports: list[dict[str, str]], hca: str) -> list[dict[str, str]]:
+    """Those ports (as of `rdma_ports`) that an NCCL_IB_HCA admits; all of them where it is "".
+
+    An entry is a device, or one port of a device: mlx5_0:1.
+    """
+    read = name_list(hca)
+    if read is None:
+        return ports
+    entries = [entry.split(":") for entry in hca.lstrip("^=").split(",") if entry]
+
+    def lists(port: dict[str, str]) -> bool:
+        return any(
+            NameList((device,), read.exact).lists(port["device"])
+            and number[:1] in ([], [""], [port["port"]])
+            for device, *number in entries
+        )
+
+    return [port for port in ports if lists(port) != read.exclude]
+
+
 def read_rails(root: str = RDMA_PORTS) -> dict[str, dict[str, Any]]:
-    """Each of this node's rails as `device/port`: rate in Gbit/s and bytes sent since boot."""
+    """Each of this node's rails as `device/port`: rate in Gbit/s and bytes sent since boot.
+
+    Ports that NCCL is told not to use are none: they are for storage, however fast.
+    """
     return {
         name: {"gbps": gbps, "sent": port_bytes(Path(root, name.replace("/", "/ports/")))}
-        for name, gbps, _ in rails(rdma_ports(root))
+        for name, gbps, _ in rails(admitted(rdma_ports(root), ib_hca()))
     }
 
 
@@ -51,10 +84,21 @@ def idle_rails(nodes: Mapping[str, Mapping[str, float]], least: float) -> list[F
     return found
 
 
-def missing_rails(counts: Mapping[str, int], wanted: int) -> list[Finding]:
-    """One finding per node with fewer active rails than there should be."""
-    return [
-        finding("FAB-PARTIAL-RAILS", f"{node}: {count} of {wanted} rails are active", [node])
-        for node, count in counts.items()
-        if count < wanted
-    ]
+def missing_rails(
+    counts: Mapping[str, int], wanted: int, rates: Mapping[str, float]
+) -> list[Finding]:
+    """One finding per node with fewer active rails than there should be, or with slower ones.
+
+    `rates` are Gbit/s of each node's rails.
+    """
+    best = max(rates.values(), default=0.0)
+    found = []
+    for node, count in counts.items():
+        if count and rates.get(node, best) < best:
+            said = f"{node}: its {count} rails run at {rates[node]:g} Gbit/s, others at {best:g}"
+        elif count < wanted:
+            said = f"{node}: {count} of {wanted} rails are active"
+        else:
+            continue
+        found.append(finding("FAB-PARTIAL-RAILS", said, [node]))
+    return found

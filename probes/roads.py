@@ -33,6 +33,7 @@ class Journey:
     sent: dict[str, dict[str, int]]
     word: Witness = field(default_factory=Witness)
     rails: dict[str, dict[str, int]] = field(default_factory=dict)  # node -> port -> bytes sent
+    rates: dict[str, float] = field(default_factory=dict)  # node -> Gbit/s of one of its rails
     note: str = ""
 
     @property
@@ -102,6 +103,10 @@ def travel(
         word=logs.says(gang, names) if by_nccl else sockets_say(gang, names, ends),
         rails={
             node: rail_growth(b, a) for node, b, a in zip(nodes, ports, ports_after, strict=True)
+        },
+        rates={
+            node: max((port["gbps"] for port in found.values()), default=0.0)
+            for node, found in zip(nodes, ports_after, strict=True)
         },
         note=sweeps[0]["note"],
     )

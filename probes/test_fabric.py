@@ -234,14 +234,19 @@ def judge_rails(journey, terms, limits, measure):
     counts = {node: len(ports) for node, ports in journey.rails.items()}
     wanted = terms.rails or max(counts.values())
     because = "the contract orders them" if terms.rails else "every node has what the best one has"
-    limit = Limit(low=wanted, unit="rails", because=because)
+    best = max(journey.rates.values(), default=0.0)
+    rate = f", each at {best:g} Gbit/s as on the best node" if best else ""
+    limit = Limit(low=wanted, unit="rails", because=because + rate)
     parts = {node: shares(sent, wanted) for node, sent in journey.rails.items()}
     for node, count in counts.items():
-        measure("rails", count, on=node, limit=limit)
+        measure(
+            "rails", count if journey.rates.get(node, best) == best else 0, on=node, limit=limit
+        )
         port, part = min(parts[node].items(), key=lambda item: item[1], default=("no rail", None))
         measure("slowest_rail", part, on=f"{node} {port}", note="the node has no active RDMA port")
     measure.explain(
-        missing_rails(counts, wanted), idle_rails(parts, limits("slowest_rail").low or 0)
+        missing_rails(counts, wanted, journey.rates),
+        idle_rails(parts, limits("slowest_rail").low or 0),
     )
 
 

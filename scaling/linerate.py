@@ -15,6 +15,7 @@ PLATEAU = 0.96
 LAYERS = {"InfiniBand": "InfiniBand", "Ethernet": "RoCE"}
 KINDS = ("InfiniBand", "EFA", "RoCE", "RDMA")  # the likelier rails first; RDMA: not known
 EFA_GBPS = 100.0
+SHOWN = 8  # nodes that have less
 
 
 class Rail(NamedTuple):
@@ -34,17 +35,21 @@ class LineRate:
 
 
 def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
-    """Line rate of the slowest node; None when any node does not say it.
+    """Line rate of the best node, for what one has, all should have; None when any does not say it.
 
-    `facts` are node facts with `rdma` (sysfs ports: rate "400 Gb/sec (4X NDR)", state
-    "4: ACTIVE", link_layer "InfiniBand") and `interfaces` (speed in Mbit/s, None for virtual
-    devices).
+    Those that have less are named in `because`.  `facts` are node facts with `rdma` (sysfs ports:
+    rate "400 Gb/sec (4X NDR)", state "4: ACTIVE", link_layer "InfiniBand") and `interfaces` (speed
+    in Mbit/s, None for virtual devices).
     """
     rates = [_rails(f) if fabric == "rdma" else _port(f, fabric) for f in facts]
     known = [rate for rate in rates if rate is not None]
     if not known or len(known) < len(rates):
         return None
-    return min(known, key=lambda rate: rate.gbytes)
+    best = max(known, key=lambda rate: rate.gbytes)
+    less = [f["host"] for f, rate in zip(facts, known, strict=True) if rate.gbytes < best.gbytes]
+    more = f" and {len(less) - SHOWN} more" if len(less) > SHOWN else ""
+    said = f"; less on {', '.join(less[:SHOWN])}{more}" if less else ""
+    return LineRate(best.gbytes, best.because + said)
 
 
 def reason(fraction: float, line: str) -> str:

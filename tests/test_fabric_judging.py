@@ -12,6 +12,7 @@ import pytest
 from probes import pairs, test_fabric
 from probes.contract import load as contract
 from probes.contract import parse
+from probes.derive import _fabric_limits
 from probes.fabric_findings import (
     is_slow,
     slow_everywhere,
@@ -189,6 +190,59 @@ def test_uneven_rails_fail_with_the_rail(
     found = result(measure)
     assert found.verdict is verdict
     assert [s for one in found.findings for s in one.suspects] == suspects
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict", "said"),
+    [
+        ({"n0": 400.0, "n1": 400.0}, Verdict.PASS, []),
+        (
+            {"n0": 200.0, "n1": 400.0},
+            Verdict.FAIL,
+            ["n0: its 2 rails run at 200 Gbit/s, others at"],
+        ),
+        (
+            {"n0": 400.0, "n1": 200.0},
+            Verdict.FAIL,
+            ["n1: its 2 rails run at 200 Gbit/s, others at"],
+        ),
+    ],
+)
+def test_a_node_whose_rails_all_trained_to_half_is_named(
+    ledger: Callable[..., Ledger], rates: dict[str, float], verdict: Verdict, said: list[str]
+) -> None:
+    """SYNTHETIC: without a contract only the other node tells what a rail's rate should be."""
+    sent = {"mlx5_0/1": 1000, "mlx5_1/1": 1000}
+    measure, nobody = ledger(), parse(b"schema = 1\n", "f")
+    test_fabric.judge_rails(
+        journey(100, "rdma", rails={"n0": sent, "n1": sent}, rates=rates),
+        SimpleNamespace(fabric="rdma", rails=None),
+        lambda name: nobody.limit("FABRIC", name),
+        measure,
+    )
+    found = result(measure)
+    assert found.verdict is verdict
+    assert [one.statement.partition(" 400")[0] for one in found.findings] == said
+
+
+def fact(node: str, ports: int, storage: int) -> dict[str, Any]:
+    """SYNTHETIC: a node's RDMA ports in sysfs, those for storage as fast as its rails."""
+    usual = {"port": "1", "rate": "400 Gb/sec (4X NDR)", "state": "4: ACTIVE"}
+    names = [f"mlx5_{at}" for at in range(ports + storage)]
+    found = [{**usual, "device": name, "link_layer": "InfiniBand"} for name in names]
+    return {"node": node, "host": node, "rdma": found, "interfaces": {}}
+
+
+def test_without_a_contract_ports_for_storage_do_not_raise_the_limit() -> None:
+    facts = [fact("a", 8, 2), fact("b", 8, 2)]
+    rails = "=" + ",".join(f"mlx5_{at}" for at in range(8))
+    limits = {
+        told: _fabric_limits(facts, "rdma", dict.fromkeys("ab", told) if told else {})["busbw"]
+        for told in ("", rails)
+    }
+    assert [limit.low for limit in limits.values()] == [pytest.approx(425), pytest.approx(340)]
+    assert "NCCL_IB_HCA" not in limits[""].because
+    assert "(without mlx5_8/1, mlx5_9/1, which NCCL_IB_HCA leaves out)" in limits[rails].because
 
 
 LAN = SimpleNamespace(fabric="fab0", management="eth0", management_gbps=None)

@@ -59,6 +59,35 @@ def test_ports_for_storage_and_ports_that_are_down_are_no_rails(tmp_path: Path) 
     assert list(read_rails(str(tmp_path))) == ["mlx5_0/1"]
 
 
+NAMES = ("mlx5_0", "mlx5_1", "mlx5_10", "mlx5_8")
+
+
+@pytest.mark.parametrize(
+    ("hca", "used"),
+    [
+        ("", NAMES),
+        ("=mlx5_0,mlx5_1", ("mlx5_0", "mlx5_1")),
+        ("mlx5_1", ("mlx5_1", "mlx5_10")),  # a prefix
+        ("^mlx5_8", ("mlx5_0", "mlx5_1", "mlx5_10")),
+        ("^=mlx5_1", ("mlx5_0", "mlx5_10", "mlx5_8")),
+        ("=mlx5_0:1,mlx5_8:2", ("mlx5_0",)),  # of a device one port
+        ("^mlx5_8:1,mlx5_0:2", ("mlx5_0", "mlx5_1", "mlx5_10")),
+        ("=mlx5_7", ()),
+    ],
+)
+def test_ports_that_nccl_is_told_not_to_use_are_no_rails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hca: str, used: tuple[str, ...]
+) -> None:
+    for device in NAMES:
+        port(tmp_path, device, 0)
+    conf = tmp_path / "nccl.conf"
+    conf.write_text(f"NCCL_IB_HCA={hca}\n" if hca else "")
+    for variable, value in (("NCCL_IB_HCA", hca), ("NCCL_CONF_FILE", str(conf))):
+        with monkeypatch.context() as told:
+            told.setenv(variable, value)
+            assert list(read_rails(str(tmp_path))) == [f"{device}/1" for device in used]
+
+
 def test_a_rail_that_goes_down_meanwhile_has_carried_nothing(tmp_path: Path) -> None:
     port(tmp_path, "mlx5_0", 0)
     port(tmp_path, "mlx5_1", 0)

@@ -253,8 +253,10 @@ def port(
     return {"device": device, "port": "1", "rate": rate, "link_layer": layer, "state": state}
 
 
-def node(ports: int, speed: int | None = None) -> dict[str, object]:
-    return {"host": "n1", "rdma": [port()] * ports, "interfaces": {"eth0": {"speed": speed}}}
+def node(
+    ports: int, speed: int | None = None, rate: str = "400 Gb/sec (4X NDR)", host: str = "n1"
+) -> dict[str, object]:
+    return {"host": host, "rdma": [port(rate)] * ports, "interfaces": {"eth0": {"speed": speed}}}
 
 
 def test_line_rate_has_a_reason_or_is_unknown() -> None:
@@ -262,14 +264,31 @@ def test_line_rate_has_a_reason_or_is_unknown() -> None:
     assert rate is not None
     assert rate.gbytes == 400
     assert "8 x 400 Gbit/s" in rate.because
-    slowest = line_rate([node(8), node(7)], "rdma")
-    assert slowest is not None
-    assert slowest.gbytes == 350
+    assert "less" not in rate.because
     assert line_rate([node(8), node(0)], "rdma") is None
     assert line_rate([node(0, None)], "eth0") is None
     ethernet = line_rate([node(0, 100_000)], "eth0")
     assert ethernet is not None
     assert ethernet.gbytes == 12.5
+
+
+@pytest.mark.parametrize(
+    ("fabric", "bad"),
+    [
+        ("rdma", node(8, rate="200 Gb/sec (4X HDR)", host="n2")),  # all its ports trained to half
+        ("rdma", node(7, host="n2")),
+        ("eth0", node(0, 50_000, host="n2")),
+    ],
+)
+def test_a_node_that_has_less_does_not_lower_what_is_asked_of_all(
+    fabric: str, bad: dict[str, object]
+) -> None:
+    good = node(8, 100_000)
+    for facts in ([good, bad], [bad, good, good]):
+        rate = line_rate(facts, fabric)
+        assert rate is not None
+        assert rate.gbytes == (400 if fabric == "rdma" else 12.5)
+        assert rate.because.endswith("on n1; less on n2")
 
 
 def test_ports_of_another_kind_are_no_rails() -> None:
