@@ -40,8 +40,8 @@ ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 REPEATED = re.compile(rb"\s*\[repeated (\d{1,9})x across cluster\].*$")
 COLLECTED = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
 # nccl-tests without further options: size, count, type, redop, root, then time, algbw, busbw and
-# #wrong, once or twice, and nothing more.
-FIGURE = rb" +(?:[\d.e+]{1,24}|nan|inf)"
+# #wrong, once or twice, and nothing more; in our own table N/A for what torch does not have.
+FIGURE = rb" +(?:[\d.e+]{1,24}|nan|inf|N/A)"
 NCCL_TESTS_ROW = re.compile(
     rb"(?:^|[\s:>\])])\d{1,15} +\d{1,15} +[a-z]\w{2,10} +\w{1,8} +-?\d{1,6}"
     rb"(?:%b%b%b +(?P<first>[\d.e+]{1,12}|nan|inf|N/A))"
@@ -229,12 +229,14 @@ class Lines:
         for number, line in enumerate(io.BytesIO(self._chunk), self._lines):
             if len(line) < SHORTEST_ROW:
                 continue
-            match = NCCL_TESTS_ROW.search(line[:512]) or OUT_OF_BOUNDS.search(line[:512])
+            row = NCCL_TESTS_ROW.search(line[:512])
+            match = row or OUT_OF_BOUNDS.search(line[:512])
             if not match:
                 continue
             self.table = True
             wrong = [_count(figure) for figure in match.groups() if figure]
-            if any(wrong) and len(self.wrong) < KEPT:
+            # The line below the rows is their sum.
+            if any(wrong) and (row or not self.wrong) and len(self.wrong) < KEPT:
                 self.wrong.append((number, max(wrong, key=abs)))
 
     def _outcries(self) -> None:

@@ -28,7 +28,9 @@ SIDES = ("out_of_place", "in_place")
 
 
 def table(rows: list[dict[str, Any]], operation: Operation) -> str:
-    """The rows of `summarise` in nccl-tests' columns; N/A where torch has no such form."""
+    """The rows of `summarise` in nccl-tests' columns, N/A where torch has no such form; below them
+    the wrong elements of all.
+    """
     lines = list(HEAD)
     for size, sides in _by_size(rows).items():
         first = next(iter(sides.values()))
@@ -43,6 +45,8 @@ def table(rows: list[dict[str, Any]], operation: Operation) -> str:
                 else f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
             )
         lines.append(line)
+    wrong = sum(row["wrong"] for row in rows)
+    lines.append(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
     return "\n".join(lines) + "\n"
 
 

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from probes.catalogue import CATALOGUE
 from probes.cli import main
 from probes.nccl_report import Report, report
+from scaling.nccl_tests import table
+from scaling.operations import OPERATIONS
 from tests.recordings.nccl import VERSIONS, Job, faulty, none, socket
 
 CODES = list(faulty(VERSIONS[0]))
@@ -210,6 +212,25 @@ def test_wrong_elements_of_nccl_tests(tmp_path: Path) -> None:
     number = text[: text.index("[1,0]<stdout>:  1048576")].count("\n") + 1
     assert found.findings[0].evidence == [f"nccl.0.log:{number}"]
     assert told(tmp_path, Job().text() + head + row.format(0, 0)).exit_code == 0
+
+
+@pytest.mark.parametrize("placement", ["in_place", "out_of_place"])
+def test_wrong_elements_of_our_own_table(tmp_path: Path, placement: str) -> None:
+    """Some collectives of torch have but one form: the other side of the row is N/A."""
+    row = {"size": 1024, "count": 256, "placement": placement, "seconds": 0.001, "wrong": 0}
+    rows = [row | {"algbw": 1.0, "busbw": 1.5}, row | {"size": 2048, "algbw": 1, "busbw": 1}]
+    for name in ("all_reduce", "broadcast", "alltoall"):
+        assert codes(told(tmp_path, table(rows, OPERATIONS[name]))) == set()
+        rows[1]["wrong"] = 3
+        text = table(rows, OPERATIONS[name])
+        found = told(tmp_path, text)
+        assert codes(found) == {"NCCL-CORRUPT"}
+        assert found.findings[0].evidence == ["nccl.0.log:5"]
+        assert "in 1 rows, up to 3 in one" in found.findings[0].statement
+        above, below = text.split("# Out of")
+        for part in (above, f"# Out of{below}"):
+            assert codes(told(tmp_path, part)) == {"NCCL-CORRUPT"}
+        rows[1]["wrong"] = 0
 
 
 def test_evidence_names_file_and_line(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_the_plateau_is_judged_and_not_the_average() -> None:
     assert plateau(rows)["samples"] == 6
     assert plateau(rows)["low"] < plateau(rows)["busbw"] < plateau(rows)["high"]
     assert plateau(rows)["rank_cv"] == pytest.approx(1 / 3)
-    assert len(table(rows, ALL_REDUCE).splitlines()) == 5
+    assert len(table(rows, ALL_REDUCE).splitlines()) == 6
 
 
 def test_one_size_that_was_disturbed_does_not_decide_but_two_do() -> None:
@@ -74,6 +74,9 @@ def test_a_wrong_element_names_rank_and_offset() -> None:
     assert rows[0]["wrong"] == 2
     assert rows[0]["first_wrong"] == [(1, 3)]
     assert document(rows, ALL_REDUCE, 2)["out_of_bounds"] == {"count": 2, "okay": False}
+    assert table(rows, ALL_REDUCE).endswith("\n# Out of bounds values : 2 FAILED\n")
+    sound = table(summarise([sweep(0, [1e-3])]), ALL_REDUCE)
+    assert sound.endswith("\n# Out of bounds values : 0 OK\n")
 
 
 def test_the_document_has_the_keys_of_nccl_tests_and_no_environment() -> None:
