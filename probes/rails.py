@@ -97,7 +97,7 @@ def missing_rails(
         if count and rates.get(node, best) < best:
             said = f"{node}: its {count} rails run at {rates[node]:g} Gbit/s, others at {best:g}"
         elif count < wanted:
-            said = f"{node}: {count} of {wanted} rails are active"
+            said = f"{node}: {count} of {wanted} rails are active, and admitted by NCCL_IB_HCA"
         else:
             continue
         found.append(finding("FAB-PARTIAL-RAILS", said, [node]))

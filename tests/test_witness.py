@@ -151,6 +151,15 @@ def test_a_later_gang_does_not_read_what_an_earlier_one_wrote(tmp_path: Path) ->
     assert logs.says(gang(2, 1), NAMES).report.ranks == 4  # type: ignore[union-attr]  # two wrote
 
 
+def test_each_of_many_ranks_has_room_for_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    cluster: Any = Nodes([])
+    monkeypatch.setattr(cluster, "on_each_node", lambda *words, **each: asked.append(words) or {})
+    for ranks in (4, 8192):
+        RankLogs(cluster).collect(gang(ranks, 8))
+    assert [most for _, _, most in asked] == [16 << 20, 256 << 10]
+
+
 def test_the_logs_are_gone_from_the_nodes_whatever_happens(tmp_path: Path) -> None:
     logs = written(tmp_path, Job())
     other = tmp_path / "node0" / "seatrial-nccl-other.node0.1.log"
