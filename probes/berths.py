@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # this file is run as a script too, which needs none of that
     from probes.cluster import Cluster
 
-START_SECONDS = 90
+START_SECONDS, REAP_SECONDS = 90, 0.2
 SPARE = "seatrial_berth_"  # begins the resource that only a spare raylet has
 
 
@@ -157,9 +158,13 @@ def main(address: str, here: str, count: int, resource: str, session: str) -> No
                 keeper.keep("folder", str(path))
                 written.append(path)
         signal.alarm(0)
-        raylets = {node.node_id: node.all_processes["raylet"][0].process.pid for node in nodes}
-        print(json.dumps(raylets), file=say, flush=True)
-        sys.stdin.read()
+        raylets = {node.node_id: node.all_processes["raylet"][0].process for node in nodes}
+        pids = {node: raylet.pid for node, raylet in raylets.items()}
+        print(json.dumps(pids), file=say, flush=True)
+        while not select.select([sys.stdin], [], [], REAP_SECONDS)[0]:  # it says nothing but ends
+            # As init does: a worker takes its raylet for alive as long as that is a zombie.
+            for raylet in raylets.values():
+                raylet.poll()
     finally:
         for node in nodes:
             # Gracefully: a raylet that says goodbye is not counted as alive until Ray misses it.
