@@ -26,7 +26,7 @@ def seen(seed: int, shape: tuple[int, int, int], **planted: float) -> tuple[Clus
     # The knobs of a cluster are of several types; those that are planted are all floats.
     cluster = Cluster(nodes=nodes, per_node=per_node, steps=steps, seed=seed, **planted)  # type: ignore[arg-type]
     base, here = cluster.base(), cluster.largest()
-    return cluster, explain(base, here, predicted=cluster.predicted, limit=0.9)
+    return cluster, explain(base, here, cluster.talk, limit=0.9)
 
 
 def single(cause: str, shape: tuple[int, int, int], seeds: range) -> tuple[int, int, int]:

@@ -40,9 +40,10 @@ def in_turns(repeats: int) -> None:
 
 
 def ladder(fabric: str) -> None:
-    """1, 2, 4 and 8 nodes: seconds (target <= 300), and what more nodes cost beside the prediction.
+    """1, 2, 4 and 8 nodes: seconds (target <= 300), and what more nodes cost beside two figures.
 
-    What is predicted is what the rung's own collectives lead to expect, beyond one node's.
+    Those are the rung's own collectives replayed without the trainer, beyond one node's, which is
+    what a rung is judged by, and the time of the same calls by their alpha-beta fits.
     """
     lab = Lab("ladder")
     lab.up(8, fabric=fabric)
@@ -56,11 +57,13 @@ def ladder(fabric: str) -> None:
     print(f"ladder of 8, {fabric}: {took}")
     one = mean_seconds(found.rungs[0].median_node())
     for rung in found.rungs[1:]:
-        more, predicted = rung.seconds - one, found.expected.get(rung.count, math.nan)
+        more, replayed = rung.seconds - one, found.replayed.get(rung.count, math.nan)
+        modelled = found.alpha_beta.get(rung.count, math.nan)
         print(
             f"  {rung.count} nodes: efficiency {found.efficiency(rung):.3f}, "
             f"{rung.tokens_per_second:.0f} tokens/s; {more * 1e3:.1f} ms more than one node, "
-            f"predicted {predicted * 1e3:.1f}: {more / predicted:.2f} (target 0.85 to 1.15)"
+            f"as replayed {replayed * 1e3:.1f}: {more / replayed:.2f}, "
+            f"by alpha-beta {modelled * 1e3:.1f}: {more / modelled:.2f} (target 0.85 to 1.15)"
         )
     print(f"  {result.coverage}", flush=True)
 

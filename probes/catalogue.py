@@ -145,12 +145,22 @@ CATALOGUE: dict[str, Entry] = {
         "look for daemons, interrupts, garbage collection and CPU pinning",
     ),
     "SCALE-LINK": Entry(
-        "Communication takes longer than this run's measured collectives predict, or than on links as agreed.",
+        "Communication takes longer than the step's collectives replayed without the trainer, or than on links as agreed.",
         Cause.INFRASTRUCTURE,
-        "compare with FABRIC; look at the links of the nodes that were added at that rung",
+        "compare with FABRIC; look at the links of the named nodes, else of those that were added at that rung",
+    ),
+    "SCALE-NETWORK": Entry(
+        "The bytes of collectives took another network than the agreed fabric.",
+        Cause.INFRASTRUCTURE,
+        "export NCCL_SOCKET_IFNAME / GLOO_SOCKET_IFNAME (or NCCL_IB_HCA) for the fabric before `ray start` on the named nodes; FABRIC shows which witness saw what",
+    ),
+    "SCALE-COMMUNICATION": Entry(
+        "Communication costs more than the limit allows; without an agreed line rate slow links and too few tokens are not told apart.",
+        Cause.UNKNOWN,
+        "agree a line rate in the contract ([cluster] line_rate_gbps) and run again; compare with FABRIC",
     ),
     "SCALE-TOKENS": Entry(
-        "Too few tokens per GPU and step for collectives that are as predicted.",
+        "Too few tokens per GPU and step for collectives that are as replayed.",
         Cause.APPLICATION,
         "raise the tokens per GPU to the figure that is named, or shard less widely",
     ),

@@ -161,12 +161,12 @@ class Gang:
         import ray
 
         died = ray.exceptions.RayActorError
-        if not lost or not set(lost) <= set(_raised(self._calls, died)):
+        dead = self._who(self._calls, _raised(self._calls, died))
+        if not lost or not set(lost) <= set(dead) or self._state() != "CREATED":
             return []
-        if self._state() != "CREATED":
-            return []
-        late = _late(self._calls, END_SECONDS)
-        fresh = sorted({*_raised(self._calls, died), *late})
+        late = self._who(self._calls, _late(self._calls, END_SECONDS))
+        dead = self._who(self._calls, _raised(self._calls, died))  # more may have followed
+        fresh = sorted({*dead, *late})
         for rank in fresh:
             ray.kill(self._workers[rank])  # also one that is only thought to be dead
             self._workers[rank] = self._spawn(self._bundles[rank])

@@ -7,7 +7,8 @@ is booked as a cause; the rest as ordinary variation, so that nothing is lost on
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from scaling.ladder import Rung
 from scaling.levels import Levels
@@ -18,9 +19,9 @@ from scaling.own import Own
 # cause below 2 % of a step is not told from what they have too.
 LEAST = 0.02
 
-# A prediction from latency and bandwidth alone was within 6 % of published runs over TCP, and 20 %
-# off for one model; so it explains what it meets within a quarter.
-NEAR = 0.25
+# A replay of a rung's collectives met what its steps waited for within this, on links that set the
+# pace.  Within it all is as replayed; what is beyond it is not.
+NEAR = 0.15
 
 EVERY = "every node"
 FABRIC = "fabric"
@@ -48,11 +49,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Talk:
-    """What collectives should add to a step, seconds: as they were timed in this run by themselves,
-    and as they would be on links of the agreed rate; None where it is not known."""
+    """What is known of a rung's collectives beside its steps; None where it is not known.
 
-    predicted: float | None
+    `replayed` is the seconds they add to a step when they are replayed without the trainer,
+    `agreed` the same on links of the agreed rate; `strays` are nodes whose bytes took another road
+    than the agreed one, and which.
+    """
+
+    replayed: float | None = None
     agreed: float | None = None
+    strays: Mapping[str, str] = field(default_factory=dict)
 
 
 class Ledger:
@@ -175,50 +181,83 @@ def jitter(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
 def communication(
     ledger: Ledger, met: Levels, here: Rung, talk: Talk, limit: float | None, lost: float
 ) -> None:
-    """What nodes alone do not explain: as predicted, beyond it, or too much for the limit.
+    """What nodes alone do not explain: on the wrong network, beyond the replay, on slow links, or
+    too much for the limit.
 
-    Too much because links are slow, if on links of the agreed rate the limit would be kept; else
-    because there are too few tokens.
+    Links are slow where links of the agreed rate would spare what matters; what is left and is too
+    much for the limit is too much for so few tokens.  Without an agreed rate nobody can tell.
     """
-    seconds, predicted = met.communication, talk.predicted
-    if predicted is None:
-        said = "in collectives, with no prediction to compare with"
+    seconds = met.communication
+    if here.overlaps:  # meetings hold what is hidden behind compute: only what a step lost counts
+        seconds = min(seconds, max(lost, 0.0))
+    if talk.strays and ledger.matters(seconds):
+        roads = ", ".join(sorted(set(talk.strays.values())))
+        nodes = ", ".join(talk.strays)
+        why = f"the bytes of collectives of {nodes} went over {roads}, not over the agreed fabric"
+        part = f"waiting for collectives over {roads}"
+        ledger.name("SCALE-NETWORK", nodes, MEETINGS, seconds, part, why)
+        return
+    if talk.replayed is None:
+        said = "in collectives, with no replay to compare with"
         ledger.parts.append(Part(seconds / ledger.seconds, said))
         return
-    excess = seconds - predicted
-    if excess > max(NEAR * predicted, beyond(met.error, len(here.steps[0]))) and ledger.matters(
-        excess
-    ):
-        why = (
-            f"collectives take {seconds * 1e3:.3g} ms, predicted from this run's measured "
-            f"collectives are {predicted * 1e3:.3g} ms"
-        )
-        part = "in collectives beyond the prediction"
-        ledger.name("SCALE-LINK", FABRIC, MEETINGS, excess, part, why)
-        seconds -= excess
-    # What is beyond the prediction but not beyond the noise is left for `unexplained`.
-    seconds = min(seconds, predicted * (1 + NEAR))
-    one = ledger.seconds - lost
-    part = "waiting for collectives, as predicted"
-    if limit is None or limit >= 1 or not ledger.matters(seconds) or _kept(one, seconds, limit):
+    replayed = max(talk.replayed, 0.0)
+    excess = seconds - replayed
+    if excess > NEAR * replayed:
+        if excess > beyond(met.error, len(here.steps[0])) and ledger.matters(excess):
+            why = (
+                f"collectives take {seconds * 1e3:.3g} ms, replayed without the trainer they take "
+                f"{replayed * 1e3:.3g} ms"
+            )
+            part = "in collectives beyond the replay"
+            ledger.name("SCALE-LINK", FABRIC, MEETINGS, excess, part, why)
+        seconds = replayed  # what is not beyond the noise is left for `unexplained`
+    seconds -= _slow_links(ledger, seconds, replayed, talk.agreed)
+    _too_much(ledger, met, here, seconds, talk, limit, lost)
+
+
+def _slow_links(ledger: Ledger, seconds: float, replayed: float, agreed: float | None) -> float:
+    """Books what a step waits because links are slower than agreed; returns it, in seconds.
+
+    Of what the replay would save, a step that hides some of its collectives saves only its share.
+    """
+    if agreed is None or not replayed:
+        return 0.0
+    slow = (replayed - agreed) * min(1.0, seconds / replayed)
+    if slow <= NEAR * seconds or not ledger.matters(slow):
+        return 0.0
+    why = (
+        f"collectives replayed without the trainer take {replayed * 1e3:.3g} ms, and would take "
+        f"{agreed * 1e3:.3g} ms on links of the agreed rate"
+    )
+    part = "waiting for collectives on slow links"
+    ledger.name("SCALE-LINK", EVERY, MEETINGS, slow, part, why)
+    return slow
+
+
+def _too_much(
+    ledger: Ledger, met: Levels, here: Rung, seconds: float, talk: Talk,
+    limit: float | None, lost: float,
+) -> None:  # fmt: skip
+    """Books collectives as replayed, under a cause where they alone break the limit."""
+    one, part = ledger.seconds - lost, "waiting for collectives, as replayed"
+    kept = limit is None or limit >= 1 or not ledger.matters(seconds) or not met.alone
+    if kept or (limit and _kept(one, seconds, limit)):
         ledger.parts.append(Part(seconds / ledger.seconds, part))
-    elif talk.agreed is not None and _kept(one, seconds - (predicted - talk.agreed), limit):
+    elif talk.agreed is None:
         why = (
-            f"collectives alone take {predicted * 1e3:.3g} ms, {talk.agreed * 1e3:.3g} ms on links "
-            f"of the agreed rate, which would keep the limit of {limit:.0%}"
+            f"collectives take {seconds * 1e3:.3g} ms; slow links and too few tokens are not told "
+            "apart without an agreed line rate"
         )
-        part = "waiting for collectives on slow links"
-        ledger.name("SCALE-LINK", EVERY, MEETINGS, seconds, part, why)
-    elif met.alone:
+        ledger.name("SCALE-COMMUNICATION", EVERY, MEETINGS, seconds, part, why)
+    elif limit:
         per_gpu = here.tokens_per_step / len(here.steps)
         needed = per_gpu * tokens_factor(one, met.alone, seconds, limit)
         why = (
             f"{per_gpu:,.0f} tokens per GPU and step are too few for collectives that are as "
-            f"predicted; {needed:,.0f} would reach {limit:.0%}"
+            f"replayed; {needed:,.0f} would reach {limit:.0%}"
         )
         ledger.name("SCALE-TOKENS", EVERY, MEETINGS, seconds, part, why)
-    else:
-        ledger.parts.append(Part(seconds / ledger.seconds, part))
 
 
 def _kept(one: float, more: float, limit: float) -> bool:

@@ -1,9 +1,13 @@
-"""What communication should cost a step: the trainer's own calls, timed in the same gang.
+"""What communication should cost a step: the trainer's own calls, replayed in the same gang.
 
-Each rung plays the collectives of a sharded step in their order, with a rest where the step
-computes, and fits the alpha-beta model to what each took.  What such a step takes longer than on
-one node is what more nodes should cost; a step of the trainer that loses more loses it to something
-else.
+Each rung replays the collectives of a sharded step in their order, without the trainer, with a rest
+where the step computes.  What such a step takes longer than on one node is what more nodes should
+cost; a step of the trainer that loses more loses it to something else.  It is no model: slow links
+and what ranks that share cores do to each other are in it.  The alpha-beta model is fitted to what
+each collective took, and is told beside it.
+
+Nothing is computed behind a replayed collective, so on a GPU, where FSDP hides some, the replay is
+more than a step waits.
 
 Where an accelerator is emulated by sleeping, each rest ends with as much work for the core as the
 trainer has beside: ranks that share cores and wake together hold each other up.
@@ -98,15 +102,31 @@ def expected(
 def spared_by_agreed_links(
     order: Sequence[Moment], fits: Mapping[str, Fit], ranks: int, busbw: float
 ) -> float:
-    """Seconds per step that these calls would take less, were no bandwidth below the agreed one.
+    """Seconds per step that these calls would take less, were the links as fast as agreed.
 
-    `fits` are those that `expected` found among so many ranks; `busbw` is in GB/s.
+    `fits` are those that `expected` found among so many ranks; `busbw` is in GB/s.  What the links
+    give is what the fastest collective shows that moves the model: one that is slower on the same
+    links is so by itself, as gloo's reduce-scatter is.
     """
-    faster = {name: replace(one, bandwidth=max(one.bandwidth, busbw)) for name, one in fits.items()}
-    now, then = (
-        communication(calls_of(order), each, measured=ranks)(ranks) for each in (fits, faster)
-    )
+    large = {name for name, size in filter(None, order) if size > SMALL_BYTES}
+    by = max(1.0, busbw / max(fits[name].bandwidth for name in large))
+    faster = {name: replace(one, bandwidth=one.bandwidth * by if name in large else one.bandwidth)
+              for name, one in fits.items()}  # fmt: skip
+    now, then = (modelled(order, each, ranks) for each in (fits, faster))
     return now - then
+
+
+def modelled(order: Sequence[Moment], fits: Mapping[str, Fit], ranks: int) -> float:
+    """Seconds per step of these calls by their alpha-beta fits, which were taken on so many ranks:
+    what they would take with nothing before or beside them."""
+    return communication(calls_of(order), fits, measured=ranks)(ranks)
+
+
+def least_sent(order: Sequence[Moment], ranks: int, steps: int = PLAYED) -> float:
+    """Bytes that a node must send, at the least, when so many steps are played."""
+    calls = calls_of(order)
+    step = sum(call.times * call.size * OPERATIONS[call.operation].factor(ranks) for call in calls)
+    return step * steps * (EVERY - 1) / EVERY
 
 
 def played(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scaling.causes import (
+    EVERY,
     FABRIC,
     Cause,
     Ledger,
@@ -27,6 +28,9 @@ from scaling.noise import standard_error
 from scaling.own import own_levels
 from scaling.skew import Account, account
 
+NOTHING = Talk()  # is known of a rung's collectives
+ABOUT_LINKS = ("SCALE-LINK", "SCALE-COMMUNICATION")  # causes that pairs of nodes may place
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -41,21 +45,23 @@ class Explanation:
         return sentence(self.nodes, self.lost, self.parts)
 
 
+@dataclass(frozen=True)
+class Place:
+    """A node, or two that share a link, that pairs of nodes show as slow; and how, in words."""
+
+    nodes: tuple[str, ...]
+    said: str
+
+
 def explain(
-    base: Rung,
-    here: Rung,
-    *,
-    predicted: float | None = None,
-    limit: float | None = None,
-    agreed: float | None = None,
+    base: Rung, here: Rung, talk: Talk = NOTHING, limit: float | None = None
 ) -> Explanation:
     """Every part of what a rung lost against one node, and the causes among the parts.
 
-    `base` is the rung of one node, run on every node.  `predicted` is the seconds per step that
-    communication should take here, from the same run's measured collectives; without it
-    communication is not judged.  `limit` is the agreed efficiency; without it too few tokens per
-    GPU are not looked for.  `agreed` is `predicted` on links of the agreed rate; without it slow
-    links are not told from few tokens.  ValueError where a node of `here` did not run alone.
+    `base` is the rung of one node, run on every node.  Without `talk.replayed` communication is not
+    judged, and without `talk.agreed` slow links are not told from few tokens.  `limit` is the
+    efficiency that was wanted; without it too few tokens per GPU are not looked for.  ValueError
+    where a node of `here` did not run alone.
     """
     first, mine = account(base.median_node()), account(here.steps)
     seconds = mean_seconds(here.steps)
@@ -65,7 +71,7 @@ def explain(
     slow_nodes(ledger, met, owns)
     own_segments(ledger, owns)
     jitter(ledger, met, owns)
-    communication(ledger, met, here, Talk(predicted, agreed), limit, lost)
+    communication(ledger, met, here, talk, limit, lost)
     ledger.parts.append(Part(ledger.noise / seconds, "in ordinary variation"))
     unexplained(ledger, owns, lost, beyond(met.error, mine.steps))
     causes = sorted(ledger.causes, key=lambda cause: -cause.share)
@@ -88,37 +94,47 @@ def _with_leaving(met: Levels, mine: Account, first: Account) -> Levels:
 
 def explain_ladder(
     rungs: Sequence[Rung],
-    predicted: Mapping[int, float] | None = None,
+    talks: Mapping[int, Talk] | None = None,
     limit: float | None = None,
-    agreed: Mapping[int, float] | None = None,
+    places: Sequence[Place] | None = None,
 ) -> list[Explanation]:
-    """Each rung above one node, explained; `predicted` and `agreed` by node count.
+    """Each rung above one node, explained; `talks` are by node count.
 
-    Rungs in rising order.  A link that shows first where nodes were added is looked for at the
-    nodes added there.
+    Rungs in rising order.  `places` are what pairs of nodes show, None where none were tried.  A
+    link that shows first where nodes were added is looked for at the nodes added there.
     """
-    base, before = rungs[0], rungs[0].nodes[:1]
+    base, before = rungs[0], {*rungs[0].nodes[:1]}
     found: list[Explanation] = []
-    seen, suspects = False, ""
+    seen = False
     for rung in rungs[1:]:
-        one = explain(
-            base,
-            rung,
-            predicted=(predicted or {}).get(rung.count),
-            limit=limit,
-            agreed=(agreed or {}).get(rung.count),
-        )
+        one = explain(base, rung, (talks or {}).get(rung.count, NOTHING), limit)
         links = [c for c in one.causes if (c.code, c.where) == ("SCALE-LINK", FABRIC)]
-        if links and not seen and found:
-            suspects = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in before)
-        causes = tuple(
-            replace(c, where=f"{FABRIC}, first with {suspects}") if c in links and suspects else c
-            for c in one.causes
-        )
+        if links and not seen and found and places is None:
+            fresh = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in before)
+            where = f"{FABRIC}, first with {fresh}" if fresh else FABRIC
+            one = replace(
+                one,
+                causes=tuple(replace(c, where=where) if c in links else c for c in one.causes),
+            )
         seen |= bool(links)
-        found.append(replace(one, causes=causes))
-        before = rung.nodes
+        if places is not None:
+            one = replace(one, causes=tuple(_placed(c, rung, places) for c in one.causes))
+        found.append(one)
+        before |= {*rung.nodes}
     return found
+
+
+def _placed(cause: Cause, rung: Rung, places: Sequence[Place]) -> Cause:
+    """The cause at the links that pairs of the rung's nodes show as slow, if it is one of links."""
+    if cause.code not in ABOUT_LINKS:
+        return cause
+    shown = [place for place in places if {*place.nodes} <= {*rung.nodes}]
+    if not shown:
+        said = f"{cause.said}; pairs of nodes are all alike"
+        return replace(cause, where=EVERY, said=said)
+    where = ", ".join(dict.fromkeys(node for place in shown for node in place.nodes))
+    said = "; ".join([cause.said, *(place.said for place in shown)])
+    return replace(cause, code="SCALE-LINK", where=where, said=said)
 
 
 def sentence(nodes: int, lost: float, parts: Sequence[Part]) -> str:

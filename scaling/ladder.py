@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from scaling.decompose import Step, mean_seconds, steps_of
 from scaling.skew import separable
 
 NODES = "{nodes}"  # in the name of a folder of shards: how many nodes it is for
+HOST_CLOCK = "host"  # of the trainer's clocks (spans.py) the one that knows no stream of a GPU
 WARM_UP = 2  # connections, allocator and kernels: not what a step costs
 
 
@@ -34,6 +36,7 @@ class Rung:
     non_finite: int = 0
     disagreements: tuple[str, ...] = ()  # steps that were not one job's, in words
     separable: bool = False  # whether waiting for collectives was timed apart from compute
+    clock: str = HOST_CLOCK  # what the segments' boundaries were read from
     flops: float = 0.0  # of forward and backward, per token
     peak_flops: float | None = None  # FLOP/s of a rank's GPU, where there is one that is known
     memory: float | None = None  # the largest share of a rank's estimated bytes that one had in use
@@ -44,6 +47,11 @@ class Rung:
         if not self.peak_flops:
             return None
         return self.flops * self.tokens_per_rank / self.seconds / self.peak_flops
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether collectives may be hidden behind compute, and how much of them is not known."""
+        return self.clock != HOST_CLOCK and not self.separable
 
     @property
     def seconds(self) -> float:
@@ -85,24 +93,43 @@ def counts(nodes: int) -> list[int]:
     return found if found[-1] == nodes else [*found, nodes]
 
 
-def groups_of(gang: Gang, count: int) -> list[list[int]]:
-    """The workers of the gang's first `count` nodes, as one group; of each node, for count 1."""
+def first_of(nodes: Sequence[int], count: int, run: int = 0) -> int:
+    """The node at which a rung of `count` nodes begins, among rungs of so many `nodes` each.
+
+    Each rung begins where the one before it ended, and each run of the ladder where the last did,
+    so that every node has its turn among several nodes that are not yet all of them.
+    """
+    between = [one for one in nodes if 1 < one < nodes[-1]]
+    if count not in between:
+        return 0
+    return (run * sum(between) + sum(one for one in between if one < count)) % nodes[-1]
+
+
+def groups_of(gang: Gang, count: int, first: int = 0) -> list[list[int]]:
+    """The workers of `count` nodes in a row, from the gang's `first` on, as one group; of each
+    node, for count 1."""
     order = list(dict.fromkeys(place.node for place in gang.places))
     workers = {node: [w for w, p in enumerate(gang.places) if p.node == node] for node in order}
     if count == 1:
         return [workers[node] for node in order]
-    return [[worker for node in order[:count] for worker in workers[node]]]
+    taken = sorted((first + at) % len(order) for at in range(count))
+    return [[worker for at in taken for worker in workers[order[at]]]]
 
 
 def climb(
-    gang: Gang, names: dict[str, str], count: int, config: TrainConfig, timeout: float = 300
+    gang: Gang,
+    names: dict[str, str],
+    count: int,
+    config: TrainConfig,
+    first: int = 0,
+    timeout: float = 300,
 ) -> Rung:
-    """Run one rung on the gang's first `count` nodes (all of them, one by one, for count 1).
+    """Run one rung on `count` nodes from the gang's `first` on (on all, one by one, for count 1).
 
     Weak scaling: every rank keeps its batch.  The first steps are not counted.  `{nodes}` in the
     config's folder of shards becomes the rung's number of nodes, for shards are made for one.
     """
-    return _run(gang, names, count, config, [rank], timeout)
+    return _run(gang, names, groups_of(gang, count, first), count, config, [rank], timeout)
 
 
 def hush(
@@ -114,7 +141,8 @@ def hush(
     """
     ranks = sum(map(len, groups_of(gang, count)))
     synthetic = dataclasses.replace(config, data="")  # no shard is whole without the other ranks
-    return _run(gang, names, 1, synthetic, [hushed, ranks], timeout)
+    alone = groups_of(gang, 1)
+    return _run(gang, names, alone, 1, synthetic, [hushed, ranks], timeout)
 
 
 def strong(config: TrainConfig, count: int, most: int) -> TrainConfig:
@@ -153,12 +181,12 @@ def hushed(size: int, config: TrainConfig) -> dict[str, Any]:
 def _run(
     gang: Gang,
     names: dict[str, str],
+    groups: list[list[int]],
     count: int,
     config: TrainConfig,
     work: list[Any],
     timeout: float,
 ) -> Rung:
-    groups = groups_of(gang, count)
     shards = config.data.replace(NODES, str(count))  # made for so many nodes
     timed = dataclasses.replace(config, steps=config.steps + WARM_UP, data=shards)
     results: list[dict[str, Any]] = gang.run(*work, timed, groups=groups, timeout=timeout)
@@ -173,6 +201,7 @@ def _run(
         non_finite=sum(not math.isfinite(s["loss"]) for r in results for s in r["steps"]),
         disagreements=tuple(said for job in jobs for said in disagreements(job)),
         separable=separable([span for result in results for span in result["spans"]]),
+        clock=results[0]["spans"][0]["clock"],
         flops=flops_per_token(timed),
         peak_flops=results[0]["peak_flops"],
         memory=max(

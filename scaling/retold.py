@@ -1,10 +1,11 @@
 """What a run's ladder says, told again from its evidence; needs no cluster.
 
 `ladder.json`: {"rungs": [{"nodes", "ranks" (node of each), "tokens_per_step", "non_finite",
-"disagreements", "separable", "played" (s of a step that was played, None: none was),
-"at_agreed_rate" (the same, were links as fast as agreed), "steps" [rank][step] {"seconds",
-"segments"}, "again" (seconds [run][step] of its other runs)}], "calls": [...], "fits":
-{operation: ...} of the largest rung}.
+"disagreements", "separable", "clock", "played" (s of a step whose collectives were replayed without
+the trainer, None: none was), "at_agreed_rate" (the same, were links as fast as agreed),
+"alpha_beta" (s of the step's collectives by their fits), "strays" {node: road}, "steps"
+[rank][step] {"seconds", "segments"}, "again" (seconds [run][step] of its other runs)}],
+"calls": [...], "fits": {operation: ...} of the largest rung, "places" (None: no pairs were tried)}.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from functools import cached_property
 from typing import Any
 
 from scaling.alphabeta import Fit
+from scaling.causes import Talk
 from scaling.decompose import Step, mean_seconds
-from scaling.explain import Explanation, explain_ladder
-from scaling.ladder import Rung
+from scaling.explain import Explanation, Place, explain_ladder
+from scaling.ladder import HOST_CLOCK, Rung
 from scaling.predict import (
     Call,
     Outlook,
@@ -33,9 +35,11 @@ from scaling.predict import (
 class Ladder:
     """The rungs that were run, and what their collectives took.
 
-    `talk` is seconds of a step that was played, by node count, where one was; `agreed` what it
-    would be on links of the agreed rate, where there is one; `again` the seconds of each step of
-    the rungs' other runs, where there were more than one.
+    By node count: `talk` is seconds of a step whose collectives were replayed, where it was;
+    `agreed` what it would be on links of the agreed rate, where there is one; `alpha_beta` what the
+    fits say of the step's collectives; `strays` nodes whose bytes took another road than agreed;
+    `again` the seconds of each step of the rungs' other runs, where there were more than one.
+    `places` are slow links that pairs of nodes show; None where none were tried.
     """
 
     rungs: Sequence[Rung]
@@ -43,11 +47,14 @@ class Ladder:
     calls: Sequence[Call]
     fits: Mapping[str, Fit]
     agreed: Mapping[int, float] = field(default_factory=dict)
+    alpha_beta: Mapping[int, float] = field(default_factory=dict)
+    strays: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    places: Sequence[Place] | None = None
     again: Mapping[int, Sequence[Sequence[float]]] = field(default_factory=dict)
 
     @property
-    def expected(self) -> dict[int, float]:
-        """Seconds that communication should add to one node's step on each rung."""
+    def replayed(self) -> dict[int, float]:
+        """Seconds that collectives, replayed alone, add to one node's step on each rung."""
         return self._beyond_one_node(self.talk)
 
     def _beyond_one_node(self, talk: Mapping[int, float | None]) -> dict[int, float]:
@@ -60,6 +67,12 @@ class Ladder:
     def efficiency(self, rung: Rung) -> float:
         """T_1 / T_n."""
         return mean_seconds(self.rungs[0].median_node()) / rung.seconds
+
+    @property
+    def over(self) -> str:
+        """What the intervals are over, in words: one run holds no noise between runs."""
+        runs = 1 + max(map(len, self.again.values()), default=0)
+        return f"over {runs} runs" if runs > 1 else "within one run"
 
     @cached_property
     def intervals(self) -> dict[int, tuple[float, float]]:
@@ -76,8 +89,14 @@ class Ladder:
 
     def explained(self, limit: float | None = None) -> list[Explanation]:
         """Each rung above one node."""
-        agreed = self._beyond_one_node(self.agreed)
-        return explain_ladder(self.rungs, self.expected, limit, agreed)
+        agreed, replayed = self._beyond_one_node(self.agreed), self.replayed
+        talks = {
+            rung.count: Talk(
+                replayed.get(rung.count), agreed.get(rung.count), self.strays.get(rung.count, {})
+            )
+            for rung in self.rungs
+        }
+        return explain_ladder(self.rungs, talks, limit, self.places)
 
     def foreseen(self, sizes: Sequence[int] = (16, 64, 256, 1024)) -> Outlook:
         """What more nodes would do.  ValueError where too little is known."""
@@ -98,8 +117,11 @@ class Ladder:
                 "non_finite": rung.non_finite,
                 "disagreements": rung.disagreements,
                 "separable": rung.separable,
+                "clock": rung.clock,
                 "played": self.talk.get(rung.count),
                 "at_agreed_rate": self.agreed.get(rung.count),
+                "alpha_beta": self.alpha_beta.get(rung.count),
+                "strays": dict(self.strays.get(rung.count, {})),
                 "steps": [[dataclasses.asdict(step) for step in steps] for steps in rung.steps],
                 "again": self.again.get(rung.count, []),
             }
@@ -107,11 +129,15 @@ class Ladder:
         ]
         calls = [dataclasses.asdict(call) for call in self.calls]
         fits = {name: dataclasses.asdict(fit) for name, fit in self.fits.items()}
-        return {"rungs": rungs, "calls": calls, "fits": fits}
+        places = None
+        if self.places is not None:
+            places = [dataclasses.asdict(place) for place in self.places]
+        return {"rungs": rungs, "calls": calls, "fits": fits, "places": places}
 
 
 def retold(content: Mapping[str, Any]) -> Ladder:
     """The ladder that `told` wrote.  KeyError or TypeError where it is none."""
+    places = content.get("places")
     rungs = [
         Rung(
             count=rung["nodes"],
@@ -121,6 +147,7 @@ def retold(content: Mapping[str, Any]) -> Ladder:
             non_finite=rung["non_finite"],
             disagreements=tuple(rung.get("disagreements", ())),
             separable=rung.get("separable", False),
+            clock=rung.get("clock", HOST_CLOCK),
         )
         for rung in content["rungs"]
     ]
@@ -130,9 +157,16 @@ def retold(content: Mapping[str, Any]) -> Ladder:
         calls=[Call(**call) for call in content["calls"]],
         fits={name: Fit(**fit) for name, fit in content["fits"].items()},
         again={rung["nodes"]: rung["again"] for rung in content["rungs"] if rung.get("again")},
-        agreed={
-            rung["nodes"]: seconds
-            for rung in content["rungs"]
-            if (seconds := rung.get("at_agreed_rate")) is not None
-        },
+        agreed=_known(content, "at_agreed_rate"),
+        alpha_beta=_known(content, "alpha_beta"),
+        strays={rung["nodes"]: rung["strays"] for rung in content["rungs"] if rung.get("strays")},
+        places=None
+        if places is None
+        else [Place(tuple(one["nodes"]), one["said"]) for one in places],
     )
+
+
+def _known(content: Mapping[str, Any], key: str) -> dict[int, float]:
+    """This number of each rung that has it, by node count."""
+    each = {rung["nodes"]: rung.get(key) for rung in content["rungs"]}
+    return {count: seconds for count, seconds in each.items() if seconds is not None}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from scaling.causes import Talk
 from scaling.decompose import Step
 from scaling.ladder import Rung
 
@@ -60,7 +61,7 @@ class Cluster:
     data_noise: float = 0.15  # loading is rougher than compute
     uneven: float = 0.004  # between healthy nodes
     ragged: float = 0.001  # how far apart ranks leave a meeting, seconds
-    communication: float = 0.04  # at the largest rung, predicted as such
+    communication: float = 0.04  # at the largest rung, replayed as such
     slow_node: float = 0.0
     slowing: float = 0.0  # a ramp, mean over the window
     slowing_jump: float = 0.0  # half of the window twice as much
@@ -69,8 +70,8 @@ class Cluster:
     checkpoint: float = 0.0
     save_every: int = 4
     jitter: float = 0.0
-    link: float = 0.0
-    tokens: float = 0.0  # communication as predicted, but so much more
+    link: float = 0.0  # communication that links of the agreed rate would spare
+    tokens: float = 0.0  # communication on links as agreed, but so much more
     unexplained: float = 0.0
     chance: random.Random = field(init=False)
 
@@ -82,9 +83,14 @@ class Cluster:
         self.slow, self.late, self.tired = (*culprits, culprits[0])[:3]
 
     @property
-    def predicted(self) -> float:
-        """Seconds of communication per step at the largest rung, as a fit would say."""
-        return self.communication + self.tokens
+    def talk(self) -> Talk:
+        """What a replay of the collectives finds at the largest rung.
+
+        A link that is slow all the time is slow in the replay too; links of the agreed rate would
+        spare what it costs.
+        """
+        agreed = self.communication + self.tokens
+        return Talk(replayed=agreed + self.link, agreed=agreed)
 
     def base(self) -> Rung:
         """Every node alone."""

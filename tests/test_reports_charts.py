@@ -106,7 +106,7 @@ def test_efficiency_has_error_bars_where_they_are_known() -> None:
 def test_lost_shows_every_part_and_with_what_was_kept_they_are_the_whole() -> None:
     values = series("lost")
     figure = draw("lost", values)
-    assert "8.6 % is lost: 6.6 waiting for collectives as predicted" in figure.sentence
+    assert "8.6 % is lost: 6.6 waiting for collectives as replayed" in figure.sentence
     widths = [float(w) for w in re.findall(r'width="([0-9.]+)" height="24"', figure.svg)]
     assert len(widths) == 2 + 3 + 3 - 1  # 0.2 % is too little to be drawn
     shares = [1.9, 0.3, 4.1, 0.6, 6.6, 1.4, 0.6]

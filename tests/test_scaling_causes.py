@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from reference_trainer.stall import SEGMENTS
-from scaling.causes import Cause, Ledger, Part, jitter, tokens_factor
-from scaling.explain import Explanation, explain, explain_ladder, sentence
+from scaling.causes import Cause, Ledger, Part, Talk, communication, jitter, tokens_factor
+from scaling.decompose import Step
+from scaling.explain import Explanation, Place, explain, explain_ladder, sentence
 from scaling.ladder import Rung
 from scaling.levels import Levels
 from tests.simulated_steps import CODES, WHERE, WORK, Cluster, longer
@@ -28,11 +29,11 @@ def seen(seed: int, nodes: int = 8, steps: int = 24, **planted: Any) -> tuple[Cl
     """A cluster and what is said of its largest rung."""
     cluster = Cluster(nodes=nodes, steps=steps, seed=seed, **planted)
     base, here = cluster.base(), cluster.largest()
-    return cluster, explain(base, here, predicted=cluster.predicted, limit=LIMIT)
+    return cluster, explain(base, here, cluster.talk, limit=LIMIT)
 
 
 def size(cause: str, share: float = SIZE) -> float:
-    """Collectives as predicted are no cause until they alone break the limit."""
+    """Collectives as replayed are no cause until they alone break the limit."""
     return max(share, 0.2) if cause == "tokens" else share
 
 
@@ -111,17 +112,17 @@ def test_a_slow_node_hides_what_is_slower_by_less() -> None:
     assert found.causes[0].where == cluster.slow
 
 
-def test_without_a_prediction_collectives_are_not_judged() -> None:
+def test_without_a_replay_collectives_are_not_judged() -> None:
     cluster = Cluster(seed=4, link=0.1)
     found = explain(cluster.base(), cluster.largest())
     assert not found.causes
-    assert "no prediction to compare with" in str(found)
+    assert "no replay to compare with" in str(found)
 
 
 @pytest.mark.parametrize("limit", [None, 1.0])
 def test_tokens_are_not_counted_without_a_limit_that_can_be_reached(limit: float | None) -> None:
     cluster = Cluster(seed=5, tokens=0.2)
-    found = explain(cluster.base(), cluster.largest(), predicted=cluster.predicted, limit=limit)
+    found = explain(cluster.base(), cluster.largest(), cluster.talk, limit=limit)
     assert not found.causes
 
 
@@ -135,16 +136,98 @@ def test_too_few_tokens_says_how_many_would_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("agreed", "code"), [(0.01, "SCALE-LINK"), (0.2, "SCALE-TOKENS"), (0.24, "SCALE-TOKENS")]
+    ("agreed", "codes"),
+    [
+        (0.01, ["SCALE-LINK"]),
+        (0.15, ["SCALE-TOKENS", "SCALE-LINK"]),
+        (0.22, ["SCALE-TOKENS"]),
+        (0.24, ["SCALE-TOKENS"]),
+        (None, ["SCALE-COMMUNICATION"]),
+    ],
 )
-def test_collectives_too_slow_are_the_links_if_agreed_ones_would_do(
-    agreed: float, code: str
+def test_slow_links_and_too_few_tokens_are_told_apart_by_the_agreed_rate(
+    agreed: float | None, codes: list[str]
 ) -> None:
+    """Each has its part; without an agreed rate neither is accused."""
     cluster = Cluster(seed=5, tokens=0.2)
+    found = explain(cluster.base(), cluster.largest(), Talk(0.24, agreed), limit=LIMIT)
+    assert named(found) == codes
+    assert {cause.where for cause in found.causes} == {"every node"}
+    for cause in found.causes:
+        words = {"SCALE-LINK": "on links of the agreed rate", "SCALE-TOKENS": "too few",
+                 "SCALE-COMMUNICATION": "not told apart without an agreed line rate"}  # fmt: skip
+        assert words[cause.code] in cause.said
+
+
+def met_for(seconds: float, error: float) -> Levels:
+    """Meetings that gained so much, all of it in collectives."""
+    return Levels(growth=seconds, slow=0, slowing=0, variation=0, tail=0, communication=seconds,
+                  error=error, spikes=0, ordinary=0, alone=0.8)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("extra", "booked", "left"), [(0.012, 0.092, 0.0), (0.03, 0.08, 0.03)], ids=["near", "beyond"]
+)
+def test_what_is_beyond_the_replay_is_not_booked_as_replayed(
+    extra: float, booked: float, left: float
+) -> None:
+    """A step of 1 s; the replay took 0.08, and noise hides what is beyond it."""
+    met, ledger = met_for(0.08 + extra, error=1.0), Ledger(1.0)
+    here = Rung(2, ["a", "b"], [[Step(1.0, {})] * 24] * 2, tokens_per_step=2)
+    communication(ledger, met, here, Talk(0.08, 0.08), None, 0.08 + extra)
+    assert [part.share for part in ledger.parts] == [pytest.approx(booked)]
+    assert 0.08 + extra - booked == pytest.approx(left)
+
+
+@pytest.mark.parametrize("clock", ["host", "cuda events"])
+def test_hidden_collectives_accuse_nobody(clock: str) -> None:
+    """A step that waits a tenth of the replay on slow links would be spared a tenth of it."""
+    cluster = Cluster(seed=5, communication=0.03)
+    here = replace(cluster.largest(), clock=clock)
+    found = explain(cluster.base(), here, Talk(replayed=0.3, agreed=0.15), limit=LIMIT)
+    assert not found.causes
+    assert sum(p.share for p in found.parts) == pytest.approx(found.lost)
+
+
+def test_on_a_gpu_no_more_is_blamed_on_collectives_than_the_step_lost() -> None:
+    met = met_for(0.2, error=0.01)
+    for clock, most in (("host", 0.2), ("cuda events", 0.05)):
+        ledger = Ledger(1.0)
+        here = Rung(2, ["a", "b"], [[Step(1.0, {})] * 24] * 2, tokens_per_step=2, clock=clock)
+        communication(ledger, met, here, Talk(0.2), None, 0.05)
+        assert [part.share for part in ledger.parts] == [pytest.approx(most)]
+
+
+def test_bytes_on_another_road_are_the_cause_whatever_they_cost_there() -> None:
+    cluster = Cluster(seed=5, tokens=0.2)
+    strays = {"node1": "eth0", "node3": "eth0"}
     base, here = cluster.base(), cluster.largest()
-    found = explain(base, here, predicted=cluster.predicted, limit=LIMIT, agreed=agreed)
-    assert [(cause.code, cause.where) for cause in found.causes] == [(code, "every node")]
-    assert ("ms on links of the agreed rate" in found.causes[0].said) == (code == "SCALE-LINK")
+    (cause,) = explain(base, here, Talk(0.24, 0.01, strays), limit=LIMIT).causes
+    assert (cause.code, cause.where) == ("SCALE-NETWORK", "node1, node3")
+    assert "of node1, node3 went over eth0, not over the agreed fabric" in cause.said
+    quiet = Cluster(seed=5, communication=0.0)
+    assert not explain(quiet.base(), quiet.largest(), Talk(0.0, 0.0, strays), limit=LIMIT).causes
+
+
+@pytest.mark.parametrize("agreed", [0.01, None])
+def test_a_slow_link_is_placed_where_pairs_of_nodes_show_it(agreed: float | None) -> None:
+    """On a rung that has it; elsewhere, and where pairs show nothing, it is every node's."""
+    cluster = Cluster(nodes=4, seed=6, tokens=0.3)
+    names = cluster.names
+    two = Rung(2, names[:2], cluster.run(names[:2], alone=False), 1)
+    rungs, talk = [cluster.base(), two, cluster.largest()], Talk(0.34, agreed)
+
+    def said(places: list[Place] | None) -> list[list[tuple[str, str]]]:
+        found = explain_ladder(rungs, {2: talk, 4: talk}, LIMIT, places)
+        return [[(cause.code, cause.where) for cause in one.causes] for one in found]
+
+    code = "SCALE-COMMUNICATION" if agreed is None else "SCALE-LINK"
+    unplaced = [(code, "every node")]
+    assert said(None) == said([]) == [unplaced, unplaced]
+    one = Place(("node3",), "every link of node3 is slow both ways")
+    assert said([one]) == [unplaced, [("SCALE-LINK", "node3")]]
+    both = Place(("node0", "node1"), "node0 -> node1")
+    assert said([one, both])[0] == [("SCALE-LINK", "node0, node1")]
 
 
 def test_spikes_in_a_rung_that_gained_are_no_loss() -> None:
@@ -162,8 +245,8 @@ def test_a_link_is_looked_for_where_nodes_were_added() -> None:
     two = Rung(2, names[:2], cluster.run(names[:2], alone=False), 1)
     four = cluster.largest()
     slower = [[longer(step, "backward", 0.1) for step in steps] for steps in four.steps]
-    predicted = {2: cluster.predicted, 4: cluster.predicted}
-    said = explain_ladder([base, two, replace(four, steps=slower)], predicted)
+    talks = {2: cluster.talk, 4: cluster.talk}
+    said = explain_ladder([base, two, replace(four, steps=slower)], talks)
     assert not said[0].causes
     assert [(c.code, c.where) for c in said[1].causes] == [
         ("SCALE-LINK", "fabric, first with node2, node3")

@@ -6,28 +6,26 @@ import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from probes import test_scaling
 from probes.cli import main
 from probes.contract import load as contract
 from probes.ledger import Ledger
-from probes.test_scaling import draw, foresee, judge
-from reference_trainer.gang import GangError
-from reports.record import Measurement, Verdict
+from probes.scaling_judging import draw, foresee, judge
+from reports.record import Limit, Measurement, Verdict
 from reports.store import Store, load
 from scaling.alphabeta import Fit
-from scaling.ladder import Rung
+from scaling.explain import Place
 from scaling.predict import Call, step_seconds
 from scaling.retold import Ladder, retold
 from tests.simulated_steps import Cluster, longer
 
 FITS = {"all_gather": Fit(50.0, 0.1, 0.02, 6)}
 CALLS = [Call("all_gather", 200_000, 4)]
+AT_FOUR = "4 nodes, 8,192 tokens per GPU and step"
 
 
 def ladder(**planted: Any) -> Ladder:
@@ -35,11 +33,18 @@ def ladder(**planted: Any) -> Ladder:
     whole = Cluster(nodes=4, steps=24, seed=3, **planted)
     two = Cluster(nodes=2, steps=24, seed=4).largest()
     rungs = [whole.base(), two, whole.largest()]
-    talk = {1: 0.0, 2: whole.predicted / 2, 4: whole.predicted}
-    return Ladder(rungs=rungs, talk=talk, calls=CALLS, fits=FITS)
+    seconds, agreed = whole.talk.replayed or 0.0, whole.talk.agreed or 0.0
+    return Ladder(
+        rungs=rungs,
+        talk={1: 0.0, 2: seconds / 2, 4: seconds},
+        agreed={2: agreed / 2, 4: agreed},
+        alpha_beta={2: 0.01, 4: 0.02},
+        calls=CALLS,
+        fits=FITS,
+    )
 
 
-def save(folder: Path, found: Ladder, limit: float = 0.9) -> Path:
+def save(folder: Path, found: Ladder, low: float = 0.9, marginal: float | None = None) -> Path:
     """A run whose SCALING probe saw this ladder."""
     store, lab = Store(folder), contract("lab")
     store.event(
@@ -47,7 +52,7 @@ def save(folder: Path, found: Ladder, limit: float = 0.9) -> Path:
         contract=lab.facts().model_dump(mode="json"),
     )  # fmt: skip
     ledger = Ledger(store, lab, "p", "SCALING", "claim", "again", lambda words: None)
-    limits = {"efficiency": SimpleNamespace(low=limit, judge=lambda value: None),
+    limits = {"efficiency": Limit(low=low, marginal_low=marginal, because="as agreed"),
               "straggler": lab.limit("SCALING", "straggler")}.__getitem__  # fmt: skip
     explained = judge(found, limits, ledger)
     foresee(found, ledger)
@@ -98,6 +103,43 @@ def figures(run: Path, name: str) -> dict[str, Measurement]:
     return {one.subject: one for one in result.measurements if one.name == name}
 
 
+def codes(run: Path) -> list[str]:
+    """Of all findings."""
+    return [one.code for result in load(run).results for one in result.findings]
+
+
+def test_a_rung_in_the_marginal_band_is_told_why(tmp_path: Path) -> None:
+    """Too few tokens cost what passes the limit, and not what would have passed well."""
+    found = ladder(tokens=0.2)
+    efficiency = found.efficiency(found.rungs[-1])
+    band = efficiency - 0.05, efficiency + 0.05
+    assert "SCALE-TOKENS" in codes(save(tmp_path / "marginal", found, *band))
+    assert not codes(save(tmp_path / "passes", found, efficiency - 0.05))
+
+
+def test_a_link_that_is_slow_or_bytes_astray_are_found_at_their_nodes(tmp_path: Path) -> None:
+    found = ladder(link=0.3)
+    place = Place(("node3",), "every link of node3 is slow both ways")
+    strays = dict.fromkeys(found.rungs[-1].nodes, "eth0")
+    for code, nodes, seen in (
+        ("SCALE-LINK", ["node3"], replace(found, places=[place])),
+        ("SCALE-NETWORK", [*strays], replace(found, strays={4: strays})),
+    ):
+        run = save(tmp_path / code, seen)
+        (result,) = load(run).results
+        (one,) = [
+            one for one in result.findings if one.code == code and "at 4 nodes" in one.statement
+        ]
+        assert one.suspects == nodes
+        assert f"  {code} {', '.join(nodes)}: " in said("report", run, "--limit", "0.9").output
+
+
+def test_what_a_rung_is_compared_with_is_told_beside_it(run: Path) -> None:
+    for name, value in (("replayed_communication", 0.04), ("alpha_beta_communication", 0.02)):
+        assert figures(run, name)["4 nodes"].value == pytest.approx(value)
+    assert "4 nodes, within one run" in figures(run, "efficiency_from")
+
+
 def test_a_segment_that_every_rung_lacks_shows(tmp_path: Path) -> None:
     found = ladder()
     for rung in found.rungs:
@@ -127,7 +169,7 @@ def test_many_nodes_that_are_far_better_than_one_prove_nothing(tmp_path: Path) -
     slow = [[longer(step, "forward", 1.0) for step in steps] for steps in found.rungs[0].steps]
     disturbed = dataclasses.replace(found.rungs[0], steps=slow)
     ladder_ = dataclasses.replace(found, rungs=[disturbed, *found.rungs[1:]])
-    seen = figures(save(tmp_path / "run", ladder_), "efficiency")["4 nodes"]
+    seen = figures(save(tmp_path / "run", ladder_), "efficiency")[AT_FOUR]
     assert seen.verdict is Verdict.UNPROVEN
     assert "one node was slower alone" in seen.note
 
@@ -187,69 +229,3 @@ def test_a_ladder_that_is_damaged_is_refused_with_a_sentence(tmp_path: Path) -> 
     done = said("report", run)
     assert done.exit_code == 4
     assert "ladder.json cannot be read" in done.output
-
-
-class Notes:
-    """A ledger that only remembers."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[Any, ...]] = []
-        self.found: list[str] = []
-
-    def __call__(self, name: str, value: Any, **more: Any) -> None:
-        self.seen.append((name, value, more.get("on")))
-
-    def note(self, name: str, value: Any, unit: str, on: str = "") -> None:
-        self.seen.append((name, value, on))
-
-    def explain(self, *found: Any) -> None:
-        self.found += [one.code for one in found]
-
-    def progress(self, _: str) -> None:
-        pass
-
-
-def climbs(monkeypatch: pytest.MonkeyPatch, *ladders: Any) -> None:
-    """What each further climb finds: a rung, or an error."""
-    found = iter([rung for rungs in ladders for rung in rungs])
-
-    def climb(*_: Any) -> Any:
-        one = next(found)
-        if isinstance(one, Exception):
-            raise one
-        return one
-
-    monkeypatch.setattr(test_scaling, "climb", climb)
-
-
-def slower(found: Ladder, share: float) -> list[Rung]:
-    """Its rungs; the largest took so much longer."""
-    *below, top = found.rungs
-    steps = [[replace(one, seconds=one.seconds * share) for one in mine] for mine in top.steps]
-    return [*below, replace(top, steps=steps)]
-
-
-def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    once, notes = ladder(), Notes()
-    usual, slow, slowest = [*once.rungs], slower(once, 1.2), slower(once, 1.5)
-    climbs(monkeypatch, slow, slowest)
-    ladders, whole = test_scaling.repeat(None, {}, usual, None, 2, notes)
-    assert whole
-    assert ladders == [usual, slow, slowest]
-    chosen, again = test_scaling.typical(ladders, notes)
-    assert chosen == slow
-    assert {count: len(runs) for count, runs in again.items()} == {1: 2, 2: 2, 4: 2}
-    told = [one for one in notes.seen if one[0] == "efficiency_again"]
-    assert [on for _, _, on in told] == ["4 nodes, other run 1", "4 nodes, other run 2"]
-    assert any(one[2] == "2 nodes, other run 2" for one in notes.seen)  # its losses are looked at
-    assert test_scaling.typical([usual], notes) == (usual, {})
-
-
-def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    once, notes = ladder(), Notes()
-    climbs(monkeypatch, [once.rungs[0], GangError("ranks [3] died")])
-    ladders, whole = test_scaling.repeat(None, {}, [*once.rungs], None, 2, notes)
-    assert not whole
-    assert ladders == [[*once.rungs]]
-    assert notes.seen == [("efficiency", None, "run 2")]
-    assert notes.found == ["SCALE-RUNG"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,16 @@ from torch.utils._pytree import tree_leaves
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang
 from scaling.alphabeta import Fit
-from scaling.expected import PLAYED, calls_of, expected, order_of, played, spared_by_agreed_links
+from scaling.expected import (
+    PLAYED,
+    calls_of,
+    expected,
+    least_sent,
+    modelled,
+    order_of,
+    played,
+    spared_by_agreed_links,
+)
 from scaling.ladder import hushed
 from scaling.predict import Call
 from tests.alone import only_rank
@@ -70,15 +80,35 @@ def test_calls_are_counted_by_kind_and_size() -> None:
     ]
 
 
-def test_links_of_the_agreed_rate_shorten_only_what_is_slower() -> None:
-    order = [("all_gather", 1_000_000), None, ("reduce_scatter", 1_000_000)]
-    fits = {
-        "all_gather": Fit(latency_us=100, bandwidth=0.01, residual=0, points=2),
-        "reduce_scatter": Fit(latency_us=100, bandwidth=0.2, residual=0, points=2),
+def fits(gather: float, reduce: float) -> dict[str, Fit]:
+    """Of these bandwidths, in GB/s."""
+    return {
+        "all_gather": Fit(latency_us=100, bandwidth=gather, residual=0, points=2),
+        "reduce_scatter": Fit(latency_us=100, bandwidth=reduce, residual=0, points=2),
+        "all_reduce": Fit(latency_us=0, bandwidth=1e-5, residual=0, points=2),
     }
+
+
+ORDER = [("all_gather", 1_000_000), None, ("reduce_scatter", 1_000_000), ("all_reduce", 64)]
+
+
+def test_links_of_the_agreed_rate_shorten_what_moves_the_model() -> None:
     moved = 1e6 * 3 / 4  # bytes over each rank's link, among four
-    seconds = spared_by_agreed_links(order, fits, ranks=4, busbw=0.1)
-    assert seconds == pytest.approx(moved / 0.01e9 - moved / 0.1e9)
+    seconds = spared_by_agreed_links(ORDER, fits(0.02, 0.01), ranks=4, busbw=0.1)
+    assert seconds == pytest.approx(0.8 * (moved / 0.02e9 + moved / 0.01e9))
+
+
+def test_links_are_as_fast_as_the_fastest_collective_shows() -> None:
+    """A reduce-scatter that is slow by itself, as gloo's is, accuses no link."""
+    assert spared_by_agreed_links(ORDER, fits(0.1, 0.01), ranks=4, busbw=0.1) == 0
+    assert spared_by_agreed_links(ORDER, fits(math.inf, 0.01), ranks=4, busbw=0.1) == 0
+
+
+def test_the_alpha_beta_time_and_the_bytes_of_a_step_are_those_of_its_calls() -> None:
+    order, found = ORDER[:3], fits(0.02, 0.01)
+    seconds = 2e-4 + 0.75e6 / 0.02e9 + 0.75e6 / 0.01e9
+    assert modelled(order, found, ranks=4) == pytest.approx(seconds)
+    assert least_sent(order, ranks=4, steps=16) == 12 * 2 * 0.75e6  # one step of four is of less
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")

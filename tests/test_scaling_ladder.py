@@ -12,13 +12,35 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError
 from reference_trainer.shards import VOCAB
 from scaling.decompose import Step
-from scaling.ladder import Rung, climb, counts, hushed, strong
+from scaling.ladder import Rung, climb, counts, first_of, groups_of, hushed, strong
 
 
 def test_rungs_double_up_to_all_nodes() -> None:
     assert counts(1) == [1]
     assert counts(4) == [1, 2, 4]
     assert counts(6) == [1, 2, 4, 6]
+
+
+@pytest.mark.parametrize(("nodes", "runs"), [(4, 2), (6, 1), (8, 2), (11, 1), (16, 2)])
+def test_each_node_has_its_turn_among_several(nodes: int, runs: int) -> None:
+    """Two runs suffice, one where the rungs below the largest have room for all."""
+    places = [SimpleNamespace(node=f"n{node}") for node in range(nodes) for _ in range(2)]
+    gang, rungs = cast(Gang, SimpleNamespace(places=places)), counts(nodes)
+    turns = [0] * nodes
+    for run in range(runs):
+        for count in rungs[1:]:
+            (group,) = groups_of(gang, count, first_of(rungs, count, run))
+            assert group == sorted(group)
+            assert len(group) == 2 * count
+            for node in {worker // 2 for worker in group}:
+                turns[node] += count < nodes
+    assert min(turns) >= 1
+    assert groups_of(gang, nodes, first_of(rungs, nodes, 1)) == [[*range(2 * nodes)]]
+
+
+def test_the_first_run_of_a_rung_of_two_is_on_the_first_nodes() -> None:
+    assert [first_of([1, 2, 4, 8], count) for count in (1, 2, 4, 8)] == [0, 0, 2, 0]
+    assert [first_of([1, 2, 4, 8], count, 1) for count in (1, 2, 4, 8)] == [0, 6, 0, 0]
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])

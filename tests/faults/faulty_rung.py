@@ -3,7 +3,7 @@
 pytest -p tests.faults.faulty_rung ...      with SEATRIAL_TEST_FAULT=<a name of FAULTS>
 
 The cause is in ranks of the largest rung, of four: a cluster whose nodes are sound alone.  A slow
-node is slow on each rung.
+node is slow on each rung; one fault is in the rung of two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reference_trainer.config import TrainConfig
 from scaling import ladder
 
 NAME = "SEATRIAL_TEST_FAULT"
-RUNG, SLOW = "4", "node1"
+RUNG, MIDDLE, SLOW = "4", "2", "node1"
 CHECKPOINTS = "/shared/planted-checkpoints"
 Change = Callable[[TrainConfig], TrainConfig]
 
@@ -36,7 +36,8 @@ def pytest_configure() -> None:
 
 
 def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
-    there = os.environ["WORLD_SIZE"] == RUNG or change is slow_node
+    rung = MIDDLE if change is dies_in_the_middle else RUNG
+    there = os.environ["WORLD_SIZE"] == rung or change is slow_node
     there = there and not config.stall  # not in the probe's own control
     return launchers.rank(change(config) if there else config)
 
@@ -89,6 +90,13 @@ def dies(config: TrainConfig) -> TrainConfig:
     return config
 
 
+def dies_in_the_middle(config: TrainConfig) -> TrainConfig:
+    """One of its processes ends, on a rung that is not the largest."""
+    if os.environ["RANK"] == "1":
+        os._exit(1)
+    return config
+
+
 def explodes(config: TrainConfig) -> TrainConfig:
     """Its loss is soon no number."""
     return replace(config, lr=1e30, clip=1e30)
@@ -105,5 +113,6 @@ FAULTS: dict[str, Change] = {
     "apart": apart,
     "breaks": breaks,
     "dies": dies,
+    "dies-in-the-middle": dies_in_the_middle,
     "explodes": explodes,
 }

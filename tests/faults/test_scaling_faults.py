@@ -15,6 +15,9 @@ from tests.lab.lab import Lab
 
 pytestmark = pytest.mark.soak
 SLOW = "50mbit"  # 0.00625 GB/s
+BRISK = {"pace_seconds = 0.4": "pace_seconds = 0.1"}  # a quarter of the computing
+STRICT = {"at_least = 0.55": "at_least = 0.85", "marginal = 0.65": "marginal = 0.95"}
+EVERY = ["node0", "node1", "node2", "node3"]
 
 
 def seen(lab: Lab, fault: str) -> RunRecord:
@@ -58,15 +61,25 @@ def test_a_planted_cause_is_named(
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"), [("breaks", "no memory for the model"), ("dies", "ranks [2] died")]
+    ("fault", "says", "rung", "others"),
+    [
+        ("breaks", "no memory for the model", "4 nodes", ["2 nodes"]),
+        ("dies", "ranks [2] died", "4 nodes", ["2 nodes"]),
+        ("dies-in-the-middle", "ranks [1] died", "2 nodes", ["4 nodes"]),
+    ],
 )
-def test_a_rung_that_breaks_costs_no_other_its_figures(lab: Lab, fault: str, says: str) -> None:
+def test_a_rung_that_breaks_costs_no_other_its_figures(
+    lab: Lab, fault: str, says: str, rung: str, others: list[str]
+) -> None:
     record = seen(lab, fault)
     (result,) = record.results
     assert record.verdict("SCALING") is Verdict.UNPROVEN
-    efficiency = {m.subject: m.value for m in result.measurements if m.name == "efficiency"}
-    assert efficiency["4 nodes"] is None
-    assert efficiency["2 nodes"] > 0.5
+    efficiency = {
+        m.subject.split(",")[0]: m.value for m in result.measurements if m.name == "efficiency"
+    }
+    assert efficiency.pop(rung) is None
+    assert [*efficiency] == others
+    assert all(value > 0.5 for value in efficiency.values())
     assert causes(record)[0][0] == "SCALE-RUNG"
     assert any(says in one.statement for one in findings(record))
 
@@ -90,9 +103,30 @@ def test_slow_links_are_told_from_too_few_tokens(lab: Lab, busbw: str, code: str
     """By what was agreed: the same links, as slow everywhere, and a quarter of the computing."""
     for node in lab.nodes:
         inject(lab, "slow-link", str(node.index), SLOW)
-    brisk = {"pace_seconds = 0.4": "pace_seconds = 0.1", "at_least = 0.090": f"at_least = {busbw}"}
+    contract = agreed(lab, {**BRISK, "at_least = 0.090": f"at_least = {busbw}"})
     options = ["probes/test_scaling.py", "--tier", "standard"]
-    record, _ = acceptance(lab, code, *options, contract=agreed(lab, brisk))
+    record, _ = acceptance(lab, code, *options, contract=contract)
     said = [(one.code, one.statement) for one in findings(record)]
     assert record.verdict("SCALING") is Verdict.FAIL, said
     assert causes(record)[0] == (code, []), said
+
+
+@pytest.mark.parametrize(
+    ("fault", "terms", "code", "nodes", "says"),
+    [
+        (["slow-link", "2", SLOW], {}, "SCALE-LINK", ["node2"], "every link of node2 is slow"),
+        (["wrong-interface"], STRICT, "SCALE-NETWORK", EVERY, "went over eth0"),
+    ],
+    ids=["slow-link", "wrong-interface"],
+)
+def test_a_road_that_is_bad_is_named_with_its_nodes(
+    lab: Lab, fault: list[str], terms: dict[str, str], code: str, nodes: list[str], says: str
+) -> None:
+    """One slow link slows every rank down alike, and so does another network."""
+    inject(lab, *fault)
+    options = ["probes/test_scaling.py", "--tier", "standard"]
+    record, _ = acceptance(lab, code, *options, contract=agreed(lab, {**BRISK, **terms}))
+    said = [(one.code, one.suspects, one.statement) for one in findings(record)]
+    assert record.verdict("SCALING") is Verdict.FAIL, said
+    assert causes(record)[0] == (code, nodes), said
+    assert any(one == code and says in statement for one, _, statement in said), said

@@ -1,0 +1,180 @@
+"""What the ladder shows, judged and told: efficiency, its causes, its stragglers, its figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+
+from probes.findings import finding
+from probes.ledger import Ledger
+from probes.scaling_rungs import said, top_efficiency, wanted
+from reports.record import Limit, Verdict
+from scaling import decompose
+from scaling.decompose import laggard, residual, slow_node, unsummed
+from scaling.explain import Explanation
+from scaling.ladder import Rung
+from scaling.retold import Ladder
+from scaling.skew import exposed_said
+
+Limits = Callable[[str], Limit | None]
+
+# Sharded, each rank's optimizer has less to do; that gains a few per cent at most.
+MOST_EFFICIENT = 1.1
+# What scaling.causes may name.
+CAUSES = (
+    *("SCALE-SLOW-NODE", "SCALE-SLOWING", "SCALE-STRAGGLER", "SCALE-DATA", "SCALE-CHECKPOINT"),
+    *("SCALE-JITTER", "SCALE-LINK", "SCALE-NETWORK", "SCALE-COMMUNICATION", "SCALE-TOKENS"),
+    "SCALE-UNEXPLAINED",
+)
+
+
+def judge(ladder: Ladder, limits: Limits, measure: Ledger) -> list[Explanation]:
+    """Efficiency and residual of each rung, and who holds the others up; the rungs, explained."""
+    rungs, limit = ladder.rungs, limits("efficiency")
+    base, explained = rungs[0].median_node(), ladder.explained(wanted(limit))
+    named: set[tuple[str, str]] = set()
+    for rung, why in reversed([*zip(rungs[1:], explained, strict=True)]):
+        on, efficiency = said(rung.count), ladder.efficiency(rung)
+        value, doubt = believed(efficiency)
+        load = f"{on}, {rung.tokens_per_rank:,} tokens per GPU and step"
+        measure("efficiency", value, on=load, samples=len(rung.steps[0]), note=doubt)
+        tell(ladder, rung, measure)
+        unexplained = residual(base, rung.steps)
+        measure("residual", max(unexplained, unsummed(rung.steps)), on=on)
+        measure.covered(str(why))
+        if limit and limit.judge(efficiency) is not Verdict.PASS:
+            measure.explain(finding("SCALE-LOSS", str(why)))
+            # What is named on the largest rung is not named again on the smaller ones.
+            for cause in [cause for cause in why.causes if (cause.code, cause.where) not in named]:
+                assert cause.code in CAUSES
+                places = re.split("[ ,]+", cause.where)
+                suspects = [node for node in dict.fromkeys(rung.nodes) if node in places]
+                measure.explain(finding(cause.code, f"at {on} {cause.said}", suspects))
+            named |= {(cause.code, cause.where) for cause in why.causes}
+    if len(rungs) == 1:
+        measure("efficiency", None, note="one node cannot show scaling")
+    measure("residual", unsummed(rungs[0].steps), on=said(1))
+    for rung in rungs:
+        one_model(rung, measure, said(rung.count))
+    measure.covered(exposed_said(rungs[-1].steps, rungs[-1].separable))
+    stragglers(rungs, limits, measure)
+    return explained
+
+
+def tell(ladder: Ladder, rung: Rung, measure: Ledger) -> None:
+    """What is known beside a rung's efficiency: the interval, and what collectives should take.
+
+    The replay is what the rung is judged by; the alpha-beta time is of the same calls alone.
+    """
+    on = said(rung.count)
+    least, most = ladder.intervals[rung.count]
+    measure.note("efficiency_from", least, "ratio", on=f"{on}, {ladder.over}")
+    measure.note("efficiency_to", most, "ratio", on=f"{on}, {ladder.over}")
+    measure.note("replayed_communication", ladder.replayed.get(rung.count), "s", on=on)
+    measure.note("alpha_beta_communication", ladder.alpha_beta.get(rung.count), "s", on=on)
+
+
+def believed(efficiency: float) -> tuple[float | None, str]:
+    """The value and "", or None and why: many nodes cannot be so much better than one."""
+    if efficiency <= MOST_EFFICIENT:
+        return efficiency, ""
+    return None, f"{efficiency:.2f}: one node was slower alone, so something disturbed it there"
+
+
+def other_runs(others: Sequence[Sequence[Rung]], measure: Ledger) -> None:
+    """What the runs that are not the typical one gave: their efficiency, and that they trained."""
+    for number, rungs in enumerate(others, 1):
+        for rung in rungs:
+            one_model(rung, measure, f"{said(rung.count)}, other run {number}")
+        on = f"{said(rungs[-1].count)}, other run {number}"
+        measure.note("efficiency_again", top_efficiency(rungs), "ratio", on=on)
+
+
+def one_model(rung: Rung, measure: Ledger, on: str) -> None:
+    """What a rung took in, and that its ranks trained one model with it."""
+    measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
+    measure.note("tokens_per_gpu_step", rung.tokens_per_rank, "tokens", on=on)
+    if rung.mfu is not None:
+        measure.note("mfu", rung.mfu, "ratio", on=on)
+    if rung.memory is not None:
+        measure.note("memory_over_estimate", rung.memory, "ratio", on=on)
+    measure("non_finite", rung.non_finite, on=on)
+    if rung.non_finite:
+        losses = f"{rung.non_finite} losses of ranks and steps were no numbers"
+        measure.explain(finding("SCALE-NAN", f"at {on} {losses}"))
+    measure("disagreements", len(rung.disagreements), on=on)
+    if rung.disagreements:
+        measure.explain(finding("SCALE-APART", f"at {on} in {rung.disagreements[0]}"))
+
+
+def stragglers(rungs: Sequence[Rung], limits: Limits, measure: Ledger) -> None:
+    """A node slow by itself, and a rank that holds the others up in the largest rung."""
+    by_node = rungs[0].by_node()
+    node, alone = slow_node(by_node)
+    late = laggard(rungs[-1].steps)
+    name = rungs[-1].nodes[late.rank]
+    measure.note("one_node_spread", max(by_node.values()) / min(by_node.values()), "ratio")
+    measure("straggler", alone, on=f"{node} alone")
+    measure("straggler", late.share, on=f"rank {late.rank} ({name}) in {late.segment}")
+    limit = limits("straggler")
+    if limit is None:
+        return
+    if limit.judge(alone) is Verdict.FAIL:
+        words = f"{node} alone takes {alone:.0%} longer for a step than the median node"
+        measure.explain(finding("SCALE-STRAGGLER", words, [node]))
+    if limit.judge(late.share) is Verdict.FAIL:
+        words = f"rank {late.rank} on {name} holds the others up in {late.segment}"
+        suspects = [f"rank {late.rank}", name]
+        measure.explain(finding("SCALE-STRAGGLER", f"{words}: {late.share:.0%}", suspects))
+
+
+def foresee(ladder: Ladder, measure: Ledger) -> None:
+    """What more nodes would do: a prediction, with its band and its assumptions."""
+    try:
+        seen = ladder.foreseen()
+    except ValueError as error:
+        measure.covered(str(error))
+        return
+    measure.covered(str(seen))
+    measure.keep("prediction.json", dataclasses.asdict(seen), caption=str(seen))
+
+
+def draw(ladder: Ladder, explained: Sequence[Explanation], limits: Limits, measure: Ledger) -> None:
+    """Numbers for the three figures, and the table behind them."""
+    rungs, base = ladder.rungs, ladder.rungs[0].median_node()
+    parts = [decompose.terms(base), *(decompose.terms(rung.steps) for rung in rungs[1:])]
+    limit = limits("efficiency")
+    caption = "every timed step of every rank, cut into segments; the collectives of each rung"
+    measure.keep("ladder.json", ladder.told(), kind="series", caption=caption)
+    between = [ladder.intervals[rung.count] for rung in rungs[1:]]
+    measure.series(
+        "efficiency",
+        {
+            "nodes": [rung.count for rung in rungs],
+            "efficiency": [1.0, *map(ladder.efficiency, rungs[1:])],
+            "low": [None, *(low for low, _ in between)],
+            "high": [None, *(high for _, high in between)],
+            "over": ladder.over,
+            "limit": limit.low if limit else None,
+            "tokens_per_second": [rung.tokens_per_second for rung in rungs],
+            "tokens_per_gpu_step": [rung.tokens_per_rank for rung in rungs],
+        },
+    )
+    if explained:
+        measure.series(
+            "lost",
+            {
+                "nodes": [why.nodes for why in explained],
+                "lost": [why.lost for why in explained],
+                "parts": [[dataclasses.asdict(part) for part in why.parts] for why in explained],
+                "sentences": [str(why) for why in explained],
+            },
+        )
+    measure.series(
+        "terms",
+        {
+            "nodes": [rung.count for rung in rungs],
+            "terms": {name: [part[name] for part in parts] for name in parts[0]},
+        },
+    )

@@ -1,0 +1,253 @@
+"""The ladder, climbed: rung by rung, with what its own collectives take, and over which road.
+
+A rung that fails costs its own figures and no other's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from probes.counters import growth, main_road, read_counters
+from probes.fabric_findings import slow_links
+from probes.findings import finding
+from probes.ledger import Ledger
+from probes.pairs import bad_pairs
+from reference_trainer.config import TrainConfig
+from reference_trainer.gang import Gang, GangError, WorkerLost
+from reports.record import Limit, Verdict
+from scaling.alphabeta import Fit
+from scaling.decompose import mean_seconds
+from scaling.expected import (
+    PLAYED,
+    Moment,
+    calls_of,
+    expected,
+    least_sent,
+    modelled,
+    spared_by_agreed_links,
+)
+from scaling.explain import ABOUT_LINKS, Place
+from scaling.ladder import Rung, climb, first_of, groups_of
+from scaling.predict import step_seconds
+from scaling.retold import Ladder
+
+LOOPBACK = "lo"  # what ranks of one node send each other crosses no network
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is climbed: node counts, the load, its collectives in order, the agreed fabric (None: it
+    is not known), and how long a rung may take, in seconds."""
+
+    nodes: list[int]
+    config: TrainConfig
+    order: Sequence[Moment]
+    fabric: str | None = None
+    patience: float = 300
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A rung's collectives without the trainer: seconds of a step (None: not timed), the fits of
+    each collective, and nodes whose bytes took another road than the agreed one, and which."""
+
+    seconds: float | None = None
+    fits: Mapping[str, Fit] = field(default_factory=dict)
+    strays: Mapping[str, str] = field(default_factory=dict)
+
+
+Climbed = tuple[list[Rung], dict[int, Replay]]  # the rungs that ran, and their replays by count
+
+
+def ascend(gang: Gang, names: dict[str, str], plan: Plan, measure: Ledger) -> Climbed:
+    """The rungs that could be run, and their collectives, replayed right after each."""
+    rungs: list[Rung] = []
+    replays: dict[int, Replay] = {}
+    for count in plan.nodes:
+        measure.progress(f"scaling: {count} of {plan.nodes[-1]} nodes")
+        first = first_of(plan.nodes, count)
+        try:
+            rungs.append(climb(gang, names, count, plan.config, first, plan.patience))
+            replays[count] = replayed(gang, names, rungs, plan, first, measure)
+        except GangError as error:
+            measure("efficiency", None, on=said(count), note=str(error))
+            measure.explain(finding("SCALE-RUNG", f"{said(count)}: {error}"))
+            if not rungs:
+                break  # there is nothing to compare with
+            mend(gang, error)
+        if is_stuck(gang, replays, [count]):
+            break  # the next rung would meet what still runs there
+    return rungs, replays
+
+
+def repeat(
+    gang: Gang, names: dict[str, str], first: Climbed, plan: Plan, times: int, measure: Ledger
+) -> tuple[list[Climbed], bool]:
+    """The whole ladder so often more: runs differ more than steps.  (All that ended, whether all).
+
+    The first is the one that was climbed already.  Each run takes other nodes where it can.
+    """
+    ladders = [first]
+    for run in range(2, times + 2):
+        measure.progress(f"scaling: all rungs, run {run} of {times + 1}")
+        rungs: list[Rung] = []
+        replays: dict[int, Replay] = {}
+        try:
+            for count in [rung.count for rung in first[0]]:
+                at = first_of(plan.nodes, count, run - 1)
+                rungs.append(climb(gang, names, count, plan.config, at, plan.patience))
+                replays[count] = replayed(gang, names, rungs, plan, at, measure)
+        except GangError as error:
+            measure("efficiency", None, on=f"run {run}", note=str(error))
+            measure.explain(finding("SCALE-RUNG", f"run {run} of the rungs: {error}"))
+            return ladders, False
+        ladders.append((rungs, replays))
+    return ladders, True
+
+
+def typical(ladders: Sequence[Climbed]) -> tuple[Climbed, list[list[Rung]]]:
+    """The run whose largest rung is the median one, and the rungs of the others.
+
+    What disturbs one run is not taken for what the cluster does.
+    """
+    order = sorted(ladders, key=lambda climbed: top_efficiency(climbed[0]))
+    chosen = order[(len(order) - 1) // 2]
+    return chosen, [climbed[0] for climbed in ladders if climbed is not chosen]
+
+
+def top_efficiency(rungs: Sequence[Rung]) -> float:
+    """That of the largest rung."""
+    return mean_seconds(rungs[0].median_node()) / rungs[-1].seconds
+
+
+def mend(gang: Gang, error: GangError) -> None:
+    """New workers where processes died, so that the rungs above can be climbed all the same."""
+    if isinstance(error, WorkerLost):
+        gang.mend(error.ranks)
+
+
+def is_stuck(gang: Gang, replays: Mapping[int, Replay], nodes: Sequence[int]) -> bool:
+    """Whether one of these rungs, or its collectives, failed and still runs in the gang."""
+    failed = any(replays.get(count, Replay()).seconds is None for count in nodes)
+    return failed and bool(gang.busy() or gang.silent())
+
+
+def replayed(
+    gang: Gang,
+    names: dict[str, str],
+    rungs: Sequence[Rung],
+    plan: Plan,
+    first: int,
+    measure: Ledger,
+) -> Replay:
+    """The collectives of the newest rung's step, replayed without the trainer on its nodes.
+
+    An emulated accelerator leaves work for the core: what one node's step takes beyond it.
+    """
+    rung, blocks = rungs[-1], sum(moment is None for moment in plan.order)
+    pace = plan.config.pace_s
+    rest = pace / blocks
+    busy = max(0.0, mean_seconds(rungs[0].median_node()) - pace) / blocks if rest else 0.0
+    patience = 60 + 4 * PLAYED * rung.seconds  # to connect, and to play what its steps did
+    groups = groups_of(gang, rung.count, first)
+    try:
+        before = gang.run(read_counters, groups=groups, timeout=60)
+        seconds, fits = expected(gang, groups, plan.order, rest, busy, timeout=patience)
+        after = gang.run(read_counters, groups=groups, timeout=60)
+    except GangError as error:  # the rung itself was measured all the same
+        measure.covered(f"communication on {rung.count} nodes was not timed: {error}")
+        mend(gang, error)
+        return Replay()
+    sent = {node: growth(b, a) for node, b, a in zip(rung.nodes, before, after, strict=True)}
+    least = least_sent(plan.order, len(rung.steps)) if rung.count > 1 else math.inf
+    return Replay(seconds, fits, astray(sent, plan.fabric, least))
+
+
+def astray(
+    sent: Mapping[str, Mapping[str, int]], fabric: str | None, least: float
+) -> dict[str, str]:
+    """Nodes that sent most of their bytes over another road than the agreed one, and which.
+
+    `sent` are bytes by node and road; a node had to send `least` of them: far less is not theirs.
+    """
+    found = {}
+    for node, roads in sent.items():
+        crossed = {road: count for road, count in roads.items() if road != LOOPBACK}
+        road = main_road(crossed)
+        if fabric and road != fabric and crossed.get(road, 0) > least / 2:
+            found[node] = road
+    return found
+
+
+def told(
+    climbed: Climbed, others: Sequence[Sequence[Rung]], plan: Plan, agreed: Limit | None
+) -> Ladder:
+    """The ladder; `others` are the rungs of its other runs, `agreed` the limit of bus bandwidth."""
+    rungs, replays = climbed
+    timed = {count: one for count, one in replays.items() if one.seconds is not None}
+    ranks = {rung.count: len(rung.steps) for rung in rungs}
+    fitted = {count: one for count, one in timed.items() if one.fits}
+    return Ladder(
+        rungs=rungs,
+        again={
+            rung.count: [step_seconds(each[at].judged) for each in others]
+            for at, rung in enumerate(rungs)
+        }
+        if others
+        else {},
+        talk={count: one.seconds for count, one in replays.items()},
+        calls=calls_of(plan.order),
+        fits=replays[rungs[-1].count].fits,
+        agreed={
+            count: (one.seconds or 0.0)
+            - spared_by_agreed_links(plan.order, one.fits, ranks[count], agreed.low)
+            for count, one in fitted.items()
+            if agreed is not None and agreed.low
+        },
+        alpha_beta={
+            count: modelled(plan.order, one.fits, ranks[count]) for count, one in fitted.items()
+        },
+        strays={count: one.strays for count, one in timed.items() if one.strays},
+    )
+
+
+def placed(
+    gang: Gang, names: dict[str, str], ladder: Ladder, limit: Limit | None, measure: Ledger
+) -> Ladder:
+    """The ladder with its slow links in their places, where a rung that is judged lost to links.
+
+    Pairs of nodes meet, as in FABRIC: some seconds, spent only where a limit is broken.
+    """
+    rungs = ladder.rungs[1:]
+    sought = [
+        cause
+        for rung, why in zip(rungs, ladder.explained(wanted(limit)), strict=True)
+        for cause in why.causes
+        if cause.code in ABOUT_LINKS and limit
+        if limit.judge(ladder.efficiency(rung)) is not Verdict.PASS
+    ]
+    if not sought:
+        return ladder
+    measure.progress("scaling: every pair of nodes, for a link that is slow")
+    try:
+        pairs, _ = bad_pairs(gang, names)
+    except GangError as error:
+        measure.covered(f"the slow link was not looked for: {error}")
+        return ladder
+    measure.covered(f"the slow link was looked for: {pairs.coverage}")
+    places = [Place(tuple(one.suspects), one.statement) for one in slow_links(pairs)]
+    return replace(ladder, places=places)
+
+
+def wanted(limit: Limit | None) -> float | None:
+    """The efficiency that passes: the end of the marginal band, where there is one."""
+    if limit is None:
+        return None
+    return limit.low if limit.marginal_low is None else limit.marginal_low
+
+
+def said(count: int) -> str:
+    """`1 node`, `4 nodes`."""
+    return f"{count} nodes" if count > 1 else "1 node"

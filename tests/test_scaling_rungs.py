@@ -1,0 +1,204 @@
+"""The ladder's climb: several runs, rungs that die, bytes that go astray, windows that are long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from probes import scaling_rungs, test_scaling
+from probes.ledger import Ledger
+from probes.scaling_controls import same_compute
+from probes.scaling_judging import other_runs
+from probes.scaling_rungs import Plan, Replay, ascend, astray, placed, repeat, told, typical, wanted
+from probes.test_scaling import MOST_STEPS, long_enough
+from reference_trainer.config import TrainConfig
+from reference_trainer.gang import Gang, GangError, WorkerLost
+from reports.record import Limit
+from scaling.decompose import Step
+from scaling.ladder import Rung
+from scaling.retold import Ladder
+from scaling.search import Hunt
+from tests.test_scaling_commands import ladder
+
+
+class Notes:
+    """A ledger that only remembers."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self.found: list[str] = []
+
+    def __call__(self, name: str, value: Any, **more: Any) -> None:
+        self.seen.append((name, value, more.get("on")))
+
+    def note(self, name: str, value: Any, unit: str, on: str = "") -> None:
+        self.seen.append((name, value, on))
+
+    def explain(self, *found: Any) -> None:
+        self.found += [one.code for one in found]
+
+    def progress(self, _: str) -> None:
+        pass
+
+    covered = progress
+
+
+def climbs(monkeypatch: pytest.MonkeyPatch, *ladders: Any) -> None:
+    """What each further climb finds: a rung, or an error."""
+    found = iter([rung for rungs in ladders for rung in rungs])
+
+    def climb(*_: Any) -> Any:
+        one = next(found)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    monkeypatch.setattr(scaling_rungs, "climb", climb)
+    monkeypatch.setattr(scaling_rungs, "replayed", lambda *_: Replay(0.0))
+
+
+def slower(found: Ladder, share: float) -> list[Rung]:
+    """Its rungs; the largest took so much longer."""
+    *below, top = found.rungs
+    steps = [[replace(one, seconds=one.seconds * share) for one in mine] for mine in top.steps]
+    return [*below, replace(top, steps=steps)]
+
+
+GANG = cast(Gang, None)  # nothing is asked of it
+
+
+def ledger(notes: Notes) -> Ledger:
+    return cast(Ledger, notes)
+
+
+def plan(*nodes: int) -> Plan:
+    return Plan([*nodes], TrainConfig(), [("all_gather", 1 << 20)])
+
+
+def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    once, notes = ladder(), Notes()
+    replays = {count: Replay(0.0) for count in (1, 2, 4)}
+    usual, slow, slowest = [*once.rungs], slower(once, 1.2), slower(once, 1.5)
+    climbs(monkeypatch, slow, slowest)
+    ladders, whole = repeat(GANG, {}, (usual, replays), plan(1, 2, 4), 2, ledger(notes))
+    assert whole
+    assert [rungs for rungs, _ in ladders] == [usual, slow, slowest]
+    chosen, others = typical(ladders)
+    assert chosen == (slow, replays)
+    assert others == [usual, slowest]
+    found = told(chosen, others, plan(1, 2, 4), None)
+    assert {count: len(runs) for count, runs in found.again.items()} == {1: 2, 2: 2, 4: 2}
+    assert (found.over, once.over) == ("over 3 runs", "within one run")
+    other_runs(others, ledger(notes))
+    heard = [one for one in notes.seen if one[0] == "efficiency_again"]
+    assert [on for _, _, on in heard] == ["4 nodes, other run 1", "4 nodes, other run 2"]
+    assert any(one[2] == "2 nodes, other run 2" for one in notes.seen)  # its losses are looked at
+    assert typical([(usual, replays)]) == ((usual, replays), [])
+
+
+def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    once, notes = ladder(), Notes()
+    climbs(monkeypatch, [once.rungs[0], GangError("ranks [3] died")])
+    first: tuple[list[Rung], dict[int, Replay]] = ([*once.rungs], {})
+    ladders, whole = repeat(GANG, {}, first, plan(1, 2, 4), 2, ledger(notes))
+    assert not whole
+    assert ladders == [first]
+    assert notes.seen == [("efficiency", None, "run 2")]
+    assert notes.found == ["SCALE-RUNG"]
+
+
+class Mendable:
+    """A gang of which one rank died, and what it is asked."""
+
+    def __init__(self) -> None:
+        self.mended: list[list[int]] = []
+
+    def mend(self, lost: list[int]) -> list[int]:
+        self.mended.append(lost)
+        return lost
+
+    def silent(self) -> list[int]:
+        return [] if self.mended else [1]
+
+    def busy(self) -> list[int]:
+        return []
+
+
+def test_a_middle_rung_that_dies_costs_the_larger_ones_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    once, notes, gang = ladder(), Notes(), Mendable()
+    died = WorkerLost("rank: ranks [1] died", ranks=[1], at=0.0)
+    climbs(monkeypatch, [once.rungs[0], died, once.rungs[2]])
+    rungs, replays = ascend(cast(Gang, gang), {}, plan(1, 2, 4), ledger(notes))
+    assert rungs == [once.rungs[0], once.rungs[2]]
+    assert [*replays] == [1, 4]
+    assert gang.mended == [[1]]
+    assert notes.seen == [("efficiency", None, "2 nodes")]
+    assert notes.found == ["SCALE-RUNG"]
+
+
+def test_bytes_are_astray_only_where_most_went_elsewhere_and_enough_of_them() -> None:
+    sent = {
+        "node0": {"fab0": 10_000, "eth0": 300, "lo": 90_000},
+        "node1": {"fab0": 300, "eth0": 10_000},
+        "node2": {"fab0": 0, "eth0": 3_000},  # no collective is as small: Ray's own
+    }
+    assert astray(sent, "fab0", least=8_000) == {"node1": "eth0"}
+    assert astray(sent, None, least=8_000) == {}
+    assert astray(sent, "rdma", least=8_000) == {"node0": "fab0", "node1": "eth0"}
+
+
+def test_pairs_meet_only_where_a_rung_that_is_judged_lost_to_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hunt = Hunt({("node0", "node3"): 0.01}, 0.1, {"node3": "both"}, [], 3, 0, "all")
+    asked = []
+
+    def pairs(*_: Any) -> Any:
+        asked.append(1)
+        return hunt, {}
+
+    monkeypatch.setattr(scaling_rungs, "bad_pairs", pairs)
+    limit = Limit(low=0.6, marginal_low=0.9, because="as agreed")
+    notes = ledger(Notes())
+    for found in (ladder(), ladder(data=0.3)):
+        assert placed(GANG, {}, found, limit, notes) is found
+    slow = ladder(link=0.3)
+    assert placed(GANG, {}, slow, None, notes) is slow
+    assert not asked
+    (place,) = placed(GANG, {}, slow, limit, notes).places or []
+    assert place.nodes == ("node3",)
+    assert "every link of node3 is slow both ways" in place.said
+
+
+def test_what_passes_is_the_end_of_the_marginal_band() -> None:
+    assert wanted(None) is None
+    assert wanted(Limit(low=0.5, because="as agreed")) == 0.5
+    assert wanted(Limit(low=0.5, marginal_low=0.7, because="as agreed")) == 0.7
+
+
+def computing(*seconds: float) -> list[list[Step]]:
+    """One rank's steps that compute so long."""
+    return [[Step(one, {"forward": one / 3, "backward": 2 * one / 3}) for one in seconds]]
+
+
+def test_steps_that_send_nothing_must_compute_as_long_as_those_of_one_node() -> None:
+    alone = computing(*[1.0, 1.01, 0.99, 1.0] * 6)
+    assert "the same within the noise" in same_compute(computing(1.0, 1.01, 1.0, 0.99), alone)
+    longer = same_compute(computing(1.3, 1.31, 1.3, 1.29), alone)
+    assert longer.endswith("1.000 s on one node: +0.300 s are unexplained")
+
+
+@pytest.mark.parametrize(
+    ("window", "seconds", "steps"), [(0, 1.0, 24), (30, 0.1, 300), (30, 5.0, 24), (30, 1e-4, 1000)]
+)
+def test_a_window_is_long_enough_for_a_gpu_to_heat_up(
+    monkeypatch: pytest.MonkeyPatch, window: int, seconds: float, steps: int
+) -> None:
+    rung = cast(Rung, SimpleNamespace(seconds=seconds))
+    monkeypatch.setattr(test_scaling, "climb", lambda *_: rung)
+    assert long_enough(GANG, {}, TrainConfig(steps=24), window).steps == steps <= MOST_STEPS
