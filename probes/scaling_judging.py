@@ -11,6 +11,7 @@ from probes.ledger import Ledger
 from probes.scaling_rungs import said, top_efficiency, wanted
 from reports.record import Limit, Verdict
 from scaling import decompose
+from scaling.causes import Cause
 from scaling.decompose import laggard, residual, slow_node, unsummed
 from scaling.explain import Explanation
 from scaling.ladder import Rung
@@ -33,7 +34,7 @@ def judge(ladder: Ladder, limits: Limits, measure: Ledger) -> list[Explanation]:
     """Efficiency and residual of each rung, and who holds the others up; the rungs, explained."""
     rungs, limit = ladder.rungs, limits("efficiency")
     base, explained = rungs[0].median_node(), ladder.explained(wanted(limit))
-    named: set[tuple[str, str]] = set()
+    named: list[Cause] = []
     for rung, why in reversed([*zip(rungs[1:], explained, strict=True)]):
         on, efficiency = said(rung.count), ladder.efficiency(rung)
         value, doubt = believed(efficiency)
@@ -46,12 +47,12 @@ def judge(ladder: Ladder, limits: Limits, measure: Ledger) -> list[Explanation]:
         if limit and limit.judge(efficiency) is not Verdict.PASS:
             measure.explain(finding("SCALE-LOSS", str(why)))
             # What is named on the largest rung is not named again on the smaller ones.
-            for cause in [cause for cause in why.causes if (cause.code, cause.where) not in named]:
+            for cause in [cause for cause in why.causes if not again(cause, named)]:
                 assert cause.code in CAUSES
-                places = re.split("[ ,]+", cause.where)
+                places = words_of(cause.where)
                 suspects = [node for node in dict.fromkeys(rung.nodes) if node in places]
                 measure.explain(finding(cause.code, f"at {on} {cause.said}", suspects))
-            named |= {(cause.code, cause.where) for cause in why.causes}
+            named += why.causes
     if len(rungs) == 1:
         measure("efficiency", None, note="one node cannot show scaling")
     measure("residual", unsummed(rungs[0].steps), on=said(1))
@@ -60,6 +61,18 @@ def judge(ladder: Ladder, limits: Limits, measure: Ledger) -> list[Explanation]:
     measure.covered(exposed_said(rungs[-1].steps, rungs[-1].separable))
     stragglers(rungs, limits, measure)
     return explained
+
+
+def again(cause: Cause, named: Sequence[Cause]) -> bool:
+    """Whether a cause is among those that were named, at no other place than there."""
+    return any(
+        cause.code == one.code and words_of(cause.where) <= words_of(one.where) for one in named
+    )
+
+
+def words_of(where: str) -> set[str]:
+    """The words of a cause's place, nodes among them."""
+    return set(re.split("[ ,]+", where))
 
 
 def tell(ladder: Ladder, rung: Rung, measure: Ledger) -> None:

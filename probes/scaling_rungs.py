@@ -6,6 +6,7 @@ A rung that fails costs its own figures and no other's.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError, WorkerLost
 from reports.record import Limit, Verdict
 from scaling.alphabeta import Fit
+from scaling.causes import beyond
 from scaling.decompose import mean_seconds
 from scaling.expected import (
     PLAYED,
@@ -30,6 +32,7 @@ from scaling.expected import (
 )
 from scaling.explain import ABOUT_LINKS, Place
 from scaling.ladder import Rung, climb, first_of, groups_of
+from scaling.noise import median_error
 from scaling.predict import step_seconds
 from scaling.retold import Ladder
 
@@ -50,12 +53,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Replay:
-    """A rung's collectives without the trainer: seconds of a step (None: not timed), the fits of
+    """A rung's collectives without the trainer: seconds of each step (none: not timed), the fits of
     each collective, and nodes whose bytes took another road than the agreed one, and which."""
 
-    seconds: float | None = None
+    steps: Sequence[float] = ()
     fits: Mapping[str, Fit] = field(default_factory=dict)
     strays: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float | None:
+        """Of the typical step."""
+        return statistics.median(self.steps) if self.steps else None
 
 
 Climbed = tuple[list[Rung], dict[int, Replay]]  # the rungs that ran, and their replays by count
@@ -147,14 +155,12 @@ def replayed(
     An emulated accelerator leaves work for the core: what one node's step takes beyond it.
     """
     rung, blocks = rungs[-1], sum(moment is None for moment in plan.order)
-    pace = plan.config.pace_s
-    rest = pace / blocks
-    busy = max(0.0, mean_seconds(rungs[0].median_node()) - pace) / blocks if rest else 0.0
+    rest, busy = plan.config.pace_s / blocks, core_work(rungs[0], plan) / blocks
     patience = 60 + 4 * PLAYED * rung.seconds  # to connect, and to play what its steps did
     groups = groups_of(gang, rung.count, first)
     try:
         before = gang.run(read_counters, groups=groups, timeout=60)
-        seconds, fits = expected(gang, groups, plan.order, rest, busy, timeout=patience)
+        steps, fits = expected(gang, groups, plan.order, rest, busy, timeout=patience)
         after = gang.run(read_counters, groups=groups, timeout=60)
     except GangError as error:  # the rung itself was measured all the same
         measure.covered(f"communication on {rung.count} nodes was not timed: {error}")
@@ -162,7 +168,23 @@ def replayed(
         return Replay()
     sent = {node: growth(b, a) for node, b, a in zip(rung.nodes, before, after, strict=True)}
     least = least_sent(plan.order, len(rung.steps)) if rung.count > 1 else math.inf
-    return Replay(seconds, fits, astray(sent, plan.fabric, least))
+    return Replay(steps, fits, astray(sent, plan.fabric, least))
+
+
+def core_work(base: Rung, plan: Plan) -> float:
+    """Seconds of a step that an emulated accelerator leaves for the core; 0 where it is real."""
+    pace = plan.config.pace_s
+    return max(0.0, mean_seconds(base.median_node()) - pace) if pace else 0.0
+
+
+def doubtful(here: Replay, alone: Replay, base: Rung, plan: Plan) -> float:
+    """Seconds by which a rung's replay, less one node's, may be off.
+
+    The noise of both; and where ranks share cores, a step's work for the core: who waits for whom
+    there is not the same twice.
+    """
+    noise = math.hypot(median_error(here.steps), median_error(alone.steps))
+    return beyond(noise, len(here.steps)) + core_work(base, plan)
 
 
 def astray(
@@ -205,6 +227,11 @@ def told(
             - spared_by_agreed_links(plan.order, one.fits, ranks[count], agreed.low)
             for count, one in fitted.items()
             if agreed is not None and agreed.low
+        },
+        doubt={
+            count: doubtful(one, timed[1], rungs[0], plan)
+            for count, one in fitted.items()
+            if 1 in timed
         },
         alpha_beta={
             count: modelled(plan.order, one.fits, ranks[count]) for count, one in fitted.items()

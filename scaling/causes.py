@@ -53,11 +53,12 @@ class Talk:
 
     `replayed` is the seconds they add to a step when they are replayed without the trainer,
     `agreed` the same on links of the agreed rate; `strays` are nodes whose bytes took another road
-    than the agreed one, and which.
+    than the agreed one, and which.  `doubt` is by how much the replay may be off, in seconds.
     """
 
     replayed: float | None = None
     agreed: float | None = None
+    doubt: float = 0.0
     strays: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -204,7 +205,8 @@ def communication(
     replayed = max(talk.replayed, 0.0)
     excess = seconds - replayed
     if excess > NEAR * replayed:
-        if excess > beyond(met.error, len(here.steps[0])) and ledger.matters(excess):
+        doubt = beyond(met.error, len(here.steps[0])) + talk.doubt
+        if excess > doubt and ledger.matters(excess):
             why = (
                 f"collectives take {seconds * 1e3:.3g} ms, replayed without the trainer they take "
                 f"{replayed * 1e3:.3g} ms"

@@ -74,8 +74,8 @@ def expected(
     busy: float = 0.0,
     steps: int = PLAYED,
     timeout: float = 120,
-) -> tuple[float, dict[str, Fit]]:
-    """Seconds of a played step in a group of the gang's workers, and the fits of its collectives.
+) -> tuple[list[float], dict[str, Fit]]:
+    """Seconds of each played step in a group of the gang's workers, and fits of its collectives.
 
     So many steps are played, with `rest` seconds, and `busy` seconds of a core, for each block's
     computing: sockets and caches are cold after it, and ranks do not wake at once.  Of several
@@ -84,8 +84,11 @@ def expected(
     """
     size = len(groups[0])
     found = gang.run(played, [*order], rest, busy, steps, groups=groups, timeout=timeout)
-    whole = [seconds for seconds, _ in found]
-    each = [statistics.fmean(whole[at : at + size]) for at in range(0, len(whole), size)]
+    each = [found[at : at + size] for at in range(0, len(found), size)]
+    series = [
+        [statistics.fmean(at) for at in zip(*(seconds for seconds, _ in group), strict=True)]
+        for group in each
+    ]
     rows: dict[str, list[dict[str, float]]] = {}
     calls = [one for _, one in found[:size]]
     for operation, moved in calls[0] if size > 1 else ():
@@ -96,7 +99,7 @@ def expected(
         fitted = fit(sizes, OPERATIONS[operation], size)
         assert fitted is not None  # there are sizes, and more than one rank
         fits[operation] = fitted
-    return statistics.median(each), fits
+    return sorted(series, key=statistics.median)[(len(series) - 1) // 2], fits
 
 
 def spared_by_agreed_links(
@@ -131,8 +134,8 @@ def least_sent(order: Sequence[Moment], ranks: int, steps: int = PLAYED) -> floa
 
 def played(
     order: Sequence[Moment], rest: float, busy: float, steps: int
-) -> tuple[float, dict[tuple[str, int], float]]:
-    """One rank's seconds of the typical played step, and of each collective and size (bytes) in it.
+) -> tuple[list[float], dict[tuple[str, int], float]]:
+    """One rank's seconds of each played step, and of the typical collective of each size (bytes).
 
     Some steps make smaller calls instead: they are for the fits alone.
     """
@@ -168,7 +171,7 @@ def played(
             for call, each in spent.items():
                 taken.setdefault(call, []).append(statistics.fmean(each))
     calls = {call: statistics.median(each) for call, each in taken.items()}
-    return statistics.median(whole), calls
+    return whole, calls
 
 
 def _compute(rest: float, busy: float) -> None:

@@ -3,9 +3,10 @@
 `ladder.json`: {"rungs": [{"nodes", "ranks" (node of each), "tokens_per_step", "non_finite",
 "disagreements", "separable", "clock", "played" (s of a step whose collectives were replayed without
 the trainer, None: none was), "at_agreed_rate" (the same, were links as fast as agreed),
-"alpha_beta" (s of the step's collectives by their fits), "strays" {node: road}, "steps"
-[rank][step] {"seconds", "segments"}, "again" (seconds [run][step] of its other runs)}],
-"calls": [...], "fits": {operation: ...} of the largest rung, "places" (None: no pairs were tried)}.
+"replay_doubt" (s by which it may be off), "alpha_beta" (s of the step's collectives by their fits),
+"strays" {node: road}, "steps" [rank][step] {"seconds", "segments"}, "again" (seconds [run][step] of
+its other runs)}], "calls": [...], "fits": {operation: ...} of the largest rung, "places" (None: no
+pairs were tried)}.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ class Ladder:
     """The rungs that were run, and what their collectives took.
 
     By node count: `talk` is seconds of a step whose collectives were replayed, where it was;
-    `agreed` what it would be on links of the agreed rate, where there is one; `alpha_beta` what the
-    fits say of the step's collectives; `strays` nodes whose bytes took another road than agreed;
-    `again` the seconds of each step of the rungs' other runs, where there were more than one.
-    `places` are slow links that pairs of nodes show; None where none were tried.
+    `agreed` what it would be on links of the agreed rate, where there is one; `doubt` by how much
+    the replay may be off; `alpha_beta` what the fits say of the step's collectives; `strays` nodes
+    whose bytes took another road than agreed; `again` the seconds of each step of the rungs' other
+    runs, where there were more than one.  `places` are slow links that pairs of nodes show; None
+    where none were tried.
     """
 
     rungs: Sequence[Rung]
@@ -47,6 +49,7 @@ class Ladder:
     calls: Sequence[Call]
     fits: Mapping[str, Fit]
     agreed: Mapping[int, float] = field(default_factory=dict)
+    doubt: Mapping[int, float] = field(default_factory=dict)
     alpha_beta: Mapping[int, float] = field(default_factory=dict)
     strays: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     places: Sequence[Place] | None = None
@@ -92,7 +95,10 @@ class Ladder:
         agreed, replayed = self._beyond_one_node(self.agreed), self.replayed
         talks = {
             rung.count: Talk(
-                replayed.get(rung.count), agreed.get(rung.count), self.strays.get(rung.count, {})
+                replayed.get(rung.count),
+                agreed.get(rung.count),
+                self.doubt.get(rung.count, 0.0),
+                self.strays.get(rung.count, {}),
             )
             for rung in self.rungs
         }
@@ -120,6 +126,7 @@ class Ladder:
                 "clock": rung.clock,
                 "played": self.talk.get(rung.count),
                 "at_agreed_rate": self.agreed.get(rung.count),
+                "replay_doubt": self.doubt.get(rung.count),
                 "alpha_beta": self.alpha_beta.get(rung.count),
                 "strays": dict(self.strays.get(rung.count, {})),
                 "steps": [[dataclasses.asdict(step) for step in steps] for steps in rung.steps],
@@ -158,6 +165,7 @@ def retold(content: Mapping[str, Any]) -> Ladder:
         fits={name: Fit(**fit) for name, fit in content["fits"].items()},
         again={rung["nodes"]: rung["again"] for rung in content["rungs"] if rung.get("again")},
         agreed=_known(content, "at_agreed_rate"),
+        doubt=_known(content, "replay_doubt"),
         alpha_beta=_known(content, "alpha_beta"),
         strays={rung["nodes"]: rung["strays"] for rung in content["rungs"] if rung.get("strays")},
         places=None

@@ -179,6 +179,13 @@ def test_what_is_beyond_the_replay_is_not_booked_as_replayed(
     assert 0.08 + extra - booked == pytest.approx(left)
 
 
+def test_what_is_within_the_replays_doubt_accuses_no_link() -> None:
+    cluster = Cluster(seed=5, communication=0.1)
+    base, here = cluster.base(), cluster.largest()
+    for doubt, code in ((0.0, ["SCALE-LINK"]), (0.08, [])):
+        assert named(explain(base, here, Talk(0.05, 0.05, doubt), limit=0.5)) == code
+
+
 @pytest.mark.parametrize("clock", ["host", "cuda events"])
 def test_hidden_collectives_accuse_nobody(clock: str) -> None:
     """A step that waits a tenth of the replay on slow links would be spared a tenth of it."""
@@ -202,11 +209,13 @@ def test_bytes_on_another_road_are_the_cause_whatever_they_cost_there() -> None:
     cluster = Cluster(seed=5, tokens=0.2)
     strays = {"node1": "eth0", "node3": "eth0"}
     base, here = cluster.base(), cluster.largest()
-    (cause,) = explain(base, here, Talk(0.24, 0.01, strays), limit=LIMIT).causes
+    (cause,) = explain(base, here, Talk(0.24, 0.01, strays=strays), limit=LIMIT).causes
     assert (cause.code, cause.where) == ("SCALE-NETWORK", "node1, node3")
     assert "of node1, node3 went over eth0, not over the agreed fabric" in cause.said
     quiet = Cluster(seed=5, communication=0.0)
-    assert not explain(quiet.base(), quiet.largest(), Talk(0.0, 0.0, strays), limit=LIMIT).causes
+    assert not explain(
+        quiet.base(), quiet.largest(), Talk(0.0, 0.0, strays=strays), limit=LIMIT
+    ).causes
 
 
 @pytest.mark.parametrize("agreed", [0.01, None])

@@ -117,8 +117,9 @@ def test_a_step_is_played_with_its_rests_and_the_cores_work() -> None:
     with only_rank():
         seconds, calls = played(order, rest=0.02, busy=0.01, steps=4)
     assert set(calls) >= {one for one in order if one}
-    assert seconds > 2 * (0.02 + 0.01)  # forward and backward of one block
-    assert sum(calls.values()) < seconds
+    assert len(seconds) == 3  # the fourth is of smaller calls, for the fits alone
+    assert min(seconds) > 2 * (0.02 + 0.01)  # forward and backward of one block
+    assert sum(calls.values()) < max(seconds)
 
 
 def test_what_is_expected_is_the_median_groups_step() -> None:
@@ -128,11 +129,11 @@ def test_what_is_expected_is_the_median_groups_step() -> None:
 
     def run(function: Any, *arguments: Any, **_: Any) -> Any:
         assert (function, arguments[1:]) == (played, (0.1, 0.2, PLAYED))
-        return [(seconds, calls) for seconds in times]
+        return [([seconds, seconds + 0.2], calls) for seconds in times]
 
     gang = cast(Gang, SimpleNamespace(run=run))
     seconds, fits = expected(gang, [[0, 1], [2, 3], [4, 5]], [("all_gather", 1)], 0.1, 0.2)
-    assert seconds == pytest.approx(2.1)
+    assert seconds == pytest.approx([2.1, 2.3])
     assert fits["all_gather"].points == 2
     alone, none = expected(gang, [[rank] for rank in range(6)], [("all_gather", 1)], 0.1, 0.2)
-    assert (alone, none) == (pytest.approx(2.1), {})
+    assert (alone, none) == (pytest.approx([2.0, 2.2]), {})

@@ -17,7 +17,7 @@ from probes.test_scaling import MOST_STEPS, long_enough
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError, WorkerLost
 from reports.record import Limit
-from scaling.decompose import Step
+from scaling.decompose import Step, mean_seconds
 from scaling.ladder import Rung
 from scaling.retold import Ladder
 from scaling.search import Hunt
@@ -57,7 +57,7 @@ def climbs(monkeypatch: pytest.MonkeyPatch, *ladders: Any) -> None:
         return one
 
     monkeypatch.setattr(scaling_rungs, "climb", climb)
-    monkeypatch.setattr(scaling_rungs, "replayed", lambda *_: Replay(0.0))
+    monkeypatch.setattr(scaling_rungs, "replayed", lambda *_: Replay([0.0] * 3))
 
 
 def slower(found: Ladder, share: float) -> list[Rung]:
@@ -80,7 +80,7 @@ def plan(*nodes: int) -> Plan:
 
 def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     once, notes = ladder(), Notes()
-    replays = {count: Replay(0.0) for count in (1, 2, 4)}
+    replays = {count: Replay([0.0] * 3) for count in (1, 2, 4)}
     usual, slow, slowest = [*once.rungs], slower(once, 1.2), slower(once, 1.5)
     climbs(monkeypatch, slow, slowest)
     ladders, whole = repeat(GANG, {}, (usual, replays), plan(1, 2, 4), 2, ledger(notes))
@@ -202,3 +202,12 @@ def test_a_window_is_long_enough_for_a_gpu_to_heat_up(
     rung = cast(Rung, SimpleNamespace(seconds=seconds))
     monkeypatch.setattr(test_scaling, "climb", lambda *_: rung)
     assert long_enough(GANG, {}, TrainConfig(steps=24), window).steps == steps <= MOST_STEPS
+
+
+def test_a_replay_is_as_doubtful_as_its_noise_and_the_cores_work() -> None:
+    base, steady, rough = ladder().rungs[0], Replay([0.5] * 12), Replay([0.5, 0.6, 0.7] * 4)
+    pace = mean_seconds(base.median_node()) - 0.01
+    real, emulated = plan(1, 2), replace(plan(1, 2), config=TrainConfig(pace_s=pace))
+    assert scaling_rungs.doubtful(steady, steady, base, real) == 0
+    assert scaling_rungs.doubtful(steady, steady, base, emulated) == pytest.approx(0.01)
+    assert scaling_rungs.doubtful(rough, steady, base, real) > 0.05
