@@ -43,10 +43,10 @@ def report(run_folder: Path, limit: float | None) -> None:
     ladder = ladder_of(run_folder)
     for rung, why in zip(ladder.rungs[1:], ladder.explained(limit), strict=True):
         low, high = ladder.intervals[rung.count]
-        share = f"{ladder.efficiency(rung):.3f} ({low:.3f} to {high:.3f})"
+        share = f"{ladder.efficiency(rung):.3f} ({low:.3f} to {high:.3f} {ladder.over})"
         click.echo(
             f"{rung.count} nodes  efficiency {share}  {rung.tokens_per_second:,.0f} tokens/s,"
-            f" {rung.tokens_per_rank:,} tokens per rank and step"
+            f" {rung.tokens_per_rank:,} tokens per GPU and step"
         )
         click.echo(f"  {why}")
         for cause in why.causes:
@@ -60,15 +60,17 @@ def report(run_folder: Path, limit: float | None) -> None:
 )
 def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
     """What more NODES would do, from RUN_FOLDER's ladder: a prediction, never a measurement."""
+    ladder = ladder_of(run_folder)
     try:
-        seen = ladder_of(run_folder).foreseen(sorted(nodes))
+        seen = ladder.foreseen(sorted(nodes))
     except ValueError as error:
         raise Refused(str(error)) from None
+    load = f"{ladder.rungs[-1].tokens_per_rank:,} tokens per GPU and step"
     click.echo("predicted, not measured:")
     for one in seen.predictions:
         click.echo(
             f"  {one.nodes:5} nodes  efficiency {one.efficiency:.3f}"
-            f"  (nine of ten within {one.low:.3f} to {one.high:.3f})"
+            f"  (nine of ten within {one.low:.3f} to {one.high:.3f}), {load}"
         )
     click.echo("assumed:")
     for words in seen.assumptions:

@@ -18,6 +18,7 @@ from reports.figure import (
 )
 from reports.record import number
 from reports.svg import BLUE, GREEN, GREY, ORANGE, RED, Plot, Point
+from reports.untrusted import one_line
 
 WRONG_ROAD = "what the wrong road gives"
 
@@ -115,17 +116,18 @@ def _ends(plot: Plot, measured: Point, wrong: Point | None, levels: list[float])
 def efficiency(series: dict[str, Any]) -> Figure:
     """Efficiency against node count, 1 being as fast per node as one node alone.
 
-    Keys: nodes, efficiency; optional low and high (the error bars), limit, tokens_per_second,
-    tokens_per_gpu_step.
+    Keys: nodes, efficiency; optional low and high (the error bars), over (which runs they know of,
+    in words), limit, tokens_per_second, tokens_per_gpu_step (one for all, or each rung's).
     """
     nodes, shares = read_numbers(series["nodes"]), read_numbers(series["efficiency"])
     limit = read_number(series.get("limit"))
     low, high, rates = (
         read_numbers(series.get(key) or []) for key in ("low", "high", "tokens_per_second")
     )
+    loads = _loads(series, len(nodes))
     rungs = [
-        (n, share, least, most, rate)
-        for n, share, least, most, rate in zip_longest(nodes, shares, low, high, rates)
+        (n, share, least, most, load, rate)
+        for n, share, least, most, load, rate in zip_longest(nodes, shares, low, high, loads, rates)
         if n is not None and share is not None
     ]
     points = [(n, share) for n, share, *_ in rungs]
@@ -140,7 +142,7 @@ def efficiency(series: dict[str, Any]) -> Figure:
     if limit is not None:
         plot.level(limit, f"limit {percent(limit, 0)}", ORANGE)
     plot.curve(points, BLUE, 2.5)
-    for n, share, least, most, _ in rungs[1:]:
+    for n, share, least, most, *_ in rungs[1:]:
         plot.whisker(n, least, most, BLUE)
         plot.dot(plot.x(n), plot.y(share), BLUE)
         under = plot.y(share) + 18
@@ -148,11 +150,24 @@ def efficiency(series: dict[str, Any]) -> Figure:
         at = under - 27 if crossed else under
         plot.text(plot.x(n) + 20, at, percent(share), "end", size=12, bold=True)
     rows = [
-        [number(n), percent(share), _between(least, most), shown(rate)]
-        for n, share, least, most, rate in rungs
+        [number(n), percent(share), _between(least, most), _tokens(load), shown(rate)]
+        for n, share, least, most, load, rate in rungs
     ]
-    header = ["nodes", "efficiency", "95 % lie within", "tokens per second"]
-    return Figure("Scaling efficiency", sentence + _workload(series), plot.svg(), header, rows)
+    over = one_line(series.get("over") or "")
+    bars = f"95 % interval, {over}" if over else "95 % interval"
+    header = ["nodes", "efficiency", bars, "tokens per GPU and step", "tokens per second"]
+    sentence += _workload(loads) + (f" Error bars are of the noise {over}." if over else "")
+    return Figure("Scaling efficiency", sentence, plot.svg(), header, rows)
+
+
+def _loads(series: dict[str, Any], rungs: int) -> list[Number]:
+    """Tokens of each GPU in a step, on each rung."""
+    tokens = series.get("tokens_per_gpu_step")
+    return read_numbers(tokens) if isinstance(tokens, list) else [read_number(tokens)] * rungs
+
+
+def _tokens(load: Number) -> str:
+    return "-" if load is None else f"{load:.0f}"
 
 
 def _between(least: Number, most: Number) -> str:
@@ -170,10 +185,9 @@ def _efficiency_sentence(points: list[Point], limit: Number) -> str:
     return f"{said}, {word} the limit of {percent(limit, 0)}."
 
 
-def _workload(series: dict[str, Any]) -> str:
+def _workload(loads: list[Number]) -> str:
     """The load per GPU must be told, or the efficiency means nothing."""
-    tokens = read_number(series.get("tokens_per_gpu_step"))
-    return f" Each GPU took {number(tokens)} tokens a step." if tokens else ""
+    return f" Each GPU took {_tokens(loads[-1])} tokens a step." if loads and loads[-1] else ""
 
 
 def loss(series: dict[str, Any]) -> Figure:

@@ -1,7 +1,7 @@
-"""What each rung lost against one node, and to what: parts that sum to the loss.
+"""What each rung lost against one node, and to what: parts that, with what was kept, are the step.
 
-A part below nothing (the others are larger than the loss) is in the table only; the tick on the bar
-is the loss itself.
+A part below nothing (others are larger than the loss) is drawn left of zero; the tick on the bar is
+the loss itself.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from typing import Any
 
 from reports.figure import Figure, percent, read_number, read_numbers, whole
 from reports.record import number
-from reports.svg import PALETTE, WIDTH, Drawing, Scale, ink_on
+from reports.svg import GREY, PALETTE, WIDTH, Drawing, Scale, ink_on
 from reports.untrusted import one_line
 
-SEEN = 0.002  # of a step: what is less is in the table only
+SEEN = 0.002  # of a step: parts that are less are drawn as one
+SMALLER, KEPT = "smaller parts", "kept"
 LONGEST = 56  # letters of a name that fit beside its colour
+Parts = list[tuple[str, float]]
 
 
 def lost(series: dict[str, Any]) -> Figure:
@@ -26,42 +28,62 @@ def lost(series: dict[str, Any]) -> Figure:
     nodes, losses = whole(read_numbers(series["nodes"])), read_numbers(series["lost"])
     parts = [[(one_line(one["said"]), read_number(one["share"]) or 0.0) for one in each]
              for each in series["parts"]]  # fmt: skip
-    names = list(dict.fromkeys(said for each in parts for said, share in each if share > SEEN))
+    bars = [_drawn(each) for each in parts]
+    names = list(dict.fromkeys(said for each in bars for said, _ in each))
+    names = [*(name for name in names if name not in (SMALLER, KEPT)),
+             *(name for name in (SMALLER, KEPT) if name in names)]  # fmt: skip
     sentence = one_line(series["sentences"][-1]).rstrip(".") + "."
     drawing = Drawing(sentence, 30 + 34 * len(nodes) + 18 * len(names))
-    reach = max(sum(share for _, share in each if share > SEEN) for each in parts)
-    scale = Scale(0, max(reach, 0.01), 64, WIDTH - 64)
-    drawing.text(64, 14, "share of the mean step that is lost", size=12)
-    for at, (count, each) in enumerate(zip(nodes, parts, strict=True)):
+    low = min(sum(share for _, share in each if share < 0) for each in bars)
+    high = max(sum(share for _, share in each if share > 0) for each in bars)
+    scale = Scale(low, max(high, 1.0), 64, WIDTH - 64)
+    drawing.text(64, 14, "share of the mean step: what is lost, and what is kept", size=12)
+    for at, (count, each) in enumerate(zip(nodes, bars, strict=True)):
         y = 24 + 34 * at
         drawing.text(58, y + 16, f"{number(count)} nodes", "end", size=12)
         end = _bar(drawing, scale, y, each, names)
-        whole_loss = scale(max(losses[at] or 0.0, 0.0))
-        drawing.line([(whole_loss, y - 3), (whole_loss, y + 27)], "currentColor", 1)
-        drawing.text(max(end, whole_loss) + 6, y + 16, percent(losses[at]), size=12, bold=True)
+        tick = scale(losses[at] or 0.0)
+        drawing.line([(tick, y - 3), (tick, y + 27)], "currentColor", 1)
+        drawing.text(end + 6, y + 16, percent(losses[at]), size=12, bold=True)
     for at, name in enumerate(names):
         y = 34 + 34 * len(nodes) + 18 * at
-        drawing.box(64, y, 11, 11, PALETTE[at % len(PALETTE)])
+        drawing.box(64, y, 11, 11, *_paint(name, names))
         drawing.text(80, y + 10, name[:LONGEST], size=12)
     return Figure("What is lost, and to what", sentence, drawing.svg(), *_table(nodes, parts))
 
 
-def _bar(
-    drawing: Drawing, scale: Scale, y: float, parts: list[tuple[str, float]], names: list[str]
-) -> float:
-    """One rung's parts side by side; where they end.  A share is written where it fits."""
-    reached = 0.0
+def _drawn(parts: Parts) -> Parts:
+    """The parts that are drawn, what is too little in one; then what was kept: their sum is 1."""
+    large = [(said, share) for said, share in parts if abs(share) > SEEN]
+    rest = sum(share for _, share in parts) - sum(share for _, share in large)
+    kept = 1 - sum(share for _, share in parts)
+    return [*large, *([(SMALLER, rest)] if rest else []), (KEPT, kept)]
+
+
+def _paint(name: str, names: list[str]) -> tuple[str, float]:
+    """Colour and opacity: where the colours are used up they come again, paler."""
+    at = names.index(name)
+    return (
+        (GREY, 0.3) if name == KEPT else (PALETTE[at % len(PALETTE)], 0.5 ** (at // len(PALETTE)))
+    )
+
+
+def _bar(drawing: Drawing, scale: Scale, y: float, parts: Parts, names: list[str]) -> float:
+    """One rung's parts side by side, from zero on to either side; where they end on the right.
+
+    A share is written where it fits.
+    """
+    reached = {True: 0.0, False: 0.0}
     for said, share in parts:
-        if share <= SEEN:
-            continue
-        left, right = scale(reached), scale(reached + share)
-        color = PALETTE[names.index(said) % len(PALETTE)]
-        drawing.box(left, y, right - left, 24, color)
+        start = reached[share > 0]
+        reached[share > 0] += share
+        left, right = sorted((scale(start), scale(start + share)))
+        color, opacity = _paint(said, names)
+        drawing.box(left, y, right - left, 24, color, opacity)
         if right - left > 34:
-            middle = (left + right) / 2
-            drawing.text(middle, y + 16, percent(share), "middle", ink_on(color), 12)
-        reached += share
-    return scale(reached)
+            ink = ink_on(color) if opacity == 1 else "currentColor"
+            drawing.text((left + right) / 2, y + 16, percent(share), "middle", ink, 12)
+    return scale(reached[True])
 
 
 def _table(

@@ -1,7 +1,7 @@
 """Why a rung lost what it lost: detectors that name causes with place, share and evidence.
 
 Each books seconds of the step in a ledger.  What is beyond the noise, and large enough to matter,
-is booked as a cause; the rest as ordinary variation, so that nothing is lost on the way.
+is booked as a cause; the rest by its name alone, so that nothing is lost on the way.
 """
 
 from __future__ import annotations
@@ -69,11 +69,15 @@ class Ledger:
         self.seconds = seconds  # of this rung's step
         self.parts: list[Part] = []
         self.causes: list[Cause] = []
-        self.noise = 0.0  # ordinary variation, not blamed on anything
 
     def matters(self, seconds: float) -> bool:
         """Whether this much of a step is worth a name."""
         return seconds >= LEAST * self.seconds
+
+    def book(self, seconds: float, part: str) -> None:
+        """Seconds that have a name and are no cause: too few, or as they should be."""
+        if seconds:
+            self.parts.append(Part(seconds / self.seconds, part))
 
     def name(
         self, code: str, where: str, segment: str, seconds: float, part: str, why: str
@@ -91,21 +95,21 @@ def slow_nodes(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
     """
     by, later = (part / met.alone if met.alone else 0.0 for part in (met.slow, met.slowing))
     slow = met.slow + _stretched(owns, met.slow_node, by)
+    part = f"behind slow {met.slow_node}"
     if met.slow_node and ledger.matters(slow):
         faster = f"{met.slow_node} alone takes {by:.1%} longer for its compute"
         also = f"; {', '.join(met.also_slow)} slower too, hidden behind it" if met.also_slow else ""
-        part = f"behind slow {met.slow_node}"
         ledger.name("SCALE-SLOW-NODE", met.slow_node, "compute", slow, part, faster + also)
     else:
-        ledger.noise += slow
+        ledger.book(slow, part)
     slowing = met.slowing + _stretched(owns, met.slowing_node, later)
+    part = f"as {met.slowing_node or 'the job'} slows down"
     if ledger.matters(slowing):
         where = met.slowing_node or "not shown by any single node"
-        part = f"as {met.slowing_node or 'the job'} slows down"
         why = f"compute takes {later:.1%} longer over the window than at its start"
         ledger.name("SCALE-SLOWING", where, "compute", slowing, part, f"{where}: {why}")
     else:
-        ledger.noise += slowing
+        ledger.book(slowing, part)
 
 
 def _stretched(owns: list[Own], node: str | None, by: float) -> float:
@@ -152,7 +156,7 @@ def _checkpoint(ledger: Ledger, own: Own) -> Own:
         why = f"saves hold up {where} longer than with one node"
         ledger.name("SCALE-CHECKPOINT", where, own.segment, seconds, "in checkpoints", why)
     else:
-        ledger.noise += seconds
+        ledger.book(seconds, "in checkpoints")
     return replace(own, nodes={}, common=0.0)
 
 
@@ -168,15 +172,14 @@ def jitter(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
         why = f"single steps take far longer than the typical step, on {where}"
         ledger.name("SCALE-JITTER", where, "compute", share, "in jitter", why)
         whole -= share
-    ledger.noise += whole
+    ledger.book(whole, "in ordinary variation")
     for own in owns:
-        scattered = sum(own.nodes.values())
+        scattered, part = sum(own.nodes.values()), f"in jitter of {own.segment}"
         if ledger.matters(scattered):
             why = f"{own.segment} takes far longer in single steps, on changing nodes"
-            part = f"in jitter of {own.segment}"
             ledger.name("SCALE-JITTER", "changing nodes", own.segment, scattered, part, why)
         else:
-            ledger.noise += scattered
+            ledger.book(scattered, part)
 
 
 def communication(
@@ -200,7 +203,7 @@ def communication(
         return
     if talk.replayed is None:
         said = "in collectives, with no replay to compare with"
-        ledger.parts.append(Part(seconds / ledger.seconds, said))
+        ledger.book(seconds, said)
         return
     replayed = max(talk.replayed, 0.0)
     excess = seconds - replayed
@@ -245,7 +248,7 @@ def _too_much(
     one, part = ledger.seconds - lost, "waiting for collectives, as replayed"
     kept = limit is None or limit >= 1 or not ledger.matters(seconds) or not met.alone
     if kept or (limit and _kept(one, seconds, limit)):
-        ledger.parts.append(Part(seconds / ledger.seconds, part))
+        ledger.book(seconds, part)
     elif talk.agreed is None:
         why = (
             f"collectives take {seconds * 1e3:.3g} ms; slow links and too few tokens are not told "
@@ -297,4 +300,4 @@ def unexplained(ledger: Ledger, owns: list[Own], lost: float, doubt: float) -> N
             why = "the parts that were found are larger than what is lost"
         ledger.name("SCALE-UNEXPLAINED", EVERY, segment, left, "unexplained", why)
     else:
-        ledger.parts.append(Part(left / ledger.seconds, "unexplained"))
+        ledger.book(left, "unexplained")

@@ -72,7 +72,6 @@ def explain(
     own_segments(ledger, owns)
     jitter(ledger, met, owns)
     communication(ledger, met, here, talk, limit, lost)
-    ledger.parts.append(Part(ledger.noise / seconds, "in ordinary variation"))
     unexplained(ledger, owns, lost, beyond(met.error, mine.steps) + talk.doubt)
     causes = sorted(ledger.causes, key=lambda cause: -cause.share)
     return Explanation(here.count, lost / seconds, tuple(ledger.parts), tuple(causes))

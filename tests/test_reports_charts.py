@@ -87,6 +87,12 @@ def test_efficiency_names_the_last_rung_and_the_load() -> None:
     assert "At 8 nodes the job runs at 91.4 %" in told
     assert "at or above the limit of 90 %" in told
     assert "16384 tokens a step" in told
+    each = {**series("efficiency"), "tokens_per_gpu_step": [512, 512, 4096, 4096],
+            "over": "within one run"}  # fmt: skip
+    figure = draw("efficiency", each)
+    assert figure.header[2:4] == ["95 % interval, within one run", "tokens per GPU and step"]
+    assert [row[3] for row in figure.rows] == ["512", "512", "4096", "4096"]
+    assert figure.sentence.endswith("Error bars are of the noise within one run.")
     slow = draw("efficiency", series("efficiency", "tcp-fallback")).sentence
     assert "BELOW the limit of 90 %" in slow
 
@@ -108,20 +114,48 @@ def test_lost_shows_every_part_and_with_what_was_kept_they_are_the_whole() -> No
     figure = draw("lost", values)
     assert "8.6 % is lost: 6.6 waiting for collectives as replayed" in figure.sentence
     widths = [float(w) for w in re.findall(r'width="([0-9.]+)" height="24"', figure.svg)]
-    assert len(widths) == 2 + 3 + 3 - 1  # 0.2 % is too little to be drawn
-    shares = [1.9, 0.3, 4.1, 0.6, 6.6, 1.4, 0.6]
-    assert widths == pytest.approx([(480 - 128) * share / 8.6 for share in shares], abs=0.2)
+    shares = [1.9, 0.3, 97.8, 4.1, 0.6, 0.2, 95.1, 6.6, 1.4, 0.6, 91.4]
+    assert widths == pytest.approx([(480 - 128) * share / 100 for share in shares], abs=0.2)
     told = [float(row[2].split()[0]) for row in figure.rows if row[0] == "8"]
     assert sum(told) == pytest.approx(100)
 
 
-def test_a_gain_is_told_and_not_drawn() -> None:
-    part = {"share": -0.01, "said": "in ordinary variation"}
-    values = {"nodes": [2], "lost": [-0.01], "parts": [[part]], "sentences": ["nothing is lost"]}
-    figure = draw("lost", values)
-    assert figure.sentence == "nothing is lost."
-    assert 'height="24"' not in figure.svg
-    assert figure.rows == [["2", "kept", "101.0 %"], ["2", part["said"], "-1.00 %"]]
+def boxes(figure: Figure) -> list[tuple[float, float, str]]:
+    """(x, width, paint) of the parts of all bars."""
+    rect = r'<rect x="([0-9.]+)" y="[0-9.]+" width="([0-9.]+)" height="24" (fill[^/]*)/>'
+    found = re.findall(rect, figure.svg)
+    return [(float(x), float(width), paint) for x, width, paint in found]
+
+
+def lost(shares: list[float]) -> Figure:
+    """One rung's bar, of parts with these shares."""
+    parts = [{"share": share, "said": f"part {at}"} for at, share in enumerate(shares)]
+    values = {"nodes": [2], "lost": [sum(shares)], "parts": [parts], "sentences": ["so it is"]}
+    return draw("lost", values)
+
+
+def test_a_part_below_nothing_is_left_of_zero_and_small_ones_are_one() -> None:
+    figure = lost([0.1, -0.05, 0.001, 0.0015])
+    (x, width, _), (left, below, _), (small, little, _), (kept, rest, _) = boxes(figure)
+    whole = (480 - 128) / 1.1
+    assert [width, below, little, rest] == pytest.approx(
+        [whole * share for share in (0.1, 0.05, 0.0025, 0.9475)], abs=0.2
+    )
+    assert left + below == pytest.approx(x, abs=0.2)  # zero
+    assert (small, kept) == pytest.approx((x + width, x + width + little), abs=0.2)
+    assert "smaller parts" in figure.svg
+    assert [row[1] for row in figure.rows] == ["kept", *(f"part {at}" for at in range(4))]
+
+
+def test_a_gain_is_drawn_left_of_zero() -> None:
+    (left, below, _), (kept, width, _) = boxes(lost([-0.01]))
+    assert kept == pytest.approx(left + below, abs=0.2)
+    assert width == pytest.approx(480 - 128 - below, abs=0.2)
+
+
+def test_more_parts_than_colours_can_be_told_apart() -> None:
+    paints = [paint for _, _, paint in boxes(lost([0.05] * 15))]
+    assert len(set(paints)) == len(paints) == 16
 
 
 def test_terms_sum_to_the_step() -> None:

@@ -245,7 +245,20 @@ def test_spikes_in_a_rung_that_gained_are_no_loss() -> None:
     ledger = Ledger(1.0)
     jitter(ledger, met, [])
     assert not ledger.causes
-    assert ledger.noise == pytest.approx(-0.2)
+    assert [(part.said, part.share) for part in ledger.parts] == [
+        ("in ordinary variation", pytest.approx(-0.2))
+    ]
+
+
+def test_what_is_too_little_for_a_cause_keeps_its_name() -> None:
+    """A save that costs 1 % of a step accuses nobody."""
+    _, found = seen(3, checkpoint=0.01)
+    assert not found.causes
+    shares = {part.said: part.share for part in found.parts}
+    assert shares["in checkpoints"] == pytest.approx(0.01, rel=0.2)
+    assert "in jitter of data" in shares
+    assert sum(shares.values()) == pytest.approx(found.lost)
+    assert len(shares) == len(found.parts)  # each name once
 
 
 def test_a_link_is_looked_for_where_nodes_were_added() -> None:

@@ -197,6 +197,7 @@ def test_report_tells_the_rungs_and_names_the_cause(run: Path) -> None:
     assert "2 nodes  efficiency 0." in done.output
     assert "SCALE-DATA node" in done.output
     assert done.output.count("% is lost") == 2
+    assert done.output.count(" within one run)") == 2
 
 
 def test_predict_gives_bands_and_assumptions(run: Path) -> None:
@@ -205,6 +206,7 @@ def test_predict_gives_bands_and_assumptions(run: Path) -> None:
     lines = done.output.splitlines()
     assert lines[0] == "predicted, not measured:"
     assert [line.split()[0] for line in lines[1:3]] == ["16", "64"]
+    assert all(line.endswith("8,192 tokens per GPU and step") for line in lines[1:3])
     assert any("weak scaling" in line for line in lines)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from probes.contract import load
 from probes.criteria import TABLE
+from probes.scaling_commands import ladder_of
+from probes.scaling_rungs import wanted
 from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
 
@@ -19,6 +22,10 @@ def test_healthy_lab_is_accepted(lab: Lab, time: int) -> None:
     assert record.decision.accepted, f"{said} {complaints}"
     assert trial.process.returncode == 0
     assert not [finding for result in record.results for finding in result.findings]
+    # A cause is a finding only where efficiency misses its limit: here it would not show.
+    limit = wanted(load("lab").limit("SCALING", "efficiency"))
+    rungs = ladder_of(trial.folder).explained(limit)
+    assert not [(one.nodes, cause.code, cause.said) for one in rungs for cause in one.causes]
     assert all(control.caught for result in record.results for control in result.controls)
     assert record.rehearsal, "a lab run must say that it is a rehearsal"
     assert (trial.folder / "report.html").is_file()

@@ -193,7 +193,8 @@ def scaling() -> ProbeResult:
                 "high": [None, 0.984, 0.957, 0.92],
                 "limit": 0.9,
                 "tokens_per_second": [91200, 178390, 346920, 666850],
-                "tokens_per_gpu_step": 16384,
+                "over": "over 3 runs",
+                "tokens_per_gpu_step": [16384, 16384, 16384, 16384],
             },
             "lost": {
                 "nodes": [2, 4, 8],
