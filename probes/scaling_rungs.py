@@ -53,32 +53,42 @@ class Plan:
 
 @dataclass(frozen=True)
 class Replay:
-    """A rung's collectives without the trainer: seconds of each step (none: not timed), the fits of
-    each collective, and nodes whose bytes took another road than the agreed one, and which."""
+    """A rung's collectives without the trainer: seconds of each step after the rung (none: not
+    timed) and before it, the fits of each collective, and nodes whose bytes took another road than
+    the agreed one, and which."""
 
     steps: Sequence[float] = ()
     fits: Mapping[str, Fit] = field(default_factory=dict)
     strays: Mapping[str, str] = field(default_factory=dict)
+    before: Sequence[float] = ()
 
     @property
     def seconds(self) -> float | None:
-        """Of the typical step."""
-        return statistics.median(self.steps) if self.steps else None
+        """Of the typical step, around the rung."""
+        known = [statistics.median(steps) for steps in (self.before, self.steps) if steps]
+        return statistics.fmean(known) if self.steps else None
+
+    @property
+    def drift(self) -> float:
+        """Seconds by which the typical step before the rung and after it differ."""
+        if not (self.before and self.steps):
+            return 0.0
+        return abs(statistics.median(self.steps) - statistics.median(self.before))
 
 
 Climbed = tuple[list[Rung], dict[int, Replay]]  # the rungs that ran, and their replays by count
 
 
 def ascend(gang: Gang, names: dict[str, str], plan: Plan, measure: Ledger) -> Climbed:
-    """The rungs that could be run, and their collectives, replayed right after each."""
+    """The rungs that could be run, and their collectives, replayed around each."""
     rungs: list[Rung] = []
     replays: dict[int, Replay] = {}
     for count in plan.nodes:
         measure.progress(f"scaling: {count} of {plan.nodes[-1]} nodes")
         first = first_of(plan.nodes, count)
         try:
-            rungs.append(climb(gang, names, count, plan.config, first, plan.patience))
-            replays[count] = replayed(gang, names, rungs, plan, first, measure)
+            rung, replays[count] = around(gang, names, rungs, plan, (count, first), measure)
+            rungs.append(rung)
         except GangError as error:
             measure("efficiency", None, on=said(count), note=str(error))
             measure.explain(finding("SCALE-RUNG", f"{said(count)}: {error}"))
@@ -105,8 +115,8 @@ def repeat(
         try:
             for count in [rung.count for rung in first[0]]:
                 at = first_of(plan.nodes, count, run - 1)
-                rungs.append(climb(gang, names, count, plan.config, at, plan.patience))
-                replays[count] = replayed(gang, names, rungs, plan, at, measure)
+                rung, replays[count] = around(gang, names, rungs, plan, (count, at), measure)
+                rungs.append(rung)
         except GangError as error:
             measure("efficiency", None, on=f"run {run}", note=str(error))
             measure.explain(finding("SCALE-RUNG", f"run {run} of the rungs: {error}"))
@@ -142,32 +152,54 @@ def is_stuck(gang: Gang, replays: Mapping[int, Replay], nodes: Sequence[int]) ->
     return failed and bool(gang.busy() or gang.silent())
 
 
+def around(
+    gang: Gang,
+    names: dict[str, str],
+    below: Sequence[Rung],
+    plan: Plan,
+    where: tuple[int, int],
+    measure: Ledger,
+) -> tuple[Rung, Replay]:
+    """A rung, and the replay of its collectives before and after it: what else the machines do may
+    change meanwhile.  `where` is (nodes, the first).  GangError where the rung fails."""
+    count, first = where
+    groups = groups_of(gang, count, first)
+    early = Replay()
+    if below:
+        early = replayed(gang, names, below, plan, groups, PLAYED // 2, measure)
+    rung = climb(gang, names, count, plan.config, first, plan.patience)
+    late = replayed(gang, names, [*below, rung], plan, groups, PLAYED, measure)
+    return rung, replace(late, before=early.steps)
+
+
 def replayed(
     gang: Gang,
     names: dict[str, str],
     rungs: Sequence[Rung],
     plan: Plan,
-    first: int,
+    groups: Sequence[Sequence[int]],
+    times: int,
     measure: Ledger,
 ) -> Replay:
-    """The collectives of the newest rung's step, replayed without the trainer on its nodes.
+    """So many steps' collectives, replayed without the trainer in groups of the gang's workers.
 
     An emulated accelerator leaves work for the core: what one node's step takes beyond it.
     """
-    rung, blocks = rungs[-1], sum(moment is None for moment in plan.order)
+    blocks = sum(moment is None for moment in plan.order)
     rest, busy = plan.config.pace_s / blocks, core_work(rungs[0], plan) / blocks
-    patience = 60 + 4 * PLAYED * rung.seconds  # to connect, and to play what its steps did
-    groups = groups_of(gang, rung.count, first)
+    patience = 60 + 4 * times * rungs[-1].seconds  # to connect, and to play what its steps did
+    nodes = [names[gang.places[worker].node] for group in groups for worker in group]
     try:
         before = gang.run(read_counters, groups=groups, timeout=60)
-        steps, fits = expected(gang, groups, plan.order, rest, busy, timeout=patience)
+        steps, fits = expected(gang, groups, plan.order, rest, busy, times, timeout=patience)
         after = gang.run(read_counters, groups=groups, timeout=60)
-    except GangError as error:  # the rung itself was measured all the same
-        measure.covered(f"communication on {rung.count} nodes was not timed: {error}")
+    except GangError as error:  # the rung itself is measured all the same
+        measure.covered(f"communication on {said(len(set(nodes)))} was not timed: {error}")
         mend(gang, error)
         return Replay()
-    sent = {node: growth(b, a) for node, b, a in zip(rung.nodes, before, after, strict=True)}
-    least = least_sent(plan.order, len(rung.steps)) if rung.count > 1 else math.inf
+    sent = {node: growth(b, a) for node, b, a in zip(nodes, before, after, strict=True)}
+    crossed = len(groups) == 1 and len(sent) > 1  # else ranks of one node are all there is
+    least = least_sent(plan.order, len(nodes), times) if crossed else math.inf
     return Replay(steps, fits, astray(sent, plan.fabric, least))
 
 
@@ -180,11 +212,11 @@ def core_work(base: Rung, plan: Plan) -> float:
 def doubtful(here: Replay, alone: Replay, base: Rung, plan: Plan) -> float:
     """Seconds by which a rung's replay, less one node's, may be off.
 
-    The noise of both; and where ranks share cores, a step's work for the core: who waits for whom
-    there is not the same twice.
+    The noise of both, what it changed by while the rung ran; and where ranks share cores, a step's
+    work for the core: who waits for whom there is not the same twice.
     """
     noise = math.hypot(median_error(here.steps), median_error(alone.steps))
-    return beyond(noise, len(here.steps)) + core_work(base, plan)
+    return beyond(noise, len(here.steps)) + here.drift + core_work(base, plan)
 
 
 def astray(

@@ -57,7 +57,8 @@ def climbs(monkeypatch: pytest.MonkeyPatch, *ladders: Any) -> None:
         return one
 
     monkeypatch.setattr(scaling_rungs, "climb", climb)
-    monkeypatch.setattr(scaling_rungs, "replayed", lambda *_: Replay([0.0] * 3))
+    monkeypatch.setattr(scaling_rungs, "replayed", lambda *_: REPLAY)
+    monkeypatch.setattr(scaling_rungs, "groups_of", lambda *_: [])
 
 
 def slower(found: Ladder, share: float) -> list[Rung]:
@@ -67,6 +68,7 @@ def slower(found: Ladder, share: float) -> list[Rung]:
     return [*below, replace(top, steps=steps)]
 
 
+REPLAY = Replay([0.0] * 3)
 GANG = cast(Gang, None)  # nothing is asked of it
 
 
@@ -80,10 +82,15 @@ def plan(*nodes: int) -> Plan:
 
 def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     once, notes = ladder(), Notes()
-    replays = {count: Replay([0.0] * 3) for count in (1, 2, 4)}
+    first = dict.fromkeys((1, 2, 4), REPLAY)
+    replays = {
+        1: REPLAY,
+        2: replace(REPLAY, before=[0.0] * 3),
+        4: replace(REPLAY, before=[0.0] * 3),
+    }
     usual, slow, slowest = [*once.rungs], slower(once, 1.2), slower(once, 1.5)
     climbs(monkeypatch, slow, slowest)
-    ladders, whole = repeat(GANG, {}, (usual, replays), plan(1, 2, 4), 2, ledger(notes))
+    ladders, whole = repeat(GANG, {}, (usual, first), plan(1, 2, 4), 2, ledger(notes))
     assert whole
     assert [rungs for rungs, _ in ladders] == [usual, slow, slowest]
     chosen, others = typical(ladders)
@@ -211,3 +218,6 @@ def test_a_replay_is_as_doubtful_as_its_noise_and_the_cores_work() -> None:
     assert scaling_rungs.doubtful(steady, steady, base, real) == 0
     assert scaling_rungs.doubtful(steady, steady, base, emulated) == pytest.approx(0.01)
     assert scaling_rungs.doubtful(rough, steady, base, real) > 0.05
+    drifted = replace(steady, before=[0.4] * 6)
+    assert drifted.seconds == pytest.approx(0.45)
+    assert scaling_rungs.doubtful(drifted, steady, base, real) == pytest.approx(0.1)
