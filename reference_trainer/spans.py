@@ -9,7 +9,8 @@ GPU they are CUDA events on the compute stream, read when the step is over; the 
 loss there anyway, so this costs no further synchronisation.
 
 "separable" is false: waiting for FSDP's collectives lies inside forward and backward and is not
-told apart from compute.  That share is not measured, which is not the same as zero.
+told apart from compute; on a GPU events around FSDP's waits could, which is not built yet.  That
+share is not measured, which is not the same as zero.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 MANY = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
 GLOSSARY = {
+    "alpha-beta": "the time of collectives by a latency and a bandwidth that were fitted to them",
     "algbw": "bytes of the message / time of the collective; depends on the number of ranks",
     "busbw": "algbw x 2(n-1)/n for all-reduce of n ranks: comparable with the line rate",
     "control": "a deliberate fault, made on this cluster in this run, that the probe must catch",
@@ -49,6 +50,7 @@ GLOSSARY = {
     "rail": "the links that join the same port of every node",
     "rank": "one worker process of a job, usually one per GPU",
     "rehearsal": "a run on an emulated cluster: it shows that the suite works, and no more",
+    "replayed": "a step's collectives without the trainer, in the same order on the same nodes",
     "rung": "one node count of the ladder 1, 2, 4, 8",
     "UNPROVEN": "not shown either way: not measured, no limit, or no control caught",
 }

@@ -5,8 +5,8 @@ are linear, hence for weak scaling, with E_n = T_1 / T_n,
 
     1 - E_n = sum over k of (C_k(n) - C_k(1)) / T_n      exactly.
 
-On a CPU, waiting for FSDP's collectives lies inside forward and backward: it is not separable
-there, and no term claims to be it.
+Waiting for FSDP's collectives lies inside forward and backward, and no term claims to be it: on a
+CPU it is not separable, and on a GPU the events that would tell it apart are not built yet.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ A segment with a collective inside is a meeting: whoever comes early waits there
 
     transfer = min over ranks of the seconds spent there,   skew = mean - min      exact, per step.
 
-That the rank with the least time saw no straggler is an assumption; the split is arithmetic.  On
-a CPU a meeting holds compute as well ("separable" is false), so its transfer is not communication.
+That the rank with the least time saw no straggler is an assumption; the split is arithmetic.  A
+meeting holds compute as well ("separable" is false), so its transfer is not communication: on a CPU
+that cannot be otherwise, on a GPU the trainer's clock does not tell them apart yet.
 
 The account charges each moment once.  Between two meetings the frontier is the rank that comes
 last, and the job moves at its pace: the others' own work is hidden behind it, and so is their
@@ -26,7 +27,7 @@ Table = Sequence[Sequence[Step]]  # [rank][step]
 MEETINGS = ("forward", "backward", "clip")
 EXPOSED = ("all-gather", "reduce-scatter", "clip")  # where waiting is measured apart from compute
 
-NOT_SEPARABLE = "not separable here"
+NOT_SEPARABLE = "not separable here (not built yet for GPUs)"
 
 
 def separable(spans: Sequence[dict[str, Any]]) -> bool:
