@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaling.causes import Talk
 from scaling.decompose import Step, loss, mean_seconds, residual, terms, unsummed
 from scaling.explain import explain, explain_ladder, rounded, sentence
 from scaling.ladder import Rung
-from scaling.skew import MEETINGS, account, exposed, exposed_said, separable, split
+from scaling.skew import MEETINGS, NOT_SEPARABLE, account, exposed, exposed_said, separable, split
 
 SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "other")
 
@@ -99,14 +100,15 @@ def test_the_account_sums_to_the_step(table: list[list[Step]]) -> None:
                      max_size=size[0]) for _ in range(2)
         ])
     ),
-    st.none() | st.floats(0, 10),
+    st.none() | st.floats(-1, 10),
+    st.none() | st.floats(-1, 10),
 )  # fmt: skip
 def test_the_parts_of_an_explanation_sum_to_what_is_lost(
-    both: tuple[list[list[Step]], list[list[Step]]], predicted: float | None
+    both: tuple[list[list[Step]], list[list[Step]]], replayed: float | None, agreed: float | None
 ) -> None:
     names = [f"n{at}" for at in range(len(both[0]))]
     base, here = Rung(1, names, both[0], 100), Rung(len(names), names, both[1], 100)
-    found = explain(base, here, predicted=predicted, limit=0.9)
+    found = explain(base, here, Talk(replayed, agreed), limit=0.9)
     one, here_s = mean_seconds(base.median_node()), here.seconds
     assert found.lost == pytest.approx(1 - one / here_s, rel=1e-9, abs=1e-9 * (1 + one / here_s))
     size = 1 + sum(abs(part.share) for part in found.parts)
@@ -159,7 +161,7 @@ def test_what_is_not_separable_is_not_zero() -> None:
     spent = {"forward": 1.0, "all-gather": 0.25, "reduce-scatter": 0.5, "clip": 0.0}
     table = [[Step(1.75, spent)], [Step(1.75, spent | {"all-gather": 0.5})]]
     assert exposed(table, separable=False) is None
-    assert exposed_said(table, separable=False) == "exposed communication: not separable here"
+    assert exposed_said(table, separable=False) == f"exposed communication: {NOT_SEPARABLE}"
     found = exposed(table, separable=True)
     assert found is not None
     assert (found["all-gather"].transfer, found["all-gather"].skew) == (0.25, 0.125)
