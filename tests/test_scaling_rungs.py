@@ -221,3 +221,21 @@ def test_a_replay_is_as_doubtful_as_its_noise_and_the_cores_work() -> None:
     drifted = replace(steady, before=[0.4] * 6)
     assert drifted.seconds == pytest.approx(0.45)
     assert scaling_rungs.doubtful(drifted, steady, base, real) == pytest.approx(0.1)
+
+
+def test_a_rank_that_died_in_a_part_of_the_gang_is_mended_in_its_own_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the workers 2 and 3, which ran alone, the second died: worker 3 is replaced, not 1."""
+    import ray
+
+    gang, place = Gang(4), SimpleNamespace(place=SimpleNamespace(remote=lambda: None))
+    gang._workers, gang._bundles, gang.places = [place] * 4, [*range(4)], [cast(Any, None)] * 4
+    gang._calls, gang.jobs = ["of worker 2", "of worker 3"], [[2, 3]]
+    monkeypatch.setattr("reference_trainer.gang._raised", lambda *_: [1])
+    monkeypatch.setattr("reference_trainer.gang._late", lambda *_: [])
+    monkeypatch.setattr(ray, "kill", lambda _: None)
+    for name, value in (("_state", "CREATED"), ("_spawn", place), ("_settled", ["new"])):
+        monkeypatch.setattr(gang, name, lambda *_, value=value: value)
+    assert gang.mend([3]) == [3]
+    assert gang.places == [None, None, None, "new"]
