@@ -302,6 +302,10 @@ def test_very_long_names_stay_at_their_place() -> None:
     assert max(map(len, words(figure))) <= 40
 
 
+# A job may be called so; a figure may not.
+NAMES = st.text(max_size=4).filter(lambda name: not re.search("nan|inf", name))
+
+
 @steady
 @given(
     st.lists(
@@ -309,9 +313,9 @@ def test_very_long_names_stay_at_their_place() -> None:
             st.floats(0, 100),
             st.dictionaries(
                 st.sampled_from(LAB),
-                st.dictionaries(st.text(max_size=4), st.floats(0, 1e9), max_size=3),
+                st.dictionaries(NAMES, st.floats(0, 1e9), max_size=3),
             ),
-            st.dictionaries(st.text(max_size=4), st.integers(0, 9), max_size=3),
+            st.dictionaries(NAMES, st.integers(0, 9), max_size=3),
         ),
         min_size=1,
         max_size=12,

@@ -84,7 +84,7 @@ def test_others_can_follow_a_run_while_it_goes_on(alone, tmp_path):
     ran = alone(steps=2, out=str(tmp_path / "out"), checkpoints=str(tmp_path / "c"), save_every=2)
     lines = (tmp_path / "out/metrics.rank0.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
-    saving = ["saving", "written", "saved", "save-returned"]
+    saving = ["saving", "written", "sealed", "saved", "save-returned"]
     order = ["start", "begin", "step", "begin", *saving, "step", "end"]
     assert [event["event"] for event in events] == order
     assert events[0]["config"]["steps"] == 2
