@@ -80,9 +80,7 @@ class Host:
     bootstrap: tuple[str, str] | None = None
     environment: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> value, where
     nics: frozenset[int] = frozenset()  # RDMA devices that ring edges use, by number
-    virtual: dict[int, str] = field(
-        default_factory=dict
-    )  # number -> devices in one, with + between
+    virtual: dict[int, str] = field(default_factory=dict)  # number -> devices in one: a+b
     edges: dict[str, str] = field(default_factory=dict)  # to other hosts: kind -> where first seen
     no_gdr: str = ""  # where an RDMA edge without GPUDirect was seen
     gdr_0: str = ""  # where NCCL said so of all edges together; it means RDMA ones only

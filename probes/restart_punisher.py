@@ -10,7 +10,7 @@ from pathlib import Path
 from probes.cluster import Cluster
 from probes.equality import unequal_steps
 from probes.faults import Strike
-from probes.restart_original import SAVE_EVERY, Original
+from probes.restart_original import LOST_AT_MOST, Original
 from probes.restart_run import NAME, Blow, Scenario, Voyage, sail
 from reference_trainer.stall import MOMENTS
 from reference_trainer.supervisor import Attempt
@@ -20,8 +20,6 @@ MOST = 60  # blows that one run meets; the last life is left alone
 LATEST_SECONDS = 20
 # A save is small here and would hardly be met: each of its parts lasts a moment longer.
 WINDOWS = ",".join(f"{moment}:rank=0:seconds=0.15" for moment in MOMENTS)
-# By save mode.  In the background, the save before may not have ended.
-LOST_AT_MOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY - 1}
 WORDS = "SIGKILL of a random rank at a random moment, again and again"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from probes.restart_nodes import Loss
-from probes.restart_original import NEWEST, SAVE_EVERY
+from probes.restart_original import LOST_AT_MOST, NEWEST
 from probes.restart_run import Blow, Scenario
 
 # Longer than it takes to see the loss, and than survivors are given to end: they could commit what
@@ -34,7 +34,7 @@ SCENARIOS = [
         name="killed-in-an-upload",
         words="SIGKILL while a save is written in the background",
         blows=(Blow("save-returned", NEWEST),),
-        lost=2 * SAVE_EVERY - 1,  # a save may last until the next one begins
+        lost=LOST_AT_MOST["async"],
         changes={
             "save_mode": "async",
             "stall": HOLD.replace("commit", "upload"),

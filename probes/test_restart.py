@@ -24,8 +24,8 @@ from probes.restart_judging import (
     tell,
 )
 from probes.restart_nodes import RANKS, Fall, Repair, gang_on, judge_waiting, spare_nodes
-from probes.restart_original import NEWEST, SAVE_EVERY, Original
-from probes.restart_punisher import LATEST_SECONDS, LOST_AT_MOST, WORDS, punish
+from probes.restart_original import LOST_AT_MOST, NEWEST, SAVE_EVERY, Original
+from probes.restart_punisher import LATEST_SECONDS, WORDS, punish
 from probes.restart_run import NAME, ettr, sail
 from probes.restart_scenarios import AGAIN, LOSSES, SCENARIOS
 from probes.restart_sizes import GROWTH, distance, resize, samples_differ

@@ -65,7 +65,7 @@ class Chooser:
         mine, problem = attempt(lambda: self._choice(step, skipped)) if speaks else (None, None)
         agree(world, problem, failed)
         choices: list[Choice | None] = world.gather(mine)
-        keeper = max((c.step, -rank) for rank, c in enumerate(choices) if c is not None)[1] * -1
+        keeper = -max((c.step, -rank) for rank, c in enumerate(choices) if c is not None)[1]
         chosen, first = choices[keeper], choices[0]
         assert chosen is not None
         assert first is not None

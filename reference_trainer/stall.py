@@ -9,7 +9,7 @@ from dataclasses import dataclass
 SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "other")
 
 # Moments of a save that may be in the background: a rank's data is about to be written; all data is
-# written and nothing is committed yet.
+# written and nothing is committed yet; rank 0 has written the manifest, and renames next.
 MOMENTS = ("upload", "commit", "rename")
 
 FORM = "SEGMENT:rank=R:seconds=S[:from=FIRST_STEP][:to=LAST_STEP]"

@@ -87,7 +87,7 @@ def test_what_the_first_gang_did_before_is_not_the_runs_time(voyage):
 
 def test_the_aim_counts_what_is_done_before_and_only_then():
     did = []
-    aim = Aim([], lambda gang: did.append(time.sleep(0.1)))
+    aim = Aim([], lambda gang: did.append(time.sleep(0.1)))  # what is done takes a while
     aim("gang", 1)
     assert aim.aside >= 0.1
     before = aim.aside
