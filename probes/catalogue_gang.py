@@ -24,7 +24,7 @@ GANG: dict[str, Entry] = {
     "GANG-LEAK": Entry(
         "Accelerators were not free though no job should hold them, and no other job was there.",
         Cause.INFRASTRUCTURE,
-        "look for actors and tasks that hold them (`ray list actors`, `ray list tasks`) and for workers that did not end",
+        "look for actors and tasks that hold them (`ray list actors`, `ray list tasks`) and for workers that did not end; Ray itself (seen in 2.60) can lose one that is killed at the moment it is given a worker (`Mismatched ActorID` in gcs_server.out), until its job ends",
     ),
     "GANG-UNSEEN": Entry(
         "Processes use GPUs that Ray counts as free.",

@@ -82,6 +82,9 @@ def _account(at: Scene, name: str, lost: int) -> None:
     gangs, free = last["gangs"], last["free_on"]
     missing = [node for node, count in at.room.items() if free.get(node, 0) < count]
     by = f"held by {listed(gangs)}" if gangs else "not held by any gang, and yet not free"
+    if last["actors"]:
+        alive = listed(f"{count} of job {job}" for job, count in last["actors"].items())
+        by += f"; actors that live: {alive}"
     said = f"{lost} of {at.total} {at.stage.cluster.resource}s were {by}"
     at.owe(name, lost, finding("GANG-LEAK", said, missing))
 

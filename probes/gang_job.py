@@ -7,7 +7,6 @@ ends, and Ray takes back all it held.  Run as a file; needs nothing but Ray.
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import sys
@@ -26,6 +25,7 @@ SEAT_SECONDS = 50  # for all actors of all components to start
 DRAIN_SECONDS = 30  # for the last gangs of a flow that is told to end
 SWEEP_SECONDS = 2.5  # for clearing up when its input ends: it is killed after three
 QUIET_SECONDS = 0.5  # without a new group of a job that is dead
+ALIVE_SECONDS = 1.0  # in which an actor answers that does not wait for room
 COORDINATOR = "AutoscalingCoordinator"  # the actor that Ray Train and Ray Data share, and leave
 COMPLETE = "complete"  # a gang of two groups that has both
 
@@ -124,12 +124,7 @@ class Job:
         return str(ray.get_runtime_context().get_job_id())
 
     def ask(
-        self,
-        name: str,
-        size: int,
-        strategy: str = "PACK",
-        staff: bool = False,
-        resource: str | None = None,
+        self, name: str, size: int, strategy: str = "PACK", staff: bool = False, resource: str = ""
     ) -> str:
         """Ask for one placement group of `size` accelerators, with an actor in each on `staff`."""
         import ray
@@ -166,20 +161,15 @@ class Job:
         lies = ray.util.placement_group_table(group)["bundles_to_node_id"]
         order = sorted(lies, key=lambda bundle: (lies[bundle], bundle))
         sharing = Counter(number for numbers in parts.values() for number in numbers)
-        told = {}
+        holder = ray.remote(Holder)
+        told: dict[str, list[Any]] = {component: [] for component in parts}
         for component, numbers in parts.items():
-            seated = [
-                ray.remote(Holder)
-                .options(
-                    num_cpus=0,
-                    num_gpus=math.floor(1e4 / sharing[number]) / 1e4,
-                    scheduling_strategy=PlacementGroupSchedulingStrategy(group, order[number]),
-                )
-                .remote()
-                for number in numbers
-            ]
-            self.actors += seated
-            told[component] = [actor.where.remote() for actor in seated]
+            for number in numbers:
+                share = int(1e4 / sharing[number]) / 1e4
+                spot = PlacementGroupSchedulingStrategy(group, order[number])
+                seat = holder.options(num_cpus=0, num_gpus=share, scheduling_strategy=spot)
+                self.actors.append(seat.remote())
+                told[component].append(self.actors[-1].where.remote())
         every = [call for calls in told.values() for call in calls]
         ray.wait(every, num_returns=len(every), timeout=SEAT_SECONDS)
         return {component: ray.get(calls, timeout=1) for component, calls in told.items()}
@@ -270,6 +260,18 @@ class Job:
         told = [one for flow in self.flows for one in flow.told]
         self.flows = []
         return told
+
+    def withdraw(self) -> int:
+        """Kill the actors that wait for room; how many did."""
+        import ray
+
+        calls = [actor.where.remote() for actor in self.actors]
+        here = ray.wait(calls, num_returns=len(calls), timeout=ALIVE_SECONDS)[0] if calls else []
+        waiting = [a for a, call in zip(self.actors, calls, strict=True) if call not in here]
+        for actor in waiting:
+            ray.kill(actor)
+            self.actors.remove(actor)
+        return len(waiting)
 
     def release(self) -> bool:
         """Give everything back."""

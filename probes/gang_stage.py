@@ -72,13 +72,18 @@ class Stage:
             judge(scene)
 
     def release(self) -> None:
-        """Both jobs give everything back."""
-        for job in self.jobs.values():
-            if job.alive:
-                job.signal(signal.SIGCONT)  # it may have been stopped
-                # A silent one is ended, and with it all it held.
-                with suppress(RivalSilent, OSError):
-                    job.ask("release")
+        """Both jobs give everything back, first their places in the queue.
+
+        What waited would else be started by what is given back, and killed while it starts: Ray
+        (seen in 2.60) may then lose its accelerator until the job ends.
+        """
+        for do in ("withdraw", "release"):
+            for job in self.jobs.values():
+                if job.alive:
+                    job.signal(signal.SIGCONT)  # it may have been stopped
+                    # A silent one is ended, and with it all it held.
+                    with suppress(RivalSilent, OSError):
+                        job.ask(do)
 
     def close(self) -> None:
         """End the jobs and the observer."""
@@ -303,4 +308,4 @@ class Scene:
             self.faults.append((start, len(self.watch.samples)))
 
 
-ASK = {"strategy": "PACK", "staff": False, "resource": None}
+ASK = {"strategy": "PACK", "staff": False, "resource": ""}
