@@ -217,13 +217,12 @@ class Job:
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
+        each = {"CPU": 0, self.resource: 1}
         trainer = TorchTrainer(
             lambda: time.sleep(0.5),  # what a worker does here
             torch_config=TorchConfig(backend="gloo"),
             scaling_config=ScalingConfig(
-                num_workers=size,
-                use_gpu=self.resource == "GPU",
-                resources_per_worker={"CPU": 0, self.resource: 1},
+                num_workers=size, use_gpu=self.resource == "GPU", resources_per_worker=each
             ),
             run_config=RunConfig(name="seatrial", storage_path=folder),
         )
@@ -304,11 +303,13 @@ class Job:
         if not self._guarded:
             return
         start = since = time.monotonic()
-        while (now := time.monotonic()) < start + SWEEP_SECONDS and now < since + QUIET_SECONDS:
+        while True:  # quiet is what a look has shown: time without one proves nothing
             alive = self._guarded in on_cluster(drivers_now)
             if alive and not ending:
                 break
-            since = now if alive or self._clear() else since
+            since = time.monotonic() if alive or self._clear() else since
+            if time.monotonic() >= min(start + SWEEP_SECONDS, since + QUIET_SECONDS):
+                break
             time.sleep(PAUSE)
         if self._known is not None and set(on_cluster(drivers_now)) <= set(self._known):
             on_cluster(kill, on_cluster(lasting, self._guarded, True))
@@ -387,8 +388,7 @@ def main(address: str, resource: str, kind: type[Job] = Job) -> None:
     ray.init(address, log_to_driver=False, logging_level="error")
     # The keeper's: the end of the input says the same, and leaves time to clear up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    job = kind(resource)
-    jobs.append(job)
+    jobs.append(job := kind(resource))
     print(json.dumps(job.who()), file=say, flush=True)
     while True:
         command = commands.get()
