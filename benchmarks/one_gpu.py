@@ -27,6 +27,8 @@ from benchmarks.trainer import WARM_UP, overhead, trained
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.flops import flops_per_token
 from reference_trainer.train import train
+from scaling.decompose import steps_of
+from scaling.skew import exposed, separable
 from tests.alone import only_rank
 
 RANKS = 2
@@ -45,6 +47,9 @@ def speed(config: TrainConfig, words: str) -> None:
     seconds = [step["seconds"] for step in result["steps"]][WARM_UP:]
     rate = config.batch * config.seq / statistics.median(seconds)
     said = f"{rate:,.0f} tokens/s; a step {spread(seconds)} s"
+    steps = steps_of(result["spans"])[WARM_UP:]
+    for name, one in (exposed([steps], separable(result["spans"])) or {}).items():
+        said += f"; waits {one.transfer * 1e3:.2f} ms a step for {name}"
     if result["peak_flops"]:
         said += f"; MFU {flops_per_token(config) * rate / result['peak_flops']:.1%}"
     if result["peak_memory_bytes"]:

@@ -10,7 +10,6 @@ from probes.ledger import Ledger
 from probes.scaling_rungs import said
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError
-from scaling import decompose
 from scaling.causes import beyond
 from scaling.decompose import laggard, mean_seconds
 from scaling.ladder import Rung, climb, hush, strong
@@ -32,8 +31,7 @@ def control(
         try:
             late = climb(gang, names, rung.count, planted).steps
             seen = laggard(late)
-            spent = [decompose.terms([steps]) for steps in late]
-            met = [sum(mine[name] for name in MEETINGS) for mine in spent]
+            met = [statistics.fmean(step.spent(MEETINGS) for step in steps) for steps in late]
             waited = min(met[:culprit] + met[culprit + 1 :]) - met[culprit]
             located = (seen.rank, seen.segment) == (culprit, "data") and seen.share > 0.15
             found = located and waited > delay / 2
@@ -80,10 +78,7 @@ def same_compute(silent: Table, alone: Table) -> str:
 
 def computing(ranks: Table) -> list[float]:
     """Seconds that a step computes, mean over ranks, by step."""
-    return [
-        statistics.fmean(sum(step.segments[name] for name in COMPUTE) for step in at)
-        for at in zip(*ranks, strict=True)
-    ]
+    return [statistics.fmean(step.spent(COMPUTE) for step in at) for at in zip(*ranks, strict=True)]
 
 
 def same_work(

@@ -58,7 +58,7 @@ def judge(ladder: Ladder, limits: Limits, measure: Ledger) -> list[Explanation]:
     measure("residual", unsummed(rungs[0].steps), on=said(1))
     for rung in rungs:
         one_model(rung, measure, said(rung.count))
-    measure.covered(exposed_said(rungs[-1].steps, rungs[-1].separable))
+    measure.covered(exposed_said(rungs[-1].steps, rungs[-1].separable, rungs[-1].nodes))
     stragglers(rungs, limits, measure)
     return explained
 
@@ -188,6 +188,6 @@ def draw(ladder: Ladder, explained: Sequence[Explanation], limits: Limits, measu
         "terms",
         {
             "nodes": [rung.count for rung in rungs],
-            "terms": {name: [part[name] for part in parts] for name in parts[0]},
+            "terms": {name: [part.get(name, 0.0) for part in parts] for name in parts[-1]},
         },
     )

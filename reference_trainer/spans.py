@@ -8,14 +8,16 @@ On a CPU the boundaries are readings of the host's monotonic clock in whole nano
 GPU they are CUDA events on the compute stream, read when the step is over; the loop reads its
 loss there anyway, so this costs no further synchronisation.
 
-"separable" is false: waiting for FSDP's collectives lies inside forward and backward and is not
-told apart from compute; on a GPU events around FSDP's waits could, which is not built yet.  That
-share is not measured, which is not the same as zero.
+Waiting for FSDP's collectives lies inside forward and backward.  Where "separable" is true it was
+timed there as well ("exposed", exposed.py); where it is false that share is not measured, which is
+not the same as zero.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -72,22 +74,33 @@ class Spans:
     """Cuts steps into segments.  begin(step), mark(name) at each boundary, end() -> record.
 
     A record: {"step", "t" (seconds since the epoch at the step's start), "rank", "seconds",
-    "segments": {name: seconds}, "clock", "separable"}.  `end` appends it to the file, flushed.
+    "segments": {name: seconds}, "clock", "separable", "exposed" {segment: {collective: seconds of
+    the segment that were spent waiting for it}}, empty where that is not separable}.  `end` appends
+    it to the file, flushed.
     """
 
     def __init__(self, clock: Clock, rank: int, folder: str | None = None) -> None:
         self.clock, self.rank = clock, rank
+        self.separable = False  # whether all waits in forward and backward are told by `waiting`
         self.records: list[dict[str, Any]] = []
         self._lines = JsonLines(folder, f"spans.rank{rank}.jsonl")
         self._stamps: list[Any] = []
         self._names: list[str] = []
+        self._waits: list[tuple[int, str, Any, Any]] = []
         self._last: Any = None
 
     def begin(self, step: int) -> None:
         """Start a step at the very moment the step before it ended, if there was one."""
         self._step, self._t = step, time.time()
         self._stamps = [self.clock.stamp() if self._last is None else self._last]
-        self._names = []
+        self._names, self._waits = [], []
+
+    @contextmanager
+    def waiting(self, collective: str) -> Iterator[None]:
+        """The body waits for a collective, within the interval that is open.  Never nested."""
+        begun = self.clock.stamp()
+        yield
+        self._waits.append((len(self._names), collective, begun, self.clock.stamp()))
 
     def mark(self, segment: str) -> None:
         """End the interval that began at the last boundary, and call it `segment`."""
@@ -103,6 +116,11 @@ class Spans:
         for name, seconds in zip(self._names, intervals, strict=True):
             segments[name] += seconds
         self._last = self._stamps[-1]
+        exposed: dict[str, dict[str, float]] = {}
+        for at, collective, begun, ended in self._waits:
+            spent = exposed.setdefault(self._names[at], {})
+            seconds = self.clock.intervals([begun, ended])[0]
+            spent[collective] = spent.get(collective, 0.0) + seconds
         record = {
             "step": self._step,
             "t": self._t,
@@ -110,7 +128,8 @@ class Spans:
             "seconds": self.clock.intervals([self._stamps[0], self._last])[0],
             "segments": segments,
             "clock": self.clock.name,
-            "separable": False,
+            "separable": self.separable,
+            "exposed": exposed,
         }
         self.records.append(record)
         self._lines.write(record)

@@ -21,6 +21,7 @@ from reference_trainer.checkpoint import Checkpoints, Progress, Training
 from reference_trainer.choosing import Choice
 from reference_trainer.clip import clip, local_gradients, squares
 from reference_trainer.config import TrainConfig
+from reference_trainer.exposed import watch
 from reference_trainer.flops import flops_per_token, peak_flops, state_bytes
 from reference_trainer.holding import stream_of
 from reference_trainer.journal import Journal
@@ -73,8 +74,10 @@ class Run:
         )
         self.stream = stream_of(config, world)
         self.journal = Journal(world.rank, config.out)
-        clock = CudaClock() if world.device.type == "cuda" else HostClock()
-        self.spans = Spans(clock, world.rank, config.out)
+        on_gpu = world.device.type == "cuda"
+        self.spans = Spans(CudaClock() if on_gpu else HostClock(), world.rank, config.out)
+        if on_gpu:
+            watch(self.model, self.spans)
         self.stalls = Stalls(config.stalls, world.rank)
         self.steps: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []

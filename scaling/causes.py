@@ -25,6 +25,7 @@ NEAR = 0.15
 
 EVERY = "every node"
 FABRIC = "fabric"
+COLLECTIVES = "collectives"  # in a part's words
 MEETINGS = "forward, backward, clip"  # what holds a collective, as a cause's segment
 
 
@@ -63,10 +64,15 @@ class Talk:
 
 
 class Ledger:
-    """Seconds per step that are still to be explained, and what was explained so far."""
+    """Seconds per step that are still to be explained, and what was explained so far.
 
-    def __init__(self, seconds: float) -> None:
+    `waits` are shares of what collectives cost, by collective, where the clock tells them apart: a
+    part that went into collectives is then a part for each.
+    """
+
+    def __init__(self, seconds: float, waits: Mapping[str, float] | None = None) -> None:
         self.seconds = seconds  # of this rung's step
+        self.waits = waits or {COLLECTIVES: 1.0}
         self.parts: list[Part] = []
         self.causes: list[Cause] = []
 
@@ -76,15 +82,18 @@ class Ledger:
 
     def book(self, seconds: float, part: str) -> None:
         """Seconds that have a name and are no cause: too few, or as they should be."""
-        if seconds:
-            self.parts.append(Part(seconds / self.seconds, part))
+        each = self.waits if COLLECTIVES in part else {COLLECTIVES: 1.0}
+        for collective, share in each.items():
+            if seconds * share:
+                said = part.replace(COLLECTIVES, collective)
+                self.parts.append(Part(seconds * share / self.seconds, said))
 
     def name(
         self, code: str, where: str, segment: str, seconds: float, part: str, why: str
     ) -> None:
         """Book seconds under a cause.  `why` is its evidence."""
         share = seconds / self.seconds
-        self.parts.append(Part(share, part))
+        self.book(seconds, part)
         self.causes.append(Cause(code, where, segment, share, f"{why}: {share:.1%} of a step"))
 
 

@@ -5,15 +5,15 @@ are linear, hence for weak scaling, with E_n = T_1 / T_n,
 
     1 - E_n = sum over k of (C_k(n) - C_k(1)) / T_n      exactly.
 
-Waiting for FSDP's collectives lies inside forward and backward, and no term claims to be it: on a
-CPU it is not separable, and on a GPU the events that would tell it apart are not built yet.
+Waiting for FSDP's collectives lies inside forward and backward.  Where the trainer's clock tells it
+apart, on GPUs, it is terms of its own; on a CPU it is not separable, and no term claims to be it.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 # Segments without a collective inside: what a rank spends there is its own doing.
@@ -22,23 +22,47 @@ OWN = ("data", "optimizer", "checkpoint", "other")
 
 @dataclass(frozen=True)
 class Step:
-    """One rank's step: seconds, and the segments that sum to them."""
+    """One rank's step: seconds, and the segments that sum to them.
+
+    `exposed` is how much of a segment was waiting for which collective: {segment: {collective:
+    seconds}}; empty where that is not separable.
+    """
 
     seconds: float
     segments: dict[str, float]
+    exposed: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def spent(self, segments: Sequence[str]) -> float:
+        """Seconds in these segments, with what they waited."""
+        return sum(self.segments[name] for name in segments)
+
+    @property
+    def waited(self) -> dict[str, float]:
+        """Seconds by collective, in all segments together."""
+        names = dict.fromkeys(name for waits in self.exposed.values() for name in waits)
+        return {n: sum(waits.get(n, 0.0) for waits in self.exposed.values()) for n in names}
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """Seconds by segment without its waits, which follow the segment that they are first in."""
+        found, waited = dict[str, float](), self.waited
+        for name, seconds in self.segments.items():
+            waits = self.exposed.get(name, {})
+            found[name] = seconds - sum(waits.values())
+            found |= {f"exposed {one}": waited[one] for one in waits}
+        return found
 
 
 def steps_of(spans: Sequence[dict[str, Any]]) -> list[Step]:
     """The trainer's span records as steps."""
-    return [Step(record["seconds"], record["segments"]) for record in spans]
+    return [Step(one["seconds"], one["segments"], one.get("exposed", {})) for one in spans]
 
 
 def terms(ranks: Sequence[Sequence[Step]]) -> dict[str, float]:
-    """Mean seconds of each segment, over ranks and steps."""
-    every = [step for steps in ranks for step in steps]
-    return {
-        name: sum(step.segments[name] for step in every) / len(every) for name in every[0].segments
-    }
+    """Mean seconds of each term, over ranks and steps: segments, and what is separable of them."""
+    every = [step.terms for steps in ranks for step in steps]
+    names = dict.fromkeys(name for one in every for name in one)
+    return {name: sum(one.get(name, 0.0) for one in every) / len(every) for name in names}
 
 
 def mean_seconds(ranks: Sequence[Sequence[Step]]) -> float:
@@ -69,7 +93,8 @@ def unsummed(ranks: Sequence[Sequence[Step]]) -> float:
 def loss(base: dict[str, float], here: dict[str, float]) -> dict[str, float]:
     """Share of this rung's step that each term added since the base rung; sums to 1 - E_n."""
     total = sum(here.values())
-    return {name: (seconds - base[name]) / total for name, seconds in here.items()}
+    names = dict.fromkeys([*here, *base])
+    return {name: (here.get(name, 0.0) - base.get(name, 0.0)) / total for name in names}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from scaling.ladder import Rung
 from scaling.levels import Levels, levels
 from scaling.noise import standard_error
 from scaling.own import own_levels
-from scaling.skew import Account, account
+from scaling.skew import Account, account, grown
 
 NOTHING = Talk()  # is known of a rung's collectives
 ABOUT_LINKS = ("SCALE-LINK", "SCALE-COMMUNICATION")  # causes that pairs of nodes may place
@@ -66,7 +66,8 @@ def explain(
     first, mine = account(base.median_node()), account(here.steps)
     seconds = mean_seconds(here.steps)
     lost = seconds - mean_seconds(base.median_node())
-    ledger, met = Ledger(seconds), _with_leaving(levels(base, here), mine, first)
+    ledger = Ledger(seconds, shares(grown(base.median_node(), here.steps)))
+    met = _with_leaving(levels(base, here), mine, first)
     owns = own_levels(base, here, mine, first)
     slow_nodes(ledger, met, owns)
     own_segments(ledger, owns)
@@ -75,6 +76,12 @@ def explain(
     unexplained(ledger, owns, lost, beyond(met.error, mine.steps) + talk.doubt)
     causes = sorted(ledger.causes, key=lambda cause: -cause.share)
     return Explanation(here.count, lost / seconds, tuple(ledger.parts), tuple(causes))
+
+
+def shares(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Each one's share of what all grew by; none where nothing did."""
+    more = {name: each for name, each in seconds.items() if each > 0}
+    return {name: each / sum(more.values()) for name, each in more.items()}
 
 
 def _with_leaving(met: Levels, mine: Account, first: Account) -> Levels:

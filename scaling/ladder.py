@@ -51,7 +51,7 @@ class Rung:
     @property
     def overlaps(self) -> bool:
         """Whether collectives may be hidden behind compute, and how much of them is not known."""
-        return self.clock != HOST_CLOCK and not self.separable
+        return self.clock != HOST_CLOCK
 
     @property
     def seconds(self) -> float:

@@ -1,8 +1,8 @@
 """What meetings gained since one node, cut with the help of the nodes' own runs alone.
 
-Where waiting is not separable (as yet everywhere), compute and communication lie together in the
-meetings.  What tells them apart is the rung of one node, which every node ran alone: the slowest
-of the nodes, step by step, is what the meetings would take if communication were free.  The rest is
+Compute and communication lie together in the meetings, and compute grows for reasons of its own.
+What tells them apart is the rung of one node, which every node ran alone: the slowest of the nodes,
+step by step, is what the meetings would take if communication were free.  The rest is
 communication.
 
     growth = slow + slowing + variation + tail + communication        exactly

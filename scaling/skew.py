@@ -5,8 +5,8 @@ A segment with a collective inside is a meeting: whoever comes early waits there
     transfer = min over ranks of the seconds spent there,   skew = mean - min      exact, per step.
 
 That the rank with the least time saw no straggler is an assumption; the split is arithmetic.  A
-meeting holds compute as well ("separable" is false), so its transfer is not communication: on a CPU
-that cannot be otherwise, on a GPU the trainer's clock does not tell them apart yet.
+meeting holds compute as well, so its transfer is not communication.  What was waited for each of
+FSDP's collectives is, where the trainer's clock tells it apart: on GPUs.  It is split the same way.
 
 The account charges each moment once.  Between two meetings the frontier is the rank that comes
 last, and the job moves at its pace: the others' own work is hidden behind it, and so is their
@@ -25,9 +25,8 @@ from scaling.decompose import Step
 Table = Sequence[Sequence[Step]]  # [rank][step]
 
 MEETINGS = ("forward", "backward", "clip")
-EXPOSED = ("all-gather", "reduce-scatter", "clip")  # where waiting is measured apart from compute
 
-NOT_SEPARABLE = "not separable here (not built yet for GPUs)"
+NOT_SEPARABLE = "not separable here"
 
 
 def separable(spans: Sequence[dict[str, Any]]) -> bool:
@@ -60,33 +59,54 @@ class Split:
 
 def split(ranks: Table, segment: str) -> Split:
     """Transfer and skew of one segment.  KeyError where a step lacks it."""
+    return _cut(segment, [[step.segments[segment] for step in steps] for steps in ranks])
+
+
+def _cut(name: str, table: Sequence[Sequence[float]]) -> Split:
+    """Transfer and skew of what each rank spent, seconds [rank][step]."""
     last, skews, least = [], [], []
-    for at in range(len(ranks[0])):
-        spent = [steps[at].segments[segment] for steps in ranks]
+    for spent in zip(*table, strict=True):
         last.append(min(range(len(spent)), key=spent.__getitem__))
         least.append(min(spent))
         skews.append(sum(spent) / len(spent) - min(spent))
-    return Split(
-        segment, statistics.fmean(least), statistics.fmean(skews), tuple(last), tuple(skews)
-    )
+    return Split(name, statistics.fmean(least), statistics.fmean(skews), tuple(last), tuple(skews))
 
 
 def exposed(ranks: Table, separable: bool) -> dict[str, Split] | None:
-    """Exposed communication by segment; None where it is not separable from compute, never 0."""
+    """What steps waited, by collective; None where it is not separable from compute, never 0."""
     if not separable:
         return None
-    return {name: split(ranks, name) for name in EXPOSED if name in ranks[0][0].segments}
+    waited = [[step.waited for step in steps] for steps in ranks]
+    names = dict.fromkeys(name for steps in waited for one in steps for name in one)
+    return {
+        name: _cut(name, [[one.get(name, 0.0) for one in steps] for steps in waited])
+        for name in names
+    }
 
 
-def exposed_said(ranks: Table, separable: bool) -> str:
-    """Exposed communication in words, in milliseconds per step."""
+def grown(base: Table, here: Table) -> dict[str, float]:
+    """By how much more a rank waits for each collective than on the base rung, mean s per step."""
+    before, now = (
+        {n: one.transfer + one.skew for n, one in (exposed(table, True) or {}).items()}
+        for table in (base, here)
+    )
+    return {name: seconds - before.get(name, 0.0) for name, seconds in now.items()}
+
+
+def exposed_said(ranks: Table, separable: bool, nodes: Sequence[str]) -> str:
+    """Exposed communication in words, in milliseconds per step, and whom the skew is due to.
+
+    `nodes[r]` is rank r's.
+    """
     found = exposed(ranks, separable)
     if found is None:
         return f"exposed communication: {NOT_SEPARABLE}"
-    parts = [
-        f"{name} {one.transfer * 1e3:.1f} + {one.skew * 1e3:.1f}" for name, one in found.items()
-    ]
-    return f"exposed communication, transfer + skew in ms: {', '.join(parts)}"
+    parts = []
+    for name, one in found.items():
+        rank, share = one.culprit()
+        due = f" ({share:.0%} of it for rank {rank} on {nodes[rank]})" if one.skew > 0 else ""
+        parts.append(f"{name} {one.transfer * 1e3:.1f} + {one.skew * 1e3:.1f}{due}")
+    return f"exposed communication, transfer + skew in ms: {', '.join(parts) or 'none'}"
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,57 @@ def test_the_lost_percent_is_the_sum_of_its_terms(
     assert residual(base, here) <= 1e-9 * size
 
 
+def waiting(table: list[list[Step]], share: float) -> list[list[Step]]:
+    """The same steps, of which so much of forward and backward was waiting, and could be told."""
+    return [
+        [
+            replace(
+                s,
+                exposed={
+                    "forward": {"all-gather": share * s.segments["forward"]},
+                    "backward": {
+                        "all-gather": share / 3 * s.segments["backward"],
+                        "reduce-scatter": share / 2 * s.segments["backward"],
+                    },
+                },
+            )
+            for s in steps
+        ]
+        for steps in table
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(a_table, a_table, st.floats(0, 1), st.none() | st.floats(0, 1))
+def test_waits_that_can_be_told_are_terms_and_the_sum_stays(
+    base: list[list[Step]], here: list[list[Step]], share: float, before: float | None
+) -> None:
+    apart = waiting(here, share)
+    alone = base if before is None else waiting(base, before)
+    found = terms(apart)
+    assert found["forward"] == pytest.approx((1 - share) * terms(here)["forward"], abs=1e-9)
+    assert sum(found.values()) == pytest.approx(mean_seconds(here), rel=1e-9)
+    assert residual(alone, apart) <= 1e-9 * (1 + mean_seconds(base) / mean_seconds(here))
+    assert account(apart) == account(here)  # it charges whole segments
+
+
+def test_what_collectives_cost_is_told_by_collective_where_it_can_be() -> None:
+    def rung(count: int, gathered: float, reduced: float) -> Rung:
+        spent = {"data": 0.1, "forward": 1 + gathered, "backward": 2 + reduced, "optimizer": 0.1}
+        waits = {"forward": {"all-gather": gathered}, "backward": {"reduce-scatter": reduced}}
+        steps = [[Step(sum(spent.values()), spent, waits)] * 8 for _ in range(2)]
+        return Rung(count, ["n0", "n1"], steps, 100, separable=True, clock="cuda events")
+
+    base, here = rung(1, 0.0, 0.0), rung(2, 0.3, 0.1)
+    found = explain(base, here, Talk(replayed=0.4))
+    said = {part.said: part.share * here.seconds for part in found.parts}
+    assert said["waiting for all-gather, as replayed"] == pytest.approx(0.3)
+    assert said["waiting for reduce-scatter, as replayed"] == pytest.approx(0.1)
+    assert "8.3 waiting for all-gather, as replayed" in str(found)
+    (cause,) = explain(base, here, Talk(replayed=0.1)).causes
+    assert (cause.code, cause.share * here.seconds) == ("SCALE-LINK", pytest.approx(0.3))
+
+
 @settings(max_examples=60, deadline=None)
 @given(a_table, a_table, st.sampled_from([0.0, 2.0]))
 def test_a_missing_or_doubled_segment_is_seen(
@@ -159,14 +210,21 @@ def test_ranks_must_have_counted_the_same_steps() -> None:
 
 
 def test_what_is_not_separable_is_not_zero() -> None:
-    spent = {"forward": 1.0, "all-gather": 0.25, "reduce-scatter": 0.5, "clip": 0.0}
-    table = [[Step(1.75, spent)], [Step(1.75, spent | {"all-gather": 0.5})]]
+    spent, nodes = {"forward": 1.0, "backward": 1.0}, ["n0", "n1"]
+    waits = {
+        "forward": {"all-gather": 0.25},
+        "backward": {"all-gather": 0.0, "reduce-scatter": 0.5},
+    }
+    longer = {**waits, "forward": {"all-gather": 0.5}}
+    table = [[Step(2.0, spent, waits)], [Step(2.0, spent, longer)]]
     assert exposed(table, separable=False) is None
-    assert exposed_said(table, separable=False) == f"exposed communication: {NOT_SEPARABLE}"
+    assert exposed_said(table, False, nodes) == f"exposed communication: {NOT_SEPARABLE}"
     found = exposed(table, separable=True)
     assert found is not None
     assert (found["all-gather"].transfer, found["all-gather"].skew) == (0.25, 0.125)
-    assert "all-gather 250.0 + 125.0" in exposed_said(table, separable=True)
+    words = exposed_said(table, True, nodes)
+    assert "all-gather 250.0 + 125.0 (100% of it for rank 0 on n0), reduce" in words
+    assert words.endswith("reduce-scatter 500.0 + 0.0")
     assert separable([{"separable": True}])
     assert not separable([{"separable": True}, {"separable": False}])
     assert not separable([{}])
