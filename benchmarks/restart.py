@@ -36,6 +36,14 @@ from tests.lab.lab import Lab
 
 SAVE_EVERY, AHEAD = 2, 3  # steps: a kill comes this many after the newest that was ever done
 VICTIM = 3
+MISSED: list[str] = []  # lines whose target is not met
+
+
+def judged(words: str, met: bool) -> None:
+    """One line of what is held against a target."""
+    print(f"{words}: {'met' if met else 'NOT met'}", flush=True)
+    if not met:
+        MISSED.append(words)
 
 
 def until(found: Callable[[], Any], what: str) -> Any:
@@ -88,8 +96,10 @@ def launchers(lab: Lab, kills: int) -> None:
             seconds, lost = kill_again_and_again(lab, journal, kills)
         medians[launcher] = statistics.median(seconds)
         print(f"{launcher}: kill to the next new step, s: {spread(seconds)}")
-        print(f"{launcher}: steps lost, at most {max(lost)} (target <= {SAVE_EVERY})", flush=True)
-    print(f"ratio of medians (target <= 0.5): {medians['gang'] / medians['ray-train']:.2f}")
+        words = f"{launcher}: steps lost, at most {max(lost)} (target <= {SAVE_EVERY})"
+        judged(words, max(lost) <= SAVE_EVERY)
+    ratio = medians["gang"] / medians["ray-train"]
+    judged(f"ratio of medians (target <= 0.5): {ratio:.2f}", ratio <= 0.5)
 
 
 def stalls(lab: Lab) -> None:
@@ -110,7 +120,7 @@ def stalls(lab: Lab) -> None:
     for mode, found in seen.items():
         print(f"{mode}: a step waits for its save, s: {spread(found)}")
     ratio = statistics.median(seen["async"]) / statistics.median(seen["sync"])
-    print(f"ratio of medians (target <= 0.25): {ratio:.2f}", flush=True)
+    judged(f"ratio of medians (target <= 0.25): {ratio:.2f}", ratio <= 0.25)
 
 
 def flips(count: int = 100) -> None:
@@ -132,7 +142,7 @@ def flips(count: int = 100) -> None:
             victim.write_bytes(content)
             refused += manifest.verify(copy, 2, config.identity()) is not None
             shutil.rmtree(copy)
-    print(f"one bit flipped anywhere: {refused} of {count} refused (target all)", flush=True)
+    judged(f"one bit flipped anywhere: {refused} of {count} refused (target all)", refused == count)
 
 
 def punished(lab: Lab, minutes: int) -> None:
@@ -156,15 +166,19 @@ def punished(lab: Lab, minutes: int) -> None:
             print(left, flush=True)
     good = sum(record.verdict("RESTART") is Verdict.PASS for record in records)
     kills = sum(values(records, "kills"))
-    print(f"random kills (target 200): {kills:.0f} in {times} times 10 minutes: {good} PASS,")
-    print(f"  {times - len(records)} without a record, {dirty} that left something behind")
-    for name in ("runs_lost", "unequal_steps", "left_behind", "unprovoked", "steps_lost"):
-        print(f"  {name}: at most {max(values(records, name), default='not measured')}")
+    said = f"random kills (target 200): {kills:.0f} in {times} times 10 minutes"
+    judged(said, kills >= 200 * min(1, times / 6))
+    judged(f"  {good} PASS, {times - len(records)} without a record", good == times)
+    judged(f"  {dirty} that left something behind", not dirty)
+    for name in ("runs_lost", "unequal_steps", "left_behind", "unprovoked"):
+        most = max(values(records, name), default=None)
+        judged(f"  {name}: at most {most} (target 0)", most == 0)
+    print(f"  steps_lost: at most {max(values(records, 'steps_lost'), default='not measured')}")
     print(f"  ETTR of a run: {spread(values(records, 'ettr'))}")
 
 
 def main(kills: int = 10, minutes: int = 10) -> None:
-    """All parts, in one lab."""
+    """All parts, in one lab; exit code 1 where a target is not met."""
     if kills:
         flips()
     lab = Lab("restarts")
@@ -177,6 +191,7 @@ def main(kills: int = 10, minutes: int = 10) -> None:
             punished(lab, minutes)
     finally:
         lab.down()
+    sys.exit(1 if MISSED else 0)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 OWN = "local_loss_hex"  # of a rank's own sequences; loss and norm are the whole job's
-BITS = ("loss_hex", OWN, "norm_hex", "lr_hex", "ids", "data_crc32")
+BITS = ("loss_hex", OWN, "norm_hex", "lr_hex", "ids", "data_crc32", "digest")
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,15 @@ class Unequal:
 
     def __str__(self) -> str:
         parts = [
-            f"{what} {self.found.get(what)} instead of {self.expected.get(what)}"
+            f"{what} {_short(self.found.get(what))} instead of {_short(self.expected.get(what))}"
             for what in self.what
         ]
         return f"rank {self.rank}, step {self.step}: {'; '.join(parts)}"
+
+
+def _short(value: Any) -> Any:
+    """A digest by its beginning; all else whole."""
+    return f"{value[:12]}..." if isinstance(value, str) and len(value) > 32 else value
 
 
 def first_apart(unequal: Sequence[Unequal]) -> tuple[Unequal, list[int]]:

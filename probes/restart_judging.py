@@ -18,12 +18,13 @@ from probes.findings import SHOWN, finding, listed
 from probes.ledger import Ledger
 from probes.outlived import marks, outlived, told
 from probes.restart_original import MISTAKES, NEWEST, SAVE_EVERY, STEPS, Original, Results
-from probes.restart_run import NAME, Voyage, costs, ettr
+from probes.restart_run import DONE, NAME, Voyage, costs, ettr
 from reference_trainer.gang import Gang, GangError
 from reference_trainer.supervisor import Attempt
 from reports.record import Limit, Verdict
 
 Limits = Callable[[str], Any]
+NOT_MADE = "the run that nobody kills was not made"  # no gang came together
 
 
 def apart(found: Results | str) -> tuple[Results, str]:
@@ -34,7 +35,7 @@ def apart(found: Results | str) -> tuple[Results, str]:
 def mistakes_are_seen(original: Original, measure: Ledger) -> None:
     """Controls: resumes of the run never killed that get one thing wrong."""
     for what, fault in MISTAKES.items():
-        found, error = apart(original.mistaken[what])
+        found, error = apart(original.mistaken.get(what, NOT_MADE))
         seen = [] if error else unequal_steps(original.results, found, NEWEST + 1)
         measure.control(
             f"resume forgets: {what}",
@@ -46,7 +47,7 @@ def mistakes_are_seen(original: Original, measure: Ledger) -> None:
 
 def an_untouched_one_is_seen(original: Original, measure: Ledger) -> None:
     """Control: a checkpoint without damage is judged as if it had one."""
-    found, error = apart(original.mistaken["rng"])
+    found, error = apart(original.mistaken.get("rng", NOT_MADE))
     trusted = {result["start_step"] for result in found}
     measure.control(
         "an untouched one taken for damaged",
@@ -170,7 +171,7 @@ def back_to_work(voyage: Voyage) -> float | None:
     if len(voyage.lives) < 2 or not voyage.strikes[-1].at:
         return None
     done = voyage.cuts[-1][0]
-    ends = (event for event in voyage.lives[-1] if event["event"] in ("saving", "step"))
+    ends = (event for event in voyage.lives[-1] if event["event"] in DONE)
     new = next((event["t"] for event in ends if event["step"] > done), None)
     return new - voyage.strikes[-1].at if new else None
 
@@ -267,17 +268,7 @@ def tell(names: dict[str, str], original: Original, voyage: Voyage, measure: Led
         for part, seconds in dataclasses.asdict(costs(voyage, number)).items():
             measure.note(f"{part}_s", seconds, "s", on=f"blow {number + 1}")
     measure.note("ettr", ettr(voyage), "ratio")
-    saves = [save for result in voyage.results[:1] for save in result["checkpoints"]]
-    if saves:
-        rate = sum(s["bytes"] for s in saves) / sum(s["seconds"] for s in saves)
-        measure.note("save_rate", rate, "bytes/s", samples=len(saves))
-        stalls = [span["segments"]["checkpoint"] for span in voyage.results[0]["spans"]]
-        measure.note("save_stall", max(stalls), "s", samples=len(saves))
-        load = voyage.results[0]
-        measure.note("load", load["load_seconds"], "s")
-        if load["load_bytes"]:
-            rate = load["load_bytes"] / load["load_seconds"]
-            measure.note("load_rate", rate, "bytes/s")
+    _tell_storage(voyage, measure)
     measure.keep(
         f"attempts-{voyage.scenario.name}.json",
         [dataclasses.asdict(attempt) for attempt in voyage.attempts],
@@ -298,6 +289,29 @@ def tell(names: dict[str, str], original: Original, voyage: Voyage, measure: Led
             "resumed_from": voyage.cuts[0][1]["start_step"],
         },
     )  # fmt: skip
+
+
+def _tell_storage(voyage: Voyage, measure: Ledger) -> None:
+    """How fast the last life saved and loaded, and how long a step waited for its save.
+
+    A save that was held up on purpose says nothing of that; nor does a step that waited for it.
+    """
+    if not voyage.results:
+        return
+    result, scenario = voyage.results[0], voyage.scenario
+    saves = [save for save in result["checkpoints"] if not scenario.held(save["step"])]
+    if saves:
+        rate = sum(s["bytes"] for s in saves) / sum(s["seconds"] for s in saves)
+        measure.note("save_rate", rate, "bytes/s", samples=len(saves))
+    if saves and not scenario.held_beside:
+        saved = {save["step"] for save in saves}
+        spans = [span for span in result["spans"] if span["step"] in saved]
+        stall = max(span["segments"]["checkpoint"] for span in spans)
+        measure.note("save_stall", stall, "s", samples=len(saves))
+    if result["load_bytes"]:
+        measure.note("load", result["load_seconds"], "s")
+        rate = result["load_bytes"] / result["load_seconds"]
+        measure.note("load_rate", rate, "bytes/s")
 
 
 def repeats(original: Original, measure: Ledger) -> None:

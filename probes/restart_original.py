@@ -25,8 +25,8 @@ from reference_trainer.gang import Gang, GangError
 from reference_trainer.launchers import rank
 
 SAVE_EVERY, NEWEST = 4, 8
-# Steps, by save mode: in the background, a save may last until the next one begins.
-LOST_AT_MOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY - 1}
+# Steps, by save mode: in the background, a save may last until the next one is due.
+LOST_AT_MOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY}
 STEPS = 10
 TIMEOUT_SECONDS = 300
 Results = list[dict[str, Any]]
@@ -77,6 +77,7 @@ class Original:
             save_every=SAVE_EVERY,
             keep_last=self.steps,
             device=self.device,
+            digest_steps=True,
             checkpoints=str(self.folder / "original"),
         )
 

@@ -17,11 +17,13 @@ from probes.restart_original import SAVE_EVERY
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError
 from reference_trainer.launchers import rank
+from reference_trainer.stall import parse_stalls
 from reference_trainer.supervisor import Attempt, Patience, supervise
 
 NAME = f"seatrial-restart-{os.getpid()}"  # of the gangs' placement groups
 # A process that does not answer for so long is taken for stopped: long for a busy machine.
 PATIENCE = Patience(answer=8)
+DONE = ("saving", "step")  # a rank's events that show that it has done a step
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,16 @@ class Scenario:
         """How many it takes."""
         return len(self.blows) + (not self.dies)
 
+    def held(self, step: int) -> float:
+        """Seconds for which planted delays hold up a save of this step."""
+        stalls = parse_stalls(self.changes.get("stall", ""))
+        return sum(stall.seconds for stall in stalls if stall.covers(step))
+
+    @property
+    def held_beside(self) -> bool:
+        """Whether saves are held up while steps go on, so that nobody knows who waited for that."""
+        return bool(self.changes.get("stall")) and self.changes.get("save_mode") == "async"
+
 
 @dataclass(kw_only=True)
 class Voyage:
@@ -77,12 +89,15 @@ class Voyage:
 
     @property
     def cuts(self) -> list[tuple[int, dict[str, Any]]]:
-        """For each life after the first: the last step that was done before, and its "start"."""
+        """For each life after the first: the last step that was done before, and its "start".
+
+        A step is done when its save begins: whoever dies in that save has done it in vain.
+        """
         cuts, done = [], 0
         for life in self.lives:
             if life is not self.lives[0]:
                 cuts.append((done, life[0]))
-            done = max([done, *(e["step"] for e in life if e["event"] == "step")])
+            done = max([done, *(e["step"] for e in life if e["event"] in DONE)])
         return cuts
 
     @property
@@ -110,6 +125,13 @@ class Voyage:
     def steps(self, life: int) -> list[dict[str, Any]]:
         """The "step" events of a life."""
         return [event for event in self.lives[life] if event["event"] == "step"]
+
+    def seconds(self, life: int) -> dict[int, tuple[float, float]]:
+        """By step of a life: its own seconds, and those for which its save was held on purpose."""
+        saved = {event["step"] for event in self.lives[life] if event["event"] == "saving"}
+        held = {step: self.scenario.held(step) for step in saved}
+        steps = {event["step"]: event["seconds"] for event in self.steps(life)}
+        return {step: (s - held.get(step, 0.0), held.get(step, 0.0)) for step, s in steps.items()}
 
 
 def sail(
@@ -218,7 +240,8 @@ def costs(voyage: Voyage, blow: int) -> Costs:
         steps = voyage.steps(blow + 1)
         if steps and start["up_s"] is not None:
             init = start["up_s"] + steps[0]["t"] - start["t"]
-        redo = sum(step["seconds"] for step in steps if step["step"] <= done)
+        own = voyage.seconds(blow + 1)
+        redo = sum(seconds for step, (seconds, _) in own.items() if step <= done)
     return Costs(
         detect=ended - strike.sent if ended else None,
         reschedule=ready - ended if ready and ended else None,
@@ -230,11 +253,13 @@ def costs(voyage: Voyage, blow: int) -> Costs:
 def ettr(voyage: Voyage) -> float | None:
     """Effective training time ratio: seconds of the steps that count, over the whole run's.
 
-    A step counts once, as it was done last.  Meta RSC, arXiv 2410.21680, section 3.
+    A step counts once, as it was done last.  Meta RSC, arXiv 2410.21680, section 3.  What saves
+    were held up on purpose is neither; None where nobody knows how much of that was waited for.
     """
-    last = {event["step"]: event["seconds"] for life in voyage.lives for event in life
-            if event["event"] == "step"}  # fmt: skip
-    if not voyage.attempts or not voyage.results:
+    if not voyage.attempts or not voyage.results or voyage.scenario.held_beside:
         return None
-    wall = voyage.attempts[-1].ended - voyage.attempts[0].started - voyage.aside
+    each = [voyage.seconds(life) for life in range(len(voyage.lives))]
+    last = {step: seconds for steps in each for step, (seconds, _) in steps.items()}
+    held = sum(planted for steps in each for _, planted in steps.values())
+    wall = voyage.attempts[-1].ended - voyage.attempts[0].started - voyage.aside - held
     return sum(last.values()) / wall

@@ -20,6 +20,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang
 from reference_trainer.launchers import rank
 
+MOST = 4  # ranks
 GROWTH = 3  # a difference of rounding grows from step to step, faster in one run than in another
 
 
@@ -42,9 +43,12 @@ class Sizes:
 
 
 def resize(cluster: Cluster, folder: Path) -> Sizes:
-    """Run all four.  Needs three ranks, so that two are left that differ in their shares."""
-    size = cluster.size
-    with cluster.gang() as gang:
+    """Run all four, on a few ranks: of many, one sample is too small a part of a step to be seen.
+
+    Needs two.
+    """
+    size = min(cluster.size, MOST)
+    with cluster.gang(size) as gang:
         config = _config(folder / "whole", batch=2 * (size - 1))
         whole = gang.run(rank, config, timeout=TIMEOUT_SECONDS)
         less = dataclasses.replace(config, batch=2 * size, save_every=0)  # as many samples a step

@@ -225,8 +225,8 @@ def test_fewer_ranks_go_on_with_the_same_samples(cluster, workplace, original, m
     The noise is measured: the distance of two runs of both sizes that nobody resumed.
     """
     original.see(cluster, measure)
-    if cluster.size < 3:
-        pytest.fail(f"two sizes above one need 3 ranks, here are {cluster.size}", pytrace=False)
+    if cluster.size < 2:
+        pytest.fail("one rank less than one is none", pytrace=False)
     measure.progress("restart: resumed by one rank less")
     sizes = resize(cluster, workplace)
     because = f"{GROWTH} times the distance of two runs of both sizes that nobody resumed"

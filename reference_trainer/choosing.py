@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ class Choice:
     """What to resume from.  step 0 and path None: nothing.  `note` is a sentence for the log.
 
     `keeper` is the rank that has it, where the folder is not shared; `bytes` are all its files'.
+    `settings` are those of the run that saved it.
     """
 
     step: int
@@ -30,6 +31,7 @@ class Choice:
     note: str
     keeper: int = 0
     bytes: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def distrusted(self) -> set[int]:
@@ -96,7 +98,13 @@ class Chooser:
         where = "" if self.storage.shared else f", kept on {self.world.host}"
         note = f"resuming from {path}{where}, saved by {world} ranks"
         return Choice(
-            step=step, path=str(path), saved_world=world, skipped=skipped, note=note, bytes=size
+            step=step,
+            path=str(path),
+            saved_world=world,
+            skipped=skipped,
+            note=note,
+            bytes=size,
+            settings=content.get("settings", {}),
         )
 
     def _path(self, step: int) -> Path:

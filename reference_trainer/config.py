@@ -25,6 +25,12 @@ OR_NONE = (
     "weight_decay",
     "warmup",
 )
+# What a resumed run may change; the first ones stay as they were saved, with optimizer and data.
+KEPT = ("lr", "weight_decay", "batch")
+SETTINGS = (
+    *KEPT,
+    *("warmup", "decay", "clip", "dropout", "accumulate", "dtype", "deterministic"),
+)
 # What a resume can be told to get wrong, so that whoever compares two runs can be tested.
 FORGETTABLE = ("", "rng", "data", "optimizer", "peer", "all")
 
@@ -96,6 +102,7 @@ class TrainConfig:
     device: str = knob("auto", "Where to compute; auto takes a GPU if any.", choices=DEVICES)
     deterministic: bool = knob(True, "Use deterministic kernels, so that a run can be repeated.")
     digest: bool = knob(True, "Hash the full parameters at the end of the run.")
+    digest_steps: bool = knob(False, "Hash them after each step, too, into its record.")
     out: str | None = knob(None, "Folder for spans, metrics and results, one file per rank.")
     checkpoints: str | None = knob(None, "Folder for checkpoints, seen by every rank.")
     save_every: int = knob(0, "Save after every so many steps and after the last; 0 never saves.")
@@ -168,6 +175,20 @@ class TrainConfig:
     def identity(self) -> dict[str, Any]:
         """What a checkpoint and a run must have in common: the model's shape and the seed."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("identity")}
+
+    def settings(self) -> dict[str, Any]:
+        """What a resumed run may change, and must be told of."""
+        return {name: getattr(self, name) for name in SETTINGS}
+
+    def changed(self, saved: dict[str, Any]) -> list[str]:
+        """In words, each setting that is not as it was `saved`; one that was not saved is none."""
+        return [
+            f"{name} stays {old}, as it was saved: it is not {new}"
+            if name in KEPT
+            else f"{name} is {new} from now on, it was saved with {old}"
+            for name, new in self.settings().items()
+            if (old := saved.get(name, new)) != new
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """All knobs as plain values, ready for JSON."""

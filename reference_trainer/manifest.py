@@ -44,15 +44,25 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def write(
-    folder: Path, *, step: int, world: int, identity: dict[str, Any], files: dict[str, Any]
+    folder: Path,
+    *,
+    step: int,
+    world: int,
+    identity: dict[str, Any],
+    files: dict[str, Any],
+    settings: dict[str, Any] | None = None,
 ) -> None:
-    """Write and fsync the manifest of a checkpoint folder; `files` is name -> describe(file)."""
+    """Write and fsync the manifest of a checkpoint folder; `files` is name -> describe(file).
+
+    `identity` must be the same in a run that resumes, `settings` it may change.
+    """
     content = {
         "schema": SCHEMA,
         "step": step,
         "world": world,
         "identity": identity,
         "config_sha256": seal(identity),
+        "settings": settings or {},
         "files": files,
     }
     put(folder, content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -16,6 +17,8 @@ from reference_trainer.manifest import CheckpointError
 from reference_trainer.stall import Stalls
 from reference_trainer.storage import Storage
 from reference_trainer.world import World
+
+log = logging.getLogger("reference_trainer")
 
 Told = dict[str, dict[str, Any]]  # file name -> {"size", "sha256"}
 
@@ -33,11 +36,13 @@ class Writer:
         world: World,
         *,
         identity: dict[str, Any],
+        settings: dict[str, Any],
         keep: int,
         stalls: Stalls,
         tell: Callable[..., None],
     ) -> None:
-        self.storage, self.world, self.identity, self.keep = storage, world, identity, keep
+        self.storage, self.world, self.keep = storage, world, keep
+        self.identity, self.settings = identity, settings
         self.stalls, self.tell, self.folder = stalls, tell, storage.folder
         self.distrusted: set[int] = set()
 
@@ -117,12 +122,20 @@ class Writer:
         for rank, named in enumerate(told):
             for name, entry in named.items():
                 _require_visible(path / name, entry["size"], rank)
-        manifest.write(path, step=step, world=self.world.size, identity=self.identity, files=files)
+        manifest.write(
+            path,
+            step=step,
+            world=self.world.size,
+            identity=self.identity,
+            settings=self.settings,
+            files=files,
+        )
         self.tell("sealed", step=step)
         self.stalls.wait("rename", step)
         final = self.folder / f"step-{step}"
         if final.exists():  # one that was skipped as damaged when this run resumed: keep it aside
-            final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
+            aside = final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
+            log.warning("step %d was damaged when this run began: it is kept as %s", step, aside)
         path.rename(final)
         manifest.sync_folder(self.folder)
         self.distrusted.discard(step)

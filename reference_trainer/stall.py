@@ -27,9 +27,11 @@ class Stall:
 
     def hits(self, segment: str, rank: int, step: int) -> bool:
         """Whether this delay applies to that segment of that step on that rank."""
-        if (self.segment, self.rank) != (segment, rank) or step < self.first:
-            return False
-        return self.last is None or step <= self.last
+        return (self.segment, self.rank) == (segment, rank) and self.covers(step)
+
+    def covers(self, step: int) -> bool:
+        """Whether this step is among those that are delayed."""
+        return self.first <= step and (self.last is None or step <= self.last)
 
 
 class Stalls:

@@ -99,14 +99,22 @@ def _send(path: Path, there: Path, source: int, targets: Sequence[int], world: W
 
 
 def _pass_on(file: BinaryIO | None, source: int, targets: Sequence[int], world: World) -> None:
-    """Chunk by chunk, until one is short; who neither has nor wants the file does nothing."""
+    """Chunk by chunk, until one is short; who neither has nor wants the file does nothing.
+
+    Whoever fails goes on with nothing, to the end: the others must not be left waiting.
+    """
     import numpy as np
     import torch
     import torch.distributed as dist
 
     failure: OSError | None = None
     while file is not None:
-        chunk = file.read(CHUNK) if world.rank == source else b""
+        chunk = b""
+        if world.rank == source:
+            try:
+                chunk = file.read(CHUNK)
+            except OSError as error:
+                failure = error
         head = torch.tensor([len(chunk)])
         body = torch.from_numpy(np.frombuffer(bytearray(chunk), dtype=np.uint8))
         if world.rank == source:
@@ -117,7 +125,7 @@ def _pass_on(file: BinaryIO | None, source: int, targets: Sequence[int], world: 
             dist.recv(head, group=world.group, group_src=source)
             body = torch.empty(int(head), dtype=torch.uint8)
             dist.recv(body, group=world.group, group_src=source)
-            try:  # the sender sends on: a full disk here must not leave it waiting
+            try:
                 file.write(body.numpy().tobytes())
             except OSError as error:
                 failure = failure or error

@@ -90,6 +90,7 @@ class Run:
                 world,
                 {**config.identity(), **self.stream.identity()},
                 config.keep_last,
+                settings=config.settings(),
                 background=config.save_mode == "async",
                 timeout=config.init_timeout_s,
                 stalls=self.stalls,
@@ -141,8 +142,9 @@ class Run:
                 self._save(step)
                 self._close("checkpoint", step)
 
+            whole = {"digest": digest(self.model)} if config.digest_steps else {}
             self._close("other", step)
-            self._record(step, numbers, batch.ids, batch.crc32)
+            self._record(step, numbers, batch.ids, {"data_crc32": batch.crc32, **whole})
             if len(self.steps) == 1:
                 # Connections are up and kernels loaded: from here on, slow means broken.
                 world.set_timeout(config.timeout_s)
@@ -274,7 +276,9 @@ class Run:
         self.stalls.wait(segment, step)
         self.spans.mark(segment)
 
-    def _record(self, step: int, numbers: dict[str, float], ids: list[int], crc32: str) -> None:
+    def _record(
+        self, step: int, numbers: dict[str, float], ids: list[int], sums: dict[str, str]
+    ) -> None:
         span = self.spans.end()
         record = {
             "step": step,
@@ -282,7 +286,7 @@ class Run:
             "seconds": span["seconds"],
             "tokens": len(ids) * self.config.seq,
             "ids": ids,
-            "data_crc32": crc32,
+            **sums,
         }
         self.steps.append(record)
         self.journal.write("step", **record)
@@ -308,6 +312,8 @@ class Run:
         for skipped in resumed.skipped:
             log.info("skipped %s: %s", skipped["name"], skipped["reason"])
         log.info("%s", resumed.note)
+        for changed in config.changed(resumed.settings):
+            log.warning("%s", changed)
         if resumed.path is not None and not self.rng_restored:
             log.info("the random state was not restored: %s", self._why_not_restored())
         if config.pace_s > 0:

@@ -6,15 +6,23 @@ import signal
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import ray
 
-from probes.equality import BITS
+from probes.equality import BITS, unequal_steps
 from probes.faults import Hand, Strike, offspring
 from probes.restart_command import _attempts
-from probes.restart_judging import back_to_work, judge_end, judge_equality, judge_resume
+from probes.restart_judging import (
+    _tell_storage,
+    back_to_work,
+    judge_end,
+    judge_equality,
+    judge_resume,
+    mistakes_are_seen,
+)
 from probes.restart_punisher import Punishment
 from probes.restart_run import Aim, Blow, Scenario, Voyage, costs, ettr, lives
 from probes.restart_sizes import distance, samples_differ
@@ -78,6 +86,63 @@ def test_costs_of_a_blow(voyage):
 def test_a_step_is_done_when_its_save_begins(voyage):
     voyage.lives[1].insert(-8, {"event": "saving", "step": 7, "t": 122.5})
     assert back_to_work(voyage) == pytest.approx(122.5 - 106.2)
+
+
+def held(voyage, mode="sync"):
+    """Saves of step 8 are held for 8 s; the victim died in one, and did one in its next life."""
+    stall = "commit:rank=0:seconds=8:from=8:to=8"
+    scenario = replace(voyage.scenario, changes={"stall": stall, "save_mode": mode})
+    journal = [*life(1, 7, t=100.0), {"event": "saving", "step": 8, "t": 108.0}]
+    journal += life(5, 10, t=120.0)
+    journal[-5]["seconds"] += 8.0
+    journal.insert(-5, {"event": "saving", "step": 8, "t": 123.5})
+    return replace(voyage, scenario=scenario, lives=lives(journal))
+
+
+def test_who_dies_in_a_save_has_lost_the_step_that_was_saved(voyage):
+    ((done, start),) = held(voyage).cuts
+    assert (done, start["start_step"]) == (8, 4)
+
+
+def test_what_is_held_up_on_purpose_is_no_training_and_no_cost(voyage):
+    assert held(voyage).seconds(1)[8] == (1.0, 8.0)
+    assert costs(held(voyage), 0).redo == pytest.approx(4.0)  # steps 5 to 8
+    assert ettr(held(voyage)) == pytest.approx(10 / (40 - 8))
+    assert ettr(held(voyage, "async")) is None  # who waited for it is not known
+
+
+def test_what_a_save_that_was_held_took_is_not_told(voyage):
+    saves = [{"step": 8, "bytes": 4, "seconds": 8.5}, {"step": 10, "bytes": 4, "seconds": 0.5}]
+    spans = [
+        {"step": step, "segments": {"checkpoint": seconds}}
+        for step, seconds in ((7, 0.0), (8, 8.5), (9, 0.0), (10, 0.6))
+    ]
+    result = {"checkpoints": saves, "spans": spans, "load_bytes": 0, "load_seconds": 0.0}
+    for mode, wanted in (
+        ("sync", {"save_rate": 8.0, "save_stall": 0.6}),
+        ("async", {"save_rate": 8}),
+    ):
+        told, run = Told(), held(voyage, mode)
+        run.results = [result]
+        told.note = lambda name, value, *_, told=told, **__: told(name, value)
+        _tell_storage(run, told)
+        assert told.values == wanted
+
+
+def test_without_the_run_never_killed_its_controls_say_so():
+    told = []
+    original = SimpleNamespace(mistaken={}, results=[])
+    mistakes_are_seen(
+        original, SimpleNamespace(control=lambda *_, caught, saw: told.append((caught, saw)))
+    )
+    assert set(told) == {(None, "the run that nobody kills was not made")}
+
+
+def test_parameters_that_differ_after_a_step_are_unequal_whatever_the_loss():
+    steps = [{"step": 1, "loss_hex": "0x1", "digest": "a" * 64}]
+    other = [{**steps[0], "digest": "b" * 64}]
+    (found,) = unequal_steps([{"rank": 0, "steps": steps}], [{"rank": 0, "steps": other}])
+    assert str(found) == "rank 0, step 1: digest bbbbbbbbbbbb... instead of aaaaaaaaaaaa..."
 
 
 def test_what_the_first_gang_did_before_is_not_the_runs_time(voyage):

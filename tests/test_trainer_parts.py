@@ -228,9 +228,9 @@ def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
         steps=3, batch=2, seq=8, vocab=99, dim=32, layers=1, heads=2, kv_heads=1, hidden=40,
         dropout=0.0, lr=0.5,
         weight_decay=0.2, clip=2.0, seed=5, dtype="bf16", device="cpu", deterministic=False,
-        digest=False, out="o", checkpoints="c", save_every=1, keep_last=2, resume=False,
-        warmup=2, decay=9, save_mode="async", save_failures=7, forget="rng", pace_s=0.5,
-        stall="data:rank=0:seconds=1", timeout_s=5.0,
+        digest=False, digest_steps=True, out="o", checkpoints="c", save_every=1, keep_last=2,
+        resume=False, warmup=2, decay=9, save_mode="async", save_failures=7, forget="rng",
+        pace_s=0.5, stall="data:rank=0:seconds=1", timeout_s=5.0,
         init_timeout_s=6.0, data="d", shard=4, accumulate=2, compile=True,
     )  # fmt: skip
     default = TrainConfig()

@@ -33,7 +33,22 @@ import json, os, resource, sys
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from reference_trainer.config import TrainConfig
+from reference_trainer import storage
 from reference_trainer.train import train
+
+passing_on = storage._pass_on
+
+
+class Unreadable:
+    writable = staticmethod(lambda: False)
+
+    def read(self, size):
+        raise OSError(5, "Input/output error")
+
+
+def no_reading(file, *arguments):
+    passing_on(Unreadable() if file and not file.writable() else file, *arguments)
+
 
 plan, out = json.loads(sys.argv[1]), sys.argv[2]
 rank = int(os.environ["RANK"])
@@ -42,6 +57,8 @@ mine = init_device_mesh("cpu", (2, 1), mesh_dim_names=("apart", "together"))["to
 results = {}
 for name, knobs in plan.items():
     alone, small = knobs.pop("alone", False), knobs.pop("small_files_on_rank_1", False)
+    unreadable = knobs.pop("unreadable_on_rank_1", False) and rank == 1
+    storage._pass_on = no_reading if unreadable else passing_on
     if alone and rank == 1:
         continue
     if small and rank == 1:
@@ -282,6 +299,18 @@ def test_without_a_shared_folder_rank_0_keeps_what_all_resume_from(folder, whole
         assert "kept on" in again["resume_note"]
         assert hexes(again) == hexes(expected)[4:]
         assert again["digest"] == expected["digest"]
+
+
+def test_a_file_that_cannot_be_read_to_be_sent_costs_a_save_and_nobody_waits(tmp_path):
+    """Rank 1 wrote its part, and its disk does not give it back."""
+    apart = {"checkpoints": str(tmp_path / "apart-RANK"), "save_every": 2, "steps": 4}
+    ran = run_plan(tmp_path, {"run": {**apart, "unreadable_on_rank_1": True, "init_timeout_s": 20}})
+    for rank in ran:
+        assert [step["step"] for step in rank["run"]["steps"]] == [1, 2, 3, 4]
+        assert [save["step"] for save in rank["run"]["unsaved"]] == [2, 4]
+        for save in rank["run"]["unsaved"]:
+            assert "__1_0.distcp was not sent: rank 1 on" in save["error"]
+            assert "Input/output error" in save["error"]
 
 
 def test_a_late_rank_is_waited_for_in_the_first_step_but_not_later(folder, after):

@@ -19,7 +19,7 @@ OUTLIVED = {"rank 0", "rank 1", "rank 2"}
 FAULTS = [
     Fault("forgets-rng", TWICE, DIFFERENT, UNEQUAL, set(), "step 5"),
     Fault("forgets-data", TWICE, DIFFERENT, UNEQUAL, set(), "step 5"),
-    Fault("forgets-optimizer", TWICE, DIFFERENT, UNEQUAL, set(), "step 6"),
+    Fault("forgets-optimizer", TWICE, DIFFERENT, UNEQUAL, set(), "step 5: digest"),
     Fault("forgets-all", TWICE, DIFFERENT, UNEQUAL, set(), "step 5"),
     Fault("forgets-peer", NOTICE, DIFFERENT, UNEQUAL, set(), "step 7"),
     Fault("unstaged", UPLOAD, DIFFERENT, UNEQUAL, set(), "step 5"),
@@ -36,7 +36,7 @@ FAULTS = [
     ),
     Fault(
         "prunes-first", "killed-in-a-commit", {"resumed_from", "steps_lost"}, {"RESTART-LOST"},
-        set(), "7 steps were lost, from 4 at most",
+        set(), "8 steps were lost, from 4 at most",
     ),
     Fault(
         "silent", "newest-bit-flipped", {"reasons"}, {"RESTART-SILENT"}, set(),
