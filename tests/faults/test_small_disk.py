@@ -1,0 +1,44 @@
+"""A real disk that is full: two ranks save into a small file system, until it has no room."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.test_trainer_ranks import hexes, run_plan
+
+ROOM = "512k"  # for some checkpoints of the tests' model by two ranks, and not for six
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_disk_without_room_costs_saves_and_not_the_run(tmp_path: Path, mode: str) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    knobs = {"steps": 6, "save_every": 1, "save_failures": 9, "keep_last": 9, "save_mode": mode}
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", str(small)]
+    subprocess.run(mount, check=True)
+    try:
+        plan = {
+            "whole": {"steps": 6},
+            "full": {**knobs, "checkpoints": str(small)},
+            "resumed": {"steps": 6, "checkpoints": str(small)},
+        }
+        ran = run_plan(tmp_path, plan)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    for rank in ran:
+        saved = [save["step"] for save in rank["full"]["checkpoints"]]
+        missed = [save["step"] for save in rank["full"]["unsaved"]]
+        assert saved
+        assert missed
+        assert sorted(saved + missed) == [1, 2, 3, 4, 5, 6]
+        assert all("No space left" in save["error"] for save in rank["full"]["unsaved"])
+        assert hexes(rank["full"]) == hexes(rank["whole"])
+        assert rank["resumed"]["start_step"] == max(saved)
+        assert hexes(rank["resumed"]) == hexes(rank["whole"])[max(saved) :]
+        assert rank["resumed"]["digest"] == rank["whole"]["digest"]
+    assert ran[0]["full"]["unsaved"] == ran[1]["full"]["unsaved"]  # told to all
