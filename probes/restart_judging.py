@@ -166,14 +166,17 @@ def judge_speed(voyage: Voyage, limit: Limit, measure: Ledger) -> None:
 def back_to_work(voyage: Voyage) -> float | None:
     """Seconds from the last blow to the first new step: victim's clock to its successor's.
 
-    A step is done when its save begins: how long that takes is another measurement.
+    A step is done when its save begins: how long that takes is another measurement, and saves of
+    the steps before that are held up on purpose are none.
     """
     if len(voyage.lives) < 2 or not voyage.strikes[-1].at:
         return None
     done = voyage.cuts[-1][0]
     ends = (event for event in voyage.lives[-1] if event["event"] in DONE)
     new = next((event["t"] for event in ends if event["step"] > done), None)
-    return new - voyage.strikes[-1].at if new else None
+    again = voyage.seconds(len(voyage.lives) - 1)
+    held = sum(planted for step, (_, planted) in again.items() if step <= done)
+    return new - held - voyage.strikes[-1].at if new else None
 
 
 def judge_equality(original: Original, voyage: Voyage, measure: Ledger) -> None:

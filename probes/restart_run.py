@@ -127,9 +127,13 @@ class Voyage:
         return [event for event in self.lives[life] if event["event"] == "step"]
 
     def seconds(self, life: int) -> dict[int, tuple[float, float]]:
-        """By step of a life: its own seconds, and those for which its save was held on purpose."""
+        """By step of a life: its own seconds, and those for which its save was held on purpose.
+
+        In the background nobody knows who waited for that: all seconds are the step's.
+        """
         saved = {event["step"] for event in self.lives[life] if event["event"] == "saving"}
-        held = {step: self.scenario.held(step) for step in saved}
+        known = not self.scenario.held_beside
+        held = {step: self.scenario.held(step) for step in saved if known}
         steps = {event["step"]: event["seconds"] for event in self.steps(life)}
         return {step: (s - held.get(step, 0.0), held.get(step, 0.0)) for step, s in steps.items()}
 

@@ -108,7 +108,9 @@ def test_what_is_held_up_on_purpose_is_no_training_and_no_cost(voyage):
     assert held(voyage).seconds(1)[8] == (1.0, 8.0)
     assert costs(held(voyage), 0).redo == pytest.approx(4.0)  # steps 5 to 8
     assert ettr(held(voyage)) == pytest.approx(10 / (40 - 8))
+    assert back_to_work(held(voyage)) == pytest.approx(120.0 + 5 - 8 - 106.2)
     assert ettr(held(voyage, "async")) is None  # who waited for it is not known
+    assert costs(held(voyage, "async"), 0).redo == pytest.approx(12.0)
 
 
 def test_what_a_save_that_was_held_took_is_not_told(voyage):
