@@ -202,12 +202,13 @@ def _wants_plugin(host: Host) -> bool:
 def no_gdr(log: Log) -> list[Finding]:
     """RDMA edges that go through host memory."""
     hosts = {name: host.no_gdr for name, host in log.hosts.items() if host.no_gdr}
-    if not hosts:
+    if not hosts and False not in log.gdr:
         return []
     why = log.seen["gdr-why"]
     reason = f" ({why[0].detail})" if why else ""
-    said = f"{listed(hosts)}: RDMA without GPUDirect, through host memory{reason}"
-    at = list(hosts.values())[:PLACES]
+    who = listed(hosts) or "ranks whose edges are not here"  # of all ranks all say GDR 0
+    said = f"{who}: RDMA without GPUDirect, through host memory{reason}"
+    at = list(hosts.values())[:PLACES] or [log.gdr_0]
     return [finding("FAB-NO-GDR", said, [name for name in hosts if name][:SHOWN], evidence=at)]
 
 

@@ -382,6 +382,21 @@ def test_of_two_hosts_the_one_that_has_the_fault_is_named(
     last = job.get("last", "complete")
     good = Job(version, last=last)
     bad = Job(version, **job) if code == "FAB-NO-GDR" else fallback(version, **job)
-    found = told(tmp_path, "".join((bad if rank > 1 else good).of(rank) for rank in good.ranks))
+    text = "".join((bad if rank > 1 else good).of(rank) for rank in good.ranks)
+    if code == "FAB-NO-GDR":  # which NCCL ands over all ranks
+        text = text.replace("GDR 1", "GDR 0")
+    found = told(tmp_path, text)
     named = next(finding for finding in found.findings if finding.code == code)
     assert named.suspects == ["node1"]
+
+
+def test_gdr_0_names_nobody_where_no_edge_tells_who(tmp_path: Path) -> None:
+    job = Job("2.27.5")
+    found = told(tmp_path, job.text().replace("GDR 1", "GDR 0"))
+    assert codes(found) == {"FAB-NO-GDR"}
+    assert (found.gdr, found.findings[0].suspects) == (False, [])
+    assert found.findings[0].evidence
+    mixed = Job("2.27.5", hosts=3, network=lambda host: "Socket" if host == 1 else "IB")
+    found = told(tmp_path, mixed.text().replace("GDR 1", "GDR 0"))
+    assert "FAB-MIXED" in codes(found)
+    assert "FAB-NO-GDR" not in codes(found)  # TCP alone makes all of them say so
