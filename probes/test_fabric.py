@@ -8,6 +8,7 @@ import pytest
 from probes.env_lint import lint
 from probes.fabric_findings import (
     is_slow,
+    log_faults,
     narrow,
     odd_mtu,
     of_the_log,
@@ -223,7 +224,10 @@ def judge_road(journey, fabric, measure):
         said = gzip.decompress(text).decode("utf-8", "backslashreplace")
         measure.keep(name, said, kind="log", caption="NCCL's log of one rank")
     if journey.word.report:
-        measure.explain(of_the_log(journey.word.report.findings, fabric))
+        found = of_the_log(journey.word.report.findings, fabric)
+        if fabric == "rdma":
+            measure("log_faults", len(log_faults(found)))
+        measure.explain(found)
     measure.explain(wrong_road(journey, fabric))
 
 
