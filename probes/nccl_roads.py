@@ -88,12 +88,17 @@ def disabled(log: Log) -> list[Finding]:
 
 
 def turns_off(variable: str, value: str, host: Host) -> bool:
-    """Whether this setting keeps NCCL from RDMA.  NCCL_IB_HCA does where it leaves no device."""
+    """Whether this setting keeps NCCL from RDMA.
+
+    NCCL_IB_HCA does where it leaves no device, and to want no plugin where nothing else is there:
+    then EFA, or FasTrak, was to be reached by one.
+    """
     return {
         "NCCL_IB_DISABLE": value not in ("", "0"),
         "NCCL_IBEXT_DISABLE": value not in ("", "0"),
         "NCCL_NET": value.lower() == "socket",
         "NCCL_IB_HCA": host.devices == [],
+        "NCCL_NET_PLUGIN": value.lower() == "none" and host.devices == [],
     }.get(variable, False)
 
 

@@ -312,3 +312,15 @@ def test_other_events_of_a_port_are_known_and_harmless(
 ) -> None:
     found = told(tmp_path, Job(version, warn={2: [f"{PORTS} {words}"]}).text())
     assert (found.findings, found.unproven, found.exit_code) == ([], [], 0)
+
+
+def test_gdr_0_names_nobody_where_no_edge_tells_who(tmp_path: Path) -> None:
+    job = Job("2.27.5")
+    found = told(tmp_path, job.text().replace("GDR 1", "GDR 0"))
+    assert codes(found) == {"FAB-NO-GDR"}
+    assert (found.gdr, found.findings[0].suspects) == (False, [])
+    assert found.findings[0].evidence
+    mixed = Job("2.27.5", hosts=3, network=lambda host: "Socket" if host == 1 else "IB")
+    found = told(tmp_path, mixed.text().replace("GDR 1", "GDR 0"))
+    assert "FAB-MIXED" in codes(found)
+    assert "FAB-NO-GDR" not in codes(found)  # TCP alone makes all of them say so
