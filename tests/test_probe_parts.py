@@ -25,8 +25,8 @@ NET_DEV = """Inter-|   Receive                                                | 
 """
 
 
-def test_net_dev() -> None:
-    assert parse_net_dev(NET_DEV) == {"lo": 200, "fab0": 7_000_000}
+def test_net_dev_without_what_leaves_no_node() -> None:
+    assert parse_net_dev(NET_DEV) == {"fab0": 7_000_000}
 
 
 def test_growth_and_main_road() -> None:
