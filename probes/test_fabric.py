@@ -22,10 +22,10 @@ from probes.fabric_findings import (
     wrong_road,
 )
 from probes.findings import listed
-from probes.no_start import RECORDED, init_seconds, tell_why
+from probes.no_start import RECORDED, tell_why
 from probes.pairs import bad_pairs, reachability, slow_groups
 from probes.rails import idle_rails, missing_rails, shares
-from probes.roads import others, travel
+from probes.roads import init_seconds, others, travel
 from probes.settings import settings
 from probes.witness import RankLogs
 from reference_trainer.gang import GangError
