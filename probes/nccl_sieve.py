@@ -46,9 +46,10 @@ def telling(lines: Iterable[bytes]) -> Iterator[bytes]:
         word, text = _said(line)
         if word in EDGES:
             head, _, edge = text.partition(b" : ")
-            # A ring's edges are read in another way than others, and of its map only that it is
-            # there; see nccl_reader.
-            key = word == b"Ring" or head.endswith(b"/0"), edge if b" via " in edge else b""
+            # A ring's edges are read in another way than others, and of its map only that this
+            # rank has one; see nccl_reader.
+            said = edge if b" via " in edge else line.partition(MARK)[0]
+            key = word == b"Ring" or head.endswith(b"/0"), said
             if key in edges:
                 continue
             edges.add(key)

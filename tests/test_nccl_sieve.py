@@ -130,6 +130,8 @@ def test_maps_of_many_rings_take_the_room_of_one(tmp_path: Path) -> None:
     less = sieve(text, 256 << 10)
     assert len(less) < 64 << 10
     assert not less.endswith(LEFT_OUT)
+    two = maps + maps.replace(":1100 [0]", ":1101 [1]")  # threads of one process, a GPU each
+    assert sieve(two).count(b"[1] NCCL INFO Channel") == 1
     assert told(tmp_path, less, (job.of(1) * 3).encode()).exit_code == 0
 
 
