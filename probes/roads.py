@@ -15,10 +15,10 @@ from probes.rails import growth as rail_growth
 from probes.rails import read_rails
 from probes.witness import RankLogs, Witness, sockets_say
 from reference_trainer.gang import Gang
-from scaling.collectives import moved, plateau, summarise, sweep
+from scaling.collectives import MORE_SECONDS, moved, plateau, summarise, sweep
 from scaling.operations import OPERATIONS
 
-START_SECONDS, MORE_SECONDS = 90.0, 0.1  # NCCL tries for 60 s to connect, and then says what failed
+START_SECONDS = 90.0  # NCCL tries for 60 s to connect, and then says what failed
 SWEEP_SECONDS = 60.0  # a sweep takes some 10 s, and ends a size after one call takes 0.5 s
 OTHERS = tuple(name for name in OPERATIONS if name != "all_reduce")
 

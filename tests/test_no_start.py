@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from probes import no_start
 from probes.findings import finding
@@ -23,7 +25,7 @@ from probes.witness import RankLogs, Witness
 from reference_trainer.gang import Gang, GangError, WorkerLost
 from reference_trainer.worker import Worker
 from reports.record import Finding
-from scaling.collectives import sweep
+from scaling.collectives import joined, sweep
 
 WHO = {rank: f"rank {rank} on node{rank}" for rank in range(4)}
 
@@ -227,7 +229,9 @@ def test_ranks_are_told_by_their_place_in_the_gang_and_not_in_the_call() -> None
 
 
 @pytest.mark.parametrize("ranks", [2, 8192])
-def test_a_sweep_may_take_what_its_start_may_and_more(ranks: int) -> None:
+def test_a_sweep_may_take_what_its_start_may_and_more(
+    ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waited: list[float] = []
 
     class Ranks:
@@ -246,3 +250,9 @@ def test_a_sweep_may_take_what_its_start_may_and_more(ranks: int) -> None:
     assert len(waited) == 2
     assert min(waited) >= init_seconds(ranks) + 50
     assert max(waited) < init_seconds(ranks) + 100  # whatever hangs is seen in a minute or two
+    given: list[timedelta] = []
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    monkeypatch.setattr(dist, "init_process_group", lambda _, timeout: given.append(timeout))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    with joined("gloo"):
+        assert given[0].total_seconds() > max(waited)  # who gave up cannot be asked where it was
