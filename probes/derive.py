@@ -9,6 +9,7 @@ from typing import Any
 
 from probes.cluster import Cluster
 from probes.contract import FRACTION, MARGINAL, ClusterTerms, Contract
+from probes.env_values import NameList, name_list, plain_list
 from probes.findings import listed
 from probes.rails import admitted, ib_hca
 from reports.record import Limit
@@ -53,15 +54,28 @@ def derived(cluster: Cluster | None) -> Contract:
 def fabric_of(facts: list[dict[str, Any]]) -> str | None:
     """ "rdma" where every node has an active RDMA port, else the interface the jobs are told of.
 
-    That is NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME when all nodes agree on it; else None.
+    That is the one that NCCL_SOCKET_IFNAME, or GLOO_SOCKET_IFNAME where no node sets that, stands
+    for on every node; None where it stands for several, or for another elsewhere.
     """
     if facts and all(any("ACTIVE" in port["state"] for port in f["rdma"]) for f in facts):
         return "rdma"
-    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        named = {f["environment"].get(variable) for f in facts}
-        if len(named) == 1 and None not in named:
-            return str(named.pop()).lstrip("=").split(",")[0]
+    for variable, read in (("NCCL_SOCKET_IFNAME", name_list), ("GLOO_SOCKET_IFNAME", plain_list)):
+        values = [f["environment"].get(variable, "") for f in facts]
+        if any(values):
+            told = {
+                tuple(_admitted(fact["interfaces"], read(value)))
+                for fact, value in zip(facts, values, strict=True)
+            }
+            names = told.pop()
+            return names[0] if len(names) == 1 and not told else None
     return None
+
+
+def _admitted(interfaces: dict[str, dict[str, Any]], read: NameList | None) -> list[str]:
+    """The node's interfaces that such a list stands for; without those that have no address where
+    another has one, for NCCL leaves them out."""
+    found = read.admitted(interfaces) if read else []
+    return [name for name in found if interfaces[name]["address"]] or found
 
 
 def _fabric_limits(

@@ -15,6 +15,8 @@ from reports.record import Finding, Limit, Verdict
 from scaling.search import Hunt, Link, attribute, blame
 
 WAYS = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
+# Of NCCL's log: what proves nothing, what the rails' own measures judge, and what came late.
+NO_FAULT = ("FAB-UNKNOWN-NET", "FAB-PARTIAL-RAILS", "INIT-SLOW")
 DOUBTS = 3  # doubtful settings told in one sentence
 
 
@@ -123,6 +125,11 @@ def of_the_log(found: list[Finding], fabric: str | None) -> list[Finding]:
     """What NCCL's log shows, less what is agreed: where TCP is the fabric, TCP is no fault."""
     starts = ("INIT-", "NCCL-", "FAB-ALONE", "FAB-LOOPBACK")
     return [one for one in found if fabric == "rdma" or one.code.startswith(starts)]
+
+
+def log_faults(found: list[Finding]) -> list[Finding]:
+    """Those of NCCL's log that are a fault by themselves where RDMA is agreed."""
+    return [one for one in found if one.code not in NO_FAULT]
 
 
 def wrong_road(journey: Journey, fabric: str | None) -> list[Finding]:

@@ -83,7 +83,6 @@ class Host:
     virtual: dict[int, str] = field(default_factory=dict)  # number -> devices in one: a+b
     edges: dict[str, str] = field(default_factory=dict)  # to other hosts: kind -> where first seen
     no_gdr: str = ""  # where an RDMA edge without GPUDirect was seen
-    gdr_0: str = ""  # where NCCL said so of all edges together; it means RDMA ones only
 
 
 @dataclass(slots=True, eq=False)

@@ -42,6 +42,7 @@ class Log:
         self.edges: dict[str, int] = dict.fromkeys(("rdma", "tcp", "intra", "other"), 0)
         self.silent: list[Rank] = []  # others are connected to them, they do not say so
         self.gdr: set[bool] = set()
+        self.gdr_0 = ""  # where NCCL says that some rank, whichever, has an edge without GPUDirect
         self.other_networks: dict[str, str] = {}  # name -> where
         self.seen: dict[str, list[Sighting]] = defaultdict(list)
         self.slow: list[Start] = []  # of ranks over the limit
@@ -65,10 +66,8 @@ class Log:
             rank = next((r for r in self.ranks.values() if r.writer.pid == pid), NOBODY)
             self.seen["efa"].append(Sighting(rank, "libfabric finds no EFA device", at))
         self.edges, self.silent = dict(crossings.counts), crossings.silent
-        for host in self.hosts.values():
-            if host.gdr_0 and "rdma" in host.edges:
-                host.no_gdr = host.no_gdr or host.gdr_0
-                self.gdr.add(False)
+        if self.gdr_0 and self.gdr and not (self.edges["tcp"] or self.edges["other"]):
+            self.gdr.add(False)  # an edge over TCP makes all ranks say so as well
         return self
 
     def where(self, place: int) -> str:

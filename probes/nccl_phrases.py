@@ -27,7 +27,10 @@ PHRASES: dict[str, re.Pattern[bytes]] = {
         "qp-broke": rb"Got completion from peer .*(?:status=|with error )",
         "mnnvl": rb"mnnvl\.cc|MNNVL \(cliqueSize|Cuda failure 800\b",
         "limits": rb"Too many open files|pthread_create failed",
-        "cuda": rb"Cuda failure|async (?:error )?event|NET/OFI .*completed with error",
+        # Older versions only say `Got async event : ...`, whether it is fatal or not.
+        "cuda": rb"Cuda failure|async (?:fatal|error) event|non-fatal async event: port error"
+        rb"|Got async event : .*error|NET/OFI .*completed with error",
+        "port-news": rb"Got (?:non-fatal )?async event ?:|NET/IB : \S+ GID table changed",
         "memlock": rb"ibv_(?:reg_\w*mr\w*|create_\w+)\b.*failed.*Cannot allocate memory",
         "shm": rb"failed to (?:extend|create shared memory file) /dev/shm|/dev/shm.*No space left"
         rb"|(?:creating|attaching to) shared memory segment|transport/shm\.cc Cuda failure",
@@ -61,6 +64,7 @@ LESS: dict[str, tuple[str, ...]] = {
     "nvls": ("cuda",),
     "shm": ("cuda",),
     "efa": ("plugin-failed",),
+    "cuda": ("port-news",),
 }
 
 # One of these words is in every phrase, so a line without any is not searched.

@@ -301,7 +301,7 @@ class Reader:
         rank.talked, rank.connecting = True, False
         rank.at_least("connect")
         if b" GDR 0" in text:
-            rank.host.gdr_0 = rank.host.gdr_0 or self._where()
+            self.log.gdr_0 = self.log.gdr_0 or self._where()
 
     def _nvls(self, rank: Rank, text: bytes) -> None:
         if b"Bind" in text and rank.open:

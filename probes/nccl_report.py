@@ -145,15 +145,12 @@ def _unproven(log: Log, counts: dict[str, int]) -> list[str]:
     """What keeps this log from proving anything, one sentence each."""
     if not log.ranks:
         return list(log.unread) or ["no line of NCCL's is here"]
-    return [
-        *log.unread,
-        *_cut(log),
-        *_left_out(log),
-        *_missing(log),
-        *_silent(log),
-        *_unknown(log),
-        *_unconnected(log, counts),
-    ]
+    return [*incomplete(log), *_missing(log), *_unknown(log), *_unconnected(log, counts)]
+
+
+def incomplete(log: Log) -> list[str]:
+    """Files of which all or a part is not here, one sentence each."""
+    return [*log.unread, *_cut(log), *_left_out(log), *_silent(log)]
 
 
 def _cut(log: Log) -> list[str]:

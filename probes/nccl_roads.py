@@ -88,12 +88,17 @@ def disabled(log: Log) -> list[Finding]:
 
 
 def turns_off(variable: str, value: str, host: Host) -> bool:
-    """Whether this setting keeps NCCL from RDMA.  NCCL_IB_HCA does where it leaves no device."""
+    """Whether this setting keeps NCCL from RDMA.
+
+    NCCL_IB_HCA does where it leaves no device, and to want no plugin where nothing else is there:
+    then EFA, or FasTrak, was to be reached by one.
+    """
     return {
         "NCCL_IB_DISABLE": value not in ("", "0"),
         "NCCL_IBEXT_DISABLE": value not in ("", "0"),
         "NCCL_NET": value.lower() == "socket",
         "NCCL_IB_HCA": host.devices == [],
+        "NCCL_NET_PLUGIN": value.lower() == "none" and host.devices == [],
     }.get(variable, False)
 
 
@@ -202,12 +207,13 @@ def _wants_plugin(host: Host) -> bool:
 def no_gdr(log: Log) -> list[Finding]:
     """RDMA edges that go through host memory."""
     hosts = {name: host.no_gdr for name, host in log.hosts.items() if host.no_gdr}
-    if not hosts:
+    if not hosts and False not in log.gdr:
         return []
     why = log.seen["gdr-why"]
     reason = f" ({why[0].detail})" if why else ""
-    said = f"{listed(hosts)}: RDMA without GPUDirect, through host memory{reason}"
-    at = list(hosts.values())[:PLACES]
+    who = listed(hosts) or "ranks whose edges are not here"  # of all ranks all say GDR 0
+    said = f"{who}: RDMA without GPUDirect, through host memory{reason}"
+    at = list(hosts.values())[:PLACES] or [log.gdr_0]
     return [finding("FAB-NO-GDR", said, [name for name in hosts if name][:SHOWN], evidence=at)]
 
 

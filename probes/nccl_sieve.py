@@ -44,10 +44,12 @@ def telling(lines: Iterable[bytes]) -> Iterator[bytes]:
     edges: set[tuple[bool, bytes]] = set()
     for number, line in enumerate(lines):
         word, text = _said(line)
-        if word in EDGES and b" via " in text:
+        if word in EDGES:
             head, _, edge = text.partition(b" : ")
-            # A ring's edges are read in another way than others; see nccl_reader.
-            key = word == b"Ring" or head.endswith(b"/0"), edge
+            # A ring's edges are read in another way than others, and of its map only that this
+            # rank has one; see nccl_reader.
+            said = edge if b" via " in edge else line.partition(MARK)[0]
+            key = word == b"Ring" or head.endswith(b"/0"), said
             if key in edges:
                 continue
             edges.add(key)

@@ -20,12 +20,6 @@ from reference_trainer.gang import Gang, GangError, WorkerLost
 from reports.record import Finding
 
 RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000"}  # environment of the ranks: torch's flight recorder
-START_SECONDS, MORE_SECONDS = 90.0, 0.1  # NCCL tries for 60 s to connect, and then says what failed
-
-
-def init_seconds(ranks: int) -> float:
-    """Our own deadline for so many ranks to come together: the more, the longer they may take."""
-    return START_SECONDS + MORE_SECONDS * ranks
 
 
 def tell_why(

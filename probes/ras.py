@@ -7,20 +7,38 @@ The text protocol needs no `ncclras` binary (NCCL 2.24 and later, src/ras/client
 from __future__ import annotations
 
 import socket
+import time
+from contextlib import suppress
 
-PORT = 28028  # NCCL_RAS_ADDR's default, on localhost
+HOST, PORT = "localhost", 28028  # NCCL_RAS_ADDR's default; the name may mean ::1
+# NCCL itself waits 5 s for processes that do not answer (RAS_COLLECTIVE_LEG_TIMEOUT_SEC), and it is
+# in such jobs that it is asked.
+SECONDS = 12.0
 LONGEST = 1 << 20  # bytes of an answer that are read
 
 
-def ras_status(port: int = PORT, seconds: float = 5) -> str:
-    """RAS's verbose status as text; "" where nobody answers.  Takes `seconds` at most twice."""
+def ras_status(port: int = PORT, seconds: float = SECONDS) -> str:
+    """RAS's verbose status as text, as much as comes in `seconds`; "" where nobody answers."""
+    until = time.monotonic() + seconds
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=seconds) as service:
-            lines = service.makefile("rb")
+        with socket.create_connection((HOST, port), timeout=seconds / 2) as service:
             service.sendall(b"CLIENT PROTOCOL 2\n")
-            if not lines.readline(200).startswith(b"SERVER PROTOCOL"):
+            if not _answer(service, until, b"\n").startswith(b"SERVER PROTOCOL"):
                 return ""
             service.sendall(b"VERBOSE STATUS\n")
-            return lines.read(LONGEST).decode("utf-8", "backslashreplace")
+            return _answer(service, until).decode("utf-8", "backslashreplace")
     except OSError:
         return ""
+
+
+def _answer(service: socket.socket, until: float, end: bytes | None = None) -> bytes:
+    """What comes until the service closes, its `end` is there, or no time is left."""
+    answer = b""
+    with suppress(OSError):
+        while len(answer) < LONGEST and (left := until - time.monotonic()) > 0:
+            service.settimeout(left)
+            piece = service.recv(LONGEST - len(answer))
+            answer += piece
+            if not piece or (end and answer.endswith(end)):
+                break
+    return answer

@@ -48,8 +48,9 @@ def _limit(contract: Contract, criterion: str, data: dict[str, Any], old: dict[s
         return exactly(terms.nodes, "nodes", "ordered").model_dump(mode="json")
     if criterion == "HOSTS" and name == "gpus" and terms.gpus_per_node is not None:
         return exactly(terms.gpus_per_node, "GPUs", "ordered").model_dump(mode="json")
-    if name in ("fabric_share", "other_share") and terms.fabric != old.get("fabric"):
-        return None  # the bytes were counted against another fabric
+    of_the_fabric = ("fabric_share", "other_share", "log_faults")
+    if name in of_the_fabric and terms.fabric != old.get("fabric"):
+        return None  # bytes and faults were counted against another fabric
     if TABLE[criterion].measures[name].from_run:
         return data["limit"]
     limit = contract.limit(criterion, name)

@@ -15,11 +15,22 @@ from probes.rails import growth as rail_growth
 from probes.rails import read_rails
 from probes.witness import RankLogs, Witness, sockets_say
 from reference_trainer.gang import Gang
-from scaling.collectives import moved, plateau, summarise, sweep
+from scaling.collectives import MORE_SECONDS, moved, plateau, summarise, sweep
 from scaling.operations import OPERATIONS
 
-SWEEP_SECONDS = 150  # a sweep takes some 10 s, and ends a size after one call takes 0.5 s
+START_SECONDS = 90.0  # NCCL tries for 60 s to connect, and then says what failed
+SWEEP_SECONDS = 60.0  # a sweep takes some 10 s, and ends a size after one call takes 0.5 s
 OTHERS = tuple(name for name in OPERATIONS if name != "all_reduce")
+
+
+def init_seconds(ranks: int) -> float:
+    """Our own deadline for so many ranks to come together: the more, the longer they may take."""
+    return START_SECONDS + MORE_SECONDS * ranks
+
+
+def sweep_seconds(ranks: int) -> float:
+    """That for a sweep, in which the ranks come together once more."""
+    return init_seconds(ranks) + SWEEP_SECONDS
 
 
 @dataclass(frozen=True)
@@ -87,9 +98,8 @@ def travel(
 ) -> Journey:
     """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size."""
     before, ports = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
-    found = gang.run(
-        sweep, ("all_reduce",), 0.5, 0.25, only, timeout=SWEEP_SECONDS, environment=environment
-    )
+    wait = sweep_seconds(gang.size)
+    found = gang.run(sweep, ("all_reduce",), 0.5, 0.25, only, timeout=wait, environment=environment)
     after, ports_after = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     nodes = [names[place.node] for place in gang.places]
     ends = [one["connections"] for one in found]
@@ -114,5 +124,6 @@ def travel(
 
 def others(gang: Gang, size: int, corrupt: int | None = None) -> dict[str, list[dict[str, Any]]]:
     """Rows of the other five collectives at one size (bytes), by name: their values are checked."""
-    found = gang.run(sweep, OTHERS, 0.3, 0.1, size, corrupt, timeout=SWEEP_SECONDS)
+    wait = sweep_seconds(gang.size)
+    found = gang.run(sweep, OTHERS, 0.3, 0.1, size, corrupt, timeout=wait)
     return {name: summarise([one["sweeps"][name] for one in found]) for name in OTHERS}

@@ -36,8 +36,6 @@ from scaling.noise import median_error
 from scaling.predict import step_seconds
 from scaling.retold import Ladder
 
-LOOPBACK = "lo"  # what ranks of one node send each other crosses no network
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -228,9 +226,8 @@ def astray(
     """
     found = {}
     for node, roads in sent.items():
-        crossed = {road: count for road, count in roads.items() if road != LOOPBACK}
-        road = main_road(crossed)
-        if fabric and road != fabric and crossed.get(road, 0) > least / 2:
+        road = main_road(roads)
+        if fabric and road != fabric and roads.get(road, 0) > least / 2:
             found[node] = road
     return found
 

@@ -8,6 +8,7 @@ import pytest
 from probes.env_lint import lint
 from probes.fabric_findings import (
     is_slow,
+    log_faults,
     narrow,
     odd_mtu,
     of_the_log,
@@ -21,10 +22,10 @@ from probes.fabric_findings import (
     wrong_road,
 )
 from probes.findings import listed
-from probes.no_start import RECORDED, init_seconds, tell_why
+from probes.no_start import RECORDED, tell_why
 from probes.pairs import bad_pairs, reachability, slow_groups
 from probes.rails import idle_rails, missing_rails, shares
-from probes.roads import others, travel
+from probes.roads import init_seconds, others, travel
 from probes.settings import settings
 from probes.witness import RankLogs
 from reference_trainer.gang import GangError
@@ -223,7 +224,10 @@ def judge_road(journey, fabric, measure):
         said = gzip.decompress(text).decode("utf-8", "backslashreplace")
         measure.keep(name, said, kind="log", caption="NCCL's log of one rank")
     if journey.word.report:
-        measure.explain(of_the_log(journey.word.report.findings, fabric))
+        found = of_the_log(journey.word.report.findings, fabric)
+        if fabric == "rdma":
+            measure("log_faults", len(log_faults(found)))
+        measure.explain(found)
     measure.explain(wrong_road(journey, fabric))
 
 

@@ -18,7 +18,7 @@ from probes.facts import interfaces
 from probes.nccl_job import STAGES
 from probes.nccl_log import Log
 from probes.nccl_reader import read
-from probes.nccl_report import Report, judged
+from probes.nccl_report import Report, incomplete, judged
 from probes.nccl_sieve import sieved
 from reference_trainer.gang import Gang
 
@@ -94,13 +94,14 @@ class RankLogs:
             log = read(sorted(Path(folder).iterdir()))
         report = judged(log)
         hosts = {place.host.split(".")[0]: names[place.node] for place in gang.places}
-        roads = _roads(log, hosts)
-        trouble = "" if roads else "; ".join(report.unproven) or "no connection between hosts"
+        short = _short(log, len(logs), len(gang.places))
+        roads = {} if short else _roads(log, hosts)
+        none = short or "; ".join(report.unproven) or "no connection between hosts"
         ways = {host.bootstrap[0] for host in log.hosts.values() if host.bootstrap}
         return Witness(
             source="NCCL's log",
             roads=roads,
-            trouble=trouble,
+            trouble="" if roads else none,
             report=report,
             logs=logs,
             stages={rank.name: STAGES[rank.stage] for rank in log.ranks.values()},
@@ -128,6 +129,15 @@ def clear_logs(token: str, folder: str = FOLDER) -> None:
             old = seen.st_uid == os.getuid() and time.time() - seen.st_mtime > OLD_SECONDS
             if old or path.name.startswith(f"seatrial-nccl-{token}."):
                 path.unlink()
+
+
+def _short(log: Log, came: int, ranks: int) -> str:
+    """What of the ranks' logs is not here, "" where they are whole.
+
+    The rank that took another road may be the one that is missing.
+    """
+    missing = [f"the logs of {came} of {ranks} ranks came back"] if came < ranks else []
+    return "; ".join([*missing, *incomplete(log)])
 
 
 def _roads(log: Log, hosts: dict[str, str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from scaling.reach import connections
 
 LARGEST = {"gloo": 64 << 20, "nccl": 16 << 30}
 SIZES = tuple(1 << power for power in range(3, 35))  # 8 B to 16 GiB
+MORE_SECONDS = 0.1  # for each rank: the more there are, the longer they may take to come together
 PRECISION = 0.02  # wanted standard error of the median, as a ratio
 BATCH = 5  # calls between two looks at the precision
 MOST = 1000  # calls of one size
@@ -30,9 +31,9 @@ def joined(backend: str | None = None, seconds: float = 600) -> Iterator[Any]:
     """Join the process group that the environment names; yields the device to work on.
 
     NCCL where there is a GPU, gloo elsewhere, unless `backend` or SEATRIAL_BACKEND says which.
-    `seconds` bounds joining and each collective: more than any caller waits, for a rank that hangs
-    can still be asked where, and one that gave up cannot.  Raises RuntimeError for nccl without a
-    GPU.
+    `seconds`, and MORE_SECONDS for each rank, bound joining and each collective: more than any
+    caller waits, for a rank that hangs can still be asked where, and one that gave up cannot.
+    Raises RuntimeError for nccl without a GPU.
     """
     import torch
     import torch.distributed as dist
@@ -46,6 +47,7 @@ def joined(backend: str | None = None, seconds: float = 600) -> Iterator[Any]:
         local = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
+    seconds += MORE_SECONDS * int(os.environ.get("WORLD_SIZE", "1"))
     dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
     try:
         yield device

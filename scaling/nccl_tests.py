@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from scaling.alphabeta import fit
-from scaling.operations import OPERATIONS, Operation
+from scaling.operations import ITEM, OPERATIONS, Operation
 
 HEAD = (
     "#                                                              out-of-place"
@@ -109,7 +109,7 @@ def main(
     """Time COLLECTIVE at growing sizes, check every element, print nccl-tests' table.
 
     Run it under torchrun (or with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT set).
-    Exit code 1 when an element was wrong.
+    Exit code 1 when an element was wrong, 2 when nothing was measured.
     """
     import torch.distributed as dist
 
@@ -133,9 +133,20 @@ def main(
     except RuntimeError as error:
         raise click.ClickException(str(error)) from None
     rows = summarise(sweeps)
+    if not rows:
+        if found["rank"] == 0:
+            click.echo(f"Error: nothing was measured: {_why_none(operation, found)}", err=True)
+        sys.exit(2)
     if found["rank"] == 0:
         _tell(rows, operation, found, file)
     sys.exit(1 if any(row["wrong"] for row in rows) else 0)
+
+
+def _why_none(operation: Operation, found: dict[str, Any]) -> str:
+    """Why no size was left: all were too large, or too small for so many ranks."""
+    least = ITEM * found["ranks"]
+    small = f"{operation.name} over {found['ranks']} ranks takes {least} bytes and more"
+    return found["note"] or small
 
 
 def _tell(

@@ -1,8 +1,8 @@
 """Six collectives: how each is called, what it must return, and its bus bandwidth.
 
 Sizes and factors are those of nccl-tests (src/*.cu, doc/PERFORMANCE.md).  Payloads are integers
-small enough to be exact in float32, also after summing over ranks, and they differ by rank and
-offset, so that a wrong element shows who sent it and where it belongs.
+small enough to be exact in float32, also after summing over 10,000s of ranks, and they differ by
+rank and offset, so that a wrong element shows who sent it and where it belongs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 PATTERN = 7  # payloads repeat 0..6
+# What is summed grows with the ranks, and float32 is exact to 2^24 only: so ranks repeat 0..250 in
+# it.  A prime, for what is mistaken for another rank's is most often a power of two away.
+MARKS = 251
 ITEM = 4  # bytes of a float32
 BOTH, IN, OUT = ("out_of_place", "in_place"), ("in_place",), ("out_of_place",)
 
@@ -61,6 +64,21 @@ def _ramp(device: Any, count: int) -> Any:
     return ramp.repeat(count // PATTERN + 1)[:count]
 
 
+def _ramps(ramp: Any, added: Any, out: Any = None) -> Any:
+    """For each number of a tensor a ramp with it added, one after the other; into `out`, if any."""
+    import torch
+
+    rows = None if out is None else out.view(len(added), len(ramp))
+    return torch.add(ramp, added[:, None].to(ramp), out=rows).view(-1)
+
+
+def _marks(ranks: int) -> Any:
+    """What stands for each rank, or part, in what is summed: (ranks,) integers."""
+    import torch
+
+    return torch.arange(ranks) % MARKS
+
+
 def _here() -> tuple[int, int]:
     import torch.distributed as dist
 
@@ -73,16 +91,16 @@ def _all_reduce(device: Any, count: int, in_place: bool) -> Buffers:
 
     rank, ranks = _here()
     ramp = _ramp(device, count)
-    out = ramp + (rank + 1)
+    out = ramp + (rank % MARKS + 1)
 
     def reset() -> None:
-        out.copy_(ramp).add_(rank + 1)
+        out.copy_(ramp).add_(rank % MARKS + 1)
 
     return Buffers(
         run=lambda: dist.all_reduce(out),
         reset=reset,
         out=out,
-        expected=ramp * ranks + ranks * (ranks + 1) // 2,
+        expected=ramp * ranks + (int(_marks(ranks).sum()) + ranks),
     )
 
 
@@ -104,7 +122,7 @@ def _all_gather(device: Any, count: int, in_place: bool) -> Buffers:
         run=lambda: dist.all_gather_into_tensor(out, own),
         reset=reset,
         out=out,
-        expected=torch.cat([ramp + (r + 1) for r in range(ranks)]),
+        expected=_ramps(ramp, torch.arange(ranks) + 1),
     )
 
 
@@ -114,21 +132,20 @@ def _reduce_scatter(device: Any, count: int, in_place: bool) -> Buffers:
     import torch.distributed as dist
 
     rank, ranks = _here()
-    ramp = _ramp(device, count)
+    ramp, marks = _ramp(device, count), _marks(ranks)
     whole = torch.empty(count * ranks, device=device)
     out = whole[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
 
     def reset() -> None:
         if not in_place:
             out.fill_(-1)
-        for part in range(ranks):
-            whole[part * count : (part + 1) * count].copy_(ramp).add_(rank + 1 + part)
+        _ramps(ramp, marks + (rank % MARKS + 1), whole)
 
     return Buffers(
         run=lambda: dist.reduce_scatter_tensor(out, whole),
         reset=reset,
         out=out,
-        expected=ramp * ranks + ranks * (ranks + 1) // 2 + ranks * rank,
+        expected=ramp * ranks + (int(marks.sum()) + ranks + ranks * (rank % MARKS)),
     )
 
 
@@ -138,14 +155,14 @@ def _all_to_all(device: Any, count: int, in_place: bool) -> Buffers:
     import torch.distributed as dist
 
     rank, ranks = _here()
-    ramp = _ramp(device, count)
-    source = torch.cat([ramp + (rank * ranks + part) for part in range(ranks)])
+    ramp, marks = _ramp(device, count), _marks(ranks)
+    source = _ramps(ramp, rank % MARKS * MARKS + marks)
     out = torch.empty_like(source)
     return Buffers(
         run=lambda: dist.all_to_all_single(out, source),
         reset=lambda: out.fill_(-1),
         out=out,
-        expected=torch.cat([ramp + (part * ranks + rank) for part in range(ranks)]),
+        expected=_ramps(ramp, marks * MARKS + rank % MARKS),
     )
 
 

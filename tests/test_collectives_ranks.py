@@ -52,6 +52,22 @@ def test_a_sweep_that_ends_early_says_why() -> None:
     assert "# sizes over 8 bytes are left out: a call of it takes " in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("number", "name", "sizes", "why"),
+    [
+        (1, "all_reduce", ["-b", "128M"], "sizes over 67108864 bytes are left out: gloo's range"),
+        (3, "all_gather", ["-e", "8"], "all_gather over 3 ranks takes 12 bytes and more"),
+    ],
+)
+def test_a_sweep_without_any_size_is_no_success(
+    number: int, name: str, sizes: list[str], why: str
+) -> None:
+    done = ranks("-m", "scaling.collectives", name, "--backend", "gloo", *sizes, number=number)
+    assert done.returncode != 0
+    assert f"Error: nothing was measured: {why}\n" in done.stderr
+    assert done.stdout == ""
+
+
 CORRUPT = """
 from scaling.collectives import summarise, sweep
 from scaling.operations import OPERATIONS

@@ -21,12 +21,15 @@ from probes.fabric_findings import (
     wrong_links,
 )
 from probes.ledger import Ledger
+from probes.nccl_reader import read
+from probes.nccl_report import judged
 from probes.pairs import Crowds, slow_groups
 from probes.roads import Journey
 from probes.witness import Witness
 from reports.record import ProbeResult, Verdict
 from reports.store import Store
 from scaling.search import Hunt
+from tests.recordings.nccl import Job, faulty
 
 ROW = {"placement": "in_place", "calls": 10, "wrong": 0, "first_wrong": [], "spread": 0.0}
 LAB = contract("lab")
@@ -223,6 +226,39 @@ def test_a_node_whose_rails_all_trained_to_half_is_named(
     found = result(measure)
     assert found.verdict is verdict
     assert [one.statement.partition(" 400")[0] for one in found.findings] == said
+
+
+@pytest.mark.parametrize(
+    ("fabric", "job", "faults", "verdict"),
+    [
+        ("rdma", Job(), 0, Verdict.PASS),
+        ("rdma", Job(gdr=False), 1, Verdict.FAIL),  # through host memory, however fast
+        ("rdma", faulty("2.28.9")["FAB-OPEN-FAILED"], None, Verdict.FAIL),
+        ("rdma", faulty("2.28.9")["FAB-PARTIAL-RAILS"], 0, Verdict.PASS),  # judged as rails
+        ("eth0", faulty("2.28.9")["NCCL-ERROR"], None, Verdict.PASS),
+    ],
+)
+def test_where_rdma_is_agreed_the_faults_of_the_log_are_judged(
+    ledger: Callable[..., Ledger],
+    tmp_path: Path,
+    fabric: str,
+    job: Job,
+    faults: int | None,
+    verdict: Verdict,
+) -> None:
+    file = tmp_path / "nccl.log"
+    file.write_text(job.text())
+    nodes = {f"n{at}": fabric for at in range(4)}
+    word = Witness("NCCL's log", nodes, report=judged(read([file])))
+    agreed = parse(f'schema = 1\ntitle = "t"\n[cluster]\nfabric = "{fabric}"\n'.encode(), "f")
+    measure = ledger(agreed)
+    test_fabric.judge_road(journey(100, fabric, word=word), fabric, measure)
+    found = result(measure)
+    counts = [one.value for one in found.measurements if one.name == "log_faults"]
+    assert (len(counts) == 1) is (fabric == "rdma")
+    assert faults is None or counts == [faults]
+    bad = {one.name for one in found.measurements if one.verdict is Verdict.FAIL}
+    assert bad == ({"log_faults"} if verdict is Verdict.FAIL else set())
 
 
 def fact(node: str, ports: int, storage: int) -> dict[str, Any]:

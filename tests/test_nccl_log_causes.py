@@ -271,3 +271,56 @@ def test_the_one_rank_that_does_not_get_through_is_not_lost_among_those_that_do(
     found = told(tmp_path, text)
     assert codes(found) == {"INIT-BOOTSTRAP"}
     assert found.findings[0].suspects == ["node2"]
+
+
+PORTS = "transport/net_ib.cc:92"
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("2.18.6", "NET/IB : mlx5_1:1 Got async event : port error"),
+        (
+            "2.21.5",
+            "NET/IB : mlx5_1:1 Got async event : local catastrophic error",
+        ),
+        ("2.28.9", "NET/IB : mlx5_1:1 async fatal event: local catastrophic error"),
+        ("2.28.9", "NET/IB : mlx5_1:1 async fatal event on CQ (0x7f00): CQ error"),
+        ("2.28.9", "NET/IB : mlx5_1:1 async fatal event on QP (0x7f00): local access violation"),
+        ("2.30.7", "NET/IB : mlx5_1:1 Got non-fatal async event: port error(10)"),
+    ],
+)
+def test_a_fatal_event_of_a_port_is_an_error(tmp_path: Path, version: str, words: str) -> None:
+    found = told(tmp_path, Job(version, warn={2: [f"{PORTS} {words}"]}).text())
+    assert [one.code for one in found.findings] == ["NCCL-ERROR"]
+    assert found.findings[0].suspects == ["node1"]
+    assert found.unproven == []
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("2.18.6", "NET/IB : mlx5_1:1 Got async event : GID table change"),
+        ("2.21.5", "NET/IB : mlx5_1:1 Got async event : client reregistration"),
+        ("2.28.9", "NET/IB : mlx5_1:1 Got non-fatal async event: client reregistration(17)"),
+        ("2.28.9", "NET/IB : mlx5_1:1 Got non-fatal async event: port active(9)"),
+        ("2.30.7", "NET/IB : mlx5_1:1 GID table changed"),
+    ],
+)
+def test_other_events_of_a_port_are_known_and_harmless(
+    tmp_path: Path, version: str, words: str
+) -> None:
+    found = told(tmp_path, Job(version, warn={2: [f"{PORTS} {words}"]}).text())
+    assert (found.findings, found.unproven, found.exit_code) == ([], [], 0)
+
+
+def test_gdr_0_names_nobody_where_no_edge_tells_who(tmp_path: Path) -> None:
+    job = Job("2.27.5")
+    found = told(tmp_path, job.text().replace("GDR 1", "GDR 0"))
+    assert codes(found) == {"FAB-NO-GDR"}
+    assert (found.gdr, found.findings[0].suspects) == (False, [])
+    assert found.findings[0].evidence
+    mixed = Job("2.27.5", hosts=3, network=lambda host: "Socket" if host == 1 else "IB")
+    found = told(tmp_path, mixed.text().replace("GDR 1", "GDR 0"))
+    assert "FAB-MIXED" in codes(found)
+    assert "FAB-NO-GDR" not in codes(found)  # TCP alone makes all of them say so

@@ -107,6 +107,7 @@ def test_where_no_peer_is_told_the_host_that_tried_is_named(tmp_path: Path, word
         ("NCCL_NET", "Socket", 2),
         ("NCCL_IBEXT_DISABLE", "1.", 2),
         ("NCCL_IB_HCA", "=mlx5_9", 0),
+        ("NCCL_NET_PLUGIN", "none", 0),
     ],
 )
 def test_a_variable_that_turns_rdma_off_is_said_with_its_value(
@@ -121,6 +122,13 @@ def test_a_variable_that_turns_rdma_off_is_said_with_its_value(
     assert named.suspects == ["node0", "node1"]
     line = next(i for i, line in enumerate(job.text().splitlines(), 1) if variable in line)
     assert named.evidence[0] == f"nccl.log:{line}"
+
+
+def test_to_want_no_plugin_turns_off_nothing_where_nccl_has_devices_itself(tmp_path: Path) -> None:
+    unused = {"NCCL_NET_PLUGIN": "none"}
+    assert told(tmp_path, Job(environment=unused).text()).findings == []
+    found = told(tmp_path, Job(network=socket, environment=unused).text())
+    assert codes(found) == {"FAB-TCP"}
 
 
 @pytest.mark.parametrize("value", ["0.", "", "IB"])
@@ -382,6 +390,9 @@ def test_of_two_hosts_the_one_that_has_the_fault_is_named(
     last = job.get("last", "complete")
     good = Job(version, last=last)
     bad = Job(version, **job) if code == "FAB-NO-GDR" else fallback(version, **job)
-    found = told(tmp_path, "".join((bad if rank > 1 else good).of(rank) for rank in good.ranks))
+    text = "".join((bad if rank > 1 else good).of(rank) for rank in good.ranks)
+    if code == "FAB-NO-GDR":  # which NCCL ands over all ranks
+        text = text.replace("GDR 1", "GDR 0")
+    found = told(tmp_path, text)
     named = next(finding for finding in found.findings if finding.code == code)
     assert named.suspects == ["node1"]

@@ -117,6 +117,24 @@ def test_a_map_of_a_ring_of_thousands_is_shortened() -> None:
     assert sieve(line + "\n").endswith(b"\n")
 
 
+def test_maps_of_many_rings_take_the_room_of_one(tmp_path: Path) -> None:
+    """Of a rank among 8192, three communicators with 32 rings: it must not look cut off."""
+    job = Job(gpus=1)
+    whole = job.of(0)
+    (old,) = re.findall(r".* Channel 00/\d+ : [^v]*\n", whole)
+    maps = "".join(
+        f"node0:1000:1100 [0] NCCL INFO Channel {at:02}/32 : {' '.join(map(str, range(8192)))}\n"
+        for at in range(32)
+    )
+    text = (whole.replace(old, maps)) * 3
+    less = sieve(text, 256 << 10)
+    assert len(less) < 64 << 10
+    assert not less.endswith(LEFT_OUT)
+    two = maps + maps.replace(":1100 [0]", ":1101 [1]")  # threads of one process, a GPU each
+    assert sieve(two).count(b"[1] NCCL INFO Channel") == 1
+    assert told(tmp_path, less, (job.of(1) * 3).encode()).exit_code == 0
+
+
 def test_other_text_becomes_nothing() -> None:
     assert sieve("hello\nworld\n" * 1000) == b"hello\n"
     assert sieve(b"") == b""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from probes import no_start
 from probes.findings import finding
@@ -16,11 +19,13 @@ from probes.nccl_log import Log
 from probes.nccl_report import Report, judged
 from probes.no_start import apart, tell_why
 from probes.pairs import Cut
+from probes.roads import init_seconds, others, travel
 from probes.whereabouts import Whereabouts, summary, whereabouts
-from probes.witness import Witness
+from probes.witness import RankLogs, Witness
 from reference_trainer.gang import Gang, GangError, WorkerLost
 from reference_trainer.worker import Worker
 from reports.record import Finding
+from scaling.collectives import joined, sweep
 
 WHO = {rank: f"rank {rank} on node{rank}" for rank in range(4)}
 
@@ -221,3 +226,33 @@ def test_ranks_are_told_by_their_place_in_the_gang_and_not_in_the_call() -> None
     gang._calls = calls
     assert gang._who(calls, [1, 2]) == [8, 3]
     assert gang._who(calls[:], [1, 2]) == [1, 2]  # calls of another kind: one for each worker
+
+
+@pytest.mark.parametrize("ranks", [2, 8192])
+def test_a_sweep_may_take_what_its_start_may_and_more(
+    ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    class Ranks:
+        size = ranks
+
+        def run(self, function: Any, *_: Any, timeout: float, **__: Any) -> list[Any]:
+            if function is not sweep:
+                return []
+            waited.append(timeout)
+            raise GangError("it took too long")
+
+    gang: Any = Ranks()
+    for look in (partial(travel, gang, {}, RankLogs.__new__(RankLogs)), partial(others, gang, 1)):
+        with pytest.raises(GangError):
+            look()
+    assert len(waited) == 2
+    assert min(waited) >= init_seconds(ranks) + 50
+    assert max(waited) < init_seconds(ranks) + 100  # whatever hangs is seen in a minute or two
+    given: list[timedelta] = []
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    monkeypatch.setattr(dist, "init_process_group", lambda _, timeout: given.append(timeout))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    with joined("gloo"):
+        assert given[0].total_seconds() > max(waited)  # who gave up cannot be asked where it was

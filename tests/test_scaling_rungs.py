@@ -150,7 +150,7 @@ def test_a_middle_rung_that_dies_costs_the_larger_ones_nothing(
 
 def test_bytes_are_astray_only_where_most_went_elsewhere_and_enough_of_them() -> None:
     sent = {
-        "node0": {"fab0": 10_000, "eth0": 300, "lo": 90_000},
+        "node0": {"fab0": 10_000, "eth0": 300},
         "node1": {"fab0": 300, "eth0": 10_000},
         "node2": {"fab0": 0, "eth0": 3_000},  # no collective is as small: Ray's own
     }

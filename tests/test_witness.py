@@ -11,7 +11,7 @@ import pytest
 
 from probes.witness import RankLogs, sockets_say
 from reference_trainer.worker import Place
-from tests.recordings.nccl import Job, none, socket
+from tests.recordings.nccl import VERSIONS, Job, none, socket
 
 NAMES = {"id0": "n0", "id1": "n1", "id2": "n2"}
 
@@ -141,6 +141,38 @@ def test_what_nccl_writes_later_is_seen_too_and_what_it_wrote_before_counts_once
     assert later
     assert [one.code for one in later.findings] == ["INIT-QP"]
     assert (later.edges, later.ranks) == (first.edges, first.ranks)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("gone", "the logs of 3 of 4 ranks came back"),
+        ("empty", "an empty file"),
+        ("cut", "cut off, in the middle of a line"),
+        ("ended", "end before that"),
+    ],
+)
+def test_a_rank_whose_log_is_not_whole_proves_no_road(
+    fault: str, said: str, tmp_path: Path
+) -> None:
+    logs = written(tmp_path, Job())  # two ranks on each node: the other one's log is there
+    (file,) = tmp_path.rglob("*.node1.1003.log")
+    text = file.read_text()
+    if fault == "gone":
+        file.unlink()
+    else:
+        ended = text[: text.index("node1:1003", text.index("Init COMPLETE"))]
+        file.write_text({"empty": "", "cut": text[:-9], "ended": ended}[fault])
+    word = logs.says(gang(), NAMES)
+    assert word.roads == {}
+    assert said in word.trouble
+    assert word.report  # what the others say is found all the same
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_whole_logs_of_every_version_say_their_roads(version: str, tmp_path: Path) -> None:
+    word = written(tmp_path, Job(version)).says(gang(), NAMES)
+    assert (word.roads, word.trouble) == ({"n0": "rdma", "n1": "rdma"}, "")
 
 
 def test_a_later_gang_does_not_read_what_an_earlier_one_wrote(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial, update_wrapper
 
-from probes import no_start
+from probes import roads
 from scaling import collectives
 
 NAME = "SEATRIAL_TEST_FAULT"
@@ -30,7 +30,7 @@ def pytest_configure() -> None:
         partial(_connect, FAULTS[os.environ[NAME]], collectives.connect), collectives.connect
     )
     setattr(collectives, "connect", faulty)  # noqa: B010  (mypy)
-    no_start.START_SECONDS = SECONDS
+    roads.START_SECONDS = SECONDS
 
 
 def _connect(fault: Callable[[], None], connect: Callable[[], float]) -> float:
