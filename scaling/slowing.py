@@ -91,6 +91,6 @@ def own_work(rung: Rung, node: str) -> list[float]:
     """
     names = [name for name in STEADY if name in rung.steps[0][0].segments]
     return [
-        statistics.fmean(sum(step.segments[name] for name in names) for step in at)
+        statistics.fmean(step.spent(names) for step in at)
         for at in zip(*rung.on(node), strict=True)
     ]

@@ -30,7 +30,7 @@ def ran(late: str | None = None, watched: bool = True, **knobs: Any) -> dict[str
     with only_rank(), join(config := replace(CONFIG, **knobs), None) as world:
         run = Run(config, world)
         for group in _groups(run.model) if late else ():
-            call = getattr(group, late)
+            call = getattr(group, late)  # it sleeps first: the planted delay itself
             setattr(group, late, lambda *a, call=call: (time.sleep(DELAY), call(*a))[1])
         if watched:
             assert watch(run.model, run.spans)

@@ -13,6 +13,8 @@ from tests.test_trainer_ranks import hexes, run_plan
 ROOM = "512k"  # for some checkpoints of the tests' model by two ranks, and not for six
 
 
+# A disk that is full is told to every rank without root too (tests/test_trainer_ranks.py); that a
+# file system's real end is the same needs a mount.
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_disk_without_room_costs_saves_and_not_the_run(tmp_path: Path, mode: str) -> None:
