@@ -3,7 +3,8 @@
 pytest -p tests.faults.faulty_rung ...      with SEATRIAL_TEST_FAULT=<a name of FAULTS>
 
 The cause is in ranks of the largest rung, of four: a cluster whose nodes are sound alone.  A slow
-node is slow on each rung; one fault is in the rung of two.
+node is slow on each rung; one fault is in the rung of two.  Delays are in a step's compute, as the
+contract paces it.
 """
 
 from __future__ import annotations
@@ -28,11 +29,16 @@ Change = Callable[[TrainConfig], TrainConfig]
 
 
 def pytest_configure() -> None:
+    """The plugin's way in."""
+    plant(os.environ[NAME])
+
+
+def plant(fault: str) -> None:
     """The ladder's ranks are faulty ones from now on."""
     from ray import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers have no tests
-    setattr(ladder, "rank", partial(_rank, FAULTS[os.environ[NAME]]))  # noqa: B010  (mypy)
+    setattr(ladder, "rank", partial(_rank, FAULTS[fault]))  # noqa: B010  (mypy)
 
 
 def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
@@ -42,34 +48,36 @@ def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
     return launchers.rank(change(config) if there else config)
 
 
-def stalled(*stalls: str) -> Change:
-    """Delays of certain ranks and steps."""
-    return lambda config: replace(config, stall=",".join(stalls))
+def stalled(*stalls: tuple[str, float]) -> Change:
+    """Delays of certain ranks and steps: (where, how many steps' compute)."""
+
+    def change(config: TrainConfig) -> TrainConfig:
+        late = [f"{where}:seconds={much * config.pace_s:g}" for where, much in stalls]
+        return replace(config, stall=",".join(late))
+
+    return change
 
 
-def jitters(config: TrainConfig) -> TrainConfig:
+def jitters(config: TrainConfig, *also: tuple[str, float]) -> TrainConfig:
     """In every third step some rank, never the same one for long, is late."""
     chance = random.Random(7)
     late = [step for step in range(1, config.steps + 1) if step % 3 == 0]
-    stalls = [
-        f"forward:rank={chance.randrange(int(RUNG))}:seconds=2:from={step}:to={step}"
-        for step in late
-    ]
-    return replace(config, stall=",".join(stalls))
+    where = [f"forward:rank={chance.randrange(int(RUNG))}:from={at}:to={at}" for at in late]
+    return stalled(*also, *[(one, 5) for one in where])(config)
 
 
 def slow_node(config: TrainConfig) -> TrainConfig:
     """All that one node computes takes longer, alone too."""
     if socket.gethostname() != SLOW:
         return config
-    return replace(config, stall=f"forward:rank={os.environ['RANK']}:seconds=0.5")
+    return stalled((f"forward:rank={os.environ['RANK']}", 1.25))(config)
 
 
 def late_checkpoint(config: TrainConfig) -> TrainConfig:
     """It saves, as on no other rung, and one node's storage is slow."""
     folder = f"{CHECKPOINTS}/{config.steps}"  # runs of another length are no resumes of this one
     saves = replace(config, checkpoints=folder, save_every=6, keep_last=1)
-    return replace(saves, stall="checkpoint:rank=2:seconds=4")
+    return stalled(("checkpoint:rank=2", 10))(saves)
 
 
 def apart(config: TrainConfig) -> TrainConfig:
@@ -102,12 +110,13 @@ def explodes(config: TrainConfig) -> TrainConfig:
     return replace(config, lr=1e30, clip=1e30)
 
 
-DATA, SLOWING = "data:rank=2:seconds=0.6", "forward:rank=1:seconds=1:from=14"
+DATA, SLOWING = ("data:rank=2", 1.5), ("forward:rank=1:from=14", 2.5)
 FAULTS: dict[str, Change] = {
     "late-data": stalled(DATA),
     "slowing": stalled(SLOWING),
     "jitter": jitters,
     "late-data-and-slowing": stalled(DATA, SLOWING),
+    "late-data-and-jitter": lambda config: jitters(config, DATA),
     "slow-node": slow_node,
     "late-checkpoint": late_checkpoint,
     "apart": apart,
@@ -115,4 +124,15 @@ FAULTS: dict[str, Change] = {
     "dies": dies,
     "dies-in-the-middle": dies_in_the_middle,
     "explodes": explodes,
+}
+
+# What is said of those that cost time, beside the loss, in order: code and suspects.
+LATE = ("SCALE-STRAGGLER", ["rank 2", "node2"])
+NAMED: dict[str, list[tuple[str, list[str]]]] = {
+    "late-data": [("SCALE-DATA", ["node2"]), LATE],
+    "slowing": [("SCALE-SLOWING", [])],  # in a meeting, where all wait: it shows no node
+    "jitter": [("SCALE-JITTER", [])],
+    "slow-node": [("SCALE-SLOW-NODE", [SLOW]), ("SCALE-STRAGGLER", [SLOW])],
+    "late-checkpoint": [("SCALE-CHECKPOINT", ["node2"])],
+    "late-data-and-slowing": [("SCALE-DATA", ["node2"]), ("SCALE-SLOWING", []), LATE],
 }

@@ -8,7 +8,7 @@ import pytest
 
 from reports.record import RunRecord, Verdict
 from tests.faults.conftest import acceptance, agreed
-from tests.faults.faulty_rung import CHECKPOINTS
+from tests.faults.faulty_rung import CHECKPOINTS, NAMED
 from tests.faults.planted import failed, findings
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
@@ -35,27 +35,7 @@ def causes(record: RunRecord) -> list[tuple[str, list[str]]]:
     return [(f.code, f.suspects) for f in findings(record) if f.code != "SCALE-LOSS"]
 
 
-@pytest.mark.parametrize(
-    ("fault", "named"),
-    [
-        (
-            "late-data",
-            [("SCALE-DATA", ["node2"]), ("SCALE-STRAGGLER", ["rank 2", "node2"])],
-        ),
-        ("slowing", [("SCALE-SLOWING", [])]),  # in a meeting, where all wait: it shows no node
-        ("jitter", [("SCALE-JITTER", [])]),
-        ("slow-node", [("SCALE-SLOW-NODE", ["node1"]), ("SCALE-STRAGGLER", ["node1"])]),
-        ("late-checkpoint", [("SCALE-CHECKPOINT", ["node2"])]),
-        (
-            "late-data-and-slowing",
-            [
-                ("SCALE-DATA", ["node2"]),
-                ("SCALE-SLOWING", []),
-                ("SCALE-STRAGGLER", ["rank 2", "node2"]),
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("fault", "named"), NAMED.items(), ids=NAMED)
 def test_a_planted_cause_is_named_and_no_other(
     lab: Lab, fault: str, named: list[tuple[str, list[str]]]
 ) -> None:
