@@ -86,11 +86,15 @@ def exposed(ranks: Table, separable: bool) -> dict[str, Split] | None:
 
 def grown(base: Table, here: Table) -> dict[str, float]:
     """By how much more a rank waits for each collective than on the base rung, mean s per step."""
-    before, now = (
-        {n: one.transfer + one.skew for n, one in (exposed(table, True) or {}).items()}
-        for table in (base, here)
-    )
+    before, now = map(_waits, (base, here))
     return {name: seconds - before.get(name, 0.0) for name, seconds in now.items()}
+
+
+def _waits(ranks: Table) -> dict[str, float]:
+    """Mean seconds per step and rank that were waited for each collective."""
+    waited = [step.waited for steps in ranks for step in steps]
+    names = dict.fromkeys(name for one in waited for name in one)
+    return {name: statistics.fmean(one.get(name, 0.0) for one in waited) for name in names}
 
 
 def exposed_said(ranks: Table, separable: bool, nodes: Sequence[str]) -> str:

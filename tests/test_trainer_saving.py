@@ -18,6 +18,7 @@ from reference_trainer.options import arguments
 from reference_trainer.pulse import PULSE, farewell
 from tests.alone import only_rank
 from tests.conftest import SMALL, hexes
+from tests.small_disk import needs_root, small_disk
 
 
 def test_only_the_newest_are_kept_and_latest_names_the_newest(alone, tmp_path):
@@ -144,20 +145,14 @@ def test_a_save_in_the_background_is_of_the_moment_it_was_asked_for(alone, saved
     assert hexes(resumed) == hexes(saved[1])[2:]
 
 
-# Everybody sees ENOSPC in the tests above; that a file system's real end is the same needs root.
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@needs_root
 def test_a_file_system_that_is_too_small(alone, tmp_path):
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)], check=True)
-    try:
-        ran = alone(steps=4, checkpoints=str(small), save_every=1, save_failures=9, keep_last=9)
+    with small_disk(tmp_path / "small", "256k") as small:
+        ran = alone(steps=4, checkpoints=small, save_every=1, save_failures=9, keep_last=9)
         assert ran["checkpoints"]
         assert "No space left" in ran["unsaved"][0]["error"]
-        resumed = alone(steps=5, checkpoints=str(small))
+        resumed = alone(steps=5, checkpoints=small)
         assert resumed["start_step"] == ran["checkpoints"][-1]["step"]
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 def test_a_save_in_the_background_that_never_ends_is_not_waited_for(alone, tmp_path):

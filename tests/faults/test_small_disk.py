@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.small_disk import needs_root, small_disk
 from tests.test_trainer_ranks import hexes, run_plan
 
 ROOM = "512k"  # for some checkpoints of the tests' model by two ranks, and not for six
 
 
-# A disk that is full is told to every rank without root too (tests/test_trainer_ranks.py); that a
-# file system's real end is the same needs a mount.
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@needs_root
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_disk_without_room_costs_saves_and_not_the_run(tmp_path: Path, mode: str) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
     knobs = {"steps": 6, "save_every": 1, "save_failures": 9, "keep_last": 9, "save_mode": mode}
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", str(small)]
-    subprocess.run(mount, check=True)
-    try:
+    with small_disk(tmp_path / "small", ROOM) as small:
         plan = {
             "whole": {"steps": 6},
-            "full": {**knobs, "checkpoints": str(small)},
-            "resumed": {"steps": 6, "checkpoints": str(small)},
+            "full": {**knobs, "checkpoints": small},
+            "resumed": {"steps": 6, "checkpoints": small},
         }
         ran = run_plan(tmp_path, plan)
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
     for rank in ran:
         saved = [save["step"] for save in rank["full"]["checkpoints"]]
         missed = [save["step"] for save in rank["full"]["unsaved"]]
