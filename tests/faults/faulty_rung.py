@@ -135,4 +135,5 @@ NAMED: dict[str, list[tuple[str, list[str]]]] = {
     "slow-node": [("SCALE-SLOW-NODE", [SLOW]), ("SCALE-STRAGGLER", [SLOW])],
     "late-checkpoint": [("SCALE-CHECKPOINT", ["node2"])],
     "late-data-and-slowing": [("SCALE-DATA", ["node2"]), ("SCALE-SLOWING", []), LATE],
+    "late-data-and-jitter": [("SCALE-JITTER", []), ("SCALE-DATA", ["node2"]), LATE],
 }
