@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.spread import finish, judged
 from tests.faults import faulty_rung
 from tests.faults.conftest import agreed
 from tests.lab.faults import clear, inject
@@ -59,14 +61,14 @@ def inside(fault: str, contract: str, runs: int) -> list[Named]:
             with tempfile.TemporaryDirectory() as folder:
                 store = Store(Path(folder))
                 ledger = Ledger(store, terms, fault, "SCALING", "", "", lambda words: None)
-                judged(gang, cluster.names, ledger)
+                climbed(gang, cluster.names, ledger)
                 result = ledger.finish("finished", 0)
             shutil.rmtree(faulty_rung.CHECKPOINTS, ignore_errors=True)
             found.append([(f.code, f.suspects) for f in result.findings if f.code != "SCALE-LOSS"])
     return found
 
 
-def judged(gang: Any, names: dict[str, str], measure: Any) -> None:
+def climbed(gang: Any, names: dict[str, str], measure: Any) -> None:
     """The probe's ladder of two rungs, without its controls."""
     from probes.scaling_judging import judge
     from probes.scaling_rungs import Plan, ascend, placed, told
@@ -98,31 +100,26 @@ def on_node(lab: Lab, fault: str, other: dict[str, str], runs: int) -> list[Name
     return [[(code, suspects) for code, suspects in named] for named in lists]
 
 
-def line(what: str, want: Named, found: list[Named]) -> bool:
-    """One row of the table; whether the target is met."""
+def line(what: str, want: Named, found: list[Named]) -> None:
+    """One row of the table."""
     causes, runs = 2 if "-and-" in what else 1, len(found)
     right = sum(named[:causes] == want[:causes] for named in found)
     alone = sum(named == want for named in found)
     least = runs if causes == 1 else runs - runs // 10
-    met = right >= least
-    print(
-        f"{what:24} {right} of {runs} (target {least}), {alone} with nothing else  "
-        f"{'met' if met else 'NOT met'}",
-        flush=True,
-    )
+    said = f"{what:24} {right} of {runs} (target {least}), {alone} with nothing else"
+    judged(said, right >= least)
     for named in found:
         if named != want:
             print(f"    named: {', '.join(' '.join([code, *who]) for code, who in named)}")
-    return met
 
 
-def main(runs: int, only: list[str]) -> None:
-    """The table; exit code 1 where a target is not met."""
+def table(runs: int, only: Sequence[str] = ()) -> None:
+    """Each cause so often, in a lab of its own."""
     # What is planted in the lab and in the ranks, the contract's other lines, and what is named.
     cases: dict[str, Case] = {"none": ([], {}, [])} | {
         fault: ([], HALF, want) for fault, want in faulty_rung.NAMED.items()
     } | ROADS  # fmt: skip
-    lab, met = Lab("planted"), []
+    lab = Lab("planted")
     lab.up(4)
     try:
         for fault in only or cases:
@@ -131,14 +128,14 @@ def main(runs: int, only: list[str]) -> None:
                 inject(lab, *way)
             found = on_node(lab, fault, other, runs)
             clear(lab)
-            met.append(line(fault, want, found))
+            line(fault, want, found)
     finally:
         lab.down()
-    sys.exit(0 if all(met) else 1)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["inside"]:
         print(json.dumps(inside(sys.argv[2], sys.argv[3], int(sys.argv[4]))))
     else:
-        main(int(sys.argv[1]) if sys.argv[1:] else 10, sys.argv[2:])
+        table(int(sys.argv[1]) if sys.argv[1:] else 10, sys.argv[2:])
+        finish()

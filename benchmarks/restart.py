@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gang import values
-from benchmarks.spread import spread
+from benchmarks.spread import finish, judged, spread
 from probes.faults import read_lines
 from reference_trainer import manifest
 from reference_trainer.config import TrainConfig
@@ -36,14 +36,6 @@ from tests.lab.lab import Lab
 
 SAVE_EVERY, AHEAD = 2, 3  # steps: a kill comes this many after the newest that was ever done
 VICTIM = 3
-MISSED: list[str] = []  # lines whose target is not met
-
-
-def judged(words: str, met: bool) -> None:
-    """One line of what is held against a target."""
-    print(f"{words}: {'met' if met else 'NOT met'}", flush=True)
-    if not met:
-        MISSED.append(words)
 
 
 def until(found: Callable[[], Any], what: str) -> Any:
@@ -191,7 +183,7 @@ def main(kills: int = 10, minutes: int = 10) -> None:
             punished(lab, minutes)
     finally:
         lab.down()
-    sys.exit(1 if MISSED else 0)
+    finish()
 
 
 if __name__ == "__main__":
