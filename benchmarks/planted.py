@@ -4,6 +4,8 @@
 each cause, and with none, and prints how often what it was is named, with its place: first, for one
 cause, and both in their order, for two.  The controls and the rung of 2 are left out, and most
 steps are paced at half of what the lab's contract says: neither is what is measured here.
+
+The ladders are kept in runs/planted; `python -m benchmarks.planted again` judges them once more.
 """
 
 from __future__ import annotations
@@ -13,15 +15,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.spread import finish, judged
+from probes.contract import Contract
+from probes.ledger import Ledger
+from reports.store import Store
 from tests.faults import faulty_rung
-from tests.faults.conftest import agreed
+from tests.faults.conftest import otherwise
 from tests.lab.faults import clear, inject
 from tests.lab.lab import Lab
 from tests.lab.node import REPO
@@ -33,9 +37,12 @@ EVERY = ["node0", "node1", "node2", "node3"]
 HALF = {"pace_seconds = 0.4": "pace_seconds = 0.2"}
 BRISK = {"pace_seconds = 0.4": "pace_seconds = 0.1"}  # links show where there is less to compute
 STRICT = {"at_least = 0.55": "at_least = 0.85", "marginal = 0.65": "marginal = 0.95"}
-# Faults of the lab, what the contract says otherwise, and what is named first.
+KEPT = REPO / "runs" / "planted"
+# What is planted in the lab, what the contract says otherwise, and what is named.
 Case = tuple[list[list[str]], dict[str, str], Named]
-ROADS: dict[str, Case] = {
+CASES: dict[str, Case] = {
+    "none": ([], {}, []),
+    **{fault: ([], HALF, want) for fault, want in faulty_rung.NAMED.items()},
     "slow-link": ([["slow-link", "2", SLOW]], BRISK, [("SCALE-LINK", ["node2"])]),
     "wrong-interface": ([["wrong-interface"]], {**BRISK, **STRICT}, [("SCALE-NETWORK", EVERY)]),
     "few-tokens": (
@@ -46,49 +53,57 @@ ROADS: dict[str, Case] = {
 }
 
 
-def inside(fault: str, contract: str, runs: int) -> list[Named]:
-    """Run on node 0: what the probe's own code names in each of so many ladders in one gang."""
+def inside(fault: str, runs: int) -> None:
+    """Run on node 0: so many ladders of two rungs in one gang, kept as the probe keeps them."""
     from probes.cluster import connect
     from probes.contract import load
-    from probes.ledger import Ledger
-    from reports.store import Store
-
-    if fault in faulty_rung.FAULTS:
-        faulty_rung.plant(fault)
-    terms, found = load(contract), []
-    with closing(connect("auto")) as cluster, cluster.gang() as gang:
-        for _ in range(runs):
-            with tempfile.TemporaryDirectory() as folder:
-                store = Store(Path(folder))
-                ledger = Ledger(store, terms, fault, "SCALING", "", "", lambda words: None)
-                climbed(gang, cluster.names, ledger)
-                result = ledger.finish("finished", 0)
-            shutil.rmtree(faulty_rung.CHECKPOINTS, ignore_errors=True)
-            found.append([(f.code, f.suspects) for f in result.findings if f.code != "SCALE-LOSS"])
-    return found
-
-
-def climbed(gang: Any, names: dict[str, str], measure: Any) -> None:
-    """The probe's ladder of two rungs, without its controls."""
-    from probes.scaling_judging import judge
     from probes.scaling_rungs import Plan, ascend, placed, told
     from probes.test_scaling import load_of
     from scaling.expected import order_of
 
-    terms, limits = measure.contract.cluster, partial(measure.contract.limit, "SCALING")
-    load = load_of(terms, False, STEPS)
-    plan = Plan([1, 4], load, order_of(load, 4), terms.fabric)
-    climbed = ascend(gang, names, plan, measure)
-    ladder = told(climbed, [], plan, measure.contract.limit("FABRIC", "busbw"))
-    judge(placed(gang, names, ladder, limits("efficiency"), measure), limits, measure)
+    if fault in faulty_rung.FAULTS:
+        faulty_rung.plant(fault)
+    contract = load(str(KEPT / f"{fault}.toml"))
+    terms, limit = contract.cluster, contract.limit("SCALING", "efficiency")
+    config = load_of(terms, False, STEPS)
+    plan = Plan([1, 4], config, order_of(config, 4), terms.fabric)
+    with closing(connect("auto")) as cluster, cluster.gang() as gang:
+        for run in range(runs):
+            with ledger(contract) as measure:
+                climbed = ascend(gang, cluster.names, plan, measure)
+                ladder = told(climbed, [], plan, contract.limit("FABRIC", "busbw"))
+                ladder = placed(gang, cluster.names, ladder, limit, measure)
+            (KEPT / f"{fault}-{run}.json").write_text(json.dumps(ladder.told()))
+            shutil.rmtree(faulty_rung.CHECKPOINTS, ignore_errors=True)
 
 
-def on_node(lab: Lab, fault: str, other: dict[str, str], runs: int) -> list[Named]:
-    """The same, from outside."""
+def named(fault: str, run: int) -> Named:
+    """What the probe's own code names in a ladder that is kept."""
+    from probes.contract import load
+    from probes.scaling_judging import judge
+    from scaling.retold import retold
+
+    contract = load(str(KEPT / f"{fault}.toml"))
+    ladder = retold(json.loads((KEPT / f"{fault}-{run}.json").read_text()))
+    with ledger(contract) as measure:
+        judge(ladder, partial(contract.limit, "SCALING"), measure)
+        findings = measure.finish("finished", 0).findings
+    return [(one.code, one.suspects) for one in findings if one.code != "SCALE-LOSS"]
+
+
+@contextmanager
+def ledger(contract: Contract) -> Iterator[Ledger]:
+    """What a probe writes to, without a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Ledger(Store(Path(folder)), contract, "p", "SCALING", "", "", lambda words: None)
+
+
+def climb(lab: Lab, fault: str, other: dict[str, str], runs: int) -> None:
+    """The same as `inside`, from outside."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    (KEPT / f"{fault}.toml").write_text(otherwise(other))
     node = lab.nodes[0]
-    contract = agreed(lab, other) if other else "lab"
-    told = ["inside", fault, contract, str(runs)]
-    command = [sys.executable, "-m", "benchmarks.planted", *told]
+    command = [sys.executable, "-m", "benchmarks.planted", "inside", fault, str(runs)]
     done = subprocess.run(
         node.command(*command, cwd=str(REPO)),
         env={**node.environment(), "PYTHONPATH": str(REPO)},
@@ -96,8 +111,6 @@ def on_node(lab: Lab, fault: str, other: dict[str, str], runs: int) -> list[Name
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    lists = json.loads(done.stdout.splitlines()[-1])
-    return [[(code, suspects) for code, suspects in named] for named in lists]
 
 
 def line(what: str, want: Named, found: list[Named]) -> None:
@@ -115,27 +128,33 @@ def line(what: str, want: Named, found: list[Named]) -> None:
 
 def table(runs: int, only: Sequence[str] = ()) -> None:
     """Each cause so often, in a lab of its own."""
-    # What is planted in the lab and in the ranks, the contract's other lines, and what is named.
-    cases: dict[str, Case] = {"none": ([], {}, [])} | {
-        fault: ([], HALF, want) for fault, want in faulty_rung.NAMED.items()
-    } | ROADS  # fmt: skip
     lab = Lab("planted")
     lab.up(4)
     try:
-        for fault in only or cases:
-            ways, other, want = cases[fault]
+        for fault in only or CASES:
+            ways, other, want = CASES[fault]
             for way in ways:
                 inject(lab, *way)
-            found = on_node(lab, fault, other, runs)
+            climb(lab, fault, other, runs)
             clear(lab)
-            line(fault, want, found)
+            line(fault, want, [named(fault, run) for run in range(runs)])
     finally:
         lab.down()
 
 
+def again() -> None:
+    """The table of the ladders that are kept, as they are judged now."""
+    for fault, (_, _, want) in CASES.items():
+        runs = len([*KEPT.glob(f"{fault}-[0-9]*.json")])
+        line(fault, want, [named(fault, run) for run in range(runs)])
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["inside"]:
-        print(json.dumps(inside(sys.argv[2], sys.argv[3], int(sys.argv[4]))))
+        inside(sys.argv[2], int(sys.argv[3]))
+    elif sys.argv[1:2] == ["again"]:
+        again()
+        finish()
     else:
         table(int(sys.argv[1]) if sys.argv[1:] else 10, sys.argv[2:])
         finish()

@@ -111,12 +111,17 @@ def start(
 
 def agreed(lab: Lab, other: dict[str, str]) -> str:
     """The path of a contract for `start`: the lab's, with some of its lines written otherwise."""
+    (lab.home / "shared" / "agreed.toml").write_text(otherwise(other))
+    return f"{SHARED}/agreed.toml"
+
+
+def otherwise(other: dict[str, str]) -> str:
+    """The lab's contract with some of its lines written otherwise."""
     text = (REPO / "probes" / "contracts" / "lab.toml").read_text()
     for line, instead in other.items():
         assert text.count(line) == 1, line
         text = text.replace(line, instead)
-    (lab.home / "shared" / "agreed.toml").write_text(text)
-    return f"{SHARED}/agreed.toml"
+    return text
 
 
 def driver_pid(lab: Lab) -> int:
