@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -37,12 +38,21 @@ def price(config: TrainConfig) -> float:
 
     Without it nothing is stamped, and no record of spans is made or written.
     """
-    mark, end, record = Spans.mark, Spans.end, Run._record
+    begin, mark, waiting, end = Spans.begin, Spans.mark, Spans.waiting, Spans.end
+    record = Run._record
     taken: dict[bool, list[float]] = {True: [], False: []}
     ended = [0.0]
 
     def clocked(step: int) -> bool:
         return step % 2 == 0
+
+    def begun(self: Spans, step: int) -> None:
+        if clocked(step):
+            begin(self, step)
+        self._step = step
+
+    def waited(self: Spans, collective: str) -> AbstractContextManager[None]:
+        return waiting(self, collective) if clocked(self._step) else nullcontext()
 
     def marked(self: Spans, segment: str) -> None:
         if clocked(self._step):
@@ -59,7 +69,9 @@ def price(config: TrainConfig) -> float:
         ended[0] = now
 
     with (
+        patch.object(Spans, "begin", begun),
         patch.object(Spans, "mark", marked),
+        patch.object(Spans, "waiting", waited),
         patch.object(Spans, "end", ending),
         patch.object(Run, "_record", recorded),
     ):
