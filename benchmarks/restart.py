@@ -23,6 +23,7 @@ import pytest
 
 from benchmarks.gang import values
 from benchmarks.spread import spread
+from benchmarks.targets import MISSED, judged
 from probes.faults import read_lines
 from reference_trainer import manifest
 from reference_trainer.config import TrainConfig
@@ -36,14 +37,6 @@ from tests.lab.lab import Lab
 
 SAVE_EVERY, AHEAD = 2, 3  # steps: a kill comes this many after the newest that was ever done
 VICTIM = 3
-MISSED: list[str] = []  # lines whose target is not met
-
-
-def judged(words: str, met: bool) -> None:
-    """One line of what is held against a target."""
-    print(f"{words}: {'met' if met else 'NOT met'}", flush=True)
-    if not met:
-        MISSED.append(words)
 
 
 def until(found: Callable[[], Any], what: str) -> Any:

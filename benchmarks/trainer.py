@@ -14,6 +14,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from reference_trainer.build import build_model
 from reference_trainer.config import TrainConfig
@@ -24,7 +26,7 @@ from reference_trainer.train import Run, train
 from reference_trainer.world import World
 from tests.alone import only_rank
 
-WARM_UP = 10  # steps
+WARM_UP, PROFILED = 10, 3  # steps
 
 
 def trained(config: TrainConfig) -> dict[str, Any]:
@@ -78,6 +80,37 @@ def price(config: TrainConfig) -> float:
         trained(config)
     with_, without = (statistics.median(each[WARM_UP:]) for each in (taken[True], taken[False]))
     return with_ / without
+
+
+def profiled(config: TrainConfig) -> tuple[list[tuple[str, float]], float]:
+    """What the device ran in some steps after the warm-up: (kernel, seconds of a step), the largest
+    first; and the mean seconds of those steps, the profiler's own work among them.
+
+    On a CPU they are torch's operators, each without those that it called.
+    """
+    record, on_gpu = Run._record, config.device == "cuda"
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    seen = profile(
+        activities=kinds,
+        schedule=schedule(wait=WARM_UP - 1, warmup=1, active=PROFILED, repeat=1),
+        acc_events=True,
+    )
+
+    def recorded(self: Run, *told: Any) -> None:
+        record(self, *told)
+        seen.step()
+
+    with seen, patch.object(Run, "_record", recorded):
+        result = trained(replace(config, steps=WARM_UP + PROFILED))
+    where = DeviceType.CUDA if on_gpu else DeviceType.CPU
+    spent = {
+        one.key: (one.self_device_time_total if on_gpu else one.self_cpu_time_total) / 1e6
+        for one in seen.key_averages()
+        if one.device_type == where and not one.is_user_annotation
+    }
+    largest = sorted(spent, key=spent.__getitem__, reverse=True)
+    step = statistics.fmean(one["seconds"] for one in result["steps"][WARM_UP:])
+    return [(name, spent[name] / PROFILED) for name in largest], step
 
 
 class Plain:
