@@ -17,6 +17,7 @@ from reference_trainer.manifest import CheckpointError
 from reference_trainer.options import arguments
 from reference_trainer.pace import Pace
 from reference_trainer.world import VARIABLES, LaunchError, choose_device
+from scaling.decompose import steps_of, wall_gap
 from tests.alone import only_rank
 from tests.conftest import SMALL, hexes
 
@@ -74,6 +75,7 @@ def test_every_step_is_the_sum_of_its_segments(alone, tmp_path):
         assert tuple(span["segments"]) == names
         assert sum(span["segments"].values()) == pytest.approx(span["seconds"], rel=1e-9)
         assert (span["clock"], span["separable"]) == ("host", False)
+    assert wall_gap([steps_of(spans)]) < 0.1  # the host's clock says so too
     assert all(seconds >= 0.03 for seconds in spans[1]["segments"].values())
     assert spans[0]["segments"]["checkpoint"] == 0
     # one a segment and step, two of "other": once before the data and once at the end

@@ -5,7 +5,6 @@ import pickle
 import subprocess
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -20,25 +19,8 @@ from reference_trainer.documents import DataError
 from reference_trainer.flops import block_parameters, flops_per_token, parameter_count, peak_flops
 from reference_trainer.journal import JsonLines
 from reference_trainer.options import arguments
-from reference_trainer.spans import Spans
 from reference_trainer.stall import Stall, Stalls, parse_stalls
 from reference_trainer.world import VARIABLES
-
-
-class TickClock:
-    """A clock that advances by a set amount at each reading."""
-
-    name = "ticks"
-
-    def __init__(self, *advances):
-        self.now, self.advances = 0, list(advances)
-
-    def stamp(self):
-        self.now += self.advances.pop(0)
-        return self.now
-
-    def intervals(self, stamps):
-        return [float(b - a) for a, b in pairwise(stamps)]
 
 
 def stream(position=0, per_step=12):
@@ -277,28 +259,6 @@ def test_a_command_that_lives_elsewhere_is_imported_only_when_called(monkeypatch
     monkeypatch.setattr(front, "ELSEWHERE", {"launch": ("nowhere_at_all", "Not there.")})
     assert "launch" not in CliRunner().invoke(main, ["--help"]).output
     assert CliRunner().invoke(main, ["launch"]).exit_code == 2
-
-
-def test_segments_and_steps_telescope(tmp_path):
-    """Also the time between two steps belongs to a step: nothing falls between the cracks."""
-    spans = Spans(TickClock(100, 1, 2, 4, 8, 16), rank=3, folder=str(tmp_path))
-    spans.begin(1)
-    spans.mark("data")
-    spans.mark("forward")
-    spans.mark("data")
-    first = spans.end()
-    spans.begin(2)
-    spans.mark("other")
-    spans.mark("data")
-    second = spans.end()
-    spans.close()
-    assert first["segments"] == {**dict.fromkeys(first["segments"], 0.0), "data": 5, "forward": 2}
-    assert (first["seconds"], second["seconds"]) == (7, 24)
-    assert (second["segments"]["other"], second["segments"]["data"]) == (8, 16)
-    lines = (tmp_path / "spans.rank3.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [first, second] == spans.records
-    with pytest.raises(ValueError, match="segment is 'lunch'"):
-        spans.mark("lunch")
 
 
 def test_lines_are_seen_at_once_and_never_glued_to_half_a_line(tmp_path):
