@@ -332,11 +332,15 @@ class Run:
         return f"saved by {self.resumed.saved_world} ranks, now {self.world.size}"
 
     def _line(self, record: dict[str, Any]) -> str:
+        """A step in words: loss and norm of all ranks, and by rank 0's clock what all took in.
+
+        Ranks meet in every step, so the clocks of others tell the same time, but not its parts.
+        """
         rate = self.stream.per_step * self.config.seq / record["seconds"]
         line = (
             f"step {record['step']}/{self.config.steps}  loss {record['loss']:.4f}"
             f"  norm {record['norm']:.4f}  lr {record['lr']:.1e}"
-            f"  {record['seconds']:.3f} s  {rate:,.0f} tok/s"
+            f"  {record['seconds']:.3f} s on rank 0  {rate:,.0f} tok/s"
         )
         peak = self._peak_flops()
         if peak is not None:

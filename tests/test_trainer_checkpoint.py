@@ -82,6 +82,16 @@ def test_every_step_is_the_sum_of_its_segments(alone, tmp_path):
     assert ran["stalls_fired"] == 2 * (len(names) + 1)
 
 
+def test_a_steps_line_says_whose_clock_its_rate_is_by(alone, caplog):
+    with caplog.at_level("INFO", "reference_trainer"):
+        ran = alone(steps=1)
+    (step,) = ran["steps"]
+    rate = ran["tokens_per_step"] / step["seconds"]
+    (line,) = [line for line in caplog.messages if line.startswith("step 1/1  ")]
+    assert f"  {step['seconds']:.3f} s on rank 0  {rate:,.0f} tok/s" in line
+    assert f"loss {step['loss']:.4f}  norm {step['norm']:.4f}" in line
+
+
 def test_others_can_follow_a_run_while_it_goes_on(alone, tmp_path):
     ran = alone(steps=2, out=str(tmp_path / "out"), checkpoints=str(tmp_path / "c"), save_every=2)
     lines = (tmp_path / "out/metrics.rank0.jsonl").read_text().splitlines()
