@@ -148,11 +148,26 @@ def test_flops_follow_palm():
     assert flops_per_token(config) == 6 * matmuls + 12 * 3 * 48 * 20
 
 
-def test_peaks_are_found_by_the_longest_name():
-    assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
-    assert peak_flops("NVIDIA H100 PCIe") == 756e12
-    assert peak_flops("NVIDIA GB200") == 2.5e15
-    assert peak_flops("Some Future GPU") is None
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H200 NVL", None),  # slower than the other, by how much is not in the source
+        ("NVIDIA GB200", 2.5e15),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA RTX A1000", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA H200 MIG 1g.18gb", None),
+        ("Some Future GPU", None),
+    ],
+)
+def test_a_peak_is_that_of_just_this_device_in_bf16(name, peak):
+    assert peak_flops(name, "auto") == peak_flops(name, "bf16") == peak
+    assert peak_flops(name, "fp32") is None
 
 
 def test_planted_delays_are_read_and_counted():
