@@ -40,10 +40,7 @@ class Clock(Protocol):
         """Return once this boundary has been passed."""
 
     def intervals(self, stamps: list[Any]) -> list[float]:
-        """Seconds between each boundary and the next: one fewer than there are boundaries.
-
-        The last one has been passed.
-        """
+        """Seconds between each boundary and the next: one fewer than there are boundaries."""
 
 
 class HostClock:
@@ -81,7 +78,8 @@ class CudaClock:
         stamp.synchronize()
 
     def intervals(self, stamps: list[Any]) -> list[float]:
-        """Seconds between consecutive events, each rounded by itself."""
+        """Seconds between consecutive events, each rounded by itself; waits for the last one."""
+        self.wait(stamps[-1])
         return [a.elapsed_time(b) / 1e3 for a, b in pairwise(stamps)]
 
 
@@ -135,9 +133,9 @@ class Spans:
             segments[name] += seconds
         self._last = self._stamps[-1], ended
         exposed: dict[str, dict[str, float]] = {}
-        for at, collective, begun, ended in self._waits:
+        for at, collective, *ends in self._waits:
             spent = exposed.setdefault(self._names[at], {})
-            seconds = self.clock.intervals([begun, ended])[0]
+            (seconds,) = self.clock.intervals(ends)
             spent[collective] = spent.get(collective, 0.0) + seconds
         record = {
             "step": self._step,

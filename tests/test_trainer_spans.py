@@ -5,8 +5,9 @@ import time
 from itertools import pairwise
 
 import pytest
+import torch
 
-from reference_trainer.spans import HostClock, Spans
+from reference_trainer.spans import CudaClock, HostClock, Spans
 from scaling.decompose import steps_of, unsummed, wall_gap
 
 
@@ -51,35 +52,48 @@ def test_segments_and_steps_telescope(tmp_path):
         spans.mark("lunch")
 
 
-class Rounding(HostClock):
-    """Each interval rounded by itself, as between CUDA events; much more coarsely."""
+class Event:
+    """Stands in for a CUDA event: no GPU is here.  It rounds as they do, but coarsely."""
 
-    def intervals(self, stamps):
-        return [round(seconds, 3) for seconds in super().intervals(stamps)]
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        self.at = time.perf_counter()
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, later):
+        return float(round((later.at - self.at) * 1e3))
 
 
 class Losing(HostClock):
     """A clock that stands still in every step's second interval."""
 
     def intervals(self, stamps):
-        first, _, *others = super().intervals(stamps)
-        return [first, 0.0, *others]
+        return [0.0 if at == 1 else one for at, one in enumerate(super().intervals(stamps))]
 
 
 def timed(clock):
-    """Three steps, cut by this clock."""
+    """Three steps, cut by this clock; a third of each segment is a wait."""
     spans = Spans(clock, rank=0)
     for step in range(1, 4):
         spans.begin(step)
         for segment in ("data", "forward", "backward", "optimizer"):
-            time.sleep(0.0104)
+            with spans.waiting("all-gather"):
+                time.sleep(0.0034)
+            time.sleep(0.007)
             spans.mark(segment)
         spans.end()
     return [steps_of(spans.records)]
 
 
-def test_terms_sum_to_their_step_on_a_clock_that_rounds():
-    assert unsummed(timed(Rounding())) == 0
+def test_terms_sum_to_their_step_between_events_that_round(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    steps = timed(CudaClock())
+    assert unsummed(steps) == 0
+    assert wall_gap(steps) < 0.2  # what it rounds by
 
 
 def test_time_that_a_clock_loses_is_missed_by_the_hosts_own():
