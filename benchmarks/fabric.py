@@ -16,7 +16,7 @@ import time
 from contextlib import closing
 from typing import Any
 
-from benchmarks.spread import MISSED, finish
+from benchmarks import targets
 from reports.record import Verdict
 from tests.faults.conftest import acceptance
 from tests.lab import network
@@ -101,7 +101,7 @@ def line(what: str, target: str, measured: str, met: bool | None = None) -> None
     verdict = "" if met is None else "met" if met else "NOT met"
     print(f"{what:44} {target:18} {measured:46} {verdict}", flush=True)
     if met is False:
-        MISSED.append(what)
+        targets.MISSED.append(what)
 
 
 def spread(values: list[float], digits: int = 3) -> str:
@@ -180,7 +180,7 @@ def main(count: int) -> None:
                 scans(lab, nodes, count)
         finally:
             lab.down()
-    finish()
+    targets.finish()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.spread import finish, judged
+from benchmarks.targets import finish, judged
 from probes.contract import Contract
 from probes.ledger import Ledger
 from reports.store import Store

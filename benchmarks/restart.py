@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 
 from benchmarks.gang import values
-from benchmarks.spread import finish, judged, spread
+from benchmarks.spread import spread
+from benchmarks.targets import finish, judged
 from probes.faults import read_lines
 from reference_trainer import manifest
 from reference_trainer.config import TrainConfig

@@ -17,7 +17,8 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks.planted import table
-from benchmarks.spread import finish, judged, spread
+from benchmarks.spread import spread
+from benchmarks.targets import finish, judged
 from benchmarks.trainer import overhead, price
 from probes.scaling_commands import ladder_of
 from reference_trainer.config import TrainConfig

@@ -8,11 +8,14 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from reference_trainer.build import build_model
 from reference_trainer.config import TrainConfig
@@ -23,7 +26,7 @@ from reference_trainer.train import Run, train
 from reference_trainer.world import World
 from tests.alone import only_rank
 
-WARM_UP = 10  # steps
+WARM_UP, PROFILED = 10, 3  # steps
 
 
 def trained(config: TrainConfig) -> dict[str, Any]:
@@ -37,12 +40,21 @@ def price(config: TrainConfig) -> float:
 
     Without it nothing is stamped, and no record of spans is made or written.
     """
-    mark, end, record = Spans.mark, Spans.end, Run._record
+    begin, mark, waiting, end = Spans.begin, Spans.mark, Spans.waiting, Spans.end
+    record = Run._record
     taken: dict[bool, list[float]] = {True: [], False: []}
     ended = [0.0]
 
     def clocked(step: int) -> bool:
         return step % 2 == 0
+
+    def begun(self: Spans, step: int) -> None:
+        if clocked(step):
+            begin(self, step)
+        self._step = step
+
+    def waited(self: Spans, collective: str) -> AbstractContextManager[None]:
+        return waiting(self, collective) if clocked(self._step) else nullcontext()
 
     def marked(self: Spans, segment: str) -> None:
         if clocked(self._step):
@@ -59,13 +71,46 @@ def price(config: TrainConfig) -> float:
         ended[0] = now
 
     with (
+        patch.object(Spans, "begin", begun),
         patch.object(Spans, "mark", marked),
+        patch.object(Spans, "waiting", waited),
         patch.object(Spans, "end", ending),
         patch.object(Run, "_record", recorded),
     ):
         trained(config)
     with_, without = (statistics.median(each[WARM_UP:]) for each in (taken[True], taken[False]))
     return with_ / without
+
+
+def profiled(config: TrainConfig) -> tuple[list[tuple[str, float]], float]:
+    """What the device ran in some steps after the warm-up: (kernel, seconds of a step), the largest
+    first; and the mean seconds of those steps, the profiler's own work among them.
+
+    On a CPU they are torch's operators, each without those that it called.
+    """
+    record, on_gpu = Run._record, config.device == "cuda"
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    seen = profile(
+        activities=kinds,
+        schedule=schedule(wait=WARM_UP - 1, warmup=1, active=PROFILED, repeat=1),
+        acc_events=True,
+    )
+
+    def recorded(self: Run, *told: Any) -> None:
+        record(self, *told)
+        seen.step()
+
+    with seen, patch.object(Run, "_record", recorded):
+        result = trained(replace(config, steps=WARM_UP + PROFILED))
+    where = DeviceType.CUDA if on_gpu else DeviceType.CPU
+    spent = {
+        one.key: (one.self_device_time_total if on_gpu else one.self_cpu_time_total) / 1e6
+        for one in seen.key_averages()
+        if one.device_type == where and not one.is_user_annotation
+    }
+    largest = sorted(spent, key=spent.__getitem__, reverse=True)
+    step = statistics.fmean(one["seconds"] for one in result["steps"][WARM_UP:])
+    return [(name, spent[name] / PROFILED) for name in largest], step
 
 
 class Plain:

@@ -132,6 +132,14 @@ TABLE: dict[str, Row] = {
                     high=1e-6, unit="ratio", because="the terms must sum to the step they explain"
                 ),
             ),
+            "wall_gap": Measure(
+                "ratio",
+                fixed=Limit(
+                    high=0.01,
+                    unit="ratio",
+                    because="the steps must fill the window by the host's clock too; its readings are late by far less than 1 % of one",
+                ),
+            ),
             "straggler": Measure(
                 "ratio",
                 default=Limit(

@@ -12,7 +12,7 @@ from probes.scaling_rungs import said, top_efficiency, wanted
 from reports.record import Limit, Verdict
 from scaling import decompose
 from scaling.causes import Cause
-from scaling.decompose import laggard, residual, slow_node, unsummed
+from scaling.decompose import laggard, residual, slow_node, unsummed, wall_gap
 from scaling.explain import Explanation
 from scaling.ladder import Rung
 from scaling.retold import Ladder
@@ -105,13 +105,14 @@ def other_runs(others: Sequence[Sequence[Rung]], measure: Ledger) -> None:
 
 
 def one_model(rung: Rung, measure: Ledger, on: str) -> None:
-    """What a rung took in, and that its ranks trained one model with it."""
+    """What a rung took in, that its steps fill its time, and that its ranks trained one model."""
     measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
     measure.note("tokens_per_gpu_step", rung.tokens_per_rank, "tokens", on=on)
     if rung.mfu is not None:
         measure.note("mfu", rung.mfu, "ratio", on=on)
     if rung.memory is not None:
         measure.note("memory_over_estimate", rung.memory, "ratio", on=on)
+    measure("wall_gap", wall_gap(rung.steps), on=on)
     measure("non_finite", rung.non_finite, on=on)
     if rung.non_finite:
         losses = f"{rung.non_finite} losses of ranks and steps were no numbers"

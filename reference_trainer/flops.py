@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from reference_trainer.config import TrainConfig
 
-# Peak dense bf16 arithmetic in FLOP/s; the longest name that occurs in the device's name counts.
+# Peak dense bf16 arithmetic in FLOP/s; of the entries whose words are all in the device's name, the
+# one with most words counts.  None: a board of its own, whose peak that source does not have.
 # Source: pytorch/torchtitan, torchtitan/tools/utils.py, which cites the vendors' data sheets.
 PEAK_FLOPS = {
     "A100": 312e12,
     "H100 NVL": 835e12,
     "H100 PCIe": 756e12,
     "H100": 989e12,
+    "H200 NVL": None,
     "H200": 989e12,
     "B200": 2.25e15,
     "B300": 2.25e15,
@@ -62,7 +66,18 @@ def state_bytes(config: TrainConfig, shards: int) -> int:
     return 16 * parameter_count(config) // shards
 
 
-def peak_flops(device_name: str) -> float | None:
-    """Peak dense bf16 FLOP/s of a GPU by its name, or None when the table does not know it."""
-    known = [name for name in PEAK_FLOPS if name.lower() in device_name.lower()]
-    return PEAK_FLOPS[max(known, key=len)] if known else None
+def peak_flops(device_name: str, dtype: str) -> float | None:
+    """Peak dense FLOP/s of a GPU by its name, computing in this one of config.DTYPES.
+
+    None for another type than bf16, which is "auto" there, for a slice of a GPU (MIG), and for a
+    name that the table does not know.
+    """
+    has = _words(device_name)
+    known = [name for name in PEAK_FLOPS if _words(name) <= has]
+    if dtype == "fp32" or "mig" in has or not known:
+        return None
+    return PEAK_FLOPS[max(known, key=lambda name: len(_words(name)))]
+
+
+def _words(name: str) -> set[str]:
+    return {*re.findall("[a-z0-9]+", name.lower())}

@@ -119,8 +119,9 @@ def make(documents: Path, out: Path, *, node: int, nodes: int, lanes: int = LANE
     """Tokenise the documents of node `node` of `nodes` into a shard in the folder `out`.
 
     Written to a fresh folder and renamed, so what has a shard's name is whole.  A shard that is
-    there already and the same is left alone.  Raises EmptyCorpus, UnreadableDocument, StaleShards
-    (there is another), BadShard (it is there and damaged), OSError, and ValueError for bad numbers.
+    there already and the same is checked, every byte, and left alone.  Raises EmptyCorpus,
+    UnreadableDocument, StaleShards (there is another), BadShard (it is there and damaged), OSError,
+    and ValueError for bad numbers.
     """
     _require_numbers(node, nodes, lanes)
     if out.resolve().is_relative_to(documents.resolve()):
@@ -137,7 +138,9 @@ def make(documents: Path, out: Path, *, node: int, nodes: int, lanes: int = LANE
     for leftover in out.glob(f"{path.name}.tmp-*"):
         shutil.rmtree(leftover)
     if _names(out):
-        return _same(open_shard(out), content)
+        there = _same(open_shard(out), content)
+        there.check(whole=True)
+        return there
     fresh = out / f"{path.name}.tmp-{secrets.token_hex(4)}"
     fresh.mkdir()
     try:
@@ -177,6 +180,8 @@ def _names(out: Path) -> list[str]:
 
 
 def _require_numbers(node: int, nodes: int, lanes: int) -> None:
+    if nodes < 1:
+        raise ValueError(f"nodes is {nodes}, expected at least 1")
     if not 0 <= node < nodes:
         raise ValueError(f"node is {node} of {nodes}, expected 0 to {nodes - 1}")
     if lanes < 1 or lanes % nodes:

@@ -8,6 +8,9 @@ On a CPU the boundaries are readings of the host's monotonic clock in whole nano
 GPU they are CUDA events on the compute stream, read when the step is over; the loop reads its
 loss there anyway, so this costs no further synchronisation.
 
+A sum of parts cannot show that a part is missing from all of them.  So the host reads its own clock
+as well, where a step has begun and ended: "wall".  Over many steps the two must be the same.
+
 Waiting for FSDP's collectives lies inside forward and backward.  Where "separable" is true it was
 timed there as well ("exposed", exposed.py); where it is false that share is not measured, which is
 not the same as zero.
@@ -33,6 +36,9 @@ class Clock(Protocol):
     def stamp(self) -> Any:
         """A boundary, now."""
 
+    def wait(self, stamp: Any) -> None:
+        """Return once this boundary has been passed."""
+
     def intervals(self, stamps: list[Any]) -> list[float]:
         """Seconds between each boundary and the next: one fewer than there are boundaries."""
 
@@ -45,6 +51,9 @@ class HostClock:
     def stamp(self) -> int:
         """Nanoseconds of the monotonic clock."""
         return time.perf_counter_ns()
+
+    def wait(self, stamp: int) -> None:
+        """It has been passed when it is read."""
 
     def intervals(self, stamps: list[int]) -> list[float]:
         """Seconds between consecutive stamps."""
@@ -64,19 +73,23 @@ class CudaClock:
         event.record()
         return event
 
+    def wait(self, stamp: Any) -> None:
+        """Wait for the stream to come there."""
+        stamp.synchronize()
+
     def intervals(self, stamps: list[Any]) -> list[float]:
-        """Seconds between consecutive events; waits until the last one has happened."""
-        stamps[-1].synchronize()
+        """Seconds between consecutive events, each rounded by itself; waits for the last one."""
+        self.wait(stamps[-1])
         return [a.elapsed_time(b) / 1e3 for a, b in pairwise(stamps)]
 
 
 class Spans:
     """Cuts steps into segments.  begin(step), mark(name) at each boundary, end() -> record.
 
-    A record: {"step", "t" (seconds since the epoch at the step's start), "rank", "seconds",
-    "segments": {name: seconds}, "clock", "separable", "exposed" {segment: {collective: seconds of
-    the segment that were spent waiting for it}}, empty where that is not separable}.  `end` appends
-    it to the file, flushed.
+    A record: {"step", "t" (seconds since the epoch at the step's start), "rank", "seconds" (the sum
+    of its segments), "wall" (seconds by the host's monotonic clock), "segments": {name: seconds},
+    "clock", "separable", "exposed" {segment: {collective: seconds of the segment that were spent
+    waiting for it}}, empty where that is not separable}.  `end` appends it to the file, flushed.
     """
 
     def __init__(self, clock: Clock, rank: int, folder: str | None = None) -> None:
@@ -87,12 +100,13 @@ class Spans:
         self._stamps: list[Any] = []
         self._names: list[str] = []
         self._waits: list[tuple[int, str, Any, Any]] = []
-        self._last: Any = None
+        self._last: tuple[Any, int] | None = None  # where the last step ended, by both clocks
 
     def begin(self, step: int) -> None:
         """Start a step at the very moment the step before it ended, if there was one."""
         self._step, self._t = step, time.time()
-        self._stamps = [self.clock.stamp() if self._last is None else self._last]
+        begun, self._begun = self._last or (self.clock.stamp(), time.monotonic_ns())
+        self._stamps = [begun]
         self._names, self._waits = [], []
 
     @contextmanager
@@ -111,21 +125,24 @@ class Spans:
 
     def end(self) -> dict[str, Any]:
         """End the step at the last mark; returns and writes its record."""
+        self.clock.wait(self._stamps[-1])
+        ended = time.monotonic_ns()  # before anything else, for as long as it is late
         intervals = self.clock.intervals(self._stamps)
         segments = dict.fromkeys(SEGMENTS, 0.0)
         for name, seconds in zip(self._names, intervals, strict=True):
             segments[name] += seconds
-        self._last = self._stamps[-1]
+        self._last = self._stamps[-1], ended
         exposed: dict[str, dict[str, float]] = {}
-        for at, collective, begun, ended in self._waits:
+        for at, collective, *ends in self._waits:
             spent = exposed.setdefault(self._names[at], {})
-            seconds = self.clock.intervals([begun, ended])[0]
+            (seconds,) = self.clock.intervals(ends)
             spent[collective] = spent.get(collective, 0.0) + seconds
         record = {
             "step": self._step,
             "t": self._t,
             "rank": self.rank,
-            "seconds": self.clock.intervals([self._stamps[0], self._last])[0],
+            "seconds": sum(segments.values()),
+            "wall": (ended - self._begun) / 1e9,
             "segments": segments,
             "clock": self.clock.name,
             "separable": self.separable,

@@ -42,7 +42,8 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     resumed_from, resume_note, skipped, rng_restored, load_seconds, load_bytes, steps (one dict
     each, see `_numbers`), spans, checkpoints (committed), unsaved (saves that failed), left (True:
     told to leave before the last step), stalls_fired, digest, state_bytes (a rank's, as expected),
-    peak_memory_bytes (of all steps but the first) and peak_flops (both None on a CPU).
+    peak_memory_bytes (of all steps but the first) and peak_flops (both None on a CPU, the latter
+    also where flops.peak_flops does not know it).
     Raises LaunchError (not started as a rank), CheckpointError or DataError (on every rank alike).
     """
     PULSE.now("starting")
@@ -332,11 +333,15 @@ class Run:
         return f"saved by {self.resumed.saved_world} ranks, now {self.world.size}"
 
     def _line(self, record: dict[str, Any]) -> str:
+        """A step in words: loss and norm of all ranks, and by rank 0's clock what all took in.
+
+        Ranks meet in every step, so the clocks of others tell the same time, but not its parts.
+        """
         rate = self.stream.per_step * self.config.seq / record["seconds"]
         line = (
             f"step {record['step']}/{self.config.steps}  loss {record['loss']:.4f}"
             f"  norm {record['norm']:.4f}  lr {record['lr']:.1e}"
-            f"  {record['seconds']:.3f} s  {rate:,.0f} tok/s"
+            f"  {record['seconds']:.3f} s on rank 0  {rate:,.0f} tok/s"
         )
         peak = self._peak_flops()
         if peak is not None:
@@ -347,7 +352,9 @@ class Run:
     def _peak_flops(self) -> float | None:
         """FLOP/s that this rank's GPU has at most; None on a CPU, and where it is not known."""
         device = self.world.device
-        return peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+        if device.type != "cuda":
+            return None
+        return peak_flops(torch.cuda.get_device_name(device), self.config.dtype)
 
 
 def rate_factor(done: int, warmup: int, decay: int) -> float:

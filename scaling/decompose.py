@@ -25,12 +25,14 @@ class Step:
     """One rank's step: seconds, and the segments that sum to them.
 
     `exposed` is how much of a segment was waiting for which collective: {segment: {collective:
-    seconds}}; empty where that is not separable.
+    seconds}}; empty where that is not separable.  `wall` is what the host's own clock says, in
+    seconds; None where it was not read.
     """
 
     seconds: float
     segments: dict[str, float]
     exposed: dict[str, dict[str, float]] = field(default_factory=dict)
+    wall: float | None = None
 
     def spent(self, segments: Sequence[str]) -> float:
         """Seconds in these segments, with what they waited."""
@@ -55,7 +57,10 @@ class Step:
 
 def steps_of(spans: Sequence[dict[str, Any]]) -> list[Step]:
     """The trainer's span records as steps."""
-    return [Step(one["seconds"], one["segments"], one.get("exposed", {})) for one in spans]
+    return [
+        Step(one["seconds"], one["segments"], one.get("exposed", {}), one.get("wall"))
+        for one in spans
+    ]
 
 
 def terms(ranks: Sequence[Sequence[Step]]) -> dict[str, float]:
@@ -88,6 +93,22 @@ def unsummed(ranks: Sequence[Sequence[Step]]) -> float:
     """
     every = [step for steps in ranks for step in steps if step.seconds > 0]
     return max((abs(s.seconds - sum(s.segments.values())) / s.seconds for s in every), default=0.0)
+
+
+def wall_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
+    """The largest share by which a rank's steps together differ from the host's clock over them.
+
+    It sees what sums cannot, for they are made of the same readings: time that no segment holds, or
+    that two hold.  None where the host's clock was not read in every step.
+    """
+    worst = None
+    for steps in ranks:
+        walls = [step.wall for step in steps if step.wall is not None]
+        if not walls or len(walls) < len(steps):
+            return None
+        gap = abs(sum(step.seconds for step in steps) - sum(walls)) / sum(walls)
+        worst = max(gap, worst or 0.0)
+    return worst
 
 
 def loss(base: dict[str, float], here: dict[str, float]) -> dict[str, float]:

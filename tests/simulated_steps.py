@@ -123,7 +123,8 @@ class Cluster:
                     row[segment] = end - start
                 clock = ends
             for steps, row in zip(found, rows, strict=True):
-                steps.append(Step(sum(row.values()), row))
+                whole = sum(row.values())
+                steps.append(Step(whole, row, wall=whole))
         return found
 
     def traffic(self, segment: str, alone: bool) -> float:
@@ -171,4 +172,5 @@ class Cluster:
 
 def longer(step: Step, segment: str, seconds: float) -> Step:
     """The same step with a segment that takes longer."""
-    return Step(step.seconds + seconds, step.segments | {segment: step.segments[segment] + seconds})
+    whole = step.seconds + seconds
+    return Step(whole, step.segments | {segment: step.segments[segment] + seconds}, wall=whole)

@@ -151,6 +151,23 @@ def test_a_segment_that_every_rung_lacks_shows(tmp_path: Path) -> None:
     assert {*seen} == {"1 node", "2 nodes", "4 nodes"}
 
 
+@pytest.mark.parametrize(
+    ("wall", "verdict"), [(1.005, "PASS"), (1.03, "FAIL"), (0.97, "FAIL"), (None, "UNPROVEN")]
+)
+def test_a_rung_whose_steps_do_not_fill_the_hosts_window_shows(
+    tmp_path: Path, wall: float | None, verdict: str
+) -> None:
+    """Also where each step is the sum of its terms, and where one rank's is not."""
+    found = ladder()
+    late = [[replace(s, wall=wall and wall * s.seconds) for s in found.rungs[1].steps[0]]]
+    odd = dataclasses.replace(found.rungs[1], steps=[*late, *found.rungs[1].steps[1:]])
+    rungs = [found.rungs[0], odd, found.rungs[2]]
+    run = save(tmp_path / "run", dataclasses.replace(found, rungs=rungs))
+    seen = {on: one.verdict.name for on, one in figures(run, "wall_gap").items() if one.verdict}
+    assert seen == {"1 node": "PASS", "2 nodes": verdict, "4 nodes": "PASS"}
+    assert figures(run, "residual")["2 nodes"].verdict is Verdict.PASS
+
+
 def test_what_one_rung_did_wrong_is_told_of_it_alone(tmp_path: Path) -> None:
     found = ladder()
     wrong = dataclasses.replace(found.rungs[1], non_finite=3, disagreements=("step 3: apart",))

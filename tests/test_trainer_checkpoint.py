@@ -17,6 +17,7 @@ from reference_trainer.manifest import CheckpointError
 from reference_trainer.options import arguments
 from reference_trainer.pace import Pace
 from reference_trainer.world import VARIABLES, LaunchError, choose_device
+from scaling.decompose import steps_of, wall_gap
 from tests.alone import only_rank
 from tests.conftest import SMALL, hexes
 
@@ -74,10 +75,21 @@ def test_every_step_is_the_sum_of_its_segments(alone, tmp_path):
         assert tuple(span["segments"]) == names
         assert sum(span["segments"].values()) == pytest.approx(span["seconds"], rel=1e-9)
         assert (span["clock"], span["separable"]) == ("host", False)
+    assert wall_gap([steps_of(spans)]) < 0.1  # the host's clock says so too
     assert all(seconds >= 0.03 for seconds in spans[1]["segments"].values())
     assert spans[0]["segments"]["checkpoint"] == 0
     # one a segment and step, two of "other": once before the data and once at the end
     assert ran["stalls_fired"] == 2 * (len(names) + 1)
+
+
+def test_a_steps_line_says_whose_clock_its_rate_is_by(alone, caplog):
+    with caplog.at_level("INFO", "reference_trainer"):
+        ran = alone(steps=1)
+    (step,) = ran["steps"]
+    rate = ran["tokens_per_step"] / step["seconds"]
+    (line,) = [line for line in caplog.messages if line.startswith("step 1/1  ")]
+    assert f"  {step['seconds']:.3f} s on rank 0  {rate:,.0f} tok/s" in line
+    assert f"loss {step['loss']:.4f}  norm {step['norm']:.4f}" in line
 
 
 def test_others_can_follow_a_run_while_it_goes_on(alone, tmp_path):

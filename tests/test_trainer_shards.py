@@ -303,6 +303,7 @@ def test_too_few_documents_are_refused(tmp_path):
 def test_impossible_numbers_are_usage_errors(corpus, tmp_path):
     words = ["shards", "--documents", str(corpus), "--out", str(tmp_path), "--nodes", "5"]
     for more, said in (
+        (["--node", "0", "--nodes", "0"], "nodes is 0, expected at least 1"),
         (["--node", "5"], "node is 5 of 5, expected 0 to 4"),
         (["--node", "0"], "lanes is 48, expected a multiple of nodes=5"),
         (["--node", "0", "--lanes", "5", "--out", str(corpus / "x")], "outside of the documents"),
@@ -324,3 +325,18 @@ def test_the_command_makes_a_shard_once_and_refuses_to_mix(corpus, tmp_path):
     assert other.exit_code == 1
     said = "is there with nodes 2, expected nodes 4: remove it, or choose another folder"
     assert said in other.output
+
+
+def test_a_shard_that_is_damaged_is_not_called_made(corpus, tmp_path):
+    """One byte of a lane: its size is right."""
+    words = ["shards", "--documents", str(corpus), "--out", str(tmp_path), "--lanes", "12"]
+    words += ["--node", "0", "--nodes", "1"]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    lane = tmp_path / "shard-0-of-1" / "lane-00007"
+    content = bytearray(lane.read_bytes())
+    content[3] ^= 1
+    lane.write_bytes(content)
+    again = CliRunner().invoke(main, words)
+    assert again.exit_code == 1, again.output
+    assert "lane-00007" in again.output
+    assert "remove the folder and make it anew" in again.output

@@ -49,7 +49,10 @@ def test_a_planted_cause_is_named_and_no_other(
 @pytest.mark.parametrize(
     ("fault", "says", "rung", "others"),
     [
-        ("breaks", "no memory for the model", "4 nodes", ["2 nodes"]),
+        (
+            *("breaks", "rank 2 failed: torch.OutOfMemoryError: no memory for the model"),
+            *("4 nodes", ["2 nodes"]),
+        ),
         ("dies", "ranks [2] died", "4 nodes", ["2 nodes"]),
         ("dies-in-the-middle", "ranks [1] died", "2 nodes", ["4 nodes"]),
     ],
