@@ -255,8 +255,8 @@ def _too_much(
 ) -> None:  # fmt: skip
     """Books collectives as replayed, under a cause where they alone break the limit."""
     one, part = ledger.seconds - lost, "waiting for collectives, as replayed"
-    kept = limit is None or limit >= 1 or not ledger.matters(seconds) or not met.alone
-    if kept or (limit and _kept(one, seconds, limit)):
+    sought = limit is not None and limit < 1 and ledger.matters(seconds) and met.alone
+    if limit is None or not sought or _kept(one, seconds, limit):
         ledger.book(seconds, part)
     elif talk.agreed is None:
         why = (
@@ -264,7 +264,7 @@ def _too_much(
             "apart without an agreed line rate"
         )
         ledger.name("SCALE-COMMUNICATION", EVERY, MEETINGS, seconds, part, why)
-    elif limit:
+    else:
         per_gpu = here.tokens_per_step / len(here.steps)
         needed = per_gpu * tokens_factor(one, met.alone, seconds, limit)
         why = (
