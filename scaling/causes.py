@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from scaling.company import Company
 from scaling.ladder import Rung
 from scaling.levels import Levels
 from scaling.noise import FALSE_ALARM, student
@@ -192,10 +193,11 @@ def jitter(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
 
 
 def communication(
-    ledger: Ledger, met: Levels, here: Rung, talk: Talk, limit: float | None, lost: float
-) -> None:
-    """What nodes alone do not explain: on the wrong network, beyond the replay, on slow links, or
-    too much for the limit.
+    ledger: Ledger, met: Levels, here: Rung, talk: Talk, limit: float | None, lost: float,
+    apart: Company | None = None,
+) -> None:  # fmt: skip
+    """What nodes alone do not explain: nodes slow in company, where waits are timed `apart`; on the
+    wrong network, beyond the replay, on slow links, or too much for the limit.
 
     Links are slow where links of the agreed rate would spare what matters; what is left and is too
     much for the limit is too much for so few tokens.  Without an agreed rate nobody can tell.
@@ -203,6 +205,9 @@ def communication(
     seconds = met.communication
     if here.overlaps:  # meetings hold what is hidden behind compute: only what a step lost counts
         seconds = min(seconds, max(lost, 0.0))
+    noise = beyond(met.error, len(here.steps[0]))
+    if apart:
+        seconds = _in_company(ledger, seconds, apart, noise)
     if talk.strays and ledger.matters(seconds):
         roads = ", ".join(sorted(set(talk.strays.values())))
         nodes = ", ".join(talk.strays)
@@ -217,8 +222,7 @@ def communication(
     replayed = max(talk.replayed, 0.0)
     excess = seconds - replayed
     if excess > NEAR * replayed:
-        doubt = beyond(met.error, len(here.steps[0])) + talk.doubt
-        if excess > doubt and ledger.matters(excess):
+        if excess > noise + talk.doubt and ledger.matters(excess):
             why = (
                 f"collectives take {seconds * 1e3:.3g} ms, replayed without the trainer they take "
                 f"{replayed * 1e3:.3g} ms"
@@ -228,6 +232,24 @@ def communication(
         seconds = replayed  # what is not beyond the noise is left for `unexplained`
     seconds -= _slow_links(ledger, seconds, replayed, talk.agreed)
     _too_much(ledger, met, here, seconds, talk, limit, lost)
+
+
+def _in_company(ledger: Ledger, seconds: float, apart: Company, noise: float) -> float:
+    """Books what compute took of these seconds; returns what was waited for collectives."""
+    waited = min(seconds, apart.transfer)
+    computed = apart.common + sum(apart.nodes.values())
+    by = min(1.0, (seconds - waited) / computed) if computed > 0 else 0.0
+    for node, more in apart.nodes.items():
+        if ledger.matters(by * more):
+            part = f"behind {node}, slow in company only"
+            why = f"{node} computes longer with the others than alone, and they wait for it"
+            ledger.name("SCALE-STRAGGLER", node, "compute", by * more, part, why)
+    common = by * apart.common
+    if common > noise and ledger.matters(common):
+        part = "unexplained compute on every node"
+        why = "compute takes longer on every node than on one node alone"
+        ledger.name("SCALE-UNEXPLAINED", EVERY, "compute", common, part, why)
+    return waited
 
 
 def _slow_links(ledger: Ledger, seconds: float, replayed: float, agreed: float | None) -> float:

@@ -43,6 +43,11 @@ class Step:
         return {n: sum(waits.get(n, 0.0) for waits in self.exposed.values()) for n in names}
 
     @property
+    def computed(self) -> float:
+        """Seconds of the segments whose waits are timed, without these."""
+        return self.spent([*self.exposed]) - sum(self.waited.values())
+
+    @property
     def terms(self) -> dict[str, float]:
         """Seconds by segment without its waits, which follow the segment that they are first in."""
         found, waited = dict[str, float](), self.waited

@@ -21,6 +21,7 @@ from scaling.causes import (
     slow_nodes,
     unexplained,
 )
+from scaling.company import company
 from scaling.decompose import mean_seconds
 from scaling.ladder import Rung
 from scaling.levels import Levels, levels
@@ -67,12 +68,14 @@ def explain(
     seconds = mean_seconds(here.steps)
     lost = seconds - mean_seconds(base.median_node())
     ledger = Ledger(seconds, shares(grown(base.median_node(), here.steps)))
-    met = _with_leaving(levels(base, here), mine, first)
+    alike = levels(base, here)
+    met = _with_leaving(alike, mine, first)
+    apart = company(base, here, met.communication - alike.communication)
     owns = own_levels(base, here, mine, first)
     slow_nodes(ledger, met, owns)
     own_segments(ledger, owns)
     jitter(ledger, met, owns)
-    communication(ledger, met, here, talk, limit, lost)
+    communication(ledger, met, here, talk, limit, lost, apart)
     unexplained(ledger, owns, lost, beyond(met.error, mine.steps) + talk.doubt)
     causes = sorted(ledger.causes, key=lambda cause: -cause.share)
     return Explanation(here.count, lost / seconds, tuple(ledger.parts), tuple(causes))

@@ -120,7 +120,9 @@ def test_without_a_replay_collectives_are_not_judged() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 0.0, 1.0])
-def test_tokens_are_not_counted_without_a_limit_that_can_be_missed_and_reached(limit: float | None) -> None:
+def test_tokens_are_not_counted_without_a_limit_that_can_be_missed_and_reached(
+    limit: float | None,
+) -> None:
     cluster = Cluster(seed=5, tokens=0.2)
     found = explain(cluster.base(), cluster.largest(), cluster.talk, limit=limit)
     assert not found.causes
