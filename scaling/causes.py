@@ -199,6 +199,7 @@ def communication(
     """What nodes alone do not explain: nodes slow in company, where waits are timed `apart`; on the
     wrong network, beyond the replay, on slow links, or too much for the limit.
 
+    The replay ran on the same links, so what is beyond it is no link's unless it was waited for.
     Links are slow where links of the agreed rate would spare what matters; what is left and is too
     much for the limit is too much for so few tokens.  Without an agreed rate nobody can tell.
     """
@@ -223,15 +224,25 @@ def communication(
     excess = seconds - replayed
     if excess > NEAR * replayed:
         if excess > noise + talk.doubt and ledger.matters(excess):
-            why = (
-                f"collectives take {seconds * 1e3:.3g} ms, replayed without the trainer they take "
-                f"{replayed * 1e3:.3g} ms"
-            )
-            part = "in collectives beyond the replay"
-            ledger.name("SCALE-LINK", FABRIC, MEETINGS, excess, part, why)
+            _beyond_replay(ledger, seconds, replayed, waited=apart is not None)
         seconds = replayed  # what is not beyond the noise is left for `unexplained`
     seconds -= _slow_links(ledger, seconds, replayed, talk.agreed)
     _too_much(ledger, met, here, seconds, talk, limit, lost)
+
+
+def _beyond_replay(ledger: Ledger, seconds: float, replayed: float, waited: bool) -> None:
+    """Names what meetings gained beyond the replay; `waited`: all of it was, for collectives."""
+    alone = f"replayed without the trainer they take {replayed * 1e3:.3g} ms"
+    if waited:
+        code, where, part = "SCALE-LINK", FABRIC, "in collectives beyond the replay"
+        why = f"steps wait {seconds * 1e3:.3g} ms for collectives, {alone}"
+    else:
+        code, where, part = "SCALE-UNEXPLAINED", EVERY, "unexplained beyond the replay"
+        why = (
+            f"{MEETINGS} take {seconds * 1e3:.3g} ms for collectives or compute, not told apart "
+            f"here; collectives: {alone}"
+        )
+    ledger.name(code, where, MEETINGS, seconds - replayed, part, why)
 
 
 def _in_company(ledger: Ledger, seconds: float, apart: Company, noise: float) -> float:

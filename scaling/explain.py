@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from scaling.causes import (
     EVERY,
     FABRIC,
+    MEETINGS,
     Cause,
     Ledger,
     Part,
@@ -30,7 +31,6 @@ from scaling.own import own_levels
 from scaling.skew import Account, account, grown
 
 NOTHING = Talk()  # is known of a rung's collectives
-ABOUT_LINKS = ("SCALE-LINK", "SCALE-COMMUNICATION")  # causes that pairs of nodes may place
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,13 @@ def _with_leaving(met: Levels, mine: Account, first: Account) -> Levels:
     )
 
 
+def about_links(cause: Cause) -> bool:
+    """Whether pairs of nodes may place a cause: one of links, or of what links may have done."""
+    return cause.code in ("SCALE-LINK", "SCALE-COMMUNICATION") or (
+        (cause.code, cause.segment) == ("SCALE-UNEXPLAINED", MEETINGS)
+    )
+
+
 def explain_ladder(
     rungs: Sequence[Rung],
     talks: Mapping[int, Talk] | None = None,
@@ -135,7 +142,7 @@ def explain_ladder(
 
 def _placed(cause: Cause, rung: Rung, places: Sequence[Place]) -> Cause:
     """The cause at the links that pairs of the rung's nodes show as slow, if it is one of links."""
-    if cause.code not in ABOUT_LINKS:
+    if not about_links(cause):
         return cause
     shown = [place for place in places if {*place.nodes} <= {*rung.nodes}]
     if not shown:

@@ -187,6 +187,11 @@ class Cluster:
         return self.chance.gammavariate(1 / share**2, mean * share**2)
 
 
-def longer(step: Step, segment: str, seconds: float) -> Step:
-    """The same step with a segment that takes longer."""
-    return Step(step.seconds + seconds, step.segments | {segment: step.segments[segment] + seconds})
+def longer(step: Step, segment: str, seconds: float, waited: str | None = None) -> Step:
+    """The same step with a segment that takes longer, as it waits for a collective."""
+    waits = step.exposed
+    if waited:
+        there = waits[segment]
+        waits = waits | {segment: there | {waited: there[waited] + seconds}}
+    segments = step.segments | {segment: step.segments[segment] + seconds}
+    return Step(step.seconds + seconds, segments, waits)
