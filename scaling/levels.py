@@ -22,6 +22,7 @@ from scaling.noise import (
     expected_maximum,
     median_error,
     outlying,
+    owner,
     relative,
     spread,
 )
@@ -103,7 +104,7 @@ def levels(base: Rung, here: Rung) -> Levels:
         slow_node=slow_names[0] if slow_names else None,
         also_slow=tuple(slow_names[1:]),
         slowing_node=node,
-        spiky_node=_owner(rough),
+        spiky_node=owner({n: sum(value > 0 for value in at) for n, at in rough.items()}),
     )
 
 
@@ -157,12 +158,3 @@ def _positive(*terms: float) -> tuple[float, ...]:
         debt = min(0.0, term + debt)
     found[1] += debt  # a rung faster than one node: variation may be a gain
     return tuple(found)
-
-
-def _owner(rough: Series) -> str | None:
-    """The node with nearly all of the outliers, at least three of them; None if there is none."""
-    count = {name: sum(value > 0 for value in series) for name, series in rough.items()}
-    name = max(count, key=count.__getitem__)
-    # Three quarters on one of two nodes or more is beyond chance only from some events on.
-    chance = 0.5 ** count[name]
-    return name if count[name] >= 0.75 * sum(count.values()) and chance < 0.01 else None
