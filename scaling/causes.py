@@ -107,9 +107,11 @@ def slow_nodes(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
     slow = met.slow + _stretched(owns, met.slow_node, by)
     part = f"behind slow {met.slow_node}"
     if met.slow_node and ledger.matters(slow):
-        faster = f"{met.slow_node} alone takes {by:.1%} longer for its compute"
-        also = f"; {', '.join(met.also_slow)} slower too, hidden behind it" if met.also_slow else ""
-        ledger.name("SCALE-SLOW-NODE", met.slow_node, "compute", slow, part, faster + also)
+        why = f"{met.slow_node} alone takes {by:.1%} longer for its compute"
+        hidden = [name for name, more in met.also_slow.items() if ledger.matters(more)]
+        why += f"; {', '.join(hidden)} slower too, hidden behind it" if hidden else ""
+        where = ", ".join([met.slow_node, *hidden])
+        ledger.name("SCALE-SLOW-NODE", where, "compute", slow, part, why)
     else:
         ledger.book(slow, part)
     slowing = met.slowing + _stretched(owns, met.slowing_node, later)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scaling.ladder import Rung
 from scaling.noise import (
@@ -44,7 +44,8 @@ class Levels:
     variation: the slowest of all nodes varies from step to step.  tail: steps far above the
     typical step of this rung.  communication: the rest, with its standard `error`.
     `spikes` is how much of variation and tail is outliers, and noise above QUIET; `ordinary` what
-    sound nodes' noise would cost.  `alone` is a meeting's seconds on one node.
+    sound nodes' noise would cost.  `alone` is a meeting's seconds on one node.  `also_slow` are
+    nodes slower by less than `slow_node`, and how much: the job does not wait for them.
     """
 
     growth: float
@@ -58,7 +59,7 @@ class Levels:
     ordinary: float
     alone: float
     slow_node: str | None = None
-    also_slow: tuple[str, ...] = ()
+    also_slow: Mapping[str, float] = field(default_factory=dict)
     slowing_node: str | None = None
     spiky_node: str | None = None
 
@@ -102,7 +103,7 @@ def levels(base: Rung, here: Rung) -> Levels:
         ordinary=expected_maximum(len(names)) * min(noise, QUIET * first),
         alone=first,
         slow_node=slow_names[0] if slow_names else None,
-        also_slow=tuple(slow_names[1:]),
+        also_slow={name: statistics.median(steady[name]) - first for name in slow_names[1:]},
         slowing_node=node,
         spiky_node=owner({n: sum(value > 0 for value in at) for n, at in rough.items()}),
     )

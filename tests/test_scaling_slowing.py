@@ -1,4 +1,4 @@
-"""A node that slows down behind a meeting's last collective: the others wait for it in the next."""
+"""Nodes that are slow by themselves: several at once, and one that the others show by waiting."""
 
 from __future__ import annotations
 
@@ -63,3 +63,13 @@ def test_where_waits_are_timed_compute_itself_is_the_witness() -> None:
     slow: Rung = replace(here, steps=table)
     (cause,) = explain(cluster.base(), slow, cluster.talk).causes
     assert (cause.code, cause.where) == ("SCALE-SLOWING", "node1")
+
+
+@pytest.mark.parametrize("steps", [8, 24])
+def test_all_nodes_that_are_slow_are_named(steps: int) -> None:
+    for seed in range(10):
+        cluster = Cluster(nodes=8, seed=seed, steps=steps)
+        cluster.pace |= {"node2": 1.3, "node5": 1.2, "node6": 1.01}
+        (cause,) = explain(cluster.base(), cluster.largest(), cluster.talk).causes
+        assert (cause.code, cause.where) == ("SCALE-SLOW-NODE", "node2, node5"), f"seed {seed}"
+        assert "; node5 slower too, hidden behind it" in cause.said
