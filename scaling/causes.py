@@ -234,15 +234,15 @@ def communication(
 
 def _beyond_replay(ledger: Ledger, seconds: float, replayed: float, waited: bool) -> None:
     """Names what meetings gained beyond the replay; `waited`: all of it was, for collectives."""
-    alone = f"replayed without the trainer they take {replayed * 1e3:.3g} ms"
+    took, alone = (f"{each * 1e3:.3g} ms" for each in (seconds, replayed))
     if waited:
         code, where, part = "SCALE-LINK", FABRIC, "in collectives beyond the replay"
-        why = f"steps wait {seconds * 1e3:.3g} ms for collectives, {alone}"
+        why = f"steps wait {took} for collectives, replayed without the trainer they take {alone}"
     else:
         code, where, part = "SCALE-UNEXPLAINED", EVERY, "unexplained beyond the replay"
         why = (
-            f"{MEETINGS} take {seconds * 1e3:.3g} ms for collectives or compute, not told apart "
-            f"here; collectives: {alone}"
+            f"{MEETINGS} take {took} longer, for collectives or compute: they are not told apart "
+            f"here; replayed without the trainer the collectives take {alone}"
         )
     ledger.name(code, where, MEETINGS, seconds - replayed, part, why)
 

@@ -8,6 +8,7 @@ skew, and no network's.  Transfer, which even the last rank waits for, is what i
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scaling.ladder import Rung
@@ -37,11 +38,9 @@ def company(base: Rung, here: Rung, leaving: float = 0.0) -> Company | None:
     if not (base.separable and here.separable):
         return None
     names = list(dict.fromkeys(here.nodes))
-    together = {name: _computing(here, name) for name in names}
-    more = {
-        name: [x - y for x, y in zip(together[name], _computing(base, name), strict=False)]
-        for name in names
-    }
+    timed = [*here.steps[0][0].exposed]
+    alone, together = ({n: _computing(rung, n, timed) for n in names} for rung in (base, here))
+    more = {n: [x - y for x, y in zip(together[n], alone[n], strict=False)] for n in names}
     last = [max(zip(at, names, strict=True))[1] for at in zip(*together.values(), strict=True)]
     owed: dict[str, float] = {}
     for name in names if len(names) > 1 else ():
@@ -49,7 +48,7 @@ def company(base: Rung, here: Rung, leaving: float = 0.0) -> Company | None:
         if clear(beyond, tests=len(names)):
             mine = [x for x, who in zip(beyond, last, strict=False) if who == name]
             owed[name] = max(0.0, sum(mine)) / len(beyond)
-    waits = [leaving, *_waits(base.median_node(), here.steps)]
+    waits = [leaving, *_waits(base.median_node(), here.steps, timed)]
     return Company(
         transfer=sum(max(0.0, seconds) for seconds in waits),
         common=max(0.0, statistics.median_low(map(statistics.median, more.values()))),
@@ -57,14 +56,13 @@ def company(base: Rung, here: Rung, leaving: float = 0.0) -> Company | None:
     )
 
 
-def _computing(rung: Rung, node: str) -> list[float]:
-    """Seconds by step that the slowest of a node's ranks computes in meetings."""
-    return [max(step.computed for step in at) for at in zip(*rung.on(node), strict=True)]
+def _computing(rung: Rung, node: str, segments: Sequence[str]) -> list[float]:
+    """Seconds by step that the slowest of a node's ranks computes in these meetings."""
+    return [max(step.computed(segments) for step in at) for at in zip(*rung.on(node), strict=True)]
 
 
-def _waits(base: Table, here: Table) -> list[float]:
+def _waits(base: Table, here: Table, timed: Sequence[str]) -> list[float]:
     """What the transfer of each collective grew by; a meeting whose waits nobody times is one."""
-    timed, segments = here[0][0].exposed, here[0][0].segments
-    rest = [name for name in MEETINGS if name in segments and name not in timed]
+    rest = [name for name in MEETINGS if name in here[0][0].segments and name not in timed]
     more = [split(here, name).transfer - split(base, name).transfer for name in rest]
     return [*grown(base, here).values(), *more]

@@ -42,10 +42,10 @@ class Step:
         names = dict.fromkeys(name for waits in self.exposed.values() for name in waits)
         return {n: sum(waits.get(n, 0.0) for waits in self.exposed.values()) for n in names}
 
-    @property
-    def computed(self) -> float:
-        """Seconds of the segments whose waits are timed, without these."""
-        return self.spent([*self.exposed]) - sum(self.waited.values())
+    def computed(self, segments: Sequence[str]) -> float:
+        """Seconds in these segments, without what they waited."""
+        waited = sum(sum(self.exposed.get(name, {}).values()) for name in segments)
+        return self.spent(segments) - waited
 
     @property
     def terms(self) -> dict[str, float]:

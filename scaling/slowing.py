@@ -122,8 +122,10 @@ def own_work(rung: Rung, node: str) -> list[float]:
     Data and checkpoints are left out: they slow down for other reasons than the processor.  What it
     computes in meetings is in it where waits are timed.
     """
-    names = [name for name in STEADY if name in rung.steps[0][0].segments]
+    first = rung.steps[0][0]
+    timed = first.exposed if rung.separable else ()
+    names = [name for name in first.segments if name in STEADY or name in timed]
     return [
-        statistics.fmean(step.spent(names) + rung.separable * step.computed for step in at)
+        statistics.fmean(step.computed(names) for step in at)
         for at in zip(*rung.on(node), strict=True)
     ]
