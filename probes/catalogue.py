@@ -115,7 +115,7 @@ CATALOGUE: dict[str, Entry] = {
         "read the attempts: was there room for a new gang, and a checkpoint that verifies?",
     ),
     "SCALE-STRAGGLER": Entry(
-        "One rank keeps all others waiting.",
+        "One rank, or one node, keeps all others waiting.",
         Cause.HARDWARE,
         "look at clocks, thermals, CPU limits and other load on the named node",
     ),
@@ -145,7 +145,7 @@ CATALOGUE: dict[str, Entry] = {
         "look for daemons, interrupts, garbage collection and CPU pinning",
     ),
     "SCALE-LINK": Entry(
-        "Communication takes longer than the step's collectives replayed without the trainer, or than on links as agreed.",
+        "Links are slower than agreed, or than others, or steps wait longer for them than collectives replayed without the trainer.",
         Cause.INFRASTRUCTURE,
         "compare with FABRIC; look at the links of the named nodes, else of those that were added at that rung",
     ),

@@ -30,7 +30,7 @@ from scaling.expected import (
     modelled,
     spared_by_agreed_links,
 )
-from scaling.explain import ABOUT_LINKS, Place
+from scaling.explain import Place, about_links
 from scaling.ladder import Rung, climb, first_of, groups_of
 from scaling.noise import median_error
 from scaling.predict import step_seconds
@@ -281,7 +281,7 @@ def placed(
         cause
         for rung, why in zip(rungs, ladder.explained(wanted(limit)), strict=True)
         for cause in why.causes
-        if cause.code in ABOUT_LINKS and limit
+        if about_links(cause) and limit
         if limit.judge(ladder.efficiency(rung)) is not Verdict.PASS
     ]
     if not sought:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from scaling.company import Company
 from scaling.ladder import Rung
 from scaling.levels import Levels
 from scaling.noise import FALSE_ALARM, student
@@ -106,9 +107,11 @@ def slow_nodes(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
     slow = met.slow + _stretched(owns, met.slow_node, by)
     part = f"behind slow {met.slow_node}"
     if met.slow_node and ledger.matters(slow):
-        faster = f"{met.slow_node} alone takes {by:.1%} longer for its compute"
-        also = f"; {', '.join(met.also_slow)} slower too, hidden behind it" if met.also_slow else ""
-        ledger.name("SCALE-SLOW-NODE", met.slow_node, "compute", slow, part, faster + also)
+        why = f"{met.slow_node} alone takes {by:.1%} longer for its compute"
+        hidden = [name for name, more in met.also_slow.items() if ledger.matters(more)]
+        why += f"; {', '.join(hidden)} slower too, hidden behind it" if hidden else ""
+        where = ", ".join([met.slow_node, *hidden])
+        ledger.name("SCALE-SLOW-NODE", where, "compute", slow, part, why)
     else:
         ledger.book(slow, part)
     slowing = met.slowing + _stretched(owns, met.slowing_node, later)
@@ -192,17 +195,22 @@ def jitter(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
 
 
 def communication(
-    ledger: Ledger, met: Levels, here: Rung, talk: Talk, limit: float | None, lost: float
-) -> None:
-    """What nodes alone do not explain: on the wrong network, beyond the replay, on slow links, or
-    too much for the limit.
+    ledger: Ledger, met: Levels, here: Rung, talk: Talk, limit: float | None, lost: float,
+    apart: Company | None = None,
+) -> None:  # fmt: skip
+    """What nodes alone do not explain: nodes slow in company, where waits are timed `apart`; on the
+    wrong network, beyond the replay, on slow links, or too much for the limit.
 
+    The replay ran on the same links, so what is beyond it is no link's unless it was waited for.
     Links are slow where links of the agreed rate would spare what matters; what is left and is too
     much for the limit is too much for so few tokens.  Without an agreed rate nobody can tell.
     """
     seconds = met.communication
     if here.overlaps:  # meetings hold what is hidden behind compute: only what a step lost counts
         seconds = min(seconds, max(lost, 0.0))
+    noise = beyond(met.error, len(here.steps[0]))
+    if apart:
+        seconds = _in_company(ledger, seconds, apart, noise)
     if talk.strays and ledger.matters(seconds):
         roads = ", ".join(sorted(set(talk.strays.values())))
         nodes = ", ".join(talk.strays)
@@ -217,17 +225,44 @@ def communication(
     replayed = max(talk.replayed, 0.0)
     excess = seconds - replayed
     if excess > NEAR * replayed:
-        doubt = beyond(met.error, len(here.steps[0])) + talk.doubt
-        if excess > doubt and ledger.matters(excess):
-            why = (
-                f"collectives take {seconds * 1e3:.3g} ms, replayed without the trainer they take "
-                f"{replayed * 1e3:.3g} ms"
-            )
-            part = "in collectives beyond the replay"
-            ledger.name("SCALE-LINK", FABRIC, MEETINGS, excess, part, why)
+        if excess > noise + talk.doubt and ledger.matters(excess):
+            _beyond_replay(ledger, seconds, replayed, waited=apart is not None)
         seconds = replayed  # what is not beyond the noise is left for `unexplained`
     seconds -= _slow_links(ledger, seconds, replayed, talk.agreed)
     _too_much(ledger, met, here, seconds, talk, limit, lost)
+
+
+def _beyond_replay(ledger: Ledger, seconds: float, replayed: float, waited: bool) -> None:
+    """Names what meetings gained beyond the replay; `waited`: all of it was, for collectives."""
+    took, alone = (f"{each * 1e3:.3g} ms" for each in (seconds, replayed))
+    if waited:
+        code, where, part = "SCALE-LINK", FABRIC, "in collectives beyond the replay"
+        why = f"steps wait {took} for collectives, replayed without the trainer they take {alone}"
+    else:
+        code, where, part = "SCALE-UNEXPLAINED", EVERY, "unexplained beyond the replay"
+        why = (
+            f"{MEETINGS} take {took} longer, for collectives or compute: they are not told apart "
+            f"here; replayed without the trainer the collectives take {alone}"
+        )
+    ledger.name(code, where, MEETINGS, seconds - replayed, part, why)
+
+
+def _in_company(ledger: Ledger, seconds: float, apart: Company, noise: float) -> float:
+    """Books what compute took of these seconds; returns what was waited for collectives."""
+    waited = min(seconds, apart.transfer)
+    computed = apart.common + sum(apart.nodes.values())
+    by = min(1.0, (seconds - waited) / computed) if computed > 0 else 0.0
+    for node, more in apart.nodes.items():
+        if ledger.matters(by * more):
+            part = f"behind {node}, slow in company only"
+            why = f"{node} computes longer with the others than alone, and they wait for it"
+            ledger.name("SCALE-STRAGGLER", node, "compute", by * more, part, why)
+    common = by * apart.common
+    if common > noise and ledger.matters(common):
+        part = "unexplained compute on every node"
+        why = "compute takes longer on every node than on one node alone"
+        ledger.name("SCALE-UNEXPLAINED", EVERY, "compute", common, part, why)
+    return waited
 
 
 def _slow_links(ledger: Ledger, seconds: float, replayed: float, agreed: float | None) -> float:
@@ -255,8 +290,8 @@ def _too_much(
 ) -> None:  # fmt: skip
     """Books collectives as replayed, under a cause where they alone break the limit."""
     one, part = ledger.seconds - lost, "waiting for collectives, as replayed"
-    kept = limit is None or limit >= 1 or not ledger.matters(seconds) or not met.alone
-    if kept or (limit and _kept(one, seconds, limit)):
+    sought = limit is not None and limit < 1 and ledger.matters(seconds) and met.alone
+    if limit is None or not sought or _kept(one, seconds, limit):
         ledger.book(seconds, part)
     elif talk.agreed is None:
         why = (
@@ -264,7 +299,7 @@ def _too_much(
             "apart without an agreed line rate"
         )
         ledger.name("SCALE-COMMUNICATION", EVERY, MEETINGS, seconds, part, why)
-    elif limit:
+    else:
         per_gpu = here.tokens_per_step / len(here.steps)
         needed = per_gpu * tokens_factor(one, met.alone, seconds, limit)
         why = (

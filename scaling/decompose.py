@@ -44,6 +44,11 @@ class Step:
         names = dict.fromkeys(name for waits in self.exposed.values() for name in waits)
         return {n: sum(waits.get(n, 0.0) for waits in self.exposed.values()) for n in names}
 
+    def computed(self, segments: Sequence[str]) -> float:
+        """Seconds in these segments, without what they waited."""
+        waited = sum(sum(self.exposed.get(name, {}).values()) for name in segments)
+        return self.spent(segments) - waited
+
     @property
     def terms(self) -> dict[str, float]:
         """Seconds by segment without its waits, which follow the segment that they are first in."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from scaling.causes import (
     EVERY,
     FABRIC,
+    MEETINGS,
     Cause,
     Ledger,
     Part,
@@ -21,6 +22,7 @@ from scaling.causes import (
     slow_nodes,
     unexplained,
 )
+from scaling.company import company
 from scaling.decompose import mean_seconds
 from scaling.ladder import Rung
 from scaling.levels import Levels, levels
@@ -29,7 +31,6 @@ from scaling.own import own_levels
 from scaling.skew import Account, account, grown
 
 NOTHING = Talk()  # is known of a rung's collectives
-ABOUT_LINKS = ("SCALE-LINK", "SCALE-COMMUNICATION")  # causes that pairs of nodes may place
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,14 @@ def explain(
     seconds = mean_seconds(here.steps)
     lost = seconds - mean_seconds(base.median_node())
     ledger = Ledger(seconds, shares(grown(base.median_node(), here.steps)))
-    met = _with_leaving(levels(base, here), mine, first)
+    alike = levels(base, here)
+    met = _with_leaving(alike, mine, first)
+    apart = company(base, here, met.communication - alike.communication)
     owns = own_levels(base, here, mine, first)
     slow_nodes(ledger, met, owns)
     own_segments(ledger, owns)
     jitter(ledger, met, owns)
-    communication(ledger, met, here, talk, limit, lost)
+    communication(ledger, met, here, talk, limit, lost, apart)
     unexplained(ledger, owns, lost, beyond(met.error, mine.steps) + talk.doubt)
     causes = sorted(ledger.causes, key=lambda cause: -cause.share)
     return Explanation(here.count, lost / seconds, tuple(ledger.parts), tuple(causes))
@@ -95,6 +98,13 @@ def _with_leaving(met: Levels, mine: Account, first: Account) -> Levels:
         met,
         communication=met.communication + max(0.0, apart),
         error=math.hypot(met.error, scatter),
+    )
+
+
+def about_links(cause: Cause) -> bool:
+    """Whether pairs of nodes may place a cause: one of links, or of what links may have done."""
+    return cause.code in ("SCALE-LINK", "SCALE-COMMUNICATION") or (
+        (cause.code, cause.segment) == ("SCALE-UNEXPLAINED", MEETINGS)
     )
 
 
@@ -132,7 +142,7 @@ def explain_ladder(
 
 def _placed(cause: Cause, rung: Rung, places: Sequence[Place]) -> Cause:
     """The cause at the links that pairs of the rung's nodes show as slow, if it is one of links."""
-    if cause.code not in ABOUT_LINKS:
+    if not about_links(cause):
         return cause
     shown = [place for place in places if {*place.nodes} <= {*rung.nodes}]
     if not shown:

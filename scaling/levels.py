@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scaling.ladder import Rung
 from scaling.noise import (
@@ -22,6 +22,7 @@ from scaling.noise import (
     expected_maximum,
     median_error,
     outlying,
+    owner,
     relative,
     spread,
 )
@@ -43,7 +44,8 @@ class Levels:
     variation: the slowest of all nodes varies from step to step.  tail: steps far above the
     typical step of this rung.  communication: the rest, with its standard `error`.
     `spikes` is how much of variation and tail is outliers, and noise above QUIET; `ordinary` what
-    sound nodes' noise would cost.  `alone` is a meeting's seconds on one node.
+    sound nodes' noise would cost.  `alone` is a meeting's seconds on one node.  `also_slow` are
+    nodes slower by less than `slow_node`, and how much: the job does not wait for them.
     """
 
     growth: float
@@ -57,7 +59,7 @@ class Levels:
     ordinary: float
     alone: float
     slow_node: str | None = None
-    also_slow: tuple[str, ...] = ()
+    also_slow: Mapping[str, float] = field(default_factory=dict)
     slowing_node: str | None = None
     spiky_node: str | None = None
 
@@ -101,9 +103,9 @@ def levels(base: Rung, here: Rung) -> Levels:
         ordinary=expected_maximum(len(names)) * min(noise, QUIET * first),
         alone=first,
         slow_node=slow_names[0] if slow_names else None,
-        also_slow=tuple(slow_names[1:]),
+        also_slow={name: statistics.median(steady[name]) - first for name in slow_names[1:]},
         slowing_node=node,
-        spiky_node=_owner(rough),
+        spiky_node=owner({n: sum(value > 0 for value in at) for n, at in rough.items()}),
     )
 
 
@@ -157,12 +159,3 @@ def _positive(*terms: float) -> tuple[float, ...]:
         debt = min(0.0, term + debt)
     found[1] += debt  # a rung faster than one node: variation may be a gain
     return tuple(found)
-
-
-def _owner(rough: Series) -> str | None:
-    """The node with nearly all of the outliers, at least three of them; None if there is none."""
-    count = {name: sum(value > 0 for value in series) for name, series in rough.items()}
-    name = max(count, key=count.__getitem__)
-    # Three quarters on one of two nodes or more is beyond chance only from some events on.
-    chance = 0.5 ** count[name]
-    return name if count[name] >= 0.75 * sum(count.values()) and chance < 0.01 else None

@@ -190,6 +190,14 @@ def outlying(series: Sequence[float], deviation: float | None = None) -> list[fl
     return [value - middle if value - middle > limit else 0.0 for value in series]
 
 
+def owner(count: Mapping[str, int]) -> str | None:
+    """Whose nearly all of several events are, by name; None where that may be chance."""
+    name = max(count, key=count.__getitem__)
+    # Three quarters on one of two nodes or more is beyond chance only from some events on.
+    chance = 0.5 ** count[name]
+    return name if count[name] >= 0.75 * sum(count.values()) and chance < 0.01 else None
+
+
 def expected_maximum(count: int) -> float:
     """The mean of the largest of `count` standard normal values (Blom 1958); 0 for one."""
     if count < 2:

@@ -74,27 +74,29 @@ def _cut(name: str, table: Sequence[Sequence[float]]) -> Split:
 
 def exposed(ranks: Table, separable: bool) -> dict[str, Split] | None:
     """What steps waited, by collective; None where it is not separable from compute, never 0."""
-    if not separable:
-        return None
+    return _waits(ranks) if separable else None
+
+
+def grown(base: Table, here: Table) -> dict[str, float]:
+    """By how much the transfer of each collective grew since the base rung, seconds per step.
+
+    What ranks wait for each other is none of it.
+    """
+    before, now = map(_waits, (base, here))
+    return {
+        name: one.transfer - (before[name].transfer if name in before else 0.0)
+        for name, one in now.items()
+    }
+
+
+def _waits(ranks: Table) -> dict[str, Split]:
+    """What was waited for each collective, split."""
     waited = [[step.waited for step in steps] for steps in ranks]
     names = dict.fromkeys(name for steps in waited for one in steps for name in one)
     return {
         name: _cut(name, [[one.get(name, 0.0) for one in steps] for steps in waited])
         for name in names
     }
-
-
-def grown(base: Table, here: Table) -> dict[str, float]:
-    """By how much more a rank waits for each collective than on the base rung, mean s per step."""
-    before, now = map(_waits, (base, here))
-    return {name: seconds - before.get(name, 0.0) for name, seconds in now.items()}
-
-
-def _waits(ranks: Table) -> dict[str, float]:
-    """Mean seconds per step and rank that were waited for each collective."""
-    waited = [step.waited for steps in ranks for step in steps]
-    names = dict.fromkeys(name for one in waited for name in one)
-    return {name: statistics.fmean(one.get(name, 0.0) for one in waited) for name in names}
 
 
 def exposed_said(ranks: Table, separable: bool, nodes: Sequence[str]) -> str:

@@ -1,16 +1,26 @@
 """Nodes that become slower while they run: in a rung, or before it, while they ran alone.
 
 Two witnesses are heard: the time in meetings, and the node's own work between them.  The second is
-quieter, and it has a name, while in a meeting all wait for the slowest and look alike.
+quieter, and it has a name, while in a meeting all wait for the slowest and look alike.  Where own
+work tells nothing, the waiting may: who is slow behind a meeting's last collective is awaited in
+the next one, and spends least there.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scaling.decompose import mean_seconds
 from scaling.ladder import Rung
-from scaling.noise import Series, followed, onset, relative, rising, spread
+from scaling.noise import Series, followed, onset, owner, relative, rising, spread
+from scaling.skew import MEETINGS, split
+
+# Of three ranks two wait for the third, so a mean rank waits two thirds of what it costs; in the
+# meeting where the third is late it is one third.
+MOST = 0.6
 
 STEADY = ("optimizer", "other")  # own work that a slow processor stretches
 
@@ -47,9 +57,31 @@ def slowing_of(
     if fits := [fit for fit in fits if fit]:
         levels = [[x - y for x, y in zip(met, fit, strict=True)] for fit in fits]
         level, fit = min(zip(levels, fits, strict=True), key=lambda pair: spread(pair[0]))
+        node = node if node in shown else _awaited(here, fit) or node
         return Slowing(now=statistics.fmean(fit)), node, steady, level
     past = _ahead(steady, worst, falls[worst][-1:])[0] if worst else 0.0
     return Slowing(past=past), worst, steady, met
+
+
+def _awaited(here: Rung, fall: Sequence[float]) -> str | None:
+    """The node that the others wait for in a meeting of the steps that fell; None if not clear.
+
+    Of two ranks each may wait for the other, so they show nobody.
+    """
+    late = [more > max(fall) / 2 for more in fall]
+    if len(here.steps) < 3 or all(late):
+        return None
+    fell, before = (
+        [[step for step, at in zip(steps, late, strict=True) if at is then] for steps in here.steps]
+        for then in (True, False)
+    )
+    lost = mean_seconds(fell) - mean_seconds(before)
+    for segment in MEETINGS:
+        if segment in fell[0][0].segments:
+            cut = split(fell, segment)
+            if cut.skew - split(before, segment).skew > MOST * lost > 0:
+                return owner(Counter(here.nodes[rank] for rank in cut.last))
+    return None
 
 
 def _ahead(steady: Series, node: str, fall: list[float]) -> list[float]:
@@ -87,10 +119,13 @@ def _own_falls(own: Series) -> dict[str, list[float]]:
 def own_work(rung: Rung, node: str) -> list[float]:
     """Seconds of a node's steady own work by step, mean over its ranks.
 
-    Data and checkpoints are left out: they slow down for other reasons than the processor.
+    Data and checkpoints are left out: they slow down for other reasons than the processor.  What it
+    computes in meetings is in it where waits are timed.
     """
-    names = [name for name in STEADY if name in rung.steps[0][0].segments]
+    first = rung.steps[0][0]
+    timed = first.exposed if rung.separable else ()
+    names = [name for name in first.segments if name in STEADY or name in timed]
     return [
-        statistics.fmean(step.spent(names) for step in at)
+        statistics.fmean(step.computed(names) for step in at)
         for at in zip(*rung.on(node), strict=True)
     ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from scaling.causes import Talk
 from scaling.decompose import Step
-from scaling.ladder import Rung
+from scaling.ladder import HOST_CLOCK, Rung
 
 # Seconds of each segment on one node; they sum to 1.
 WORK = {
@@ -25,6 +25,7 @@ WORK = {
     "other": 0.02,
 }
 SHARES = {"forward": 0.4, "backward": 0.55, "clip": 0.05}  # of communication, by meeting
+COLLECTIVES = {"forward": ["all-gather"], "backward": ["all-gather", "reduce-scatter"]}
 TOKENS = 8192
 
 # Each plantable cause: the code it must be given, and who it is planted on.
@@ -73,6 +74,9 @@ class Cluster:
     link: float = 0.0  # communication that links of the agreed rate would spare
     tokens: float = 0.0  # communication on links as agreed, but so much more
     unexplained: float = 0.0
+    company: float = 0.0  # one node, with the others only
+    warm: float = 0.0  # every node, with the others only
+    separable: bool = False  # waits are timed apart from compute, as on GPUs
     chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -104,7 +108,9 @@ class Cluster:
     def _rung(self, count: int, names: list[str], steps: list[list[Step]]) -> Rung:
         nodes = [name for name in names for _ in range(self.per_node)]
         ranks = count * self.per_node
-        return Rung(count, nodes, steps, tokens_per_step=TOKENS * ranks)
+        clock = "cuda events" if self.separable else HOST_CLOCK
+        tokens = TOKENS * ranks
+        return Rung(count, nodes, steps, tokens, separable=self.separable, clock=clock)
 
     def run(self, names: list[str], alone: bool) -> list[list[Step]]:
         """Timed steps of every rank of one job on these nodes."""
@@ -113,6 +119,7 @@ class Cluster:
         found: list[list[Step]] = [[] for _ in where]
         for at in range(self.steps):
             rows: list[dict[str, float]] = [{} for _ in where]
+            waits: list[dict[str, dict[str, float]]] = [{} for _ in where]
             for segment in WORK:
                 spent = [self.work(name, segment, at, alone) for name in where]
                 ends = [a + b for a, b in zip(clock, spent, strict=True)]
@@ -121,11 +128,20 @@ class Cluster:
                     ends = [together + abs(self.chance.gauss(0, self.ragged)) for _ in where]
                 for row, end, start in zip(rows, ends, clock, strict=True):
                     row[segment] = end - start
+                for wait, row, own in zip(waits, rows, spent, strict=True):
+                    wait |= self.waits(segment, row[segment] - own)
                 clock = ends
-            for steps, row in zip(found, rows, strict=True):
+            for steps, row, wait in zip(found, rows, waits, strict=True):
                 whole = sum(row.values())
-                steps.append(Step(whole, row, wall=whole))
+                steps.append(Step(whole, row, wait, wall=whole))
         return found
+
+    def waits(self, segment: str, seconds: float) -> dict[str, dict[str, float]]:
+        """What a meeting waited, by collective, where the trainer times it."""
+        if not self.separable or segment not in COLLECTIVES:
+            return {}
+        names = COLLECTIVES[segment]
+        return {segment: dict.fromkeys(names, seconds / len(names))}
 
     def traffic(self, segment: str, alone: bool) -> float:
         """Seconds of communication in one meeting."""
@@ -156,6 +172,8 @@ class Cluster:
     def speed(self, node: str, at: int, alone: bool) -> float:
         """How many times longer than a healthy node this one takes now."""
         factor = 1.0 + (self.slow_node if node == self.slow else 0.0)
+        if not alone:
+            factor += self.warm + (self.company if node == self.slow else 0.0)
         if node == self.tired:
             if not alone:
                 factor += 2 * self.slowing * at / max(1, self.steps - 1)
@@ -170,7 +188,12 @@ class Cluster:
         return self.chance.gammavariate(1 / share**2, mean * share**2)
 
 
-def longer(step: Step, segment: str, seconds: float) -> Step:
-    """The same step with a segment that takes longer."""
-    whole = step.seconds + seconds
-    return Step(whole, step.segments | {segment: step.segments[segment] + seconds}, wall=whole)
+def longer(step: Step, segment: str, seconds: float, waited: str | None = None) -> Step:
+    """The same step with a segment that takes longer, as it waits for a collective."""
+    waits = step.exposed
+    if waited:
+        there = waits[segment]
+        waits = waits | {segment: there | {waited: there[waited] + seconds}}
+    whole, segments = step.seconds + seconds, step.segments
+    segments = segments | {segment: segments[segment] + seconds}
+    return Step(whole, segments, waits, wall=whole)

@@ -11,7 +11,7 @@ import pytest
 from reference_trainer.stall import SEGMENTS
 from scaling.causes import Cause, Ledger, Part, Talk, communication, jitter, tokens_factor
 from scaling.decompose import Step
-from scaling.explain import Explanation, Place, explain, explain_ladder, sentence
+from scaling.explain import Explanation, Place, about_links, explain, explain_ladder, sentence
 from scaling.ladder import Rung
 from scaling.levels import Levels
 from tests.simulated_steps import CODES, WHERE, WORK, Cluster, longer
@@ -119,8 +119,10 @@ def test_without_a_replay_collectives_are_not_judged() -> None:
     assert "no replay to compare with" in str(found)
 
 
-@pytest.mark.parametrize("limit", [None, 1.0])
-def test_tokens_are_not_counted_without_a_limit_that_can_be_reached(limit: float | None) -> None:
+@pytest.mark.parametrize("limit", [None, 0.0, 1.0])
+def test_tokens_are_not_counted_without_a_limit_that_can_be_missed_and_reached(
+    limit: float | None,
+) -> None:
     cluster = Cluster(seed=5, tokens=0.2)
     found = explain(cluster.base(), cluster.largest(), cluster.talk, limit=limit)
     assert not found.causes
@@ -179,10 +181,10 @@ def test_what_is_beyond_the_replay_is_not_booked_as_replayed(
     assert 0.08 + extra - booked == pytest.approx(left)
 
 
-def test_what_is_within_the_replays_doubt_accuses_no_link() -> None:
+def test_what_is_beyond_the_replay_and_its_doubt_is_unexplained() -> None:
     cluster = Cluster(seed=5, communication=0.1)
     base, here = cluster.base(), cluster.largest()
-    for doubt, code in ((0.0, ["SCALE-LINK"]), (0.08, [])):
+    for doubt, code in ((0.0, ["SCALE-UNEXPLAINED"]), (0.08, [])):
         assert named(explain(base, here, Talk(0.05, 0.05, doubt), limit=0.5)) == code
 
 
@@ -261,18 +263,51 @@ def test_what_is_too_little_for_a_cause_keeps_its_name() -> None:
     assert len(shares) == len(found.parts)  # each name once
 
 
-def test_a_link_is_looked_for_where_nodes_were_added() -> None:
-    cluster = Cluster(nodes=4, seed=6)
+def later(separable: bool, waited: bool) -> list[Rung]:
+    """A ladder whose rung of 4 takes 0.1 s longer in backward than its replay tells."""
+    cluster = Cluster(nodes=4, seed=6, separable=separable)
     base, names = cluster.base(), cluster.names
-    two = Rung(2, names[:2], cluster.run(names[:2], alone=False), 1)
+    two = replace(cluster.largest(), count=2, nodes=names[:2], steps=cluster.run(names[:2], False))
     four = cluster.largest()
-    slower = [[longer(step, "backward", 0.1) for step in steps] for steps in four.steps]
-    talks = {2: cluster.talk, 4: cluster.talk}
-    said = explain_ladder([base, two, replace(four, steps=slower)], talks)
+    wait = "reduce-scatter" if waited else None
+    slower = [[longer(step, "backward", 0.1, wait) for step in steps] for steps in four.steps]
+    return [base, two, replace(four, steps=slower)]
+
+
+@pytest.mark.parametrize(
+    ("separable", "waited", "code", "where"),
+    [
+        (True, True, "SCALE-LINK", "fabric, first with node2, node3"),
+        (True, False, "SCALE-UNEXPLAINED", "every node"),
+        (False, False, "SCALE-UNEXPLAINED", "every node"),
+    ],
+    ids=["waited", "computed", "not told apart"],
+)
+def test_a_link_is_accused_beyond_the_replay_only_where_it_was_waited_for(
+    separable: bool, waited: bool, code: str, where: str
+) -> None:
+    """Where nodes were added; the replay was on the same links, and they did as well as it says."""
+    talk = Talk(0.04, 0.04)
+    said = explain_ladder(later(separable, waited), {2: talk, 4: talk})
     assert not said[0].causes
-    assert [(c.code, c.where) for c in said[1].causes] == [
-        ("SCALE-LINK", "fabric, first with node2, node3")
-    ]
+    (cause,) = said[1].causes
+    assert (cause.code, cause.where) == (code, where)
+    assert ("not told apart" in cause.said) is not separable
+    assert cause.share == pytest.approx(0.1 / 1.15, rel=0.2)
+
+
+def test_what_is_beyond_the_replay_is_a_links_where_pairs_of_nodes_show_one() -> None:
+    rungs, talk = later(separable=False, waited=False), Talk(0.04, 0.04)
+    place = Place(("node3",), "every link of node3 is slow both ways")
+    for places, code, where in (
+        ([place], "SCALE-LINK", "node3"),
+        ([], "SCALE-UNEXPLAINED", "every node"),
+    ):
+        (cause,) = explain_ladder(rungs, {2: talk, 4: talk}, LIMIT, places)[1].causes
+        assert about_links(cause)
+        assert (cause.code, cause.where) == (code, where)
+    (computed,) = explain_ladder(later(separable=True, waited=False), {2: talk, 4: talk})[1].causes
+    assert not about_links(computed)
 
 
 def test_the_sentence_adds_up_as_printed() -> None:
