@@ -13,6 +13,7 @@ from probes.refused import FOLDER, Refused
 if TYPE_CHECKING:
     from scaling.retold import Ladder
 
+MOST_NODES = 10**6  # that anyone may ask for
 EVIDENCE = "ladder"  # its file may have a number, where a probe was run twice
 
 
@@ -56,13 +57,17 @@ def report(run_folder: Path, limit: float | None) -> None:
 @scaling.command()
 @click.argument("run_folder", type=FOLDER)
 @click.option(
-    "--nodes", multiple=True, type=click.IntRange(2), default=(16, 64, 256, 1024), show_default=True
+    "--nodes",
+    multiple=True,
+    type=click.IntRange(2, MOST_NODES),
+    default=(16, 64, 256, 1024),
+    show_default=True,
 )
 def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
     """What more NODES would do, from RUN_FOLDER's ladder: a prediction, never a measurement."""
     ladder = ladder_of(run_folder)
     try:
-        seen = ladder.foreseen(sorted(nodes))
+        seen = ladder.foreseen(sorted({*nodes}))
     except ValueError as error:
         raise Refused(str(error)) from None
     load = f"{ladder.rungs[-1].tokens_per_rank:,} tokens per GPU and step"
@@ -80,6 +85,7 @@ def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
 def ladder_of(run_folder: Path) -> Ladder:
     """The ladder that a run measured.  Refused where it has none that can be read."""
     from reports.store import UnreadableRun, load
+    from reports.untrusted import one_line
     from scaling.retold import retold
 
     try:
@@ -96,5 +102,12 @@ def ladder_of(run_folder: Path) -> Ladder:
         raise Refused(f"{run_folder} has no ladder, expected a run of SCALING that measured one")
     try:
         return retold(json.loads((run_folder / names[-1]).read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{run_folder / names[-1]} cannot be read: {error!r}") from None
+    except OSError as error:
+        said = error.strerror or "not a file"
+    except UnicodeDecodeError:
+        said = "expected text, found other bytes"
+    except RecursionError:
+        said = "expected a ladder, found lists in lists without end"
+    except ValueError as error:
+        said = str(error)
+    raise Refused(one_line(f"{run_folder / names[-1]} cannot be read: {said}"))

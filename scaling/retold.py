@@ -1,18 +1,9 @@
-"""What a run's ladder says, told again from its evidence; needs no cluster.
-
-`ladder.json`: {"rungs": [{"nodes", "ranks" (node of each), "tokens_per_step", "non_finite",
-"disagreements", "separable", "clock", "played" (s of a step whose collectives were replayed without
-the trainer, None: none was), "at_agreed_rate" (the same, were links as fast as agreed),
-"replay_doubt" (s by which it may be off), "alpha_beta" (s of the step's collectives by their fits),
-"strays" {node: road}, "steps" [rank][step] {"seconds", "segments"}, "again" (seconds [run][step] of
-its other runs)}], "calls": [...], "fits": {operation: ...} of the largest rung, "places" (None: no
-pairs were tried)}.
-"""
+"""What a run's ladder says, told again from its evidence (told.py); needs no cluster."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,7 +12,7 @@ from scaling.alphabeta import Fit
 from scaling.causes import Talk
 from scaling.decompose import Step, mean_seconds
 from scaling.explain import Explanation, Place, explain_ladder
-from scaling.ladder import HOST_CLOCK, Rung
+from scaling.ladder import Rung
 from scaling.predict import (
     Call,
     Outlook,
@@ -142,39 +133,39 @@ class Ladder:
         return {"rungs": rungs, "calls": calls, "fits": fits, "places": places}
 
 
-def retold(content: Mapping[str, Any]) -> Ladder:
-    """The ladder that `told` wrote.  KeyError or TypeError where it is none."""
-    places = content.get("places")
-    rungs = [
-        Rung(
-            count=rung["nodes"],
-            nodes=rung["ranks"],
-            steps=[[Step(**step) for step in steps] for steps in rung["steps"]],
-            tokens_per_step=rung["tokens_per_step"],
-            non_finite=rung["non_finite"],
-            disagreements=tuple(rung.get("disagreements", ())),
-            separable=rung.get("separable", False),
-            clock=rung.get("clock", HOST_CLOCK),
-        )
-        for rung in content["rungs"]
-    ]
+def retold(content: Any) -> Ladder:
+    """The ladder that `told` wrote.  ValueError where it is none, in one sentence."""
+    from scaling.told import checked
+
+    told = checked(content)
     return Ladder(
-        rungs=rungs,
-        talk={rung["nodes"]: rung["played"] for rung in content["rungs"]},
-        calls=[Call(**call) for call in content["calls"]],
-        fits={name: Fit(**fit) for name, fit in content["fits"].items()},
-        again={rung["nodes"]: rung["again"] for rung in content["rungs"] if rung.get("again")},
-        agreed=_known(content, "at_agreed_rate"),
-        doubt=_known(content, "replay_doubt"),
-        alpha_beta=_known(content, "alpha_beta"),
-        strays={rung["nodes"]: rung["strays"] for rung in content["rungs"] if rung.get("strays")},
+        rungs=[
+            Rung(
+                count=rung.nodes,
+                nodes=rung.ranks,
+                steps=[[Step(**dict(step)) for step in steps] for steps in rung.steps],
+                tokens_per_step=rung.tokens_per_step,
+                non_finite=rung.non_finite,
+                disagreements=tuple(rung.disagreements),
+                separable=rung.separable,
+                clock=rung.clock,
+            )
+            for rung in told.rungs
+        ],
+        talk={rung.nodes: rung.played for rung in told.rungs},
+        calls=[Call(**dict(call)) for call in told.calls],
+        fits={name: Fit(**dict(fit)) for name, fit in told.fits.items()},
+        again={rung.nodes: rung.again for rung in told.rungs if rung.again},
+        agreed=_known((rung.nodes, rung.at_agreed_rate) for rung in told.rungs),
+        doubt=_known((rung.nodes, rung.replay_doubt) for rung in told.rungs),
+        alpha_beta=_known((rung.nodes, rung.alpha_beta) for rung in told.rungs),
+        strays={rung.nodes: rung.strays for rung in told.rungs if rung.strays},
         places=None
-        if places is None
-        else [Place(tuple(one["nodes"]), one["said"]) for one in places],
+        if told.places is None
+        else [Place(tuple(place.nodes), place.said) for place in told.places],
     )
 
 
-def _known(content: Mapping[str, Any], key: str) -> dict[int, float]:
-    """This number of each rung that has it, by node count."""
-    each = {rung["nodes"]: rung.get(key) for rung in content["rungs"]}
-    return {count: seconds for count, seconds in each.items() if seconds is not None}
+def _known(each: Iterable[tuple[int, float | None]]) -> dict[int, float]:
+    """Those that are known, by node count."""
+    return {count: seconds for count, seconds in each if seconds is not None}
