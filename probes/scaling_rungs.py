@@ -301,7 +301,8 @@ def wanted(limit: Limit | None) -> float | None:
     """The efficiency that passes: the end of the marginal band, where there is one."""
     if limit is None:
         return None
-    return limit.low if limit.marginal_low is None else limit.marginal_low
+    # An efficiency of 0 is no wish: every rung passes it.
+    return (limit.low if limit.marginal_low is None else limit.marginal_low) or None
 
 
 def said(count: int) -> str:

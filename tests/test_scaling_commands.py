@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from probes.cli import main
-from probes.contract import load as contract
+from probes.contract import Contract, parse
+from probes.findings import finding
 from probes.ledger import Ledger
 from probes.scaling_judging import draw, foresee, judge
-from reports.record import Limit, Measurement, Verdict
+from reports.record import Measurement, Verdict
 from reports.store import Store, load
 from scaling.alphabeta import Fit
 from scaling.explain import Place
@@ -44,16 +48,30 @@ def ladder(**planted: Any) -> Ladder:
     )
 
 
-def save(folder: Path, found: Ladder, low: float = 0.9, marginal: float | None = None) -> Path:
-    """A run whose SCALING probe saw this ladder."""
-    store, lab = Store(folder), contract("lab")
+def agreed(low: float, marginal: float | None) -> Contract:
+    """The lab's contract with another limit of efficiency."""
+    text = (resources.files("probes") / "contracts" / "lab.toml").read_text()
+    other = f"at_least = {low}" + (f"\nmarginal = {marginal}" if marginal else "")
+    assert "at_least = 0.55\nmarginal = 0.65" in text
+    return parse(text.replace("at_least = 0.55\nmarginal = 0.65", other).encode(), "lab.toml")
+
+
+def save(
+    folder: Path,
+    found: Ladder,
+    low: float = 0.9,
+    marginal: float | None = None,
+    seen: Callable[[Ledger], None] = lambda ledger: None,
+) -> Path:
+    """A run whose SCALING probe saw this ladder, after it `seen` something else."""
+    store, lab = Store(folder), agreed(low, marginal)
     store.event(
         "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
         contract=lab.facts().model_dump(mode="json"),
     )  # fmt: skip
     ledger = Ledger(store, lab, "p", "SCALING", "claim", "again", lambda words: None)
-    limits = {"efficiency": Limit(low=low, marginal_low=marginal, because="as agreed"),
-              "straggler": lab.limit("SCALING", "straggler")}.__getitem__  # fmt: skip
+    limits = partial(lab.limit, "SCALING")
+    seen(ledger)
     explained = judge(found, limits, ledger)
     foresee(found, ledger)
     draw(found, explained, limits, ledger)
@@ -198,6 +216,79 @@ def test_report_tells_the_rungs_and_names_the_cause(run: Path) -> None:
     assert "SCALE-DATA node" in done.output
     assert done.output.count("% is lost") == 2
     assert done.output.count(" within one run)") == 2
+
+
+def named(lines: str) -> list[tuple[str, str]]:
+    """(rung, code) of each cause that `report` printed."""
+    found, rung = [], ""
+    for line in lines.splitlines():
+        if " nodes  efficiency " in line:
+            rung = line.split("  ")[0]
+        elif line.startswith("  SCALE-"):
+            found.append((rung, line.split()[0]))
+    return found
+
+
+@pytest.mark.parametrize("low", [0.99, 0.85, 0.2], ids=["all fail", "the largest fails", "pass"])
+def test_report_accuses_as_the_page_does(tmp_path: Path, low: float) -> None:
+    """By the run's own limit, and no rung that passes it."""
+    run = save(tmp_path / "run", ladder(data=0.1, jitter=0.1), low)
+    done = said("report", run)
+    (result,) = load(run).results
+    page = [
+        (one.statement[3:10], one.code) for one in result.findings
+        if one.code not in ("SCALE-LOSS", "SCALE-STRAGGLER")
+    ]  # fmt: skip
+    assert sorted(named(done.output)) == sorted(page)
+    assert bool(page) == (low > 0.5)
+    verdicts = {on[:7]: one.verdict for on, one in figures(run, "efficiency").items()}
+    told = [line for line in done.output.splitlines() if " nodes  efficiency " in line]
+    assert {line[:7]: Verdict(line.rsplit(": ")[-1]) for line in told} == verdicts
+
+
+def test_a_run_that_passes_names_causes_only_where_asked(tmp_path: Path) -> None:
+    run = save(tmp_path / "run", ladder(data=0.1), 0.2)
+    assert not named(said("report", run).output)
+    assert ("4 nodes", "SCALE-DATA") in named(said("report", run, "--limit", "0.99").output)
+    assert said("report", run, "--limit", "0").exit_code == 4
+
+
+def test_a_limit_of_nothing_is_none(tmp_path: Path) -> None:
+    """Every efficiency passes it, and explained with it the parts are as without."""
+    run = save(tmp_path / "run", ladder(tokens=0.2), 0.0)
+    output = said("report", run).output
+    assert not named(output)
+    for told in (output, load(run).results[0].coverage):
+        assert "waiting for collectives, as replayed" in told
+
+
+def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
+    found = ladder()
+    bad = replace(found.rungs[2], non_finite=3, disagreements=("step 3: apart",))
+    without = replace(found, rungs=[found.rungs[0], bad])
+
+    def failed(ledger: Ledger) -> None:
+        ledger.explain(finding("SCALE-RUNG", "2 nodes: ranks [1] died"))
+
+    output = said("report", save(tmp_path / "run", without, 0.2, seen=failed)).output
+    for words in (
+        "SCALE-RUNG 2 nodes: ranks [1] died",
+        "SCALE-NAN at 4 nodes 3 losses of ranks and steps were no numbers",
+        "SCALE-APART at 4 nodes in step 3: apart",
+    ):
+        assert output.count(words) == 1
+
+
+def test_report_tells_who_holds_the_others_up(tmp_path: Path) -> None:
+    output = said("report", save(tmp_path / "run", ladder(slow_node=0.5), 0.2)).output
+    assert "alone takes" in output
+    assert "SCALE-STRAGGLER node" in output
+
+
+def test_one_rung_is_nothing_to_compare(tmp_path: Path) -> None:
+    found = ladder()
+    alone = replace(found, rungs=found.rungs[:1])
+    assert "one rung only: nothing to compare" in said("report", save(tmp_path / "1", alone)).output
 
 
 def test_predict_gives_bands_and_assumptions(run: Path) -> None:
