@@ -94,7 +94,7 @@ def same_work(
         except (GangError, ValueError) as error:
             measure.covered(f"the same work on {on} was not timed: {error}")
             return
-        seconds = mean_seconds(rung.median_node()) if count == 1 else rung.seconds
+        seconds = rung.seconds
         whole = whole or seconds * count
         measure.note("strong_efficiency", whole / (seconds * count), "ratio", on=on)
         tokens = f"{rung.tokens_per_rank} tokens per rank"

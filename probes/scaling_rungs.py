@@ -20,7 +20,6 @@ from reference_trainer.gang import Gang, GangError, WorkerLost
 from reports.record import Limit, Verdict
 from scaling.alphabeta import Fit
 from scaling.causes import beyond
-from scaling.decompose import mean_seconds
 from scaling.expected import (
     PLAYED,
     Moment,
@@ -135,7 +134,7 @@ def typical(ladders: Sequence[Climbed]) -> tuple[Climbed, list[list[Rung]]]:
 
 def top_efficiency(rungs: Sequence[Rung]) -> float:
     """That of the largest rung."""
-    return mean_seconds(rungs[0].median_node()) / rungs[-1].seconds
+    return rungs[0].seconds / rungs[-1].seconds
 
 
 def mend(gang: Gang, error: GangError) -> None:
@@ -204,7 +203,7 @@ def replayed(
 def core_work(base: Rung, plan: Plan) -> float:
     """Seconds of a step that an emulated accelerator leaves for the core; 0 where it is real."""
     pace = plan.config.pace_s
-    return max(0.0, mean_seconds(base.median_node()) - pace) if pace else 0.0
+    return max(0.0, base.seconds - pace) if pace else 0.0
 
 
 def doubtful(here: Replay, alone: Replay, base: Rung, plan: Plan) -> float:

@@ -55,18 +55,18 @@ class Rung:
 
     @property
     def seconds(self) -> float:
-        """Mean seconds of a step, over steps and ranks."""
-        return mean_seconds(self.steps)
+        """Mean seconds of a step, over steps and the ranks that are judged: T_n."""
+        return mean_seconds(self.judged)
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens that the whole rung takes in per second."""
+        """Tokens that one job of the rung takes in per second."""
         return self.tokens_per_step / self.seconds
 
     @property
     def tokens_per_rank(self) -> int:
         """Tokens that each rank takes in per step: what an efficiency means nothing without."""
-        return self.tokens_per_step // len(self.steps if self.count > 1 else self.median_node())
+        return self.tokens_per_step // len(self.judged)
 
     @property
     def judged(self) -> list[list[Step]]:

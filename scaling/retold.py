@@ -10,7 +10,7 @@ from typing import Any
 
 from scaling.alphabeta import Fit
 from scaling.causes import Talk
-from scaling.decompose import Step, mean_seconds
+from scaling.decompose import Step
 from scaling.explain import Explanation, Place, explain_ladder
 from scaling.ladder import Rung
 from scaling.predict import (
@@ -60,7 +60,7 @@ class Ladder:
 
     def efficiency(self, rung: Rung) -> float:
         """T_1 / T_n."""
-        return mean_seconds(self.rungs[0].median_node()) / rung.seconds
+        return self.rungs[0].seconds / rung.seconds
 
     @property
     def over(self) -> str:
