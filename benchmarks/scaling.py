@@ -17,7 +17,6 @@ from benchmarks.spread import spread
 from benchmarks.trainer import overhead, price
 from probes.scaling_commands import ladder_of
 from reference_trainer.config import TrainConfig
-from scaling.decompose import mean_seconds
 from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
 
@@ -55,10 +54,10 @@ def ladder(fabric: str) -> None:
     (result,) = record.results
     took = f"{result.verdict.value} in {result.seconds:.0f} s (target <= 300)"
     print(f"ladder of 8, {fabric}: {took}")
-    one = mean_seconds(found.rungs[0].median_node())
+    one = found.rungs[0].seconds
     for rung in found.rungs[1:]:
         more, replayed = rung.seconds - one, found.replayed.get(rung.count, math.nan)
-        modelled = found.alpha_beta.get(rung.count, math.nan)
+        modelled = found.by_fits.get(rung.count, math.nan)
         print(
             f"  {rung.count} nodes: efficiency {found.efficiency(rung):.3f}, "
             f"{rung.tokens_per_second:.0f} tokens/s; {more * 1e3:.1f} ms more than one node, "

@@ -101,7 +101,7 @@ def tell(ladder: Ladder, rung: Rung, measure: Ledger) -> None:
     measure.note("efficiency_from", least, "ratio", on=f"{on}, {ladder.over}")
     measure.note("efficiency_to", most, "ratio", on=f"{on}, {ladder.over}")
     measure.note("replayed_communication", ladder.replayed.get(rung.count), "s", on=on)
-    measure.note("alpha_beta_communication", ladder.alpha_beta.get(rung.count), "s", on=on)
+    measure.note("alpha_beta_communication", ladder.by_fits.get(rung.count), "s", on=on)
 
 
 def believed(efficiency: float) -> tuple[float | None, str]:

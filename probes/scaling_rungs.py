@@ -237,7 +237,7 @@ def told(
     """The ladder; `others` are the rungs of its other runs, `agreed` the limit of bus bandwidth."""
     rungs, replays = climbed
     timed = {count: one for count, one in replays.items() if one.seconds is not None}
-    ranks = {rung.count: len(rung.steps) for rung in rungs}
+    ranks = {rung.count: len(rung.judged) for rung in rungs}
     fitted = {count: one for count, one in timed.items() if one.fits}
     return Ladder(
         rungs=rungs,

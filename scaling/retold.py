@@ -49,14 +49,15 @@ class Ladder:
     @property
     def replayed(self) -> dict[int, float]:
         """Seconds that collectives, replayed alone, add to one node's step on each rung."""
-        return self._beyond_one_node(self.talk)
+        return _beyond(self.talk, self.talk.get(1))
 
-    def _beyond_one_node(self, talk: Mapping[int, float | None]) -> dict[int, float]:
-        alone = self.talk.get(1)
-        if alone is None:
-            return {}
-        more = {count: seconds for count, seconds in talk.items() if seconds is not None}
-        return {count: seconds - alone for count, seconds in more.items() if count > 1}
+    @property
+    def by_fits(self) -> dict[int, float]:
+        """Seconds that collectives, by their fits, add to one node's step on each rung."""
+        alone = self.alpha_beta.get(1)
+        if alone is None and len(self.rungs[0].judged) == 1:
+            alone = 0.0  # a rank by itself has nobody to talk to
+        return _beyond(self.alpha_beta, alone)
 
     def efficiency(self, rung: Rung) -> float:
         """T_1 / T_n."""
@@ -83,7 +84,7 @@ class Ladder:
 
     def explained(self, limit: float | None = None) -> list[Explanation]:
         """Each rung above one node."""
-        agreed, replayed = self._beyond_one_node(self.agreed), self.replayed
+        agreed, replayed = _beyond(self.agreed, self.talk.get(1)), self.replayed
         talks = {
             rung.count: Talk(
                 replayed.get(rung.count),
@@ -131,6 +132,14 @@ class Ladder:
         if self.places is not None:
             places = [dataclasses.asdict(place) for place in self.places]
         return {"rungs": rungs, "calls": calls, "fits": fits, "places": places}
+
+
+def _beyond(each: Mapping[int, float | None], alone: float | None) -> dict[int, float]:
+    """Seconds of each larger rung, less those of one node; none where these are not known."""
+    if alone is None:
+        return {}
+    known = {count: seconds for count, seconds in each.items() if seconds is not None}
+    return {count: seconds - alone for count, seconds in known.items() if count > 1}
 
 
 def retold(content: Any) -> Ladder:

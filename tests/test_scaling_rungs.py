@@ -17,10 +17,12 @@ from probes.test_scaling import MOST_STEPS, long_enough
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError, WorkerLost
 from reports.record import Limit
+from scaling.alphabeta import Fit
 from scaling.decompose import Step, mean_seconds
 from scaling.ladder import Rung
 from scaling.retold import Ladder
 from scaling.search import Hunt
+from tests.simulated_steps import Cluster
 from tests.test_scaling_commands import ladder
 
 
@@ -146,6 +148,27 @@ def test_a_middle_rung_that_dies_costs_the_larger_ones_nothing(
     assert gang.mended == [[1]]
     assert notes.seen == [("efficiency", None, "2 nodes")]
     assert notes.found == ["SCALE-RUNG"]
+
+
+def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:
+    """With two GPUs on each node those of one node talk already; its fits are over its two."""
+    cluster = Cluster(nodes=2, per_node=2, steps=8)
+    fits = {"all_gather": Fit(latency_us=0.0, bandwidth=1.0, residual=0.0, points=2)}
+    alone, both = Replay([0.5] * 3, fits), Replay([0.7] * 3, fits)
+    rungs = [cluster.base(), cluster.largest()]
+    found = told((rungs, {1: alone, 2: both}), [], plan(1, 2), None)
+    # 1 MiB at 1 GB/s, times 1/2 among two ranks and 3/4 among four.
+    assert found.alpha_beta == {1: (1 << 20) / 2e9, 2: pytest.approx((1 << 20) * 0.75e-9)}
+    assert found.by_fits == {2: pytest.approx((1 << 20) / 4e9)}
+    assert found.replayed == {2: pytest.approx(0.2)}
+    unknown = told((rungs, {1: Replay(), 2: both}), [], plan(1, 2), None)
+    assert unknown.by_fits == unknown.replayed == {}  # what one node's cost is not known
+    single = Cluster(nodes=2, steps=8)
+    bare = told(
+        ([single.base(), single.largest()], {1: Replay([0.0] * 3), 2: both}),
+        [], plan(1, 2), None,
+    )  # fmt: skip
+    assert bare.by_fits == {2: pytest.approx((1 << 20) / 2e9)}
 
 
 def test_bytes_are_astray_only_where_most_went_elsewhere_and_enough_of_them() -> None:
