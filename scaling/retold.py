@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from scaling.alphabeta import Fit
-from scaling.causes import Talk
+from scaling.causes import COLLECTIVES, MEETINGS, Talk
 from scaling.decompose import Step
 from scaling.explain import Explanation, Place, explain_ladder
 from scaling.ladder import Rung
@@ -102,8 +102,18 @@ class Ladder:
         if not self.fits:
             raise ValueError("a prediction needs collectives, and none were timed on this ladder")
         seconds = communication(self.calls, self.fits, len(top.steps), len(top.steps) // top.count)
-        tables = {rung.count: rung.steps for rung in self.rungs[1:]}
-        return outlook({1: self.rungs[0].median_node(), **tables}, seconds, sizes)
+        explained = self.explained()
+        causes = [cause for why in explained[-1:] for cause in why.causes]
+        return outlook(
+            {rung.count: rung.judged for rung in self.rungs},
+            seconds,
+            sizes,
+            {
+                rung.count: _spoken(rung, why)
+                for rung, why in zip(self.rungs[1:], explained, strict=True)
+            },
+            [f"{cause.code} {cause.where}" for cause in causes if cause.segment != MEETINGS],
+        )
 
     def told(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -132,6 +142,13 @@ class Ladder:
         if self.places is not None:
             places = [dataclasses.asdict(place) for place in self.places]
         return {"rungs": rungs, "calls": calls, "fits": fits, "places": places}
+
+
+def _spoken(rung: Rung, why: Explanation) -> float:
+    """Seconds of a rung's step that its explanation says were lost to collectives."""
+    names = {name for steps in rung.steps for step in steps for name in step.waited}
+    talk = [part for part in why.parts if any(one in part.said for one in (COLLECTIVES, *names))]
+    return rung.seconds * sum(part.share for part in talk)
 
 
 def _beyond(each: Mapping[int, float | None], alone: float | None) -> dict[int, float]:

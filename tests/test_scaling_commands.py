@@ -301,6 +301,28 @@ def test_predict_gives_bands_and_assumptions(run: Path) -> None:
     assert any("weak scaling" in line for line in lines)
 
 
+def test_one_nodes_late_data_are_not_taken_for_communication() -> None:
+    sound, late = ladder().foreseen(), ladder(data=0.5).foreseen()
+    assert late.share == pytest.approx(sound.share, rel=0.2)
+    assert late.beside == pytest.approx(0.5, rel=0.1)
+    for one, other in zip(sound.predictions, late.predictions, strict=True):
+        assert other.efficiency == pytest.approx(1 / (1 / one.efficiency + 0.5), rel=0.1)
+    assert "a step were lost to other than communication (SCALE-DATA node" in late.assumptions[-1]
+
+
+def test_communication_is_told_where_the_clock_has_names_for_it() -> None:
+    """On GPUs its parts are named by their collectives."""
+    found = ladder(data=0.5)
+    waits = {"forward": {"all-gather": 0.01}, "backward": {"reduce-scatter": 0.02}}
+    named = [
+        replace(rung, steps=[[replace(one, exposed=waits) for one in mine] for mine in rung.steps])
+        for rung in found.rungs[1:]
+    ]
+    told = replace(found, rungs=[found.rungs[0], *named])
+    assert "waiting for all-gather" in str(told.explained()[-1])
+    assert told.foreseen().share == pytest.approx(found.foreseen().share)
+
+
 def test_without_timed_collectives_nothing_is_predicted(tmp_path: Path) -> None:
     found = ladder()
     untimed = Ladder(rungs=found.rungs, talk={}, calls=found.calls, fits={})
