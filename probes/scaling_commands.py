@@ -67,8 +67,8 @@ def report(run_folder: Path, limit: float | None) -> None:
         verdict = f": {agreed.judge(value).value}" if agreed else ""
         share = f"{ladder.efficiency(rung):.3f} ({low:.3f} to {high:.3f} {ladder.over})"
         click.echo(
-            f"{rung.count} nodes  efficiency {share}, {rung.tokens_per_rank:,} tokens per GPU and"
-            f" step, {rung.tokens_per_second:,.0f} tokens/s{verdict}"
+            f"{rung.count} nodes  efficiency {share}, {rung.load},"
+            f" {rung.tokens_per_second:,.0f} tokens/s{verdict}"
         )
         click.echo(f"  {one_line(doubt or why)}")
         for cause in causes.get(rung.count, []):
@@ -96,12 +96,11 @@ def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
         seen = ladder.foreseen(sorted({*nodes}))
     except ValueError as error:
         raise Refused(str(error)) from None
-    load = f"{ladder.rungs[-1].tokens_per_rank:,} tokens per GPU and step"
     click.echo("predicted, not measured:")
     for one in seen.predictions:
         click.echo(
             f"  {one.nodes:5} nodes  efficiency {one.efficiency:.3f}"
-            f"  (nine of ten within {one.low:.3f} to {one.high:.3f}), {load}"
+            f"  (nine of ten within {one.low:.3f} to {one.high:.3f}), {seen.load}"
         )
     click.echo("assumed:")
     for words in seen.assumptions:

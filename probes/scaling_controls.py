@@ -96,6 +96,6 @@ def same_work(
             return
         seconds = rung.seconds
         whole = whole or seconds * count
-        measure.note("strong_efficiency", whole / (seconds * count), "ratio", on=on)
-        tokens = f"{rung.tokens_per_rank} tokens per rank"
-        measure.covered(f"the same work on {on}: {seconds:.3f} s with {tokens}")
+        strength = whole / (seconds * count)
+        measure.note("strong_efficiency", strength, "ratio", on=f"{on}, {rung.load}")
+        measure.covered(f"the same work on {on}: {seconds:.3f} s with {rung.load}")

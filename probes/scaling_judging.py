@@ -40,8 +40,9 @@ def judge(ladder: Ladder, limits: Limits, measure: Ledger) -> list[Explanation]:
     for rung, why in reversed([*zip(rungs[1:], explained, strict=True)]):
         on, efficiency = said(rung.count), ladder.efficiency(rung)
         value, doubt = believed(efficiency)
-        load = f"{on}, {rung.tokens_per_rank:,} tokens per GPU and step"
-        measure("efficiency", value, on=load, samples=len(rung.steps[0]), note=doubt)
+        measure(
+            "efficiency", value, on=f"{on}, {rung.load}", samples=len(rung.steps[0]), note=doubt
+        )
         tell(ladder, rung, measure)
         unexplained = residual(base, rung.steps)
         measure("residual", max(unexplained, unsummed(rung.steps)), on=on)
@@ -54,7 +55,8 @@ def judge(ladder: Ladder, limits: Limits, measure: Ledger) -> list[Explanation]:
             suspects = [node for node in dict.fromkeys(rung.nodes) if node in places]
             measure.explain(finding(cause.code, f"at {on} {cause.said}", suspects))
     if len(rungs) == 1:
-        measure("efficiency", None, note="one node cannot show scaling")
+        alone = f"{said(1)}, {rungs[0].load}"
+        measure("efficiency", None, on=alone, note="one node cannot show scaling")
     measure("residual", unsummed(rungs[0].steps), on=said(1))
     for rung in rungs:
         one_model(rung, measure, said(rung.count))
@@ -98,8 +100,9 @@ def tell(ladder: Ladder, rung: Rung, measure: Ledger) -> None:
     """
     on = said(rung.count)
     least, most = ladder.intervals[rung.count]
-    measure.note("efficiency_from", least, "ratio", on=f"{on}, {ladder.over}")
-    measure.note("efficiency_to", most, "ratio", on=f"{on}, {ladder.over}")
+    between = f"{on}, {rung.load}, {ladder.over}"
+    measure.note("efficiency_from", least, "ratio", on=between)
+    measure.note("efficiency_to", most, "ratio", on=between)
     measure.note("replayed_communication", ladder.replayed.get(rung.count), "s", on=on)
     measure.note("alpha_beta_communication", ladder.by_fits.get(rung.count), "s", on=on)
 
@@ -116,7 +119,7 @@ def other_runs(others: Sequence[Sequence[Rung]], measure: Ledger) -> None:
     for number, rungs in enumerate(others, 1):
         for rung in rungs:
             one_model(rung, measure, f"{said(rung.count)}, other run {number}")
-        on = f"{said(rungs[-1].count)}, other run {number}"
+        on = f"{said(rungs[-1].count)}, {rungs[-1].load}, other run {number}"
         measure.note("efficiency_again", top_efficiency(rungs), "ratio", on=on)
 
 

@@ -30,7 +30,7 @@ from scaling.expected import (
     spared_by_agreed_links,
 )
 from scaling.explain import ABOUT_LINKS, Place
-from scaling.ladder import Rung, climb, first_of, groups_of
+from scaling.ladder import Rung, climb, first_of, groups_of, load
 from scaling.noise import median_error
 from scaling.predict import step_seconds
 from scaling.retold import Ladder
@@ -46,6 +46,11 @@ class Plan:
     order: Sequence[Moment]
     fabric: str | None = None
     patience: float = 300
+
+    @property
+    def load(self) -> str:
+        """What each GPU takes in, in words."""
+        return load(self.config.batch * self.config.seq)
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def ascend(gang: Gang, names: dict[str, str], plan: Plan, measure: Ledger) -> Cl
             rung, replays[count] = around(gang, names, rungs, plan, (count, first), measure)
             rungs.append(rung)
         except GangError as error:
-            measure("efficiency", None, on=said(count), note=str(error))
+            measure("efficiency", None, on=f"{said(count)}, {plan.load}", note=str(error))
             measure.explain(finding("SCALE-RUNG", f"{said(count)}: {error}"))
             if not rungs:
                 break  # there is nothing to compare with
@@ -115,7 +120,7 @@ def repeat(
                 rung, replays[count] = around(gang, names, rungs, plan, (count, at), measure)
                 rungs.append(rung)
         except GangError as error:
-            measure("efficiency", None, on=f"run {run}", note=str(error))
+            measure("efficiency", None, on=f"run {run}, {plan.load}", note=str(error))
             measure.explain(finding("SCALE-RUNG", f"run {run} of the rungs: {error}"))
             return ladders, False
         ladders.append((rungs, replays))

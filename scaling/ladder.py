@@ -69,6 +69,11 @@ class Rung:
         return self.tokens_per_step // len(self.judged)
 
     @property
+    def load(self) -> str:
+        """The same in words, to stand beside every efficiency."""
+        return load(self.tokens_per_rank)
+
+    @property
     def judged(self) -> list[list[Step]]:
         """What an efficiency is made of: the steps of all ranks, or of the median node's."""
         return self.steps if self.count > 1 else self.median_node()
@@ -85,6 +90,11 @@ class Rung:
     def on(self, node: str) -> list[list[Step]]:
         """The steps of the ranks on one node."""
         return [steps for name, steps in zip(self.nodes, self.steps, strict=True) if name == node]
+
+
+def load(tokens: int) -> str:
+    """What each GPU takes in, in words."""
+    return f"{tokens:,} tokens per GPU and step"
 
 
 def counts(nodes: int) -> list[int]:

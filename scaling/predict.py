@@ -97,13 +97,15 @@ class Outlook:
     beside: float
     misfit: float
     assumptions: tuple[str, ...]
+    load: str = ""  # of each GPU, in words
 
     def __str__(self) -> str:
         said = ", ".join(
             f"{p.efficiency:.0%} ({p.low:.0%} to {p.high:.0%}) on {p.nodes}"
             for p in self.predictions
         )
-        return f"predicted, not measured: efficiency {said} nodes"
+        load = f", {self.load}" if self.load else ""
+        return f"predicted, not measured: efficiency {said} nodes{load}"
 
 
 def outlook(
@@ -112,14 +114,16 @@ def outlook(
     sizes: Sequence[int] = SIZES,
     spoken: Mapping[int, float] | None = None,
     causes: Sequence[str] = (),
+    load: str = "",
     seed: int = 0,
 ) -> Outlook:
     """Efficiency at sizes that were not measured.
 
     `rungs` are the steps of every rank by node count, 1 among them; `collectives(n)` the seconds
     per step that communication takes on n nodes.  `spoken` are the seconds of a step that each
-    larger rung lost to communication (None: all that it lost), `causes` what is named of the
-    largest one beside that, in words.  ValueError where the rungs do not suffice.
+    larger rung lost to communication (None: all that it lost); in words, `causes` are what is named
+    of the largest one beside that, and `load` what each GPU takes in.  ValueError where the rungs
+    do not suffice.
     """
     above = sorted(count for count in rungs if count > 1)
     if 1 not in rungs or len(above) < 2:
@@ -149,7 +153,7 @@ def outlook(
         named = f" ({', '.join(causes)})" if causes else ""
         said = f"{lost_else:.2g} s of a step were lost to other than communication{named}"
         assumptions += (f"on {above[-1]} nodes {said}, and are at every size",)
-    return Outlook(tuple(map(predict, sizes)), share, lost_else, misfit, assumptions)
+    return Outlook(tuple(map(predict, sizes)), share, lost_else, misfit, assumptions, load)
 
 
 @dataclass(frozen=True)

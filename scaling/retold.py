@@ -113,6 +113,7 @@ class Ladder:
                 for rung, why in zip(self.rungs[1:], explained, strict=True)
             },
             [f"{cause.code} {cause.where}" for cause in causes if cause.segment != MEETINGS],
+            top.load,
         )
 
     def told(self) -> dict[str, Any]:

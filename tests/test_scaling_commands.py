@@ -113,6 +113,7 @@ def test_the_probe_says_of_each_rung_what_it_lost(run: Path) -> None:
     assert "at 4 nodes" in coverage
     assert "waiting for node" in coverage
     assert "predicted, not measured: efficiency" in coverage
+    assert "1024 nodes, 8,192 tokens per GPU and step" in coverage
 
 
 def figures(run: Path, name: str) -> dict[str, Measurement]:
@@ -155,7 +156,8 @@ def test_a_link_that_is_slow_or_bytes_astray_are_found_at_their_nodes(tmp_path: 
 def test_what_a_rung_is_compared_with_is_told_beside_it(run: Path) -> None:
     for name, value in (("replayed_communication", 0.04), ("alpha_beta_communication", 0.02)):
         assert figures(run, name)["4 nodes"].value == pytest.approx(value)
-    assert "4 nodes, within one run" in figures(run, "efficiency_from")
+    for end in ("from", "to"):
+        assert f"{AT_FOUR}, within one run" in figures(run, f"efficiency_{end}")
 
 
 def test_a_segment_that_every_rung_lacks_shows(tmp_path: Path) -> None:
@@ -287,8 +289,9 @@ def test_report_tells_who_holds_the_others_up(tmp_path: Path) -> None:
 
 def test_one_rung_is_nothing_to_compare(tmp_path: Path) -> None:
     found = ladder()
-    alone = replace(found, rungs=found.rungs[:1])
-    assert "one rung only: nothing to compare" in said("report", save(tmp_path / "1", alone)).output
+    run = save(tmp_path / "run", replace(found, rungs=found.rungs[:1]))
+    assert "one rung only: nothing to compare" in said("report", run).output
+    assert {*figures(run, "efficiency")} == {"1 node, 8,192 tokens per GPU and step"}
 
 
 def test_predict_gives_bands_and_assumptions(run: Path) -> None:

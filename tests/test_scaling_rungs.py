@@ -71,6 +71,7 @@ def slower(found: Ladder, share: float) -> list[Rung]:
 
 
 REPLAY = Replay([0.0] * 3)
+LOAD = f"{TrainConfig().batch * TrainConfig().seq:,} tokens per GPU and step"
 GANG = cast(Gang, None)  # nothing is asked of it
 
 
@@ -103,7 +104,8 @@ def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyP
     assert (found.over, once.over) == ("over 3 runs", "within one run")
     other_runs(others, ledger(notes))
     heard = [one for one in notes.seen if one[0] == "efficiency_again"]
-    assert [on for _, _, on in heard] == ["4 nodes, other run 1", "4 nodes, other run 2"]
+    load = "4 nodes, 8,192 tokens per GPU and step, other run"
+    assert [on for _, _, on in heard] == [f"{load} 1", f"{load} 2"]
     assert any(one[2] == "2 nodes, other run 2" for one in notes.seen)  # its losses are looked at
     assert typical([(usual, replays)]) == ((usual, replays), [])
 
@@ -115,7 +117,7 @@ def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.Monk
     ladders, whole = repeat(GANG, {}, first, plan(1, 2, 4), 2, ledger(notes))
     assert not whole
     assert ladders == [first]
-    assert notes.seen == [("efficiency", None, "run 2")]
+    assert notes.seen == [("efficiency", None, f"run 2, {LOAD}")]
     assert notes.found == ["SCALE-RUNG"]
 
 
@@ -146,7 +148,7 @@ def test_a_middle_rung_that_dies_costs_the_larger_ones_nothing(
     assert rungs == [once.rungs[0], once.rungs[2]]
     assert [*replays] == [1, 4]
     assert gang.mended == [[1]]
-    assert notes.seen == [("efficiency", None, "2 nodes")]
+    assert notes.seen == [("efficiency", None, f"2 nodes, {LOAD}")]
     assert notes.found == ["SCALE-RUNG"]
 
 
