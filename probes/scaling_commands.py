@@ -73,6 +73,9 @@ def report(run_folder: Path, limit: float | None) -> None:
         click.echo(f"  {one_line(doubt or why)}")
         for cause in causes.get(rung.count, []):
             click.echo(f"  {cause.code} {one_line(f'{cause.where}: {cause.said}')}")
+    for measurement in result.measurements:
+        if measurement.name == "strong_efficiency":
+            click.echo(one_line(measurement.sentence()))
     found = [one for one in result.findings if one.code in WRONG]
     found += [one for rung in ladder.rungs for one in wrong(rung, said(rung.count))]
     found += held_up(ladder.rungs, limit_of(result, "straggler"))

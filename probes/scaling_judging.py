@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from probes.findings import finding
 from probes.ledger import Ledger
@@ -188,8 +188,17 @@ def foresee(ladder: Ladder, measure: Ledger) -> None:
     measure.keep("prediction.json", dataclasses.asdict(seen), caption=str(seen))
 
 
-def draw(ladder: Ladder, explained: Sequence[Explanation], limits: Limits, measure: Ledger) -> None:
-    """Numbers for the three figures, and the table behind them."""
+def draw(
+    ladder: Ladder,
+    explained: Sequence[Explanation],
+    limits: Limits,
+    measure: Ledger,
+    strong: Mapping[str, Sequence[float]],
+) -> None:
+    """Numbers for the three figures, and the table behind them.
+
+    `strong` is the same work on fewer nodes; empty where it was not run.
+    """
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
     parts = [decompose.terms(base), *(decompose.terms(rung.steps) for rung in rungs[1:])]
     limit = limits("efficiency")
@@ -207,6 +216,7 @@ def draw(ladder: Ladder, explained: Sequence[Explanation], limits: Limits, measu
             "limit": limit.low if limit else None,
             "tokens_per_second": [rung.tokens_per_second for rung in rungs],
             "tokens_per_gpu_step": [rung.tokens_per_rank for rung in rungs],
+            "strong": dict(strong),
         },
     )
     if explained:

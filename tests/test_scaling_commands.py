@@ -29,6 +29,7 @@ from tests.simulated_steps import Cluster, longer
 
 FITS = {"all_gather": Fit(50.0, 0.1, 0.02, 6)}
 CALLS = [Call("all_gather", 200_000, 4)]
+STRONG = {"nodes": [2, 4], "efficiency": [1.0, 0.75], "tokens_per_gpu_step": [16384, 8192]}
 AT_FOUR = "4 nodes, 8,192 tokens per GPU and step"
 
 
@@ -74,7 +75,7 @@ def save(
     seen(ledger)
     explained = judge(found, limits, ledger)
     foresee(found, ledger)
-    draw(found, explained, limits, ledger)
+    draw(found, explained, limits, ledger, STRONG)
     ledger.finish("finished", 1.0)
     store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
     store.save()
@@ -292,6 +293,15 @@ def test_one_rung_is_nothing_to_compare(tmp_path: Path) -> None:
     run = save(tmp_path / "run", replace(found, rungs=found.rungs[:1]))
     assert "one rung only: nothing to compare" in said("report", run).output
     assert {*figures(run, "efficiency")} == {"1 node, 8,192 tokens per GPU and step"}
+
+
+def test_report_and_figure_have_the_same_work_on_more_nodes(tmp_path: Path) -> None:
+    def informed(ledger: Ledger) -> None:
+        ledger.note("strong_efficiency", 0.75, "ratio", on=AT_FOUR)
+
+    run = save(tmp_path / "run", ladder(), seen=informed)
+    assert f"strong efficiency on {AT_FOUR}: 0.750 ratio" in said("report", run).output
+    assert load(run).results[0].series["efficiency"]["strong"] == STRONG
 
 
 def test_predict_gives_bands_and_assumptions(run: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from probes import scaling_rungs, test_scaling
+from probes import scaling_controls, scaling_rungs, test_scaling
 from probes.ledger import Ledger
-from probes.scaling_controls import same_compute
+from probes.scaling_controls import same_compute, same_work
 from probes.scaling_judging import other_runs
 from probes.scaling_rungs import Plan, Replay, ascend, astray, placed, repeat, told, typical, wanted
 from probes.test_scaling import MOST_STEPS, long_enough
@@ -223,6 +223,29 @@ def test_steps_that_send_nothing_must_compute_as_long_as_those_of_one_node() -> 
     assert "the same within the noise" in same_compute(computing(1.0, 1.01, 1.0, 0.99), alone)
     longer = same_compute(computing(1.3, 1.31, 1.3, 1.29), alone)
     assert longer.endswith("1.000 s on one node: +0.300 s are unexplained")
+
+
+def test_the_same_work_on_more_nodes_is_a_series_up_to_where_it_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two nodes halve the step; the rung of four is lost."""
+    step = [[Step(1.0, {"forward": 1.0})]]
+    rungs = [
+        Rung(1, ["a"], step, tokens_per_step=800),
+        Rung(2, ["a", "b"], [[Step(0.625, {})]] * 2, tokens_per_step=800),
+        GangError("ranks [3] died"),
+    ]
+    climbs(monkeypatch, rungs)
+    monkeypatch.setattr(scaling_controls, "climb", scaling_rungs.climb)
+    notes = Notes()
+    found = same_work(GANG, {}, [1, 2, 4], TrainConfig(batch=4), ledger(notes))
+    assert found == {
+        "nodes": [1, 2], "efficiency": [1.0, 0.8], "tokens_per_gpu_step": [800, 400],
+    }  # fmt: skip
+    assert [(value, on) for _, value, on in notes.seen] == [
+        (1.0, "1 node, 800 tokens per GPU and step"),
+        (0.8, "2 nodes, 400 tokens per GPU and step"),
+    ]
 
 
 @pytest.mark.parametrize(
