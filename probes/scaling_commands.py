@@ -126,6 +126,7 @@ def measured(run_folder: Path) -> tuple[ProbeResult, Ladder]:
 
     Refused where there is none that can be read.
     """
+    from probes.scaling_judging import WRONG
     from reports.store import UnreadableRun, load
     from reports.untrusted import one_line
     from scaling.retold import retold
@@ -142,7 +143,7 @@ def measured(run_folder: Path) -> tuple[ProbeResult, Ladder]:
         if Path(evidence.path).name.startswith(EVIDENCE)
     ]
     if not ladders:
-        failed = [one.statement for each in results for one in each.findings]
+        failed = [f.statement for one in results for f in one.findings if f.code in WRONG]
         said = "; ".join([f"{run_folder} has no ladder", *failed])
         raise Refused(one_line(f"{said}: expected a run of SCALING that measured one"))
     result, file = ladders[-1]

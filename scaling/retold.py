@@ -54,10 +54,13 @@ class Ladder:
     @property
     def by_fits(self) -> dict[int, float]:
         """Seconds that collectives, by their fits, add to one node's step on each rung."""
-        alone = self.alpha_beta.get(1)
-        if alone is None and len(self.rungs[0].judged) == 1:
-            alone = 0.0  # a rank by itself has nobody to talk to
-        return _beyond(self.alpha_beta, alone)
+        return _beyond(self.alpha_beta, self._alone)
+
+    @property
+    def _alone(self) -> float | None:
+        """Seconds of one node's collectives by their fits; None where these are not known."""
+        silent = len(self.rungs[0].judged) == 1  # a rank by itself has nobody to talk to
+        return self.alpha_beta.get(1, 0.0 if silent else None)
 
     def efficiency(self, rung: Rung) -> float:
         """T_1 / T_n."""
@@ -102,11 +105,11 @@ class Ladder:
         if not self.fits:
             raise ValueError("a prediction needs collectives, and none were timed on this ladder")
         seconds = communication(self.calls, self.fits, len(top.steps), len(top.steps) // top.count)
-        explained = self.explained()
+        alone, explained = self._alone or 0.0, self.explained()
         causes = [cause for why in explained[-1:] for cause in why.causes]
         return outlook(
             {rung.count: rung.judged for rung in self.rungs},
-            seconds,
+            lambda nodes: max(0.0, seconds(nodes) - alone),
             sizes,
             {
                 rung.count: _spoken(rung, why)

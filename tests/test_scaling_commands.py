@@ -23,7 +23,7 @@ from reports.record import Measurement, Verdict
 from reports.store import Store, load
 from scaling.alphabeta import Fit
 from scaling.explain import Place
-from scaling.predict import Call, step_seconds
+from scaling.predict import Call, communication, step_seconds
 from scaling.retold import Ladder, retold
 from tests.simulated_steps import Cluster, longer
 
@@ -59,12 +59,12 @@ def agreed(low: float, marginal: float | None) -> Contract:
 
 def save(
     folder: Path,
-    found: Ladder,
+    found: Ladder | None,
     low: float = 0.9,
     marginal: float | None = None,
     seen: Callable[[Ledger], None] = lambda ledger: None,
 ) -> Path:
-    """A run whose SCALING probe saw this ladder, after it `seen` something else."""
+    """A run whose SCALING probe saw this ladder, or none, after it `seen` something else."""
     store, lab = Store(folder), agreed(low, marginal)
     store.event(
         "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
@@ -73,9 +73,10 @@ def save(
     ledger = Ledger(store, lab, "p", "SCALING", "claim", "again", lambda words: None)
     limits = partial(lab.limit, "SCALING")
     seen(ledger)
-    explained = judge(found, limits, ledger)
-    foresee(found, ledger)
-    draw(found, explained, limits, ledger, STRONG)
+    if found:
+        explained = judge(found, limits, ledger)
+        foresee(found, ledger)
+        draw(found, explained, limits, ledger, STRONG)
     ledger.finish("finished", 1.0)
     store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
     store.save()
@@ -282,6 +283,16 @@ def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
         assert output.count(words) == 1
 
 
+def test_a_run_without_a_ladder_is_refused_with_what_failed(tmp_path: Path) -> None:
+    def failed(ledger: Ledger) -> None:
+        ledger.explain(finding("SCALE-RUNG", "1 node: ranks [1] died"))
+
+    done = said("report", save(tmp_path / "run", None, seen=failed))
+    assert done.exit_code == 4
+    assert "has no ladder; 1 node: ranks [1] died: expected a run of SCALING" in done.output
+    assert len(done.output.splitlines()) == 1
+
+
 def test_report_tells_who_holds_the_others_up(tmp_path: Path) -> None:
     output = said("report", save(tmp_path / "run", ladder(slow_node=0.5), 0.2)).output
     assert "alone takes" in output
@@ -321,6 +332,17 @@ def test_one_nodes_late_data_are_not_taken_for_communication() -> None:
     for one, other in zip(sound.predictions, late.predictions, strict=True):
         assert other.efficiency == pytest.approx(1 / (1 / one.efficiency + 0.5), rel=0.1)
     assert "a step were lost to other than communication (SCALE-DATA node" in late.assumptions[-1]
+
+
+def test_what_ranks_of_one_node_say_to_each_other_is_no_more_said_by_more_nodes() -> None:
+    """A step of one node has that already: the model grows from there."""
+    found = ladder()
+    several = replace(found, alpha_beta={**found.alpha_beta, 1: 0.005})
+    for nodes, more in zip((2, 4), (0.01, 0.02), strict=True):
+        assert several.by_fits[nodes] == pytest.approx(more - 0.005)
+    per_step = communication(found.calls, found.fits, 4)
+    small = replace(found, alpha_beta={1: per_step(4) / 4})
+    assert small.foreseen().share > 1.2 * found.foreseen().share
 
 
 def test_communication_is_told_where_the_clock_has_names_for_it() -> None:
