@@ -23,7 +23,6 @@ from benchmarks.trainer import overhead, price
 from probes.scaling_commands import ladder_of
 from reference_trainer.config import TrainConfig
 from reports.record import RunRecord
-from scaling.decompose import mean_seconds
 from scaling.retold import Ladder
 from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
@@ -83,9 +82,9 @@ def ladder(fabric: str, times: int) -> None:
     judged(f"  terms against the step (target <= 1e-6): {spread(apart)}", max(apart) <= 1e-6)
     seen: dict[int, list[tuple[float, ...]]] = defaultdict(list)
     for found in ladders:
-        one = mean_seconds(found.rungs[0].median_node())
+        one = found.rungs[0].seconds
         for rung in found.rungs[1:]:
-            told = (found.replayed, found.alpha_beta)
+            told = (found.replayed, found.by_fits)
             known = [seconds.get(rung.count, math.nan) for seconds in told]
             seen[rung.count].append((found.efficiency(rung), rung.seconds - one, *known))
     for count, each in seen.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 USAGE = 4
+click.UsageError.exit_code = USAGE  # click's own is 2, and 2 is a run that was interrupted
 FOLDER = click.Path(path_type=Path)
 
 

@@ -11,8 +11,10 @@ import click
 from probes.refused import FOLDER, Refused
 
 if TYPE_CHECKING:
+    from reports.record import Limit, ProbeResult
     from scaling.retold import Ladder
 
+MOST_NODES = 10**6  # that anyone may ask for
 EVIDENCE = "ladder"  # its file may have a number, where a probe was run twice
 
 
@@ -37,40 +39,71 @@ def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
 
 @scaling.command()
 @click.argument("run_folder", type=FOLDER)
-@click.option("--limit", type=click.FloatRange(0, 1), help="The agreed efficiency, for its causes.")
+@click.option(
+    "--limit",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="The efficiency to name causes by, instead of the run's own limit.",
+)
 def report(run_folder: Path, limit: float | None) -> None:
-    """What each rung of RUN_FOLDER's ladder lost, and to what."""
-    ladder = ladder_of(run_folder)
-    for rung, why in zip(ladder.rungs[1:], ladder.explained(limit), strict=True):
+    """What each rung of RUN_FOLDER's ladder lost, to what, and what made it wrong."""
+    from probes.scaling_judging import WRONG, accused, believed, held_up, wrong
+    from probes.scaling_rungs import said, wanted
+    from reports.record import Limit
+    from reports.untrusted import one_line
+
+    result, ladder = measured(run_folder)
+    agreed = limit_of(result, "efficiency")
+    if limit is not None:
+        agreed = Limit(low=limit, unit="ratio", because="as asked")
+    wish = f"expected {agreed} ({agreed.because})" if agreed else "no limit: causes need --limit"
+    click.echo(one_line(f"efficiency, {wish}"))
+    explained = ladder.explained(wanted(agreed))
+    causes = accused(ladder, explained, agreed)
+    if not explained:
+        click.echo("one rung only: nothing to compare, for one node cannot show scaling")
+    for rung, why in zip(ladder.rungs[1:], explained, strict=True):
         low, high = ladder.intervals[rung.count]
+        value, doubt = believed(ladder.efficiency(rung))
+        verdict = f": {agreed.judge(value).value}" if agreed else ""
         share = f"{ladder.efficiency(rung):.3f} ({low:.3f} to {high:.3f} {ladder.over})"
         click.echo(
-            f"{rung.count} nodes  efficiency {share}  {rung.tokens_per_second:,.0f} tokens/s,"
-            f" {rung.tokens_per_rank:,} tokens per GPU and step"
+            f"{rung.count} nodes  efficiency {share}, {rung.load},"
+            f" {rung.tokens_per_second:,.0f} tokens/s{verdict}"
         )
-        click.echo(f"  {why}")
-        for cause in why.causes:
-            click.echo(f"  {cause.code} {cause.where}: {cause.said}")
+        click.echo(f"  {one_line(doubt or why)}")
+        for cause in causes.get(rung.count, []):
+            click.echo(f"  {cause.code} {one_line(f'{cause.where}: {cause.said}')}")
+    for measurement in result.measurements:
+        if measurement.name == "strong_efficiency":
+            click.echo(one_line(measurement.sentence()))
+    found = [one for one in result.findings if one.code in WRONG]
+    found += [one for rung in ladder.rungs for one in wrong(rung, said(rung.count))]
+    found += held_up(ladder.rungs, limit_of(result, "straggler"))
+    for words in dict.fromkeys(one_line(f"{one.code} {one.statement}") for one in found):
+        click.echo(words)
 
 
 @scaling.command()
 @click.argument("run_folder", type=FOLDER)
 @click.option(
-    "--nodes", multiple=True, type=click.IntRange(2), default=(16, 64, 256, 1024), show_default=True
+    "--nodes",
+    multiple=True,
+    type=click.IntRange(2, MOST_NODES),
+    default=(16, 64, 256, 1024),
+    show_default=True,
 )
 def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
     """What more NODES would do, from RUN_FOLDER's ladder: a prediction, never a measurement."""
     ladder = ladder_of(run_folder)
     try:
-        seen = ladder.foreseen(sorted(nodes))
+        seen = ladder.foreseen(sorted({*nodes}))
     except ValueError as error:
         raise Refused(str(error)) from None
-    load = f"{ladder.rungs[-1].tokens_per_rank:,} tokens per GPU and step"
     click.echo("predicted, not measured:")
     for one in seen.predictions:
         click.echo(
             f"  {one.nodes:5} nodes  efficiency {one.efficiency:.3f}"
-            f"  (nine of ten within {one.low:.3f} to {one.high:.3f}), {load}"
+            f"  (nine of ten within {one.low:.3f} to {one.high:.3f}), {seen.load}"
         )
     click.echo("assumed:")
     for words in seen.assumptions:
@@ -79,22 +112,49 @@ def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
 
 def ladder_of(run_folder: Path) -> Ladder:
     """The ladder that a run measured.  Refused where it has none that can be read."""
+    return measured(run_folder)[1]
+
+
+def limit_of(result: ProbeResult, name: str) -> Limit | None:
+    """What the run held this measure to."""
+    limits = [one.limit for one in result.measurements if one.name == name and one.limit]
+    return limits[0] if limits else None
+
+
+def measured(run_folder: Path) -> tuple[ProbeResult, Ladder]:
+    """What the last SCALING probe of a run that climbed a ladder saw, and the ladder.
+
+    Refused where there is none that can be read.
+    """
+    from probes.scaling_judging import WRONG
     from reports.store import UnreadableRun, load
+    from reports.untrusted import one_line
     from scaling.retold import retold
 
     try:
         record = load(run_folder)
     except UnreadableRun as error:
         raise Refused(str(error)) from None
-    names = [
-        evidence.path
-        for result in record.of("SCALING")
+    results = record.of("SCALING")
+    ladders = [
+        (result, run_folder / evidence.path)
+        for result in results
         for evidence in result.evidence
         if Path(evidence.path).name.startswith(EVIDENCE)
     ]
-    if not names:
-        raise Refused(f"{run_folder} has no ladder, expected a run of SCALING that measured one")
+    if not ladders:
+        failed = [f.statement for one in results for f in one.findings if f.code in WRONG]
+        said = "; ".join([f"{run_folder} has no ladder", *failed])
+        raise Refused(one_line(f"{said}: expected a run of SCALING that measured one"))
+    result, file = ladders[-1]
     try:
-        return retold(json.loads((run_folder / names[-1]).read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{run_folder / names[-1]} cannot be read: {error!r}") from None
+        return result, retold(json.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        said = error.strerror or "not a file"
+    except UnicodeDecodeError:
+        said = "expected text, found other bytes"
+    except RecursionError:
+        said = "expected a ladder, found lists in lists without end"
+    except ValueError as error:
+        said = str(error)
+    raise Refused(one_line(f"{file} cannot be read: {said}"))

@@ -83,8 +83,12 @@ def computing(ranks: Table) -> list[float]:
 
 def same_work(
     gang: Gang, names: dict[str, str], nodes: list[int], config: TrainConfig, measure: Ledger
-) -> None:
-    """Strong scaling, which only informs: the largest rung's step, done by fewer nodes as well."""
+) -> dict[str, list[float]]:
+    """Strong scaling, which only informs: the largest rung's step, done by fewer nodes as well.
+
+    (nodes, efficiency against the fewest of them, tokens_per_gpu_step), as far as it could be run.
+    """
+    found: dict[str, list[float]] = {"nodes": [], "efficiency": [], "tokens_per_gpu_step": []}
     whole = None
     for count in [count for count in nodes if count * HARDEST >= nodes[-1]]:
         on = said(count)
@@ -93,9 +97,11 @@ def same_work(
             rung = climb(gang, names, count, work)
         except (GangError, ValueError) as error:
             measure.covered(f"the same work on {on} was not timed: {error}")
-            return
-        seconds = mean_seconds(rung.median_node()) if count == 1 else rung.seconds
-        whole = whole or seconds * count
-        measure.note("strong_efficiency", whole / (seconds * count), "ratio", on=on)
-        tokens = f"{rung.tokens_per_rank} tokens per rank"
-        measure.covered(f"the same work on {on}: {seconds:.3f} s with {tokens}")
+            break
+        whole = whole or rung.seconds * count
+        strength = whole / (rung.seconds * count)
+        measure.note("strong_efficiency", strength, "ratio", on=f"{on}, {rung.load}")
+        measure.covered(f"the same work on {on}: {rung.seconds:.3f} s with {rung.load}")
+        for name, value in zip(found, (count, strength, rung.tokens_per_rank), strict=True):
+            found[name].append(value)
+    return found

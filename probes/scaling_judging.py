@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from probes.findings import finding
 from probes.ledger import Ledger
 from probes.scaling_rungs import said, top_efficiency, wanted
-from reports.record import Limit, Verdict
+from reports.record import Finding, Limit, Verdict
 from scaling import decompose
 from scaling.causes import Cause
 from scaling.decompose import laggard, residual, slow_node, unsummed, wall_gap
@@ -28,39 +28,57 @@ CAUSES = (
     *("SCALE-JITTER", "SCALE-LINK", "SCALE-NETWORK", "SCALE-COMMUNICATION", "SCALE-TOKENS"),
     "SCALE-UNEXPLAINED",
 )
+# What costs a rung its figures, or makes them worthless.
+WRONG = ("SCALE-RUNG", "SCALE-NAN", "SCALE-APART")
 
 
 def judge(ladder: Ladder, limits: Limits, measure: Ledger) -> list[Explanation]:
     """Efficiency and residual of each rung, and who holds the others up; the rungs, explained."""
     rungs, limit = ladder.rungs, limits("efficiency")
     base, explained = rungs[0].median_node(), ladder.explained(wanted(limit))
-    named: list[Cause] = []
+    blamed = accused(ladder, explained, limit)
     for rung, why in reversed([*zip(rungs[1:], explained, strict=True)]):
         on, efficiency = said(rung.count), ladder.efficiency(rung)
         value, doubt = believed(efficiency)
-        load = f"{on}, {rung.tokens_per_rank:,} tokens per GPU and step"
-        measure("efficiency", value, on=load, samples=len(rung.steps[0]), note=doubt)
+        measure(
+            "efficiency", value, on=f"{on}, {rung.load}", samples=len(rung.steps[0]), note=doubt
+        )
         tell(ladder, rung, measure)
         unexplained = residual(base, rung.steps)
         measure("residual", max(unexplained, unsummed(rung.steps)), on=on)
         measure.covered(str(why))
-        if limit and limit.judge(efficiency) is not Verdict.PASS:
+        if rung.count in blamed:
             measure.explain(finding("SCALE-LOSS", str(why)))
-            # What is named on the largest rung is not named again on the smaller ones.
-            for cause in [cause for cause in why.causes if not again(cause, named)]:
-                assert cause.code in CAUSES
-                places = words_of(cause.where)
-                suspects = [node for node in dict.fromkeys(rung.nodes) if node in places]
-                measure.explain(finding(cause.code, f"at {on} {cause.said}", suspects))
-            named += why.causes
+        for cause in blamed.get(rung.count, []):
+            assert cause.code in CAUSES
+            places = words_of(cause.where)
+            suspects = [node for node in dict.fromkeys(rung.nodes) if node in places]
+            measure.explain(finding(cause.code, f"at {on} {cause.said}", suspects))
     if len(rungs) == 1:
-        measure("efficiency", None, note="one node cannot show scaling")
+        alone = f"{said(1)}, {rungs[0].load}"
+        measure("efficiency", None, on=alone, note="one node cannot show scaling")
     measure("residual", unsummed(rungs[0].steps), on=said(1))
     for rung in rungs:
         one_model(rung, measure, said(rung.count))
     measure.covered(exposed_said(rungs[-1].steps, rungs[-1].separable, rungs[-1].nodes))
     stragglers(rungs, limits, measure)
     return explained
+
+
+def accused(
+    ladder: Ladder, explained: Sequence[Explanation], limit: Limit | None
+) -> dict[int, list[Cause]]:
+    """The causes to name, by node count of each rung that does not pass the limit of efficiency.
+
+    What is named on a larger rung is not named again on a smaller one.
+    """
+    found: dict[int, list[Cause]] = {}
+    named: list[Cause] = []
+    for rung, why in reversed([*zip(ladder.rungs[1:], explained, strict=True)]):
+        if limit and limit.judge(ladder.efficiency(rung)) is not Verdict.PASS:
+            found[rung.count] = [cause for cause in why.causes if not again(cause, named)]
+            named += why.causes
+    return found
 
 
 def again(cause: Cause, named: Sequence[Cause]) -> bool:
@@ -82,10 +100,11 @@ def tell(ladder: Ladder, rung: Rung, measure: Ledger) -> None:
     """
     on = said(rung.count)
     least, most = ladder.intervals[rung.count]
-    measure.note("efficiency_from", least, "ratio", on=f"{on}, {ladder.over}")
-    measure.note("efficiency_to", most, "ratio", on=f"{on}, {ladder.over}")
+    between = f"{on}, {rung.load}, {ladder.over}"
+    measure.note("efficiency_from", least, "ratio", on=between)
+    measure.note("efficiency_to", most, "ratio", on=between)
     measure.note("replayed_communication", ladder.replayed.get(rung.count), "s", on=on)
-    measure.note("alpha_beta_communication", ladder.alpha_beta.get(rung.count), "s", on=on)
+    measure.note("alpha_beta_communication", ladder.by_fits.get(rung.count), "s", on=on)
 
 
 def believed(efficiency: float) -> tuple[float | None, str]:
@@ -100,7 +119,7 @@ def other_runs(others: Sequence[Sequence[Rung]], measure: Ledger) -> None:
     for number, rungs in enumerate(others, 1):
         for rung in rungs:
             one_model(rung, measure, f"{said(rung.count)}, other run {number}")
-        on = f"{said(rungs[-1].count)}, other run {number}"
+        on = f"{said(rungs[-1].count)}, {rungs[-1].load}, other run {number}"
         measure.note("efficiency_again", top_efficiency(rungs), "ratio", on=on)
 
 
@@ -114,12 +133,19 @@ def one_model(rung: Rung, measure: Ledger, on: str) -> None:
         measure.note("memory_over_estimate", rung.memory, "ratio", on=on)
     measure("wall_gap", wall_gap(rung.steps), on=on)
     measure("non_finite", rung.non_finite, on=on)
+    measure("disagreements", len(rung.disagreements), on=on)
+    measure.explain(*wrong(rung, on))
+
+
+def wrong(rung: Rung, on: str) -> list[Finding]:
+    """What shows that a rung's ranks did not train one model, however fast they were."""
+    found = []
     if rung.non_finite:
         losses = f"{rung.non_finite} losses of ranks and steps were no numbers"
-        measure.explain(finding("SCALE-NAN", f"at {on} {losses}"))
-    measure("disagreements", len(rung.disagreements), on=on)
+        found.append(finding("SCALE-NAN", f"at {on} {losses}"))
     if rung.disagreements:
-        measure.explain(finding("SCALE-APART", f"at {on} in {rung.disagreements[0]}"))
+        found.append(finding("SCALE-APART", f"at {on} in {rung.disagreements[0]}"))
+    return found
 
 
 def stragglers(rungs: Sequence[Rung], limits: Limits, measure: Ledger) -> None:
@@ -131,16 +157,25 @@ def stragglers(rungs: Sequence[Rung], limits: Limits, measure: Ledger) -> None:
     measure.note("one_node_spread", max(by_node.values()) / min(by_node.values()), "ratio")
     measure("straggler", alone, on=f"{node} alone")
     measure("straggler", late.share, on=f"rank {late.rank} ({name}) in {late.segment}")
-    limit = limits("straggler")
+    measure.explain(*held_up(rungs, limits("straggler")))
+
+
+def held_up(rungs: Sequence[Rung], limit: Limit | None) -> list[Finding]:
+    """The node and the rank that break the limit of stragglers, where there is one."""
     if limit is None:
-        return
+        return []
+    found = []
+    node, alone = slow_node(rungs[0].by_node())
     if limit.judge(alone) is Verdict.FAIL:
         words = f"{node} alone takes {alone:.0%} longer for a step than the median node"
-        measure.explain(finding("SCALE-STRAGGLER", words, [node]))
+        found.append(finding("SCALE-STRAGGLER", words, [node]))
+    late = laggard(rungs[-1].steps)
+    name = rungs[-1].nodes[late.rank]
     if limit.judge(late.share) is Verdict.FAIL:
         words = f"rank {late.rank} on {name} holds the others up in {late.segment}"
         suspects = [f"rank {late.rank}", name]
-        measure.explain(finding("SCALE-STRAGGLER", f"{words}: {late.share:.0%}", suspects))
+        found.append(finding("SCALE-STRAGGLER", f"{words}: {late.share:.0%}", suspects))
+    return found
 
 
 def foresee(ladder: Ladder, measure: Ledger) -> None:
@@ -154,8 +189,17 @@ def foresee(ladder: Ladder, measure: Ledger) -> None:
     measure.keep("prediction.json", dataclasses.asdict(seen), caption=str(seen))
 
 
-def draw(ladder: Ladder, explained: Sequence[Explanation], limits: Limits, measure: Ledger) -> None:
-    """Numbers for the three figures, and the table behind them."""
+def draw(
+    ladder: Ladder,
+    explained: Sequence[Explanation],
+    limits: Limits,
+    measure: Ledger,
+    strong: Mapping[str, Sequence[float]],
+) -> None:
+    """Numbers for the three figures, and the table behind them.
+
+    `strong` is the same work on fewer nodes; empty where it was not run.
+    """
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
     parts = [decompose.terms(base), *(decompose.terms(rung.steps) for rung in rungs[1:])]
     limit = limits("efficiency")
@@ -173,6 +217,7 @@ def draw(ladder: Ladder, explained: Sequence[Explanation], limits: Limits, measu
             "limit": limit.low if limit else None,
             "tokens_per_second": [rung.tokens_per_second for rung in rungs],
             "tokens_per_gpu_step": [rung.tokens_per_rank for rung in rungs],
+            "strong": dict(strong),
         },
     )
     if explained:

@@ -20,7 +20,6 @@ from reference_trainer.gang import Gang, GangError, WorkerLost
 from reports.record import Limit, Verdict
 from scaling.alphabeta import Fit
 from scaling.causes import beyond
-from scaling.decompose import mean_seconds
 from scaling.expected import (
     PLAYED,
     Moment,
@@ -31,7 +30,7 @@ from scaling.expected import (
     spared_by_agreed_links,
 )
 from scaling.explain import Place, about_links
-from scaling.ladder import Rung, climb, first_of, groups_of
+from scaling.ladder import Rung, climb, first_of, groups_of, load
 from scaling.noise import median_error
 from scaling.predict import step_seconds
 from scaling.retold import Ladder
@@ -47,6 +46,11 @@ class Plan:
     order: Sequence[Moment]
     fabric: str | None = None
     patience: float = 300
+
+    @property
+    def load(self) -> str:
+        """What each GPU takes in, in words."""
+        return load(self.config.batch * self.config.seq)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def ascend(gang: Gang, names: dict[str, str], plan: Plan, measure: Ledger) -> Cl
             rung, replays[count] = around(gang, names, rungs, plan, (count, first), measure)
             rungs.append(rung)
         except GangError as error:
-            measure("efficiency", None, on=said(count), note=str(error))
+            measure("efficiency", None, on=f"{said(count)}, {plan.load}", note=str(error))
             measure.explain(finding("SCALE-RUNG", f"{said(count)}: {error}"))
             if not rungs:
                 break  # there is nothing to compare with
@@ -116,7 +120,7 @@ def repeat(
                 rung, replays[count] = around(gang, names, rungs, plan, (count, at), measure)
                 rungs.append(rung)
         except GangError as error:
-            measure("efficiency", None, on=f"run {run}", note=str(error))
+            measure("efficiency", None, on=f"run {run}, {plan.load}", note=str(error))
             measure.explain(finding("SCALE-RUNG", f"run {run} of the rungs: {error}"))
             return ladders, False
         ladders.append((rungs, replays))
@@ -135,7 +139,7 @@ def typical(ladders: Sequence[Climbed]) -> tuple[Climbed, list[list[Rung]]]:
 
 def top_efficiency(rungs: Sequence[Rung]) -> float:
     """That of the largest rung."""
-    return mean_seconds(rungs[0].median_node()) / rungs[-1].seconds
+    return rungs[0].seconds / rungs[-1].seconds
 
 
 def mend(gang: Gang, error: GangError) -> None:
@@ -204,7 +208,7 @@ def replayed(
 def core_work(base: Rung, plan: Plan) -> float:
     """Seconds of a step that an emulated accelerator leaves for the core; 0 where it is real."""
     pace = plan.config.pace_s
-    return max(0.0, mean_seconds(base.median_node()) - pace) if pace else 0.0
+    return max(0.0, base.seconds - pace) if pace else 0.0
 
 
 def doubtful(here: Replay, alone: Replay, base: Rung, plan: Plan) -> float:
@@ -238,7 +242,7 @@ def told(
     """The ladder; `others` are the rungs of its other runs, `agreed` the limit of bus bandwidth."""
     rungs, replays = climbed
     timed = {count: one for count, one in replays.items() if one.seconds is not None}
-    ranks = {rung.count: len(rung.steps) for rung in rungs}
+    ranks = {rung.count: len(rung.judged) for rung in rungs}
     fitted = {count: one for count, one in timed.items() if one.fits}
     return Ladder(
         rungs=rungs,
@@ -301,7 +305,8 @@ def wanted(limit: Limit | None) -> float | None:
     """The efficiency that passes: the end of the marginal band, where there is one."""
     if limit is None:
         return None
-    return limit.low if limit.marginal_low is None else limit.marginal_low
+    # An efficiency of 0 is no wish: every rung passes it.
+    return (limit.low if limit.marginal_low is None else limit.marginal_low) or None
 
 
 def said(count: int) -> str:

@@ -34,7 +34,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
     """
     names, nodes = cluster.names, counts(len(cluster.nodes))
     load = load_of(terms, cluster.on_gpu, STEPS[tier])
-    agreed, others = measure.contract.limit("FABRIC", "busbw"), []
+    agreed, others, strong = measure.contract.limit("FABRIC", "busbw"), [], {}
     with cluster.gang() as gang:
         window = WINDOW[tier] if cluster.on_gpu else 0
         config = long_enough(gang, names, load, window)
@@ -56,12 +56,12 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
                 control(gang, names, config, ladder.rungs[-1], measure)
                 if tier != "quick":
                     unsent(gang, names, ladder.rungs, config, measure)
-                    same_work(gang, names, nodes, config, measure)
+                    strong = same_work(gang, names, nodes, config, measure)
     measure.covered(covered(ladder, terms, len(cluster.nodes)))
     other_runs(others, measure)
     explained = judge(ladder, limits, measure)
     foresee(ladder, measure)
-    draw(ladder, explained, limits, measure)
+    draw(ladder, explained, limits, measure, strong)
 
 
 def load_of(terms, on_gpu, steps):

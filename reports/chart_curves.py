@@ -20,6 +20,7 @@ from reports.record import number
 from reports.svg import BLUE, GREEN, GREY, ORANGE, RED, Plot, Point
 from reports.untrusted import one_line
 
+STRONG = ("the same work on more nodes (strong scaling)", GREEN, 2, "5 4")
 WRONG_ROAD = "what the wrong road gives"
 
 
@@ -117,7 +118,8 @@ def efficiency(series: dict[str, Any]) -> Figure:
     """Efficiency against node count, 1 being as fast per node as one node alone.
 
     Keys: nodes, efficiency; optional low and high (the error bars), over (which runs they know of,
-    in words), limit, tokens_per_second, tokens_per_gpu_step (one for all, or each rung's).
+    in words), limit, tokens_per_second, tokens_per_gpu_step (one for all, or each rung's), and
+    strong {nodes, efficiency, tokens_per_gpu_step}: the same work on more nodes (strong scaling).
     """
     nodes, shares = read_numbers(series["nodes"]), read_numbers(series["efficiency"])
     limit = read_number(series.get("limit"))
@@ -131,16 +133,21 @@ def efficiency(series: dict[str, Any]) -> Figure:
         if n is not None and share is not None
     ]
     points = [(n, share) for n, share, *_ in rungs]
+    strong, dealt = _strong(series)
+    every = points + strong
     sentence = _efficiency_sentence(points, limit)
-    floor = min([y for _, y in points] + whole([limit, *low]))
+    floor = min([y for _, y in every] + whole([limit, *low]))
     bottom = max(0.0, int((floor - 0.04) * 10) / 10)
-    ends = (points[0][0], points[-1][0])
-    top = max([1.0, *(y for _, y in points), *whole(high)])
-    plot = Plot(sentence, ends, (bottom, 1.04 * top), True, 26)
-    plot.axes([(n, number(n)) for n, _ in points], "nodes", "efficiency", "%")
+    counts = sorted({n for n, _ in every})
+    top = max([1.0, *(y for _, y in every), *whole(high)])
+    plot = Plot(sentence, (counts[0], counts[-1]), (bottom, 1.04 * top), True, 26)
+    plot.axes([(n, number(n)) for n in counts], "nodes", "efficiency", "%")
     plot.level(1.0, "ideal: as fast per node as one node", GREY)
     if limit is not None:
         plot.level(limit, f"limit {percent(limit, 0)}", ORANGE)
+    if strong:
+        plot.curve(strong, *STRONG[1:])
+        _legend(plot, [("as much work for each GPU", BLUE, 2.5, ""), STRONG])
     plot.curve(points, BLUE, 2.5)
     for n, share, least, most, *_ in rungs[1:]:
         plot.whisker(n, least, most, BLUE)
@@ -156,8 +163,36 @@ def efficiency(series: dict[str, Any]) -> Figure:
     over = one_line(series.get("over") or "")
     bars = f"95 % interval, {over}" if over else "95 % interval"
     header = ["nodes", "efficiency", bars, "tokens per GPU and step", "tokens per second"]
-    sentence += _workload(loads) + (f" Error bars are of the noise {over}." if over else "")
+    if strong:
+        header += ["the same work on more nodes", "its tokens per GPU and step"]
+        again = dict(strong)
+        rows = [
+            [*row, percent(again[n]) if n in again else "-", _tokens(dealt.get(n))]
+            for row, (n, *_) in zip(rows, rungs, strict=True)
+        ]
+    sentence += _workload(loads) + _strong_sentence(strong, dealt)
+    sentence += f" Error bars are of the noise {over}." if over else ""
     return Figure("Scaling efficiency", sentence, plot.svg(), header, rows)
+
+
+def _strong(series: dict[str, Any]) -> tuple[list[Point], dict[float, float]]:
+    """The same work on more nodes: (efficiency by nodes, tokens of each GPU by nodes)."""
+    same = series.get("strong") or {}
+    nodes, shares, loads = (
+        read_numbers(same.get(key) or []) for key in ("nodes", "efficiency", "tokens_per_gpu_step")
+    )
+    return joined(nodes, shares), dict(joined(nodes, loads))
+
+
+def _strong_sentence(strong: list[Point], dealt: dict[float, float]) -> str:
+    if not strong:
+        return ""
+    (first, _), (nodes, share) = strong[0], strong[-1]
+    word = "node" if first == 1 else "nodes"
+    return (
+        f" {number(nodes)} nodes do the same work {percent(share)} as efficiently as"
+        f" {number(first)} {word}, with {_tokens(dealt.get(nodes))} tokens of each GPU."
+    )
 
 
 def _loads(series: dict[str, Any], rungs: int) -> list[Number]:
@@ -212,15 +247,18 @@ def loss(series: dict[str, Any]) -> Figure:
         plot.mark(resumed, f"resumed from {number(resumed)}", GREEN, left=True, row=1)
     if killed is not None:
         plot.mark(killed, f"killed at {number(killed)}", RED)
-    _legend(plot)
+    _legend(plot, [("never killed", GREY, 5, ""), ("killed", BLUE, 1.8, "")])
     return Figure("Loss across the kill", sentence, plot.svg(), *_loss_table(reference, lives))
 
 
-def _legend(plot: Plot) -> None:
-    """The two curves lie on each other, so their names stand apart from them."""
-    for at, (words, color, width) in enumerate([("never killed", GREY, 5), ("killed", BLUE, 1.8)]):
+def _legend(plot: Plot, curves: list[tuple[str, str, float, str]]) -> None:
+    """Curves that lie on each other, or cross, have their names apart from them.
+
+    (words, colour, width, dash) of each.
+    """
+    for at, (words, color, width, dash) in enumerate(curves):
         y = plot.y.start - 26 + 14 * at
-        plot.line([(plot.x.start + 8, y), (plot.x.start + 28, y)], color, width)
+        plot.line([(plot.x.start + 8, y), (plot.x.start + 28, y)], color, width, dash)
         plot.text(plot.x.start + 34, y + 4, words, size=12)
 
 

@@ -55,18 +55,23 @@ class Rung:
 
     @property
     def seconds(self) -> float:
-        """Mean seconds of a step, over steps and ranks."""
-        return mean_seconds(self.steps)
+        """Mean seconds of a step, over steps and the ranks that are judged: T_n."""
+        return mean_seconds(self.judged)
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens that the whole rung takes in per second."""
+        """Tokens that one job of the rung takes in per second."""
         return self.tokens_per_step / self.seconds
 
     @property
     def tokens_per_rank(self) -> int:
         """Tokens that each rank takes in per step: what an efficiency means nothing without."""
-        return self.tokens_per_step // len(self.steps if self.count > 1 else self.median_node())
+        return self.tokens_per_step // len(self.judged)
+
+    @property
+    def load(self) -> str:
+        """The same in words, to stand beside every efficiency."""
+        return load(self.tokens_per_rank)
 
     @property
     def judged(self) -> list[list[Step]]:
@@ -85,6 +90,11 @@ class Rung:
     def on(self, node: str) -> list[list[Step]]:
         """The steps of the ranks on one node."""
         return [steps for name, steps in zip(self.nodes, self.steps, strict=True) if name == node]
+
+
+def load(tokens: int) -> str:
+    """What each GPU takes in, in words."""
+    return f"{tokens:,} tokens per GPU and step"
 
 
 def counts(nodes: int) -> list[int]:

@@ -1,10 +1,11 @@
 """What more nodes would do: a prediction from the measured rungs, never a measurement.
 
-    T(n) = T(1) + waiting(n) + share x communication(n)
+    T(n) = T(1) + waiting(n) + share x communication(n) + beside
 
 `communication(n)` comes from fitted alpha-beta models of the measured collectives; `share`, how
 much of it a step sees, from the rungs above one node; `waiting(n)` from the noise of nodes alone:
-the slowest of n comes later the more there are.
+the slowest of n comes later the more there are.  `beside` is what the largest rung lost to neither:
+late data, saves, a slow node.  Nobody knows how that grows, so it stays what it was.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaling.alphabeta import Fit
 from scaling.decompose import Step
@@ -25,6 +26,8 @@ Table = Sequence[Sequence[Step]]  # [rank][step]
 
 # Percentiles of a bootstrap are steady to a tenth of the interval from some hundreds of rounds on.
 ROUNDS = 400
+
+SEEN = 0.001  # of a step: less is not worth a word
 
 Z90 = 1.645  # nine of ten normal values lie within so many standard deviations
 
@@ -84,41 +87,55 @@ class Prediction:
 class Outlook:
     """Predictions, what they assume, and how well the model met the rungs it was made from.
 
-    `share` is how much of the predicted communication a step saw; `misfit` the root mean square
+    `share` is how much of the predicted communication a step saw; `beside` the seconds of a step
+    that the largest rung lost to neither communication nor variation; `misfit` the root mean square
     of (model / measured - 1) over the rungs' step times.
     """
 
     predictions: tuple[Prediction, ...]
     share: float
+    beside: float
     misfit: float
     assumptions: tuple[str, ...]
+    load: str = ""  # of each GPU, in words
 
     def __str__(self) -> str:
         said = ", ".join(
             f"{p.efficiency:.0%} ({p.low:.0%} to {p.high:.0%}) on {p.nodes}"
             for p in self.predictions
         )
-        return f"predicted, not measured: efficiency {said} nodes"
+        load = f", {self.load}" if self.load else ""
+        return f"predicted, not measured: efficiency {said} nodes{load}"
 
 
 def outlook(
     rungs: Mapping[int, Table],
     collectives: Callable[[int], float],
     sizes: Sequence[int] = SIZES,
+    spoken: Mapping[int, float] | None = None,
+    causes: Sequence[str] = (),
+    load: str = "",
     seed: int = 0,
 ) -> Outlook:
     """Efficiency at sizes that were not measured.
 
     `rungs` are the steps of every rank by node count, 1 among them; `collectives(n)` the seconds
-    per step that communication takes on n nodes.  ValueError where the rungs do not suffice.
+    per step that communication takes on n nodes.  `spoken` are the seconds of a step that each
+    larger rung lost to communication (None: all that it lost); in words, `causes` are what is named
+    of the largest one beside that, and `load` what each GPU takes in.  ValueError where the rungs
+    do not suffice.
     """
     above = sorted(count for count in rungs if count > 1)
     if 1 not in rungs or len(above) < 2:
         known = ", ".join(map(str, sorted(rungs))) or "none"
         raise ValueError(f"a prediction needs 1 node and two larger rungs, there are: {known}")
     series = [[step_seconds(rungs[count])] for count in (1, *above)]
-    model = _Model(tuple(above), collectives, spread(series[0][0]))
     means = [statistics.fmean(one[0]) for one in series]
+    model = _Model(tuple(above), collectives, spread(series[0][0]), dict.fromkeys(above, 0.0))
+    if spoken is not None:
+        lost = zip(above, model.talk(means), strict=True)
+        beside = {count: max(0.0, seconds - spoken[count]) for count, seconds in lost}
+        model = replace(model, beside=beside)
     misfit = model.misfit(means)
 
     def predict(nodes: int) -> Prediction:
@@ -130,24 +147,37 @@ def outlook(
         down, up = math.hypot(best - low, off), math.hypot(high - best, off)
         return Prediction(nodes, best, max(0.0, best - down), min(1.0, best + up))
 
-    assumptions = _assumptions(above, model.share(means), model.noise / means[0])
-    return Outlook(tuple(map(predict, sizes)), model.share(means), misfit, assumptions)
+    share, lost_else = model.share(means), model.beside[above[-1]]
+    assumptions = _assumptions(above, share, model.noise / means[0])
+    if lost_else > SEEN * means[-1]:
+        named = f" ({', '.join(causes)})" if causes else ""
+        said = f"{lost_else:.2g} s of a step were lost to other than communication{named}"
+        assumptions += (f"on {above[-1]} nodes {said}, and are at every size",)
+    return Outlook(tuple(map(predict, sizes)), share, lost_else, misfit, assumptions, load)
 
 
 @dataclass(frozen=True)
 class _Model:
-    """Step time by node count; `means` are those of 1 node and of the rungs `above`, seconds."""
+    """Step time by node count; `means` are those of 1 node and of the rungs `above`, seconds.
+
+    `beside` are the seconds of a step that each rung lost to other than communication, by nodes.
+    """
 
     above: tuple[int, ...]
     collectives: Callable[[int], float]
     noise: float  # standard deviation of a node's steps alone, seconds
+    beside: Mapping[int, float]
+
+    def talk(self, means: Sequence[float]) -> list[float]:
+        """Seconds of each rung's step that nothing but communication explains."""
+        return [
+            mean - means[0] - self.noise * expected_maximum(count) - self.beside[count]
+            for mean, count in zip(means[1:], self.above, strict=True)
+        ]
 
     def share(self, means: Sequence[float]) -> float:
         """The share of communication that fits the rungs best: least squares, not below 0."""
-        extra = [
-            mean - means[0] - self.noise * expected_maximum(count)
-            for mean, count in zip(means[1:], self.above, strict=True)
-        ]
+        extra = self.talk(means)
         full = [self.collectives(count) for count in self.above]
         below = sum(x * x for x in full)
         found = sum(x * y for x, y in zip(full, extra, strict=True))
@@ -156,7 +186,8 @@ class _Model:
     def seconds(self, means: Sequence[float], nodes: int) -> float:
         """Seconds of a step on that many nodes."""
         waiting = self.noise * expected_maximum(nodes)
-        return means[0] + waiting + self.share(means) * self.collectives(nodes)
+        beside = self.beside.get(nodes, self.beside[self.above[-1]])
+        return means[0] + waiting + beside + self.share(means) * self.collectives(nodes)
 
     def efficiency(self, means: Sequence[float], nodes: int) -> float:
         """T(1) / T(n)."""
@@ -181,7 +212,7 @@ def _assumptions(above: Sequence[int], share: float, noise: float) -> tuple[str,
     return (
         f"the rungs of {rungs} nodes are all that is known; nothing larger was run",
         "every GPU keeps its tokens per step (weak scaling), its model and its sharding",
-        f"a step sees {share:.0%} of the predicted communication at every size, as on these rungs",
+        f"communication costs a step {share:.2f} times what its fits say, as on these rungs",
         "latency grows with the hops of a ring; a tree would make it less",
         "bandwidth per node stays what it was, though larger jobs cross more switches",
         f"added nodes are as sound as these, with steps that vary by {noise:.1%} independently",

@@ -1,27 +1,18 @@
-"""What a run's ladder says, told again from its evidence; needs no cluster.
-
-`ladder.json`: {"rungs": [{"nodes", "ranks" (node of each), "tokens_per_step", "non_finite",
-"disagreements", "separable", "clock", "played" (s of a step whose collectives were replayed without
-the trainer, None: none was), "at_agreed_rate" (the same, were links as fast as agreed),
-"replay_doubt" (s by which it may be off), "alpha_beta" (s of the step's collectives by their fits),
-"strays" {node: road}, "steps" [rank][step] {"seconds", "segments"}, "again" (seconds [run][step] of
-its other runs)}], "calls": [...], "fits": {operation: ...} of the largest rung, "places" (None: no
-pairs were tried)}.
-"""
+"""What a run's ladder says, told again from its evidence (told.py); needs no cluster."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from scaling.alphabeta import Fit
-from scaling.causes import Talk
-from scaling.decompose import Step, mean_seconds
+from scaling.causes import COLLECTIVES, MEETINGS, Talk
+from scaling.decompose import Step
 from scaling.explain import Explanation, Place, explain_ladder
-from scaling.ladder import HOST_CLOCK, Rung
+from scaling.ladder import Rung
 from scaling.predict import (
     Call,
     Outlook,
@@ -58,18 +49,22 @@ class Ladder:
     @property
     def replayed(self) -> dict[int, float]:
         """Seconds that collectives, replayed alone, add to one node's step on each rung."""
-        return self._beyond_one_node(self.talk)
+        return _beyond(self.talk, self.talk.get(1))
 
-    def _beyond_one_node(self, talk: Mapping[int, float | None]) -> dict[int, float]:
-        alone = self.talk.get(1)
-        if alone is None:
-            return {}
-        more = {count: seconds for count, seconds in talk.items() if seconds is not None}
-        return {count: seconds - alone for count, seconds in more.items() if count > 1}
+    @property
+    def by_fits(self) -> dict[int, float]:
+        """Seconds that collectives, by their fits, add to one node's step on each rung."""
+        return _beyond(self.alpha_beta, self._alone)
+
+    @property
+    def _alone(self) -> float | None:
+        """Seconds of one node's collectives by their fits; None where these are not known."""
+        silent = len(self.rungs[0].judged) == 1  # a rank by itself has nobody to talk to
+        return self.alpha_beta.get(1, 0.0 if silent else None)
 
     def efficiency(self, rung: Rung) -> float:
         """T_1 / T_n."""
-        return mean_seconds(self.rungs[0].median_node()) / rung.seconds
+        return self.rungs[0].seconds / rung.seconds
 
     @property
     def over(self) -> str:
@@ -92,7 +87,7 @@ class Ladder:
 
     def explained(self, limit: float | None = None) -> list[Explanation]:
         """Each rung above one node."""
-        agreed, replayed = self._beyond_one_node(self.agreed), self.replayed
+        agreed, replayed = _beyond(self.agreed, self.talk.get(1)), self.replayed
         talks = {
             rung.count: Talk(
                 replayed.get(rung.count),
@@ -110,8 +105,23 @@ class Ladder:
         if not self.fits:
             raise ValueError("a prediction needs collectives, and none were timed on this ladder")
         seconds = communication(self.calls, self.fits, len(top.steps), len(top.steps) // top.count)
-        tables = {rung.count: rung.steps for rung in self.rungs[1:]}
-        return outlook({1: self.rungs[0].median_node(), **tables}, seconds, sizes)
+        alone, explained = self._alone or 0.0, self.explained()
+        causes = [cause for why in explained[-1:] for cause in why.causes]
+        return outlook(
+            {rung.count: rung.judged for rung in self.rungs},
+            lambda nodes: max(0.0, seconds(nodes) - alone),
+            sizes,
+            {
+                rung.count: _spoken(rung, why)
+                for rung, why in zip(self.rungs[1:], explained, strict=True)
+            },
+            [
+                f"{cause.code} {cause.where}"
+                for cause in causes
+                if cause.segment != MEETINGS or cause.code == "SCALE-UNEXPLAINED"
+            ],
+            top.load,
+        )
 
     def told(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -142,39 +152,54 @@ class Ladder:
         return {"rungs": rungs, "calls": calls, "fits": fits, "places": places}
 
 
-def retold(content: Mapping[str, Any]) -> Ladder:
-    """The ladder that `told` wrote.  KeyError or TypeError where it is none."""
-    places = content.get("places")
-    rungs = [
-        Rung(
-            count=rung["nodes"],
-            nodes=rung["ranks"],
-            steps=[[Step(**step) for step in steps] for steps in rung["steps"]],
-            tokens_per_step=rung["tokens_per_step"],
-            non_finite=rung["non_finite"],
-            disagreements=tuple(rung.get("disagreements", ())),
-            separable=rung.get("separable", False),
-            clock=rung.get("clock", HOST_CLOCK),
-        )
-        for rung in content["rungs"]
-    ]
+def _spoken(rung: Rung, why: Explanation) -> float:
+    """Seconds of a rung's step that its explanation says were lost to collectives."""
+    names = {name for steps in rung.steps for step in steps for name in step.waited}
+    talk = [part for part in why.parts if any(one in part.said for one in (COLLECTIVES, *names))]
+    return rung.seconds * sum(part.share for part in talk)
+
+
+def _beyond(each: Mapping[int, float | None], alone: float | None) -> dict[int, float]:
+    """Seconds of each larger rung, less those of one node; none where these are not known."""
+    if alone is None:
+        return {}
+    known = {count: seconds for count, seconds in each.items() if seconds is not None}
+    return {count: seconds - alone for count, seconds in known.items() if count > 1}
+
+
+def retold(content: Any) -> Ladder:
+    """The ladder that `told` wrote.  ValueError where it is none, in one sentence."""
+    from scaling.told import checked
+
+    told = checked(content)
     return Ladder(
-        rungs=rungs,
-        talk={rung["nodes"]: rung["played"] for rung in content["rungs"]},
-        calls=[Call(**call) for call in content["calls"]],
-        fits={name: Fit(**fit) for name, fit in content["fits"].items()},
-        again={rung["nodes"]: rung["again"] for rung in content["rungs"] if rung.get("again")},
-        agreed=_known(content, "at_agreed_rate"),
-        doubt=_known(content, "replay_doubt"),
-        alpha_beta=_known(content, "alpha_beta"),
-        strays={rung["nodes"]: rung["strays"] for rung in content["rungs"] if rung.get("strays")},
+        rungs=[
+            Rung(
+                count=rung.nodes,
+                nodes=rung.ranks,
+                steps=[[Step(**dict(step)) for step in steps] for steps in rung.steps],
+                tokens_per_step=rung.tokens_per_step,
+                non_finite=rung.non_finite,
+                disagreements=tuple(rung.disagreements),
+                separable=rung.separable,
+                clock=rung.clock,
+            )
+            for rung in told.rungs
+        ],
+        talk={rung.nodes: rung.played for rung in told.rungs},
+        calls=[Call(**dict(call)) for call in told.calls],
+        fits={name: Fit(**dict(fit)) for name, fit in told.fits.items()},
+        again={rung.nodes: rung.again for rung in told.rungs if rung.again},
+        agreed=_known((rung.nodes, rung.at_agreed_rate) for rung in told.rungs),
+        doubt=_known((rung.nodes, rung.replay_doubt) for rung in told.rungs),
+        alpha_beta=_known((rung.nodes, rung.alpha_beta) for rung in told.rungs),
+        strays={rung.nodes: rung.strays for rung in told.rungs if rung.strays},
         places=None
-        if places is None
-        else [Place(tuple(one["nodes"]), one["said"]) for one in places],
+        if told.places is None
+        else [Place(tuple(place.nodes), place.said) for place in told.places],
     )
 
 
-def _known(content: Mapping[str, Any], key: str) -> dict[int, float]:
-    """This number of each rung that has it, by node count."""
-    each = {rung["nodes"]: rung.get(key) for rung in content["rungs"]}
-    return {count: seconds for count, seconds in each.items() if seconds is not None}
+def _known(each: Iterable[tuple[int, float | None]]) -> dict[int, float]:
+    """Those that are known, by node count."""
+    return {count: seconds for count, seconds in each if seconds is not None}

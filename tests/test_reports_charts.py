@@ -97,6 +97,21 @@ def test_efficiency_names_the_last_rung_and_the_load() -> None:
     assert "BELOW the limit of 90 %" in slow
 
 
+def test_efficiency_shows_strong_scaling_as_a_curve_of_its_own() -> None:
+    values = series("efficiency")
+    strong = {"nodes": [2, 4, 8], "efficiency": [1.0, 0.9, 0.42],
+              "tokens_per_gpu_step": [65536, 32768, 16384]}  # fmt: skip
+    figure, bare = (draw("efficiency", each) for each in ({**values, "strong": strong}, values))
+    assert "the same work on more nodes" in figure.svg
+    assert figure.header[:-2] == bare.header
+    assert [row[-2:] for row in figure.rows] == [
+        ["-", "-"], ["100.0 %", "65536"], ["90.0 %", "32768"], ["42.0 %", "16384"],
+    ]  # fmt: skip
+    assert "the same work 42.0 % as efficiently as 2 nodes" in figure.sentence
+    assert "with 16384 tokens of each GPU" in figure.sentence
+    assert draw("efficiency", {**values, "strong": {}}) == bare
+
+
 def test_efficiency_has_error_bars_where_they_are_known() -> None:
     values = series("efficiency")
     figure = draw("efficiency", values)

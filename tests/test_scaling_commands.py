@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +15,21 @@ import pytest
 from click.testing import CliRunner, Result
 
 from probes.cli import main
-from probes.contract import load as contract
+from probes.contract import Contract, parse
+from probes.findings import finding
 from probes.ledger import Ledger
 from probes.scaling_judging import draw, foresee, judge
-from reports.record import Limit, Measurement, Verdict
+from reports.record import Measurement, Verdict
 from reports.store import Store, load
 from scaling.alphabeta import Fit
 from scaling.explain import Place
-from scaling.predict import Call, step_seconds
+from scaling.predict import Call, communication, step_seconds
 from scaling.retold import Ladder, retold
 from tests.simulated_steps import Cluster, longer
 
 FITS = {"all_gather": Fit(50.0, 0.1, 0.02, 6)}
 CALLS = [Call("all_gather", 200_000, 4)]
+STRONG = {"nodes": [2, 4], "efficiency": [1.0, 0.75], "tokens_per_gpu_step": [16384, 8192]}
 AT_FOUR = "4 nodes, 8,192 tokens per GPU and step"
 
 
@@ -44,19 +49,34 @@ def ladder(**planted: Any) -> Ladder:
     )
 
 
-def save(folder: Path, found: Ladder, low: float = 0.9, marginal: float | None = None) -> Path:
-    """A run whose SCALING probe saw this ladder."""
-    store, lab = Store(folder), contract("lab")
+def agreed(low: float, marginal: float | None) -> Contract:
+    """The lab's contract with another limit of efficiency."""
+    text = (resources.files("probes") / "contracts" / "lab.toml").read_text()
+    other = f"at_least = {low}" + (f"\nmarginal = {marginal}" if marginal else "")
+    assert "at_least = 0.55\nmarginal = 0.65" in text
+    return parse(text.replace("at_least = 0.55\nmarginal = 0.65", other).encode(), "lab.toml")
+
+
+def save(
+    folder: Path,
+    found: Ladder | None,
+    low: float = 0.9,
+    marginal: float | None = None,
+    seen: Callable[[Ledger], None] = lambda ledger: None,
+) -> Path:
+    """A run whose SCALING probe saw this ladder, or none, after it `seen` something else."""
+    store, lab = Store(folder), agreed(low, marginal)
     store.event(
         "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
         contract=lab.facts().model_dump(mode="json"),
     )  # fmt: skip
     ledger = Ledger(store, lab, "p", "SCALING", "claim", "again", lambda words: None)
-    limits = {"efficiency": Limit(low=low, marginal_low=marginal, because="as agreed"),
-              "straggler": lab.limit("SCALING", "straggler")}.__getitem__  # fmt: skip
-    explained = judge(found, limits, ledger)
-    foresee(found, ledger)
-    draw(found, explained, limits, ledger)
+    limits = partial(lab.limit, "SCALING")
+    seen(ledger)
+    if found:
+        explained = judge(found, limits, ledger)
+        foresee(found, ledger)
+        draw(found, explained, limits, ledger, STRONG)
     ledger.finish("finished", 1.0)
     store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
     store.save()
@@ -95,6 +115,7 @@ def test_the_probe_says_of_each_rung_what_it_lost(run: Path) -> None:
     assert "at 4 nodes" in coverage
     assert "waiting for node" in coverage
     assert "predicted, not measured: efficiency" in coverage
+    assert "1024 nodes, 8,192 tokens per GPU and step" in coverage
 
 
 def figures(run: Path, name: str) -> dict[str, Measurement]:
@@ -137,7 +158,8 @@ def test_a_link_that_is_slow_or_bytes_astray_are_found_at_their_nodes(tmp_path: 
 def test_what_a_rung_is_compared_with_is_told_beside_it(run: Path) -> None:
     for name, value in (("replayed_communication", 0.04), ("alpha_beta_communication", 0.02)):
         assert figures(run, name)["4 nodes"].value == pytest.approx(value)
-    assert "4 nodes, within one run" in figures(run, "efficiency_from")
+    for end in ("from", "to"):
+        assert f"{AT_FOUR}, within one run" in figures(run, f"efficiency_{end}")
 
 
 def test_a_segment_that_every_rung_lacks_shows(tmp_path: Path) -> None:
@@ -217,6 +239,99 @@ def test_report_tells_the_rungs_and_names_the_cause(run: Path) -> None:
     assert done.output.count(" within one run)") == 2
 
 
+def named(lines: str) -> list[tuple[str, str]]:
+    """(rung, code) of each cause that `report` printed."""
+    found, rung = [], ""
+    for line in lines.splitlines():
+        if " nodes  efficiency " in line:
+            rung = line.split("  ")[0]
+        elif line.startswith("  SCALE-"):
+            found.append((rung, line.split()[0]))
+    return found
+
+
+@pytest.mark.parametrize("low", [0.99, 0.85, 0.2], ids=["all fail", "the largest fails", "pass"])
+def test_report_accuses_as_the_page_does(tmp_path: Path, low: float) -> None:
+    """By the run's own limit, and no rung that passes it."""
+    run = save(tmp_path / "run", ladder(data=0.1, jitter=0.1), low)
+    done = said("report", run)
+    (result,) = load(run).results
+    page = [
+        (one.statement[3:10], one.code) for one in result.findings
+        if one.code not in ("SCALE-LOSS", "SCALE-STRAGGLER")
+    ]  # fmt: skip
+    assert sorted(named(done.output)) == sorted(page)
+    assert bool(page) == (low > 0.5)
+    verdicts = {on[:7]: one.verdict for on, one in figures(run, "efficiency").items()}
+    told = [line for line in done.output.splitlines() if " nodes  efficiency " in line]
+    assert {line[:7]: Verdict(line.rsplit(": ")[-1]) for line in told} == verdicts
+
+
+def test_a_run_that_passes_names_causes_only_where_asked(tmp_path: Path) -> None:
+    run = save(tmp_path / "run", ladder(data=0.1), 0.2)
+    assert not named(said("report", run).output)
+    assert ("4 nodes", "SCALE-DATA") in named(said("report", run, "--limit", "0.99").output)
+    assert said("report", run, "--limit", "0").exit_code == 4
+
+
+def test_a_limit_of_nothing_is_none(tmp_path: Path) -> None:
+    """Every efficiency passes it, and explained with it the parts are as without."""
+    run = save(tmp_path / "run", ladder(tokens=0.2), 0.0)
+    output = said("report", run).output
+    assert not named(output)
+    for told in (output, load(run).results[0].coverage):
+        assert "waiting for collectives, as replayed" in told
+
+
+def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
+    found = ladder()
+    bad = replace(found.rungs[2], non_finite=3, disagreements=("step 3: apart",))
+    without = replace(found, rungs=[found.rungs[0], bad])
+
+    def failed(ledger: Ledger) -> None:
+        ledger.explain(finding("SCALE-RUNG", "2 nodes: ranks [1] died"))
+
+    output = said("report", save(tmp_path / "run", without, 0.2, seen=failed)).output
+    for words in (
+        "SCALE-RUNG 2 nodes: ranks [1] died",
+        "SCALE-NAN at 4 nodes 3 losses of ranks and steps were no numbers",
+        "SCALE-APART at 4 nodes in step 3: apart",
+    ):
+        assert output.count(words) == 1
+
+
+def test_a_run_without_a_ladder_is_refused_with_what_failed(tmp_path: Path) -> None:
+    def failed(ledger: Ledger) -> None:
+        ledger.explain(finding("SCALE-RUNG", "1 node: ranks [1] died"))
+
+    done = said("report", save(tmp_path / "run", None, seen=failed))
+    assert done.exit_code == 4
+    assert "has no ladder; 1 node: ranks [1] died: expected a run of SCALING" in done.output
+    assert len(done.output.splitlines()) == 1
+
+
+def test_report_tells_who_holds_the_others_up(tmp_path: Path) -> None:
+    output = said("report", save(tmp_path / "run", ladder(slow_node=0.5), 0.2)).output
+    assert "alone takes" in output
+    assert "SCALE-STRAGGLER node" in output
+
+
+def test_one_rung_is_nothing_to_compare(tmp_path: Path) -> None:
+    found = ladder()
+    run = save(tmp_path / "run", replace(found, rungs=found.rungs[:1]))
+    assert "one rung only: nothing to compare" in said("report", run).output
+    assert {*figures(run, "efficiency")} == {"1 node, 8,192 tokens per GPU and step"}
+
+
+def test_report_and_figure_have_the_same_work_on_more_nodes(tmp_path: Path) -> None:
+    def informed(ledger: Ledger) -> None:
+        ledger.note("strong_efficiency", 0.75, "ratio", on=AT_FOUR)
+
+    run = save(tmp_path / "run", ladder(), seen=informed)
+    assert f"strong efficiency on {AT_FOUR}: 0.750 ratio" in said("report", run).output
+    assert load(run).results[0].series["efficiency"]["strong"] == STRONG
+
+
 def test_predict_gives_bands_and_assumptions(run: Path) -> None:
     done = said("predict", run, "--nodes", "64", "--nodes", "16")
     assert done.exit_code == 0, done.output
@@ -225,6 +340,39 @@ def test_predict_gives_bands_and_assumptions(run: Path) -> None:
     assert [line.split()[0] for line in lines[1:3]] == ["16", "64"]
     assert all(line.endswith("8,192 tokens per GPU and step") for line in lines[1:3])
     assert any("weak scaling" in line for line in lines)
+
+
+def test_one_nodes_late_data_are_not_taken_for_communication() -> None:
+    sound, late = ladder().foreseen(), ladder(data=0.5).foreseen()
+    assert late.share == pytest.approx(sound.share, rel=0.2)
+    assert late.beside == pytest.approx(0.5, rel=0.1)
+    for one, other in zip(sound.predictions, late.predictions, strict=True):
+        assert other.efficiency == pytest.approx(1 / (1 / one.efficiency + 0.5), rel=0.1)
+    assert "a step were lost to other than communication (SCALE-DATA node" in late.assumptions[-1]
+
+
+def test_what_ranks_of_one_node_say_to_each_other_is_no_more_said_by_more_nodes() -> None:
+    """A step of one node has that already: the model grows from there."""
+    found = ladder()
+    several = replace(found, alpha_beta={**found.alpha_beta, 1: 0.005})
+    for nodes, more in zip((2, 4), (0.01, 0.02), strict=True):
+        assert several.by_fits[nodes] == pytest.approx(more - 0.005)
+    per_step = communication(found.calls, found.fits, 4)
+    small = replace(found, alpha_beta={1: per_step(4) / 4})
+    assert small.foreseen().share > 1.2 * found.foreseen().share
+
+
+def test_communication_is_told_where_the_clock_has_names_for_it() -> None:
+    """On GPUs its parts are named by their collectives."""
+    found = ladder(data=0.5)
+    waits = {"forward": {"all-gather": 0.01}, "backward": {"reduce-scatter": 0.02}}
+    named = [
+        replace(rung, steps=[[replace(one, exposed=waits) for one in mine] for mine in rung.steps])
+        for rung in found.rungs[1:]
+    ]
+    told = replace(found, rungs=[found.rungs[0], *named])
+    assert "waiting for all-gather" in str(told.explained()[-1])
+    assert told.foreseen().share == pytest.approx(found.foreseen().share)
 
 
 def test_without_timed_collectives_nothing_is_predicted(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from reference_trainer.gang import Gang, GangError
 from reference_trainer.shards import VOCAB
 from scaling.decompose import Step
 from scaling.ladder import Rung, climb, counts, first_of, groups_of, hushed, strong
+from scaling.retold import Ladder
 
 
 def test_rungs_double_up_to_all_nodes() -> None:
@@ -63,6 +64,16 @@ def test_tokens_per_rank_are_those_of_one_job() -> None:
     assert alone.tokens_per_rank == 256  # two jobs side by side, of two ranks each
     whole = Rung(2, ["a", "a", "b", "b"], [[step]] * 4, tokens_per_step=1024)
     assert whole.tokens_per_rank == 256
+
+
+def test_the_rung_of_one_node_is_judged_by_its_median_node_in_all_figures() -> None:
+    """A slow node beside two sound ones costs the rung of 1 nothing: each is a job of its own."""
+    steps = [[Step(seconds, {"forward": seconds})] for seconds in (1.0, 1.0, 4.0)]
+    alone = Rung(1, ["a", "b", "c"], steps, tokens_per_step=512, flops=2.0, peak_flops=1024)
+    assert alone.seconds == 1
+    assert alone.tokens_per_second == 512
+    assert alone.mfu == 1
+    assert Ladder(rungs=[alone], talk={}, calls=[], fits={}).efficiency(alone) == 1
 
 
 def test_mfu_is_the_share_of_one_gpus_peak() -> None:

@@ -74,6 +74,22 @@ def test_it_is_called_a_prediction_and_says_what_it_assumes() -> None:
     assert outlook(rungs(), SECONDS) == found
 
 
+def test_only_communication_grows_with_the_nodes() -> None:
+    """What else the largest rung lost stays what it is in seconds, and is said."""
+    late, spoken = rungs(share=0.5), {count: 0.5 * SECONDS(count) for count in (2, 4, 8)}
+    lost = 1.5
+    late[8] = table(1 + 0.5 * SECONDS(8) + lost, 8, 0.002)
+    found = outlook(late, SECONDS, spoken=spoken)
+    assert found.share == pytest.approx(0.5, abs=0.05)
+    assert found.misfit < 0.05
+    for one in found.predictions:
+        truth = 1 / (1 + lost + 0.5 * SECONDS(one.nodes))
+        assert one.efficiency == pytest.approx(truth, rel=0.05)
+    assert any("1.5 s of a step" in words for words in found.assumptions)
+    healthy = outlook(rungs(share=0.5), SECONDS, spoken=spoken)
+    assert not any("of a step were lost to" in words for words in healthy.assumptions)
+
+
 @pytest.mark.parametrize("counts", [(), (1,), (1, 2), (2, 4, 8)])
 def test_too_few_rungs_are_refused(counts: tuple[int, ...]) -> None:
     some = {count: steps for count, steps in rungs().items() if count in counts}

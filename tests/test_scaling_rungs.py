@@ -8,19 +8,21 @@ from typing import Any, cast
 
 import pytest
 
-from probes import scaling_rungs, test_scaling
+from probes import scaling_controls, scaling_rungs, test_scaling
 from probes.ledger import Ledger
-from probes.scaling_controls import same_compute
+from probes.scaling_controls import same_compute, same_work
 from probes.scaling_judging import other_runs
 from probes.scaling_rungs import Plan, Replay, ascend, astray, placed, repeat, told, typical, wanted
 from probes.test_scaling import MOST_STEPS, long_enough
 from reference_trainer.config import TrainConfig
 from reference_trainer.gang import Gang, GangError, WorkerLost
 from reports.record import Limit
+from scaling.alphabeta import Fit
 from scaling.decompose import Step, mean_seconds
 from scaling.ladder import Rung
 from scaling.retold import Ladder
 from scaling.search import Hunt
+from tests.simulated_steps import Cluster
 from tests.test_scaling_commands import ladder
 
 
@@ -69,6 +71,7 @@ def slower(found: Ladder, share: float) -> list[Rung]:
 
 
 REPLAY = Replay([0.0] * 3)
+LOAD = f"{TrainConfig().batch * TrainConfig().seq:,} tokens per GPU and step"
 GANG = cast(Gang, None)  # nothing is asked of it
 
 
@@ -101,7 +104,8 @@ def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyP
     assert (found.over, once.over) == ("over 3 runs", "within one run")
     other_runs(others, ledger(notes))
     heard = [one for one in notes.seen if one[0] == "efficiency_again"]
-    assert [on for _, _, on in heard] == ["4 nodes, other run 1", "4 nodes, other run 2"]
+    load = "4 nodes, 8,192 tokens per GPU and step, other run"
+    assert [on for _, _, on in heard] == [f"{load} 1", f"{load} 2"]
     assert any(one[2] == "2 nodes, other run 2" for one in notes.seen)  # its losses are looked at
     assert typical([(usual, replays)]) == ((usual, replays), [])
 
@@ -113,7 +117,7 @@ def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.Monk
     ladders, whole = repeat(GANG, {}, first, plan(1, 2, 4), 2, ledger(notes))
     assert not whole
     assert ladders == [first]
-    assert notes.seen == [("efficiency", None, "run 2")]
+    assert notes.seen == [("efficiency", None, f"run 2, {LOAD}")]
     assert notes.found == ["SCALE-RUNG"]
 
 
@@ -144,8 +148,29 @@ def test_a_middle_rung_that_dies_costs_the_larger_ones_nothing(
     assert rungs == [once.rungs[0], once.rungs[2]]
     assert [*replays] == [1, 4]
     assert gang.mended == [[1]]
-    assert notes.seen == [("efficiency", None, "2 nodes")]
+    assert notes.seen == [("efficiency", None, f"2 nodes, {LOAD}")]
     assert notes.found == ["SCALE-RUNG"]
+
+
+def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:
+    """With two GPUs on each node those of one node talk already; its fits are over its two."""
+    cluster = Cluster(nodes=2, per_node=2, steps=8)
+    fits = {"all_gather": Fit(latency_us=0.0, bandwidth=1.0, residual=0.0, points=2)}
+    alone, both = Replay([0.5] * 3, fits), Replay([0.7] * 3, fits)
+    rungs = [cluster.base(), cluster.largest()]
+    found = told((rungs, {1: alone, 2: both}), [], plan(1, 2), None)
+    # 1 MiB at 1 GB/s, times 1/2 among two ranks and 3/4 among four.
+    assert found.alpha_beta == {1: (1 << 20) / 2e9, 2: pytest.approx((1 << 20) * 0.75e-9)}
+    assert found.by_fits == {2: pytest.approx((1 << 20) / 4e9)}
+    assert found.replayed == {2: pytest.approx(0.2)}
+    unknown = told((rungs, {1: Replay(), 2: both}), [], plan(1, 2), None)
+    assert unknown.by_fits == unknown.replayed == {}  # what one node's cost is not known
+    single = Cluster(nodes=2, steps=8)
+    bare = told(
+        ([single.base(), single.largest()], {1: Replay([0.0] * 3), 2: both}),
+        [], plan(1, 2), None,
+    )  # fmt: skip
+    assert bare.by_fits == {2: pytest.approx((1 << 20) / 2e9)}
 
 
 def test_bytes_are_astray_only_where_most_went_elsewhere_and_enough_of_them() -> None:
@@ -198,6 +223,29 @@ def test_steps_that_send_nothing_must_compute_as_long_as_those_of_one_node() -> 
     assert "the same within the noise" in same_compute(computing(1.0, 1.01, 1.0, 0.99), alone)
     longer = same_compute(computing(1.3, 1.31, 1.3, 1.29), alone)
     assert longer.endswith("1.000 s on one node: +0.300 s are unexplained")
+
+
+def test_the_same_work_on_more_nodes_is_a_series_up_to_where_it_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two nodes halve the step; the rung of four is lost."""
+    step = [[Step(1.0, {"forward": 1.0})]]
+    rungs = [
+        Rung(1, ["a"], step, tokens_per_step=800),
+        Rung(2, ["a", "b"], [[Step(0.625, {})]] * 2, tokens_per_step=800),
+        GangError("ranks [3] died"),
+    ]
+    climbs(monkeypatch, rungs)
+    monkeypatch.setattr(scaling_controls, "climb", scaling_rungs.climb)
+    notes = Notes()
+    found = same_work(GANG, {}, [1, 2, 4], TrainConfig(batch=4), ledger(notes))
+    assert found == {
+        "nodes": [1, 2], "efficiency": [1.0, 0.8], "tokens_per_gpu_step": [800, 400],
+    }  # fmt: skip
+    assert [(value, on) for _, value, on in notes.seen] == [
+        (1.0, "1 node, 800 tokens per GPU and step"),
+        (0.8, "2 nodes, 400 tokens per GPU and step"),
+    ]
 
 
 @pytest.mark.parametrize(
