@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from probes.refused import FOLDER, Refused
+from probes.refused import FOLDER, Commands, Refused
 from probes.scaling_commands import scaling
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seatrial")
 def main() -> None:
     """Acceptance tests for GPU training clusters that run Ray.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 USAGE = 4
-click.UsageError.exit_code = USAGE  # click's own is 2, and 2 is a run that was interrupted
 FOLDER = click.Path(path_type=Path)
 
 
@@ -15,3 +17,31 @@ class Refused(click.ClickException):
     """One sentence on what was expected and what was found; exit code 4."""
 
     exit_code = USAGE
+
+
+class Misused(click.UsageError):
+    """A command that cannot be understood, with the line on its usage; exit code 4."""
+
+    exit_code = USAGE
+
+
+class Commands(click.Group):
+    """Commands whose usage errors end with 4 too: click's own is 2, and 2 is a run interrupted."""
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        """As click's."""
+        with _ending_with_4():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's."""
+        with _ending_with_4():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _ending_with_4() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        raise Misused(error.format_message(), error.ctx) from None
