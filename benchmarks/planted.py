@@ -101,6 +101,8 @@ def ledger(contract: Contract) -> Iterator[Ledger]:
 def climb(lab: Lab, fault: str, other: dict[str, str], runs: int) -> None:
     """The same as `inside`, from outside."""
     KEPT.mkdir(parents=True, exist_ok=True)
+    for old in KEPT.glob(f"{fault}-[0-9]*.json"):
+        old.unlink()
     (KEPT / f"{fault}.toml").write_text(otherwise(other))
     node = lab.nodes[0]
     command = [sys.executable, "-m", "benchmarks.planted", "inside", fault, str(runs)]
@@ -120,7 +122,7 @@ def line(what: str, want: Named, found: list[Named]) -> None:
     alone = sum(named == want for named in found)
     least = runs if causes == 1 else runs - runs // 10
     said = f"{what:24} {right} of {runs} (target {least}), {alone} with nothing else"
-    judged(said, right >= least)
+    judged(said, runs > 0 and right >= least)
     for named in found:
         if named != want:
             print(f"    named: {', '.join(' '.join([code, *who]) for code, who in named)}")

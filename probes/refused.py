@@ -19,12 +19,6 @@ class Refused(click.ClickException):
     exit_code = USAGE
 
 
-class Misused(click.UsageError):
-    """A command that cannot be understood, with the line on its usage; exit code 4."""
-
-    exit_code = USAGE
-
-
 class Commands(click.Group):
     """Commands whose usage errors end with 4 too: click's own is 2, and 2 is a run interrupted."""
 
@@ -44,4 +38,5 @@ def _ending_with_4() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        raise Misused(error.format_message(), error.ctx) from None
+        error.exit_code = USAGE  # type: ignore[misc]  (each kind of error has its class's)
+        raise

@@ -69,12 +69,13 @@ def state_bytes(config: TrainConfig, shards: int) -> int:
 def peak_flops(device_name: str, dtype: str) -> float | None:
     """Peak dense FLOP/s of a GPU by its name, computing in this one of config.DTYPES.
 
-    None for another type than bf16, which is "auto" there, for a slice of a GPU (MIG), and for a
-    name that the table does not know.
+    None for another type than bf16, which is "auto" there, for a slice of a GPU (MIG, vGPU), and
+    for a name that the table does not know.
     """
     has = _words(device_name)
     known = [name for name in PEAK_FLOPS if _words(name) <= has]
-    if dtype == "fp32" or "mig" in has or not known:
+    slice_ = has & {"mig", "grid"} or any(re.fullmatch(r"\d+[abcq]", word) for word in has)
+    if dtype == "fp32" or slice_ or not known:
         return None
     return PEAK_FLOPS[max(known, key=lambda name: len(_words(name)))]
 

@@ -42,6 +42,9 @@ class Clock(Protocol):
     def intervals(self, stamps: list[Any]) -> list[float]:
         """Seconds between each boundary and the next: one fewer than there are boundaries."""
 
+    def whole(self, stamps: list[Any]) -> float:
+        """Seconds from the first boundary to the last."""
+
 
 class HostClock:
     """Boundaries on the host's monotonic clock, integer nanoseconds."""
@@ -58,6 +61,10 @@ class HostClock:
     def intervals(self, stamps: list[int]) -> list[float]:
         """Seconds between consecutive stamps."""
         return [(b - a) / 1e9 for a, b in pairwise(stamps)]
+
+    def whole(self, stamps: list[int]) -> float:
+        """From the first stamp to the last, whatever is between."""
+        return (stamps[-1] - stamps[0]) / 1e9
 
 
 class CudaClock:
@@ -82,14 +89,19 @@ class CudaClock:
         self.wait(stamps[-1])
         return [a.elapsed_time(b) / 1e3 for a, b in pairwise(stamps)]
 
+    def whole(self, stamps: list[Any]) -> float:
+        """The sum of the intervals, for one long interval would be rounded otherwise than they."""
+        return sum(self.intervals(stamps))
+
 
 class Spans:
     """Cuts steps into segments.  begin(step), mark(name) at each boundary, end() -> record.
 
-    A record: {"step", "t" (seconds since the epoch at the step's start), "rank", "seconds" (the sum
-    of its segments), "wall" (seconds by the host's monotonic clock), "segments": {name: seconds},
-    "clock", "separable", "exposed" {segment: {collective: seconds of the segment that were spent
-    waiting for it}}, empty where that is not separable}.  `end` appends it to the file, flushed.
+    A record: {"step", "t" (seconds since the epoch at the step's start), "rank", "seconds" (from
+    its first boundary to its last), "wall" (the same by the host's monotonic clock), "segments":
+    {name: seconds}, "clock", "separable", "exposed" {segment: {collective: seconds of the segment
+    that were spent waiting for it}}, empty where that is not separable}.  `end` appends it to the
+    file, flushed.
     """
 
     def __init__(self, clock: Clock, rank: int, folder: str | None = None) -> None:
@@ -141,7 +153,7 @@ class Spans:
             "step": self._step,
             "t": self._t,
             "rank": self.rank,
-            "seconds": sum(segments.values()),
+            "seconds": self.clock.whole(self._stamps),
             "wall": (ended - self._begun) / 1e9,
             "segments": segments,
             "clock": self.clock.name,

@@ -133,15 +133,13 @@ def efficiency(series: dict[str, Any]) -> Figure:
         if n is not None and share is not None
     ]
     points = [(n, share) for n, share, *_ in rungs]
-    strong, dealt = _strong(series)
-    every = points + strong
+    strong, dealt = _strong(series, {n for n, _ in points})
     sentence = _efficiency_sentence(points, limit)
-    floor = min([y for _, y in every] + whole([limit, *low]))
+    floor = min([y for _, y in points + strong] + whole([limit, *low]))
     bottom = max(0.0, int((floor - 0.04) * 10) / 10)
-    counts = sorted({n for n, _ in every})
-    top = max([1.0, *(y for _, y in every), *whole(high)])
-    plot = Plot(sentence, (counts[0], counts[-1]), (bottom, 1.04 * top), True, 26)
-    plot.axes([(n, number(n)) for n in counts], "nodes", "efficiency", "%")
+    top = max([1.0, *(y for _, y in points + strong), *whole(high)])
+    plot = Plot(sentence, (points[0][0], points[-1][0]), (bottom, 1.04 * top), True, 26)
+    plot.axes([(n, number(n)) for n, _ in points], "nodes", "efficiency", "%")
     plot.level(1.0, "ideal: as fast per node as one node", GREY)
     if limit is not None:
         plot.level(limit, f"limit {percent(limit, 0)}", ORANGE)
@@ -175,13 +173,17 @@ def efficiency(series: dict[str, Any]) -> Figure:
     return Figure("Scaling efficiency", sentence, plot.svg(), header, rows)
 
 
-def _strong(series: dict[str, Any]) -> tuple[list[Point], dict[float, float]]:
-    """The same work on more nodes: (efficiency by nodes, tokens of each GPU by nodes)."""
+def _strong(series: dict[str, Any], rungs: set[float]) -> tuple[list[Point], dict[float, float]]:
+    """The same work on more nodes: (efficiency by nodes, tokens of each GPU by nodes).
+
+    Of these rungs alone; nothing where there are not two of them to compare.
+    """
     same = series.get("strong") or {}
     nodes, shares, loads = (
         read_numbers(same.get(key) or []) for key in ("nodes", "efficiency", "tokens_per_gpu_step")
     )
-    return joined(nodes, shares), dict(joined(nodes, loads))
+    points = [(n, share) for n, share in joined(nodes, shares) if n in rungs]
+    return points if len(points) > 1 else [], dict(joined(nodes, loads))
 
 
 def _strong_sentence(strong: list[Point], dealt: dict[float, float]) -> str:

@@ -85,7 +85,7 @@ def residual(base: Sequence[Sequence[Step]], here: Sequence[Sequence[Step]]) -> 
     """|(1 - E_n) - sum of the lost shares|: what the terms do not explain of the lost percent.
 
     E_n comes from whole steps, the shares from their segments, so a segment that is missing or
-    counted twice shows here.
+    counted twice shows here.  On a GPU a step is the sum of its segments: there `wall_gap` sees it.
     """
     lost = 1 - mean_seconds(base) / mean_seconds(here)
     return abs(lost - sum(loss(terms(base), terms(here)).values()))
@@ -103,8 +103,8 @@ def unsummed(ranks: Sequence[Sequence[Step]]) -> float:
 def wall_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
     """The largest share by which a rank's steps together differ from the host's clock over them.
 
-    It sees what sums cannot, for they are made of the same readings: time that no segment holds, or
-    that two hold.  None where the host's clock was not read in every step.
+    It sees what sums cannot where they are made of the same readings: time that no segment holds,
+    or that two hold.  None where the host's clock was not read in every step.
     """
     worst = None
     for steps in ranks:

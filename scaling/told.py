@@ -14,6 +14,7 @@ from scaling.operations import OPERATIONS
 # No step is shorter than a tick of its clock, or longer than a life.
 SHORTEST, LONGEST = 1e-9, 1e9
 MOST = 10**15  # of anything that is counted
+APART = 0.01  # of a step, by which its parts and the whole may be off: else it is damaged
 
 Seconds = Annotated[float, Field(strict=True, ge=SHORTEST, le=LONGEST, allow_inf_nan=False)]
 # A share of a step, or a difference of two.
@@ -35,6 +36,14 @@ class ToldStep(BaseModel):
         if {*self.segments} != {*SEGMENTS}:
             found = ", ".join(self.segments) or "none"
             raise ValueError(f"expected the segments {', '.join(SEGMENTS)}, found {found}")
+        whole = sum(self.segments.values())
+        if abs(whole - self.seconds) > APART * self.seconds:
+            raise ValueError(f"expected segments of {self.seconds} s, found {whole} s")
+        for name, waits in self.exposed.items():
+            within, waited = self.segments.get(name), sum(waits.values())
+            if within is None or waited > within + APART * self.seconds:
+                known = "no such segment" if within is None else f"{within} s"
+                raise ValueError(f"expected waits within {name}, found {waited} s of {known}")
         return self
 
 
@@ -70,6 +79,10 @@ class ToldRung(BaseModel):
                 f"expected the steps of each rank on {self.nodes} nodes, found those of "
                 f"{len(self.steps)} for {ranks} ranks on {nodes} nodes"
             )
+        job = ranks if self.nodes > 1 else ranks // nodes  # one node's are a job of their own
+        if self.tokens_per_step < job:
+            few = f"{job} ranks, found {self.tokens_per_step}"
+            raise ValueError(f"expected a token per step for each of {few}")
         counted = {len(steps) for steps in self.steps}
         if len(counted) > 1 or 0 in counted or not all(self.again):
             found = ", ".join(map(str, sorted({*counted, *map(len, self.again)})))

@@ -25,10 +25,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("told") / "run", ladder())
 
 
-@pytest.fixture(scope="module")
-def sound() -> Any:
+@pytest.fixture(scope="module", params=[False, True], ids=["host", "waits timed"])
+def sound(request: pytest.FixtureRequest) -> Any:
     """A ladder of a few steps, as JSON has it."""
-    content = json.loads(json.dumps(ladder().told()))
+    content = json.loads(json.dumps(ladder(separable=request.param).told()))
     for rung in content["rungs"]:
         rung["steps"] = [steps[:5] for steps in rung["steps"]]
     return content
@@ -77,6 +77,19 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "zero": (set_to(*STEP, "seconds", 0.0), "rungs.1.steps.0.0.seconds: expected greater than"),
     "NaN": (set_to(*STEP, "seconds", float("nan")), "expected a finite number, found nan"),
     "a string": (set_to(*STEP, "seconds", "1"), "expected a valid number, found '1'"),
+    "other sum": (set_to(*STEP, "seconds", 9.0), "rungs.1.steps.0.0: expected segments of 9.0 s"),
+    "strange waits": (
+        set_to(*STEP, "exposed", {"lunch": {"all-gather": 0.1}}),
+        "expected waits within lunch, found 0.1 s of no such segment",
+    ),
+    "long waits": (
+        set_to(*STEP, "exposed", {"clip": {"all-gather": 9.0}}),
+        "expected waits within clip, found 9.0 s of",
+    ),
+    "no tokens": (
+        set_to("rungs", 1, "tokens_per_step", 1),
+        "rungs.1: expected a token per step for each of 2 ranks, found 1",
+    ),
     "no segments": (set_to(*STEP, "segments", {}), "expected the segments data, forward,"),
     "other fits": (
         lambda c: c | {"fits": {"all_reduce": c["fits"]["all_gather"]}},

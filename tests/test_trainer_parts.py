@@ -160,6 +160,8 @@ def test_flops_follow_palm():
         ("NVIDIA GB200", 2.5e15),
         ("NVIDIA GH200 480GB", None),
         ("NVIDIA RTX A1000", None),
+        ("NVIDIA A100-40C", None),  # vGPUs
+        ("GRID A100D-8-80C", None),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
         ("NVIDIA H200 MIG 1g.18gb", None),
         ("Some Future GPU", None),

@@ -29,6 +29,9 @@ class TickClock:
     def intervals(self, stamps):
         return [float(b - a) for a, b in pairwise(stamps)]
 
+    def whole(self, stamps):
+        return float(stamps[-1] - stamps[0])
+
 
 def test_segments_and_steps_telescope(tmp_path):
     """Also the time between two steps belongs to a step: nothing falls between the cracks."""
@@ -68,11 +71,19 @@ class Event:
         return float(round((later.at - self.at) * 1e3))
 
 
-class Losing(HostClock):
-    """A clock that stands still in every step's second interval."""
+class Losing:
+    """Stands still in every step's second interval."""
 
     def intervals(self, stamps):
         return [0.0 if at == 1 else one for at, one in enumerate(super().intervals(stamps))]
+
+
+class LosingHostClock(Losing, HostClock):
+    pass
+
+
+class LosingCudaClock(Losing, CudaClock):
+    pass
 
 
 def timed(clock):
@@ -96,7 +107,14 @@ def test_terms_sum_to_their_step_between_events_that_round(monkeypatch):
     assert wall_gap(steps) < 0.2  # what it rounds by
 
 
-def test_time_that_a_clock_loses_is_missed_by_the_hosts_own():
-    sound, torn = timed(HostClock()), timed(Losing())
-    assert unsummed(sound) == unsummed(torn) == 0
-    assert wall_gap(sound) < 0.1 < wall_gap(torn)  # a quarter of it
+def test_time_that_no_segment_holds_is_missed_by_their_sum():
+    sound, torn = timed(HostClock()), timed(LosingHostClock())
+    assert unsummed(sound) < 1e-6 < 0.1 < unsummed(torn)
+    assert wall_gap(sound) < 0.1
+
+
+def test_time_that_events_lose_is_missed_by_the_hosts_own(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    torn = timed(LosingCudaClock())
+    assert unsummed(torn) < 1e-6  # its seconds are the sum of what events tell
+    assert wall_gap(torn) > 0.1  # a quarter of it
