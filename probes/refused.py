@@ -38,5 +38,5 @@ def _ending_with_4() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        error.exit_code = USAGE  # type: ignore[misc]  (each kind of error has its class's)
+        error.exit_code = USAGE  # type: ignore[misc]  # else each kind has its class's
         raise

@@ -74,7 +74,7 @@ def test_it_is_called_a_prediction_and_says_what_it_assumes() -> None:
     assert outlook(rungs(), SECONDS) == found
 
 
-def test_only_communication_grows_with_the_nodes() -> None:
+def test_communication_and_waiting_grow_with_the_nodes_and_nothing_else() -> None:
     """What else the largest rung lost stays what it is in seconds, and is said."""
     late, spoken = rungs(share=0.5), {count: 0.5 * SECONDS(count) for count in (2, 4, 8)}
     lost = 1.5
