@@ -29,6 +29,9 @@ FABRIC = "fabric"
 COLLECTIVES = "collectives"  # in a part's words
 MEETINGS = "forward, backward, clip"  # what holds a collective, as a cause's segment
 UNTOLD = "they are not told apart here"
+# Parts: what meetings took beyond the replay, where it was in collectives, and where nobody knows.
+WAITED = f"in {COLLECTIVES} beyond the replay"
+UNKNOWN = "unexplained beyond the replay"
 
 
 @dataclass(frozen=True)
@@ -240,10 +243,10 @@ def _beyond_replay(ledger: Ledger, seconds: float, replayed: float, waited: bool
     """Names what meetings gained beyond the replay; `waited`: all of it was, for collectives."""
     took, alone = (f"{each * 1e3:.3g} ms" for each in (seconds, replayed))
     if waited:
-        code, where, part = "SCALE-LINK", FABRIC, "in collectives beyond the replay"
+        code, where, part = "SCALE-LINK", FABRIC, WAITED
         why = f"steps wait {took} for collectives, replayed without the trainer they take {alone}"
     else:
-        code, where, part = "SCALE-UNEXPLAINED", EVERY, "unexplained beyond the replay"
+        code, where, part = "SCALE-UNEXPLAINED", EVERY, UNKNOWN
         why = (
             f"{MEETINGS} take {took} longer, for collectives or compute: {UNTOLD}; replayed "
             f"without the trainer the collectives take {alone}"
