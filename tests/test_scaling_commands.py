@@ -351,26 +351,6 @@ def test_one_nodes_late_data_are_not_taken_for_communication() -> None:
     assert "lost to what is not known to be communication (SCALE-DATA node" in late.assumptions[-1]
 
 
-def test_what_pairs_of_nodes_show_as_a_links_is_communication_and_the_rest_is_not_known() -> None:
-    """On rungs whose meetings take longer than replayed, and nobody timed what they waited for."""
-    whole = Cluster(nodes=4, seed=1, communication=0.3)
-    names = whole.names[:2]
-    two = Cluster(nodes=4, seed=1, communication=0.15).run(names, alone=False)
-    rungs = [whole.base(), replace(whole.largest(), count=2, nodes=names, steps=two),
-             whole.largest()]  # fmt: skip
-    found = Ladder(rungs=rungs, talk={1: 0.0, 2: 0.05, 4: 0.1}, calls=CALLS, fits=FITS)
-    unknown = found.foreseen()
-    assert unknown.beside == pytest.approx(0.2, rel=0.2)
-    words = "s of a step were lost to what is not known to be communication (SCALE-UNEXPLAINED"
-    assert words in unknown.assumptions[-1]
-    placed = replace(found, places=[Place(("node0", "node1"), "node0 -> node1 is slow")])
-    assert {cause.code for cause in placed.explained()[-1].causes} == {"SCALE-LINK"}
-    known = placed.foreseen()
-    assert known.beside < 0.1 * unknown.beside
-    assert known.share > 2 * unknown.share
-    assert not any("SCALE-" in words for words in known.assumptions)
-
-
 def test_what_ranks_of_one_node_say_to_each_other_is_no_more_said_by_more_nodes() -> None:
     """A step of one node has that already: the model grows from there."""
     found = ladder()
