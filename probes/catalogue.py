@@ -125,9 +125,9 @@ CATALOGUE: dict[str, Entry] = {
         "compare clocks, power and thermal limits, CPU governor and other load with a sound node",
     ),
     "SCALE-SLOWING": Entry(
-        "Compute became slower while the job ran.",
+        "Compute became slower while the job ran; or links, where the clock does not tell waits from compute.",
         Cause.HARDWARE,
-        "look at temperature, throttle reasons and fans of the named node over time",
+        "look at temperature, throttle reasons and fans of the named node over time; where links are not told apart, at its links too (FABRIC)",
     ),
     "SCALE-DATA": Entry(
         "The job waits for data, of one node or everywhere.",

@@ -82,10 +82,17 @@ def accused(
 
 
 def again(cause: Cause, named: Sequence[Cause]) -> bool:
-    """Whether a cause is among those that were named, at no other place than there."""
-    return any(
-        cause.code == one.code and words_of(cause.where) <= words_of(one.where) for one in named
-    )
+    """Whether a cause is among those that were named, at no other place than there.
+
+    What is unexplained in other segments is another cause.
+    """
+
+    def known(one: Cause) -> bool:
+        alike = cause.code == one.code and words_of(cause.where) <= words_of(one.where)
+        free = cause.code != "SCALE-UNEXPLAINED"
+        return alike and (free or words_of(cause.segment) <= words_of(one.segment))
+
+    return any(map(known, named))
 
 
 def words_of(where: str) -> set[str]:

@@ -28,6 +28,10 @@ EVERY = "every node"
 FABRIC = "fabric"
 COLLECTIVES = "collectives"  # in a part's words
 MEETINGS = "forward, backward, clip"  # what holds a collective, as a cause's segment
+UNTOLD = "they are not told apart here"
+# Parts: what meetings took beyond the replay, where it was in collectives, and where nobody knows.
+WAITED = f"in {COLLECTIVES} beyond the replay"
+UNKNOWN = "unexplained beyond the replay"
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,10 @@ def slow_nodes(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
     part = f"as {met.slowing_node or 'the job'} slows down"
     if ledger.matters(slowing):
         where = met.slowing_node or "not shown by any single node"
-        why = f"compute takes {later:.1%} longer over the window than at its start"
+        verb, doubt = "compute takes", ""
+        if not met.slowing_told:
+            verb, doubt = f"{MEETINGS} take", f", for compute or links: {UNTOLD}"
+        why = f"{verb} {later:.1%} longer over the window than at its start{doubt}"
         ledger.name("SCALE-SLOWING", where, "compute", slowing, part, f"{where}: {why}")
     else:
         ledger.book(slowing, part)
@@ -236,13 +243,13 @@ def _beyond_replay(ledger: Ledger, seconds: float, replayed: float, waited: bool
     """Names what meetings gained beyond the replay; `waited`: all of it was, for collectives."""
     took, alone = (f"{each * 1e3:.3g} ms" for each in (seconds, replayed))
     if waited:
-        code, where, part = "SCALE-LINK", FABRIC, "in collectives beyond the replay"
+        code, where, part = "SCALE-LINK", FABRIC, WAITED
         why = f"steps wait {took} for collectives, replayed without the trainer they take {alone}"
     else:
-        code, where, part = "SCALE-UNEXPLAINED", EVERY, "unexplained beyond the replay"
+        code, where, part = "SCALE-UNEXPLAINED", EVERY, UNKNOWN
         why = (
-            f"{MEETINGS} take {took} longer, for collectives or compute: they are not told apart "
-            f"here; replayed without the trainer the collectives take {alone}"
+            f"{MEETINGS} take {took} longer, for collectives or compute: {UNTOLD}; replayed "
+            f"without the trainer the collectives take {alone}"
         )
     ledger.name(code, where, MEETINGS, seconds - replayed, part, why)
 

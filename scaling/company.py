@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from scaling.ladder import Rung
 from scaling.noise import clear, relative
-from scaling.skew import MEETINGS, Table, grown, split
+from scaling.skew import Table, account, computing
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ def company(base: Rung, here: Rung, leaving: float = 0.0) -> Company | None:
         if clear(beyond, tests=len(names)):
             mine = [x for x, who in zip(beyond, last, strict=False) if who == name]
             owed[name] = max(0.0, sum(mine)) / len(beyond)
-    waits = [leaving, *_waits(base.median_node(), here.steps, timed)]
+    waits = _waits(here.steps, timed) - _waits(base.median_node(), timed)
     return Company(
-        transfer=sum(max(0.0, seconds) for seconds in waits),
+        transfer=max(0.0, leaving) + max(0.0, waits),
         common=max(0.0, statistics.median_low(map(statistics.median, more.values()))),
         nodes=owed,
     )
@@ -61,8 +61,6 @@ def _computing(rung: Rung, node: str, segments: Sequence[str]) -> list[float]:
     return [max(step.computed(segments) for step in at) for at in zip(*rung.on(node), strict=True)]
 
 
-def _waits(base: Table, here: Table, timed: Sequence[str]) -> list[float]:
-    """What the transfer of each collective grew by; a meeting whose waits nobody times is one."""
-    rest = [name for name in MEETINGS if name in here[0][0].segments and name not in timed]
-    more = [split(here, name).transfer - split(base, name).transfer for name in rest]
-    return [*grown(base, here).values(), *more]
+def _waits(ranks: Table, timed: Sequence[str]) -> float:
+    """Mean seconds of meetings that no rank's compute in the timed ones accounts for."""
+    return statistics.fmean(account(ranks).met()) - statistics.fmean(computing(ranks, timed))

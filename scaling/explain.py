@@ -11,6 +11,8 @@ from scaling.causes import (
     EVERY,
     FABRIC,
     MEETINGS,
+    UNKNOWN,
+    WAITED,
     Cause,
     Ledger,
     Part,
@@ -134,23 +136,29 @@ def explain_ladder(
             )
         seen |= bool(links)
         if places is not None:
-            one = replace(one, causes=tuple(_placed(c, rung, places) for c in one.causes))
+            one = _placed(one, [place for place in places if {*place.nodes} <= {*rung.nodes}])
         found.append(one)
         before |= {*rung.nodes}
     return found
 
 
-def _placed(cause: Cause, rung: Rung, places: Sequence[Place]) -> Cause:
-    """The cause at the links that pairs of the rung's nodes show as slow, if it is one of links."""
-    if not about_links(cause):
-        return cause
-    shown = [place for place in places if {*place.nodes} <= {*rung.nodes}]
-    if not shown:
-        said = f"{cause.said}; pairs of nodes are all alike"
-        return replace(cause, where=EVERY, said=said)
-    where = ", ".join(dict.fromkeys(node for place in shown for node in place.nodes))
-    said = "; ".join([cause.said, *(place.said for place in shown)])
-    return replace(cause, code="SCALE-LINK", where=where, said=said)
+def _placed(one: Explanation, shown: Sequence[Place]) -> Explanation:
+    """The same with its causes of links at those that pairs of its nodes have shown as slow.
+
+    What only may have been in collectives was, where there is such a link.
+    """
+    code, where, said = "", EVERY, ["pairs of nodes are all alike"]
+    if shown:
+        code, said = "SCALE-LINK", [place.said for place in shown]
+        where = ", ".join(dict.fromkeys(node for place in shown for node in place.nodes))
+    causes = tuple(
+        replace(each, code=code or each.code, where=where, said="; ".join([each.said, *said]))
+        if about_links(each)
+        else each
+        for each in one.causes
+    )
+    parts = [replace(p, said=WAITED) if shown and p.said == UNKNOWN else p for p in one.parts]
+    return replace(one, causes=causes, parts=tuple(parts))
 
 
 def sentence(nodes: int, lost: float, parts: Sequence[Part]) -> str:

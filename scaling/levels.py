@@ -46,6 +46,7 @@ class Levels:
     `spikes` is how much of variation and tail is outliers, and noise above QUIET; `ordinary` what
     sound nodes' noise would cost.  `alone` is a meeting's seconds on one node.  `also_slow` are
     nodes slower by less than `slow_node`, and how much: the job does not wait for them.
+    `slowing_told` is whether compute is known to be what became slower.
     """
 
     growth: float
@@ -61,6 +62,7 @@ class Levels:
     slow_node: str | None = None
     also_slow: Mapping[str, float] = field(default_factory=dict)
     slowing_node: str | None = None
+    slowing_told: bool = True
     spiky_node: str | None = None
 
 
@@ -82,7 +84,7 @@ def levels(base: Rung, here: Rung) -> Levels:
     frontier, noise = _frontier(transfer, alone, steady)
     typical, expected = statistics.median(met), statistics.median(frontier)
     communication, variation, slow, fall = _positive(
-        typical - expected - slowing.past,
+        typical - expected - slowing.past + slowing.waited,
         expected - first - slow,
         slow,
         slowing.now + slowing.past,
@@ -92,7 +94,7 @@ def levels(base: Rung, here: Rung) -> Levels:
     broad = expected_maximum(len(names)) * max(0.0, noise - QUIET * first)
     likely = broad + statistics.fmean(map(max, zip(*rough.values(), strict=True)))
     return Levels(
-        growth=statistics.fmean(met) + slowing.now - first,
+        growth=statistics.fmean(met) + slowing.now + slowing.waited - first,
         slow=slow,
         slowing=fall,
         variation=variation,
@@ -105,6 +107,7 @@ def levels(base: Rung, here: Rung) -> Levels:
         slow_node=slow_names[0] if slow_names else None,
         also_slow={name: statistics.median(steady[name]) - first for name in slow_names[1:]},
         slowing_node=node,
+        slowing_told=slowing.told,
         spiky_node=owner({n: sum(value > 0 for value in at) for n, at in rough.items()}),
     )
 

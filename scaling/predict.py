@@ -4,8 +4,8 @@
 
 `communication(n)` comes from fitted alpha-beta models of the measured collectives; `share`, how
 much of it a step sees, from the rungs above one node; `waiting(n)` from the noise of nodes alone:
-the slowest of n comes later the more there are.  `beside` is what the largest rung lost to neither:
-late data, saves, a slow node.  Nobody knows how that grows, so it stays what it was.
+the slowest of n comes later the more there are.  `beside` is what the largest rung lost to neither,
+as far as is known: late data, saves, a slow node.  Nobody knows how that grows, so it stays.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def outlook(
     assumptions = _assumptions(above, share, model.noise / means[0])
     if lost_else > SEEN * means[-1]:
         named = f" ({', '.join(causes)})" if causes else ""
-        said = f"{lost_else:.2g} s of a step were lost to other than communication{named}"
-        assumptions += (f"on {above[-1]} nodes {said}, and are at every size",)
+        said = f"{lost_else:.2g} s of a step were lost to what is not known to be communication"
+        assumptions += (f"on {above[-1]} nodes {said}{named}, and are at every size",)
     return Outlook(tuple(map(predict, sizes)), share, lost_else, misfit, assumptions, load)
 
 
@@ -160,7 +160,8 @@ def outlook(
 class _Model:
     """Step time by node count; `means` are those of 1 node and of the rungs `above`, seconds.
 
-    `beside` are the seconds of a step that each rung lost to other than communication, by nodes.
+    `beside` are the seconds of a step that each rung lost to what is not known to be communication,
+    by nodes.
     """
 
     above: tuple[int, ...]

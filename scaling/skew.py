@@ -16,7 +16,7 @@ waiting.  So that round costs what the last rank did in it, and nobody else is c
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,17 @@ def _waits(ranks: Table) -> dict[str, Split]:
         name: _cut(name, [[one.get(name, 0.0) for one in steps] for steps in waited])
         for name in names
     }
+
+
+def computing(ranks: Table, timed: Collection[str]) -> list[float]:
+    """Seconds by step that meetings would take if links were free: each one's slowest compute.
+
+    `timed` are the meetings whose waits are; the others are left out.
+    """
+    return [
+        sum(max(step.computed([name]) for step in at) for name in timed)
+        for at in zip(*ranks, strict=True)
+    ]
 
 
 def exposed_said(ranks: Table, separable: bool, nodes: Sequence[str]) -> str:

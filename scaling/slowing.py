@@ -3,7 +3,8 @@
 Two witnesses are heard: the time in meetings, and the node's own work between them.  The second is
 quieter, and it has a name, while in a meeting all wait for the slowest and look alike.  Where own
 work tells nothing, the waiting may: who is slow behind a meeting's last collective is awaited in
-the next one, and spends least there.
+the next one, and spends least there.  Its links may be what is slow; where waits are timed, the
+time in meetings is heard less its waits, and nobody is guessed at.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from scaling.decompose import mean_seconds
 from scaling.ladder import Rung
 from scaling.noise import Series, followed, onset, owner, relative, rising, spread
-from scaling.skew import MEETINGS, split
+from scaling.skew import MEETINGS, computing, split
 
 # Of three ranks two wait for the third, so a mean rank waits two thirds of what it costs; in the
 # meeting where the third is late it is one third.
@@ -27,23 +28,29 @@ STEADY = ("optimizer", "other")  # own work that a slow processor stretches
 
 @dataclass(frozen=True)
 class Slowing:
-    """Seconds per step: lost to slowing in this rung, or before it, while the node ran alone."""
+    """Seconds per step: lost to slowing in this rung, or before it, while the node ran alone.
+
+    waited: lost in this rung as timed waits became longer, which is no slowing.  told: whether
+    compute is known to be what slowed down.
+    """
 
     now: float = 0.0
     past: float = 0.0
+    waited: float = 0.0
+    told: bool = True
 
 
 def slowing_of(
     alone: dict[str, list[float]], own: dict[str, list[float]], met: list[float], here: Rung
 ) -> tuple[Slowing, str | None, dict[str, list[float]], list[float]]:
-    """(the cost, the node, the nodes' series and the rung's as if nothing had slowed down).
+    """(the cost, the node, the nodes' series and the rung's as if nothing had become slower).
 
     A node that slowed down alone and is stable here has reached its lower speed before: it costs
     the whole fall in every step.
     """
     falls = _falls(alone, own)
     steady = {
-        name: [x - y for x, y in zip(series, falls[name], strict=True)] if name in falls else series
+        name: _less(series, falls[name]) if name in falls else series
         for name, series in alone.items()
     }
     worst = max(falls, key=lambda name: falls[name][-1], default=None)
@@ -51,16 +58,28 @@ def slowing_of(
     shown = _own_falls(together)
     node = max(shown, key=lambda name: shown[name][-1], default=worst)
     scale = statistics.median(map(statistics.median, alone.values()))
-    fits = [onset(met)] if rising(met) else []
+    busy, waited = met, 0.0
+    if here.separable:
+        busy = computing(here.steps, here.steps[0][0].exposed)
+        waits = _less(met, busy)
+        if rising(waits):
+            longer = onset(waits)
+            waited, met = statistics.fmean(longer), _less(met, longer)
+    fits = [onset(busy)] if rising(busy) else []
     if node in shown:
-        fits.append(followed(shown[node], met, scale))
+        fits.append(followed(shown[node], busy, scale))
     if fits := [fit for fit in fits if fit]:
-        levels = [[x - y for x, y in zip(met, fit, strict=True)] for fit in fits]
-        level, fit = min(zip(levels, fits, strict=True), key=lambda pair: spread(pair[0]))
-        node = node if node in shown else _awaited(here, fit) or node
-        return Slowing(now=statistics.fmean(fit)), node, steady, level
+        fit = min(fits, key=lambda fit: spread(_less(busy, fit)))
+        told = here.separable or node in shown
+        node = node if told else _awaited(here, fit) or node
+        cost = Slowing(statistics.fmean(fit), waited=waited, told=told)
+        return cost, node, steady, _less(met, fit)
     past = _ahead(steady, worst, falls[worst][-1:])[0] if worst else 0.0
-    return Slowing(past=past), worst, steady, met
+    return Slowing(past=past, waited=waited), worst, steady, met
+
+
+def _less(series: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [x - y for x, y in zip(series, other, strict=True)]
 
 
 def _awaited(here: Rung, fall: Sequence[float]) -> str | None:

@@ -303,9 +303,15 @@ def test_what_is_beyond_the_replay_is_a_links_where_pairs_of_nodes_show_one() ->
         ([place], "SCALE-LINK", "node3"),
         ([], "SCALE-UNEXPLAINED", "every node"),
     ):
-        (cause,) = explain_ladder(rungs, {2: talk, 4: talk}, LIMIT, places)[1].causes
+        found = explain_ladder(rungs, {2: talk, 4: talk}, LIMIT, places)[1]
+        (cause,) = found.causes
         assert about_links(cause)
         assert (cause.code, cause.where) == (code, where)
+        shares = {part.said: part.share for part in found.parts}
+        known, unknown = "in collectives beyond the replay", "unexplained beyond the replay"
+        there, gone = (known, unknown) if places else (unknown, known)
+        assert shares[there] == pytest.approx(cause.share)
+        assert gone not in str(found)
     (computed,) = explain_ladder(later(separable=True, waited=False), {2: talk, 4: talk})[1].causes
     assert not about_links(computed)
 

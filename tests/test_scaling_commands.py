@@ -348,7 +348,7 @@ def test_one_nodes_late_data_are_not_taken_for_communication() -> None:
     assert late.beside == pytest.approx(0.5, rel=0.1)
     for one, other in zip(sound.predictions, late.predictions, strict=True):
         assert other.efficiency == pytest.approx(1 / (1 / one.efficiency + 0.5), rel=0.1)
-    assert "a step were lost to other than communication (SCALE-DATA node" in late.assumptions[-1]
+    assert "lost to what is not known to be communication (SCALE-DATA node" in late.assumptions[-1]
 
 
 def test_what_ranks_of_one_node_say_to_each_other_is_no_more_said_by_more_nodes() -> None:
