@@ -145,7 +145,7 @@ def efficiency(series: dict[str, Any]) -> Figure:
         plot.level(limit, f"limit {percent(limit, 0)}", ORANGE)
     if strong:
         plot.curve(strong, *STRONG[1:])
-        _legend(plot, [("as much work for each GPU", BLUE, 2.5, ""), STRONG])
+        _legend(plot, [("as much work for each GPU", BLUE, 2.5, ""), STRONG], limit)
     plot.curve(points, BLUE, 2.5)
     for n, share, least, most, *_ in rungs[1:]:
         plot.whisker(n, least, most, BLUE)
@@ -253,13 +253,18 @@ def loss(series: dict[str, Any]) -> Figure:
     return Figure("Loss across the kill", sentence, plot.svg(), *_loss_table(reference, lives))
 
 
-def _legend(plot: Plot, curves: list[tuple[str, str, float, str]]) -> None:
-    """Curves that lie on each other, or cross, have their names apart from them.
+def _legend(
+    plot: Plot, curves: list[tuple[str, str, float, str]], level: float | None = None
+) -> None:
+    """Curves that lie on each other, or cross, have their names apart from them, at the bottom.
 
-    (words, colour, width, dash) of each.
+    (words, colour, width, dash) of each.  Above the name of a `level` that is there.
     """
+    top = plot.y.start - 26
+    if level is not None and plot.y(level) > top - 12:
+        top = plot.y(level) - 24 - 14 * (len(curves) - 1)
     for at, (words, color, width, dash) in enumerate(curves):
-        y = plot.y.start - 26 + 14 * at
+        y = top + 14 * at
         plot.line([(plot.x.start + 8, y), (plot.x.start + 28, y)], color, width, dash)
         plot.text(plot.x.start + 34, y + 4, words, size=12)
 

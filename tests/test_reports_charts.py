@@ -112,6 +112,16 @@ def test_efficiency_shows_strong_scaling_as_a_curve_of_its_own() -> None:
     assert draw("efficiency", {**values, "strong": {}}) == bare
 
 
+@pytest.mark.parametrize("limit", [0.55, 0.6, 0.65, 0.7, 0.8, 0.9])
+def test_the_curves_names_stand_apart_from_the_limits(limit: float) -> None:
+    shares = {"nodes": [1, 8], "efficiency": [1.0, 0.74], "tokens_per_gpu_step": [2048, 256]}
+    figure = draw("efficiency", {**shares, "limit": limit, "strong": shares})
+    at = {words: float(y) for y, words in re.findall(r'y="([\d.]+)"[^>]*>([^<]+)<', figure.svg)}
+    (named,) = [y for words, y in at.items() if words.startswith("limit ")]
+    curves = [at["as much work for each GPU"], at["the same work on more nodes (strong scaling)"]]
+    assert all(abs(y - named) >= 12 for y in curves)  # a line of text is 12 high
+
+
 def test_efficiency_has_error_bars_where_they_are_known() -> None:
     values = series("efficiency")
     figure = draw("efficiency", values)
