@@ -17,12 +17,12 @@ from contextlib import closing
 from typing import Any
 
 from benchmarks import targets
+from benchmarks.node import on_node
 from reports.record import Verdict
 from tests.faults.conftest import acceptance
 from tests.lab import network
 from tests.lab.faults import clear, inject
 from tests.lab.lab import Lab
-from tests.lab.node import REPO
 
 NAME = "bench"
 # Slow at so much of 1 Gbit/s: node 1 both ways and each way, and what lies between nodes 1 and 2.
@@ -65,18 +65,10 @@ def inside(what: str, count: int) -> Any:
     return found
 
 
-def on_node(lab: Lab, what: str, count: int) -> list[dict[str, Any]]:
+def outside(lab: Lab, what: str, count: int) -> list[dict[str, Any]]:
     """The same, from outside."""
-    command = [sys.executable, "-m", "benchmarks.fabric", what, str(count)]
-    node = lab.nodes[0]
-    done = subprocess.run(
-        node.command(*command, cwd=str(REPO)),
-        env={**node.environment(), "PYTHONPATH": str(REPO)},
-        capture_output=True, text=True, timeout=1200, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return list(json.loads(done.stdout.splitlines()[-1]))
+    told = on_node(lab, "benchmarks.fabric", what, str(count), seconds=1200)
+    return list(json.loads(told.splitlines()[-1]))
 
 
 def iperf(lab: Lab, seconds: int = 4) -> float | None:
@@ -116,7 +108,7 @@ def spread(values: list[float], digits: int = 3) -> str:
 def plateau(lab: Lab, nodes: int) -> None:
     """busbw against iperf3, and the byte witness."""
     wire = iperf(lab)
-    runs = on_node(lab, "sweep", 3)
+    runs = outside(lab, "sweep", 3)
     bandwidth = [run["busbw"] for run in runs]
     line(f"busbw GB/s, {nodes} nodes", "", spread(bandwidth, 4))
     if wire:
@@ -131,7 +123,7 @@ def plateau(lab: Lab, nodes: int) -> None:
 
 def scans(lab: Lab, nodes: int, count: int) -> None:
     """Healthy and with planted faults: who is named."""
-    found = on_node(lab, "scan", count)
+    found = outside(lab, "scan", count)
     alarms = sum(bool(run["nodes"] or run["links"]) for run in found)
     told = f"{alarms} of {count}"
     line(f"pair scan, {nodes} nodes, healthy: alarms", f"0 of {count}", told, alarms == 0)
@@ -141,7 +133,7 @@ def scans(lab: Lab, nodes: int, count: int) -> None:
         (fewer,) = (RATES[word] for word in arguments if word in RATES)
         times = -(-count // fewer)
         inject(lab, fault, *arguments)
-        runs = on_node(lab, "scan", times)
+        runs = outside(lab, "scan", times)
         clear(lab)
         right = sum(named(run, fault, arguments) for run in runs)
         said = f"{right} of {times}; slowest {spread([run['slowest'] for run in runs], 2)}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,33 +19,31 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
+from benchmarks.node import on_node
 from benchmarks.targets import finish, judged
 from probes.contract import Contract
 from probes.ledger import Ledger
 from reports.store import Store
 from tests.faults import faulty_rung
 from tests.faults.conftest import otherwise
+from tests.faults.faulty_rung import BRISK, EVERY, SLOW_LINK, STRICT
 from tests.lab.faults import clear, inject
 from tests.lab.lab import Lab
 from tests.lab.node import REPO
 
 Named = list[tuple[str, list[str]]]  # codes and suspects of findings
 STEPS = 24
-SLOW = "50mbit"
-EVERY = ["node0", "node1", "node2", "node3"]
 HALF = {"pace_seconds = 0.4": "pace_seconds = 0.2"}
-BRISK = {"pace_seconds = 0.4": "pace_seconds = 0.1"}  # links show where there is less to compute
-STRICT = {"at_least = 0.55": "at_least = 0.85", "marginal = 0.65": "marginal = 0.95"}
 KEPT = REPO / "runs" / "planted"
 # What is planted in the lab, what the contract says otherwise, and what is named.
 Case = tuple[list[list[str]], dict[str, str], Named]
 CASES: dict[str, Case] = {
     "none": ([], {}, []),
     **{fault: ([], HALF, want) for fault, want in faulty_rung.NAMED.items()},
-    "slow-link": ([["slow-link", "2", SLOW]], BRISK, [("SCALE-LINK", ["node2"])]),
+    "slow-link": ([["slow-link", "2", SLOW_LINK]], BRISK, [("SCALE-LINK", ["node2"])]),
     "wrong-interface": ([["wrong-interface"]], {**BRISK, **STRICT}, [("SCALE-NETWORK", EVERY)]),
     "few-tokens": (
-        [["slow-link", str(node), SLOW] for node in range(4)],
+        [["slow-link", str(node), SLOW_LINK] for node in range(4)],
         {**BRISK, "at_least = 0.090": "at_least = 0.004"},
         [("SCALE-TOKENS", [])],
     ),
@@ -104,15 +101,8 @@ def climb(lab: Lab, fault: str, other: dict[str, str], runs: int) -> None:
     for old in KEPT.glob(f"{fault}-[0-9]*.json"):
         old.unlink()
     (KEPT / f"{fault}.toml").write_text(otherwise(other))
-    node = lab.nodes[0]
-    command = [sys.executable, "-m", "benchmarks.planted", "inside", fault, str(runs)]
-    done = subprocess.run(
-        node.command(*command, cwd=str(REPO)),
-        env={**node.environment(), "PYTHONPATH": str(REPO)},
-        capture_output=True, text=True, timeout=120 + 120 * runs, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
+    words = ("inside", fault, str(runs))
+    on_node(lab, "benchmarks.planted", *words, seconds=120 + 120 * runs)
 
 
 def line(what: str, want: Named, found: list[Named]) -> None:

@@ -38,5 +38,6 @@ def _ending_with_4() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        error.exit_code = USAGE  # type: ignore[misc]  # else each kind has its class's
+        # click reads it from the error itself, but declares it as its class's: hence the ignore.
+        error.exit_code = USAGE  # type: ignore[misc]
         raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scaling.causes import Talk
@@ -15,10 +17,9 @@ REPLAYS = [Talk(0.04, 0.04), Talk(0.4, 0.4), Talk()]  # behind compute a replay 
 every_replay = pytest.mark.parametrize("talk", REPLAYS, ids=["as waited", "hidden", "none"])
 
 
-def seen(seed: int, talk: Talk | None = None, **planted: float) -> tuple[Cluster, Explanation]:
+def seen(seed: int, talk: Talk | None = None, **planted: Any) -> tuple[Cluster, Explanation]:
     """A cluster of GPUs and what is said of its largest rung."""
-    # Those that are planted are all floats.
-    cluster = Cluster(nodes=4, seed=seed, separable=True, **planted)  # type: ignore[arg-type]
+    cluster = Cluster(nodes=4, seed=seed, separable=True, **planted)
     talk = cluster.talk if talk is None else talk
     return cluster, explain(cluster.base(), cluster.largest(), talk, limit=LIMIT)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,9 @@ from tests.simulated_steps import Cluster, longer
 UNKNOWN = "not shown by any single node"
 
 
-def slowed(nodes: int, steps: int = 24, late: tuple[int, ...] = (1,), **more: int) -> Cause:
+def slowed(nodes: int, steps: int = 24, late: tuple[int, ...] = (1,), **more: Any) -> Cause:
     """What is named where these ranks slow down by 0.3 s a step in the second half, in forward."""
-    cluster = Cluster(nodes=nodes, steps=steps, seed=3, **more)  # type: ignore[arg-type]
+    cluster = Cluster(nodes=nodes, steps=steps, seed=3, **more)
     here = cluster.largest()
 
     def fallen(rank: int, step: Step) -> Step:

@@ -8,16 +8,12 @@ import pytest
 
 from reports.record import RunRecord, Verdict
 from tests.faults.conftest import acceptance, agreed
-from tests.faults.faulty_rung import CHECKPOINTS, NAMED
+from tests.faults.faulty_rung import BRISK, CHECKPOINTS, EVERY, NAMED, SLOW_LINK, STRICT
 from tests.faults.planted import failed, findings
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 
 pytestmark = pytest.mark.soak
-SLOW = "50mbit"  # 0.00625 GB/s
-BRISK = {"pace_seconds = 0.4": "pace_seconds = 0.1"}  # a quarter of the computing
-STRICT = {"at_least = 0.55": "at_least = 0.85", "marginal = 0.65": "marginal = 0.95"}
-EVERY = ["node0", "node1", "node2", "node3"]
 
 
 def seen(lab: Lab, fault: str) -> RunRecord:
@@ -86,12 +82,14 @@ def test_a_rung_that_is_fast_and_wrong_fails(lab: Lab, fault: str, measure: str,
 
 
 @pytest.mark.parametrize(
-    ("busbw", "code"), [("0.090", "SCALE-LINK"), ("0.004", "SCALE-TOKENS")], ids=["1gbit", SLOW]
+    ("busbw", "code"),
+    [("0.090", "SCALE-LINK"), ("0.004", "SCALE-TOKENS")],
+    ids=["1gbit", SLOW_LINK],
 )
 def test_slow_links_are_told_from_too_few_tokens(lab: Lab, busbw: str, code: str) -> None:
     """By what was agreed: the same links, as slow everywhere, and a quarter of the computing."""
     for node in lab.nodes:
-        inject(lab, "slow-link", str(node.index), SLOW)
+        inject(lab, "slow-link", str(node.index), SLOW_LINK)
     contract = agreed(lab, {**BRISK, "at_least = 0.090": f"at_least = {busbw}"})
     options = ["probes/test_scaling.py", "--tier", "standard"]
     record, _ = acceptance(lab, code, *options, contract=contract)
@@ -103,7 +101,7 @@ def test_slow_links_are_told_from_too_few_tokens(lab: Lab, busbw: str, code: str
 @pytest.mark.parametrize(
     ("fault", "terms", "code", "nodes", "says"),
     [
-        (["slow-link", "2", SLOW], {}, "SCALE-LINK", ["node2"], "every link of node2 is slow"),
+        (["slow-link", "2", SLOW_LINK], {}, "SCALE-LINK", ["node2"], "every link of node2 is slow"),
         (["wrong-interface"], STRICT, "SCALE-NETWORK", EVERY, "went over eth0"),
     ],
     ids=["slow-link", "wrong-interface"],
