@@ -56,6 +56,22 @@ def company(base: Rung, here: Rung, leaving: float = 0.0) -> Company | None:
     )
 
 
+def also_there(
+    alone: dict[str, list[float]], slow: Sequence[str], here: Rung
+) -> dict[str, list[float]]:
+    """What nodes took alone, less by what those that are `slow` there are not in company.
+
+    What a node lost while it ran alone, and no longer does, costs no step of the others.
+    """
+    timed = [*here.steps[0][0].exposed]
+    there = {name: _computing(here, name, timed) for name in alone}
+    found = dict(alone)
+    for name in slow:
+        more, now = (statistics.median(relative(series, name)) for series in (alone, there))
+        found[name] = [value - max(0.0, more - max(0.0, now)) for value in alone[name]]
+    return found
+
+
 def _computing(rung: Rung, node: str, segments: Sequence[str]) -> list[float]:
     """Seconds by step that the slowest of a node's ranks computes in these meetings."""
     return [max(step.computed(segments) for step in at) for at in zip(*rung.on(node), strict=True)]

@@ -15,6 +15,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scaling.company import also_there
 from scaling.ladder import Rung
 from scaling.noise import (
     Series,
@@ -80,6 +81,9 @@ def levels(base: Rung, here: Rung) -> Levels:
     first = statistics.fmean(account(base.median_node()).met())
     slowing, node, steady, met = slowing_of(alone, own, account(here.steps).met(), here)
     slow_names = _slow(steady, own)
+    if slow_names and here.separable:
+        steady = also_there(steady, slow_names, here)
+        slow_names = _slow(steady, {name: own_work(here, name) for name in names})
     slow = statistics.median(steady[slow_names[0]]) - first if slow_names else 0.0
     frontier, noise = _frontier(transfer, alone, steady)
     typical, expected = statistics.median(met), statistics.median(frontier)

@@ -75,6 +75,7 @@ class Cluster:
     tokens: float = 0.0  # communication on links as agreed, but so much more
     unexplained: float = 0.0
     company: float = 0.0  # one node, with the others only
+    solo: float = 0.0  # one node, while it runs alone only
     warm: float = 0.0  # every node, with the others only
     separable: bool = False  # waits are timed apart from compute, as on GPUs
     chance: random.Random = field(init=False)
@@ -171,9 +172,9 @@ class Cluster:
 
     def speed(self, node: str, at: int, alone: bool) -> float:
         """How many times longer than a healthy node this one takes now."""
-        factor = 1.0 + (self.slow_node if node == self.slow else 0.0)
-        if not alone:
-            factor += self.warm + (self.company if node == self.slow else 0.0)
+        factor = 1.0 + (0.0 if alone else self.warm)
+        if node == self.slow:
+            factor += self.slow_node + (self.solo if alone else self.company)
         if node == self.tired:
             if not alone:
                 factor += 2 * self.slowing * at / max(1, self.steps - 1)

@@ -35,6 +35,29 @@ def test_a_node_that_is_slow_in_company_only_is_named_and_no_link(talk: Talk) ->
 
 
 @every_replay
+def test_what_a_node_loses_alone_only_costs_the_others_nothing(talk: Talk) -> None:
+    for seed in range(10):
+        _, found = seen(seed, talk, solo=0.08)
+        assert not found.causes, f"seed {seed}: {found}"
+        sound = seen(seed, talk)[1]
+        assert found.lost == pytest.approx(sound.lost, abs=0.01)
+        assert in_collectives(found) == pytest.approx(in_collectives(sound), abs=0.02)
+
+
+def in_collectives(found: Explanation) -> float:
+    """The share of a step that is told to be waiting for collectives."""
+    return sum(part.share for part in found.parts if "all-" in part.said or "reduce" in part.said)
+
+
+def test_a_slow_node_is_one_that_is_slow_with_the_others_too() -> None:
+    for seed in range(10):
+        cluster, found = seen(seed, slow_node=0.06, solo=0.06)
+        (cause,) = found.causes
+        assert (cause.code, cause.where) == ("SCALE-SLOW-NODE", cluster.slow), f"seed {seed}"
+        assert 0.04 < cause.share / (1 - found.lost) < 0.07  # not what it loses alone
+
+
+@every_replay
 def test_compute_that_takes_longer_everywhere_is_no_network(talk: Talk) -> None:
     for seed in range(10):
         _, found = seen(seed, talk, warm=0.15)
