@@ -135,9 +135,9 @@ CATALOGUE: dict[str, Entry] = {
         "look at storage mounts, loader workers and page cache of the named node",
     ),
     "SCALE-CHECKPOINT": Entry(
-        "Saves hold up the steps more than on one node.",
+        "Saves hold up training for longer than agreed, or for longer than on one node.",
         Cause.INFRASTRUCTURE,
-        "save in the background or less often; measure the shared file system's write rate",
+        "measure the shared file system's write rate, from the named node first; save in the background or less often",
     ),
     "SCALE-JITTER": Entry(
         "Single steps take far longer, on changing nodes.",

@@ -149,6 +149,15 @@ TABLE: dict[str, Row] = {
                     because="ranks doing equal work differ by noise; one that keeps all others waiting for 15 % of a step is a fault",
                 ),
             ),
+            "saving": Measure(
+                "ratio",
+                default=Limit(
+                    high=0.02,
+                    marginal_high=0.01,
+                    unit="ratio",
+                    because="of the agreed time between two saves; large jobs save every 15 to 30 minutes (NVIDIA on nvCOMP), so that is 36 s of 30 minutes, and sound clusters lose 2 to 4 % to scaling in all",
+                ),
+            ),
         },
     ),
     "GANG": Row(

@@ -8,6 +8,7 @@ import pytest
 from probes.scaling_controls import FEW, control, same_work, unsent
 from probes.scaling_judging import draw, foresee, judge, other_runs
 from probes.scaling_rungs import Plan, ascend, is_stuck, placed, repeat, told, typical
+from probes.scaling_saves import Saving, saving
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.gang import GangError
 from reference_trainer.shards import VOCAB
@@ -26,7 +27,7 @@ GPU_SHAPE = {**PRESETS["1B"], "seq": 2048, "batch": 4, "dropout": 0.0, "determin
 
 
 @pytest.mark.criterion("SCALING")
-def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
+def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workplace):
     """The same work per accelerator takes about the same time on 1, 2, 4 and 8 nodes.
 
     The step is cut into terms that sum to it, on every rung, so what a rung loses against one
@@ -57,6 +58,8 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure):
                 if tier != "quick":
                     unsent(gang, names, ladder.rungs, config, measure)
                     strong = same_work(gang, names, nodes, config, measure)
+                    saves = Saving(workplace, terms.save_minutes, config)
+                    saving(cluster, gang, ladder.rungs[-1].count, saves, measure)
     measure.covered(covered(ladder, terms, len(cluster.nodes)))
     other_runs(others, measure)
     explained = judge(ladder, limits, measure)
@@ -94,5 +97,5 @@ def covered(ladder, terms, nodes):
         f"their windows lasted {min(windows):.0f} to {max(windows):.0f} s; "
         f"the rung of 1 on each of {nodes} nodes; "
         + (f"on the shards in {terms.shards}" if terms.shards else "on synthetic data")
-        + "; checkpoints and storage were not exercised"
+        + "; no rung saves checkpoints"
     )

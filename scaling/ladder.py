@@ -40,6 +40,8 @@ class Rung:
     flops: float = 0.0  # of forward and backward, per token
     peak_flops: float | None = None  # FLOP/s of a rank's GPU, where there is one that is known
     memory: float | None = None  # the largest share of a rank's estimated bytes that one had in use
+    saves: Sequence[Sequence[dict[str, Any]]] = ()  # by rank: what the trainer tells of each
+    unsaved: tuple[str, ...] = ()  # why saves failed, in words
 
     @property
     def mfu(self) -> float | None:
@@ -218,4 +220,6 @@ def _run(
             (r["peak_memory_bytes"] / r["state_bytes"] for r in results if r["peak_memory_bytes"]),
             default=None,
         ),
+        saves=[result["checkpoints"] for result in results],
+        unsaved=tuple(dict.fromkeys(one["error"] for r in results for one in r["unsaved"])),
     )

@@ -140,8 +140,10 @@ def whole(folder) -> list[dict]:
             "copies": {"steps": 4, "save_every": 4, **copies},
             "sharded": {"steps": 8, **copies, "shard": 0},
             "uneven": {"steps": 1, "shard": 3},
+            "slow": {"steps": 2, "save_every": 2, "checkpoints": str(folder / "slow"),
+                     "stall": "upload:rank=1:seconds=0.8"},
         },
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +231,12 @@ def test_whether_the_model_is_sharded_makes_no_difference_but_rounding(whole):
             16 * weights,
         )
         assert "shard is 3, expected a divisor of the 2 ranks" in rank["uneven"]["error"]
+
+
+def test_a_rank_that_waits_for_anothers_writing_does_not_count_it_as_its_own(whole):
+    waits, writes = (rank["slow"]["checkpoints"][0] for rank in whole)
+    assert 0 < waits["own"] < waits["seconds"] - 0.6
+    assert writes["own"] > 0.8
 
 
 def test_the_survivor_of_a_killed_rank_ends_with_an_error_and_soon(killed):

@@ -79,10 +79,11 @@ def slow_node(config: TrainConfig) -> TrainConfig:
 
 
 def late_checkpoint(config: TrainConfig) -> TrainConfig:
-    """It saves, as on no other rung, and one node's storage is slow."""
-    folder = f"{CHECKPOINTS}/{config.steps}"  # runs of another length are no resumes of this one
-    saves = replace(config, checkpoints=folder, save_every=6, keep_last=1)
-    return stalled(("checkpoint:rank=2", 10))(saves)
+    """It saves, as on no other rung, and one node is late after each save."""
+    if not config.checkpoints:  # runs of another length are no resumes of this one
+        folder = f"{CHECKPOINTS}/{config.steps}"
+        config = replace(config, checkpoints=folder, save_every=6, keep_last=1)
+    return stalled(("checkpoint:rank=2", 10))(config)
 
 
 def apart(config: TrainConfig) -> TrainConfig:
@@ -128,6 +129,8 @@ FAULTS: dict[str, Change] = {
     "late-data-and-jitter": lambda config: jitters(config, DATA),
     "slow-node": slow_node,
     "late-checkpoint": late_checkpoint,
+    "late-storage": stalled(("upload:rank=2", 10)),
+    "slow-storage": stalled(*[(f"upload:rank={rank}", 10) for rank in range(int(RUNG))]),
     "apart": apart,
     "breaks": breaks,
     "dies": dies,

@@ -16,11 +16,12 @@ from tests.lab.lab import Lab
 pytestmark = pytest.mark.soak
 
 
-def seen(lab: Lab, fault: str) -> RunRecord:
+def seen(lab: Lab, fault: str, contract: str = "lab") -> RunRecord:
     """The record of a run with this fault."""
     arguments = ["probes/test_scaling.py", "--tier", "standard"]
+    plugin = ("faulty_rung", fault)
     try:
-        record, _ = acceptance(lab, fault, *arguments, fault=("faulty_rung", fault))
+        record, _ = acceptance(lab, fault, *arguments, fault=plugin, contract=contract)
     finally:
         shutil.rmtree(lab.home / CHECKPOINTS.lstrip("/"), ignore_errors=True)
     return record
@@ -79,6 +80,28 @@ def test_a_rung_that_is_fast_and_wrong_fails(lab: Lab, fault: str, measure: str,
     assert record.verdict("SCALING") is Verdict.FAIL, said
     assert measure in failed(record)
     assert any(one == code and statement.startswith("at 4 nodes") for one, statement in said), said
+
+
+@pytest.mark.parametrize(
+    ("fault", "suspects", "says"),
+    [
+        ("late-storage", ["node2"], "the others wait for what node2 writes"),
+        ("slow-storage", [], "no single node is slow"),
+    ],
+)
+def test_saves_that_hold_training_up_are_named_with_their_node(
+    lab: Lab, fault: str, suspects: list[str], says: str
+) -> None:
+    """Saves of 4 s, and one agreed for every minute; every half hour they would pass."""
+    contract = agreed(lab, {"pace_seconds = 0.4": "pace_seconds = 0.4\nsave_minutes = 1"})
+    record = seen(lab, fault, contract)
+    said = [(one.code, one.suspects, one.statement) for one in findings(record)]
+    assert record.verdict("SCALING") is Verdict.FAIL, said
+    assert failed(record) == {"saving"}, said
+    assert causes(record) == [("SCALE-CHECKPOINT", suspects)], said
+    assert says in said[0][2]
+    (result,) = record.results
+    assert all(control.caught for control in result.controls), result.controls
 
 
 @pytest.mark.parametrize(
