@@ -34,7 +34,7 @@ else:
     import tomli as tomllib
 
 SCHEMA = 1
-MOST_MINUTES = 7 * 24 * 60.0  # between two saves
+MOST_MINUTES, MOST_GB = 7 * 24 * 60.0, 1e6  # between two saves, and of one
 FRACTION, MARGINAL = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band
 
 
@@ -50,7 +50,8 @@ class ClusterTerms(BaseModel):
     `management`, where its devices do not say it.  `pace_seconds` emulates an accelerator: each
     step's compute is padded to it.  `shards` is the folder of each node's token shard, for SCALING
     to read real data (synthetic without it); `{nodes}` in it stands for the number of nodes that
-    train.  `save_minutes` is how often training will save: what SCALING judges a save's cost by.
+    train.  `save_minutes` is how often training will save, and `save_gb` how much: SCALING judges
+    what saving costs by them (without `save_gb`, by the save of its own model).
     `queue` is the layer that gangs pods above Ray, where there is one.  `components` places
     the parts of a job on its accelerators (`"actor,rollout" = "all"`), `parallel` is how they are
     split (tp, pp, dp); both are checked at once when the size of the cluster is known.
@@ -69,6 +70,7 @@ class ClusterTerms(BaseModel):
     pace_seconds: float = Field(default=0.0, ge=0)
     shards: str | None = None
     save_minutes: float = Field(default=30.0, gt=0, le=MOST_MINUTES)
+    save_gb: float | None = Field(default=None, gt=0, le=MOST_GB)
     queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = None
     components: dict[str, str | int] | None = None
     parallel: dict[Literal["tp", "pp", "dp"], int] | None = None

@@ -234,9 +234,15 @@ def shared_folder(run: Any) -> Iterator[Path | None]:
         return
     folder = Path(parent) / f".seatrial-{os.getpid()}-{time.monotonic_ns():x}"
     keeper.keep("folder", str(folder))
-    folder.mkdir(mode=0o700)
     try:
-        yield Path(tempfile.mkdtemp(dir=folder))
+        folder.mkdir(mode=0o700)
+        inner = Path(tempfile.mkdtemp(dir=folder))
+    except OSError:  # mounted read-only, or full: whoever needs it says so
+        keeper.clear(folder)
+        yield None
+        return
+    try:
+        yield inner
     finally:
         keeper.clear(folder)
 

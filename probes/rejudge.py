@@ -51,6 +51,9 @@ def _limit(contract: Contract, criterion: str, data: dict[str, Any], old: dict[s
     of_the_fabric = ("fabric_share", "other_share", "log_faults")
     if name in of_the_fabric and terms.fabric != old.get("fabric"):
         return None  # bytes and faults were counted against another fabric
+    agreed = {"save_minutes": terms.save_minutes, "save_gb": terms.save_gb}
+    if name == "saving" and agreed != {each: old.get(each) for each in agreed}:
+        return None  # the share is of another time between two saves, or of other saves
     if TABLE[criterion].measures[name].from_run:
         return data["limit"]
     limit = contract.limit(criterion, name)

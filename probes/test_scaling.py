@@ -56,10 +56,10 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
                 ladder = placed(gang, names, ladder, limits("efficiency"), measure)
                 control(gang, names, config, ladder.rungs[-1], measure)
                 if tier != "quick":
+                    saves = Saving(workplace, config, terms)
+                    saving(cluster, gang, ladder.rungs[-1].count, saves, measure)
                     unsent(gang, names, ladder.rungs, config, measure)
                     strong = same_work(gang, names, nodes, config, measure)
-                    saves = Saving(workplace, terms.save_minutes, config)
-                    saving(cluster, gang, ladder.rungs[-1].count, saves, measure)
     measure.covered(covered(ladder, terms, len(cluster.nodes)))
     other_runs(others, measure)
     explained = judge(ladder, limits, measure)

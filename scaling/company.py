@@ -57,18 +57,19 @@ def company(base: Rung, here: Rung, leaving: float = 0.0) -> Company | None:
 
 
 def also_there(
-    alone: dict[str, list[float]], slow: Sequence[str], here: Rung
+    alone: dict[str, list[float]], slow: Sequence[str], base: Rung, here: Rung
 ) -> dict[str, list[float]]:
-    """What nodes took alone, less by what those that are `slow` there are not in company.
+    """What nodes' meetings took `alone`, less what the `slow` of them computed longer only there.
 
     What a node lost while it ran alone, and no longer does, costs no step of the others.
     """
     timed = [*here.steps[0][0].exposed]
-    there = {name: _computing(here, name, timed) for name in alone}
+    before, now = ({n: _computing(rung, n, timed) for n in alone} for rung in (base, here))
     found = dict(alone)
     for name in slow:
-        more, now = (statistics.median(relative(series, name)) for series in (alone, there))
-        found[name] = [value - max(0.0, more - max(0.0, now)) for value in alone[name]]
+        was, is_ = (statistics.median(relative(series, name)) for series in (before, now))
+        past = max(0.0, was - max(0.0, is_))
+        found[name] = [value - past for value in alone[name]]
     return found
 
 

@@ -81,8 +81,11 @@ def levels(base: Rung, here: Rung) -> Levels:
     first = statistics.fmean(account(base.median_node()).met())
     slowing, node, steady, met = slowing_of(alone, own, account(here.steps).met(), here)
     slow_names = _slow(steady, own)
-    if slow_names and here.separable:
-        steady = also_there(steady, slow_names, here)
+    if base.separable and here.separable:
+        # A node that slows down is most of what two others, or one, are compared with.
+        alike = len(names) > 3 or not (slowing.now or slowing.past)
+        compared = [name for name in slow_names if alike or name == node]
+        steady = also_there(steady, compared, base, here)
         slow_names = _slow(steady, {name: own_work(here, name) for name in names})
     slow = statistics.median(steady[slow_names[0]]) - first if slow_names else 0.0
     frontier, noise = _frontier(transfer, alone, steady)

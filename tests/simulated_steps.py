@@ -76,6 +76,7 @@ class Cluster:
     unexplained: float = 0.0
     company: float = 0.0  # one node, with the others only
     solo: float = 0.0  # one node, while it runs alone only
+    inner: float = 0.0  # one node waits for its own links, alone too
     warm: float = 0.0  # every node, with the others only
     separable: bool = False  # waits are timed apart from compute, as on GPUs
     chance: random.Random = field(init=False)
@@ -126,6 +127,7 @@ class Cluster:
                 ends = [a + b for a, b in zip(clock, spent, strict=True)]
                 if segment in SHARES:
                     together = max(clock) + max(spent) + self.traffic(segment, alone)
+                    together += SHARES[segment] * self.inner * (self.slow in names)
                     ends = [together + abs(self.chance.gauss(0, self.ragged)) for _ in where]
                 for row, end, start in zip(rows, ends, clock, strict=True):
                     row[segment] = end - start

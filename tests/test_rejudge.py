@@ -89,6 +89,30 @@ def test_another_order_is_judged_anew(run: Path, tmp_path: Path) -> None:
     assert load(tmp_path / "four-by-eight").verdict("HOSTS") is Verdict.FAIL
 
 
+@pytest.mark.parametrize(
+    ("agreed", "verdict"),
+    [("save_minutes = 30", Verdict.PASS), ("save_minutes = 5", Verdict.UNPROVEN),
+     ("save_gb = 840", Verdict.UNPROVEN)],
+)  # fmt: skip
+def test_a_share_of_another_time_between_saves_is_not_judged_by_this_one(
+    run: Path, tmp_path: Path, agreed: str, verdict: Verdict
+) -> None:
+    store = Store(tmp_path / "saves")
+    for event in read_events(run)[:1]:
+        terms = {"nodes": 4, "save_minutes": 30.0}
+        store.event(event["event"], **event["data"] | {"cluster": {"terms": terms}})
+    ledger = Ledger(store, contract("lab"), "s", "SCALING", "claim", "again", lambda words: None)
+    ledger("saving", 0.008)
+    ledger.control("c", "fault", caught=True, saw="it")
+    ledger.finish("finished", 1.0)
+    store.close()
+    (tmp_path / "new.toml").write_text(f"schema = 1\n[cluster]\n{agreed}\n")
+    CliRunner().invoke(
+        main, ["rejudge", str(tmp_path / "saves"), "--contract", str(tmp_path / "new.toml")]
+    )
+    assert load(tmp_path / "saves-by-new").verdict("SCALING") is verdict
+
+
 def test_what_is_not_a_run_is_one_sentence(tmp_path: Path) -> None:
     told = CliRunner().invoke(main, ["rejudge", str(tmp_path), "--contract", "lab"])
     assert told.exit_code == 4

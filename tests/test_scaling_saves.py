@@ -12,11 +12,11 @@ import pytest
 
 from probes import scaling_saves
 from probes.cluster import Cluster
-from probes.contract import load
+from probes.contract import ClusterTerms, load
 from probes.ledger import Ledger
 from probes.scaling_saves import BETWEEN, SAVES, Saving, saving
 from reference_trainer.config import TrainConfig
-from reference_trainer.gang import Gang, GangError
+from reference_trainer.gang import Gang, GangError, WorkerLost
 from reports.record import ProbeResult, Verdict
 from reports.store import Store
 from scaling.decompose import Step
@@ -25,6 +25,7 @@ from scaling.saves import awaited, saves_of, typical
 
 NODES = ["a", "a", "b", "b", "c", "c"]  # of each rank
 QUICK = (0.1,) * 6  # seconds of each rank's own writing
+TRAINED = TrainConfig(pace_s=0.4)
 
 
 def rung(held: dict[int, float], own: tuple[float, ...] = QUICK, nodes: list[str] = NODES) -> Rung:
@@ -46,11 +47,20 @@ def test_a_save_holds_up_by_what_its_step_took_longer() -> None:
     assert typical(found[:2]).step == 8  # of two the longer
 
 
-def test_a_rank_that_begins_its_save_early_is_not_charged_for_its_wait() -> None:
-    one = rung({4: 1.0})
-    early = [*one.steps[0][:-1], Step(3.0, {"forward": 1.0, "checkpoint": 2.0})]
-    (save,) = saves_of(replace(one, steps=[early, *one.steps[1:]]))
-    assert save.held_up < 1.2
+def test_the_wait_of_a_rank_that_begins_its_save_early_is_no_stall() -> None:
+    """Nor is a rank that is late after the save: the others wait for it in the next meeting."""
+    one = rung({4: 1.0, 5: 0.0})
+    saved, after = one.steps[0][-2:]
+    early = [*one.steps[0][:-2], Step(3.0, {"forward": 1.0, "checkpoint": 2.0}), waits(after, 2.0)]
+    assert saves_of(replace(one, steps=[early, *one.steps[1:]]))[0].held_up == 1.0
+    late = [*one.steps[0][:-2], Step(4.0, {"forward": 1.0, "checkpoint": 3.0}), after]
+    others = [[*one.steps[0][:-2], saved, waits(after, 2.0)]] * 5
+    assert saves_of(replace(one, steps=[late, *others]))[0].held_up == 3.0
+
+
+def waits(step: Step, seconds: float) -> Step:
+    """The same step, with a wait in forward."""
+    return Step(step.seconds + seconds, {**step.segments, "forward": 1.0 + seconds})
 
 
 @pytest.mark.parametrize(
@@ -72,11 +82,27 @@ def test_the_node_that_the_others_wait_for_writes_longest(
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ProbeResult]]:
+def mended() -> list[list[int]]:
+    """The ranks that were made anew."""
+    return []
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: Any
+) -> Iterator[Callable[..., ProbeResult]]:
     """What the probe writes down when its climbs find these, one after the other."""
     stores: list[Store] = []
 
-    def run(*found: Any, folder: Path | None = tmp_path, blind: Any = (), **terms: Any) -> Any:
+    def run(
+        *found: Any,
+        folder: Path | None = tmp_path,
+        blind: Any = (),
+        hangs: Any = (),
+        count: int = 3,
+        config: TrainConfig = TRAINED,
+        **terms: Any,
+    ) -> Any:
         each, asked = iter(found), []
 
         def climb(gang: Any, names: Any, count: int, config: TrainConfig, **_: Any) -> Rung:
@@ -90,9 +116,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         agreed = load("lab")
         stores.append(Store(tmp_path / f"run-{len(stores)}"))
         ledger = Ledger(stores[-1], agreed, "p", "SCALING", "claim", "again", lambda words: None)
-        cluster = cast(Cluster, SimpleNamespace(names={}, blind_to=lambda folder: [*blind]))
-        work = Saving(folder, terms.get("minutes", 30.0), TrainConfig(pace_s=0.4))
-        saving(cluster, cast(Gang, None), 3, work, ledger)
+        nodes = [{"name": name} for name in dict.fromkeys(NODES)]
+        seen = SimpleNamespace(names={}, nodes=nodes, blind_to=lambda folder: [*blind])
+        gang = SimpleNamespace(busy=lambda: [*hangs], silent=list, mend=mended.append)
+        work = Saving(folder, config, ClusterTerms(**terms))
+        saving(cast(Cluster, seen), cast(Gang, gang), count, work, ledger)
         for config in asked:
             assert config.save_every
             assert str(config.checkpoints).startswith(str(folder))
@@ -106,7 +134,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
 
 def saved(held: float, own: tuple[float, ...] = QUICK) -> Rung:
     """The climb with as many saves as are timed."""
-    return rung({BETWEEN * (at + 1): held for at in range(SAVES)}, own)
+    each = {BETWEEN * (at + 1): held for at in range(SAVES)}
+    return rung({**each, SAVES * BETWEEN + 1: 100.0}, own)  # the last one is not judged
 
 
 def late(by: float, rank: int = 3) -> Rung:
@@ -145,28 +174,49 @@ def test_saves_that_hold_training_up_fail_with_the_node_that_writes_longest(run:
     assert judged(result) == (pytest.approx(40 / 1800), Verdict.FAIL)
     (finding,) = result.findings
     assert (finding.code, finding.suspects) == ("SCALE-CHECKPOINT", ["c"])
-    assert "holds training up for 40 s, 2.2% of the time at one every 30 minutes" in str(
-        finding.statement
+    assert finding.statement == (
+        "at 3 nodes a save of 6e-06 GB holds training up for 40 s: 2.2% of the time at one every "
+        "30 minutes; the others wait for what c writes"
     )
-    assert finding.statement.endswith("the others wait for what c writes")
     everywhere = run(saved(40.0, (39.0,) * 6), late(40.0))
     assert [one.suspects for one in everywhere.findings] == [[]]
 
 
 def test_the_agreed_time_between_saves_is_what_they_are_judged_by(run: Any) -> None:
-    assert judged(run(saved(1.0), late(1.0), minutes=1.0))[1] is Verdict.MARGINAL
-    assert judged(run(saved(1.0), late(1.0), minutes=0.5))[1] is Verdict.FAIL
+    assert judged(run(saved(1.0), late(1.0), save_minutes=1.0))[1] is Verdict.MARGINAL
+    assert judged(run(saved(1.0), late(1.0), save_minutes=0.5))[1] is Verdict.FAIL
+
+
+def test_a_save_is_judged_as_one_of_the_agreed_size(run: Any) -> None:
+    result = run(saved(1.0), late(1.0), save_gb=6e-4)  # a hundred times what was saved
+    assert judged(result) == (pytest.approx(100 / 1800), Verdict.FAIL)
+    (finding,) = result.findings
+    assert "holds training up for 1 s, one of 0.0006 GB 100 s in proportion: 5.6%" in (
+        finding.statement
+    )
+    assert result.measurements[0].subject == "3 nodes, 0.0006 GB every 30 minutes"
+
+
+def test_the_delay_that_is_planted_stands_out_of_a_node_that_is_slow_anyway(run: Any) -> None:
+    slow = (0.1, 0.1, 0.1, 0.1, 0.1, 5.0)
+    own = (0.1, 0.1, 0.1, 10.1, 0.1, 5.5)
+    (control,) = run(saved(5.0, slow), rung({WARM_UP + 1: 10.0}, own)).controls
+    assert control.caught
+    assert control.fault.startswith("rank 3 writes 10 s longer")
 
 
 @pytest.mark.parametrize(
     ("found", "where", "says"),
     [
-        ([], {"folder": None}, "name one in the contract: [cluster] shared"),
-        ([], {"blind": ["node2"]}, "node2 did not see"),
+        ([], {"folder": None}, "([cluster] shared), found none for the driver"),
+        ([], {"blind": ["node2"]}, "node2 did not see what the driver wrote"),
+        ([], {"hangs": [3]}, "ranks of what ran before hang, or are gone"),
+        ([], {"config": replace(TRAINED, dim=1 << 20, layers=96)}, "for 3 saves, found "),
+        ([], {"count": 1}, "no rung of several nodes was left"),
         ([GangError("rank 1 failed: CheckpointError: no space left")], {}, "no space left"),
         ([replace(rung({4: 0.2}), unsaved=("full",))], {}, "1 of 3 saves were made: full"),
     ],
-    ids=["no folder", "not shared", "breaks", "fails"],
+    ids=["no folder", "not shared", "hang", "full", "one node", "breaks", "fails"],
 )  # fmt: skip
 def test_what_could_not_be_saved_is_not_proven(
     run: Any, found: list[Any], where: dict[str, Any], says: str
@@ -177,6 +227,9 @@ def test_what_could_not_be_saved_is_not_proven(
     assert not result.controls
 
 
-def test_a_control_that_breaks_says_why(run: Any) -> None:
-    (control,) = run(saved(0.2), GangError("rank 3 died")).controls
-    assert (control.caught, control.saw) == (None, "rank 3 died")
+def test_a_control_that_breaks_says_why_and_leaves_the_gang_whole(run: Any, mended: Any) -> None:
+    lost = WorkerLost("ranks [3] died", ranks=[3], at=0.0)
+    (control,) = run(saved(0.2), lost).controls
+    assert (control.caught, control.saw, mended) == (None, "ranks [3] died", [[3]])
+    run(lost)
+    assert mended == [[3], [3]]
