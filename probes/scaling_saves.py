@@ -66,10 +66,8 @@ def without(cluster: Cluster, gang: Gang, count: int, how: Saving) -> str:
         return f"{wanted}, found none for the driver"
     if blind := cluster.blind_to(str(how.folder)):
         return f"{wanted}; {', '.join(blind)} did not see what the driver wrote"
-    needed, free = (
-        COPIES * BYTES * parameter_count(how.config),
-        shutil.disk_usage(how.folder).free,
-    )
+    needed = COPIES * BYTES * parameter_count(how.config)
+    free = shutil.disk_usage(how.folder).free
     if free < needed:
         return f"{wanted}, with {gb(needed)} free for {COPIES} saves, found {gb(free)}"
     return ""

@@ -26,20 +26,21 @@ class Save:
 
 
 def saves_of(rung: Rung) -> list[Save]:
-    """The whole saves among a rung's timed steps, in their order.
+    """The saves among a rung's timed steps that every rank made, in their order.
 
     Held up is what the job lost by the frontier's account (skew.py): each moment once.
     """
     lost = account(rung.steps).own("checkpoint")
+    made = [{save["step"]: save for save in saves} for saves in rung.saves]
+    steps = [step for step in made[0] if step > WARM_UP and all(step in mine for mine in made)]
     return [
         Save(
-            step=told[0]["step"],
-            held_up=lost[told[0]["step"] - WARM_UP - 1],
-            bytes=told[0]["bytes"],
-            own=tuple(one["own"] for one in told),
+            step=step,
+            held_up=lost[step - WARM_UP - 1],
+            bytes=made[0][step]["bytes"],
+            own=tuple(mine[step]["own"] for mine in made),
         )
-        for told in zip(*rung.saves, strict=True)
-        if told[0]["step"] > WARM_UP
+        for step in steps
     ]
 
 

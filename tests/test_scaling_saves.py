@@ -47,6 +47,12 @@ def test_a_save_holds_up_by_what_its_step_took_longer() -> None:
     assert typical(found[:2]).step == 8  # of two the longer
 
 
+def test_a_save_that_a_rank_did_not_make_is_none() -> None:
+    one = rung({4: 1.0, 8: 1.0})
+    fewer = [*one.saves[:2], one.saves[2][1:], *one.saves[3:]]
+    assert [save.step for save in saves_of(replace(one, saves=fewer))] == [8]
+
+
 def test_the_wait_of_a_rank_that_begins_its_save_early_is_no_stall() -> None:
     """Nor is a rank that is late after the save: the others wait for it in the next meeting."""
     one = rung({4: 1.0, 5: 0.0})
