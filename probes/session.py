@@ -131,7 +131,8 @@ class RunSession:
     def ledger(self, probe: str, criterion: str, claim: str, say: Callable[[str], None]) -> Ledger:
         """A ledger for one probe."""
         contract = f" --contract {shlex.quote(self.word)}" if self.word else ""
-        reproduce = f"pytest {shlex.quote(probe)} --cluster {self.spec}{contract}"
+        tier = f" --tier {self.tier}"  # else another tier's probes, and other parts of this one
+        reproduce = f"pytest {shlex.quote(probe)} --cluster {self.spec}{tier}{contract}"
         self._ledger = Ledger(self.store, self.contract, probe, criterion, claim, reproduce, say)
         return self._ledger
 

@@ -160,6 +160,14 @@ def test_a_failing_teardown_does_not_end_in_0(judged: Any, pytester: pytest.Pyte
     assert result.ret != 0
 
 
+@pytest.mark.parametrize("tier", ["quick", "soak"])
+def test_how_to_see_it_again_names_the_tier_that_saw_it(judged: Any, tier: str) -> None:
+    _, record = judged(GOOD, CAUGHT, options=("--tier", tier))
+    (result,) = record.results
+    words = f"--cluster auto --tier {tier} --contract lab"
+    assert result.reproduce == f"pytest test_probe.py::test_it {words}"
+
+
 def test_marginal_is_accepted_and_named(judged: Any) -> None:
     result, record = judged('measure("handoff", 4.0)', CAUGHT)
     assert verdict(record) is Verdict.MARGINAL
