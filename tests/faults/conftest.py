@@ -88,6 +88,7 @@ def start(
     node = lab.nodes[0]
     folder = lab.home / "shared" / "runs" / name
     folder.parent.mkdir(exist_ok=True)
+    assert not folder.exists(), f"{name} has run in this lab: its record would be taken for this"
     log = folder.parent / f"{name}.log"
     command = [
         *[sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],

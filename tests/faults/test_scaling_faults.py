@@ -115,7 +115,7 @@ def test_slow_links_are_told_from_too_few_tokens(lab: Lab, busbw: str, code: str
         inject(lab, "slow-link", str(node.index), SLOW_LINK)
     contract = agreed(lab, {**BRISK, "at_least = 0.090": f"at_least = {busbw}"})
     options = ["probes/test_scaling.py", "--tier", "standard"]
-    record, _ = acceptance(lab, code, *options, contract=contract)
+    record, _ = acceptance(lab, f"agreed-{busbw}", *options, contract=contract)
     said = [(one.code, one.statement) for one in findings(record)]
     assert record.verdict("SCALING") is Verdict.FAIL, said
     assert causes(record)[0] == (code, []), said
@@ -135,7 +135,8 @@ def test_a_road_that_is_bad_is_named_with_its_nodes(
     """One slow link slows every rank down alike, and so does another network."""
     inject(lab, *fault)
     options = ["probes/test_scaling.py", "--tier", "standard"]
-    record, _ = acceptance(lab, code, *options, contract=agreed(lab, {**BRISK, **terms}))
+    contract = agreed(lab, {**BRISK, **terms})
+    record, _ = acceptance(lab, f"road-{fault[0]}", *options, contract=contract)
     said = [(one.code, one.suspects, one.statement) for one in findings(record)]
     assert record.verdict("SCALING") is Verdict.FAIL, said
     assert causes(record)[0] == (code, nodes), said
