@@ -51,9 +51,9 @@ class Split:
         """(the rank that most of the skew is due to, its share of the skew; 0 without skew)."""
         owed = dict.fromkeys(self.last, 0.0)
         for rank, seconds in zip(self.last, self.skews, strict=True):
-            owed[rank] += seconds
+            owed[rank] += max(0.0, seconds)  # where all left together, rounding may say less than 0
         rank = max(owed, key=owed.__getitem__)
-        total = sum(self.skews)
+        total = sum(owed.values())
         return rank, owed[rank] / total if total > 0 else 0.0
 
 

@@ -134,6 +134,14 @@ def test_transfer_and_skew_are_the_segment(table: list[list[Step]], segment: str
     assert 0 <= found.culprit()[1] <= 1
 
 
+def test_a_wait_that_is_rounding_makes_nobodys_share_more_than_all() -> None:
+    """The mean of three equal times is a little less than each of them."""
+    steps = [[2.0, 1.0, 1.0], *[[42.827464347702275] * 3], *[[1.0] * 3] * 2]
+    table = [[Step(at[rank], {"forward": at[rank]}) for at in steps] for rank in range(3)]
+    assert min(split(table, "forward").skews) < 0
+    assert split(table, "forward").culprit() == (1, 1.0)
+
+
 @settings(max_examples=60, deadline=None)
 @given(a_table)
 def test_the_account_sums_to_the_step(table: list[list[Step]]) -> None:
