@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
 
+from probes.contract import ClusterTerms
 from probes.keeper import Keeper
+from probes.plugin import shared_folder
 from reports.store import load
 
 REPO = Path(__file__).resolve().parents[1]
@@ -24,6 +27,23 @@ def gone(path: Path, seconds: float = 10) -> bool:
     while path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     return not path.exists()
+
+
+def test_a_shared_folder_that_cannot_be_written_is_none(tmp_path: Path) -> None:
+    """Not even root makes a folder in /proc."""
+    keeper = Keeper()
+    cluster = SimpleNamespace(keeper=keeper, kind="ray")
+    store = SimpleNamespace(path=tmp_path)
+    try:
+        for shared, made in (("/proc", False), (str(tmp_path), True), ("/no/such/folder", False)):
+            terms = ClusterTerms(shared=shared)
+            with shared_folder(
+                SimpleNamespace(cluster=cluster, store=store, terms=terms)
+            ) as folder:
+                assert (folder is not None) is made, shared
+            assert not [*tmp_path.iterdir()]
+    finally:
+        keeper.close()
 
 
 def test_what_is_kept_is_removed_and_what_is_forgotten_stays(tmp_path: Path) -> None:
