@@ -81,7 +81,7 @@ def levels(base: Rung, here: Rung) -> Levels:
     first = statistics.fmean(account(base.median_node()).met())
     slowing, node, steady, met = slowing_of(alone, own, account(here.steps).met(), here)
     slow_names = _slow(steady, own)
-    if base.separable and here.separable:
+    if slow_names and base.separable and here.separable:
         # A node that slows down is most of what two others, or one, are compared with.
         alike = len(names) > 3 or not (slowing.now or slowing.past)
         compared = [name for name in slow_names if alike or name == node]
