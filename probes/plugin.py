@@ -224,8 +224,6 @@ def shared_folder(run: Any) -> Iterator[Path | None]:
     It is in the contract's shared folder; on an embedded cluster, in this host's /tmp; else in the
     run folder, which may or may not be shared: whoever uses it must ask (Cluster.blind_to).
     """
-    import tempfile
-
     keeper = run.cluster.keeper
     own = str(run.store.path.resolve())
     parent = "/tmp" if run.cluster.kind == "local" else run.terms.shared or own
@@ -235,16 +233,20 @@ def shared_folder(run: Any) -> Iterator[Path | None]:
     folder = Path(parent) / f".seatrial-{os.getpid()}-{time.monotonic_ns():x}"
     keeper.keep("folder", str(folder))
     try:
-        folder.mkdir(mode=0o700)
-        inner = Path(tempfile.mkdtemp(dir=folder))
-    except OSError:  # mounted read-only, or full: whoever needs it says so
-        keeper.clear(folder)
-        yield None
-        return
-    try:
-        yield inner
+        yield _made(folder)
     finally:
         keeper.clear(folder)
+
+
+def _made(folder: Path) -> Path | None:
+    """A folder in this new one; None where it is mounted read-only, or full."""
+    import tempfile
+
+    try:
+        folder.mkdir(mode=0o700)
+        return Path(tempfile.mkdtemp(dir=folder))
+    except OSError:
+        return None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

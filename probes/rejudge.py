@@ -11,6 +11,12 @@ from probes.criteria import TABLE, exactly
 from reports.store import Store, read_events
 from reports.store import fold as check
 
+# What was measured against terms of the old contract: under others it says nothing.
+MEASURED_BY = {
+    **dict.fromkeys(("fabric_share", "other_share", "log_faults"), ("fabric",)),
+    "saving": ("save_minutes", "save_gb"),
+}
+
 
 def rejudged(run: Path, name: str) -> Path:
     """Write `<run>-by-<contract>` beside `run` and return it; the old run stays as it is.
@@ -48,12 +54,8 @@ def _limit(contract: Contract, criterion: str, data: dict[str, Any], old: dict[s
         return exactly(terms.nodes, "nodes", "ordered").model_dump(mode="json")
     if criterion == "HOSTS" and name == "gpus" and terms.gpus_per_node is not None:
         return exactly(terms.gpus_per_node, "GPUs", "ordered").model_dump(mode="json")
-    of_the_fabric = ("fabric_share", "other_share", "log_faults")
-    if name in of_the_fabric and terms.fabric != old.get("fabric"):
-        return None  # bytes and faults were counted against another fabric
-    agreed = {"save_minutes": terms.save_minutes, "save_gb": terms.save_gb}
-    if name == "saving" and agreed != {each: old.get(each) for each in agreed}:
-        return None  # the share is of another time between two saves, or of other saves
+    if any(getattr(terms, term) != old.get(term) for term in MEASURED_BY.get(name, ())):
+        return None
     if TABLE[criterion].measures[name].from_run:
         return data["limit"]
     limit = contract.limit(criterion, name)

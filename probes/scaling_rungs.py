@@ -151,7 +151,12 @@ def mend(gang: Gang, error: GangError) -> None:
 def is_stuck(gang: Gang, replays: Mapping[int, Replay], nodes: Sequence[int]) -> bool:
     """Whether one of these rungs, or its collectives, failed and still runs in the gang."""
     failed = any(replays.get(count, Replay()).seconds is None for count in nodes)
-    return failed and bool(gang.busy() or gang.silent())
+    return failed and hangs(gang)
+
+
+def hangs(gang: Gang) -> bool:
+    """Whether ranks still run what they were told before, or do not answer."""
+    return bool(gang.busy() or gang.silent())
 
 
 def around(

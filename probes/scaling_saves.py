@@ -10,7 +10,7 @@ from probes.cluster import Cluster
 from probes.contract import ClusterTerms
 from probes.findings import finding
 from probes.ledger import Ledger
-from probes.scaling_rungs import mend, said
+from probes.scaling_rungs import hangs, mend, said
 from reference_trainer.config import TrainConfig
 from reference_trainer.flops import parameter_count
 from reference_trainer.gang import Gang, GangError
@@ -59,7 +59,7 @@ def without(cluster: Cluster, gang: Gang, count: int, how: Saving) -> str:
     """Why nothing can be saved, in words; empty where it can."""
     if count == 1 < len(cluster.nodes):  # each node would be a job of its own
         return "no rung of several nodes was left to save"
-    if gang.busy() or gang.silent():
+    if hangs(gang):
         return "ranks of what ran before hang, or are gone"
     wanted = "saves need a folder that the driver and every node can write to ([cluster] shared)"
     if how.folder is None:

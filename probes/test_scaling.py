@@ -7,7 +7,7 @@ import pytest
 
 from probes.scaling_controls import FEW, control, same_work, unsent
 from probes.scaling_judging import draw, foresee, judge, other_runs
-from probes.scaling_rungs import Plan, ascend, is_stuck, placed, repeat, told, typical
+from probes.scaling_rungs import Plan, ascend, hangs, is_stuck, placed, repeat, told, typical
 from probes.scaling_saves import Saving, saving
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.gang import GangError
@@ -52,13 +52,13 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
             ladders, whole = repeat(gang, names, first, plan, RUNS[tier] - 1, measure)
             chosen, others = typical(ladders)
             ladder = told(chosen, others, plan, agreed)
-            if whole or not (gang.busy() or gang.silent()):
+            if whole or not hangs(gang):
                 ladder = placed(gang, names, ladder, limits("efficiency"), measure)
                 control(gang, names, config, ladder.rungs[-1], measure)
                 if tier != "quick":
                     saves = Saving(workplace, config, terms)
                     saving(cluster, gang, ladder.rungs[-1].count, saves, measure)
-                if tier != "quick" and not (gang.busy() or gang.silent()):
+                if tier != "quick" and not hangs(gang):
                     unsent(gang, names, ladder.rungs, config, measure)
                     strong = same_work(gang, names, nodes, config, measure)
     measure.covered(covered(ladder, terms, len(cluster.nodes)))

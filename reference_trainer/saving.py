@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import secrets
@@ -118,7 +117,7 @@ class Writer:
         # One thread: with more, torch 2.13 reports success although a file could not be written.
         writer = dcp.FileSystemWriter(path, thread_count=1)
         # Of what DCP does this alone is a rank's own: before and after it they wait for each other.
-        writer.write_data = self._timed(writer.write_data)
+        writer.write_data = self._at_work()(writer.write_data)
         dcp.save(state, storage_writer=writer, process_group=self.world.group)
         mine = sorted(path.glob(f"__{self.world.rank}_*"))
         if self.world.rank == 0:
@@ -134,18 +133,6 @@ class Writer:
             yield
         finally:
             self._own += time.perf_counter() - begun
-
-    def _timed(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        """The same, its time counted as this rank's own; what it returns is done."""
-
-        @functools.wraps(write)
-        def timed(*args: Any, **options: Any) -> Any:
-            with self._at_work():
-                written = write(*args, **options)
-                written.wait()
-            return written
-
-        return timed
 
     def _commit(self, path: Path, step: int, told: list[Told]) -> None:
         files = {name: entry for named in told for name, entry in named.items()}
