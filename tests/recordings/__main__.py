@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.recordings import goldens
 from tests.recordings.museum import exhibits
 from tests.recordings.shelf import write
 
 
 def main() -> None:
-    """Write every exhibit beside this file."""
-    for recording in exhibits():
-        print(write(recording, Path(__file__).parent))
+    """Write every exhibit beside this file, and what each renders to."""
+    runs = [write(recording, Path(__file__).parent) for recording in exhibits()]
+    goldens.write(sorted(runs))
+    print(*runs, sep="\n")
 
 
 if __name__ == "__main__":
