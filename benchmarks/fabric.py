@@ -17,7 +17,7 @@ from contextlib import closing
 from typing import Any
 
 from benchmarks import targets
-from benchmarks.node import on_node
+from benchmarks.harness import on_node
 from reports.record import Verdict
 from tests.faults.conftest import acceptance
 from tests.lab import network
@@ -39,10 +39,10 @@ ROWS = 3  # runs of the whole fabric row
 
 def inside(what: str, count: int) -> Any:
     """Run on node 0: `sweep` or `scan`, `count` times in one gang; prints one JSON line."""
-    from probes.cluster import connect
-    from probes.pairs import bad_pairs
-    from probes.roads import travel
-    from probes.witness import RankLogs
+    from probes.cluster.cluster import connect
+    from probes.fabric.library_report import RankLogs
+    from probes.fabric.node_pairs import bad_pairs
+    from probes.fabric.sweep import travel
 
     cluster, found = connect("auto"), []
     with (
@@ -152,7 +152,7 @@ def row(lab: Lab) -> None:
     """Seconds of the whole fabric row, quick tier."""
     took = []
     for run in range(ROWS):
-        record, _ = acceptance(lab, f"row-{run}", "probes/test_fabric.py", "--tier", "quick")
+        record, _ = acceptance(lab, f"row-{run}", "probes/fabric/test_fabric.py", "--tier", "quick")
         (result,) = record.results
         took.append(result.seconds if result.verdict is Verdict.PASS else float("inf"))
     line("whole fabric row, quick, 4 nodes: seconds", "<= 90", spread(took, 1), max(took) <= 90)

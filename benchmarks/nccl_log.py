@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from probes.nccl_report import report
-from tests.recordings.nccl import Job
+from probes.nccl.report import report
+from tests.recordings.generate.nccl_logs import Job
 
 
 def init_only(size: int) -> Iterator[str]:

@@ -24,16 +24,16 @@ import pytest
 from benchmarks.gang import values
 from benchmarks.spread import spread
 from benchmarks.targets import finish, judged
-from probes.faults import read_lines
+from probes.faults.process_faults import read_lines
 from reference_trainer import manifest
 from reference_trainer.config import TrainConfig
 from reference_trainer.options import arguments
 from reports.record import Verdict
-from tests.alone import only_rank
 from tests.faults.conftest import acceptance
-from tests.faults.launching import PATIENCE_SECONDS, launched
-from tests.faults.left import nothing_left
+from tests.faults.launchers.launch import PATIENCE_SECONDS, launched
+from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.lab import Lab
+from tests.support.single_rank import only_rank
 
 SAVE_EVERY, AHEAD = 2, 3  # steps: a kill comes this many after the newest that was ever done
 VICTIM = 3
@@ -142,7 +142,7 @@ def punished(lab: Lab, minutes: int) -> None:
     """The soak tier's punisher, ten minutes at a time; at least once."""
     records, dirty, times = [], 0, max(1, round(minutes / 10))
     for number in range(times):
-        arguments_ = ["probes/test_restart.py", "--tier", "soak", "-k", "punished"]
+        arguments_ = ["probes/restart/test_restart.py", "--tier", "soak", "-k", "punished"]
         try:
             record, _ = acceptance(lab, f"punished-{number}", *arguments_, seconds=1200)
         except AssertionError as error:

@@ -2,8 +2,8 @@
 
 `python -m benchmarks.scaling [REPEATS [LADDERS [CAUSES]]]`: the price of the clock on every step,
 and the trainer against a plain FSDP2 loop, in one process taken in turns; then so many ladders of
-1, 2, 4 and 8 nodes on each of three fabrics; then each planted cause so often (planted.py).
-Simulated causes are benchmarks/causes.py's, a GPU's figures benchmarks/one_gpu.py's.
+1, 2, 4 and 8 nodes on each of three fabrics; then each planted cause so often
+(loss_attribution_lab.py).  Simulated causes are benchmarks/loss_attribution.py's, a GPU's figures benchmarks/single_gpu.py's.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 
-from benchmarks.planted import table
+from benchmarks.loss_attribution_lab import table
 from benchmarks.spread import spread
 from benchmarks.targets import finish, judged
 from benchmarks.trainer import overhead, price
-from probes.scaling_commands import ladder_of
+from probes.cli.scaling import ladder_of
 from reference_trainer.config import TrainConfig
 from reports.record import RunRecord
-from scaling.retold import Ladder
+from scaling.loss.ladder_result import Ladder
 from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
 
@@ -53,7 +53,7 @@ def climbed(fabric: str, times: int) -> tuple[list[RunRecord], list[Ladder]]:
     lab.up(8, fabric=fabric)
     try:
         for run in range(times):
-            arguments = ["probes/test_scaling.py", "--tier", "standard"]
+            arguments = ["probes/scaling/test_scaling.py", "--tier", "standard"]
             record, trial = acceptance(lab, f"ladder-{run}", *arguments)
             records.append(record)
             ladders.append(ladder_of(trial.folder))

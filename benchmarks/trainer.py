@@ -17,14 +17,14 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from reference_trainer.build import build_model
 from reference_trainer.config import TrainConfig
-from reference_trainer.data import Stream
-from reference_trainer.model import next_token_loss
-from reference_trainer.spans import Spans
+from reference_trainer.data.synthetic import Stream
+from reference_trainer.distributed import World
+from reference_trainer.model.build import build_model
+from reference_trainer.model.transformer import next_token_loss
+from reference_trainer.telemetry.step_timer import Spans
 from reference_trainer.train import Run, train
-from reference_trainer.world import World
-from tests.alone import only_rank
+from tests.support.single_rank import only_rank
 
 WARM_UP, PROFILED = 10, 3  # steps
 

@@ -89,9 +89,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     if not _wanted(config):
         return
-    from probes.cluster import ClusterUnreachable
-    from probes.contract import ContractError
-    from probes.session import RunSession, ordered_nodes
+    from probes.acceptance.contract import ContractError
+    from probes.acceptance.session import RunSession, ordered_nodes
+    from probes.cluster.cluster import ClusterUnreachable
     from reports.store import UnreadableRun
 
     option = config.getoption
@@ -128,7 +128,7 @@ def _write_junit_into(config: pytest.Config, path: Path) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Cluster, contract, run."""
     run = config.stash.get(RUN, None)
-    from reports.untrusted import clean
+    from reports.sanitize import clean
 
     return [clean(line) for line in run.header()] if run else []
 
@@ -169,13 +169,13 @@ def _unused(item: pytest.Item) -> bool:
 
 @pytest.fixture
 def measure(request: pytest.FixtureRequest) -> Any:
-    """The ledger of this probe (see probes/ledger.py)."""
+    """The ledger of this probe (see probes/acceptance/measure.py)."""
     return request.node.stash[LEDGER]
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Any:
-    """The cluster under test (see probes/cluster.py)."""
+    """The cluster under test (see probes/cluster/cluster.py)."""
     run, ledger = request.config.stash[RUN], request.node.stash[LEDGER]
     if run.cluster is None:
         from probes.findings import versions_differ
@@ -269,7 +269,7 @@ def _speaker(config: pytest.Config) -> Callable[[str], None]:
         return lambda words: None
 
     def say(words: str) -> None:
-        from reports.untrusted import clean
+        from reports.sanitize import clean
 
         with capture.global_and_fixture_disabled():
             if terminal.isatty:
@@ -315,7 +315,7 @@ def _ending(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[str
 def _tell(item: pytest.Item, report: pytest.TestReport, result: Any) -> None:
     """Put verdict and sentences into pytest's report: terminal, JUnit and exit code read it."""
     from reports.record import Verdict
-    from reports.untrusted import clean
+    from reports.sanitize import clean
 
     properties = [("criterion", result.criterion), ("verdict", result.verdict.value)]
     properties += [(f"{m.name} on {m.subject}", m.shown) for m in result.measurements]

@@ -12,12 +12,18 @@ from typing import Any
 import click
 
 from reference_trainer.options import config_from, config_options
-from reference_trainer.pulse import farewell, listen
+from reference_trainer.telemetry.heartbeat import farewell, listen
 
 # Commands that are imported only when called, so that --help stays instant.
 ELSEWHERE = {
-    "launch": ("reference_trainer.launch", "Start the job on a Ray cluster, whole or not at all."),
-    "shards": ("reference_trainer.shards", "Tokenise this node's share of a folder of documents."),
+    "launch": (
+        "reference_trainer.launch.command",
+        "Start the job on a Ray cluster, whole or not at all.",
+    ),
+    "shards": (
+        "reference_trainer.data.shards",
+        "Tokenise this node's share of a folder of documents.",
+    ),
 }
 
 
@@ -63,9 +69,9 @@ def train(**values: Any) -> None:
     config = config_from(values)
     listen()  # before the imports, which take seconds
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    from reference_trainer.documents import DataError
+    from reference_trainer.data.documents import DataError
+    from reference_trainer.distributed import LaunchError, read_environment
     from reference_trainer.manifest import CheckpointError
-    from reference_trainer.world import LaunchError, read_environment
 
     try:
         read_environment()  # before the slow import of torch

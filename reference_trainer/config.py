@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from reference_trainer.stall import Stall, parse_stalls
+from reference_trainer.telemetry.injected_delay import Stall, parse_stalls
 
 DTYPES = ("auto", "fp32", "bf16")
 DEVICES = ("auto", "cpu", "cuda")

@@ -15,22 +15,22 @@ from typing import Any
 
 import torch
 
-from reference_trainer import rng
-from reference_trainer.build import build_model, digest
-from reference_trainer.checkpoint import Checkpoints, Progress, Training
-from reference_trainer.choosing import Choice
-from reference_trainer.clip import clip, local_gradients, squares
+from reference_trainer.checkpoint import rng_state as rng
+from reference_trainer.checkpoint.checkpointer import Checkpoints, Progress, Training
+from reference_trainer.checkpoint.select import Choice
 from reference_trainer.config import TrainConfig
-from reference_trainer.exposed import watch
-from reference_trainer.flops import flops_per_token, peak_flops, state_bytes
-from reference_trainer.holding import stream_of
-from reference_trainer.journal import Journal
+from reference_trainer.data.shard_assignment import stream_of
+from reference_trainer.distributed import World, join
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.model import count_parameters, next_token_loss
-from reference_trainer.pulse import PULSE, born, seconds_up
-from reference_trainer.spans import CudaClock, HostClock, Spans
-from reference_trainer.stall import Stalls
-from reference_trainer.world import World, join
+from reference_trainer.model.build import build_model, digest
+from reference_trainer.model.flops import flops_per_token, peak_flops, state_bytes
+from reference_trainer.model.gradient_clipping import clip, local_gradients, squares
+from reference_trainer.model.transformer import count_parameters, next_token_loss
+from reference_trainer.telemetry.event_log import Journal
+from reference_trainer.telemetry.fsdp_waits import watch
+from reference_trainer.telemetry.heartbeat import PULSE, born, seconds_up
+from reference_trainer.telemetry.injected_delay import Stalls
+from reference_trainer.telemetry.step_timer import CudaClock, HostClock, Spans
 
 log = logging.getLogger("reference_trainer")
 

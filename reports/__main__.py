@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from reports.sanitize import ascii_only, one_line
 from reports.store import UnreadableRun, load
-from reports.untrusted import ascii_only, one_line
 
 UNREADABLE = 4  # also for wrong usage, as everywhere in the suite
 RUN = click.Path(path_type=Path)
@@ -31,7 +31,7 @@ def render(run: Path, baseline: Path | None, output: Path | None) -> None:
     """Write report.html and the other renderings of RUN."""
     record, before = load(run), load(baseline) if baseline else None
     if output:
-        from reports.html import render as page
+        from reports.page.render import render as page
 
         output.write_text(page(record, run, before), encoding="utf-8")
         click.echo(output)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from reports.acceptance import decision_sentence, rows
-from reports.html import render
+from reports.page.render import render
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict
+from reports.sanitize import csv_cell, label_value, one_line
 from reports.store import write_atomically
-from reports.untrusted import csv_cell, label_value, one_line
 
 CSV_HEADER = [
     *("criterion", "probe", "name", "subject"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from reports.acceptance import Row, decision_sentence, findings, headline, rows, worst_first
 from reports.record import Finding, RunRecord, Verdict
 from reports.redact import redact_text
-from reports.untrusted import ascii_only, one_line, titled
+from reports.sanitize import ascii_only, one_line, titled
 
 __all__ = ["acceptance_table", "decision_sentence", "headline", "record_lines"]
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from reference_trainer.config import TrainConfig
-from tests.alone import only_rank
+from tests.support.single_rank import only_rank
 
 SMALL = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 1, "heads": 2, "device": "cpu"}
 

@@ -97,7 +97,7 @@ def start(
     environment = {**node.environment(), "SEATRIAL_NODES": str(len(lab.nodes)), "CI": "1"}
     if fault:
         plugin, environment["SEATRIAL_TEST_FAULT"] = fault
-        command += ["-p", f"tests.faults.{plugin}"]
+        command += ["-p", f"tests.faults.launchers.{plugin}"]
     with log.open("w") as out:
         process = subprocess.Popen(
             node.command(*command, cwd=str(REPO)),
@@ -118,7 +118,7 @@ def agreed(lab: Lab, other: dict[str, str]) -> str:
 
 def otherwise(other: dict[str, str]) -> str:
     """The lab's contract with some of its lines written otherwise."""
-    text = (REPO / "probes" / "contracts" / "lab.toml").read_text()
+    text = (REPO / "probes" / "acceptance" / "contracts" / "lab.toml").read_text()
     for line, instead in other.items():
         assert text.count(line) == 1, line
         text = text.replace(line, instead)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.conftest import Trial, driver_pid, start
-from tests.faults.left import leftovers, nothing_left
+from tests.faults.launchers.leftovers import leftovers, nothing_left
 from tests.lab.lab import Lab
 
 PROBES = ["hosts", "fabric", "gang", "launch", "restart", "scaling"]
@@ -93,5 +93,5 @@ def test_ray_trains_own_actors_go_with_the_driver(lab: Lab, actor: str) -> None:
     def there() -> bool:
         return any(actor in name for name in leftovers(lab.nodes[0])["actors"])
 
-    arguments = ["probes/test_gang.py", "--tier", "standard", "-k", "ray_train"]
+    arguments = ["probes/gang/test_gang.py", "--tier", "standard", "-k", "ray_train"]
     end_driver(lab, signal.SIGKILL, arguments, once(there))

@@ -10,11 +10,11 @@ import pytest
 
 from reports.record import Verdict
 from tests.faults.conftest import acceptance
-from tests.faults.planted import Fault, caught, failed, findings
+from tests.faults.launchers.injected_faults import Fault, caught, failed, findings
 from tests.lab.lab import Lab
 from tests.lab.node import REPO
 
-PROBE, PLUGIN = "probes/test_gang.py", "faulty_launcher"
+PROBE, PLUGIN = "probes/gang/test_gang.py", "faulty_launcher"
 
 
 EITHER = {"job A", "job B"}  # both asked at once: one of them is the one that waits
@@ -114,7 +114,7 @@ def test_a_strategy_that_is_not_kept_is_named(pairs: Lab, launcher: str, says: s
 def stranger(lab: Lab, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Another person's job on node 1, which must be there to the end."""
     node, pipe = lab.nodes[1], subprocess.PIPE
-    script = str(REPO / "tests/faults/stranger.py")
+    script = str(REPO / "tests/faults/launchers/unrelated_job.py")
     job = subprocess.Popen(
         node.command("python", script, *arguments, cwd="/"),
         env=node.environment(), stdin=pipe, stdout=pipe, text=True,

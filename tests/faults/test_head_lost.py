@@ -12,7 +12,7 @@ import pytest
 
 from reports.record import Verdict
 from tests.faults.conftest import lab_of, start
-from tests.faults.left import processes
+from tests.faults.launchers.leftovers import processes
 from tests.faults.test_driver_death import in_the_middle
 from tests.lab.lab import Lab
 
@@ -28,7 +28,7 @@ def mortal() -> Iterator[Lab]:
 
 
 def test_a_head_that_dies_ends_the_run_and_proves_nothing(mortal: Lab) -> None:
-    trial = start(mortal, "headless", "probes/test_restart.py", "-k", "killed_run")
+    trial = start(mortal, "headless", "probes/restart/test_restart.py", "-k", "killed_run")
     try:
         in_the_middle(mortal, trial, "restart")
         os.kill(gcs_server(mortal), signal.SIGKILL)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from probes.faults import read_lines
+from probes.faults.process_faults import read_lines
 from reference_trainer.config import TrainConfig
-from reference_trainer.launchers import LAUNCHERS
-from tests.faults.launching import launched
-from tests.faults.left import nothing_left
+from reference_trainer.launch.launchers import LAUNCHERS
+from tests.faults.launchers.launch import launched
+from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 

@@ -8,8 +8,8 @@ import pytest
 
 from reports.record import RunRecord, Verdict
 from tests.faults.conftest import acceptance, agreed
-from tests.faults.faulty_rung import BRISK, CHECKPOINTS, EVERY, NAMED, SLOW_LINK, STRICT
-from tests.faults.planted import failed, findings
+from tests.faults.launchers.faulty_rung import BRISK, CHECKPOINTS, EVERY, NAMED, SLOW_LINK, STRICT
+from tests.faults.launchers.injected_faults import failed, findings
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.soak
 
 def seen(lab: Lab, fault: str, contract: str = "lab") -> RunRecord:
     """The record of a run with this fault."""
-    arguments = ["probes/test_scaling.py", "--tier", "standard"]
+    arguments = ["probes/scaling/test_scaling.py", "--tier", "standard"]
     plugin = ("faulty_rung", fault)
     try:
         record, _ = acceptance(lab, fault, *arguments, fault=plugin, contract=contract)
@@ -114,7 +114,7 @@ def test_slow_links_are_told_from_too_few_tokens(lab: Lab, busbw: str, code: str
     for node in lab.nodes:
         inject(lab, "slow-link", str(node.index), SLOW_LINK)
     contract = agreed(lab, {**BRISK, "at_least = 0.090": f"at_least = {busbw}"})
-    options = ["probes/test_scaling.py", "--tier", "standard"]
+    options = ["probes/scaling/test_scaling.py", "--tier", "standard"]
     record, _ = acceptance(lab, f"agreed-{busbw}", *options, contract=contract)
     said = [(one.code, one.statement) for one in findings(record)]
     assert record.verdict("SCALING") is Verdict.FAIL, said
@@ -134,7 +134,7 @@ def test_a_road_that_is_bad_is_named_with_its_nodes(
 ) -> None:
     """One slow link slows every rank down alike, and so does another network."""
     inject(lab, *fault)
-    options = ["probes/test_scaling.py", "--tier", "standard"]
+    options = ["probes/scaling/test_scaling.py", "--tier", "standard"]
     contract = agreed(lab, {**BRISK, **terms})
     record, _ = acceptance(lab, f"road-{fault[0]}", *options, contract=contract)
     said = [(one.code, one.suspects, one.statement) for one in findings(record)]

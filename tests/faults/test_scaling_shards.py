@@ -9,7 +9,7 @@ import pytest
 
 from reports.record import Verdict
 from tests.faults.conftest import acceptance, agreed
-from tests.faults.planted import findings
+from tests.faults.launchers.injected_faults import findings
 from tests.lab.lab import Lab
 from tests.lab.node import SHARED
 
@@ -73,7 +73,9 @@ def test_bad_shards_cost_no_other_rung_its_figures(
     lab: Lab, contract: str, damage: Callable[[Lab], None], says: str
 ) -> None:
     damage(lab)
-    record, _ = acceptance(lab, damage.__name__, "probes/test_scaling.py", contract=contract)
+    record, _ = acceptance(
+        lab, damage.__name__, "probes/scaling/test_scaling.py", contract=contract
+    )
     (result,) = record.results
     said = [(one.code, one.statement) for one in findings(record)]
     assert record.verdict("SCALING") is Verdict.UNPROVEN, said
@@ -92,7 +94,7 @@ def test_without_the_rung_of_one_node_there_is_nothing_to_compare_with(
     lab: Lab, contract: str
 ) -> None:
     lab.nodes[1].run("rm", "-rf", f"{SHARDS}-1")
-    record, _ = acceptance(lab, "alone", "probes/test_scaling.py", contract=contract)
+    record, _ = acceptance(lab, "alone", "probes/scaling/test_scaling.py", contract=contract)
     ((code, statement),) = [(one.code, one.statement) for one in findings(record)]
     assert record.verdict("SCALING") is Verdict.UNPROVEN
     assert code == "SCALE-RUNG"
@@ -101,7 +103,7 @@ def test_without_the_rung_of_one_node_there_is_nothing_to_compare_with(
 
 
 def test_a_ladder_on_shards_is_sound(lab: Lab, contract: str) -> None:
-    record, _ = acceptance(lab, "on-shards", "probes/test_scaling.py", contract=contract)
+    record, _ = acceptance(lab, "on-shards", "probes/scaling/test_scaling.py", contract=contract)
     (result,) = record.results
     assert record.verdict("SCALING") in (Verdict.PASS, Verdict.MARGINAL), result.complaints()
     assert "on the shards in /tmp/shards-{nodes}" in result.coverage

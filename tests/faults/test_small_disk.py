@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.small_disk import needs_root, small_disk
-from tests.test_trainer_ranks import hexes, run_plan
+from tests.reference_trainer.test_train_on_ranks import hexes, run_plan
+from tests.support.small_disk import needs_root, small_disk
 
 ROOM = "512k"  # for some checkpoints of the tests' model by two ranks, and not for six
 

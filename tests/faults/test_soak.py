@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from probes.fabric_findings import WAYS
+from probes.fabric.detect import WAYS
 from reports.record import Verdict
 from tests.faults.conftest import Trial, acceptance, start
-from tests.faults.left import nothing_left
+from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.test_driver_death import end_driver, once
-from tests.faults.test_lab_faults import only
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.lab.node import REPO
+from tests.lab.test_lab_faults import only
 
 pytestmark = pytest.mark.soak
 
@@ -36,7 +36,7 @@ def test_standard_tier(lab: Lab) -> None:
 @pytest.mark.parametrize("rate", ["700mbit", "500mbit", "100mbit"])
 def test_slow_links_of_every_size_and_way(lab: Lab, rate: str, way: str) -> None:
     inject(lab, *(["slow-link", "2", rate] if way == "both" else ["slow-one-way", "2", rate, way]))
-    record, _ = acceptance(lab, f"slow-{rate}-{way}", "probes/test_fabric.py")
+    record, _ = acceptance(lab, f"slow-{rate}-{way}", "probes/fabric/test_fabric.py")
     assert record.verdict("FABRIC") is Verdict.FAIL
     (found,) = [one for result in record.results for one in result.findings]
     assert (found.code, found.suspects) == ("FAB-SLOW-LINK", ["node2"])
@@ -46,7 +46,7 @@ def test_slow_links_of_every_size_and_way(lab: Lab, rate: str, way: str) -> None
 @pytest.mark.parametrize("rate", ["700mbit", "100mbit"])
 def test_a_slow_pair_is_told_from_slow_nodes(lab: Lab, rate: str) -> None:
     inject(lab, "slow-pair", "1", "3", rate)
-    record, _ = acceptance(lab, f"slow-pair-{rate}", "probes/test_fabric.py")
+    record, _ = acceptance(lab, f"slow-pair-{rate}", "probes/fabric/test_fabric.py")
     assert record.verdict("FABRIC") is Verdict.FAIL
     (found,) = [one for result in record.results for one in result.findings]
     assert (found.code, found.suspects) == ("FAB-SLOW-LINK", ["node1", "node3"])
@@ -55,7 +55,7 @@ def test_a_slow_pair_is_told_from_slow_nodes(lab: Lab, rate: str) -> None:
 
 def test_a_node_that_is_slow_only_both_ways_at_once(lab: Lab) -> None:
     inject(lab, "half-duplex", "2")
-    record, _ = acceptance(lab, "half-duplex", "probes/test_fabric.py")
+    record, _ = acceptance(lab, "half-duplex", "probes/fabric/test_fabric.py")
     assert record.verdict("FABRIC") is Verdict.FAIL
     (found,) = [one for result in record.results for one in result.findings]
     assert (found.code, found.suspects) == ("FAB-SLOW-GROUP", ["node2"])
@@ -64,14 +64,14 @@ def test_a_node_that_is_slow_only_both_ways_at_once(lab: Lab) -> None:
 def test_links_that_are_all_slow_have_no_place(lab: Lab) -> None:
     for node in lab.nodes:
         inject(lab, "slow-link", str(node.index), "500mbit")
-    record, _ = acceptance(lab, "slow-everywhere", "probes/test_fabric.py")
+    record, _ = acceptance(lab, "slow-everywhere", "probes/fabric/test_fabric.py")
     assert record.verdict("FABRIC") is Verdict.FAIL
     (found,) = [one for result in record.results for one in result.findings]
     assert (found.code, found.suspects) == ("FAB-SLOW", [node.name for node in lab.nodes])
 
 
 def test_a_rank_that_stops_is_named(lab: Lab) -> None:
-    trial = start(lab, "stopped", "probes/test_fabric.py")
+    trial = start(lab, "stopped", "probes/fabric/test_fabric.py")
     stopped = stop_worker(lab, trial, "node1")
     record = trial.wait()
     assert not Path(f"/proc/{stopped}").exists(), "the stopped process was left behind"
@@ -117,7 +117,9 @@ def test_spare_raylets_end_with_the_driver(lab: Lab, number: signal.Signals) -> 
         once(lambda: len(spare_raylets(lab)) == 4)(trial)
         time.sleep(2)  # so that the scene which uses them has begun; nothing rests on how far it is
 
-    end_driver(lab, number, ["probes/test_gang.py", "--tier", "standard", "-k", "lost"], middle)
+    end_driver(
+        lab, number, ["probes/gang/test_gang.py", "--tier", "standard", "-k", "lost"], middle
+    )
     assert not spare_raylets(lab)
     assert spare_folders(lab) == ""
 
@@ -138,8 +140,8 @@ for _ in range(2):
 BERTHS = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from probes.berths import Berths
-from probes.cluster import connect
+from probes.faults.spare_nodes import Berths
+from probes.cluster.cluster import connect
 cluster = connect("auto")
 berths = Berths(cluster, 2)
 time.sleep(5)  # they unpack what living jobs run in as soon as they are there

@@ -8,8 +8,8 @@ import pytest
 
 from reports.record import Verdict
 from tests.faults.conftest import acceptance
-from tests.faults.left import nothing_left
-from tests.faults.planted import findings
+from tests.faults.launchers.injected_faults import findings
+from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.lab import Lab
 
 
@@ -30,7 +30,7 @@ def test_a_rank_that_does_not_start(
     lab: Lab, fault: str, code: str, suspects: list[str], says: str
 ) -> None:
     planted = ("faulty_start", fault)
-    record, trial = acceptance(lab, fault, "probes/test_fabric.py", fault=planted)
+    record, trial = acceptance(lab, fault, "probes/fabric/test_fabric.py", fault=planted)
     assert record.verdict("FABRIC") is Verdict.UNPROVEN
     (found,) = findings(record)
     assert (found.code, found.suspects) == (code, suspects)

@@ -11,8 +11,8 @@ from pathlib import Path
 from tests.lab import network
 from tests.lab.cgroups import NodeGroup
 from tests.lab.shell import LabError
+from tests.support.paths import REPO
 
-REPO = Path(__file__).resolve().parents[2]
 PORT = 6379
 SHARED = "/shared"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -95,7 +95,7 @@ class Node:
     def _launch(self, spec: str) -> None:
         enter = ["nsenter", f"--net=/run/netns/{network.namespace(self.lab, self.index)}"]
         isolate = ["unshare", "-m", "-p", "-u", "-i", "--fork", "--kill-child", "--mount-proc"]
-        init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py")), spec]
+        init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("node_init.py")), spec]
         with open(self.work / "init.log", "ab") as log:
             subprocess.run(  # --fork: the node is nobody's child, it outlives this command
                 ["setsid", "--fork", *self._join(), *enter, *isolate, *init],

@@ -1,1 +1,1 @@
-"""A museum of runs with their expected verdicts: `python -m tests.recordings` rebuilds it."""
+"""A museum of runs and their expected verdicts; `python -m tests.recordings.generate` rebuilds it."""

@@ -1,0 +1,165 @@
+"""What one GPU can show: the trainer's MFU and where the rest of a step goes, what its clock costs,
+a resume bit by bit, two ranks that meet over sockets.
+
+`python -m benchmarks.single_gpu` needs torch for CUDA, numpy and click; no Ray and no cluster.  It
+ends with 1 where a target is not met.  `--rehearse` runs all of it on a CPU, with small shapes and
+gloo: its targets are told, and mean nothing there.
+
+Two ranks share the GPU and take each other for another host (NCCL_HOSTID), so what joins them is
+NCCL's real network transport: sockets, which `seatrial nccl-log` must call FAB-TCP.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.spread import spread
+from benchmarks.targets import finish, judged
+from benchmarks.trainer import PROFILED, WARM_UP, overhead, price, profiled, trained
+from reference_trainer.config import PRESETS, TrainConfig
+from reference_trainer.model.flops import flops_per_token
+from reference_trainer.train import train
+from scaling.ladder.step_breakdown import steps_of, terms
+from tests.support.single_rank import only_rank
+
+RANKS = 2
+MFU, TOP = 0.5, 12  # what is asked for of the large preset; kernels that are told
+SMALL = TrainConfig(steps=WARM_UP + 6, digest=False, dropout=0.0, device="cpu")
+# 8192 tokens a step, as in SCALING's load on GPUs.
+LARGE = TrainConfig(
+    **PRESETS["1B"] | {"seq": 2048},
+    steps=WARM_UP + 20, batch=4, digest=False, dropout=0.0, deterministic=False, device="cuda",
+)  # fmt: skip
+LOG = ("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV,NET,GRAPH")
+
+
+def speed(config: TrainConfig, words: str) -> None:
+    """Tokens per second, memory over the estimate, MFU, and the mean seconds of each term."""
+    result = trained(config)
+    seconds = [step["seconds"] for step in result["steps"]][WARM_UP:]
+    rate = config.batch * config.seq / statistics.median(seconds)
+    said = f"{rate:,.0f} tokens/s; a step {spread(seconds)} s"
+    if result["peak_memory_bytes"]:
+        said += f"; memory {result['peak_memory_bytes'] / result['state_bytes']:.2f} of its state's"
+    print(f"{words}: {said}", flush=True)
+    parts(terms([steps_of(result["spans"])[WARM_UP:]]).items(), statistics.fmean(seconds))
+    peak = result["peak_flops"]
+    mfu = flops_per_token(config) * rate / peak if peak else None
+    told = "not known, for the device's peak is not" if mfu is None else f"{mfu:.1%}"
+    judged(f"{words}: MFU {told} (target >= {MFU:.0%})", mfu is not None and mfu >= MFU)
+
+
+def profile(config: TrainConfig, words: str) -> None:
+    """What the device ran, kernel by kernel, and what share of the steps was none of them."""
+    kernels, step = profiled(config)
+    busy = sum(seconds for _, seconds in kernels)
+    print(f"{words}, profiled: {busy / step:.1%} of {PROFILED} steps in {len(kernels)} kernels")
+    parts(kernels[:TOP], step)
+
+
+def parts(rows: Iterable[tuple[str, float]], whole: float) -> None:
+    """Each part of a step: ms, and its share."""
+    for name, seconds in rows:
+        print(f"  {seconds * 1e3:9.3f} ms {seconds / whole:6.1%}  {name[:70]}", flush=True)
+
+
+def against(config: TrainConfig) -> None:
+    """A step beside one of a plain loop, which is one MFU over the other, and without the clock."""
+    for fused, words in ((True, "fused"), (None, "default")):
+        ratio = overhead(config, fused)
+        said = f"a step over a plain loop's with the {words} AdamW"
+        if fused:
+            judged(f"{said}: {ratio:.3f} (target <= 1: no less MFU)", ratio <= 1)
+        else:
+            print(f"{said}: {ratio:.3f}", flush=True)
+    cost = price(replace(config, steps=2 * config.steps))  # half of them have no clock
+    judged(f"a step with the clock over one without: {cost:.4f} (target <= 1.01)", cost <= 1.01)
+
+
+def resume(config: TrainConfig) -> None:
+    """Eight steps at once, and the last four again from the checkpoint of step 4."""
+    with tempfile.TemporaryDirectory() as folder, only_rank():
+        saved = replace(config, steps=8, save_every=4, digest=True, checkpoints=f"{folder}/saved")
+        whole = train(saved)
+        shutil.rmtree(Path(folder) / "saved" / "step-8")
+        again = train(saved)
+    names = ("loss_hex", "norm_hex", "ids")
+    wanted, found = (
+        [[step[name] for name in names] for step in result["steps"]][-4:]
+        for result in (whole, again)
+    )
+    unequal = sum(one != other for one, other in zip(wanted, found, strict=True))
+    same = "equal" if whole["digest"] == again["digest"] else "UNEQUAL"
+    begun = f"from step {again['start_step']}"
+    print(f"resumed {begun}: {unequal} of 4 steps unequal, parameters {same}", flush=True)
+
+
+def meet(backend: str, largest: str) -> None:
+    """Two ranks, each a host of its own to NCCL: the table, and what NCCL's log says of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "nccl.%h.%p.log"
+        environment = {**os.environ, **dict(LOG), "NCCL_DEBUG_FILE": str(file)}
+        ranks = ["-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)]
+        options = ["--backend", backend, "-e", largest, "--budget", "0.5"]
+        command = [sys.executable, *ranks, "-m", "benchmarks.single_gpu", "rank", *options]
+        done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=240)
+        print(done.stdout or done.stderr[-3000:], flush=True)
+        logs = [str(path) for path in Path(folder).glob("nccl.*.log")]
+        if logs:
+            words = [sys.executable, "-m", "probes.cli.main", "nccl-log", *logs, "--json"]
+            told = subprocess.run(words, text=True, capture_output=True, timeout=120)
+            said: dict[str, Any] = json.loads(told.stdout)
+            codes = [finding["code"] for finding in said["findings"]]
+            print(
+                f"nccl-log: exit {told.returncode}, {said['transport']}, {said['edges']}, {codes}"
+            )
+
+
+@click.group(invoke_without_command=True)
+@click.option("--rehearse", is_flag=True, help="On a CPU, with small shapes.")
+@click.pass_context
+def main(context: click.Context, rehearse: bool) -> None:
+    """All of it."""
+    if context.invoked_subcommand:
+        return
+    config = SMALL if rehearse else LARGE
+    for each in (config,) if rehearse else (config, replace(config, compile=True)):
+        words = "trainer, compiled" if each.compile else "trainer"
+        speed(each, words)
+        profile(each, words)
+    against(config)
+    tiny = replace(SMALL, device=config.device)
+    resume(replace(tiny, dtype="fp32" if rehearse else "bf16", deterministic=True))
+    meet("gloo" if rehearse else "nccl", "64K" if rehearse else "128M")
+    if not rehearse:
+        finish()
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def rank(options: tuple[str, ...]) -> None:
+    """One of the two ranks, under torchrun: all-reduce, as a host of its own."""
+    from scaling.collectives.nccl_tests_format import main as sweep
+
+    os.environ |= {
+        "NCCL_HOSTID": f"host{os.environ['RANK']}",
+        **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"), "1"),
+        "NCCL_NET": "Socket",
+    }
+    sweep.main(args=["all_reduce", *options])
+
+
+if __name__ == "__main__":
+    main()

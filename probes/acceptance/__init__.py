@@ -1,0 +1,1 @@
+"""Criteria, contract, limits, and the recording of what a probe measures."""

@@ -1,0 +1,323 @@
+"""The contract: criteria and limits agreed before the run, in TOML.
+
+    [cluster]                     what was ordered, and its names
+    nodes = 8
+    [FABRIC.busbw]                one limit: criterion, measure
+    at_least = 340
+    marginal = 368
+    unit = "GB/s"
+    because = "85 % of 8 x 400 Gb/s"
+
+`load` raises ContractError with one sentence: file, key, what was expected, what was found.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import sys
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from probes.acceptance import component_placement as components
+from probes.acceptance.criteria import TABLE
+from reports.record import ContractFacts, Limit, Waiver
+from scaling.collectives.line_rate import reason
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SCHEMA = 1
+MOST_MINUTES, MOST_GB = 7 * 24 * 60.0, 1e6  # between two saves, and of one
+FRACTION, MARGINAL = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band
+
+
+class ContractError(ValueError):
+    """One sentence: file, key, what was expected and what was found."""
+
+
+class ClusterTerms(BaseModel):
+    """What was ordered, and the names the parties agreed on.
+
+    `fabric` is the interface that must carry gradients (of several Ethernet ports, their bond), or
+    "rdma".  `line_rate_gbps` is of one rail, of which a node has `rails`; `management_gbps` is of
+    `management`, where its devices do not say it.  `pace_seconds` emulates an accelerator: each
+    step's compute is padded to it.  `shards` is the folder of each node's token shard, for SCALING
+    to read real data (synthetic without it); `{nodes}` in it stands for the number of nodes that
+    train.  `save_minutes` is how often training will save, and `save_gb` how much: SCALING judges
+    what saving costs by them (without `save_gb`, by the save of its own model).
+    `queue` is the layer that gangs pods above Ray, where there is one.  `components` places
+    the parts of a job on its accelerators (`"actor,rollout" = "all"`), `parallel` is how they are
+    split (tp, pp, dp); both are checked at once when the size of the cluster is known.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    nodes: int | None = Field(default=None, ge=1)
+    gpus_per_node: int | None = Field(default=None, ge=0)
+    shared: str | None = None
+    fabric: str | None = None
+    management: str | None = None
+    management_gbps: float | None = Field(default=None, gt=0)
+    rails: int | None = Field(default=None, ge=1)
+    line_rate_gbps: float | None = Field(default=None, gt=0)
+    pace_seconds: float = Field(default=0.0, ge=0)
+    shards: str | None = None
+    save_minutes: float = Field(default=30.0, gt=0, le=MOST_MINUTES)
+    save_gb: float | None = Field(default=None, gt=0, le=MOST_GB)
+    queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = None
+    components: dict[str, str | int] | None = None
+    parallel: dict[Literal["tp", "pp", "dp"], int] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> ClusterTerms:
+        """The placement and the split must be of the cluster that was ordered."""
+        if self.fabric == "rdma" and self.line_rate_gbps and self.rails is None:
+            raise ValueError(
+                f"expected rails beside line_rate_gbps = {self.line_rate_gbps:g}, which is of one "
+                "rail, found none: say how many RDMA ports of a node carry gradients, as rails = 8"
+            )
+        if self.parallel is not None and set(self.parallel) != {"tp", "pp", "dp"}:
+            raise ValueError(f"parallel takes tp, pp and dp, found {', '.join(self.parallel)}")
+        if self.shards is not None and not self.shards.startswith("/"):
+            raise ValueError(f"shards is an absolute path on every node, found {self.shards!r}")
+        if self.nodes and self.gpus_per_node:
+            self.placement(self.nodes * self.gpus_per_node)
+        return self
+
+    def placement(self, total: int) -> None:
+        """Raises SpecError when components or parallel do not fit `total` accelerators."""
+        usual: dict[str, str | int] = {"job": "all"}
+        parts = components.parse(usual if self.components is None else self.components, total)
+        if self.parallel is not None:
+            components.parallel(total, **self.parallel)
+            for numbers in parts.values():
+                components.split_groups(numbers, [""] * total, self.parallel["tp"])
+
+
+class LimitTerms(BaseModel):
+    """One limit as people write it; `marginal` is the inner bound on the same side."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at_least: float | None = None
+    at_most: float | None = None
+    exactly: float | None = None
+    one_of: list[str] | None = None
+    marginal: float | None = None
+    unit: str = ""
+    because: str = Field(min_length=3)
+
+    def limit(self, source: str) -> Limit:
+        """The limit as the record knows it; raises ValueError when the bounds make no sense."""
+        low = self.exactly if self.exactly is not None else self.at_least
+        high = self.exactly if self.exactly is not None else self.at_most
+        if low is None and high is None and not self.one_of:
+            raise ValueError("has no bound: give at_least, at_most, exactly or one_of")
+        if self.marginal is not None and (low is None) == (high is None):
+            raise ValueError("marginal needs exactly one of at_least and at_most")
+        inner_low = self.marginal if low is not None else None
+        inner_high = self.marginal if low is None else None
+        if low is not None and inner_low is not None and inner_low < low:
+            raise ValueError(f"marginal {inner_low} lies outside at_least {low}")
+        if high is not None and inner_high is not None and inner_high > high:
+            raise ValueError(f"marginal {inner_high} lies outside at_most {high}")
+        return Limit(
+            low=low,
+            high=high,
+            marginal_low=inner_low,
+            marginal_high=inner_high,
+            one_of=self.one_of,
+            unit=self.unit,
+            because=self.because,
+            source=source,
+        )
+
+
+class Contract(BaseModel):
+    """A contract, read and checked."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    title: str
+    sha256: str
+    agreed: bool
+    cluster: ClusterTerms
+    limits: dict[str, dict[str, Limit]]
+    optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
+    waivers: list[Waiver] = []
+
+    def facts(self) -> ContractFacts:
+        """What the record keeps of it."""
+        rows = {id: replace(row, title=self.title_of(id)) for id, row in TABLE.items()}
+        criteria = [
+            row.criterion(
+                id, required=id not in self.optional, not_provable=self.optional.get(id, "")
+            )
+            for id, row in rows.items()
+        ]
+        return ContractFacts(
+            name=self.name,
+            title=self.title,
+            sha256=self.sha256,
+            agreed=self.agreed,
+            criteria=criteria,
+            waivers=self.waivers,
+        )
+
+    def title_of(self, id: str) -> str:
+        """The criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""
+        if id == "FABRIC" and self.cluster.fabric != "rdma":
+            return "the agreed fabric is in use"
+        return TABLE[id].title
+
+    def limit(self, criterion: str, measure: str) -> Limit | None:
+        """The limit of a measure: fixed, else agreed, else the reasoned default, else None."""
+        known = TABLE[criterion].measures[measure]
+        return known.fixed or self.limits.get(criterion, {}).get(measure) or known.default
+
+
+def shipped() -> list[str]:
+    """Names of the contracts that come with seatrial."""
+    folder = resources.files("probes.acceptance") / "contracts"
+    return sorted(
+        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
+    )
+
+
+def load(name: str) -> Contract:
+    """The contract of a shipped name, or of a file (a word with a dot or a slash)."""
+    if "/" in name or name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise ContractError(f"contract {name}: expected a TOML file, found none there")
+        return parse(path.read_bytes(), path.name)
+    if name not in shipped():
+        raise ContractError(
+            f"contract {name!r} is not shipped{_maybe(name, shipped())}; "
+            f"there are {', '.join(shipped())}, or give a file"
+        )
+    content = (resources.files("probes.acceptance") / "contracts" / f"{name}.toml").read_bytes()
+    return parse(content, f"{name}.toml")
+
+
+def parse(content: bytes, file: str) -> Contract:
+    """Check a contract's text.  Raises ContractError naming the file and the key or line."""
+    try:
+        raw = tomllib.loads(content.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ContractError(f"{file}: not TOML: {error}") from None
+    if raw.get("schema") != SCHEMA:
+        raise ContractError(f"{file}: expected schema = {SCHEMA}, found {raw.get('schema')!r}")
+    top = ["schema", "name", "title", "cluster", "waivers", *TABLE]
+    for key in raw:
+        if key not in top:
+            raise ContractError(f"{file}: unknown key {key!r}{_maybe(key, top)}")
+    limits: dict[str, dict[str, Limit]] = {}
+    optional: dict[str, str] = {}
+    for id in (id for id in TABLE if id in raw):
+        limits[id] = _criterion(raw[id], id, file, optional)
+    cluster: ClusterTerms = _checked(ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]")
+    waivers = [_waiver(waiver, file) for waiver in raw.get("waivers", [])]
+    if cluster.line_rate_gbps:
+        limits.setdefault("FABRIC", {}).setdefault("busbw", _from_line_rate(cluster, file))
+    return Contract(
+        name=str(raw.get("name", Path(file).stem)),
+        title=str(raw.get("title", "")),
+        sha256=hashlib.sha256(content).hexdigest(),
+        agreed=True,
+        cluster=cluster,
+        limits=limits,
+        optional=optional,
+        waivers=waivers,
+    )
+
+
+def _criterion(table: Any, id: str, file: str, optional: dict[str, str]) -> dict[str, Limit]:
+    """The limits of one criterion's table; notes in `optional` when it is not required."""
+    if not isinstance(table, dict):
+        raise ContractError(f"{file}: {id} is expected to be a table, found {table!r}")
+    measures, limits = TABLE[id].measures, {}
+    for key, value in table.items():
+        if key == "not_provable":
+            optional[id] = str(value)
+        elif key not in measures:
+            known = [*measures, "not_provable"]
+            raise ContractError(
+                f"{file}: unknown key {id}.{key}{_maybe(key, known)}; {id} knows {', '.join(known)}"
+            )
+        else:
+            limits[key] = _limit(value, id, key, file)
+    return limits
+
+
+def _from_line_rate(cluster: ClusterTerms, file: str) -> Limit:
+    """The plateau that the agreed line rate gives, where the contract has no limit of its own."""
+    assert cluster.line_rate_gbps is not None
+    rails = cluster.rails or 1  # of Ethernet there is one interface
+    line = rails * cluster.line_rate_gbps / 8
+    return Limit(
+        low=FRACTION * line,
+        marginal_low=MARGINAL * line,
+        unit="GB/s",
+        because=reason(FRACTION, f"{rails} x {cluster.line_rate_gbps:g} Gbit/s"),
+        source=f"{file} [cluster]",
+    )
+
+
+def _waiver(value: Any, file: str) -> Waiver:
+    waiver: Waiver = _checked(Waiver, value, f"{file}: [[waivers]]")
+    if waiver.criterion not in TABLE:
+        maybe = _maybe(waiver.criterion, TABLE)
+        raise ContractError(f"{file}: waiver {waiver.id} of unknown {waiver.criterion!r}{maybe}")
+    return waiver
+
+
+def _limit(value: Any, id: str, key: str, file: str) -> Limit:
+    where, measure = f"{file}: [{id}.{key}]", TABLE[id].measures[key]
+    if measure.from_run:
+        raise ContractError(f"{where}: this limit follows from {measure.from_run}: leave it out")
+    if measure.fixed is not None:
+        raise ContractError(
+            f"{where} is fixed at {measure.fixed} ({measure.fixed.because}): "
+            "no contract may change it"
+        )
+    terms: LimitTerms = _checked(LimitTerms, value, where)
+    if terms.unit != measure.unit:
+        raise ContractError(f"{where}: expected unit {measure.unit!r}, found {terms.unit!r}")
+    try:
+        return terms.limit(source=f"{file} [{id}.{key}]")
+    except ValueError as error:
+        raise ContractError(f"{where} {error}") from None
+
+
+def _checked(model: type[Any], value: Any, where: str) -> Any:
+    """Validate with pydantic; its first complaint becomes our sentence."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise ContractError(
+                f"{where}: unknown key {key!r}{_maybe(key, model.model_fields)}"
+            ) from None
+        if not key:  # a sentence of ours about several keys
+            said = first["msg"].removeprefix("Value error, ")
+            raise ContractError(f"{where}: {said}") from None
+        if first["type"] == "missing":
+            raise ContractError(f"{where}: {key!r} is missing") from None
+        raise ContractError(f"{where}: {key!r}: {first['msg']}, found {first['input']!r}") from None
+
+
+def _maybe(word: str, known: Any) -> str:
+    """`, did you mean 'busbw'?` or nothing."""
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f", did you mean {close[0]!r}?" if close else ""

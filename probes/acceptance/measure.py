@@ -1,0 +1,161 @@
+"""What one probe writes down while it observes: the `measure` fixture.
+
+measure("busbw", 0.117, on="4 nodes")            a judged value; its limit comes by name
+measure.note("algbw", 0.07, "GB/s")              a value that only informs
+measure.control("forced onto eth0", ..., caught=True, saw="...")
+measure.explain(findings...)                     why, whom, and what to do
+measure.keep("sweep.txt", table, caption="...")  a file of evidence
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from probes.acceptance.contract import Contract
+from probes.acceptance.criteria import TABLE
+from reports.record import Control, Finding, Limit, Measurement, ProbeResult, Value, Verdict
+from reports.redact import redact_text
+from reports.store import Store
+
+
+class Ledger:
+    """The observations of one probe, written to the store as they are made."""
+
+    def __init__(
+        self,
+        store: Store,
+        contract: Contract,
+        probe: str,
+        criterion: str,
+        claim: str,
+        reproduce: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self.store, self.contract, self.probe, self.criterion = store, contract, probe, criterion
+        self.reproduce, self.say = reproduce, say
+        self._seen: dict[str, list[Any]] = {"measurement": [], "finding": [], "control": []}
+        self._covered: list[str] = []
+        store.event("probe_started", probe, criterion=criterion, claim=claim, reproduce=reproduce)
+
+    def __call__(
+        self,
+        name: str,
+        value: Value,
+        *,
+        on: str = "cluster",
+        limit: Limit | None = None,
+        spread: float | None = None,
+        samples: int | None = None,
+        note: str = "",
+    ) -> None:
+        """Write down a judged value of a measure of this criterion's row.
+
+        `limit` is for limits that follow from the probe's own set-up (a save interval, a world
+        size); all others come from the contract.  An unknown name is a bug: KeyError.
+        """
+        known = TABLE[self.criterion].measures[name]
+        limit = limit or self.contract.limit(self.criterion, name)
+        self._write(
+            Measurement(
+                name=name,
+                value=value,
+                unit=known.unit,
+                subject=on,
+                limit=limit,
+                spread=spread,
+                samples=samples,
+                note=note,
+            )
+        )
+
+    def fails(self, name: str, value: Value) -> bool:
+        """Whether this value would break the contract's limit of a measure."""
+        limit = self.contract.limit(self.criterion, name)
+        return limit is not None and value is not None and limit.judge(value) is Verdict.FAIL
+
+    def note(
+        self,
+        name: str,
+        value: Value,
+        unit: str = "",
+        *,
+        on: str = "cluster",
+        spread: float | None = None,
+        samples: int | None = None,
+    ) -> None:
+        """Write down a value that only informs."""
+        self._write(
+            Measurement(
+                name=name,
+                value=value,
+                unit=unit,
+                subject=on,
+                judged=False,
+                spread=spread,
+                samples=samples,
+            )
+        )
+
+    def _write(self, measurement: Measurement) -> None:
+        self._add("measurement", measurement)
+        if measurement.verdict not in (None, Verdict.PASS):
+            self.say(f"{measurement.verdict.value} {measurement.sentence()}")
+
+    def control(self, name: str, fault: str, *, caught: bool | None, saw: str) -> None:
+        """Write down whether a deliberate fault was caught, and what was seen."""
+        self._add("control", Control(name=name, fault=fault, caught=caught, saw=saw))
+        if not caught:
+            self.say(f"control NOT caught: {fault}")
+
+    def explain(self, *findings: Finding | Iterable[Finding]) -> None:
+        """Write down findings; each gets this probe's reproduce command."""
+        for item in findings:
+            for finding in [item] if isinstance(item, Finding) else item:
+                told = finding.reproduce or self.reproduce
+                self._add("finding", finding.model_copy(update={"reproduce": told}))
+
+    @property
+    def explained(self) -> set[str]:
+        """Codes of the findings so far."""
+        return {finding.code for finding in self._seen["finding"]}
+
+    def keep(self, name: str, content: Any, *, caption: str, kind: str = "table") -> None:
+        """Keep a file of evidence: text as it is, anything else as JSON."""
+        text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)
+        text = redact_text(text) if kind == "log" else text
+        entry = self.store.keep(name, text, kind=kind, caption=caption)
+        self.store.event("evidence", self.probe, **entry.model_dump())
+
+    def series(self, name: str, values: Any) -> None:
+        """Numbers for a figure of the report (see reports/charts/__init__.py for the shapes)."""
+        self.store.event("series", self.probe, name=name, values=values)
+
+    def covered(self, words: str) -> None:
+        """Say which nodes, pairs and GPUs were exercised, and which were not; adds to it."""
+        self._covered.append(words)
+        self.store.event("probe_updated", self.probe, coverage="; ".join(self._covered))
+
+    def progress(self, words: str) -> None:
+        """One live line on a terminal, one plain line in a log."""
+        self.say(words)
+
+    def _add(self, kind: str, part: Measurement | Finding | Control) -> None:
+        self._seen[kind].append(part)
+        self.store.event(kind, self.probe, **part.model_dump(mode="json"))
+
+    def finish(self, state: str, seconds: float, error: str = "") -> ProbeResult:
+        """Close the result: finished, error, skipped or interrupted."""
+        self.store.event("probe_finished", self.probe, state=state, error=error, seconds=seconds)
+        return ProbeResult(
+            probe=self.probe,
+            criterion=self.criterion,
+            state=state,
+            error=error,
+            seconds=seconds,
+            measurements=self._seen["measurement"],
+            findings=self._seen["finding"],
+            controls=self._seen["control"],
+            reproduce=self.reproduce,
+        )

@@ -1,0 +1,190 @@
+"""The `seatrial` command.  Everything heavy is imported inside the commands."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib import resources
+from pathlib import Path
+
+import click
+
+from probes.cli.errors import FOLDER, Commands, Refused
+from probes.cli.scaling import scaling
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="seatrial")
+def main() -> None:
+    """Acceptance tests for GPU training clusters that run Ray.
+
+    PASS means proven, every probe has been seen failing, every number has its reason.
+    """
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--cluster",
+    default="auto",
+    show_default=True,
+    metavar="WHERE",
+    help="auto, local[:N] or ray://host:port.",
+)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def run(cluster: str, options: tuple[str, ...]) -> None:
+    """Run the acceptance suite; OPTIONS go to pytest (--contract, --tier, --run-dir, -k ...)."""
+    import pytest
+
+    # Without a configuration file of its own this run must not pick up a stranger's.
+    here = ["--rootdir", str(Path.cwd()), "-c", "/dev/null", "-p", "probes.plugin"]
+    probes = str(Path(__file__).parents[1])
+    sys.exit(pytest.main([*here, "-p", "no:cacheprovider", probes, "--cluster", cluster, *options]))
+
+
+@main.command()
+@click.argument("run_folder", type=FOLDER)
+@click.option("--baseline", type=FOLDER, help="A run to compare with.")
+def report(run_folder: Path, baseline: Path | None) -> None:
+    """Render RUN_FOLDER again; needs no cluster."""
+    _render(run_folder, baseline)
+
+
+@main.command()
+@click.argument("run_folder", type=FOLDER)
+@click.option("--contract", required=True, metavar="NAME|FILE")
+def rejudge(run_folder: Path, contract: str) -> None:
+    """Judge what RUN_FOLDER measured by another contract, into a folder beside it."""
+    from probes.acceptance.contract import ContractError
+    from probes.acceptance.rejudge import rejudged
+    from reports.store import UnreadableRun
+
+    try:
+        target = rejudged(run_folder, contract)
+    except (ContractError, UnreadableRun) as error:
+        raise Refused(str(error)) from None
+    _render(target, None)
+
+
+def _render(folder: Path, baseline: Path | None) -> None:
+    """Write all renderings of a run, show the table, exit with the run's code."""
+    from reports.exports import write_all
+    from reports.store import UnreadableRun, load
+    from reports.text import acceptance_table
+
+    try:
+        record = load(folder)
+        write_all(folder, record, load(baseline) if baseline else None)
+    except UnreadableRun as error:
+        raise Refused(str(error)) from None
+    width = shutil.get_terminal_size().columns
+    click.echo(
+        acceptance_table(
+            record,
+            width=min(width, 100),
+            color=sys.stdout.isatty(),
+            unicode="utf" in (sys.stdout.encoding or "").lower(),
+        )
+    )
+    click.echo(f"report  {folder / 'report.html'}")
+    sys.exit(record.exit_code)
+
+
+main.add_command(scaling)
+
+
+@main.group()
+def contract() -> None:
+    """Contracts: the criteria and limits agreed before a run."""
+
+
+@contract.command()
+@click.argument("file")
+def check(file: str) -> None:
+    """Say whether FILE (or a shipped contract's name) is a contract, and what it asks for."""
+    from probes.acceptance.contract import ContractError, load
+    from probes.acceptance.criteria import TABLE
+
+    try:
+        read = load(file)
+    except ContractError as error:
+        raise Refused(str(error)) from None
+    click.echo(f"{read.name} @ {read.sha256[:8]}: {read.title}")
+    for id, row in TABLE.items():
+        click.echo(
+            f"{id}  {read.title_of(id)}"
+            + (f"  (not required: {read.optional[id]})" if id in read.optional else "")
+        )
+        for name, measure in row.measures.items():
+            limit = read.limit(id, name)
+            open_ = f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
+            click.echo(f"  {name:18} " + (f"{limit}  ({limit.because})" if limit else open_))
+
+
+@contract.command("list")
+def list_() -> None:
+    """The contracts that come with seatrial."""
+    from probes.acceptance.contract import load, shipped
+
+    for name in shipped():
+        click.echo(f"{name:14} {load(name).title}")
+
+
+@main.command()
+@click.argument("code", required=False)
+def explain(code: str | None) -> None:
+    """What a finding's CODE means and what to do; without CODE, all of them."""
+    import difflib
+
+    from probes.findings.catalogue import CATALOGUE
+
+    if code is None:
+        for name, entry in CATALOGUE.items():
+            click.echo(f"{name:18} {entry.meaning}")
+        return
+    if code.upper() not in CATALOGUE:
+        close = difflib.get_close_matches(code.upper(), list(CATALOGUE), 1)
+        maybe = f", did you mean {close[0]}?" if close else "; `seatrial explain` lists them"
+        raise Refused(f"no finding has the code {code!r}{maybe}")
+    entry = CATALOGUE[code.upper()]
+    click.echo(
+        f"{code.upper()}: {entry.meaning}\ncause   {entry.cause.value}\nremedy  {entry.remedy}"
+    )
+
+
+@main.command("nccl-log")
+@click.argument("files", nargs=-1, required=True, type=FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
+def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
+    """Say which road NCCL took, from the FILES (or folders of files) that one job wrote.
+
+    Exit code 0: RDMA, or a single host, and nothing found; 1: something is wrong; 20: the log
+    cannot prove it.
+    """
+    import json
+
+    from probes.nccl.report import report
+
+    if missing := [path for path in files if not path.exists()]:
+        raise Refused(f"expected a log file, found nothing at {missing[0]}")
+    paths = [p for file in files for p in (sorted(file.rglob("*")) if file.is_dir() else [file])]
+    told = report(path for path in paths if not path.is_dir())
+    width = min(shutil.get_terminal_size().columns, 100)
+    click.echo(json.dumps(told.to_json(), indent=2) if as_json else told.text(width))
+    sys.exit(told.exit_code)
+
+
+@main.command()
+@click.argument("folder", type=FOLDER)
+def example(folder: Path) -> None:
+    """Write an ordinary FSDP training job into FOLDER, ready for `ray job submit`."""
+    target = folder / "reference_trainer"
+    if target.exists():
+        raise Refused(f"{target} exists already: give an empty or new folder")
+    with resources.as_file(resources.files("reference_trainer")) as source:
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(str(resources.files("probes.launch") / "launch.md"), folder / "README.md")
+    click.echo(f"wrote {target}; see {folder / 'README.md'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""The cluster under test: how to reach it, what it says of itself, and gangs on it.
+
+`connect("auto" | "local" | "local:N" | "ray://host:port")`.  Nothing falls back to anything:
+`auto` without a cluster is a ClusterUnreachable with a hint.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from probes.cluster.cleanup import Keeper
+from probes.cluster.embedded import LocalCluster
+from probes.cluster.node_affinity import pinned
+from probes.cluster.node_facts import node_facts, sees, software
+from probes.faults.spare_nodes import SPARE
+from reference_trainer.launch.gang import Gang
+
+SHIPPED = ("reports", "reference_trainer", "scaling", "probes")
+REACH_SECONDS = 5
+ASK_SECONDS = 90
+ROOT = Path(__file__).resolve().parents[2]  # holds the packages, in a checkout as in an install
+
+
+class ClusterUnreachable(RuntimeError):
+    """No cluster there.  One sentence and a hint."""
+
+
+class VersionsDiffer(RuntimeError):
+    """The driver may not join: its Ray or Python is not the cluster's.  A finding, not a bug."""
+
+
+def shipped_modules() -> list[str]:
+    """Folders of our packages: Ray's runtime environment carries them to the workers."""
+    return [str(ROOT / name) for name in SHIPPED]
+
+
+def connect(spec: str) -> Cluster:
+    """Join the cluster that `spec` names.  Raises ClusterUnreachable or VersionsDiffer."""
+    if spec == "auto" and os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
+        spec = os.environ["RAY_ADDRESS"]
+    if spec == "auto":
+        return Cluster(_running_address(), "ray")
+    if match := re.fullmatch(r"local(?::(\d+))?", spec):
+        nodes = int(match[1] or 2)
+        if not 1 <= nodes <= 32:
+            raise ClusterUnreachable(f"--cluster local:N takes 1 to 32 raylets, found {nodes}")
+        return Cluster._embedded(nodes)
+    if match := re.fullmatch(r"ray://([^:/]+):(\d+)", spec):
+        _reach(match[1], int(match[2]), spec)
+        return Cluster(spec, "client")
+    raise ClusterUnreachable(f"--cluster takes auto, local[:N] or ray://host:port, found {spec!r}")
+
+
+def _running_address() -> str:
+    """Address of the Ray cluster that this machine is a node of."""
+    from ray._private import services
+
+    hint = (
+        "run this on a node of the cluster, set RAY_ADDRESS, name it with --cluster "
+        "ray://host:10001, or rehearse with --cluster local:4"
+    )
+    try:
+        address = services.canonicalize_bootstrap_address("auto", None)
+    except ConnectionError:
+        address = None
+    if not address:
+        raise ClusterUnreachable(f"--cluster auto found no running Ray cluster: {hint}")
+    host, _, port = str(address).rpartition(":")
+    _reach(host, int(port), f"the Ray cluster at {address}", hint)
+    return str(address)
+
+
+def _reach(host: str, port: int, what: str, hint: str = "is it up, and its port open?") -> None:
+    try:
+        socket.create_connection((host.strip("[]"), port), timeout=REACH_SECONDS).close()
+    except OSError as error:
+        raise ClusterUnreachable(f"{what} does not answer ({error}): {hint}") from None
+
+
+class Cluster:
+    """A joined cluster.  `kind` is ray (auto), client (ray://) or local (embedded)."""
+
+    def __init__(self, address: str, kind: str, local: LocalCluster | None = None) -> None:
+        self.address, self.kind, self._local = address, kind, local
+        self.keeper = Keeper()
+        self._facts: list[dict[str, Any]] | None = None
+        self.errors: dict[str, str] = {}  # node id -> why it did not answer
+        try:
+            self._join()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def _embedded(cls, nodes: int) -> Cluster:
+        try:
+            local = LocalCluster(nodes)
+        except RuntimeError as error:
+            raise ClusterUnreachable(str(error)) from None
+        return cls(local.started["address"], "local", local)
+
+    def _join(self) -> None:
+        import ray
+
+        try:
+            ray.init(
+                self.address,
+                runtime_env={"py_modules": shipped_modules(), "excludes": ["**/__pycache__"]},
+                log_to_driver=False,
+                logging_level="error",
+                configure_logging=False,
+            )
+        except RuntimeError as error:
+            if "ersion mismatch" in str(error):
+                raise VersionsDiffer(" ".join(str(error).split())) from None
+            raise
+        except (ConnectionError, ValueError) as error:
+            said = " ".join(str(error).split())
+            raise ClusterUnreachable(f"{self.address} cannot be joined: {said}") from None
+
+    @property
+    def embedded(self) -> int | None:
+        """How many raylets were asked for, when the cluster is embedded."""
+        return self._local.nodes if self._local else None
+
+    @property
+    def rehearsal(self) -> str:
+        """Why this is a rehearsal; empty on a real cluster."""
+        if self.kind == "local":
+            return f"{len(self.nodes)} raylets embedded on one host"
+        if self.emulated:
+            return "accelerators are emulated: arithmetic is on the CPU"
+        return ""
+
+    @property
+    def emulated(self) -> bool:
+        """Ray counts more GPUs than drivers show."""
+        counted = sum(node["resources"].get("GPU", 0) for node in self.nodes)
+        return counted > len({gpu["uuid"] for node in self.facts for gpu in node["gpus"]})
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a rank owns a GPU that is really there."""
+        return self.resource == "GPU" and not self.emulated
+
+    @property
+    def dashboard(self) -> str:
+        """Base address of the dashboard, where jobs are submitted; empty when there is none."""
+        if self._local:
+            return str(self._local.started["dashboard"])
+        if os.environ.get("RAY_API_SERVER_ADDRESS"):
+            return os.environ["RAY_API_SERVER_ADDRESS"]
+        import ray
+
+        if self.kind == "client":
+            return f"http://{self.address.removeprefix('ray://').rsplit(':', 1)[0]}:8265"
+        url = ray._private.worker.get_dashboard_url()
+        return f"http://{url}" if url else ""
+
+    @property
+    def nodes(self) -> list[dict[str, Any]]:
+        """Nodes alive that take part: id, name, address, resources.
+
+        A head without accelerators, in a cluster that has some, runs no ranks and is left out.
+        """
+        alive = [node for node in self.known_nodes() if node["alive"]]
+        has_gpus = any(node["resources"].get("GPU") for node in alive)
+        return [
+            node
+            for node in alive
+            if not (has_gpus and node["head"] and not node["resources"].get("GPU"))
+        ]
+
+    def known_nodes(self) -> list[dict[str, Any]]:
+        """Every node that Ray has ever counted; a restarted one only as what it is now.
+
+        Spare raylets of ours (probes/faults/spare_nodes.py) are no part of the cluster.
+        """
+        import ray
+
+        found = [
+            {
+                "id": node["NodeID"],
+                "name": node["NodeManagerHostname"],
+                "address": node["NodeManagerAddress"],
+                "alive": bool(node["Alive"]),
+                "head": "node:__internal_head__" in node["Resources"],
+                "resources": node["Resources"],
+            }
+            for node in ray.nodes()
+            if not any(name.startswith(SPARE) for name in node["Resources"])
+        ]
+        here = {(n["name"], n["address"]) for n in found if n["alive"]}
+        found = [n for n in found if n["alive"] or (n["name"], n["address"]) not in here]
+        hosts = [node["name"] for node in found if node["alive"]]
+        for node in found:  # raylets that share a host are told apart by their node id
+            if hosts.count(node["name"]) > 1:
+                node["name"] = f"{node['name']}/{node['id'][:4]}"
+        return found
+
+    @property
+    def home(self) -> str:
+        """Id of the head's node, where actors live that look on."""
+        alive = [node for node in self.known_nodes() if node["alive"]]
+        return str(next((node["id"] for node in alive if node["head"]), alive[0]["id"]))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Node id to the name that findings use: the host name, where that is unique."""
+        return {node["id"]: node["name"] for node in self.known_nodes()}
+
+    @property
+    def resource(self) -> str:
+        """What one rank owns: GPU, or CPU on a cluster that has no GPUs."""
+        return "GPU" if any(node["resources"].get("GPU") for node in self.nodes) else "CPU"
+
+    @property
+    def size(self) -> int:
+        """How many ranks the whole cluster holds."""
+        if self.resource == "CPU":
+            return len(self.nodes)
+        return int(sum(node["resources"].get("GPU", 0) for node in self.nodes))
+
+    @property
+    def counted(self) -> int:
+        """Accelerators, or CPUs where there are none, that Ray counts in all."""
+        return int(sum(node["resources"].get(self.resource, 0) for node in self.nodes))
+
+    @property
+    def facts(self) -> list[dict[str, Any]]:
+        """`node_facts` of every node, read once per run by a task on each."""
+        if self._facts is None:
+            found, names = self.on_each_node(node_facts), self.names
+            order = sorted(found, key=lambda id: (found[id]["address"], id))
+            self._facts = [{"name": names[id], **found[id]} for id in order]
+        return self._facts
+
+    @property
+    def counted_on(self) -> dict[str, int]:
+        """GPUs of each node, by name, as Ray counts them."""
+        return {node["name"]: int(node["resources"].get("GPU", 0)) for node in self.nodes}
+
+    def on_each_node(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        each: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Run `function(*arguments)` in one worker of each node.
+
+        `each` has one argument more for each node that is asked, by its id.  A node that does not
+        answer within 90 s has no entry; the caller must say so.
+        """
+        import ray
+
+        ids = [node["id"] for node in self.nodes if each is None or node["id"] in each]
+        calls = {
+            pinned(function, id, max_retries=0).remote(
+                *arguments, *([each[id]] if each else [])
+            ): id
+            for id in ids
+        }
+        done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ASK_SECONDS)
+        for call in late:
+            ray.cancel(call, force=True)
+        answers = {}
+        for call in done:
+            try:
+                answers[calls[call]] = ray.get(call)
+            except ray.exceptions.RayError as error:  # it has no answer: its caller must say so
+                self.errors[calls[call]] = (str(error).strip().splitlines() or ["died"])[-1]
+        return answers
+
+    def blind_to(self, folder: str) -> list[str]:
+        """Names of the nodes that do not see, in `folder`, a file the driver just wrote there."""
+        token = os.urandom(8).hex()
+        path = Path(folder) / f".seatrial-{token}"
+        self.keeper.keep("folder", str(path))
+        try:
+            path.write_text(token)
+            seen = self.on_each_node(sees, str(path), token)
+        except OSError:
+            seen = {}
+        finally:
+            path.unlink(missing_ok=True)
+            self.keeper.forget("folder", str(path))
+        return [node["name"] for node in self.nodes if not seen.get(node["id"])]
+
+    def gang(self, size: int | None = None, **options: Any) -> Gang:
+        """A gang over the whole cluster, or of `size` ranks spread over its nodes."""
+        spread = len(self.nodes) > 1 and (size or self.size) == len(self.nodes)
+        strategy = options.pop("strategy", "STRICT_SPREAD" if spread else "PACK")
+        return Gang(size or self.size, resource=self.resource, strategy=strategy, **options)
+
+    def groups_named(self, name: str) -> list[int]:
+        """How many bundles each placement group of this name holds; removed groups do not count."""
+        import ray
+
+        return [
+            sum(bool(node.strip("f")) for node in group["bundles_to_node_id"].values())
+            for group in ray.util.placement_group_table().values()
+            if group["name"] == name and group["state"] != "REMOVED"
+        ]
+
+    def differences(self) -> list[str]:
+        """Sentences on software that is not the same on every node and the driver."""
+        return software_differences(self.facts, software())
+
+    def close(self) -> None:
+        """Leave the cluster, end it when it is ours, and let the keeper clear what is left."""
+        import ray
+
+        ray.shutdown()
+        if self._local:
+            self._local.close()
+        self.keeper.close()
+
+
+def software_differences(facts: list[dict[str, Any]], driver: dict[str, str]) -> list[str]:
+    """One sentence per part of the software whose version is not the same everywhere.
+
+    The driver's own NVIDIA driver is left out: a head node often has none.
+    """
+    sentences = []
+    for part in driver:
+        seen: dict[str, list[str]] = {}
+        for fact in facts:
+            seen.setdefault(fact["software"][part] or "none", []).append(fact["name"])
+        if part != "driver":
+            seen.setdefault(driver[part] or "none", []).append("the driver")
+        if len(seen) > 1:
+            rare = sorted(seen.items(), key=lambda item: len(item[1]))
+            said = "; ".join(f"{version} on {', '.join(who)}" for version, who in rare)
+            sentences.append(f"{part}: {said}")
+    return sentences

@@ -1,0 +1,1 @@
+"""FABRIC: RDMA is in use."""

@@ -1,0 +1,172 @@
+"""What the communication library itself says of the road: NCCL's log, or gloo's sockets."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import secrets
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from probes.cluster.cluster import Cluster
+from probes.cluster.node_facts import interfaces
+from probes.nccl.job import STAGES
+from probes.nccl.log import Log
+from probes.nccl.log_filter import sieved
+from probes.nccl.parser import read
+from probes.nccl.report import Report, incomplete, judged
+from reference_trainer.launch.gang import Gang
+
+Ends = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
+FOLDER = "/tmp"  # of each node; the driver's own TMPDIR may not exist there
+# Bytes of telling lines: of all logs together, and what each of many ranks has all the same.  They
+# travel and wait zipped, to under a tenth.
+LARGEST, LEAST = 64 << 20, 256 << 10
+OLD_SECONDS = 86400  # a run lasts for hours
+
+
+@dataclass(frozen=True)
+class Witness:
+    """`roads`: node -> rdma, tcp or the interface.  Empty with the reason in `trouble`.
+
+    `report` is what NCCL's log says, where there is one; `logs` are its files by name, zipped;
+    `stages` say how far each rank came, and `interface` is the one that all connect by, if it is
+    one.
+    """
+
+    source: str = ""
+    roads: dict[str, str] = field(default_factory=dict)
+    trouble: str = ""
+    report: Report | None = None
+    logs: dict[str, bytes] = field(default_factory=dict)
+    stages: dict[str, str] = field(default_factory=dict)
+    interface: str | None = None
+
+
+class RankLogs:
+    """Every rank writes its own NCCL log on its node; gone from there when the context ends.
+
+    Never the driver's stdout: there Ray leaves out what ranks repeat.  gloo ignores all of it.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.token = cluster, secrets.token_hex(6)
+
+    def __enter__(self) -> RankLogs:
+        self.cluster.on_each_node(clear_logs, self.token)  # those that a killed driver has left
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cluster.on_each_node(clear_logs, self.token)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for the gang."""
+        return {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH",
+            "NCCL_DEBUG_FILE": f"{FOLDER}/seatrial-nccl-{self.token}.%h.%p.log",
+        }
+
+    def collect(self, gang: Gang) -> dict[str, bytes]:
+        """What this gang's ranks have written so far, by file, zipped; whether they live or not.
+
+        The files stay: NCCL goes on writing into the one that it has opened.
+        """
+        pids: dict[str, list[int]] = {}
+        for place in gang.places:
+            pids.setdefault(place.node, []).append(place.pid)
+        most = max(LEAST, LARGEST // max(len(gang.places), 1))
+        found = self.cluster.on_each_node(take_logs, self.token, most, each=pids)
+        return {name: text for files in found.values() for name, text in sorted(files.items())}
+
+    def says(self, gang: Gang, names: dict[str, str]) -> Witness:
+        """What the ranks of this gang wrote since they began."""
+        logs = self.collect(gang)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in logs.items():
+                (Path(folder) / name).write_bytes(text)
+            log = read(sorted(Path(folder).iterdir()))
+        report = judged(log)
+        hosts = {place.host.split(".")[0]: names[place.node] for place in gang.places}
+        short = _short(log, len(logs), len(gang.places))
+        roads = {} if short else _roads(log, hosts)
+        none = short or "; ".join(report.unproven) or "no connection between hosts"
+        ways = {host.bootstrap[0] for host in log.hosts.values() if host.bootstrap}
+        return Witness(
+            source="NCCL's log",
+            roads=roads,
+            trouble="" if roads else none,
+            report=report,
+            logs=logs,
+            stages={rank.name: STAGES[rank.stage] for rank in log.ranks.values()},
+            interface=ways.pop() if len(ways) == 1 else None,
+        )
+
+
+def take_logs(token: str, most: int, pids: list[int], folder: str = FOLDER) -> dict[str, bytes]:
+    """Of this node's processes the files of the token by name, zipped: what tells something in
+    them, `most` bytes of each."""
+    found = {}
+    for pid in pids:
+        for path in Path(folder).glob(f"seatrial-nccl-{token}.*.{pid}.log"):
+            name = path.name.replace(f"seatrial-nccl-{token}", "nccl")
+            with path.open("rb") as file:
+                found[name] = gzip.compress(sieved(file, most))
+    return found
+
+
+def clear_logs(token: str, folder: str = FOLDER) -> None:
+    """Remove this node's files of the token, and our own ones of runs that ended long ago."""
+    for path in Path(folder).glob("seatrial-nccl-*.log"):
+        with suppress(FileNotFoundError):
+            seen = path.lstat()
+            old = seen.st_uid == os.getuid() and time.time() - seen.st_mtime > OLD_SECONDS
+            if old or path.name.startswith(f"seatrial-nccl-{token}."):
+                path.unlink()
+
+
+def _short(log: Log, came: int, ranks: int) -> str:
+    """What of the ranks' logs is not here, "" where they are whole.
+
+    The rank that took another road may be the one that is missing.
+    """
+    missing = [f"the logs of {came} of {ranks} ranks came back"] if came < ranks else []
+    return "; ".join([*missing, *incomplete(log)])
+
+
+def _roads(log: Log, hosts: dict[str, str]) -> dict[str, str]:
+    """Per node, from the edges that its ranks wrote."""
+    roads = {}
+    for name, host in log.hosts.items():
+        node = hosts.get(name.split(".")[0])
+        if node and "tcp" in host.edges:
+            ways = {interface for interface, _ in host.sockets}
+            roads[node] = ways.pop() if len(ways) == 1 else "tcp"
+        elif node and "rdma" in host.edges:
+            roads[node] = "rdma"
+    return roads
+
+
+def sockets_say(
+    gang: Gang, names: dict[str, str], connections: Sequence[Sequence[Ends]]
+) -> Witness:
+    """Which interface carries the connections that gloo opened to most of the other nodes."""
+    ports = gang.run(interfaces, timeout=60)
+    own = [
+        {port["address"]: name for name, port in found.items() if port["address"]}
+        for found in ports
+    ]
+    roads: dict[str, str] = {}
+    for place, addresses, ends in zip(gang.places, own, connections, strict=True):
+        peers = {(addresses.get(here), there) for here, there, *_ in ends if there not in addresses}
+        reached = Counter(interface for interface, _ in peers if interface)
+        if reached:
+            roads[names[place.node]] = reached.most_common(1)[0][0]
+    trouble = "" if roads else "no connection to another node is open"
+    return Witness("gloo's sockets", roads, trouble)

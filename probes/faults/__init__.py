@@ -1,0 +1,1 @@
+"""Faults that probes inject: killed processes and lost nodes."""

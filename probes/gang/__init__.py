@@ -1,0 +1,1 @@
+"""GANG: gang scheduling works under contention."""

@@ -1,0 +1,1 @@
+"""HOSTS: the machines are what was ordered."""

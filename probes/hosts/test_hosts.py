@@ -1,0 +1,86 @@
+"""Are the machines what was ordered, and do they look alike to a job?"""
+
+import copy
+
+import pytest
+
+from probes.acceptance.criteria import exactly
+from probes.cluster.cluster import software_differences
+from probes.cluster.node_facts import software
+from probes.findings import finding
+
+
+@pytest.mark.criterion("HOSTS")
+def test_hosts_are_what_was_ordered(cluster, terms, measure):
+    """Every ordered node answers, with its accelerators, one software stack and the shared folder.
+
+    Facts are read inside a worker on each node, for that is where a job will run.
+    """
+    facts = cluster.facts
+    nodes, lost = cluster.nodes, [node for node in cluster.known_nodes() if not node["alive"]]
+    measure.keep("hosts.json", facts, caption="inventory of every node, as a worker sees it")
+    measure.covered(f"{len(facts)} of {len(nodes)} nodes that Ray counts as alive answered")
+    judge_counts(cluster, terms, measure, facts, lost, measure.contract.agreed)
+
+    differences = cluster.differences()
+    measure("differences", len(differences))
+    for sentence in differences:
+        measure.explain(finding("HOST-VERSIONS", sentence))
+
+    if terms.shared:
+        blind = cluster.blind_to(terms.shared)
+        measure("shared_missing", len(blind), on=terms.shared)
+        for name in blind:
+            said = f"{name} does not see what the driver writes into {terms.shared}"
+            measure.explain(finding("HOST-SHARED", said, [name]))
+
+    doctored = copy.deepcopy(facts)
+    doctored[-1]["software"]["torch"] = "0.0.0-doctored"
+    caught = software_differences(doctored, software())
+    named = [said for said in caught if said not in differences]
+    measure.control(
+        "doctored fact",
+        f"the torch version that {facts[-1]['name']} reports is changed",
+        caught=any(facts[-1]["name"] in said and "0.0.0-doctored" in said for said in named),
+        saw="; ".join(named) or "no difference",
+    )
+
+
+def judge_counts(cluster, terms, measure, facts, lost, agreed=True):
+    """Nodes and accelerators against the order; too many is a finding too."""
+    judge_nodes(cluster, terms, measure, facts, lost, agreed)
+    each = terms.gpus_per_node
+    declared = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
+    why = "ordered" if each is not None else "no number was ordered: most nodes have as many"
+    each = each if each is not None else sorted(declared.values())[len(declared) // 2]
+    for fact in facts:
+        name, counted, seen = fact["name"], declared[fact["node"]], len(fact.get("gpus", []))
+        # Ray believes what `ray start` was told; where there is a driver, it is asked instead.
+        real = seen if seen and not cluster.emulated else counted
+        measure("gpus", real, on=name, limit=exactly(each, "GPUs", why))
+        if real != each or (seen and not cluster.emulated and seen != counted):
+            said = (
+                f"{name}: {each} GPUs were ordered, Ray counts {counted}, the driver shows {seen}"
+            )
+            measure.explain(finding("HOST-GPUS", said, [name]))
+
+
+def judge_nodes(cluster, terms, measure, facts, lost, agreed):
+    """Nodes that answer, against the order; those lost or silent by name."""
+    known = len(cluster.nodes) + len(lost)
+    wanted = terms.nodes or known
+    why = "ordered" if terms.nodes else "no contract: Ray has counted as many"
+    limit = exactly(wanted, "nodes", why) if terms.nodes or not agreed or lost else None
+    measure("nodes", len(facts), limit=limit)
+    answered = {fact["node"] for fact in facts}
+    silent = [node for node in cluster.nodes if node["id"] not in answered]
+    for node in silent:
+        why = cluster.errors.get(node["id"], "no answer in time")
+        measure.explain(finding("HOST-SILENT", f"{node['name']}: {why}", [node["name"]]))
+    if len(facts) < wanted and not silent:
+        names = [node["name"] for node in lost] or ["a node that never joined"]
+        said = f"{len(facts)} of {wanted} nodes answer; missing: {', '.join(names)}"
+        measure.explain(finding("HOST-MISSING", said, names))
+    if len(facts) > wanted:
+        said = f"{len(facts)} nodes answer, {wanted} were ordered"
+        measure.explain(finding("HOST-EXTRA", said, [fact["name"] for fact in facts]))

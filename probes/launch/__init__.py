@@ -1,0 +1,1 @@
+"""LAUNCH: a user can launch without help."""

@@ -1,0 +1,1 @@
+"""The analyser of NCCL logs; it needs no cluster."""

@@ -1,0 +1,1 @@
+"""RESTART: restart from checkpoint works."""

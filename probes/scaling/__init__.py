@@ -1,0 +1,1 @@
+"""SCALING: scaling is close to linear."""

@@ -1,0 +1,1 @@
+"""Training data: synthetic tokens, and shards of tokenised documents."""

@@ -1,0 +1,293 @@
+"""Token shards: what one node keeps of a corpus, tokenised by that node alone.
+
+Document d is on node d mod N of N, so shards are disjoint and together complete.  A shard is a
+folder `shard-<i>-of-<N>`: its documents' tokens as raw little-endian integers, ready to be mapped
+into memory, and a manifest that says what they are, with the sha256 of each file.
+
+The documents of a shard lie in lanes: document d is in lane d mod L, a file of its own, and node i
+has the lanes i, i + N, i + 2N, ...  N divides L, so document d is on node d mod N, as it should be.
+A lane's file is the same whatever N is: hence so can be the order of the samples
+(see shard_stream.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reference_trainer import manifest
+from reference_trainer.data.documents import Corpus, DataError, EmptyCorpus, scan
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SCHEMA = 1
+NAMES = re.compile(r"shard-\d+-of-\d+")
+LANES = 48  # can be dealt evenly to 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 nodes
+TOKENISER = "bytes"
+END = 256  # the token after each document: no byte has this value
+VOCAB = END + 1
+FOLDER = click.Path(file_okay=False, path_type=Path)
+# What the shards of all nodes have in common.
+COMMON = ("tokeniser", "vocab", "dtype", "corpus", "lanes", "nodes")
+
+
+class MissingShard(DataError):
+    """There is no shard where one is needed."""
+
+
+class BadShard(DataError):
+    """A shard is not what its manifest says: cut, changed or damaged."""
+
+
+class StaleShards(DataError):
+    """Shards that do not fit each other or this run: another N, corpus or vocabulary."""
+
+
+class ShortShard(DataError):
+    """A lane has too few tokens for one sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """A shard on this node: its folder, and what its manifest says."""
+
+    folder: Path
+    content: dict[str, Any]
+
+    @property
+    def node(self) -> int:
+        """Which of the shards it is, from 0."""
+        return int(self.content["node"])
+
+    @property
+    def lanes(self) -> range:
+        """The lanes it holds."""
+        return range(self.node, self.content["lanes"], self.content["nodes"])
+
+    def tokens(self, lane: int) -> NDArray[np.uint16 | np.uint32]:
+        """The tokens of a lane [tokens], mapped into memory."""
+        import numpy as np
+
+        path, dtype = self.folder / lane_name(lane), self.content["dtype"]
+        return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # a plain view: quicker to cut
+
+    def check(self, whole: bool) -> None:
+        """Compare all files' sizes, and if `whole` their sha256.  Raises BadShard."""
+        for name, wanted in self.content["files"].items():
+            if problem := manifest.check(self.folder / name, wanted, whole=whole):
+                raise BadShard(f"{self.folder}: {problem}; remove the folder and make it anew")
+
+
+def lane_name(lane: int) -> str:
+    """The name of a lane's file."""
+    return f"lane-{lane:05}"
+
+
+def dtype_for(vocab: int) -> str:
+    """The smallest type that holds every token, as numpy writes it: 2 bytes or 4."""
+    return "<u2" if vocab <= 1 << 16 else "<u4"
+
+
+def tokenise(text: bytes) -> NDArray[np.uint16]:
+    """The tokens of a document [bytes + 1]: its bytes, then END."""
+    import numpy as np
+
+    tokens = np.full(len(text) + 1, END, dtype=dtype_for(VOCAB))
+    tokens[:-1] = np.frombuffer(text, dtype=np.uint8)
+    return tokens
+
+
+def words(content: dict[str, Any], names: Sequence[str]) -> str:
+    """These entries of a manifest, for a sentence."""
+    return ", ".join(f"{name} {_word(content[name])}" for name in names)
+
+
+def make(documents: Path, out: Path, *, node: int, nodes: int, lanes: int = LANES) -> Shard:
+    """Tokenise the documents of node `node` of `nodes` into a shard in the folder `out`.
+
+    Written to a fresh folder and renamed, so what has a shard's name is whole.  A shard that is
+    there already and the same is checked, every byte, and left alone.  Raises EmptyCorpus,
+    UnreadableDocument, StaleShards (there is another), BadShard (it is there and damaged), OSError,
+    and ValueError for bad numbers.
+    """
+    _require_numbers(node, nodes, lanes)
+    if out.resolve().is_relative_to(documents.resolve()):
+        raise ValueError(f"out is {out}, expected a folder outside of the documents")
+    corpus = scan(documents)
+    if corpus.documents < lanes:
+        raise EmptyCorpus(
+            f"{documents} has {corpus.documents} documents, expected at least one for each of"
+            f" {lanes} lanes: split them, or choose fewer lanes"
+        )
+    content = _describe(corpus, node, nodes, lanes)
+    path = out / f"shard-{node}-of-{nodes}"
+    out.mkdir(parents=True, exist_ok=True)
+    for leftover in out.glob(f"{path.name}.tmp-*"):
+        shutil.rmtree(leftover)
+    if _names(out):
+        there = _same(open_shard(out), content)
+        there.check(whole=True)
+        return there
+    fresh = out / f"{path.name}.tmp-{secrets.token_hex(4)}"
+    fresh.mkdir()
+    try:
+        content = _write(fresh, corpus, content)
+        fresh.rename(path)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    manifest.sync_folder(out)
+    return Shard(folder=path, content=content)
+
+
+def open_shard(out: Path) -> Shard:
+    """The shard in a folder; its files' sizes are checked, their sha256 is not.
+
+    Raises MissingShard, BadShard, or StaleShards when there are several.
+    """
+    names = _names(out)
+    if not names:
+        raise MissingShard(
+            f"{out} has no shard, expected a folder shard-I-of-N: make it on this node with"
+            " `python -m reference_trainer shards`"
+        )
+    if len(names) > 1:
+        raise StaleShards(
+            f"{out} has {', '.join(names)}, expected one shard: remove the others;"
+            " each node keeps its own in a folder of its own"
+        )
+    shard = Shard(folder=out / names[0], content=_read(out / names[0]))
+    shard.check(whole=False)
+    return shard
+
+
+def _names(out: Path) -> list[str]:
+    entries = out.iterdir() if out.is_dir() else ()
+    return sorted(entry.name for entry in entries if NAMES.fullmatch(entry.name))
+
+
+def _require_numbers(node: int, nodes: int, lanes: int) -> None:
+    if nodes < 1:
+        raise ValueError(f"nodes is {nodes}, expected at least 1")
+    if not 0 <= node < nodes:
+        raise ValueError(f"node is {node} of {nodes}, expected 0 to {nodes - 1}")
+    if lanes < 1 or lanes % nodes:
+        raise ValueError(
+            f"lanes is {lanes}, expected a multiple of nodes={nodes},"
+            f" the same on every node, e.g. {math.lcm(max(lanes, 1), nodes)}"
+        )
+
+
+def _describe(corpus: Corpus, node: int, nodes: int, lanes: int) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "tokeniser": TOKENISER,
+        "vocab": VOCAB,
+        "dtype": dtype_for(VOCAB),
+        "corpus": {"sha256": corpus.sha256, "documents": corpus.documents},
+        "lanes": lanes,
+        "nodes": nodes,
+        "node": node,
+        "rule": f"documents {node} mod {nodes}; document d in lane d mod {lanes}",
+    }
+
+
+def _same(shard: Shard, content: dict[str, Any]) -> Shard:
+    """The shard that is there, if it is what would be made."""
+    differ = [n for n in (*COMMON, "node") if shard.content[n] != content[n]]
+    if differ:
+        raise StaleShards(
+            f"{shard.folder} is there with {words(shard.content, differ)}, expected"
+            f" {words(content, differ)}: remove it, or choose another folder"
+        )
+    return shard
+
+
+def _write(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[str, Any]:
+    """Write lanes and manifest, fsync them; returns the manifest's content."""
+    node, nodes, lanes = content["node"], content["nodes"], content["lanes"]
+    names = [lane_name(lane) for lane in range(node, lanes, nodes)]
+    documents = Counter[str]()
+    with ExitStack() as stack:
+        files = {name: stack.enter_context((folder / name).open("xb")) for name in names}
+        for number, text in corpus.texts(node, nodes):
+            name = lane_name(number % lanes)
+            files[name].write(tokenise(text).tobytes())
+            documents[name] += 1
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+    told = {
+        name: {**manifest.describe(folder / name), "documents": documents[name]} for name in names
+    }
+    size = sum(file["size"] for file in told.values())
+    tokens = size // int(content["dtype"][-1])
+    content = {**content, "documents": documents.total(), "tokens": tokens, "files": told}
+    manifest.put(folder, content)
+    return content
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    again = "remove the folder and make it anew"
+    try:
+        content = json.loads((folder / manifest.NAME).read_text(encoding="ascii"))
+        sealed = content.pop("seal")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BadShard(f"{folder}: {manifest.NAME} cannot be read ({error!r}); {again}") from error
+    if sealed != manifest.seal(content):
+        raise BadShard(f"{folder}: {manifest.NAME} does not match its own sha256; {again}")
+    if content["schema"] != SCHEMA:
+        found = f"schema {content['schema']}, this trainer reads {SCHEMA}"
+        raise StaleShards(f"{folder}: {manifest.NAME} has {found}; {again}")
+    if folder.name != f"shard-{content['node']}-of-{content['nodes']}":
+        raise BadShard(f"{folder} was renamed: it is {content['rule']}; {again}")
+    return content
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{value['sha256'][:12]} of {value['documents']} documents"
+    return str(value)
+
+
+@click.command()
+@click.option("--documents", required=True, type=FOLDER, help="Folder of text files and *.jsonl.")
+@click.option("--out", required=True, type=FOLDER, help="Folder on this node for its shard.")
+@click.option("--node", required=True, type=int, help="Which node this is, from 0.")
+@click.option("--nodes", required=True, type=int, help="How many nodes there are.")
+@click.option(
+    "--lanes",
+    default=LANES,
+    show_default=True,
+    help="Nodes may later be as many as divide this; the same on every node.",
+)
+def shards(documents: Path, out: Path, node: int, nodes: int, lanes: int) -> None:
+    """Tokenise this node's share of the documents, for `train --data`.
+
+    Run it on every node.  For a folder that all nodes see, run it once, as node 0 of 1.
+    """
+    try:
+        made = make(documents, out, node=node, nodes=nodes, lanes=lanes)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except (DataError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    said = made.content
+    click.echo(
+        f"{made.folder}: {said['documents']} of {said['corpus']['documents']} documents,"
+        f" {said['tokens']} tokens in {len(made.lanes)} lanes"
+    )

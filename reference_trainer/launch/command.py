@@ -1,0 +1,112 @@
+"""`python -m reference_trainer launch`: the job on a Ray cluster, whole or not at all.
+
+Prints one line for each rank's rendezvous, then the trainer's own log of rank 0, then `done`.
+A lost worker costs a restart from the newest checkpoint, not the job.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reference_trainer.distributed import VARIABLES
+from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.launch.launchers import LAUNCHERS, Ended, Job
+from reference_trainer.options import config_from, config_options
+
+
+def seen() -> dict[str, str | None]:
+    """The rendezvous variables as this rank's process has them."""
+    return {name: os.environ.get(name) for name in VARIABLES}
+
+
+@click.command()
+@click.option("--workers", default="all", show_default=True, help="How many ranks, or all.")
+@click.option(
+    "--launcher",
+    type=click.Choice(list(LAUNCHERS)),
+    default="gang",
+    show_default=True,
+    help="Who starts and restarts the ranks: this package, Ray Train, or torchrun.",
+)
+@click.option("--unset", multiple=True, metavar="NAME", help="Remove a variable from every rank.")
+@click.option("--restarts", default=3, show_default=True, help="How many losses to make good.")
+@click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for room.")
+@click.option("--name", default="launch", show_default=True, help="Of its placement group.")
+@config_options
+def launch(
+    workers: str,
+    launcher: str,
+    unset: tuple[str, ...],
+    restarts: int,
+    wait: float,
+    name: str,
+    **values: Any,
+) -> None:
+    """Start the job on the Ray cluster that this process is in."""
+    config = config_from(values)
+    if restarts < 0 or wait <= 0:
+        raise click.UsageError("--restarts takes 0 or more, --wait a number above 0")
+    import ray
+
+    if isinstance(sys.stdout, TextIOWrapper):  # Ray prints the ranks' lines and does not flush
+        sys.stdout.reconfigure(line_buffering=True)
+    # A submitted job brings its code along (RAY_JOB_CONFIG_JSON_ENV_VAR); any other ships this.
+    ours = {"py_modules": [str(Path(__file__).parents[1])], "excludes": ["**/__pycache__"]}
+    shipped = None if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ours
+    ray.init(log_to_driver=True, logging_level="warning", runtime_env=shipped)
+    resource = "GPU" if ray.cluster_resources().get("GPU") else "CPU"
+    job = Job(
+        config=config,
+        size=_size(workers, resource),
+        resource=resource,
+        environment=dict.fromkeys(unset),
+        restarts=restarts,
+        wait=wait,
+        name=name,
+        announce=announce,
+        say=click.echo,
+    )
+    try:
+        ended = LAUNCHERS[launcher](job)
+    except GangError as error:
+        raise click.ClickException(str(error)) from None
+    _report(job, ended)
+
+
+def announce(gang: Gang, attempt: int) -> None:
+    """One line for each rank: where it is, and its rendezvous."""
+    for place, variables in zip(gang.places, gang.run(seen, timeout=60), strict=True):
+        words = [f"{name}={value}" for name, value in variables.items() if value is not None]
+        click.echo(f"attempt={attempt} node={place.node} host={place.host} {' '.join(words)}")
+
+
+def _report(job: Job, ended: Ended) -> None:
+    """The last line; a run whose loss is no number has failed."""
+    steps = ended.result["steps"]
+    last = steps[-1] if steps else {"step": ended.result["start_step"], "loss": None}
+    if last["loss"] is not None and not math.isfinite(last["loss"]):
+        raise click.ClickException(f"the loss of step {last['step']} is {last['loss']}")
+    loss = "" if last["loss"] is None else f" loss={last['loss']:.4f}"
+    attempts = "" if ended.attempts is None else f" attempts={ended.attempts}"
+    click.echo(
+        f"done ranks={job.size}{attempts} step={last['step']}{loss} digest={ended.result['digest']}"
+    )
+
+
+def _size(workers: str, resource: str) -> int:
+    """How many ranks: a number, or all accelerators (all nodes, where there are none)."""
+    import ray
+
+    if workers == "all":
+        alive = sum(bool(node["Alive"]) for node in ray.nodes())
+        return int(ray.cluster_resources()["GPU"]) if resource == "GPU" else alive
+    if not workers.isdecimal() or int(workers) < 1:
+        raise click.UsageError(f"--workers takes a number or all, found {workers!r}")
+    return int(workers)

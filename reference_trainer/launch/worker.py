@@ -1,0 +1,118 @@
+"""One rank's process, as a Ray actor: where it is, what it does, and what it is told to run."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from reference_trainer.telemetry.heartbeat import PULSE, born, listen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a rank lives: Ray node id and address, host name, process, accelerator ids.
+
+    `born` is when the process started, in clock ticks since boot; None without /proc.
+    """
+
+    node: str
+    address: str
+    host: str
+    pid: int
+    gpus: list[str]
+    born: int | None = None
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Ranks are numbered by address, then node, then accelerator: the same every time."""
+        return (
+            [int(part) if part.isdigit() else -1 for part in self.address.split(".")],
+            self.node,
+            self.gpus,
+            self.pid,
+        )
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A free TCP port for a rendezvous that starts a moment later: nothing else is given it.
+
+    Linux lets a second socket listen on a port if both say SO_REUSEADDR, as c10d's TCPStore does,
+    and the first never listens; meanwhile no outgoing connection is given the port either.  Other
+    systems do not allow that: there the port was free a moment ago, and is not held.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        port = int(held.getsockname()[1])
+        if sys.platform != "linux":
+            held.close()
+        yield port
+
+
+class Worker:
+    """One rank's process.  Turned into a Ray actor by `Gang`."""
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+        listen()  # here, for a signal's handler is set in the main thread or not at all
+
+    def beat(self) -> dict[str, Any]:
+        """What the run in this process is doing (see heartbeat.py); another thread answers."""
+        return PULSE.read()
+
+    def place(self) -> Place:
+        """Where this process runs."""
+        import ray
+
+        context = ray.get_runtime_context()
+        gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
+        return Place(
+            node=context.get_node_id(),
+            address=ray.util.get_node_ip_address(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            gpus=gpus,
+            born=born(),
+        )
+
+    def free_port(self) -> int:
+        """A TCP port for the next rendezvous, held until this is called again."""
+        self._held.close()
+        return self._held.enter_context(held_port())
+
+    def run(
+        self,
+        environment: dict[str, str | None],
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+    ) -> Any:
+        """Set the environment (None removes a variable) and call `function(*arguments)`."""
+        for name, value in environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        try:
+            return function(*arguments)
+        except BaseException as error:
+            # What failed must let go now: its sockets are what its peers wait on, its model is
+            # memory that the next run in this process needs.  Both hang on frames and in cycles.
+            traceback.clear_frames(error.__traceback__)
+            gc.collect()
+            raise
+
+
+def demand(resource: str) -> dict[str, Any]:
+    """What a rank asks Ray for: one of `resource`, and no CPU beside another one."""
+    if resource == "CPU":
+        return {"num_cpus": 1}
+    asked: dict[str, Any] = {"num_gpus": 1} if resource == "GPU" else {"resources": {resource: 1}}
+    return {"num_cpus": 0, **asked}

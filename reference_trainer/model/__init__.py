@@ -1,0 +1,1 @@
+"""The model, its FLOPs, and its emulated compute time."""

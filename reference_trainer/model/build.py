@@ -1,0 +1,49 @@
+"""The model as it is trained: drawn, compiled if asked to, sharded, paced; and its digest."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from reference_trainer.config import TrainConfig
+from reference_trainer.distributed import World
+from reference_trainer.model.emulated_compute import Pace
+from reference_trainer.model.transformer import Transformer
+
+
+def build_model(config: TrainConfig, world: World) -> Any:
+    """The model, the same on all ranks, sharded over them block by block (FSDP2).
+
+    Every rank draws the whole of the weights on its own device and keeps its shard, so a model
+    must fit on one device for a moment.
+    """
+    torch.manual_seed(config.seed)
+    with world.device:
+        model = Transformer(config)
+    bf16 = config.dtype == "bf16" or (config.dtype == "auto" and world.device.type == "cuda")
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32
+    )
+    for block in model.blocks:
+        if config.compile:
+            block.compile()
+        fully_shard(block, mesh=world.mesh, mp_policy=policy)
+    fully_shard(model, mesh=world.mesh, mp_policy=policy)
+    if config.pace_s > 0:
+        pace = Pace(config.pace_s / config.accumulate, config.layers)
+        for block in model.blocks:
+            pace.attach(block)
+    return model
+
+
+def digest(model: Any) -> str:
+    """sha256 of all parameters, whole, in order of name; all ranks call it and get the same."""
+    whole = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        full = parameter.detach().full_tensor().float().cpu().contiguous()
+        whole.update(name.encode())
+        whole.update(full.numpy().tobytes())
+    return whole.hexdigest()

@@ -1,0 +1,1 @@
+"""What a rank writes of its progress: steps, waits, events, heartbeat."""

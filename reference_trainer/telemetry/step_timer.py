@@ -1,0 +1,169 @@
+"""Where each step's time went: consecutive intervals that add up to the step, as JSONL per rank.
+
+The end of one interval is the start of the next, and the end of one step is the start of the
+next, so the intervals telescope: they sum to the step, and the steps sum to the loop.  "other"
+is a measured interval (logging, writing these files, reading the clock), not a residual.
+
+On a CPU the boundaries are readings of the host's monotonic clock in whole nanoseconds.  On a
+GPU they are CUDA events on the compute stream, read when the step is over; the loop reads its
+loss there anyway, so this costs no further synchronisation.
+
+A sum of parts cannot show that a part is missing from all of them.  So the host reads its own clock
+as well, where a step has begun and ended: "wall".  Over many steps the two must be the same.
+
+Waiting for FSDP's collectives lies inside forward and backward.  Where "separable" is true it was
+timed there as well ("exposed", fsdp_waits.py); where it is false that share is not measured, which
+is not the same as zero.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, Protocol
+
+from reference_trainer.telemetry.event_log import JsonLines
+from reference_trainer.telemetry.injected_delay import SEGMENTS
+
+
+class Clock(Protocol):
+    """A source of boundaries in time."""
+
+    name: str
+
+    def stamp(self) -> Any:
+        """A boundary, now."""
+
+    def wait(self, stamp: Any) -> None:
+        """Return once this boundary has been passed."""
+
+    def intervals(self, stamps: list[Any]) -> list[float]:
+        """Seconds between each boundary and the next: one fewer than there are boundaries."""
+
+    def whole(self, stamps: list[Any], intervals: list[float]) -> float:
+        """Seconds from the first boundary to the last; `intervals` are those between them."""
+
+
+class HostClock:
+    """Boundaries on the host's monotonic clock, integer nanoseconds."""
+
+    name = "host"
+
+    def stamp(self) -> int:
+        """Nanoseconds of the monotonic clock."""
+        return time.perf_counter_ns()
+
+    def wait(self, stamp: int) -> None:
+        """It has been passed when it is read."""
+
+    def intervals(self, stamps: list[int]) -> list[float]:
+        """Seconds between consecutive stamps."""
+        return [(b - a) / 1e9 for a, b in pairwise(stamps)]
+
+    def whole(self, stamps: list[int], intervals: list[float]) -> float:
+        """From the first stamp to the last, whatever is between."""
+        return (stamps[-1] - stamps[0]) / 1e9
+
+
+class CudaClock:
+    """Boundaries on the GPU's compute stream.  Resolution about 0.5 us (CUDA runtime API)."""
+
+    name = "cuda events"
+
+    def stamp(self) -> Any:
+        """An event recorded on the current stream; the host does not wait for it."""
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def wait(self, stamp: Any) -> None:
+        """Wait for the stream to come there."""
+        stamp.synchronize()
+
+    def intervals(self, stamps: list[Any]) -> list[float]:
+        """Seconds between consecutive events, each rounded by itself; waits for the last one."""
+        self.wait(stamps[-1])
+        return [a.elapsed_time(b) / 1e3 for a, b in pairwise(stamps)]
+
+    def whole(self, stamps: list[Any], intervals: list[float]) -> float:
+        """The sum of the intervals, for one long interval would be rounded otherwise than they."""
+        return sum(intervals)
+
+
+class Spans:
+    """Cuts steps into segments.  begin(step), mark(name) at each boundary, end() -> record.
+
+    A record: {"step", "t" (seconds since the epoch at the step's start), "rank", "seconds" (from
+    its first boundary to its last), "wall" (the same by the host's monotonic clock), "segments":
+    {name: seconds}, "clock", "separable", "exposed" {segment: {collective: seconds of the segment
+    that were spent waiting for it}}, empty where that is not separable}.  `end` appends it to the
+    file, flushed.
+    """
+
+    def __init__(self, clock: Clock, rank: int, folder: str | None = None) -> None:
+        self.clock, self.rank = clock, rank
+        self.separable = False  # whether all waits in forward and backward are told by `waiting`
+        self.records: list[dict[str, Any]] = []
+        self._lines = JsonLines(folder, f"spans.rank{rank}.jsonl")
+        self._stamps: list[Any] = []
+        self._names: list[str] = []
+        self._waits: list[tuple[int, str, Any, Any]] = []
+        self._last: tuple[Any, int] | None = None  # where the last step ended, by both clocks
+
+    def begin(self, step: int) -> None:
+        """Start a step at the very moment the step before it ended, if there was one."""
+        self._step, self._t = step, time.time()
+        begun, self._begun = self._last or (self.clock.stamp(), time.monotonic_ns())
+        self._stamps = [begun]
+        self._names, self._waits = [], []
+
+    @contextmanager
+    def waiting(self, collective: str) -> Iterator[None]:
+        """The body waits for a collective, within the interval that is open.  Never nested."""
+        begun = self.clock.stamp()
+        yield
+        self._waits.append((len(self._names), collective, begun, self.clock.stamp()))
+
+    def mark(self, segment: str) -> None:
+        """End the interval that began at the last boundary, and call it `segment`."""
+        if segment not in SEGMENTS:
+            raise ValueError(f"segment is {segment!r}, expected one of {SEGMENTS}")
+        self._stamps.append(self.clock.stamp())
+        self._names.append(segment)
+
+    def end(self) -> dict[str, Any]:
+        """End the step at the last mark; returns and writes its record."""
+        self.clock.wait(self._stamps[-1])
+        ended = time.monotonic_ns()  # before anything else, for as long as it is late
+        intervals = self.clock.intervals(self._stamps)
+        segments = dict.fromkeys(SEGMENTS, 0.0)
+        for name, seconds in zip(self._names, intervals, strict=True):
+            segments[name] += seconds
+        self._last = self._stamps[-1], ended
+        exposed: dict[str, dict[str, float]] = {}
+        for at, collective, *ends in self._waits:
+            spent = exposed.setdefault(self._names[at], {})
+            (seconds,) = self.clock.intervals(ends)
+            spent[collective] = spent.get(collective, 0.0) + seconds
+        record = {
+            "step": self._step,
+            "t": self._t,
+            "rank": self.rank,
+            "seconds": self.clock.whole(self._stamps, intervals),
+            "wall": (ended - self._begun) / 1e9,
+            "segments": segments,
+            "clock": self.clock.name,
+            "separable": self.separable,
+            "exposed": exposed,
+        }
+        self.records.append(record)
+        self._lines.write(record)
+        return record
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()

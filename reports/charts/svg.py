@@ -1,0 +1,324 @@
+"""Small SVG drawings by hand: axes, lines, bars, hatching.
+
+They scale with their box, take ink from the page (`currentColor`), and carry their colours as
+presentation attributes, so they are right in dark mode, on paper, and under a policy that
+forbids inline styles.  No ids, so any number of them fit on one page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import product
+from typing import NamedTuple, TypeVar
+
+from reports.record import number
+from reports.sanitize import one_line
+
+# Okabe and Ito's palette, safe for the colour-blind.
+BLUE, SKY, GREEN, ORANGE, RED, PINK, YELLOW, GREY = (
+    "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#f0e442", "#8a8a8a",
+)  # fmt: skip
+PALETTE = [BLUE, SKY, GREEN, ORANGE, PINK, YELLOW, RED]
+JOBS = [BLUE, GREEN, SKY, PINK, YELLOW]  # what jobs do is no fault: no orange, no red
+# Dark is slow and pale is fast, so that the eye goes to what is wrong.
+SLOW_TO_FAST = [
+    "#08306b", "#08519c", "#2171b5", "#4292c6", "#6baed6", "#9ecae1", "#c6dbef", "#deebf7",
+    "#eaf3fb",
+]  # fmt: skip
+DARK = {BLUE, GREEN, *SLOW_TO_FAST[:3]}
+
+WIDTH, HEIGHT = 480, 260
+FONT = 13
+Point = tuple[float, float]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps values to pixels, straight or by powers of two."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high = self._at(self.low), self._at(self.high)
+        share = (self._at(value) - low) / ((high - low) or 1.0)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def _at(self, value: float) -> float:
+        return math.log2(max(value, 1e-12)) if self.log else value
+
+    def ticks(self, count: int = 5) -> list[float]:
+        """Round values inside the scale: powers of two, or steps of 1, 2 or 5."""
+        if self.log:
+            first, last = math.ceil(math.log2(self.low)), math.floor(math.log2(self.high))
+            apart = max(1, math.ceil((last - first) / count))
+            return [2.0**power for power in range(first, last + 1, apart)]
+        step = round_step((self.high - self.low) / count)
+        lowest = math.ceil(self.low / step - 1e-9)
+        return [at * step for at in range(lowest, math.floor(self.high / step + 1e-9) + 1)]
+
+
+def round_step(rough: float) -> float:
+    """The smallest of 1, 2, 5, 10 times a power of ten that is not below `rough`."""
+    power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
+    return next(power * by for by in (1, 2, 5, 10) if power * by >= rough * 0.999)
+
+
+class Drawing:
+    """A canvas of `WIDTH` units; every word on it is made harmless."""
+
+    def __init__(self, title: str, height: float = HEIGHT) -> None:
+        self.title = title
+        self.height = height
+        self.parts: list[str] = []
+
+    def line(
+        self,
+        points: Sequence[Point],
+        color: str,
+        width: float = 2,
+        dash: str = "",
+        opacity: float = 1.0,
+    ) -> None:
+        """A polyline."""
+        path = " ".join(f"{x:g},{y:g}" for x, y in points)
+        extra = f' stroke-dasharray="{dash}"' if dash else ""
+        extra += f' stroke-opacity="{opacity:g}"' if opacity < 1 else ""
+        self.parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="{width:g}"'
+            f' stroke-linejoin="round"{extra}/>'
+        )
+
+    def area(self, points: Sequence[Point], color: str, opacity: float = 0.2) -> None:
+        """A filled polygon."""
+        path = " ".join(f"{x:g},{y:g}" for x, y in points)
+        self.parts.append(f'<polygon points="{path}" fill="{color}" fill-opacity="{opacity:g}"/>')
+
+    def box(
+        self, x: float, y: float, width: float, height: float, color: str, opacity: float = 1.0
+    ) -> None:
+        """A filled rectangle."""
+        extra = f' fill-opacity="{opacity:g}"' if opacity < 1 else ""
+        self.parts.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
+            f' fill="{color}"{extra}/>'
+        )
+
+    def path(self, moves: str, color: str, filled: bool = True) -> None:
+        """A path: filled, or as thin lines."""
+        paint = f'fill="{color}"' if filled else f'fill="none" stroke="{color}"'
+        self.parts.append(f'<path d="{moves}" {paint}/>')
+
+    def hatch(
+        self,
+        frames: Sequence[Point],
+        y: float,
+        height: float,
+        color: str,
+        clear: Sequence[Point] = (),
+    ) -> None:
+        """Frames side by side, each from x to x, filled with diagonals but for what is `clear`."""
+        moves = [outline(left, y, right - left, height) for left, right in frames]
+        free = sorted(clear)
+        for left, right in frames:
+            for end, start in free:
+                if left < start and end < right:
+                    moves.append(_diagonals(left, min(end, right), y + height, height))
+                    left = start
+            moves.append(_diagonals(left, right, y + height, height))
+        self.path("".join(moves), color, filled=False)
+
+    def dot(self, x: float, y: float, color: str, radius: float = 3.5) -> None:
+        """A filled circle."""
+        self.parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" fill="{color}"/>')
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: object,
+        anchor: str = "start",
+        color: str = "currentColor",
+        size: float = FONT,
+        bold: bool = False,
+    ) -> None:
+        """One line of text; `anchor` is start, middle or end."""
+        extra = ' font-weight="600"' if bold else ""
+        self.parts.append(
+            f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{color}"'
+            f' font-size="{size:g}"{extra}>{escape(one_line(words))}</text>'
+        )
+
+    def svg(self) -> str:
+        """The whole element, with its title for those who cannot see it."""
+        title = escape(one_line(self.title))
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height:g}"'
+            f' role="img" aria-label="{title}" font-family="system-ui, sans-serif">'
+            f"<title>{title}</title>{''.join(self.parts)}</svg>"
+        )
+
+
+class Plot(Drawing):
+    """A drawing with two axes.  Ticks are (value, label) pairs."""
+
+    def __init__(
+        self,
+        title: str,
+        x: tuple[float, float],
+        y: tuple[float, float],
+        log: bool = False,
+        right: float = 26,
+    ) -> None:
+        super().__init__(title)
+        self.x = Scale(*x, 48, WIDTH - right, log)
+        self.y = Scale(*y, HEIGHT - 40, 20)
+
+    def axes(self, xs: list[tuple[float, str]], xlabel: str, ylabel: str, unit: str = "") -> None:
+        """Ticks and labels; horizontal grid lines only."""
+        for value in self.y.ticks():
+            at = self.y(value)
+            self.line([(self.x.start, at), (self.x.end, at)], "currentColor", 1, opacity=0.15)
+            label = f"{number(round(value * 100, 6))} %" if unit == "%" else f"{round(value, 9):g}"
+            self.text(self.x.start - 6, at + 4, label, "end", size=12)
+        for value, label in xs:
+            self.text(self.x(value), self.y.start + 16, label, "middle", size=12)
+        self.line([(self.x.start, self.y.start), (self.x.end, self.y.start)], "currentColor", 1)
+        self.text((self.x.start + self.x.end) / 2, HEIGHT - 6, xlabel, "middle", size=12)
+        self.text(4, 11, ylabel, size=12)
+
+    def level(self, value: float, words: str, color: str, dash: str = "6 4") -> None:
+        """A horizontal line with its name at the left end."""
+        at = self.y(value)
+        self.line([(self.x.start, at), (self.x.end, at)], color, 1.5, dash)
+        self.text(self.x.start + 6, at - 4, words, size=12)
+
+    def mark(self, value: float, words: str, color: str, left: bool = False, row: int = 0) -> None:
+        """A vertical line with its name at the top, on the side where there is room."""
+        at = self.x(value)
+        self.line([(at, self.y.end), (at, self.y.start)], color, 1.5, "4 3")
+        share = (at - self.x.start) / (self.x.end - self.x.start)
+        left = share > 0.75 or (left and share > 0.25)
+        anchor, shift = ("end", -5) if left else ("start", 5)
+        self.text(at + shift, self.y.end + 10 + 14 * row, words, anchor, size=12)
+
+    def whisker(self, x: float, low: float | None, high: float | None, color: str) -> None:
+        """An error bar from low to high, with caps; nothing where an end is not known."""
+        if low is None or high is None:
+            return
+        at, ends = self.x(x), (self.y(low), self.y(high))
+        self.line([(at, ends[0]), (at, ends[1])], color, 1.5)
+        for y in ends:
+            self.line([(at - 4, y), (at + 4, y)], color, 1.5)
+
+    def curve(self, points: Sequence[Point], color: str, width: float = 2, dash: str = "") -> None:
+        """A line through points given as values."""
+        self.line([(self.x(x), self.y(y)) for x, y in points], color, width, dash)
+
+
+def snapped(
+    runs: Iterable[tuple[float, float, T]], ends: Point, step: float, least: float = 0
+) -> list[tuple[float, float, T]]:
+    """Runs of one lane on a grid: none is lost but in an equal neighbour or in a crowd."""
+    found: list[tuple[int, int, T]] = []
+    zero, width = ends[0], ends[1] - ends[0]
+    last, thin = math.ceil(width / step), max(1, math.ceil(least / step))
+    for start, end, what in runs:
+        first = max(0, min(round((start - zero) / step), last - thin))
+        left = max(first, found[-1][1]) if found else first
+        right = max(min(round((end - zero) / step), last), first + thin)
+        if right <= left:
+            continue
+        if found and found[-1][1:] == (left, what):
+            left = found.pop()[0]
+        found.append((left, right, what))
+    return [
+        (zero + left * step, min(zero + right * step, ends[1]), what) for left, right, what in found
+    ]
+
+
+def outline(x: float, y: float, width: float, height: float) -> str:
+    """A rectangle as moves of a path: many of one colour take a third of the room of boxes."""
+    return f"M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z"
+
+
+def _diagonals(left: float, right: float, foot: float, height: float, apart: int = 7) -> str:
+    """Lines up to the right, cut at both sides; those of neighbours lie on one grid."""
+    moves = ""
+    at = (left - height) // apart * apart
+    while at < right:
+        start, end = max(at, left), min(at + height, right)
+        if end > start:
+            rise = round(end - start, 2)
+            moves += f"M{start:g} {round(foot - start + at, 2):g}l{rise:g} {-rise:g}"
+        at += apart
+    return moves
+
+
+def wide(words: str, size: float = FONT) -> float:
+    """About how wide words are drawn, rather too much than too little."""
+    return size * sum(1.0 if ord(sign) > 0x2E7F else 0.58 for sign in words)
+
+
+class Mark(NamedTuple):
+    """A vertical line with its words at the top, on one of some levels."""
+
+    x: float
+    words: str
+    level: int = 0
+    anchor: str = "start"
+
+    @property
+    def reach(self) -> Point:
+        """From where to where the words go."""
+        size = wide(self.words, 12) + 6
+        return (self.x, self.x + size) if self.anchor == "start" else (self.x - size, self.x)
+
+    def beside(self, other: Mark) -> bool:
+        """Whether neither lies on the words or runs through the words of the other."""
+        (left, right), (start, end) = self.reach, other.reach
+        if self.level == other.level:
+            return right <= start or end <= left
+        if self.level > other.level:
+            return not start < self.x < end
+        return not left < other.x < right
+
+
+def room_for(
+    marks: Sequence[tuple[float, str]], most: int, levels: int, there: Sequence[Mark] = ()
+) -> list[Mark]:
+    """Marks, given from left to right, whose words find room; of too many, some from all over.
+
+    Those that are `there` already stay, and come first in what is returned.
+
+    Words to the right of their line are placed from the right, each as low as it can be: then no
+    line runs through words.  The others follow from the left, for the same reason.
+    """
+    placed = list(there)
+    chosen = list(marks[:: math.ceil(len(marks) / most) or 1]) if most > 0 else []
+    left_over = [one for one in reversed(chosen) if not _place(placed, *one, levels, ["start"])]
+    for x, words in reversed(left_over):
+        _place(placed, x, words, levels, ["end", "start"])
+    return placed
+
+
+def _place(placed: list[Mark], x: float, words: str, levels: int, anchors: Sequence[str]) -> bool:
+    for level, anchor in product(range(levels), anchors):
+        mark = Mark(x, words, level, anchor)
+        left, right = mark.reach
+        if left >= 0 and right <= WIDTH and all(map(mark.beside, placed)):
+            placed.append(mark)
+            return True
+    return False
+
+
+def ink_on(color: str) -> str:
+    """Black or white, whichever can be read on `color`."""
+    return "#ffffff" if color in DARK else "#000000"

@@ -1,0 +1,261 @@
+"""One self-contained page: the decision first, everything that supports it after.
+
+No script is needed, no address outside the file is used, and every word from the cluster is
+escaped and cleaned on its way in.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reports.acceptance import (
+    Row,
+    decision_sentence,
+    findings,
+    headline,
+    rows,
+    waiver_note,
+    worst_first,
+)
+from reports.charts import Figure, figures
+from reports.compare import Comparison, compare
+from reports.page.evidence import Exhibit, Shelf
+from reports.page.inventory import inventory, size
+from reports.record import Measurement, ProbeResult, RunRecord, Verdict, number
+from reports.redact import redact_text
+from reports.sanitize import clean, href, one_line, titled
+from reports.text import GLYPHS, acceptance_table
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = Path(__file__).parent / "templates"
+MANY = 4  # passing subjects of one measurement shown in its section; the appendix has all
+
+GLOSSARY = {
+    "alpha-beta": "the time of collectives by a latency and a bandwidth that were fitted to them",
+    "algbw": "bytes of the message / time of the collective; depends on the number of ranks",
+    "busbw": "algbw x 2(n-1)/n for all-reduce of n ranks: comparable with the line rate",
+    "control": "a deliberate fault, made on this cluster in this run, that the probe must catch",
+    "efficiency": "speed on n nodes / (n x speed on one node)",
+    "gang": "N workers that start together or not at all",
+    "limit": "what a value is held to; between a bound and its marginal twin it is MARGINAL",
+    "line rate": "what the network ports of a node can carry together",
+    "MARGINAL": "inside the limit, and close enough to it to be looked at",
+    "rail": "the links that join the same port of every node",
+    "rank": "one worker process of a job, usually one per GPU",
+    "rehearsal": "a run on an emulated cluster: it shows that the suite works, and no more",
+    "replayed": "a step's collectives without the trainer, in the same order on the same nodes",
+    "rung": "one node count of the ladder 1, 2, 4, 8",
+    "UNPROVEN": "not shown either way: not measured, no limit, or no control caught",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Equal measurements of many subjects: those to show, and a sentence for the others."""
+
+    shown: list[Measurement]
+    others: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One probe's result with what belongs to it."""
+
+    result: ProbeResult
+    groups: list[Group]
+    charts: list[Figure]
+    exhibits: list[Exhibit]
+
+
+def render(record: RunRecord, run: Path | None, baseline: RunRecord | None = None) -> str:
+    """The whole page.  `run` is the folder with the evidence; without it none is inlined."""
+    table = rows(record)
+    shelf = Shelf(run)
+    found = compare(record, baseline) if baseline else None
+    sections = {row.criterion.id: [_section(r, shelf) for r in row.results] for row in table}
+    environment = _environment()
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    return environment.get_template("report.html.j2").render(
+        record=record,
+        table=table,
+        sections=sections,
+        problems=[row for row in worst_first(table) if _problem(row)],
+        decision=_decision(record),
+        findings=findings(record),
+        unexplained=_unexplained(table),
+        strip=_strip(record),
+        untested=_untested(record, table),
+        waivers=[waiver_note(record, waiver) for waiver in record.contract.waivers],
+        inventory=inventory(record.cluster),
+        command=redact_text(record.command),
+        paste=acceptance_table(record, width=80, unicode=True),
+        digest=record_digest(record),
+        comparison=found,
+        changes=_changes(table, found),
+        glossary=GLOSSARY,
+        script=script,
+        script_hash=_script_hash(script),
+    )
+
+
+def record_digest(record: RunRecord) -> str:
+    """sha256 of record.json as the store writes it: what the signatures are for."""
+    return hashlib.sha256((record.model_dump_json(indent=1) + "\n").encode()).hexdigest()
+
+
+def _environment() -> Environment:
+    """Escapes everything; cleans every word, so that no control character reaches the page."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: clean(value) if type(value) is str else value,
+    )
+    environment.filters["glyph"] = lambda verdict: GLYPHS[verdict]
+    environment.filters["line"] = one_line
+    environment.filters["titled"] = titled
+    environment.filters["href"] = href
+    environment.filters["number"] = number
+    environment.filters["command"] = lambda text: redact_text(one_line(text))
+    environment.filters["headline"] = headline
+    # Only for SVG that reports.charts.svg wrote, and for our own script: neither holds
+    # foreign markup.
+    environment.filters["drawn"] = Markup
+    return environment
+
+
+def _script_hash(script: str) -> str:
+    """For the page's own content security policy: this script and no other."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _decision(record: RunRecord) -> dict[str, str]:
+    """The sentence in its three parts, and the verdict that colours it."""
+    word, _, rest = decision_sentence(record).partition(": ")
+    counts, _, code = rest.rpartition("   ")
+    verdict = Verdict.UNPROVEN if record.exit_code in (2, 20) else record.decision
+    return {"word": word, "counts": counts, "code": code, "verdict": verdict.value}
+
+
+def _problem(row: Row) -> bool:
+    return row.verdict is not Verdict.PASS and row.counts
+
+
+def _strip(record: RunRecord) -> list[tuple[str, str]]:
+    """Which cluster, when, how long, how big, by which contract."""
+    cluster, contract = record.cluster, record.contract
+    facts = [
+        ("cluster", str(cluster.get("name", "not told"))),
+        ("size", size(cluster)),
+        ("fabric", str(cluster.get("fabric", ""))),
+        ("run", record.id),
+        ("started", record.started[:19].replace("T", " ") + " UTC"),
+        ("took", _duration(record)),
+        ("tier", record.tier),
+        ("contract", f"{contract.name} @ {contract.sha256[:12] or 'no hash'}"),
+        ("suite", record.versions.get("seatrial", "")),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _duration(record: RunRecord) -> str:
+    """`47 min 38 s`, or that the run did not end."""
+    try:
+        start, end = (
+            datetime.fromisoformat(moment.replace("Z", "+00:00"))
+            for moment in (record.started, record.finished or "")
+        )
+        seconds = round((end - start).total_seconds())
+    except (ValueError, TypeError):
+        return "did not finish"
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    parts = [(hours, "h"), (minutes, "min"), (seconds % 60, "s")]
+    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
+
+
+def _section(result: ProbeResult, shelf: Shelf) -> Section:
+    return Section(
+        result=result,
+        groups=_groups(result.measurements),
+        charts=figures(result.series),
+        exhibits=[shelf.exhibit(entry) for entry in result.evidence],
+    )
+
+
+def _groups(measurements: list[Measurement]) -> list[Group]:
+    """By name, the worst first; of more than MANY passing subjects, one and a sentence."""
+    named: dict[str, list[Measurement]] = {}
+    for one in measurements:
+        named.setdefault(one.name, []).append(one)
+    groups = [_group(same) for same in named.values()]
+    return sorted(groups, key=lambda group: -_rank(group.shown[0]))
+
+
+def _group(same: list[Measurement]) -> Group:
+    broken = [one for one in same if one.verdict not in (None, Verdict.PASS)]
+    good = [one for one in same if one.verdict in (None, Verdict.PASS)]
+    broken.sort(key=lambda one: -_rank(one))
+    if len(good) <= MANY:
+        return Group(broken + good, "")
+    values = sorted({one.value for one in good if isinstance(one.value, int | float)})
+    span = f", {good[0].unit} {values[0]:g} to {values[-1]:g}" if len(values) > 1 else ""
+    return Group([*broken, good[0]], f"and {len(good) - 1} more of {good[0].what}, all pass{span}")
+
+
+def _rank(one: Measurement) -> int:
+    return (one.verdict or Verdict.PASS).rank
+
+
+def _unexplained(table: list[Row]) -> list[ProbeResult]:
+    """Results that are not accepted and that no finding explains: they need a next step too."""
+    return [
+        result
+        for row in worst_first(table)
+        for result in row.results
+        if not result.verdict.accepted and not result.findings
+    ]
+
+
+def _untested(record: RunRecord, table: list[Row]) -> list[tuple[str, str]]:
+    """What this run does not show, and why."""
+    found = [
+        (row.criterion.id, f"not provable here: {row.criterion.not_provable}")
+        for row in table
+        if row.criterion.not_provable
+    ]
+    found += [(row.criterion.id, "no probe ran for it") for row in table if not row.results]
+    for result in record.results:
+        if result.state != "finished":
+            said = result.error or "the probe did not come to its end"
+            found.append((result.criterion, f"{result.state}: {said}"))
+        found += [(result.criterion, c.sentence()) for c in result.controls if not c.caught]
+    if record.state != "finished":
+        found.append(("run", "the run was interrupted: later probes did not run"))
+    return found
+
+
+def _changes(table: list[Row], found: Comparison | None) -> dict[str, str]:
+    """The cell `vs baseline` of each row."""
+    if found is None:
+        return {}
+    return {
+        row.criterion.id: _change(row.verdict, found.before.get(row.criterion.id)) for row in table
+    }
+
+
+def _change(now: Verdict, before: Verdict | None) -> str:
+    if before is None:
+        return "new"
+    return "same" if now is before else f"was {before.value}"

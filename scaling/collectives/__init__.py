@@ -1,0 +1,1 @@
+"""Collectives: timed, checked, and searched for slow nodes and links."""

@@ -1,0 +1,63 @@
+"""The alpha-beta model of a collective: a latency and a bandwidth, and how well they fit.
+
+t(S) = alpha + S x factor(n) / B, after Hockney (1994); alpha holds all steps of the algorithm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.collectives.operations import Operation
+
+
+@dataclass(frozen=True)
+class Fit:
+    """`latency_us`, `bandwidth` (GB/s of bus bandwidth), `residual`: RMS of (model / measured - 1).
+
+    A bandwidth of infinity means that no size was large enough to see one.
+    """
+
+    latency_us: float
+    bandwidth: float
+    residual: float
+    points: int
+
+    def __str__(self) -> str:
+        return (
+            f"alpha-beta fit of {self.points} sizes: latency {self.latency_us:.1f} us, "
+            f"bandwidth {self.bandwidth:.3f} GB/s, residual {self.residual:.0%}"
+        )
+
+
+def fit(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> Fit | None:
+    """Least squares of the relative error, so that 8 B and 16 GiB weigh the same.
+
+    `rows` are those of `summarise`.  With one size only, all its time is bandwidth.  Neither
+    latency nor inverse bandwidth is allowed to be negative.  None where nothing moved: no rows,
+    or a single rank.
+    """
+    if not rows or not operation.factor(ranks):
+        return None
+    points = [(row["size"] * operation.factor(ranks), row["seconds"]) for row in rows]
+    alpha, beta = _solve(points)
+    if beta <= 0 or alpha < 0:
+        slope = sum(x / t for x, t in points) / sum((x / t) ** 2 for x, t in points)
+        constant = sum(1 / t for _, t in points) / sum(1 / t**2 for _, t in points)
+        alpha, beta = (0.0, slope) if alpha < 0 else (constant, 0.0)
+    errors = [(alpha + beta * x) / t - 1 for x, t in points]
+    residual = (sum(error**2 for error in errors) / len(errors)) ** 0.5
+    return Fit(alpha * 1e6, 1 / beta / 1e9 if beta else float("inf"), residual, len(points))
+
+
+def _solve(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """Weighted least squares of t = a + b x with weights 1 / t^2; all in b for a single point."""
+    if len({x for x, _ in points}) < 2:
+        return 0.0, points[0][1] / points[0][0]
+    w, wx, wxx, wt, wxt = 0.0, 0.0, 0.0, 0.0, 0.0
+    for x, t in points:
+        weight = 1 / t**2
+        w, wx, wxx = w + weight, wx + weight * x, wxx + weight * x * x
+        wt, wxt = wt + weight * t, wxt + weight * x * t
+    determinant = w * wxx - wx * wx
+    return (wxx * wt - wx * wxt) / determinant, (w * wxt - wx * wt) / determinant

@@ -1,0 +1,168 @@
+"""The table and the JSON of nccl-tests, from our own sweeps; and the command under torchrun.
+
+Formats: nccl-tests 2.19, src/util.cu.  Its environment dump, which holds secrets, is left out, and
+so is its `Avg bus bandwidth`: an average over sizes must not be compared with a line rate.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scaling.collectives.alpha_beta import fit
+from scaling.collectives.operations import ITEM, OPERATIONS, Operation
+
+HEAD = (
+    "#                                                              out-of-place"
+    "                       in-place",
+    "#       size         count      type   redop    root     time   algbw   busbw  #wrong"
+    "     time   algbw   busbw  #wrong",
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)       "
+    "      (us)  (GB/s)  (GB/s)",
+)
+SIDES = ("out_of_place", "in_place")
+
+
+def table(rows: list[dict[str, Any]], operation: Operation) -> str:
+    """The rows of `summarise` in nccl-tests' columns, N/A where torch has no such form; below them
+    the wrong elements of all.
+    """
+    lines = list(HEAD)
+    for size, sides in _by_size(rows).items():
+        first = next(iter(sides.values()))
+        line = f"{size:12d}  {first['count']:12d}  {'float':>8}  {operation.redop:>6}  "
+        line += f"{operation.root:6d}"
+        for side in SIDES:
+            row = sides.get(side)
+            line += (
+                f"  {row['seconds'] * 1e6:7.2f}  {row['algbw']:6.3f}  {row['busbw']:6.3f}"
+                f"  {row['wrong']:6d}"
+                if row
+                else f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
+            )
+        lines.append(line)
+    wrong = sum(row["wrong"] for row in rows)
+    lines.append(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
+    return "\n".join(lines) + "\n"
+
+
+def document(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> dict[str, Any]:
+    """nccl-tests' `results[]`: times in microseconds, bandwidths in GB/s."""
+    results = []
+    for size, sides in _by_size(rows).items():
+        first = next(iter(sides.values()))
+        result = {"size": size, "count": first["count"], "type": "float"}
+        result |= {"redop": operation.redop, "root": operation.root}
+        for side in SIDES:
+            row = sides.get(side)
+            result[side] = row and {
+                "time": row["seconds"] * 1e6,
+                "alg_bw": row["algbw"],
+                "bus_bw": row["busbw"],
+                "nwrong": row["wrong"],
+                "rank_times": [seconds * 1e6 for seconds in row["rank_seconds"]],
+            }
+        results.append(result)
+    wrong = sum(row["wrong"] for row in rows)
+    return {
+        "collective": operation.name,
+        "ranks": ranks,
+        "results": results,
+        "out_of_bounds": {"count": wrong, "okay": wrong == 0},
+    }
+
+
+def _by_size(rows: list[dict[str, Any]]) -> dict[int, dict[str, dict[str, Any]]]:
+    sizes: dict[int, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        sizes.setdefault(row["size"], {})[row["placement"]] = row
+    return sizes
+
+
+def bytes_of(text: str) -> int:
+    """`8`, `64K`, `4M`, `16G`: binary suffixes, as nccl-tests reads them.  ValueError otherwise."""
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    return int(number) << {"": 0, "K": 10, "M": 20, "G": 30}.get(unit, -1)
+
+
+@click.command()
+@click.argument("name", metavar="COLLECTIVE", type=click.Choice(list(OPERATIONS)))
+@click.option("--backend", type=click.Choice(["nccl", "gloo"]), help="Default: nccl with a GPU.")
+@click.option("-b", "--minbytes", default="8", show_default=True, help="First size (K, M, G).")
+@click.option("-e", "--maxbytes", default="16G", show_default=True, help="Last size.")
+@click.option("--longest", default=1.0, show_default=True, help="Seconds of one call, then stop.")
+@click.option("--budget", default=1.0, show_default=True, help="Seconds per size at most.")
+@click.option("-J", "--json", "file", type=click.Path(path_type=Path), help="Write results[] here.")
+def main(
+    name: str,
+    backend: str | None,
+    minbytes: str,
+    maxbytes: str,
+    longest: float,
+    budget: float,
+    file: Path | None,
+) -> None:
+    """Time COLLECTIVE at growing sizes, check every element, print nccl-tests' table.
+
+    Run it under torchrun (or with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT set).
+    Exit code 1 when an element was wrong, 2 when nothing was measured.
+    """
+    import torch.distributed as dist
+
+    from scaling.collectives.sweep import SIZES, joined, summarise, swept
+
+    try:
+        first, last = bytes_of(minbytes), bytes_of(maxbytes)
+    except ValueError:
+        raise click.UsageError(
+            f"sizes are numbers with K, M or G, found {minbytes!r} and {maxbytes!r}"
+        ) from None
+    sizes = [size for size in SIZES if first <= size <= last]
+    if not sizes:
+        raise click.UsageError(f"no power of two lies in {minbytes} to {maxbytes}, from 8 to 16G")
+    operation = OPERATIONS[name]
+    try:
+        with joined(backend=backend) as device:
+            found = swept(device, operation, longest, budget, sizes)
+            sweeps: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(sweeps, found)
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
+    rows = summarise(sweeps)
+    if not rows:
+        if found["rank"] == 0:
+            click.echo(f"Error: nothing was measured: {_why_none(operation, found)}", err=True)
+        sys.exit(2)
+    if found["rank"] == 0:
+        _tell(rows, operation, found, file)
+    sys.exit(1 if any(row["wrong"] for row in rows) else 0)
+
+
+def _why_none(operation: Operation, found: dict[str, Any]) -> str:
+    """Why no size was left: all were too large, or too small for so many ranks."""
+    least = ITEM * found["ranks"]
+    small = f"{operation.name} over {found['ranks']} ranks takes {least} bytes and more"
+    return found["note"] or small
+
+
+def _tell(
+    rows: list[dict[str, Any]], operation: Operation, found: dict[str, Any], file: Path | None
+) -> None:
+    ranks = found["ranks"]
+    click.echo(f"# {operation.name} over {ranks} ranks, {found['backend']}")
+    click.echo(table(rows, operation), nl=False)
+    if found["note"]:
+        click.echo(f"# {found['note']}")
+    if model := fit(rows, operation, ranks):
+        click.echo(f"# {model}")
+    for row in rows:
+        for rank, offset in row["first_wrong"]:
+            click.echo(
+                f"# wrong: rank {rank}, element {offset} of {row['elements']}, {row['size']} B"
+            )
+    if file:
+        file.write_text(json.dumps(document(rows, operation, ranks), indent=1))

@@ -1,0 +1,1 @@
+"""The ladder of node counts: its runs, and what a step consists of."""

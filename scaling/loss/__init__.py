@@ -1,0 +1,1 @@
+"""What a ladder loses, explained by causes, and predicted for more nodes."""

@@ -1,0 +1,238 @@
+"""What more nodes would do: a prediction from the measured rungs, never a measurement.
+
+    T(n) = T(1) + waiting(n) + share x communication(n) + beside
+
+`communication(n)` comes from fitted alpha-beta models of the measured collectives; `share`, how
+much of it a step sees, from the rungs above one node; `waiting(n)` from the noise of nodes alone:
+the slowest of n comes later the more there are.  `beside` is what the largest rung lost to neither,
+as far as is known: late data, saves, a slow node.  Nobody knows how that grows, so it stays.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scaling.collectives.alpha_beta import Fit
+from scaling.collectives.operations import OPERATIONS
+from scaling.ladder.step_breakdown import Step
+from scaling.loss.significance import bootstrap, expected_maximum, percentiles, spread
+
+SIZES = (16, 64, 256, 1024)
+
+Table = Sequence[Sequence[Step]]  # [rank][step]
+
+# Percentiles of a bootstrap are steady to a tenth of the interval from some hundreds of rounds on.
+ROUNDS = 400
+
+SEEN = 0.001  # of a step: less is not worth a word
+
+Z90 = 1.645  # nine of ten normal values lie within so many standard deviations
+
+
+@dataclass(frozen=True)
+class Call:
+    """`times` calls per step of one collective of `size` bytes, as nccl-tests counts size."""
+
+    operation: str
+    size: float
+    times: int
+
+
+def communication(
+    calls: Sequence[Call], fits: Mapping[str, Fit], measured: int, per_node: int = 1
+) -> Callable[[int], float]:
+    """Seconds per step of these calls, as a function of the number of nodes.
+
+    `fits` are by operation, taken over `measured` ranks.  Latency grows with the hops of a ring,
+    ranks - 1.  KeyError where an operation has no fit; ValueError where fits are of one rank.
+    """
+    if measured < 2:
+        raise ValueError(f"collectives must be measured over 2 ranks or more, not {measured}")
+
+    def seconds(nodes: int) -> float:
+        ranks = nodes * per_node
+        total = 0.0
+        for call in calls:
+            fit = fits[call.operation]
+            latency = fit.latency_us * 1e-6 * (ranks - 1) / (measured - 1)
+            moved = call.size * OPERATIONS[call.operation].factor(ranks)
+            total += call.times * (latency + moved / (fit.bandwidth * 1e9))
+        return total
+
+    return seconds
+
+
+def sharded(parameter_bytes: float, blocks: int) -> list[Call]:
+    """The calls of a fully sharded step: each block's weights are gathered twice, its gradients
+    reduced once.  Bytes of all parameters together, in the type that is sent.
+    """
+    size = parameter_bytes / blocks
+    return [Call("all_gather", size, 2 * blocks), Call("reduce_scatter", size, blocks)]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Efficiency at a number of nodes, with the band in which nine of ten outcomes should lie."""
+
+    nodes: int
+    efficiency: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Predictions, what they assume, and how well the model met the rungs it was made from.
+
+    `share` is how much of the predicted communication a step saw; `beside` the seconds of a step
+    that the largest rung lost to neither communication nor variation; `misfit` the root mean square
+    of (model / measured - 1) over the rungs' step times.
+    """
+
+    predictions: tuple[Prediction, ...]
+    share: float
+    beside: float
+    misfit: float
+    assumptions: tuple[str, ...]
+    load: str = ""  # of each GPU, in words
+
+    def __str__(self) -> str:
+        said = ", ".join(
+            f"{p.efficiency:.0%} ({p.low:.0%} to {p.high:.0%}) on {p.nodes}"
+            for p in self.predictions
+        )
+        load = f", {self.load}" if self.load else ""
+        return f"predicted, not measured: efficiency {said} nodes{load}"
+
+
+def outlook(
+    rungs: Mapping[int, Table],
+    collectives: Callable[[int], float],
+    sizes: Sequence[int] = SIZES,
+    spoken: Mapping[int, float] | None = None,
+    causes: Sequence[str] = (),
+    load: str = "",
+    seed: int = 0,
+) -> Outlook:
+    """Efficiency at sizes that were not measured.
+
+    `rungs` are the steps of every rank by node count, 1 among them; `collectives(n)` the seconds
+    per step that communication takes on n nodes.  `spoken` are the seconds of a step that each
+    larger rung lost to communication (None: all that it lost); in words, `causes` are what is named
+    of the largest one beside that, and `load` what each GPU takes in.  ValueError where the rungs
+    do not suffice.
+    """
+    above = sorted(count for count in rungs if count > 1)
+    if 1 not in rungs or len(above) < 2:
+        known = ", ".join(map(str, sorted(rungs))) or "none"
+        raise ValueError(f"a prediction needs 1 node and two larger rungs, there are: {known}")
+    series = [[step_seconds(rungs[count])] for count in (1, *above)]
+    means = [statistics.fmean(one[0]) for one in series]
+    model = _Model(tuple(above), collectives, spread(series[0][0]), dict.fromkeys(above, 0.0))
+    if spoken is not None:
+        lost = zip(above, model.talk(means), strict=True)
+        beside = {count: max(0.0, seconds - spoken[count]) for count, seconds in lost}
+        model = replace(model, beside=beside)
+    misfit = model.misfit(means)
+
+    def predict(nodes: int) -> Prediction:
+        best = model.efficiency(means, nodes)
+        drawn = bootstrap(series, lambda drawn: model.efficiency(drawn, nodes), ROUNDS, seed)
+        low, high = percentiles(drawn, 0.9)
+        # How far the model is off grows with the doublings beyond what was measured.
+        off = Z90 * misfit * best * math.sqrt(1 + max(0.0, math.log2(nodes / above[-1])))
+        down, up = math.hypot(best - low, off), math.hypot(high - best, off)
+        return Prediction(nodes, best, max(0.0, best - down), min(1.0, best + up))
+
+    share, lost_else = model.share(means), model.beside[above[-1]]
+    assumptions = _assumptions(above, share, model.noise / means[0])
+    if lost_else > SEEN * means[-1]:
+        named = f" ({', '.join(causes)})" if causes else ""
+        said = f"{lost_else:.2g} s of a step were lost to what is not known to be communication"
+        assumptions += (f"on {above[-1]} nodes {said}{named}, and are at every size",)
+    return Outlook(tuple(map(predict, sizes)), share, lost_else, misfit, assumptions, load)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Step time by node count; `means` are those of 1 node and of the rungs `above`, seconds.
+
+    `beside` are the seconds of a step that each rung lost to what is not known to be communication,
+    by nodes.
+    """
+
+    above: tuple[int, ...]
+    collectives: Callable[[int], float]
+    noise: float  # standard deviation of a node's steps alone, seconds
+    beside: Mapping[int, float]
+
+    def talk(self, means: Sequence[float]) -> list[float]:
+        """Seconds of each rung's step that nothing but communication explains."""
+        return [
+            mean - means[0] - self.noise * expected_maximum(count) - self.beside[count]
+            for mean, count in zip(means[1:], self.above, strict=True)
+        ]
+
+    def share(self, means: Sequence[float]) -> float:
+        """The share of communication that fits the rungs best: least squares, not below 0."""
+        extra = self.talk(means)
+        full = [self.collectives(count) for count in self.above]
+        below = sum(x * x for x in full)
+        found = sum(x * y for x, y in zip(full, extra, strict=True))
+        return max(0.0, found / below) if below else 0.0
+
+    def seconds(self, means: Sequence[float], nodes: int) -> float:
+        """Seconds of a step on that many nodes."""
+        waiting = self.noise * expected_maximum(nodes)
+        beside = self.beside.get(nodes, self.beside[self.above[-1]])
+        return means[0] + waiting + beside + self.share(means) * self.collectives(nodes)
+
+    def efficiency(self, means: Sequence[float], nodes: int) -> float:
+        """T(1) / T(n)."""
+        return means[0] / self.seconds(means, nodes)
+
+    def misfit(self, means: Sequence[float]) -> float:
+        """Root mean square of (model / measured - 1); one number was fitted, so one rung less."""
+        errors = [
+            self.seconds(means, count) / mean - 1
+            for count, mean in zip(self.above, means[1:], strict=True)
+        ]
+        return math.sqrt(sum(error**2 for error in errors) / (len(errors) - 1))
+
+
+def step_seconds(ranks: Table) -> list[float]:
+    """Mean seconds over ranks of each step."""
+    return [statistics.fmean(step.seconds for step in at) for at in zip(*ranks, strict=True)]
+
+
+def _assumptions(above: Sequence[int], share: float, noise: float) -> tuple[str, ...]:
+    rungs = ", ".join(map(str, (1, *above)))
+    return (
+        f"the rungs of {rungs} nodes are all that is known; nothing larger was run",
+        "every GPU keeps its tokens per step (weak scaling), its model and its sharding",
+        f"communication costs a step {share:.2f} times what its fits say, as on these rungs",
+        "latency grows with the hops of a ring; a tree would make it less",
+        "bandwidth per node stays what it was, though larger jobs cross more switches",
+        f"added nodes are as sound as these, with steps that vary by {noise:.1%} independently",
+        "no failure, no slow node and no storage limit comes with size",
+        "the band is of this run's noise and the model's misfit, not of what the model leaves out",
+    )
+
+
+def efficiency_interval(
+    base: Sequence[Sequence[float]],
+    here: Sequence[Sequence[float]],
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Confidence interval of E_n = T_1 / T_n, by a bootstrap over runs and blocks of steps.
+
+    `base` and `here` are runs of the two rungs, one at least, each the seconds of its steps.  With
+    a single run the interval knows nothing of how runs differ, only how steps do; with few steps it
+    is narrow.
+    """
+    drawn = bootstrap([base, here], lambda means: means[0] / means[1], ROUNDS, seed)
+    return percentiles(drawn, confidence)

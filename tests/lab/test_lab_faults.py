@@ -1,0 +1,127 @@
+"""Faults of a cluster, each caught, named and located by the probe that must see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from reports.record import Finding, RunRecord, Verdict
+from tests.faults.conftest import acceptance, agreed
+from tests.lab.faults import inject
+from tests.lab.lab import Lab
+
+
+def only(record: RunRecord, code: str) -> Finding:
+    """The one finding of this code; fails with what was found instead."""
+    found = [finding for result in record.results for finding in result.findings]
+    codes = [finding.code for finding in found]
+    assert codes.count(code) == 1, f"expected one {code}, found {codes}"
+    return found[codes.index(code)]
+
+
+def test_kill_node(lab: Lab) -> None:
+    inject(lab, "kill-node", "3")
+    record, trial = acceptance(lab, "kill-node", "probes/hosts/test_hosts.py")
+    assert record.verdict("HOSTS") is Verdict.FAIL
+    assert only(record, "HOST-MISSING").suspects == ["node3"]
+    assert trial.process.returncode == 1
+
+
+def test_cut_node(lab: Lab) -> None:
+    inject(lab, "cut-node", "2")
+    record, _ = acceptance(lab, "cut-node", "probes/fabric/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    assert only(record, "FAB-LINK-DOWN").suspects == ["node2"]
+
+
+def test_slow_link(lab: Lab) -> None:
+    inject(lab, "slow-link", "1", "200mbit")
+    record, _ = acceptance(lab, "slow-link", "probes/fabric/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    assert only(record, "FAB-SLOW-LINK").suspects == ["node1"]
+
+
+@pytest.mark.soak
+def test_slow_one_way(lab: Lab) -> None:
+    inject(lab, "slow-one-way", "2", "700mbit", "receives")
+    record, _ = acceptance(lab, "slow-one-way", "probes/fabric/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    found = only(record, "FAB-SLOW-LINK")
+    assert found.suspects == ["node2"]
+    assert "when it receives" in found.statement
+
+
+@pytest.mark.soak
+def test_narrow_link(lab: Lab) -> None:
+    inject(lab, "narrow-link", "3", "1400")
+    record, _ = acceptance(lab, "narrow-link", "probes/fabric/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    assert only(record, "FAB-MTU").suspects == ["node3"]
+
+
+@pytest.mark.soak
+def test_an_mtu_of_its_own(lab: Lab) -> None:
+    inject(lab, "odd-mtu", "3", "1400")
+    record, _ = acceptance(lab, "odd-mtu", "probes/fabric/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    found = only(record, "FAB-MTU")
+    assert found.suspects == ["node3"]
+    assert "node3 1400; the others 1500" in found.statement
+
+
+@pytest.mark.soak
+def test_corrupt_data(lab: Lab) -> None:
+    inject(lab, "corrupt-data", "1")
+    record, _ = acceptance(lab, "corrupt-data", "probes/fabric/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    found = {one.code: one for result in record.results for one in result.findings}
+    assert set(found) == {"FAB-WRONG-DATA", "FAB-WRONG-LINK"}
+    assert "received a wrong element" in found["FAB-WRONG-DATA"].statement
+    assert found["FAB-WRONG-LINK"].suspects == ["node1"]
+    assert "what node1 sends" in found["FAB-WRONG-LINK"].statement
+
+
+@pytest.mark.soak
+def test_wrong_interface_on_one_node(lab: Lab) -> None:
+    inject(lab, "wrong-interface-on", "2")
+    record, _ = acceptance(lab, "wrong-interface-on", "probes/fabric/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    assert only(record, "ENV-HARMFUL").suspects == ["node2"]
+    told = [one for result in record.results for one in result.findings]
+    assert {one.code for one in told} == {"ENV-HARMFUL", "ENV-DIFFERS"}
+    assert all(one.suspects == ["node2"] for one in told)
+
+
+def test_block_pair(lab: Lab) -> None:
+    inject(lab, "block-pair", "1", "2")
+    record, _ = acceptance(lab, "block-pair", "probes/fabric/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    assert only(record, "FAB-PAIR-BLOCKED").suspects == ["node1", "node2"]
+
+
+def test_wrong_interface(lab: Lab) -> None:
+    inject(lab, "wrong-interface")
+    record, _ = acceptance(lab, "wrong-interface", "probes/fabric/test_fabric.py")
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    finding = only(record, "FAB-WRONG-ROAD")
+    assert finding.suspects == ["node0", "node1", "node2", "node3"]
+    assert "went over eth0, not fab0" in finding.statement
+
+
+def test_hide_shared(lab: Lab) -> None:
+    inject(lab, "hide-shared", "2")
+    record, _ = acceptance(
+        lab, "hide-shared", "probes/hosts/test_hosts.py", "probes/restart/test_restart.py"
+    )
+    assert record.verdict("HOSTS") is Verdict.FAIL
+    assert only(record, "HOST-SHARED").suspects == ["node2"]
+    assert record.verdict("RESTART") is Verdict.UNPROVEN
+    assert only(record, "RESTART-NO-FOLDER").suspects == ["node2"]
+
+
+def test_slow_cpu(lab: Lab) -> None:
+    # A paced step hides what is slower by less than its pace, which on a fast machine is much.
+    inject(lab, "slow-cpu", "2", "0.1")
+    brisk = agreed(lab, {"pace_seconds = 0.4": "pace_seconds = 0.1"})
+    record, _ = acceptance(lab, "slow-cpu", "probes/scaling/test_scaling.py", contract=brisk)
+    assert record.verdict("SCALING") is Verdict.FAIL
+    assert only(record, "SCALE-STRAGGLER").suspects == ["node2"]

@@ -1,0 +1,193 @@
+"""Contracts: what is refused, in which words, and what a limit means."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from probes.acceptance.contract import ContractError, load, parse, shipped
+from probes.acceptance.criteria import TABLE
+from probes.cli.main import main
+from reports.record import Verdict
+
+GOOD = """schema = 1
+[FABRIC.busbw]
+at_least = 340
+marginal = 368
+unit = "GB/s"
+because = "85 % of 400"
+"""
+INVARIANT = """schema = 1
+[FABRIC.wrong_elements]
+at_most = 3
+unit = "elements"
+because = "some"
+"""
+
+FROM_RUN = """schema = 1
+[HOSTS.nodes]
+exactly = 8
+unit = "nodes"
+because = "ordered"
+"""
+WAIVER = """schema = 1
+[[waivers]]
+id = "W1"
+criterion = "GANG"
+reason = "known"
+name = "A. Ops"
+until = 2026-12-31
+"""
+
+ONE_RAIL = 'schema = 1\n[cluster]\nfabric = "rdma"\nline_rate_gbps = 400\n'
+
+REFUSED = [
+    ("schema = 2\n", "expected schema = 1, found 2"),
+    ("x =\n", "not TOML"),
+    ("schema = 1\n[clutser]\n", "unknown key 'clutser', did you mean 'cluster'?"),
+    ("schema = 1\n[cluster]\nnode = 3\n", "unknown key 'node', did you mean 'nodes'?"),
+    ("schema = 1\n[cluster]\nnodes = 0\n", "'nodes'"),
+    (GOOD.replace("busbw", "busbandw"), "unknown key FABRIC.busbandw, did you mean 'busbw'?"),
+    (GOOD.replace("because", "becuse"), "[FABRIC.busbw]"),
+    (GOOD.replace('because = "85 % of 400"\n', ""), "'because' is missing"),
+    (GOOD.replace("GB/s", "Gb/s"), "expected unit 'GB/s', found 'Gb/s'"),
+    (GOOD.replace("340", '"fast"'), "found 'fast'"),
+    (GOOD.replace("at_least = 340\n", ""), "no bound"),
+    (GOOD.replace("368", "300"), "marginal 300"),
+    (GOOD.replace("marginal", "margnal"), "did you mean 'marginal'?"),
+    (INVARIANT, "no contract may change it"),
+    (FROM_RUN, "follows from [cluster] nodes"),
+    (WAIVER.replace("GANG", "GNAG"), "did you mean 'GANG'?"),
+    ("schema = 1\nFABRIC = 3\n", "expected to be a table"),
+    ('schema = 1\n[[waivers]]\nid = "W1"\n', "[[waivers]]"),
+    (ONE_RAIL, "[cluster]: expected rails beside line_rate_gbps = 400, which is of one rail"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "says"), REFUSED)
+def test_a_bad_contract_gets_one_sentence(text: str, says: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        parse(text.encode(), "mine.toml")
+    sentence = str(refused.value)
+    assert says in sentence
+    assert sentence.startswith("mine.toml")
+    assert "\n" not in sentence
+
+
+def test_limits_of_a_good_contract() -> None:
+    contract = parse(GOOD.encode(), "mine.toml")
+    busbw = contract.limit("FABRIC", "busbw")
+    assert busbw is not None
+    assert [busbw.judge(v) for v in (339.0, 340.0, 368.0)] == [
+        Verdict.FAIL,
+        Verdict.MARGINAL,
+        Verdict.PASS,
+    ]
+    assert busbw.source == "mine.toml [FABRIC.busbw]"
+
+
+def test_at_most_has_its_marginal_band_below() -> None:
+    text = (
+        'schema = 1\n[GANG.handoff]\nat_most = 5\nmarginal = 3\nunit = "s"\nbecause = "ray ticks"\n'
+    )
+    limit = parse(text.encode(), "mine.toml").limit("GANG", "handoff")
+    assert limit is not None
+    assert [limit.judge(v) for v in (2.0, 4.0, 6.0)] == [
+        Verdict.PASS,
+        Verdict.MARGINAL,
+        Verdict.FAIL,
+    ]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_contracts_hold(name: str) -> None:
+    contract = load(name)
+    assert contract.agreed
+    assert len(contract.sha256) == 64
+    for id, row in TABLE.items():
+        for measure in row.measures:
+            limit = contract.limit(id, measure)
+            assert limit is None or limit.because
+
+
+@pytest.mark.parametrize("name", [n for n in shipped() if n != "local"])
+def test_a_real_contract_leaves_no_fabric_limit_open(name: str) -> None:
+    contract = load(name)
+    open_ = [
+        name
+        for name, measure in TABLE["FABRIC"].measures.items()
+        if contract.limit("FABRIC", name) is None and not measure.from_run
+    ]
+    assert open_ == []
+    assert contract.limit("SCALING", "efficiency") is not None
+    assert not contract.optional
+
+
+def test_local_says_what_it_cannot_prove() -> None:
+    assert set(load("local").optional) == {"FABRIC", "SCALING"}
+    assert all(
+        not c.required for c in load("local").facts().criteria if c.id in ("FABRIC", "SCALING")
+    )
+
+
+def test_waivers_carry_reason_name_and_end() -> None:
+    (waiver,) = parse(WAIVER.encode(), "mine.toml").waivers
+    assert waiver.until == date(2026, 12, 31)
+
+
+def test_check_command(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
+    good.write_text(GOOD)
+    bad.write_text(GOOD.replace("busbw", "busbandw"))
+    told = CliRunner().invoke(main, ["contract", "check", str(good)])
+    assert told.exit_code == 0
+    assert "busbw" in told.output
+    assert ">= 340 GB/s" in told.output
+    told = CliRunner().invoke(main, ["contract", "check", str(bad)])
+    assert told.exit_code == 4
+    assert "did you mean 'busbw'" in told.output
+    told = CliRunner().invoke(main, ["contract", "check", "h100-ndr40"])
+    assert told.exit_code == 4
+    assert "did you mean 'h100-ndr400'" in told.output
+
+
+def test_explain_command() -> None:
+    told = CliRunner().invoke(main, ["explain", "fab-wrong-road"])
+    assert told.exit_code == 0
+    assert "remedy" in told.output
+    told = CliRunner().invoke(main, ["explain", "FAB-WRONG-ROD"])
+    assert told.exit_code == 4
+    assert "did you mean FAB-WRONG-ROAD" in told.output
+
+
+def test_a_line_rate_gives_the_bandwidth_limit_where_none_is_agreed() -> None:
+    text = 'schema = 1\n[cluster]\nfabric = "rdma"\nrails = 8\nline_rate_gbps = 400\n'
+    limit = parse(text.encode(), "mine.toml").limit("FABRIC", "busbw")
+    assert limit is not None
+    assert limit.low == pytest.approx(340)
+    assert "8 x 400" in limit.because
+
+
+def test_only_an_rdma_contract_may_claim_rdma() -> None:
+    titles = {n: load(n).facts().criteria[0].title for n in shipped()}
+    assert titles["h100-ndr400"] == "RDMA is in use"
+    assert {titles[n] for n in ("lab", "local", "ethernet")} == {"the agreed fabric is in use"}
+
+
+def test_shards_are_at_one_path_on_every_node() -> None:
+    text = 'schema = 1\nname = "n"\ntitle = "t"\n[cluster]\nshards = "{}/shards-{{nodes}}"\n'
+    assert parse(text.format("/data").encode(), "f").cluster.shards == "/data/shards-{nodes}"
+    with pytest.raises(ContractError, match="shards is an absolute path on every node, found 'x/"):
+        parse(text.format("x").encode(), "f")
+
+
+def test_only_of_rdma_the_number_of_rails_must_be_said() -> None:
+    limits = [
+        parse(text.encode(), "f").limit("FABRIC", "busbw")
+        for text in (ONE_RAIL.replace("rdma", "eth0"), f"{ONE_RAIL}rails = 1\n")
+    ]
+    assert [limit and limit.low for limit in limits] == [pytest.approx(42.5)] * 2
+    assert parse(GOOD.encode(), "f").cluster.rails is None

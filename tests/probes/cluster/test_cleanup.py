@@ -1,0 +1,182 @@
+"""What outlives the driver and clears up: the keeper, and the embedded cluster's own end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+
+from probes.acceptance.contract import ClusterTerms
+from probes.cluster.cleanup import Keeper
+from probes.plugin import shared_folder
+from reports.store import load
+from tests.support.paths import REPO
+
+
+def gone(path: Path, seconds: float = 10) -> bool:
+    deadline = time.monotonic() + seconds
+    while path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not path.exists()
+
+
+def test_a_shared_folder_that_cannot_be_written_is_none(tmp_path: Path) -> None:
+    """Not even root makes a folder in /proc."""
+    keeper = Keeper()
+    cluster = SimpleNamespace(keeper=keeper, kind="ray")
+    store = SimpleNamespace(path=tmp_path)
+    try:
+        for shared, made in (("/proc", False), (str(tmp_path), True), ("/no/such/folder", False)):
+            terms = ClusterTerms(shared=shared)
+            with shared_folder(
+                SimpleNamespace(cluster=cluster, store=store, terms=terms)
+            ) as folder:
+                assert (folder is not None) is made, shared
+            assert not [*tmp_path.iterdir()]
+    finally:
+        keeper.close()
+
+
+def test_what_is_kept_is_removed_and_what_is_forgotten_stays(tmp_path: Path) -> None:
+    kept, stays = tmp_path / "kept", tmp_path / "stays"
+    kept.mkdir()
+    stays.mkdir()
+    (kept / "file").write_text("x")
+    keeper = Keeper()
+    keeper.keep("folder", str(kept))
+    keeper.keep("folder", str(stays))
+    keeper.forget("folder", str(stays))
+    keeper.close()
+    assert not kept.exists()
+    assert stays.exists()
+
+
+@pytest.mark.parametrize("told", ["only the keeper", "the driver first"])
+def test_a_folder_into_which_a_rank_still_saves_goes_too(tmp_path: Path, told: str) -> None:
+    """Its rank dies 2 s after the driver, and makes its folder anew until then."""
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    script = (
+        "import pathlib, sys, time; end = time.monotonic() + 2; n = 0\n"
+        "while time.monotonic() < end:\n"
+        "    step = pathlib.Path(sys.argv[1], f'step-{n}'); n += 1\n"
+        "    step.mkdir(parents=True, exist_ok=True); time.sleep(0.3)"
+    )
+    rank = subprocess.Popen([sys.executable, "-c", script, str(folder)])
+    assert any(time.sleep(0.01) or any(folder.iterdir()) for _ in range(1000))
+    keeper = Keeper()
+    keeper.keep("folder", str(folder))
+    if told == "the driver first":
+        with patch("shutil.rmtree"):  # as if it had been filled at that moment
+            keeper.clear(folder)
+    keeper.close()
+    assert rank.wait(timeout=10) == 0
+    assert not folder.exists()
+
+
+def test_a_process_is_ended_with_its_group() -> None:
+    victim = subprocess.Popen(["sh", "-c", "sleep 600 & sleep 600"], start_new_session=True)
+    keeper = Keeper()
+    keeper.keep("process", str(victim.pid))
+    keeper.close()
+    assert victim.wait(timeout=10) == -signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.killpg(victim.pid, 0)
+
+
+def test_the_keeper_works_when_its_driver_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "left"
+    folder.mkdir()
+    script = (
+        "import os, sys; sys.path.insert(0, sys.argv[2])\n"
+        "from probes.cluster.cleanup import Keeper\n"
+        "k = Keeper(); k.keep('folder', sys.argv[1]); print('kept', flush=True)\n"
+        "import time; time.sleep(600)"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", script, str(folder), str(REPO)], stdout=subprocess.PIPE, text=True
+    )
+    assert driver.stdout is not None
+    with driver.stdout as out:
+        assert out.readline() == "kept\n"
+        driver.kill()
+        driver.wait()
+    assert gone(folder)
+
+
+def test_sigkill_of_a_driver_with_an_embedded_cluster(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    driver = subprocess.Popen(
+        [*[sys.executable, "-m", "pytest", "probes/gang/test_gang.py", "-q"],
+         *["-p", "no:cacheprovider"],
+         *["--cluster", "local:2", "--contract", "local", "--run-dir", str(run)]],
+        cwd=REPO, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        events = run / "events.jsonl"
+        deadline = time.monotonic() + 90
+        while not (events.exists() and "probe_started" in events.read_text()):
+            assert time.monotonic() < deadline
+            assert driver.poll() is None
+            time.sleep(0.1)
+        facts = json.loads(events.read_text().splitlines()[0])["data"]["cluster"]
+        assert len(facts["nodes"]) == 2
+        folders = list(Path("/tmp").glob("sea-*/ray"))
+        assert folders
+    finally:
+        driver.kill()
+        driver.wait()
+    for folder in folders:
+        assert gone(folder, seconds=15)
+    deadline = time.monotonic() + 15
+    while (left := raylets(folders)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == []
+    assert load(run).state == "interrupted"
+
+
+def raylets(folders: list[Path]) -> list[str]:
+    """Command lines of processes that name one of the folders."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if any(str(folder) in line for folder in folders):
+            found.append(line[:100])
+    return found
+
+
+def leashed(*words: str) -> subprocess.Popen[bytes]:
+    """A command on torchrun's leash."""
+    leash = [sys.executable, str(REPO / "reference_trainer" / "launch" / "torchrun_child.py")]
+    return subprocess.Popen([*leash, *words], stdin=subprocess.PIPE)
+
+
+def test_a_leash_ends_with_its_command_and_with_its_code() -> None:
+    held = leashed("sh", "-c", "exit 7")
+    assert held.wait(timeout=10) == 7
+    assert held.stdin is not None
+    held.stdin.close()
+
+
+def test_a_leash_ends_its_command_when_nobody_holds_it(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    held = leashed("sh", "-c", f"echo $$ > {told}; exec sleep 60")
+    deadline = time.monotonic() + 10
+    while not (told.exists() and told.read_text().strip()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child = int(told.read_text())
+    assert held.stdin is not None
+    held.stdin.close()
+    held.wait(timeout=10)
+    assert gone(Path(f"/proc/{child}"))

@@ -1,0 +1,224 @@
+"""The library's own word: gloo's sockets and NCCL's log (SYNTHETIC, no GPU wrote it)."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.fabric.library_report import RankLogs, sockets_say
+from reference_trainer.launch.worker import Place
+from tests.recordings.generate.nccl_logs import VERSIONS, Job, none, socket
+
+NAMES = {"id0": "n0", "id1": "n1", "id2": "n2"}
+
+
+class Ranks:
+    """Stands in for a gang: one rank per node, and what each would answer."""
+
+    def __init__(self, answers: list[Any], per_node: int = 1, first: int = 0) -> None:
+        self.answers = answers
+        self.places = [
+            Place(
+                node=f"id{at // per_node}",
+                address="10.0.0.1",
+                host=f"node{at // per_node}.cluster",
+                pid=first + at,
+                gpus=["0"],
+            )
+            for at in range(len(answers))
+        ]
+
+    def run(self, *_: object, **__: object) -> list[Any]:
+        return self.answers
+
+
+def interfaces(node: int) -> dict[str, dict[str, object]]:
+    return {
+        "fab0": {"address": f"10.77.0.{node + 1}", "state": "up"},
+        "eth0": {"address": f"10.78.0.{node + 1}", "state": "up"},
+        "down0": {"address": None, "state": "down"},
+    }
+
+
+def mesh(node: int, network: int) -> list[tuple[str, str, int, int]]:
+    return [
+        (f"10.{network}.0.{node + 1}", f"10.{network}.0.{peer + 1}", 40000 + peer, 50000)
+        for peer in range(3)
+        if peer != node
+    ]
+
+
+def test_sockets_say_which_interface_carries_the_mesh() -> None:
+    ranks = Ranks([interfaces(node) for node in range(3)])
+    stray = ("10.78.0.1", "10.78.0.2", 1, 2)  # one of Ray's own connections
+    ends = [[*mesh(0, 77), stray], mesh(1, 77), mesh(2, 78)]
+    word = sockets_say(ranks, NAMES, ends)  # type: ignore[arg-type]
+    assert word.roads == {"n0": "fab0", "n1": "fab0", "n2": "eth0"}
+    silent = sockets_say(ranks, NAMES, [[], [], []])  # type: ignore[arg-type]
+    assert silent.roads == {}
+    assert silent.trouble
+
+
+class Nodes:
+    """Stands in for a cluster: on each node a function sees what that node's ranks wrote."""
+
+    def __init__(self, folders: list[Path]) -> None:
+        self.folders = {f"id{at}": folder for at, folder in enumerate(folders)}
+
+    def on_each_node(
+        self, function: Any, *arguments: Any, each: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return {
+            id: function(*arguments, *([each[id]] if each else []), folder=str(folder))
+            for id, folder in self.folders.items()
+            if each is None or id in each
+        }
+
+
+def write(logs: RankLogs, job: Job, gpus: int = 2, first: int = 1000) -> None:
+    """What the job's ranks write, each where its NCCL would open a file."""
+    name = Path(logs.environment["NCCL_DEBUG_FILE"]).name
+    for rank in job.ranks:
+        file = name.replace("%h", f"node{rank // gpus}").replace("%p", str(first + rank))
+        folder = logs.cluster.folders[f"id{rank // gpus}"]  # type: ignore[attr-defined]
+        (folder / file).write_text(job.of(rank))
+
+
+def written(tmp_path: Path, job: Job) -> RankLogs:
+    """Logs of a job where its ranks would have written them."""
+    folders = [tmp_path / f"node{at}" for at in range(job.hosts)]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    logs = RankLogs(Nodes(folders))  # type: ignore[arg-type]
+    write(logs, job)
+    return logs
+
+
+def gang(ranks: int = 4, per_node: int = 2, first: int = 1000) -> Any:
+    """Stands in for one whose ranks are processes from `first` on."""
+    return Ranks([None] * ranks, per_node, first)
+
+
+@pytest.mark.parametrize("version", ["2.21.5", "2.28.9"])
+@pytest.mark.parametrize("network", ["IB", "IBext_v8", "NCCL RDMA Plugin v8"])
+def test_the_log_says_the_road_of_each_node(version: str, network: str, tmp_path: Path) -> None:
+    good = Job(version, hosts=2, gpus=2, network=lambda host: network)
+    word = written(tmp_path / "a", good).says(gang(), NAMES)
+    assert word.roads == {"n0": "rdma", "n1": "rdma"}
+    assert word.report
+    assert word.report.exit_code == 0
+    assert sorted(word.logs) == [f"nccl.node{r // 2}.{1000 + r}.log" for r in range(4)]
+    fallback = Job(version, network=socket, devices=none, interface="eth1")
+    said = written(tmp_path / "b", fallback).says(gang(), NAMES).roads
+    assert said == {"n0": "eth1", "n1": "eth1"}
+    half = Job(
+        version,
+        network=lambda host: "Socket" if host else network,
+        devices=lambda host: 0 if host else 2,
+    )
+    said = written(tmp_path / "c", half).says(gang(), NAMES).roads
+    assert said == {"n0": "rdma", "n1": "eth0"}
+
+
+def test_what_nccl_writes_later_is_seen_too_and_what_it_wrote_before_counts_once(
+    tmp_path: Path,
+) -> None:
+    logs = written(tmp_path, Job())
+    open_files = {path: path.open("a") for path in tmp_path.rglob("*.log")}  # as NCCL keeps them
+    first = logs.says(gang(), NAMES).report
+    assert first
+    broke = (
+        "node1:1003:1103 [1] misc/ibvwrap.cc:309 NCCL WARN Call to ibv_modify_qp failed with 110"
+    )
+    for path, file in open_files.items():
+        file.write(f"{broke}\n" if "node1.1003" in path.name else "")
+        file.close()
+    later = logs.says(gang(), NAMES).report
+    assert later
+    assert [one.code for one in later.findings] == ["INIT-QP"]
+    assert (later.edges, later.ranks) == (first.edges, first.ranks)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("gone", "the logs of 3 of 4 ranks came back"),
+        ("empty", "an empty file"),
+        ("cut", "cut off, in the middle of a line"),
+        ("ended", "end before that"),
+    ],
+)
+def test_a_rank_whose_log_is_not_whole_proves_no_road(
+    fault: str, said: str, tmp_path: Path
+) -> None:
+    logs = written(tmp_path, Job())  # two ranks on each node: the other one's log is there
+    (file,) = tmp_path.rglob("*.node1.1003.log")
+    text = file.read_text()
+    if fault == "gone":
+        file.unlink()
+    else:
+        ended = text[: text.index("node1:1003", text.index("Init COMPLETE"))]
+        file.write_text({"empty": "", "cut": text[:-9], "ended": ended}[fault])
+    word = logs.says(gang(), NAMES)
+    assert word.roads == {}
+    assert said in word.trouble
+    assert word.report  # what the others say is found all the same
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_whole_logs_of_every_version_say_their_roads(version: str, tmp_path: Path) -> None:
+    word = written(tmp_path, Job(version)).says(gang(), NAMES)
+    assert (word.roads, word.trouble) == ({"n0": "rdma", "n1": "rdma"}, "")
+
+
+def test_a_later_gang_does_not_read_what_an_earlier_one_wrote(tmp_path: Path) -> None:
+    logs = written(tmp_path, Job())
+    write(logs, Job(network=socket, devices=none), first=2000)
+    assert logs.says(gang(), NAMES).roads == {"n0": "rdma", "n1": "rdma"}
+    assert logs.says(gang(first=2000), NAMES).roads == {"n0": "eth0", "n1": "eth0"}
+    assert logs.says(gang(2, 1), NAMES).report.ranks == 4  # type: ignore[union-attr]  # two wrote
+
+
+def test_each_of_many_ranks_has_room_for_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    cluster: Any = Nodes([])
+    monkeypatch.setattr(cluster, "on_each_node", lambda *words, **each: asked.append(words) or {})
+    for ranks in (4, 8192):
+        RankLogs(cluster).collect(gang(ranks, 8))
+    assert [most for _, _, most in asked] == [16 << 20, 256 << 10]
+
+
+def test_the_logs_are_gone_from_the_nodes_whatever_happens(tmp_path: Path) -> None:
+    logs = written(tmp_path, Job())
+    other = tmp_path / "node0" / "seatrial-nccl-other.node0.1.log"
+    other.write_text("somebody else's")
+    with pytest.raises(RuntimeError), logs:
+        raise RuntimeError
+    assert list(tmp_path.rglob("*.log")) == [other]
+    word = logs.says(gang(), NAMES)
+    assert word.roads == {}
+    assert word.trouble
+
+
+def test_what_a_killed_driver_left_is_gone_after_a_day(tmp_path: Path) -> None:
+    logs = written(tmp_path, Job())
+    left = tmp_path / "node0" / "seatrial-nccl-0123456789ab.node0.7.log"
+    fresh, kept = left.with_name(left.name.replace("7", "8")), left.with_name("nccl.node0.9.log")
+    for path in (left, fresh, kept):
+        path.write_text("x")
+    os.utime(left, (0, time.time() - 90_000))
+    os.utime(kept, (0, 0))
+    with logs:
+        assert not left.exists()
+        write(logs, Job())
+    assert sorted(tmp_path.rglob("*.log")) == sorted([fresh, kept])
+    if os.getuid() == 0:  # only root can make somebody else's
+        left.write_text("x")
+        os.utime(left, (0, 0))
+        os.chown(left, 12345, 12345)
+        with logs:
+            assert left.exists()

@@ -1,0 +1,129 @@
+"""Uneven rails, on a synthetic sysfs: no InfiniBand is needed to see that a rail was idle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probes.cluster.byte_counters import once
+from probes.environment.rails import growth, idle_rails, read_rails, shares
+
+RATE = "400 Gb/sec (4X NDR)"
+
+
+def port(root: Path, device: str, sent: int, rate: str = RATE, state: str = "4: ACTIVE") -> None:
+    """SYNTHETIC: one port as the kernel's sysfs-class-infiniband describes it."""
+    folder = root / device / "ports" / "1"
+    (folder / "counters").mkdir(parents=True, exist_ok=True)
+    (folder / "rate").write_text(rate + "\n")
+    (folder / "state").write_text(state + "\n")
+    (folder / "counters" / "port_xmit_data").write_text(f"{sent // 4}\n")
+
+
+def grown(root: Path, sent: dict[str, int]) -> dict[str, float]:
+    """Shares after each of eight rails sent so many bytes more."""
+    for number in range(8):
+        port(root, f"mlx5_{number}", 1 << 30)
+    before = read_rails(str(root))
+    for device, count in sent.items():
+        port(root, device, (1 << 30) + count)
+    return shares(growth(before, read_rails(str(root))), 8)
+
+
+def test_even_rails_are_no_finding(tmp_path: Path) -> None:
+    parts = grown(tmp_path, {f"mlx5_{number}": 1_000_000 + number * 4000 for number in range(8)})
+    assert len(parts) == 8
+    assert all(0.95 < part < 1.05 for part in parts.values())
+    assert idle_rails({"n0": parts}, 0.7) == []
+
+
+def test_an_idle_rail_is_named(tmp_path: Path) -> None:
+    parts = grown(tmp_path, {f"mlx5_{number}": 1_000_000 for number in range(7)})
+    (found,) = idle_rails({"n0": {"mlx5_0/1": 1.0}, "n1": parts}, 0.7)
+    assert found.code == "FAB-PARTIAL-RAILS"
+    assert found.suspects == ["n1", "mlx5_7/1"]
+    assert "mlx5_7/1 0%" in found.statement
+
+
+def test_half_the_rails_idle(tmp_path: Path) -> None:
+    parts = grown(tmp_path, {f"mlx5_{number}": 1_000_000 for number in range(4)})
+    (found,) = idle_rails({"n1": parts}, 0.7)
+    assert found.suspects == ["n1", "mlx5_4/1", "mlx5_5/1", "mlx5_6/1", "mlx5_7/1"]
+
+
+def test_ports_for_storage_and_ports_that_are_down_are_no_rails(tmp_path: Path) -> None:
+    port(tmp_path, "mlx5_0", 0)
+    port(tmp_path, "mlx5_1", 0, rate="100 Gb/sec (4X EDR)")
+    port(tmp_path, "mlx5_2", 0, state="1: DOWN")
+    assert list(read_rails(str(tmp_path))) == ["mlx5_0/1"]
+
+
+NAMES = ("mlx5_0", "mlx5_1", "mlx5_10", "mlx5_8")
+
+
+@pytest.mark.parametrize(
+    ("hca", "used"),
+    [
+        ("", NAMES),
+        ("=mlx5_0,mlx5_1", ("mlx5_0", "mlx5_1")),
+        ("mlx5_1", ("mlx5_1", "mlx5_10")),  # a prefix
+        ("^mlx5_8", ("mlx5_0", "mlx5_1", "mlx5_10")),
+        ("^=mlx5_1", ("mlx5_0", "mlx5_10", "mlx5_8")),
+        ("=mlx5_0:1,mlx5_8:2", ("mlx5_0",)),  # of a device one port
+        ("^mlx5_8:1,mlx5_0:2", ("mlx5_0", "mlx5_1", "mlx5_10")),
+        ("=mlx5_7", ()),
+    ],
+)
+def test_ports_that_nccl_is_told_not_to_use_are_no_rails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hca: str, used: tuple[str, ...]
+) -> None:
+    for device in NAMES:
+        port(tmp_path, device, 0)
+    conf = tmp_path / "nccl.conf"
+    conf.write_text(f"NCCL_IB_HCA={hca}\n" if hca else "")
+    for variable, value in (("NCCL_IB_HCA", hca), ("NCCL_CONF_FILE", str(conf))):
+        with monkeypatch.context() as told:
+            told.setenv(variable, value)
+            assert list(read_rails(str(tmp_path))) == [f"{device}/1" for device in used]
+
+
+def test_a_rail_that_goes_down_meanwhile_has_carried_nothing(tmp_path: Path) -> None:
+    port(tmp_path, "mlx5_0", 0)
+    port(tmp_path, "mlx5_1", 0)
+    before = read_rails(str(tmp_path))
+    port(tmp_path, "mlx5_0", 4000)
+    port(tmp_path, "mlx5_1", 4000, state="1: DOWN")
+    sent = growth(before, read_rails(str(tmp_path)))
+    assert shares(sent, 2) == {"mlx5_0/1": 2.0, "mlx5_1/1": 0.0}
+
+
+def test_storage_ports_as_fast_as_rails_are_left_out_where_the_rails_are_agreed() -> None:
+    sent = {f"mlx5_{number}/1": 1000 for number in range(8)} | {"mlx5_8/1": 0, "mlx5_9/1": 0}
+    assert idle_rails({"n0": shares(sent, 8)}, 0.7) == []
+    assert idle_rails({"n0": shares(sent, 10)}, 0.7)
+
+
+def test_a_byte_over_a_bond_or_a_vlan_counts_once(tmp_path: Path) -> None:
+    for device in ("bond0", "eth0", "eth1", "eth2", "eth2.100"):
+        (tmp_path / device).mkdir()
+    for port in ("eth0", "eth1"):
+        (tmp_path / port / "master").symlink_to("../bond0")
+    (tmp_path / "eth2" / "upper_eth2.100").symlink_to("../eth2.100")
+    sent = {"bond0": 100, "eth0": 50, "eth1": 50, "eth2": 70, "eth2.100": 60}
+    assert once(sent, tmp_path) == {"bond0": 100, "eth2": 10, "eth2.100": 60}
+
+
+def test_efa_counts_in_its_own_file(tmp_path: Path) -> None:
+    port(tmp_path, "efa_0", 0)
+    folder = tmp_path / "efa_0" / "ports" / "1"
+    (folder / "counters" / "port_xmit_data").unlink()
+    (folder / "hw_counters").mkdir()
+    (folder / "hw_counters" / "tx_bytes").write_text("12345\n")
+    assert read_rails(str(tmp_path))["efa_0/1"]["sent"] == 12345
+
+
+@pytest.mark.parametrize("root", ["/nonexistent", "/proc/self"])
+def test_without_rdma_there_are_no_rails(root: str) -> None:
+    assert read_rails(root) == {}
+    assert shares(growth({}, {}), 8) == {}

@@ -1,0 +1,119 @@
+"""Ranks that outlive their run: told by host, process and start time, counted, and ended."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.faults.orphaned_ranks import end_running, marks
+from probes.faults.process_faults import Hand
+from probes.restart import judge as restart_judging
+from reference_trainer.launch.supervisor import Attempt
+from reference_trainer.launch.worker import Place
+
+HERE = socket.gethostname()
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does not end by itself."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_who_still_runs_is_told_and_ended(child: subprocess.Popen[bytes]) -> None:
+    born = Hand().aim(child.pid)[0]
+    mark = (HERE, child.pid, born)
+    others = [(HERE, child.pid, born + 1), ("elsewhere", child.pid, born), (HERE, 2**22 + 1, 7)]
+    assert end_running(others, 0.3) == (HERE, [])
+    assert child.poll() is None
+    assert end_running([mark, *others], 0) == (HERE, [mark])
+    child.wait(timeout=10)
+    assert end_running([mark], 0.3) == (HERE, [])
+
+
+def test_who_ends_in_time_is_not_told() -> None:
+    process = subprocess.Popen(["sleep", "0.5"])
+    mark = (HERE, process.pid, Hand().aim(process.pid)[0])
+    began = time.monotonic()
+    assert end_running([mark], 10) == (HERE, [])
+    assert time.monotonic() - began < 8
+    process.wait()
+
+
+def test_a_run_says_where_its_ranks_are(tmp_path: Path) -> None:
+    lives = [
+        {"event": "start", "host": "n1", "pid": 7, "born": 70, "rank": 1},
+        {"event": "begin", "step": 1},
+        {"event": "start", "host": "n2", "pid": 9, "born": 90, "rank": 1},
+        {"event": "start", "host": "mac", "pid": 9, "born": None, "rank": 1},
+    ]
+    journal = tmp_path / "run-1" / "out" / "metrics.rank1.jsonl"
+    journal.parent.mkdir(parents=True)
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lives))
+    assert marks(tmp_path) == {("n1", 7, 70): 1, ("n2", 9, 90): 1}
+
+
+MARK = ("node1", 4711, 90)
+
+
+@pytest.mark.parametrize(
+    ("running", "unasked", "known", "value", "codes"),
+    [
+        ({}, [], {MARK: 3}, 0, []),
+        ({MARK: 3}, [], {MARK: 3}, 1, ["RESTART-LEAK"]),
+        ({MARK: 3}, ["node7"], {MARK: 3}, 1, ["RESTART-LEAK"]),
+        ({}, ["node7"], {MARK: 3}, None, []),
+        ({}, [], {}, None, []),  # nobody said where it runs
+    ],
+)
+def test_what_is_known_to_run_is_told_whoever_could_not_be_asked(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    running: dict[Any, int],
+    unasked: list[str],
+    known: dict[Any, int],
+    value: int | None,
+    codes: list[str],
+) -> None:
+    seen: dict[str, Any] = {}
+    found: list[Any] = []
+
+    class Notes:
+        def __call__(self, name: str, value: Any, note: str = "") -> None:
+            seen[name] = value
+
+        def explain(self, one: Any) -> None:
+            found.append(one)
+
+    class Cluster:
+        def groups_named(self, name: str) -> list[int]:
+            return []
+
+    monkeypatch.setattr(restart_judging, "marks", lambda *_: known)
+    monkeypatch.setattr(restart_judging, "outlived", lambda *_: (running, unasked))
+    restart_judging.leaks(Cluster(), tmp_path, Notes())  # type: ignore[arg-type]  (stand-ins)
+    assert seen == {"left_behind": 0, "still_running": value}
+    assert [one.code for one in found] == codes
+    assert [one.suspects for one in found] == [["rank 3", "node1"]] * len(codes)
+
+
+def test_where_ranks_were_to_be_is_known_without_their_journal(tmp_path: Path) -> None:
+    def place(pid: int, born: int | None) -> Place:
+        return Place(node="id", address="10.0.0.1", host="n1", pid=pid, gpus=[], born=born)
+
+    attempts = [
+        Attempt(places=[place(1, 10), place(2, 20)], started=0.0),
+        Attempt(places=[place(1, 10), place(3, None)], started=0.0),
+    ]
+    assert marks(tmp_path, attempts) == {("n1", 1, 10): 0, ("n1", 2, 20): 1}
+    assert marks(None, []) == {}

@@ -1,0 +1,240 @@
+"""What samples of competing gangs mean: each rule seen red and green."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.cluster import node_facts as facts
+from probes.gang import invariants as checks
+from probes.gang.observer import strangers
+from probes.gang.placement import one_astray, torn, usual_placements
+from probes.gang.test_gang import halving
+
+Sample = dict[str, Any]
+
+
+def sample(t: float, free: int = 0, actors: dict[str, int] | None = None, **gangs: Any) -> Sample:
+    """`A_1=(placed, size[, state])` is gang A-1; its bundles lie on node n."""
+    entries = {}
+    for name, (placed, size, *state) in gangs.items():
+        usual = "CREATED" if placed == size else "PENDING"
+        entries[name.replace("_", "-")] = {
+            "job": name[0],
+            "placed": placed,
+            "size": size,
+            "state": state[0] if state else usual,
+            "nodes": {"n": placed} if placed else {},
+            "spare": len(state) > 1,
+        }
+    return {"t": t, "took": 0.001, "free": free, "gangs": entries, "actors": actors or {}}
+
+
+def test_a_part_of_a_gang_is_seen_with_its_span() -> None:
+    seen = [
+        sample(0.0, A_1=(3, 3), B_2=(0, 3)),
+        sample(0.1, A_1=(3, 3), B_2=(1, 3)),
+        sample(0.2, A_1=(3, 3), B_2=(1, 3)),
+        sample(0.3, A_1=(3, 3), B_2=(0, 3)),
+    ]
+    (span,) = checks.halves(seen)
+    assert (span.start, span.end, span.gang, span.placed, span.size) == (0.1, 0.3, "B-2", 1, 3)
+    assert "job B held 1 of 3 while it waited" in span.said()
+    assert checks.half_samples(seen) == 2
+    assert checks.halves(seen[:1]) == []
+
+
+def test_actors_that_run_while_their_gang_waits_are_a_part() -> None:
+    waits = sample(0.0, actors={"B": 2}, A_1=(3, 3), B_2=(0, 3))
+    assert checks.part_held(waits) == {"B-2": ("B", 2, 3)}
+    assert checks.part_held(sample(0.0, actors={"A": 3}, A_1=(3, 3), B_2=(0, 3))) == {}
+
+
+def test_a_gang_that_lost_a_node_is_not_half_placed() -> None:
+    assert checks.part_held(sample(0.0, A_1=(1, 2, "RESCHEDULING"))) == {}
+
+
+def test_spare_accelerators_are_not_counted() -> None:
+    assert checks.held(sample(0.0, A_1=(2, 2, "CREATED", "spare"), B_2=(1, 1))) == 1
+
+
+def test_more_held_on_a_node_than_there_is() -> None:
+    seen = [sample(0.0, A_1=(3, 3)), sample(0.1, A_1=(3, 3), B_2=(3, 3))]
+    assert checks.overcommitted(seen, {"n": 4, "m": 9}) == [{"n": "6 of 4"}]
+    assert checks.overcommitted(seen, {"n": 6}) == []
+    assert checks.overcommitted(seen, {"m": 9}) == [{"n": "3 of 0"}, {"n": "6 of 0"}]
+
+
+@pytest.mark.parametrize(
+    ("free", "lost"),
+    [([1] * 40, 0), ([0] * 40, 1), ([0] * 10 + [1] * 30, 0), ([2] * 40, 1)],
+    ids=["right", "leaked", "late", "promised twice"],
+)
+def test_accelerators_neither_free_nor_held(free: list[int], lost: int) -> None:
+    seen = [sample(at / 10, free=count, A_1=(3, 3)) for at, count in enumerate(free)]
+    assert checks.unaccounted(seen, 4) == lost
+
+
+def test_a_leak_that_changes_its_sign_is_lag() -> None:
+    flips = [sample(at / 10, free=at % 3, A_1=(3, 3)) for at in range(60)]
+    assert checks.unaccounted(flips, 4) == 0
+
+
+def test_hold_and_wait_needs_two_jobs_that_hold_and_wait_long_enough() -> None:
+    both = [sample(at / 10, A_1=(2, 4), B_2=(2, 4)) for at in range(20)]
+    assert {span.job for span in checks.deadlocks(both, 1.0)} == {"A", "B"}
+    assert checks.deadlocks(both[:5], 1.0) == []
+    one_waits_empty = [sample(at / 10, A_1=(4, 4), B_2=(0, 4)) for at in range(20)]
+    assert checks.deadlocks(one_waits_empty, 1.0) == []
+    one_half = [sample(at / 10, A_1=(2, 4), B_2=(2, 2)) for at in range(20)]
+    assert checks.deadlocks(one_half, 1.0) == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nodes", "wrong"),
+    [
+        ("STRICT_PACK", {"a": 4}, ""),
+        ("STRICT_PACK", {"a": 3, "b": 1}, "lies on 2 nodes, expected 1"),
+        ("STRICT_SPREAD", {"a": 1, "b": 1}, ""),
+        ("STRICT_SPREAD", {"a": 2}, "lies on 1 nodes, expected 2"),
+        ("PACK", {"a": 2, "b": 2}, "though one had room"),
+        ("PACK", {"a": 8, "b": 8}, ""),  # no node has room for 16
+        ("SPREAD", {"a": 2}, "though 3 had room"),
+        ("SPREAD", {"a": 2, "b": 1, "c": 1}, ""),  # four on three nodes
+    ],
+)
+def test_a_strategy_that_was_not_kept(strategy: str, nodes: dict[str, int], wrong: str) -> None:
+    said = checks.misplaced(strategy, nodes, {"a": 8, "b": 8, "c": 8})
+    assert (wrong in said) if wrong else said == ""
+
+
+def test_the_picture_has_every_change_and_no_more() -> None:
+    seen = [sample(at / 10, A_1=(3, 3), B_2=(0 if at < 5 else 3, 3)) for at in range(10)]
+    first, second = checks.changes(seen)
+    assert (first["t"], first["waits"]) == (0.0, {"B": 3})
+    assert (second["t"], second["nodes"]) == (0.5, {"n": {"A": 3, "B": 3}})
+
+
+def test_lag_and_gaps() -> None:
+    seen = [sample(0.0), sample(0.1), sample(0.4)]
+    assert checks.gaps(seen) == [pytest.approx(0.1), pytest.approx(0.3)]
+    assert checks.gaps([]) == []
+    assert checks.usual_most([one["took"] for one in seen]) == 0.001
+    assert checks.usual_most([*range(100)]) == 94
+    assert checks.usual_most([]) is None
+
+
+@pytest.mark.parametrize("total", [2, 3, 4, 7, 8, 64])
+def test_mixed_sizes_are_twice_the_cluster(total: int) -> None:
+    sizes = halving(total)
+    assert sum(sizes) == 2 * total
+    assert all(1 <= size <= max(total // 2, 1) for size in sizes)
+
+
+@pytest.mark.parametrize("total", [2, 3, 8])
+def test_usual_placements_fit_and_a_rank_astray_is_seen(total: int) -> None:
+    from probes.acceptance.component_placement import layout_faults, parse
+
+    for spec in usual_placements(total):
+        parts = parse(spec, total)
+        places = {name: [("n", str(number)) for number in ns] for name, ns in parts.items()}
+        assert layout_faults(parts, places) == []
+        assert layout_faults(parts, one_astray(places))
+
+
+def test_a_tensor_parallel_group_over_two_nodes_is_named() -> None:
+    parts = {"actor": (0, 1, 2, 3)}
+    whole = {"actor": [("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")]}
+    assert torn(parts, whole, {"tp": 2, "pp": 1, "dp": 2}) == []
+    (said,) = torn(parts, whole, {"tp": 4, "pp": 1, "dp": 1})
+    assert "0-3" in said
+    assert torn(parts, whole, None) == []
+
+
+def used(t: float, free: int, gpus: int) -> Sample:
+    """`gpus` of node n's are in use while Ray counts `free` of its 8 as free."""
+    uses = {f"GPU-{at}": [100 + at] for at in range(gpus)}
+    return sample(t) | {"free_on": {"n": free}, "in_use": {"n": uses}}
+
+
+@pytest.mark.parametrize(
+    ("seen", "hidden"),
+    [
+        ([used(at, 6, 2) for at in range(5)], False),
+        ([used(at, 6, 3) for at in range(5)], True),
+        ([used(at, 6, 0) for at in range(5)], False),  # held, and nothing runs there yet
+        ([used(0, 8, 1), used(1, 8, 1), used(4, 8, 0)], False),  # given back, still on its way
+        ([used(0, 8, 1), sample(1), used(2.5, 8, 1), used(5, 8, 0)], True),  # some samples have it
+    ],
+)
+def test_gpus_in_use_behind_rays_back(seen: list[Sample], hidden: bool) -> None:
+    found = checks.unseen(seen, {"n": 8, "head": 0})
+    assert bool(found) is hidden
+    if hidden:
+        count, gpus = found["n"]
+        assert count == 1
+        assert "GPU-0 (processes 100)" in gpus
+
+
+def test_a_gpu_without_a_known_process_is_named_all_the_same() -> None:
+    seen = [sample(t) | {"free_on": {"n": 8}, "in_use": {"n": {"GPU-7": []}}} for t in range(4)]
+    assert checks.unseen(seen, {"n": 8}) == {"n": (1, ["GPU-7 (processes not told)"])}
+
+
+def test_a_node_of_which_nvml_tells_nothing_is_named() -> None:
+    silent = sample(0.0) | {"free_on": {}, "in_use": {"n": {}, "m": "NVML: not found"}}
+    assert checks.sightless([silent], {"n": 8, "m": 8, "head": 0}) == {"m": "NVML: not found"}
+    assert checks.sightless([sample(0.0)], {"n": 8}) == {"n": "nobody looked"}
+    once = [sample(0.0) | {"in_use": {"n": {}}}, sample(0.1) | {"in_use": {"n": "it hangs"}}]
+    assert checks.sightless(once, {"n": 8}) == {"n": "it hangs"}
+    assert checks.unseen([silent], {"n": 8, "m": 8}) == {}
+
+
+def test_nvml_says_which_gpus_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fake:  # a mock: no GPU is needed; the names are NVML's
+        class NVMLError(Exception): ...
+
+        nvmlInit = nvmlShutdown = staticmethod(lambda: None)
+        nvmlDeviceGetCount = staticmethod(lambda: 2)
+        nvmlDeviceGetHandleByIndex = staticmethod(lambda at: at)
+        nvmlDeviceGetUUID = staticmethod(lambda gpu: f"GPU-{gpu}".encode())
+        nvmlDeviceGetName = staticmethod(lambda gpu: "H200")
+        nvmlMemory_v2 = 2
+        used = 0
+        nvmlDeviceGetComputeRunningProcesses = staticmethod(
+            lambda gpu: [SimpleNamespace(pid=77)] if gpu else []
+        )
+        nvmlDeviceGetMemoryInfo = classmethod(
+            lambda fake, gpu, version: SimpleNamespace(used=fake.used)
+        )
+
+    monkeypatch.setitem(sys.modules, "pynvml", Fake)
+    monkeypatch.setattr(Fake, "nvmlDeviceGetCount", staticmethod(lambda: 0))
+    with pytest.raises(RuntimeError, match="NVML sees no GPU"):
+        facts.gpus_in_use()
+    monkeypatch.setattr(Fake, "nvmlDeviceGetCount", staticmethod(lambda: 2))
+    assert facts.gpus_in_use() == {"GPU-1": [77]}
+    monkeypatch.setattr(Fake, "used", 4 * 2**20)  # what the driver keeps of an idle one
+    assert facts.gpus_in_use() == {"GPU-1": [77]}
+    monkeypatch.setattr(Fake, "used", 500 * 2**20)  # in a container: memory without a process
+    assert facts.gpus_in_use() == {"GPU-0": [], "GPU-1": [77]}
+    assert facts.gpus() == [{"name": "H200", "uuid": f"GPU-{at}"} for at in range(2)]
+
+
+def test_the_dashboard_and_its_agent_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ray 2.60 tells of them; the agent joins with the first submitted job, and stays."""
+    import ray
+
+    here = SimpleNamespace(get_job_id=lambda: "03")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
+    drivers = {
+        "01": "/venv/lib/python3.11/site-packages/ray/dashboard/dashboard.py --host=0.0.0.0",
+        "02": 'ray::DashboardAgent "" "" ""',
+        "03": "python -m pytest probes",
+        "04": "python probes/gang/job_driver.py",
+        "05": "python -m reference_trainer launch --workers all",
+    }
+    assert strangers(drivers, ["04"]) == ["05"]

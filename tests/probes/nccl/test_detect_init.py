@@ -1,0 +1,326 @@
+"""The twenty causes of a start that hangs or goes wrong: each has a finding with its own remedy.
+
+SYNTHETIC: lines written to the documented formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recordings.generate.nccl_logs import Job, faulty, none, socket
+from tests.support.nccl_report import codes, told
+
+
+def refused(version: str, error: str, **facts: Any) -> Job:
+    words = f"misc/socket.cc:500 socketStartConnect: Connect to 10.0.0.2<41000> failed : {error}"
+    return Job(version, last="topology", warn={0: [words]}, **facts)
+
+
+def queue_pair(version: str, error: str) -> Job:
+    words = f"misc/ibvwrap.cc:309 Call to ibv_modify_qp failed with {error}"
+    return Job(version, last="graph", warn={2: [words]})
+
+
+def warned(version: str, words: str, **facts: Any) -> Job:
+    return Job(version, last="graph", warn={2: [words]}, **facts)
+
+
+def connecting(version: str) -> str:
+    """A job that stops while its ranks connect: at init, or since 2.22 at the first collective."""
+    ends = ("Connected all", "Init COMPLETE") if version < "2.22" else ("Connected all",)
+    lines = Job(version).text().splitlines()
+    return "".join(f"{line}\n" for line in lines if not any(end in line for end in ends))
+
+
+def timings(version: str, seconds: dict[int, dict[str, float]]) -> str:
+    """A healthy job whose ranks took so long in the named phases."""
+    phases = [
+        "kernels",
+        "alloc",
+        "bootstrap",
+        "allgathers",
+        "topo",
+        "graphs",
+        "connections",
+        "rest",
+    ]
+    job, texts = Job(version), []
+    for rank in job.ranks:
+        took = {phase: seconds.get(rank, {}).get(phase, 0.1) for phase in phases}
+        told = ", ".join(f"{phase} {second:.2f}" for phase, second in took.items())
+        line = f"Init timings - ncclCommInitRank: rank {rank} nranks 4 total "
+        line += f"{sum(took.values()):.2f} ({told})"
+        texts.append(job.of(rank).replace("Init timings - x: rank 0 nranks 4", line))
+    return "".join(texts)
+
+
+VERSIONS = ("2.21.5", "2.30.7")
+MNNVL = "MNNVL (cliqueSize 4) is available but not working on this system. Check the IMEX "
+EFA = "NET/OFI OFI fi_getinfo() call failed: No data available"
+CAUSES: dict[int, tuple[Callable[[str], Job | str], str, str]] = {
+    1: (lambda v: refused(v, "Network is unreachable"), "INIT-BOOTSTRAP", "NCCL_SOCKET_IFNAME"),
+    2: (lambda v: refused(v, "Connection timed out"), "INIT-BOOTSTRAP", "ip_local_port_range"),
+    3: (lambda v: Job(v, last="bootstrap"), "INIT-HANG", "service mesh"),
+    4: (lambda v: faulty(v)["FAB-MIXED"], "FAB-MIXED", "device plugin"),
+    5: (
+        lambda v: Job(v, why=["NET/IB : Unable to open device mlx5_1"]),
+        "FAB-OPEN-FAILED",
+        "NCCL_IGNORE_NET_MISMATCH=0",
+    ),
+    6: (lambda v: queue_pair(v, "110 Connection timed out"), "INIT-QP", "NCCL_CROSS_NIC=0"),
+    7: (lambda v: queue_pair(v, "error Invalid argument"), "INIT-QP", "NCCL_IB_GID_INDEX"),
+    8: (lambda v: faulty(v)["INIT-MEMLOCK"], "INIT-MEMLOCK", "ulimit -l"),
+    9: (lambda v: connecting(v), "INIT-HANG", "NCCL_P2P_DISABLE=1"),
+    10: (
+        lambda v: warned(v, "transport/nvls.cc:251 Cuda failure 1 'invalid argument'"),
+        "INIT-NVLS",
+        "Fabric Manager",
+    ),
+    11: (lambda v: faulty(v)["NCCL-VERSION"], "NCCL-VERSION", "one image"),
+    12: (lambda v: faulty(v)["INIT-SHM"], "INIT-SHM", "--shm-size"),
+    13: (lambda v: faulty(v)["INIT-MISSING-RANK"], "INIT-MISSING-RANK", "gang"),
+    14: (lambda v: faulty(v)["INIT-NO-IFACE"], "INIT-NO-IFACE", "NCCL_SOCKET_IFNAME"),
+    15: (
+        lambda v: Job(v, last="net-init").text().replace("10.0.0.2<0>", "fe80::2%eth0<0>"),
+        "INIT-HANG",
+        "NCCL_SOCKET_FAMILY",
+    ),
+    16: (
+        lambda v: Job(v, network=socket, devices=none, warn={2: [f"nccl_ofi_rdma.cc:77 {EFA}"]}),
+        "FAB-NO-EFA",
+        "security group",
+    ),
+    17: (lambda v: warned(v, f"mnnvl.cc:66 {MNNVL}configuration"), "INIT-MNNVL", "IMEX"),
+    18: (lambda v: faulty(v)["NCCL-DUP-GPU"], "NCCL-DUP-GPU", "num_gpus=1"),
+    19: (
+        lambda v: warned(v, "misc/socket.cc:700 Call to socket failed : Too many open files"),
+        "INIT-LIMITS",
+        "ulimit -n",
+    ),
+    20: (lambda v: timings("2.28.9", {1: {"topo": 61}}), "INIT-SLOW", "nvidia-persistenced"),
+}
+# What else such a log shows.
+BESIDE = {
+    4: {"FAB-NO-DEVICE"},
+    16: {"FAB-TCP", "FAB-NO-DEVICE"},  # of the host that says nothing of EFA
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("number", CAUSES)
+def test_each_cause_has_a_finding_with_its_own_remedy(
+    tmp_path: Path, number: int, version: str
+) -> None:
+    make, code, do = CAUSES[number]
+    log = make(version)
+    found = told(tmp_path, log if isinstance(log, str) else log.text())
+    named = next(finding for finding in found.findings if finding.code == code)
+    assert do in named.remedy
+    assert codes(found) == {code} | BESIDE.get(number, set())
+    assert found.exit_code == 1
+
+
+def test_no_two_causes_have_one_remedy(tmp_path: Path) -> None:
+    remedies = []
+    for make, code, _ in CAUSES.values():
+        log = make("2.28.9")
+        found = told(tmp_path, log if isinstance(log, str) else log.text())
+        remedies.append(next(f.remedy for f in found.findings if f.code == code))
+    assert len(set(remedies)) == len(CAUSES) == 20
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_service_mesh_stops_all_ranks_before_any_line_about_the_network(
+    tmp_path: Path, version: str
+) -> None:
+    named = told(tmp_path, Job(version, last="bootstrap").text()).findings[0]
+    assert "4 processes" in named.statement
+    assert named.suspects == ["node0", "node1"]
+    one = Job(version, last="graph", stops={2: "bootstrap"}).text()
+    assert "service mesh" not in told(tmp_path, one).findings[0].remedy
+    later = told(tmp_path, Job(version, last="net-init").text()).findings[0]
+    assert "service mesh" not in later.remedy
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_two_families_of_addresses_are_named(tmp_path: Path, version: str) -> None:
+    text = Job(version, hosts=3, last="net-init").text()
+    named = told(tmp_path, text.replace("10.0.0.2<0>", "fe80::2%eth0<0>")).findings[0]
+    assert "node1 uses IPv6, node0, node2 use IPv4" in named.statement
+    assert named.suspects == ["node1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("transport/p2p.cc:281 Cuda failure 800 'operation not permitted'", "INIT-MNNVL"),
+        ("mnnvl.cc:41 Cuda failure 1 'invalid argument'", "INIT-MNNVL"),
+        (f"mnnvl.cc:75 {MNNVL}channel configuration (/dev/nvidia-caps-imex).", "INIT-MNNVL"),
+        ("misc/socket.cc:70 Call to accept failed: Too many open files", "INIT-LIMITS"),
+        ("proxy.cc:1 Call to pthread_create failed: Resource not available", "INIT-LIMITS"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("version", ["2.24.3", "2.30.7"])
+def test_errors_of_nvlink_domains_and_of_limits(
+    tmp_path: Path, version: str, words: str, code: str
+) -> None:
+    found = told(tmp_path, warned(version, words).text())
+    assert codes(found) == {code}
+    assert found.findings[0].suspects == ["node1"]
+
+
+LIBFABRIC = (
+    "libfabric:{}:1772632639::core:core:fi_getinfo_():1391<warn> "
+    "fi_getinfo: provider efa output empty list\n"
+)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_libfabrics_own_line_names_the_host_of_its_process(tmp_path: Path, version: str) -> None:
+    text = Job(version, network=socket, devices=none).text()
+    found = told(tmp_path, text + LIBFABRIC.format(1002))
+    named = next(finding for finding in found.findings if finding.code == "FAB-NO-EFA")
+    assert named.suspects == ["node1"]
+    assert named.evidence == [f"nccl.log:{text.count(chr(10)) + 1}"]
+    stranger = told(tmp_path, LIBFABRIC.format(9) + text)
+    named = next(finding for finding in stranger.findings if finding.code == "FAB-NO-EFA")
+    assert (named.suspects, named.evidence) == ([], ["nccl.log:1"])
+
+
+def test_a_try_of_libfabric_that_another_one_mended_is_no_finding(tmp_path: Path) -> None:
+    job = Job(network=lambda host: "AWS Libfabric", devices=none)
+    found = told(tmp_path, LIBFABRIC.format(1002) + LIBFABRIC.format(7) + job.text())
+    assert (codes(found), found.exit_code) == (set(), 0)
+
+
+def test_efa_without_device_is_not_told_as_a_plugin_that_fails_too(tmp_path: Path) -> None:
+    lines = [
+        EFA,
+        "NET/OFI Unable to find a protocol that worked.  Failing initialization.",
+        "NET/OFI aws-ofi-nccl initialization failed",
+    ]
+    found = told(tmp_path, Job("2.24.3", network=socket, devices=none, why=lines).text())
+    assert codes(found) == {"FAB-TCP", "FAB-NO-EFA"}
+    named = next(finding for finding in found.findings if finding.code == "FAB-NO-EFA")
+    assert named.suspects == ["node0", "node1"]
+
+
+def test_a_slow_start_names_phase_and_rank(tmp_path: Path) -> None:
+    found = told(tmp_path, timings("2.28.9", {2: {"topo": 45, "connections": 8}}))
+    named = found.findings[0]
+    assert (codes(found), found.transport) == ({"INIT-SLOW"}, "rdma")
+    assert named.suspects == ["rank 2 on node1"]
+    assert "rank 2 on node1 took 53.6 s to start, 45.0 s of them in topo" in named.statement
+    assert "expected under 30.0 s" in named.statement
+
+
+@pytest.mark.parametrize(
+    ("phase", "do"),
+    [
+        ("kernels", "nvidia-persistenced"),
+        ("alloc", "nvidia-persistenced"),
+        ("bootstrap", "NCCL_SOCKET_IFNAME"),
+        ("allgathers", "NCCL_SOCKET_IFNAME"),
+        ("graphs", "NCCL_TOPO_FILE"),
+        ("connections", "RDMA"),
+        ("rest", "CPU"),
+    ],
+)
+def test_each_phase_of_a_slow_start_has_a_remedy(tmp_path: Path, phase: str, do: str) -> None:
+    slow = {rank: {phase: 50.0} for rank in range(4)}
+    assert do in told(tmp_path, timings("2.28.9", slow)).findings[0].remedy
+
+
+def test_who_came_late_is_named_rather_than_those_who_waited(tmp_path: Path) -> None:
+    """Three ranks wait in bootstrap for the fourth, which is quick there: it came last."""
+    waited = {rank: {"bootstrap": 70.0} for rank in (0, 1, 2)}
+    named = told(tmp_path, timings("2.28.9", waited)).findings[0]
+    assert named.suspects == ["rank 3 on node1"]
+    assert "waited for rank 3 on node1" in named.statement
+
+
+def test_a_start_that_takes_its_time_is_no_finding(tmp_path: Path) -> None:
+    assert told(tmp_path, timings("2.28.9", {0: {"connections": 28.0}})).exit_code == 0
+
+
+def test_a_start_that_was_slow_and_then_hangs_is_both(tmp_path: Path) -> None:
+    lines = timings("2.28.9", {1: {"topo": 61}}).splitlines()
+    text = "".join(f"{line}\n" for line in lines if "Connected all" not in line)
+    assert codes(told(tmp_path, text)) == {"INIT-SLOW", "INIT-HANG"}
+
+
+def test_families_that_have_met_are_not_blamed(tmp_path: Path) -> None:
+    text = connecting("2.28.9").replace("10.0.0.2<0>", "fe80::2%eth0<0>")
+    assert "IPv6" not in told(tmp_path, text).findings[0].statement
+
+
+def test_the_one_rank_that_does_not_get_through_is_not_lost_among_those_that_do(
+    tmp_path: Path,
+) -> None:
+    retry = (
+        "socketPollConnect: connect to 10.0.0.{}<4000> returned Connection refused, "
+        "retrying ({}/34) after sleep for 100 msec"
+    )
+    good = Job(hosts=40, gpus=8, why=[retry.format(1, at) for at in (1, 2)])
+    stuck = Job(hosts=40, gpus=8, last="net-init", why=[retry.format(3, at) for at in range(34)])
+    text = "".join(good.of(rank) for rank in range(319)) + stuck.of(319)
+    found = told(tmp_path, text)
+    assert codes(found) == {"INIT-BOOTSTRAP"}
+    assert found.findings[0].suspects == ["node2"]
+
+
+PORTS = "transport/net_ib.cc:92"
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("2.18.6", "NET/IB : mlx5_1:1 Got async event : port error"),
+        (
+            "2.21.5",
+            "NET/IB : mlx5_1:1 Got async event : local catastrophic error",
+        ),
+        ("2.28.9", "NET/IB : mlx5_1:1 async fatal event: local catastrophic error"),
+        ("2.28.9", "NET/IB : mlx5_1:1 async fatal event on CQ (0x7f00): CQ error"),
+        ("2.28.9", "NET/IB : mlx5_1:1 async fatal event on QP (0x7f00): local access violation"),
+        ("2.30.7", "NET/IB : mlx5_1:1 Got non-fatal async event: port error(10)"),
+    ],
+)
+def test_a_fatal_event_of_a_port_is_an_error(tmp_path: Path, version: str, words: str) -> None:
+    found = told(tmp_path, Job(version, warn={2: [f"{PORTS} {words}"]}).text())
+    assert [one.code for one in found.findings] == ["NCCL-ERROR"]
+    assert found.findings[0].suspects == ["node1"]
+    assert found.unproven == []
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("2.18.6", "NET/IB : mlx5_1:1 Got async event : GID table change"),
+        ("2.21.5", "NET/IB : mlx5_1:1 Got async event : client reregistration"),
+        ("2.28.9", "NET/IB : mlx5_1:1 Got non-fatal async event: client reregistration(17)"),
+        ("2.28.9", "NET/IB : mlx5_1:1 Got non-fatal async event: port active(9)"),
+        ("2.30.7", "NET/IB : mlx5_1:1 GID table changed"),
+    ],
+)
+def test_other_events_of_a_port_are_known_and_harmless(
+    tmp_path: Path, version: str, words: str
+) -> None:
+    found = told(tmp_path, Job(version, warn={2: [f"{PORTS} {words}"]}).text())
+    assert (found.findings, found.unproven, found.exit_code) == ([], [], 0)
+
+
+def test_gdr_0_names_nobody_where_no_edge_tells_who(tmp_path: Path) -> None:
+    job = Job("2.27.5")
+    found = told(tmp_path, job.text().replace("GDR 1", "GDR 0"))
+    assert codes(found) == {"FAB-NO-GDR"}
+    assert (found.gdr, found.findings[0].suspects) == (False, [])
+    assert found.findings[0].evidence
+    mixed = Job("2.27.5", hosts=3, network=lambda host: "Socket" if host == 1 else "IB")
+    found = told(tmp_path, mixed.text().replace("GDR 1", "GDR 0"))
+    assert "FAB-MIXED" in codes(found)
+    assert "FAB-NO-GDR" not in codes(found)  # TCP alone makes all of them say so

@@ -1,0 +1,241 @@
+"""What a save holds a job up by, whose writing it is, and what the probe says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from probes.acceptance.contract import ClusterTerms, load
+from probes.acceptance.measure import Ledger
+from probes.cluster.cluster import Cluster
+from probes.scaling import checkpoint_cost as scaling_saves
+from probes.scaling.checkpoint_cost import BETWEEN, SAVES, Saving, saving
+from reference_trainer.config import TrainConfig
+from reference_trainer.launch.gang import Gang, GangError, WorkerLost
+from reports.record import ProbeResult, Verdict
+from reports.store import Store
+from scaling.ladder.checkpoint_stall import awaited, saves_of, typical
+from scaling.ladder.ladder import WARM_UP, Rung
+from scaling.ladder.step_breakdown import Step
+
+NODES = ["a", "a", "b", "b", "c", "c"]  # of each rank
+QUICK = (0.1,) * 6  # seconds of each rank's own writing
+TRAINED = TrainConfig(pace_s=0.4)
+
+
+def rung(held: dict[int, float], own: tuple[float, ...] = QUICK, nodes: list[str] = NODES) -> Rung:
+    """Steps of 1 s; those of these numbers saved for so long, and every rank waited."""
+    last = max(held)
+    steps = [
+        Step(1 + wait, {"forward": 1.0, "checkpoint": wait})
+        for wait in (held.get(number, 0.0) for number in range(WARM_UP + 1, last + 1))
+    ]
+    saves = [[{"step": n, "bytes": 6000, "own": mine} for n in held] for mine in own]
+    return Rung(len({*nodes}), nodes, [steps] * len(nodes), 100, saves=saves)
+
+
+def test_a_save_holds_up_by_what_its_step_took_longer() -> None:
+    found = saves_of(rung({WARM_UP: 9.0, 4: 0.5, 8: 3.0, 12: 1.0}))
+    assert [(save.step, save.held_up) for save in found] == [(4, 0.5), (8, 3.0), (12, 1.0)]
+    assert {(save.bytes, save.own) for save in found} == {(6000, QUICK)}
+    assert typical(found).step == 12
+    assert typical(found[:2]).step == 8  # of two the longer
+
+
+def test_a_save_that_a_rank_did_not_make_is_none() -> None:
+    one = rung({4: 1.0, 8: 1.0})
+    fewer = [*one.saves[:2], one.saves[2][1:], *one.saves[3:]]
+    assert [save.step for save in saves_of(replace(one, saves=fewer))] == [8]
+
+
+def test_the_wait_of_a_rank_that_begins_its_save_early_is_no_stall() -> None:
+    """Nor is a rank that is late after the save: the others wait for it in the next meeting."""
+    one = rung({4: 1.0, 5: 0.0})
+    saved, after = one.steps[0][-2:]
+    early = [*one.steps[0][:-2], Step(3.0, {"forward": 1.0, "checkpoint": 2.0}), waits(after, 2.0)]
+    assert saves_of(replace(one, steps=[early, *one.steps[1:]]))[0].held_up == 1.0
+    late = [*one.steps[0][:-2], Step(4.0, {"forward": 1.0, "checkpoint": 3.0}), after]
+    others = [[*one.steps[0][:-2], saved, waits(after, 2.0)]] * 5
+    assert saves_of(replace(one, steps=[late, *others]))[0].held_up == 3.0
+
+
+def waits(step: Step, seconds: float) -> Step:
+    """The same step, with a wait in forward."""
+    return Step(step.seconds + seconds, {**step.segments, "forward": 1.0 + seconds})
+
+
+@pytest.mark.parametrize(
+    ("own", "held", "nodes", "node"),
+    [
+        ((0.1, 0.1, 0.1, 2.0, 0.1, 0.1), 2.0, NODES, "b"),  # one rank of it is enough
+        ((2.0, 2.0, 2.0, 2.0, 2.0, 2.0), 2.0, NODES, None),  # slow everywhere
+        ((0.1, 0.1, 0.1, 0.3, 0.1, 0.1), 2.0, NODES, None),  # most of it is something else
+        ((1.0, 1.0, 1.0, 1.9, 1.0, 1.0), 1.9, NODES, None),  # not even twice as long
+        ((0.1, 2.0), 2.0, ["a", "b"], "b"),
+        ((0.1, 2.0), 2.0, ["a", "a"], None),  # there is no other node to compare with
+    ],
+)
+def test_the_node_that_the_others_wait_for_writes_longest(
+    own: tuple[float, ...], held: float, nodes: list[str], node: str | None
+) -> None:
+    (save,) = saves_of(rung({4: held}, own, nodes))
+    assert awaited(save, nodes) == node
+
+
+@pytest.fixture
+def mended() -> list[list[int]]:
+    """The ranks that were made anew."""
+    return []
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: Any
+) -> Iterator[Callable[..., ProbeResult]]:
+    """What the probe writes down when its climbs find these, one after the other."""
+    stores: list[Store] = []
+
+    def run(
+        *found: Any,
+        folder: Path | None = tmp_path,
+        blind: Any = (),
+        hangs: Any = (),
+        count: int = 3,
+        config: TrainConfig = TRAINED,
+        **terms: Any,
+    ) -> Any:
+        each, asked = iter(found), []
+
+        def climb(gang: Any, names: Any, count: int, config: TrainConfig, **_: Any) -> Rung:
+            asked.append(config)
+            one = next(each)
+            if isinstance(one, Exception):
+                raise one
+            return cast(Rung, one)
+
+        monkeypatch.setattr(scaling_saves, "climb", climb)
+        agreed = load("lab")
+        stores.append(Store(tmp_path / f"run-{len(stores)}"))
+        ledger = Ledger(stores[-1], agreed, "p", "SCALING", "claim", "again", lambda words: None)
+        nodes = [{"name": name} for name in dict.fromkeys(NODES)]
+        seen = SimpleNamespace(names={}, nodes=nodes, blind_to=lambda folder: [*blind])
+        gang = SimpleNamespace(busy=lambda: [*hangs], silent=list, mend=mended.append)
+        work = Saving(folder, config, ClusterTerms(**terms))
+        saving(cast(Cluster, seen), cast(Gang, gang), count, work, ledger)
+        for config in asked:
+            assert config.save_every
+            assert str(config.checkpoints).startswith(str(folder))
+        assert len({config.checkpoints for config in asked}) == len(asked)  # none resumes another
+        return ledger.finish("finished", 1.0)
+
+    yield run
+    for store in stores:
+        store.close()
+
+
+def saved(held: float, own: tuple[float, ...] = QUICK) -> Rung:
+    """The climb with as many saves as are timed."""
+    each = {BETWEEN * (at + 1): held for at in range(SAVES)}
+    return rung({**each, SAVES * BETWEEN + 1: 100.0}, own)  # the last one is not judged
+
+
+def late(by: float, rank: int = 3) -> Rung:
+    """The climb with one save that is slow on one rank."""
+    own = [0.1] * 6
+    own[rank] += by
+    return rung({WARM_UP + 1: by}, tuple(own))
+
+
+def judged(result: ProbeResult) -> tuple[Any, Verdict | None]:
+    """The value of what is judged, and its verdict."""
+    (one,) = [one for one in result.measurements if one.name == "saving"]
+    return one.value, one.verdict
+
+
+def test_saves_that_are_quick_pass_and_a_slow_one_that_is_planted_is_found(run: Any) -> None:
+    result = run(saved(0.2), late(0.5))
+    assert judged(result) == (pytest.approx(0.2 / 1800), Verdict.PASS)
+    assert not result.findings
+    (control,) = result.controls
+    assert control.caught
+    assert control.saw == "rank 3 writes for 0.6 s, the others for 0.1 s"
+    notes = {one.name: one.value for one in result.measurements if not one.judged}
+    assert notes == {"save_stall": pytest.approx(0.2), "save_rate": pytest.approx(30000)}
+
+
+@pytest.mark.parametrize("seen", [late(0.5, rank=1), late(0.1)], ids=["other rank", "too little"])
+def test_a_slow_save_that_is_not_found_is_no_proof(run: Any, seen: Rung) -> None:
+    (control,) = run(saved(0.2), seen).controls
+    assert control.caught is False
+
+
+def test_saves_that_hold_training_up_fail_with_the_node_that_writes_longest(run: Any) -> None:
+    slow = (0.1, 0.1, 0.1, 0.1, 39.9, 0.1)
+    result = run(saved(40.0, slow), late(40.0))
+    assert judged(result) == (pytest.approx(40 / 1800), Verdict.FAIL)
+    (finding,) = result.findings
+    assert (finding.code, finding.suspects) == ("SCALE-CHECKPOINT", ["c"])
+    assert finding.statement == (
+        "at 3 nodes a save of 6e-06 GB holds training up for 40 s: 2.2% of the time at one every "
+        "30 minutes; the others wait for what c writes"
+    )
+    everywhere = run(saved(40.0, (39.0,) * 6), late(40.0))
+    assert [one.suspects for one in everywhere.findings] == [[]]
+
+
+def test_the_agreed_time_between_saves_is_what_they_are_judged_by(run: Any) -> None:
+    assert judged(run(saved(1.0), late(1.0), save_minutes=1.0))[1] is Verdict.MARGINAL
+    assert judged(run(saved(1.0), late(1.0), save_minutes=0.5))[1] is Verdict.FAIL
+
+
+def test_a_save_is_judged_as_one_of_the_agreed_size(run: Any) -> None:
+    result = run(saved(1.0), late(1.0), save_gb=6e-4)  # a hundred times what was saved
+    assert judged(result) == (pytest.approx(100 / 1800), Verdict.FAIL)
+    (finding,) = result.findings
+    assert "holds training up for 1 s, one of 0.0006 GB 100 s in proportion: 5.6%" in (
+        finding.statement
+    )
+    assert result.measurements[0].subject == "3 nodes, 0.0006 GB every 30 minutes"
+
+
+def test_the_delay_that_is_planted_stands_out_of_a_node_that_is_slow_anyway(run: Any) -> None:
+    slow = (0.1, 0.1, 0.1, 0.1, 0.1, 5.0)
+    own = (0.1, 0.1, 0.1, 10.1, 0.1, 5.5)
+    (control,) = run(saved(5.0, slow), rung({WARM_UP + 1: 10.0}, own)).controls
+    assert control.caught
+    assert control.fault.startswith("rank 3 writes 10 s longer")
+
+
+@pytest.mark.parametrize(
+    ("found", "where", "says"),
+    [
+        ([], {"folder": None}, "([cluster] shared), found none for the driver"),
+        ([], {"blind": ["node2"]}, "node2 did not see what the driver wrote"),
+        ([], {"hangs": [3]}, "ranks of what ran before hang, or are gone"),
+        ([], {"config": replace(TRAINED, dim=1 << 20, layers=96)}, "for 3 saves, found "),
+        ([], {"count": 1}, "no rung of several nodes was left"),
+        ([GangError("rank 1 failed: CheckpointError: no space left")], {}, "no space left"),
+        ([replace(rung({4: 0.2}), unsaved=("full",))], {}, "1 of 3 saves were made: full"),
+    ],
+    ids=["no folder", "not shared", "hang", "full", "one node", "breaks", "fails"],
+)  # fmt: skip
+def test_what_could_not_be_saved_is_not_proven(
+    run: Any, found: list[Any], where: dict[str, Any], says: str
+) -> None:
+    result = run(*found, **where)
+    assert judged(result) == (None, Verdict.UNPROVEN)
+    assert says in result.measurements[0].note
+    assert not result.controls
+
+
+def test_a_control_that_breaks_says_why_and_leaves_the_gang_whole(run: Any, mended: Any) -> None:
+    lost = WorkerLost("ranks [3] died", ranks=[3], at=0.0)
+    (control,) = run(saved(0.2), lost).controls
+    assert (control.caught, control.saw, mended) == (None, "ranks [3] died", [[3]])
+    run(lost)
+    assert mended == [[3], [3]]

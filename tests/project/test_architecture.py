@@ -1,0 +1,133 @@
+"""House rules, kept by tests: floors, one list in four places, late imports, no magic paths."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probes.acceptance.contract import load, shipped
+from probes.acceptance.criteria import TABLE
+from probes.findings.catalogue import CATALOGUE
+from probes.plugin import ORDER
+from tests.support.paths import REPO
+
+FLOORS = {  # package -> what of ours it may import
+    "reports": {"reports"},
+    "reference_trainer": {"reference_trainer"},
+    "scaling": {"scaling", "reports", "reference_trainer"},
+    "probes": {"probes", "scaling", "reports", "reference_trainer"},
+}
+HEAVY = {"torch", "ray", "pandas", "matplotlib", "numpy", "pynvml"}
+# Imported only by functions of the same package, after the rank has been started.
+LATE = {"reference_trainer/model/build.py", "reference_trainer/train.py",
+        "reference_trainer/model/transformer.py", "reference_trainer/data/synthetic.py",
+        "reference_trainer/data/shard_stream.py", "reference_trainer/checkpoint/checkpointer.py",
+        "reference_trainer/checkpoint/rng_state.py"}  # fmt: skip
+
+
+def imports(path: Path, top_level_only: bool = False) -> set[str]:
+    """First names of everything that a file imports."""
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+SOURCES = [path for package in FLOORS for path in sorted((REPO / package).rglob("*.py"))]
+every_source = pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(REPO)))
+
+
+@every_source
+def test_imports_only_point_down(path: Path) -> None:
+    ours = imports(path) & (FLOORS.keys() | {"tests"})
+    assert ours <= FLOORS[path.relative_to(REPO).parts[0]], f"{path} imports {ours}"
+
+
+@every_source
+def test_heavy_imports_are_late(path: Path) -> None:
+    if str(path.relative_to(REPO)) in LATE:
+        return
+    assert not imports(path, top_level_only=True) & HEAVY
+
+
+def test_the_floor_check_sees_a_planted_import(tmp_path: Path) -> None:
+    planted = tmp_path / "linerate.py"
+    planted.write_text("def f():\n    from probes.cluster.cluster import Cluster\n")
+    assert "probes" in imports(planted) - FLOORS["scaling"]
+
+
+@every_source
+def test_files_stay_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_one_list_in_four_places() -> None:
+    files = {
+        path.stem.removeprefix("test_").upper() for path in (REPO / "probes").rglob("test_*.py")
+    }
+    readme = re.findall(r"^\| ([A-Z]+) \|", (REPO / "README.md").read_text(), re.MULTILINE)
+    assert files == set(TABLE) == set(ORDER) == set(readme)
+    for name in shipped():
+        assert [c.id for c in load(name).facts().criteria] == list(TABLE)
+    for id, row in TABLE.items():
+        assert f"| {id} | {row.title} | {row.how} |" in (REPO / "README.md").read_text()
+
+
+def test_every_finding_code_used_is_in_the_catalogue_and_documented() -> None:
+    kinds = "|".join(sorted({code.split("-")[0] for code in CATALOGUE}))
+    used = set()
+    for path in (REPO / "probes").rglob("*.py"):
+        if path.parent.name != "findings":
+            used |= set(re.findall(rf'"((?:{kinds})-[A-Z-]+)"', path.read_text()))
+    assert used == set(CATALOGUE)
+    documented = (REPO / "docs" / "findings.md").read_text()
+    assert all(f"`{code}`" in documented for code in CATALOGUE)
+
+
+def test_readme_shows_the_documented_path_literally() -> None:
+    from probes.launch.documented_path import documented
+
+    launch = (REPO / "probes" / "launch" / "launch.md").read_text()
+    block = re.search(r"```sh\n(.*?)```", launch, re.DOTALL)
+    assert block
+    assert block[1] in (REPO / "README.md").read_text()
+    assert [words[0] for words in documented()] == ["seatrial", "cd", "ray"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "probes.cli.main", "--help"],
+        ["-m", "pytest", "probes", "--collect-only", "-q"],
+        ["-m", "reference_trainer", "--help"],
+    ],
+    ids=["seatrial", "collect", "trainer"],
+)
+def test_help_and_collection_import_nothing_heavy(command: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-X", "importtime", *command], cwd=REPO, text=True,
+                          capture_output=True, check=True, timeout=120)  # fmt: skip
+    loaded = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert not loaded & {"torch", "ray", "pandas", "matplotlib"}
+
+
+def test_the_exit_codes_of_the_readme_are_those_of_the_code() -> None:
+    text = (REPO / "README.md").read_text()
+    assert set(re.findall(r"^\| (\d+) \|", text, re.MULTILINE)) == {
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+        "20",
+    }

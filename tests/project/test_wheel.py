@@ -1,0 +1,106 @@
+"""The wheel works where it is installed: templates and contracts inside, no checkout around."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import RECORDINGS, REPO
+
+PIP = [sys.executable, "-m", "pip"]
+HOSTS = ["--cluster", "local:2", "-k", "hosts"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of what git tracks or would track."""
+    out = tmp_path_factory.mktemp("wheel")
+    source = tmp_path_factory.mktemp("source")
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=REPO, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    for name in listed:
+        if (REPO / name).is_file() and not name.startswith("tests/"):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((REPO / name).read_bytes())
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(source)],
+        check=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    return next(out.glob("*.whl"))
+
+
+def test_contents(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for name in (
+        "probes/acceptance/contracts/lab.toml",
+        "probes/launch/launch.md",
+        "probes/fabric/test_fabric.py",
+        "reports/page/templates/report.html.j2",
+        "reports/page/templates/style.css",
+        "reference_trainer/__main__.py",
+        "scaling/collectives/sweep.py",
+    ):
+        assert name in names
+    assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which only the wheel, not this checkout, is importable."""
+    site = tmp_path_factory.mktemp("site")
+    subprocess.run(
+        [*PIP, "install", "-q", "--no-deps", "--target", str(site), str(wheel)],
+        check=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    path = os.pathsep.join([str(site / "bin"), os.environ["PATH"]])
+    return {**os.environ, "PYTHONPATH": str(site), "PATH": path, "SITE": str(site)}
+
+
+def run(elsewhere: dict[str, str], where: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, cwd=where, env=elsewhere, capture_output=True, text=True, timeout=400, check=False
+    )
+
+
+def test_commands_from_an_empty_folder(elsewhere: dict[str, str], tmp_path: Path) -> None:
+    where = run(elsewhere, tmp_path, sys.executable, "-c", "import probes; print(probes.__file__)")
+    assert where.stdout.startswith(elsewhere["SITE"])
+    assert "lab.toml" not in run(elsewhere, tmp_path, "seatrial", "contract", "list").stderr
+    told = run(elsewhere, tmp_path, "seatrial", "contract", "check", "h100-ndr400")
+    assert told.returncode == 0, told.stderr
+    assert run(elsewhere, tmp_path, "seatrial", "example", "job").returncode == 0
+    assert (tmp_path / "job" / "reference_trainer" / "launch" / "command.py").is_file()
+
+
+def test_report_renders_from_an_empty_folder(elsewhere: dict[str, str], tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(RECORDINGS / "tcp-fallback", tmp_path / "run")
+    told = run(elsewhere, tmp_path, "seatrial", "report", "run")
+    assert told.returncode == 1
+    assert "NOT ACCEPTED" in told.stdout
+    assert "<html" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["seatrial", "run", *HOSTS],
+        [sys.executable, "-m", "pytest", "--pyargs", "probes", *HOSTS],
+    ],
+    ids=["seatrial run", "pytest --pyargs"],
+)  # fmt: skip
+def test_probes_run_from_an_empty_folder(
+    elsewhere: dict[str, str], tmp_path: Path, command: list[str]
+) -> None:
+    told = run(elsewhere, tmp_path, *command)
+    assert "1 passed" in told.stdout, told.stdout + told.stderr
+    assert told.returncode == 20, "only one criterion was looked at"
+    assert list(tmp_path.glob("runs/*/report.html"))

@@ -1,0 +1,349 @@
+"""The exhibits: each is one way in which a run can be good, bad, or not as good as it looks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from reports.record import (
+    Cause,
+    Evidence,
+    Finding,
+    Limit,
+    Measurement,
+    ProbeResult,
+    RunRecord,
+    Verdict,
+)
+from tests.recordings.generate import h100_cluster as atlas
+from tests.recordings.generate import lab_cluster as rehearsal
+from tests.recordings.generate.malicious_input import HOSTILE, hostile
+from tests.recordings.load import Recording, control, evidence, measured, replaced, without
+
+SOCKET_LOG = {
+    **atlas.FILES,
+    "evidence/nccl-atlas07.log": "\n".join(
+        [
+            "atlas07:3310:3391 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx4",
+            "atlas07:3310:3391 [0] NCCL INFO NET/IB : No device found.",
+            "atlas07:3310:3391 [0] NCCL INFO NET/Socket : Using [0]eth0:10.20.0.7<0>",
+        ]
+        + [
+            f"atlas07:3310:3402 [0] NCCL INFO Channel {c:02d}/0 : 48[0] -> 56[0] [send] "
+            "via NET/Socket/0"
+            for c in range(60)
+        ]
+    )
+    + "\n",
+}
+
+
+def exhibits() -> list[Recording]:
+    """All recordings of the museum."""
+    return [*good(), *map(lean, [*bad(), *unproven()]), tcp(), *odd()]
+
+
+def lean(recording: Recording) -> Recording:
+    """Without evidence, and with the series of what failed: the others teach nothing new."""
+    results = [
+        result.model_copy(update={"evidence": [], **({} if failed(result) else {"series": {}})})
+        for result in recording.record.results
+    ]
+    record = recording.record.model_copy(update={"results": results})
+    return replace(recording, record=record, files={})
+
+
+def failed(result: ProbeResult) -> bool:
+    """Whether this is the result that the exhibit is about."""
+    return result.verdict is Verdict.FAIL
+
+
+def good() -> list[Recording]:
+    """Runs that are accepted."""
+    return [
+        Recording(
+            "healthy-lab",
+            "a rehearsal that is proven and says it is one",
+            rehearsal.record(),
+            {**atlas.FILES, **rehearsal.FILES},
+        ),
+        Recording("healthy-atlas", "accepted with one marginal", atlas.record(), atlas.FILES),
+    ]
+
+
+def bad() -> list[Recording]:
+    """Runs in which something failed."""
+    return [
+        Recording(
+            "partial-gang",
+            "16 of 48 GPUs held while waiting: a deadlock in the making",
+            alone(atlas.gang(partial=True)),
+        ),
+        Recording(
+            "resume-drifts",
+            "the loss falls after the resume, but it is another run",
+            alone(atlas.restart(shift=0.004)),
+        ),
+        Recording("waived-fail", "a waiver labels a failure; two others cover nothing", waived()),
+        Recording("retried", "the second try passed: the first failure still counts", retried()),
+        Recording("outside-contract", "a failure nobody asked for is a failure", outside()),
+    ]
+
+
+def tcp() -> Recording:
+    """The classic, in full."""
+    teaches = "one node on TCP: slow, but its loss still falls"
+    return Recording("tcp-fallback", teaches, tcp_fallback(), SOCKET_LOG)
+
+
+def unproven() -> list[Recording]:
+    """Runs in which nothing failed and which must not be accepted."""
+    run = atlas.record()
+    fabric = run.of("FABRIC")[0]
+    missed = control("wrong road", "NCCL_IB_DISABLE=1", "busbw 375 GB/s: no change", caught=False)
+    return [
+        Recording(
+            "control-missed",
+            "the probe sees no difference on the wrong road",
+            replaced(run, "FABRIC", controls=[missed]),
+            atlas.FILES,
+        ),
+        Recording(
+            "no-controls",
+            "good numbers from a probe nobody saw fail",
+            replaced(run, "GANG", controls=[]),
+            atlas.FILES,
+        ),
+        Recording(
+            "missing-limit",
+            "a bandwidth that no limit judges",
+            replaced(run, "FABRIC", measurements=unlimited(fabric)),
+            atlas.FILES,
+        ),
+        Recording(
+            "nan-value",
+            "0 bytes in 0 seconds is not a bandwidth",
+            replaced(run, "FABRIC", measurements=not_a_number(fabric)),
+            atlas.FILES,
+        ),
+        Recording(
+            "skipped", "a required probe skipped for want of nodes", skipped(run), atlas.FILES
+        ),
+        Recording("timeout", "the probe did not come to its end", timed_out(run), atlas.FILES),
+        Recording(
+            "not-run", "a required criterion without a probe", without(run, "LAUNCH"), atlas.FILES
+        ),
+        Recording("empty", "a run that collected nothing", run.model_copy(update={"results": []})),
+    ]
+
+
+def odd() -> list[Recording]:
+    """Killed in the middle, or made to mislead."""
+    run = atlas.record()
+    first = run.model_copy(update={"results": run.results[:2], "finished": None})
+    torn = '{"t": "2026-11-20T22:31:40.100Z", "event": "measurement", "probe": "probes/test_sc'
+    return [
+        Recording(
+            "killed-run",
+            "killed in the third probe, in the middle of a line",
+            first,
+            atlas.FILES,
+            torn=torn,
+            ends=False,
+        ),
+        Recording(
+            "hostile",
+            "names that try to be markup, escapes and formulas",
+            hostile(),
+            {"evidence/x.log": "\n".join(HOSTILE) + "\n"},
+        ),
+    ]
+
+
+def alone(result: ProbeResult) -> RunRecord:
+    """The healthy run with this result in the place of its own."""
+    run = atlas.record()
+    others = [one if one.criterion != result.criterion else result for one in run.results]
+    return run.model_copy(update={"results": others})
+
+
+def tcp_fallback() -> RunRecord:
+    """One node falls back to TCP: everything waits for it, and it is unreachable at the end."""
+    run = alone(slow_fabric())
+    run = replaced(run, "SCALING", **slow_scaling())
+    lost = "worker on atlas03 unreachable after the kill; gave up after 300 s"
+    run = replaced(
+        run,
+        "RESTART",
+        state="error",
+        error=lost,
+        series={},
+        measurements=[
+            Measurement(
+                name="largest loss difference",
+                note="no resumed run to compare",
+                limit=Limit(high=1e-6, because="same data, same state, same arithmetic"),
+            ),
+        ],
+    )
+    return run.model_copy(update={"id": "2026-11-21T081500Z-atlas"})
+
+
+def slow_fabric() -> ProbeResult:
+    """The healthy fabric result, at TCP speed on every path through atlas07."""
+    good = atlas.fabric(41.2)
+    slow = {"busbw": good.series["busbw"], "pairs": {"nodes": atlas.NODES, "gbs": tcp_pairs()}}
+    by_node = [
+        measured(
+            "pair busbw",
+            4.7 if node == "atlas07" else 371.0,
+            "GB/s",
+            f"atlas01 - {node}",
+            low=300,
+            because="75 % of one node's 400 GB/s",
+        )
+        for node in atlas.NODES[1:]
+    ]
+    judged = [
+        good.measurements[0],
+        measured(
+            "transport",
+            "NET/Socket",
+            "",
+            "atlas07",
+            one_of=["NET/IB"],
+            because="NCCL log of rank 48",
+        ),
+        measured("bytes on RDMA ports", 0.12, low=0.95, because="port counters of 64 HCAs"),
+        good.measurements[2],
+    ]
+    logs = [
+        evidence(SOCKET_LOG, "evidence/allreduce.txt", "table", "all-reduce sweep, 64 GPUs"),
+        evidence(SOCKET_LOG, "evidence/nccl-atlas07.log", "log", "NCCL log of rank 48"),
+        Evidence(
+            kind="trace",
+            path="evidence/fabric-trace.json",
+            sha256="0" * 64,
+            bytes=91234,
+            caption="trace of rank 48",
+        ),
+    ]
+    return good.model_copy(
+        update={
+            "measurements": judged + by_node,
+            "findings": [fell_back()],
+            "series": slow,
+            "evidence": logs,
+        }
+    )
+
+
+def tcp_pairs() -> list[list[Any]]:
+    """atlas07 at TCP speed with everyone, atlas03 not reachable from atlas07."""
+    table = atlas.pairs()
+    for other in range(8):
+        if other != 6:
+            speed = None if other == 2 else 4.7
+            table[6][other] = table[other][6] = speed
+    return table
+
+
+def fell_back() -> Finding:
+    """What explains the slow fabric."""
+    return Finding(
+        code="FAB-TCP",
+        statement="NCCL chose NET/Socket on atlas07; the other nodes use NET/IB.",
+        suspects=["atlas07"],
+        cause=Cause.INFRASTRUCTURE,
+        remedy="On atlas07 NCCL_IB_HCA names mlx4, and the node has mlx5 devices: "
+        "set NCCL_IB_HCA=mlx5 in /etc/nccl.conf and restart the job.",
+        reproduce="pytest 'probes/fabric/test_fabric.py::test_allreduce_runs_at_line_rate' "
+        "--cluster ray://10.20.0.1:10001 --contract h100-ndr400",
+        evidence=["evidence/nccl-atlas07.log", "evidence/allreduce.txt"],
+    )
+
+
+def slow_scaling() -> dict[str, Any]:
+    """The ladder over a fabric with one slow node."""
+    good = atlas.scaling()
+    series = {
+        "efficiency": {
+            "nodes": [1, 2, 4, 8],
+            "efficiency": [1, 0.977, 0.95, 0.52],
+            "limit": 0.9,
+            "tokens_per_second": [91200, 178200, 346600, 379400],
+            "tokens_per_gpu_step": 16384,
+        },
+        "terms": {**good.series["terms"], "loss": {"all-reduce": 0.46, "data": 0.012}},
+    }
+    series["terms"]["terms"]["all-reduce"][3] = 1.127
+    judged = measured(
+        "efficiency",
+        0.52,
+        on="8 nodes",
+        low=0.9,
+        marginal_low=0.93,
+        because="contract, section 4: 90 % at 8 nodes",
+        spread=0.02,
+        samples=3,
+    )
+    return {"series": series, "measurements": [judged, good.measurements[1]]}
+
+
+def waived() -> RunRecord:
+    """A failure with a waiver, a waiver that has ended, and one that is no longer needed."""
+    run = alone(slow_fabric())
+    run = replaced(run, "GANG", measurements=atlas.gang(partial=True).measurements)
+    waivers = [
+        atlas.waiver("FABRIC", date(2026, 11, 30)),
+        atlas.waiver("GANG", date(2026, 11, 1), "W-1"),
+        atlas.waiver("LAUNCH", date(2026, 12, 31), "W-2"),
+    ]
+    return run.model_copy(update={"contract": run.contract.model_copy(update={"waivers": waivers})})
+
+
+def retried() -> RunRecord:
+    """Below the limit, then tried again until it passed."""
+    run = atlas.record()
+    failed = atlas.gang(partial=True)
+    return run.model_copy(update={"results": [failed, *run.results]})
+
+
+def outside() -> RunRecord:
+    """A probe with a criterion that the contract does not have."""
+    run = atlas.record()
+    extra = atlas.gang(partial=True).model_copy(update={"criterion": "STORAGE"})
+    return run.model_copy(update={"results": [*run.results, extra]})
+
+
+def unlimited(fabric: ProbeResult) -> list[Measurement]:
+    """The bandwidth without its limit."""
+    return [fabric.measurements[0].model_copy(update={"limit": None}), *fabric.measurements[1:]]
+
+
+def not_a_number(fabric: ProbeResult) -> list[Measurement]:
+    """The bandwidth as 0/0."""
+    first = fabric.measurements[0]
+    nothing = Measurement(name=first.name, value=float("nan"), unit="GB/s", limit=first.limit)
+    return [nothing, *fabric.measurements[1:]]
+
+
+def skipped(run: RunRecord) -> RunRecord:
+    """SCALING needs 8 nodes and was skipped."""
+    why = "needs 8 nodes, the cluster has 7"
+    return replaced(
+        run,
+        "SCALING",
+        state="skipped",
+        error=why,
+        measurements=[],
+        controls=[],
+        series={},
+        coverage="",
+    )
+
+
+def timed_out(run: RunRecord) -> RunRecord:
+    """RESTART measured some things and then hung."""
+    return replaced(run, "RESTART", state="error", error="no step for 300 s after the kill")

@@ -1,0 +1,340 @@
+"""An invented cluster, 8 nodes of 8 H100 on 8 x 400 Gbit/s, and what its probes saw when healthy.
+
+The numbers are made up, but have the shape and the size of real ones.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import date
+from typing import Any
+
+from reports.record import ContractFacts, Criterion, ProbeResult, RunRecord, Waiver
+from tests.recordings.generate import gang_contention as contests
+from tests.recordings.load import control, evidence, measured
+
+NODES = [f"atlas{n:02d}" for n in range(1, 9)]
+LINE_RATE = "85 % of 8 rails x 400 Gbit/s = 400 GB/s"
+TITLES = {
+    "HOSTS": ("The machines are what was ordered", "inventory, parity, health of every node"),
+    "FABRIC": ("RDMA is in use", "all-reduce at line rate, three witnesses of the road"),
+    "SCALING": ("Scaling is close to linear", "a real FSDP job on 1, 2, 4 and 8 nodes"),
+    "GANG": ("Gang scheduling works under contention", "competing jobs, sampled throughout"),
+    "LAUNCH": ("A user can launch without help", "the documented path, followed literally"),
+    "RESTART": ("Restart from checkpoint works", "a run killed, resumed, and compared"),
+}
+FILES = {
+    "evidence/allreduce.txt": "#      bytes     time_us   busbw_GBps  min    max\n"
+    + "\n".join(
+        f"{2**p:>12}  {50 + 2**p / 2.1e5:>10.1f}  {376 / (1 + 2 ** (24 - p)):>10.1f}"
+        for p in range(20, 34)
+    )
+    + "\n",
+    "evidence/nccl-rank0.log": "\n".join(
+        [f"{NODES[0]}:4121:4180 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0"]
+        + [
+            f"{NODES[0]}:4121:4202 [0] NCCL INFO Channel {c:02d}/0 : 0[0] -> 8[0] "
+            f"[send] via NET/IB/{c % 8}/GDRDMA"
+            for c in range(48)
+        ]
+    )
+    + "\n",
+    "evidence/launch.txt": "$ ssh trial@atlas01\n$ git clone /shared/start && cd start\n"
+    "$ ray job submit --working-dir . -- python train.py\nJob 'raysubmit_x' succeeded\n",
+}
+
+
+def contract(required: bool = True) -> ContractFacts:
+    """Six criteria, all required."""
+    rows = [Criterion(id=id, title=title, how=how) for id, (title, how) in TITLES.items()]
+    return ContractFacts(
+        name="h100-ndr400",
+        sha256="3f9a1c0e7b5d2c44a1f0e6d98b7a65c4f3e2d1c0b9a8f7e6d5c4b3a291807f6e",
+        title="Acceptance of atlas, lot 1",
+        criteria=rows,
+    )
+
+
+def cluster() -> dict[str, Any]:
+    """Facts of the cluster, as the plugin collects them."""
+    node = {"gpus": 8, "gpu": "NVIDIA H100 80GB HBM3", "driver": "570.86.15", "nics": 8}
+    return {
+        "name": "atlas",
+        "address": "ray://10.20.0.1:10001",
+        "fabric": "8 x 400 Gbit/s InfiniBand NDR",
+        "nodes": [
+            {"name": name, **node, "kernel": "6.8.0-51-generic", "memory": "2.0 TiB"}
+            for name in NODES
+        ],
+        "env": {"NCCL_IB_HCA": "mlx5", "NCCL_SOCKET_IFNAME": "eth0", "HF_TOKEN": "hf_abcdef"},
+    }
+
+
+def record() -> RunRecord:
+    """A healthy run: accepted, with one marginal criterion."""
+    return RunRecord(
+        id="2026-11-20T221703Z-atlas",
+        started="2026-11-20T22:17:03.120Z",
+        finished="2026-11-20T23:04:41.870Z",
+        state="finished",
+        command="pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400",
+        tier="accept",
+        cluster=cluster(),
+        contract=contract(),
+        versions={"seatrial": "0.1.0", "ray": "2.51.1", "torch": "2.9.0", "nccl": "2.28.3"},
+        results=[hosts(), fabric(), scaling(), gang(), launch(), restart()],
+    )
+
+
+def hosts() -> ProbeResult:
+    """64 GPUs of one kind, none with errors."""
+    ordered = "order 2026-114, position 1"
+    seen = [measured("GPUs", 8, "", node, low=8, high=8, because=ordered) for node in NODES] + [
+        measured("driver", "570.86.15", "", node, one_of=["570.86.15"], because=ordered)
+        for node in NODES
+    ]
+    return ProbeResult(
+        probe="probes/hosts/test_hosts.py::test_nodes_are_what_was_ordered",
+        criterion="HOSTS",
+        claim="Every node has the GPUs, links and drivers that were ordered, and no errors.",
+        state="finished",
+        seconds=41.0,
+        measurements=seen,
+        controls=[control("one fewer", "an order for 9 GPUs a node", "8 of 9 on every node")],
+        coverage="8 of 8 nodes, 64 of 64 GPUs",
+    )
+
+
+def sweep(top: float, half: float = 24.0, first: int = 20, last: int = 33) -> dict[str, Any]:
+    """A bandwidth curve that reaches `top` and has half of it at 2**half bytes."""
+    speeds = [top / (1 + 2 ** (half - power)) for power in range(first, last + 1)]
+    return {
+        "sizes": [2**power for power in range(first, last + 1)],
+        "busbw": [round(speed, 3) for speed in speeds],
+        "low": [round(speed * 0.97, 3) for speed in speeds],
+        "high": [round(speed * 1.02, 3) for speed in speeds],
+    }
+
+
+def fabric(top: float = 376.0) -> ProbeResult:
+    """All-reduce over 64 GPUs, and who says that it went over RDMA."""
+    limit: dict[str, Any] = {"low": 340, "marginal_low": 368, "because": LINE_RATE}
+    wrong = {key: sweep(4.9)[key] for key in ("sizes", "busbw")}
+    return ProbeResult(
+        probe="probes/fabric/test_fabric.py::test_allreduce_runs_at_line_rate",
+        criterion="FABRIC",
+        claim="All-reduce over every GPU moves data as fast as the fabric allows.",
+        state="finished",
+        seconds=214.0,
+        measurements=[
+            measured("peak busbw", top, "GB/s", spread=4.1, samples=20, **limit),
+            measured("transport", "NET/IB", one_of=["NET/IB"], because="NCCL log of every rank"),
+            measured("wrong elements", 0, high=0, because="a fast wrong answer is a failure"),
+            measured("bytes on RDMA ports", 0.998, low=0.95, because="port counters of 64 HCAs"),
+            measured("management rate", 0.011, "GB/s"),
+        ],
+        controls=[control("wrong road", "NCCL_IB_DISABLE=1", "busbw 4.9 GB/s, NET/Socket")],
+        evidence=[
+            evidence(FILES, "evidence/allreduce.txt", "table", "all-reduce sweep, 64 GPUs"),
+            evidence(FILES, "evidence/nccl-rank0.log", "log", "NCCL log of rank 0"),
+        ],
+        series={
+            "busbw": {**sweep(top), "limit": 340, "line_rate": 400, "control": wrong},
+            "pairs": {"nodes": NODES, "gbs": pairs()},
+        },
+        coverage="64 of 64 GPUs, 28 of 28 node pairs",
+        reproduce="pytest 'probes/fabric/test_fabric.py::test_allreduce_runs_at_line_rate' "
+        "--cluster auto",
+    )
+
+
+def pairs(slow: tuple[int, int] | None = None, dead: int | None = None) -> list[list[Any]]:
+    """Bandwidth of every pair; the diagonal and a dead node have none."""
+    return [
+        [
+            None
+            if a == b or dead in (a, b)
+            else 61.0
+            if slow and {a, b} == set(slow)
+            else round(372 + 4 * math.sin(a * 7 + b * 7), 1)
+            for b in range(8)
+        ]
+        for a in range(8)
+    ]
+
+
+def scaling() -> ProbeResult:
+    """Efficiency in the marginal band at 8 nodes, with every lost percent named."""
+    agreed = "contract, section 4: 90 % at 8 nodes"
+    return ProbeResult(
+        probe="probes/scaling/test_scaling.py::test_job_scales",
+        criterion="SCALING",
+        claim="Eight nodes do eight times the work of one, and every lost percent is explained.",
+        state="finished",
+        seconds=1260.0,
+        measurements=[
+            measured(
+                "efficiency",
+                0.914,
+                on="8 nodes",
+                low=0.9,
+                marginal_low=0.93,
+                because=agreed,
+                spread=0.006,
+                samples=3,
+            ),
+            measured("unexplained loss", 0.012, high=0.02, because="terms must sum to the step"),
+        ],
+        controls=[control("slow rank", "rank 5 sleeps 80 ms a step", "efficiency 0.71")],
+        series={
+            "efficiency": {
+                "nodes": [1, 2, 4, 8],
+                "efficiency": [1, 0.978, 0.951, 0.914],
+                "low": [None, 0.971, 0.944, 0.907],
+                "high": [None, 0.984, 0.957, 0.92],
+                "limit": 0.9,
+                "tokens_per_second": [91200, 178390, 346920, 666850],
+                "over": "over 3 runs",
+                "tokens_per_gpu_step": [16384, 16384, 16384, 16384],
+            },
+            "lost": {
+                "nodes": [2, 4, 8],
+                "lost": [0.022, 0.049, 0.086],
+                "parts": [
+                    [
+                        {"share": 0.019, "said": "waiting for collectives as replayed"},
+                        {"share": 0.003, "said": "in ordinary variation"},
+                    ],
+                    [
+                        {"share": 0.041, "said": "waiting for collectives as replayed"},
+                        {"share": 0.006, "said": "waiting for node3's data"},
+                        {"share": 0.002, "said": "in ordinary variation"},
+                    ],
+                    [
+                        {"share": 0.066, "said": "waiting for collectives as replayed"},
+                        {"share": 0.014, "said": "waiting for node3's data"},
+                        {"share": 0.006, "said": "in ordinary variation"},
+                    ],
+                ],
+                "sentences": [
+                    "at 2 nodes 2.2 % is lost: 1.9 waiting for collectives as replayed, "
+                    "0.3 in ordinary variation",
+                    "at 4 nodes 4.9 % is lost: 4.1 waiting for collectives as replayed, "
+                    "0.6 waiting for node3's data, 0.2 in ordinary variation",
+                    "at 8 nodes 8.6 % is lost: 6.6 waiting for collectives as replayed, "
+                    "1.4 waiting for node3's data, 0.6 in ordinary variation",
+                ],
+            },
+            "terms": {
+                "nodes": [1, 2, 4, 8],
+                "terms": {
+                    "data": [0.011, 0.012, 0.016, 0.031],
+                    "forward": [0.402, 0.402, 0.403, 0.403],
+                    "backward": [0.811, 0.813, 0.814, 0.816],
+                    "all-reduce": [0.0, 0.021, 0.043, 0.104],
+                    "optimizer": [0.052, 0.029, 0.017, 0.011],
+                    "unattributed": [0.009, 0.01, 0.012, 0.017],
+                },
+                "loss": {"all-reduce": 0.066, "data": 0.014, "unattributed": 0.006},
+            },
+        },
+        coverage="rungs 1, 2, 4, 8; one placement each",
+    )
+
+
+def gang(partial: bool = False) -> ProbeResult:
+    """Two jobs of 48 GPUs on 64: one runs, the other holds nothing until the first ends."""
+    half = measured(
+        "samples with part of a gang",
+        27 if partial else 0,
+        high=0,
+        because="a gang holds all of its GPUs or none",
+    )
+    return ProbeResult(
+        probe="probes/gang/test_gang.py::test_gangs_hold_all_or_nothing",
+        criterion="GANG",
+        claim="Each of two competing jobs has its full allocation or holds nothing.",
+        state="finished",
+        seconds=96.0,
+        measurements=[
+            half,
+            measured("jobs that finished", 2, low=2, high=2, because="both must get their turn"),
+        ],
+        controls=[control("no gang", "48 workers without a placement group", "16 of 48 held")],
+        series={"gang": contests.two_gangs(NODES, 8, partial)},
+        coverage="64 of 64 GPUs, 190 samples 0.5 s apart",
+    )
+
+
+def launch() -> ProbeResult:
+    """A fresh user, the documented path, no help."""
+    return ProbeResult(
+        probe="probes/launch/test_launch.py::test_documented_path",
+        criterion="LAUNCH",
+        claim="An ordinary user follows the documented path, literally, and the job runs.",
+        state="finished",
+        seconds=108.0,
+        measurements=[
+            measured("time to first step", 108, "s", high=300, because="contract, section 6"),
+            measured("undocumented commands", 0, high=0, because="without help means none"),
+        ],
+        controls=[control("typo", "one step of the path left out", "job not found, exit 1")],
+        evidence=[evidence(FILES, "evidence/launch.txt", "command", "transcript of the path")],
+        coverage="user trial (uid 20117), 64 GPUs",
+    )
+
+
+def loss_curve(steps: range, shift: float = 0.0) -> list[list[float]]:
+    """A falling loss with a little texture, the same at the same step."""
+    return [
+        [step, round(2.1 + 8.2 * math.exp(-step / 28) + 0.05 * math.sin(step * 1.7) + shift, 6)]
+        for step in steps
+    ]
+
+
+def restart(shift: float = 0.0) -> ProbeResult:
+    """Killed at step 73, resumed from 60, equal from there on."""
+    return ProbeResult(
+        probe="probes/restart/test_restart.py::test_killed_run_resumes",
+        criterion="RESTART",
+        claim="A run killed mid-training resumes by itself and equals one never killed.",
+        state="finished",
+        seconds=402.0,
+        measurements=[
+            measured(
+                "largest loss difference",
+                abs(shift),
+                high=1e-6,
+                because="same data, same state, same arithmetic",
+            ),
+            measured("steps lost", 13, high=20, because="a checkpoint every 20 steps"),
+            measured("kills that happened", 1, low=1, high=1, because="the fault must be real"),
+        ],
+        controls=[
+            control(
+                "data restarts",
+                "resume without the data position",
+                "loss differs by 0.31 at step 61",
+            )
+        ],
+        series={
+            "loss": {
+                "reference": loss_curve(range(1, 121)),
+                "resumed": loss_curve(range(1, 74)) + loss_curve(range(61, 121), shift),
+                "killed_at": 73,
+                "resumed_from": 60,
+            }
+        },
+        coverage="one worker of 64 killed; head node not killed",
+    )
+
+
+def waiver(criterion: str, until: date, id: str = "W-3") -> Waiver:
+    """A waiver someone signed."""
+    return Waiver(
+        id=id,
+        criterion=criterion,
+        reason="spine upgrade on the 28th",
+        name="R. Okafor",
+        until=until,
+    )

@@ -1,0 +1,255 @@
+"""Shards that do not fit are refused on every rank in one sentence; on good ones a run resumes."""
+
+import shutil
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from reference_trainer import manifest
+from reference_trainer.__main__ import main
+from reference_trainer.config import TrainConfig
+from reference_trainer.data.documents import DataError
+from reference_trainer.data.shard_assignment import hold, stream_of
+from reference_trainer.data.shards import (
+    BadShard,
+    MissingShard,
+    Shard,
+    ShortShard,
+    StaleShards,
+    make,
+    open_shard,
+)
+from reference_trainer.data.synthetic import Stream
+from reference_trainer.distributed import VARIABLES
+from reference_trainer.options import arguments
+from tests.reference_trainer.data.test_shards import TEXTS, write
+from tests.support.single_rank import only_rank
+from tests.support.thread_ranks import on_ranks
+
+SMALL = {"batch": 2, "seq": 8, "vocab": 257, "dim": 16, "layers": 1, "heads": 2, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    """Folders node0 and node1, each with its shard of two, and the corpus."""
+    folder = tmp_path_factory.mktemp("nodes")
+    write(folder / "corpus", TEXTS)
+    for node in (0, 1):
+        make(folder / "corpus", folder / f"node{node}", node=node, nodes=2, lanes=12)
+    return folder
+
+
+@pytest.fixture
+def nodes(pristine, tmp_path):
+    """A copy of them, to be spoilt."""
+    shutil.copytree(pristine, tmp_path / "nodes")
+    return tmp_path / "nodes"
+
+
+def together(folders: list[Path], hosts: str, **knobs) -> list:
+    """What `hold` gives each rank, or raises there; rank r looks into folders[r] on hosts[r]."""
+
+    def rank(world):
+        return hold(TrainConfig(**{**SMALL, "data": str(folders[world.rank]), **knobs}), world)
+
+    return on_ranks(hosts, rank, DataError)
+
+
+def refused(told: list, kind: type, *said: str) -> None:
+    """All ranks tell the same kind of error in the same words, on one line."""
+    assert {(type(one), str(one)) for one in told} == {(kind, str(told[0]))}
+    for words in said:
+        assert words in str(told[0])
+    assert "\n" not in str(told[0])
+
+
+def test_ranks_find_out_who_holds_what_and_one_a_node_reads_it_whole(nodes, monkeypatch):
+    hashed, check = [], Shard.check
+
+    def spy(shard, whole):
+        if whole:
+            hashed.append(shard.folder.name)
+        check(shard, whole)
+
+    monkeypatch.setattr(Shard, "check", spy)
+    folders = [nodes / f"node{node}" for node in (1, 1, 0, 0)]
+    told = together(folders, "aabb")
+    assert [(shard.node, holders) for shard, holders in told] == [
+        (node, [1, 1, 0, 0]) for node in (1, 1, 0, 0)
+    ]
+    assert sorted(hashed) == ["shard-0-of-2", "shard-1-of-2"]
+
+
+LANE = "shard-1-of-2/lane-00003"
+SPOIL = {
+    "cut": (lambda p: cut(p / LANE), BadShard, "lane-00003 has", "it was cut or changed"),
+    "flipped": (lambda p: flip(p / LANE), BadShard, "lane-00003 does not match its sha256"),
+    "gone": (lambda p: (p / LANE).unlink(), BadShard, "lane-00003 is missing"),
+    "no manifest": (
+        lambda p: (p / "shard-1-of-2" / manifest.NAME).unlink(), BadShard, "manifest.json cannot"
+    ),
+    "altered manifest": (
+        lambda p: alter(p / "shard-1-of-2" / manifest.NAME, '"node": 1', '"node": 3'),
+        BadShard, "manifest.json does not match its own sha256"
+    ),
+    "renamed": (
+        lambda p: (p / "shard-1-of-2").rename(p / "shard-1-of-3"), BadShard,
+        "shard-1-of-3 was renamed: it is documents 1 mod 2",
+    ),
+    "future": (lambda p: future(p / "shard-1-of-2"), StaleShards, "has schema 99, this trainer"),
+    "removed": (
+        lambda p: shutil.rmtree(p / "shard-1-of-2"), MissingShard,
+        "node1 has no shard, expected a folder shard-I-of-N: make it on this node",
+    ),
+    "no folder": (lambda p: shutil.rmtree(p), MissingShard, "node1 has no shard"),
+    "a file": (lambda p: (shutil.rmtree(p), p.touch()), MissingShard, "node1 has no shard"),
+    "two": (
+        lambda p: shutil.copytree(p / "shard-1-of-2", p / "shard-0-of-9"), StaleShards,
+        "node1 has shard-0-of-9, shard-1-of-2, expected one shard: remove the others",
+    ),
+}  # fmt: skip
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def flip(path: Path) -> None:
+    path.write_bytes(b"\x01" + path.read_bytes()[1:])
+
+
+def alter(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+def future(folder: Path) -> None:
+    content = open_shard(folder.parent).content
+    (folder / manifest.NAME).unlink()
+    manifest.put(folder, {**content, "schema": 99})
+
+
+@pytest.mark.parametrize("how", SPOIL)
+def test_a_bad_shard_is_one_sentence_on_every_rank(nodes, how):
+    spoil, kind, *said = SPOIL[how]
+    spoil(nodes / "node1")
+    refused(together([nodes / "node0", nodes / "node1"], "ab"), kind, "rank 1 on b: ", *said)
+
+
+def test_a_shard_that_cannot_be_mapped_is_one_sentence_on_every_rank(nodes, monkeypatch):
+    def fails(shard, lane):
+        raise PermissionError(13, "Permission denied", "lane")
+
+    monkeypatch.setattr(Shard, "tokens", fails)
+    told = together([nodes / "node0", nodes / "node1"], "ab")
+    said = "rank 0 on a: [Errno 13] Permission denied: 'lane': the shard cannot be read"
+    refused(told, BadShard, said)
+
+
+def test_a_shard_that_no_rank_holds_is_missed(nodes):
+    refused(together([nodes / "node1"] * 2, "aa"), MissingShard,
+            "no rank's node has shard 0 of 2: use 2 nodes, or make shards for as many")  # fmt: skip
+
+
+def anew(nodes: Path, *, node: int = 1, count: int = 2, lanes: int = 12) -> None:
+    shutil.rmtree(nodes / "node1")
+    make(nodes / "corpus", nodes / "node1", node=node, nodes=count, lanes=lanes)
+
+
+def another_corpus(nodes: Path) -> None:
+    (nodes / "corpus" / "one more").write_text("text")
+    anew(nodes)
+
+
+STALE = {
+    "another N": (lambda p: anew(p, count=4), "with nodes 4, rank 0 on a one with nodes 2: make"),
+    "other lanes": (lambda p: anew(p, lanes=24), "with lanes 24, rank 0 on a one with lanes 12"),
+    "another corpus": (another_corpus, " of 25 documents, rank 0 on a one with corpus "),
+}
+
+
+@pytest.mark.parametrize("how", STALE)
+def test_shards_of_different_sets_are_refused(nodes, how):
+    spoil, said = STALE[how]
+    spoil(nodes)
+    told = together([nodes / "node0", nodes / "node1"], "ab")
+    refused(told, StaleShards, "rank 1 on b has a shard with", said)
+
+
+def test_one_shard_that_is_not_the_same_on_two_nodes_is_refused(nodes):
+    """Both were made and sealed properly, but the documents changed in between."""
+    shutil.copytree(nodes / "node1", nodes / "node2")
+    shard = open_shard(nodes / "node2")
+    flip(shard.folder / "lane-00003")
+    (shard.folder / manifest.NAME).unlink()
+    content = shard.content
+    content["files"]["lane-00003"].update(manifest.describe(shard.folder / "lane-00003"))
+    manifest.put(shard.folder, content)
+    told = together([nodes / f"node{n}" for n in range(3)], "abc")
+    refused(told, StaleShards, "rank 2 on c has a shard with other files")
+
+
+def test_a_vocabulary_or_a_sample_that_does_not_fit_is_refused(nodes):
+    folders = [nodes / "node0", nodes / "node1"]
+    said = "has a vocabulary of 257, expected at most the model's 256: train with --vocab 257"
+    refused(together(folders, "ab", vocab=256), StaleShards, "rank 0 on a: ", said)
+    said = "tokens in lane 0, expected 65 or more for one sample: use a smaller --seq, fewer lanes"
+    refused(together(folders, "ab", seq=64), ShortShard, "rank 0 on a: ", said)
+
+
+def test_synthetic_data_is_as_it_was():
+    world = SimpleNamespace(size=3)
+    stream = stream_of(TrainConfig(batch=4), world)
+    assert type(stream) is Stream
+    assert stream.per_step == 12
+    assert stream.identity() == {}
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """Train as the only rank of a job, on a shard of its own: alone(steps=3, ...) -> result."""
+    from reference_trainer.train import train
+
+    write(tmp_path / "corpus", TEXTS)
+    make(tmp_path / "corpus", tmp_path / "data", node=0, nodes=1, lanes=12)
+
+    def run(**knobs):
+        with only_rank():
+            wanted = {**SMALL, "batch": 12, "data": str(tmp_path / "data"), **knobs}
+            return train(TrainConfig(**wanted))
+
+    return run
+
+
+def numbers(result):
+    return [(s["step"], s["loss_hex"], s["data_crc32"], s["ids"]) for s in result["steps"]]
+
+
+def test_a_run_on_shards_resumes_exactly_and_other_data_is_another_run(alone, tmp_path):
+    whole = alone(steps=5)
+    knobs = {"checkpoints": str(tmp_path / "checkpoints"), "save_every": 3}
+    begun = alone(steps=3, **knobs)
+    resumed = alone(steps=5, **knobs)
+    assert resumed["start_step"] == 3
+    assert numbers(begun) + numbers(resumed) == numbers(whole)
+    assert resumed["digest"] == whole["digest"]
+    assert not [t for t in threading.enumerate() if t.name.startswith("data")]
+    synthetic = alone(steps=1, data="", **knobs)
+    assert synthetic["start_step"] == 0
+    reasons = [skipped["reason"] for skipped in synthetic["skipped"]]
+    assert reasons[0].startswith("it belongs to another run: data is bytes of corpus ")
+    assert reasons[0].endswith(" in 12 lanes, not None")
+
+
+def test_the_command_line_says_it_in_one_line(monkeypatch, tmp_path):
+    for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "0"), strict=True):
+        monkeypatch.setenv(name, value)
+    config = TrainConfig(**SMALL, data=str(tmp_path))
+    done = CliRunner().invoke(main, ["train", *arguments(config)])
+    assert done.exit_code == 1
+    (line,) = done.output.splitlines()
+    assert f"{tmp_path} has no shard, expected a folder shard-I-of-N" in line

@@ -1,0 +1,192 @@
+"""CSV, CTRF, Prometheus, JSON schema, the sums, and the command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from reports.__main__ import main
+from reports.exports import CSV_HEADER, ctrf, measurements_csv, prometheus, write_all
+from reports.record import RunRecord
+from reports.redact import REDACTED, redact, redact_environment, redact_text
+from reports.store import load, seal
+from tests.support.paths import RECORDINGS, REPO
+
+RUNS = sorted(path.parent for path in RECORDINGS.glob("*/events.jsonl"))
+every_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+
+# The keys that the CTRF schema requires and allows, written down from its documentation.
+STATUSES = {"passed", "failed", "skipped", "pending", "other"}
+TEST_KEYS = {"name", "status", "duration", "rawStatus", "message", "suite"}
+
+
+@every_run
+def test_ctrf_has_the_keys_its_schema_asks_for(run: Path) -> None:
+    report = ctrf(load(run))
+    assert report["reportFormat"] == "CTRF"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", report["specVersion"])
+    results = report["results"]
+    assert set(results) <= {"tool", "summary", "tests", "environment", "extra"}
+    assert all(type(value) is int for value in results["summary"].values())
+    for test in results["tests"]:
+        assert {"name", "status", "duration"} <= set(test) <= TEST_KEYS
+        assert test["name"]
+        assert type(test["duration"]) is int
+    counts = Counter(test["status"] for test in results["tests"])
+    assert {status: results["summary"][status] for status in STATUSES} == {
+        status: counts[status] for status in STATUSES
+    }
+
+
+@every_run
+def test_ctrf_has_no_failure_only_when_accepted(run: Path) -> None:
+    record = load(run)
+    assert (ctrf(record)["results"]["summary"]["failed"] == 0) == (record.exit_code == 0)
+
+
+@every_run
+def test_csv_has_every_measurement(run: Path) -> None:
+    record = load(run)
+    table = list(csv.reader(io.StringIO(measurements_csv(record))))
+    assert table[0] == CSV_HEADER
+    assert len(table) == 1 + sum(len(result.measurements) for result in record.results)
+    assert {len(row) for row in table} == {len(CSV_HEADER)}
+
+
+@every_run
+def test_prometheus_has_each_label_set_once(run: Path) -> None:
+    text = prometheus(load(run))
+    samples = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(samples) == len(set(samples))
+    assert text.endswith("\n")
+
+
+def test_equal_measurements_stay_apart() -> None:
+    assert 'occurrence="2"' in prometheus(load(RECORDINGS / "retried"))
+
+
+def test_the_schema_is_of_the_record(tmp_path: Path) -> None:
+    run = shutil.copytree(RECORDINGS / "healthy-lab", tmp_path / "run")
+    write_all(run, load(run))
+    schema = json.loads((run / "record.schema.json").read_text())
+    assert schema == RunRecord.model_json_schema()
+    assert set(schema["properties"]) == set(RunRecord.model_fields)
+
+
+def test_rendering_again_keeps_the_sums_true_and_hides_nothing(tmp_path: Path) -> None:
+    run = shutil.copytree(RECORDINGS / "healthy-lab", tmp_path / "run")
+    seal(run)
+    (run / "evidence/proc-net-dev.txt").write_text("doctored")
+    write_all(run, load(run))
+    check = ["sha256sum", "--check", "SHA256SUMS"]
+    told = subprocess.run(check, cwd=run, check=False, capture_output=True, text=True).stdout
+    failed = [line for line in told.splitlines() if not line.endswith(": OK")]
+    assert failed == ["evidence/proc-net-dev.txt: FAILED"]
+    assert "report.html: OK" in told
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "DB_PASSWORD", "SSH_KEY", "apiKey",
+     "GITHUB_TOKEN", "my_credentials", "PGPASSWORD", "REDIS_PWD", "authToken", "NGC_API_KEY"],
+)  # fmt: skip
+def test_secret_names(name: str) -> None:
+    assert redact_environment({name: "abc123"}) == {name: REDACTED}
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_IB_PKEY", "PATH", "NCCL_DEBUG", "KEYBOARD", "HOME", "MONKEY", "PASSES"]
+)
+def test_ordinary_names(name: str) -> None:
+    assert redact_environment({name: "abc123"}) == {name: "abc123"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("https://joe:pw@host/x", f"https://{REDACTED}@host/x"),
+        ("ray://token@10.0.0.1:10001", f"ray://{REDACTED}@10.0.0.1:10001"),
+        ("run --token abc -v", f"run --token {REDACTED} -v"),
+        ("run --verbose --api-key=abc", f"run --verbose --api-key={REDACTED}"),
+        ("HF_TOKEN='a b' run", f"HF_TOKEN={REDACTED} run"),
+        ("curl -H 'Authorization: Bearer abcdefghijk'", f"Bearer {REDACTED}"),
+        ("pytest probes --cluster auto", "pytest probes --cluster auto"),
+        ("the key question is speed", "the key question is speed"),
+    ],
+)
+def test_secrets_in_text(text: str, kept: str) -> None:
+    assert kept in redact_text(text)
+    for secret in ("pw@", "abc ", "=abc", "'a b'", "abcdefghijk"):
+        assert secret not in redact_text(text)
+
+
+def test_nested_facts() -> None:
+    facts = {"env": {"API_TOKEN": "x", "A": ["http://u:p@h"]}, "gpus": 8, "token_count": 3}
+    assert redact(facts) == {
+        "env": {"API_TOKEN": REDACTED, "A": [f"http://{REDACTED}@h"]},
+        "gpus": 8,
+        "token_count": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["show", "healthy-lab"], 0),
+        (["show", "tcp-fallback", "--ascii", "--width", "60"], 0),
+        (["compare", "healthy-atlas", "healthy-atlas"], 0),
+        (["compare", "tcp-fallback", "healthy-atlas"], 1),
+        (["show", "no-such-run"], 4),
+        (["compare", "healthy-atlas", "no-such-run"], 4),
+        (["shwo", "healthy-lab"], 4),
+        (["show"], 4),
+        ([], 4),
+    ],
+)
+def test_the_command(
+    arguments: list[str],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(RECORDINGS)
+    try:
+        ended = main(arguments)
+    except SystemExit as exit:
+        ended = exit.code  # type: ignore[assignment]
+    assert ended == code
+    told = capsys.readouterr()
+    if code == 4:
+        assert told.err.startswith("error: ")
+        assert told.err.count("\n") == 1
+
+
+def test_render_writes_beside_the_run_or_where_it_is_told(tmp_path: Path) -> None:
+    run = shutil.copytree(RECORDINGS / "healthy-lab", tmp_path / "run")
+    only = tmp_path / "only.html"
+    assert main(["render", str(run), "--output", str(only)]) == 0
+    assert only.stat().st_size > 10_000
+    assert not (run / "report.html").exists()
+    assert main(["render", str(run), "--baseline", str(RECORDINGS / "healthy-atlas")]) == 0
+    assert "vs baseline" in (run / "report.html").read_text()
+
+
+def test_it_needs_neither_ray_nor_torch_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, reports.__main__, reports.text, reports.exports;"
+        "heavy = {'ray', 'torch', 'matplotlib', 'pandas', 'jinja2', 'numpy'} & set(sys.modules);"
+        "floors = {'probes', 'scaling', 'reference_trainer'} & set(sys.modules);"
+        "sys.exit(f'{heavy} {floors}' if heavy | floors else 0)"
+    )
+    root = REPO
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()

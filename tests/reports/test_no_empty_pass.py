@@ -1,0 +1,130 @@
+"""Ways in which other suites pass without proof; here none of them may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reports.acceptance import rows, waiver_note
+from reports.exports import ctrf, prometheus
+from reports.record import Control, Limit, Measurement, ProbeResult, Verdict
+from reports.store import load
+from tests.support.paths import RECORDINGS
+
+CAUGHT = Control(name="c", fault="cable pulled", caught=True)
+
+
+def judged(*measurements: Measurement, state: str = "finished") -> Verdict:
+    return ProbeResult(
+        probe="p",
+        criterion="FABRIC",
+        state=state,
+        measurements=list(measurements),
+        controls=[CAUGHT],
+    ).verdict
+
+
+def value(name: str, seen: float | str | None, **limit: Any) -> Measurement:
+    return Measurement(name=name, value=seen, limit=Limit(because="agreed here", **limit))
+
+
+def test_a_warning_is_not_overwritten_by_a_later_pass() -> None:
+    """Below the threshold: warn, then write PASS over it; 11 GB/s passed."""
+    record = load(RECORDINGS / "retried")
+    assert record.verdict("GANG") is Verdict.FAIL
+    assert judged(value("busbw", 11, low=340), value("busbw", 376, low=340)) is Verdict.FAIL
+
+
+def test_an_unconfirmed_transport_is_not_a_remark() -> None:
+    """'Provider not confirmed' only warned, then passed."""
+    assert judged(value("busbw", 376, low=340), value("transport", None, one_of=["NET/IB"])) is (
+        Verdict.UNPROVEN
+    )
+
+
+def test_a_field_that_is_missing_does_not_compare_as_fine() -> None:
+    """A branch read a field that was not there, and went on."""
+    assert judged(value("row remaps", None, high=512)) is Verdict.UNPROVEN
+
+
+@pytest.mark.parametrize("state", ["skipped", "error", "interrupted"])
+def test_skipped_is_not_passed(state: str) -> None:
+    """No GPU nodes, nothing configured: set_passed('Skipped')."""
+    assert judged(state=state) is Verdict.UNPROVEN
+    assert load(RECORDINGS / "skipped").exit_code == 20
+
+
+def test_no_threshold_is_not_any_threshold() -> None:
+    """No thresholds were shipped, so that any bandwidth succeeded."""
+    assert judged(Measurement(name="busbw", value=0.001)) is Verdict.UNPROVEN
+    assert load(RECORDINGS / "missing-limit").verdict("FABRIC") is Verdict.UNPROVEN
+
+
+def test_a_zero_baseline_does_not_switch_a_limit_off() -> None:
+    """verify_bus_bw False, baseline 0: the comparison was left out."""
+    assert Limit(low=0, because="agreed here").judge(None) is Verdict.UNPROVEN
+    assert Limit(because="agreed here").judge(0.5) is Verdict.UNPROVEN
+
+
+def test_a_process_that_died_is_not_a_warning() -> None:
+    """The collective's process failed: WARN; no GPUs or a kill switch: OK."""
+    assert load(RECORDINGS / "timeout").exit_code == 20
+    assert judged(state="error") is Verdict.UNPROVEN
+
+
+def test_words_on_the_output_are_no_measurement() -> None:
+    """'completed step: 29' passed at any speed."""
+    told = Measurement(name="output", value="completed step: 29", judged=False)
+    assert judged(told) is Verdict.UNPROVEN
+
+
+def test_an_unsupported_platform_does_not_exit_with_0() -> None:
+    """Unsupported platform, ERROR: exit 0."""
+    assert load(RECORDINGS / "empty").exit_code == 20
+    assert load(RECORDINGS / "not-run").exit_code == 20
+
+
+def test_a_hard_failure_is_wired_to_the_exit_code() -> None:
+    """A 'hard fail' was computed and read by nobody."""
+    assert load(RECORDINGS / "outside-contract").exit_code == 1
+
+
+def test_a_skipped_gate_does_not_pass_its_phase() -> None:
+    """Declared gates were skipped, yet the phase passed: also in what other tools read."""
+    for name in ("skipped", "not-run", "empty", "control-missed", "killed-run"):
+        record = load(RECORDINGS / name)
+        summary = ctrf(record)["results"]["summary"]
+        assert summary["failed"] >= 1, name
+        assert f'seatrial_exit_code{{run="{record.id}"}} {record.exit_code}' in prometheus(record)
+
+
+def test_a_diagnosis_of_failure_is_not_reported_healthy() -> None:
+    """Failures of the diagnostics were reported healthy."""
+    record = load(RECORDINGS / "tcp-fallback")
+    healthy = [row.criterion.id for row in rows(record) if row.verdict.accepted]
+    assert healthy == ["HOSTS", "GANG", "LAUNCH"]
+
+
+def test_a_probe_that_sees_no_difference_proves_nothing() -> None:
+    record = load(RECORDINGS / "control-missed")
+    assert record.verdict("FABRIC") is Verdict.UNPROVEN
+    assert any("could not be shown to fail" in line for line in record.of("FABRIC")[0].complaints())
+
+
+def test_a_waiver_never_turns_a_failure_green() -> None:
+    record = load(RECORDINGS / "waived-fail")
+    notes = {w.criterion: waiver_note(record, w) for w in record.contract.waivers}
+    assert record.exit_code == 1
+    assert record.verdict("FABRIC") is Verdict.FAIL
+    assert "stays a failure" in notes["FABRIC"]
+    assert "ENDED" in notes["GANG"]
+    assert "NO LONGER NEEDED" in notes["LAUNCH"]
+
+
+def test_what_this_cluster_cannot_prove_is_not_shown_as_passed() -> None:
+    record = load(RECORDINGS / "healthy-lab")
+    fabric = next(row for row in rows(record) if row.criterion.id == "FABRIC")
+    assert record.verdict("FABRIC") is Verdict.PASS
+    assert fabric.verdict is Verdict.UNPROVEN
+    assert fabric.label.startswith("not provable here")

@@ -1,0 +1,81 @@
+"""Every recording says what it said when it was put into the museum, in every rendering."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.acceptance import decision_sentence
+from reports.exports import write_all
+from reports.page.render import render
+from reports.store import load
+from reports.text import acceptance_table
+from tests.recordings.generate.cases import exhibits
+from tests.recordings.load import write
+from tests.support.paths import RECORDINGS
+
+RUNS = sorted(path.parent for path in RECORDINGS.glob("*/events.jsonl"))
+ACCEPTED = {"healthy-lab", "healthy-atlas"}
+
+every_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+
+
+def expected(run: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((run / "expected.json").read_text())
+    return told
+
+
+@every_run
+def test_verdicts(run: Path) -> None:
+    record, told = load(run), expected(run)
+    assert record.exit_code == told["exit_code"]
+    assert {id: record.verdict(id).value for id in told["verdicts"]} == told["verdicts"]
+    assert decision_sentence(record) == told["sentence"]
+
+
+@every_run
+def test_only_the_healthy_are_accepted(run: Path) -> None:
+    assert (load(run).exit_code == 0) == (run.name in ACCEPTED)
+    word = "ACCEPTED" if run.name in ACCEPTED else ("NOT ACCEPTED", "INTERRUPTED")
+    assert decision_sentence(load(run)).startswith(word)
+
+
+@every_run
+def test_renderings(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    record = load(copy)
+    for path in write_all(copy, record):
+        assert path.stat().st_size > 0
+    page = (copy / "report.html").read_text(encoding="utf-8")
+    word, _, rest = decision_sentence(record).partition(": ")
+    assert f'<div class="word">{word}</div>' in page
+    assert rest.split("   ")[0] in page
+    for width in (40, 80, 200):
+        assert decision_sentence(record).split(":")[0] in acceptance_table(record, width)
+
+
+@every_run
+def test_the_museum_is_what_its_builder_builds(run: Path, tmp_path: Path) -> None:
+    recording = next(one for one in exhibits() if one.name == run.name)
+    built = write(recording, tmp_path)
+    for name in ("events.jsonl", "expected.json"):
+        assert (built / name).read_bytes() == (run / name).read_bytes()
+
+
+def test_every_exhibit_is_in_the_museum() -> None:
+    assert {run.name for run in RUNS} == {recording.name for recording in exhibits()}
+
+
+def test_a_page_is_the_same_each_time() -> None:
+    run = RECORDINGS / "tcp-fallback"
+    assert render(load(run), run) == render(load(run), run)
+
+
+def test_a_record_renders_without_its_folder() -> None:
+    page = render(load(RECORDINGS / "tcp-fallback"), None)
+    assert "NET/Socket" in page
+    assert "missing from the run folder" not in page

@@ -1,0 +1,157 @@
+"""A crashed run still has its record, and no run can be made better by running it again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.record import Limit, Measurement, Verdict
+from reports.store import Store, UnreadableRun, fold, load, read_events
+
+START = {
+    "id": "r",
+    "started": "2026-11-20T22:17:03.120Z",
+    "command": "pytest probes",
+    "tier": "quick",
+    "contract": {
+        "name": "c",
+        "criteria": [{"id": "FABRIC", "title": "RDMA is in use", "how": "all-reduce"}],
+    },
+}
+CONTROL = {"name": "c", "fault": "cable pulled", "caught": True, "saw": "0"}
+PROBE = "probes/fabric/test_fabric.py::test_a"
+
+
+def measurement(value: Any) -> dict[str, Any]:
+    limit = Limit(low=1, because="agreed for this test")
+    return Measurement(name="busbw", value=value, limit=limit).model_dump(mode="json")
+
+
+def probe(store: Store, value: Any) -> None:
+    store.event("probe_started", PROBE, criterion="FABRIC")
+    store.event("measurement", PROBE, **measurement(value))
+    store.event("control", PROBE, **CONTROL)
+    store.event("probe_finished", PROBE, state="finished")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    opened = Store(tmp_path / "run")
+    opened.event("run_started", **START)
+    yield opened
+    opened.close()
+
+
+def test_a_whole_run(store: Store) -> None:
+    probe(store, 2.0)
+    store.event("run_finished", state="finished", finished="2026-11-20T22:20:03.120Z")
+    record = store.save()
+    assert record.exit_code == 0
+    assert load(store.path) == record
+    assert json.loads((store.path / "record.json").read_text()) == record.model_dump(mode="json")
+
+
+def test_a_run_without_its_end_is_interrupted(store: Store) -> None:
+    probe(store, 2.0)
+    assert load(store.path).exit_code == 2
+
+
+def test_a_probe_without_its_end_is_no_proof(store: Store) -> None:
+    store.event("probe_started", PROBE, criterion="FABRIC")
+    store.event("measurement", PROBE, **measurement(2.0))
+    store.event("control", PROBE, **CONTROL)
+    store.event("run_finished", state="finished")
+    assert load(store.path).verdict("FABRIC") is Verdict.UNPROVEN
+
+
+@pytest.mark.parametrize("end", ['{"t": "2026', '{"t": 1}', "null", "\x00\x00\x00", '"event"'])
+def test_a_torn_last_line_is_dropped(store: Store, end: str) -> None:
+    probe(store, 2.0)
+    before = load(store.path)
+    with (store.path / "events.jsonl").open("a") as log:
+        log.write(end)
+    assert load(store.path) == before
+
+
+def test_a_torn_line_in_the_middle_is_not_passed_over(store: Store) -> None:
+    with (store.path / "events.jsonl").open("a") as log:
+        log.write("{half\n")
+    probe(store, 2.0)
+    with pytest.raises(UnreadableRun, match="line 2"):
+        load(store.path)
+
+
+def test_trying_again_does_not_wipe_out_a_failure(store: Store) -> None:
+    probe(store, 0.5)
+    probe(store, 2.0)
+    store.event("run_finished", state="finished")
+    record = load(store.path)
+    assert [result.verdict for result in record.results] == [Verdict.FAIL, Verdict.PASS]
+    assert record.exit_code == 1
+
+
+def test_a_second_run_in_the_same_folder_inherits_nothing(store: Store) -> None:
+    probe(store, 2.0)
+    store.event("run_started", **START)
+    store.event("run_finished", state="finished")
+    assert load(store.path).results == []
+
+
+def test_what_json_cannot_hold_is_mended(store: Store) -> None:
+    store.event("probe_started", PROBE, criterion="FABRIC")
+    store.event("series", PROBE, name="busbw", values=[1.0, math.nan, math.inf, "\ud800"])
+    assert load(store.path).results[0].series == {"busbw": [1.0, None, None, "?"]}
+
+
+def test_evidence_has_a_kind_of_its_own(store: Store) -> None:
+    entry = store.keep("log.txt", "line\n", kind="log", caption="a log")
+    store.event("probe_started", PROBE, criterion="FABRIC")
+    store.event("evidence", PROBE, **entry.model_dump())
+    assert load(store.path).results[0].evidence == [entry]
+    assert entry.sha256 == hashlib.sha256(b"line\n").hexdigest()
+
+
+def test_evidence_is_never_overwritten_and_stays_in_its_folder(store: Store) -> None:
+    paths = [store.keep("../../a b.txt", "x", kind="log", caption="").path for _ in range(3)]
+    assert len(set(paths)) == 3
+    assert all(path.startswith("evidence/") and ".." not in path for path in paths)
+
+
+def test_the_sums_hold(store: Store) -> None:
+    probe(store, 2.0)
+    store.save()
+    store.close()
+    check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=store.path, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        [("probe_started", PROBE, {"criterion": "FABRIC"})],
+        [("run_started", "", {})],
+        [("run_started", "", {**START, "schema_version": "2.0"})],
+        [("run_started", "", {**START, "surprise": 1})],
+        [("run_started", "", START), ("measurement", PROBE, measurement(1.0))],
+        [("run_started", "", START), ("probe_started", PROBE, {})],
+        [("run_started", "", START), ("probe_started", PROBE, {"criterion": "F", "probe": [1]})],
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_sentence(events: list[Any]) -> None:
+    told = [{"event": kind, "probe": probe, "data": data} for kind, probe, data in events]
+    with pytest.raises(UnreadableRun) as refused:
+        fold(told)
+    assert "\n" not in str(refused.value)
+    assert str(refused.value)
+
+
+def test_no_folder_no_record(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableRun, match="not a run folder"):
+        read_events(tmp_path)

@@ -1,0 +1,384 @@
+"""Finding the bad one: planted faults in simulated clusters, against the truth and brute force."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaling.collectives.fault_search import (
+    Link,
+    attribute,
+    hunt,
+    outliers,
+    packed,
+    rounds,
+    yardstick,
+)
+from tests.support.simulated_links import RATE, Cluster, brute_force, planted
+
+SIZES = [3, 4, 5, 8, 9, 16, 33, 64]
+either_mode = pytest.mark.parametrize("matrix", [False, True], ids=["quick", "matrix"])
+every_size = pytest.mark.parametrize("size", SIZES)
+
+
+def found(cluster: Cluster, **options: object) -> tuple[dict[str, str], set[Link]]:
+    """What a hunt blames; its own count of rounds is checked on the way."""
+    told = hunt(cluster.nodes, cluster.meet, **options)  # type: ignore[arg-type]
+    assert told.rounds == cluster.rounds
+    assert len(told.links) == len(set(told.links))
+    assert told.confirmed <= len(cluster.meetings)
+    assert told.speeds.keys() == {
+        link for a, b in cluster.meetings for link in ((a, b), (b, a))
+    }  # both directions of whoever met, and of nobody else
+    return told.nodes, set(told.links)
+
+
+# Rounds
+
+
+@given(st.integers(0, 40))
+def test_rounds_let_everybody_meet_once(count: int) -> None:
+    table = rounds(list(range(count)))
+    met = [tuple(sorted(pair)) for pairs in table for pair in pairs]
+    assert sorted(met) == list(combinations(range(count), 2))
+    assert len(table) == (0 if count < 2 else count - 1 + count % 2)
+    for pairs in table:
+        assert len({player for pair in pairs for player in pair}) == 2 * len(pairs)
+
+
+@given(st.sets(st.tuples(st.sampled_from("abcdef"), st.sampled_from("ghijkl"))))
+def test_packed_rounds_are_disjoint_and_complete(pairs: set[tuple[str, str]]) -> None:
+    table = packed(sorted(pairs))
+    assert sorted(pair for meetings in table for pair in meetings) == sorted(pairs)
+    for meetings in table:
+        assert len({node for pair in meetings for node in pair}) == 2 * len(meetings)
+    most = max((sum(node in pair for pair in pairs) for node in "abcdefghijkl"), default=0)
+    assert len(table) <= max(2 * most - 1, 0)
+
+
+# Outliers
+
+healthy_speeds = st.lists(st.floats(0.95, 1.05), min_size=4, max_size=60)
+
+
+@given(healthy_speeds, st.lists(st.floats(0, 0.7), max_size=60), st.sampled_from([1e-3, 1.0, 50.0]))
+def test_outliers_are_the_low_ones_though_nearly_half_are(
+    good: list[float], bad: list[float], unit: float
+) -> None:
+    bad = bad[: len(good) - 1]
+    speeds = {at: value * unit for at, value in enumerate([*bad, *good])}
+    assert outliers(speeds) == set(range(len(bad)))
+
+
+@given(healthy_speeds)
+def test_a_dip_of_15_percent_is_no_outlier(good: list[float]) -> None:
+    assert outliers(dict(enumerate([0.85, *good]))) == set()
+
+
+def test_equal_speeds_are_no_outliers_and_what_failed_is_one() -> None:
+    nothing: dict[str, float] = {}
+    assert outliers(nothing) == set()
+    assert outliers({"a": 7.0}) == set()
+    assert outliers(dict.fromkeys("abcd", 7.0)) == set()  # MAD 0
+    assert outliers({**dict.fromkeys("abcd", 7.0), "e": 5.0}) == {"e"}
+    assert outliers(dict.fromkeys("abcd", 7.0) | {"e": math.nan, "f": 0.0}) == {"e", "f"}
+    assert outliers(dict.fromkeys("ab", 0.0)) == {"a", "b"}
+    assert outliers({"a": math.inf, "b": 1.0}) == {"a"}
+
+
+def test_what_is_within_the_noise_is_no_outlier_however_small_the_effect_may_be() -> None:
+    noisy = [0.82, 0.88, 0.94, 1.0, 1.06, 1.12, 1.18]
+    even = [0.98, 0.99, 1.0, 1.0, 1.0, 1.01, 1.02]
+    assert outliers(dict(enumerate([0.75, *even]))) == {0}
+    assert outliers(dict(enumerate([0.75, *noisy]))) == set()
+
+
+def test_two_healthy_values_do_not_say_what_the_noise_is() -> None:
+    assert outliers(dict(enumerate([0.0, 0.0, 0.56, 0.56, 0.84, 1.0]))) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [({}, 8.0), ({"expected": 20.0}, 16.0), ({"expected": 5.0}, 8.0), ({"effect": 0.5}, 5.0)],
+)
+def test_the_yardstick_is_the_stricter_of_relative_and_absolute(
+    options: dict[str, float], limit: float
+) -> None:
+    usual, slow = yardstick([10.0] * 5, **options)
+    assert usual == 10
+    assert slow == pytest.approx(limit)
+
+
+# Healthy clusters
+
+
+@either_mode
+@every_size
+def test_a_healthy_cluster_is_clean(size: int, matrix: bool) -> None:
+    for seed in range(100 if size < 33 else 20):
+        cluster = Cluster(size, seed)
+        assert found(cluster, matrix=matrix) == ({}, set()), f"seed {seed}"
+
+
+@either_mode
+@pytest.mark.parametrize("noise", [0.0, 0.05, 0.08])
+def test_more_noise_is_no_fault_either(noise: float, matrix: bool) -> None:
+    for seed in range(40):
+        cluster = Cluster(8 + seed % 9, seed, noise=noise)
+        assert found(cluster, matrix=matrix) == ({}, set()), f"seed {seed}"
+
+
+def test_a_healthy_cluster_takes_one_round_or_all() -> None:
+    for size, whole, quick in [(8, 7, 1), (9, 9, 2), (64, 63, 1), (7, 7, 7), (2, 1, 1)]:
+        cluster = Cluster(size, noise=0, dips=0)
+        assert hunt(cluster.nodes, cluster.meet).rounds == quick
+        assert hunt(cluster.nodes, cluster.meet, matrix=True).rounds == whole
+
+
+@either_mode
+@pytest.mark.parametrize("size", [3, 4, 8, 9])
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_one_meeting_that_went_wrong_is_nobodys_fault(
+    size: int, share: float, matrix: bool
+) -> None:
+    last = len(rounds(range(size))) * (size // 2) + 3
+    for number in range(1, last):
+        cluster = Cluster(size, number, spoilt={number: share})
+        assert found(cluster, matrix=matrix) == ({}, set()), f"meeting {number}"
+
+
+def test_a_node_that_was_busy_during_all_of_the_first_pass_is_nobodys_fault() -> None:
+    cluster = Cluster(8)
+    first = [pair for pairs in rounds(cluster.nodes) for pair in pairs]
+    cluster.spoilt = {at: 0.2 for at, pair in enumerate(first, 1) if "n3" in pair}
+    assert len(cluster.spoilt) == 7
+    assert found(cluster, matrix=True) == ({}, set())
+
+
+# One fault
+
+
+@either_mode
+@every_size
+@pytest.mark.parametrize("share", [0.0, 0.6])
+@pytest.mark.parametrize("way", ["sends", "receives", "both"])
+def test_a_slow_node_is_found_and_which_way(
+    way: str, share: float, size: int, matrix: bool
+) -> None:
+    for name in {"n0", f"n{size // 2}", f"n{size - 1}"}:  # the last sits out where n is odd
+        slow = {name: share}
+        cluster = Cluster(
+            size,
+            seed=size,
+            sends=slow if way != "receives" else {},
+            receives=slow if way != "sends" else {},
+        )
+        assert found(cluster, matrix=matrix) == ({name: way}, set())
+
+
+@every_size
+@pytest.mark.parametrize("share", [0.0, 0.6])
+@pytest.mark.parametrize("one_way", [True, False], ids=["one way", "both ways"])
+def test_a_slow_link_is_found_and_which_way(one_way: bool, share: float, size: int) -> None:
+    for a, b in [("n0", f"n{size - 1}"), (f"n{size // 2}", "n0")]:
+        links = {(a, b): share} if one_way else {(a, b): share, (b, a): share}
+        cluster = Cluster(size, seed=size, links=links)
+        assert found(cluster, matrix=True) == ({}, set(links))
+
+
+def test_quick_finds_the_slow_link_that_meets_and_says_which_it_did_not_see() -> None:
+    links = {("n0", "n15"): 0.0, ("n2", "n3"): 0.0}
+    cluster = Cluster(16, links=links)
+    told = hunt(cluster.nodes, cluster.meet)
+    assert told.links == [("n0", "n15")]
+    assert told.nodes == {}
+    assert ("n2", "n3") not in told.speeds
+    assert "a link that did not meet is not judged" in told.coverage
+    whole = hunt(cluster.nodes, cluster.meet, matrix=True)
+    assert set(whole.links) == links.keys()
+    assert "did not meet" not in whole.coverage
+
+
+# Two nodes, and nobody to compare with
+
+
+def test_of_two_nodes_neither_can_be_blamed() -> None:
+    told = hunt(["n0", "n1"], Cluster(2, sends={"n0": 0.3}).meet)
+    assert (told.nodes, told.links) == ({}, [("n0", "n1")])
+    told = hunt(["n0", "n1"], Cluster(2, sends={"n0": 0}, receives={"n0": 0}).meet)
+    assert (told.nodes, set(told.links)) == ({}, {("n0", "n1"), ("n1", "n0")})
+    assert "nobody is proven good" in told.coverage
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 9])
+def test_a_fault_that_all_share_needs_an_absolute_yardstick(size: int) -> None:
+    everybody = {f"n{at}": 0.5 for at in range(size)}
+    relative = hunt(list(everybody), Cluster(size, sends=everybody).meet)
+    assert (relative.nodes, relative.links) == ({}, [])
+    assert "a fault that all share does not show" in relative.coverage
+    absolute = hunt(list(everybody), Cluster(size, sends=everybody).meet, expected=RATE)
+    assert set(absolute.links) == absolute.speeds.keys()  # slow, and nobody good to blame one by
+    assert absolute.nodes == {}
+    assert "nobody is proven good" in absolute.coverage
+    assert "all share" not in absolute.coverage
+    assert absolute.rounds <= 2 * size
+
+
+def test_an_absolute_yardstick_leaves_the_healthy_alone_and_still_tells_nodes_apart() -> None:
+    slow = {"n1": 0.5}
+    for options in ({}, {"expected": RATE}, {"expected": 0.9 * RATE}):
+        assert found(Cluster(8), **options) == ({}, set())
+        assert found(Cluster(8, sends=slow), **options) == ({"n1": "sends"}, set())
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_fewer_than_two_nodes_have_no_links(size: int) -> None:
+    told = hunt([f"n{at}" for at in range(size)], Cluster(size).meet)
+    assert (told.nodes, told.links, told.rounds, told.speeds) == ({}, [], 0, {})
+    assert told.coverage.startswith("0 of 0 pairs")
+
+
+def test_a_meeting_that_failed_is_slow() -> None:
+    def meet(table: list[list[Link]]) -> dict[Link, float]:
+        speeds = Cluster(5).meet(table)
+        gone = {link: math.nan for link in speeds if link[0] == "n2"}
+        return {link: speed for link, speed in (speeds | gone).items() if link[1] != "n2"}
+
+    told = hunt([f"n{at}" for at in range(5)], meet)
+    assert told.nodes == {"n2": "both"}
+    assert told.speeds["n2", "n0"] == told.speeds["n0", "n2"] == 0
+    assert told.typical == pytest.approx(RATE, rel=0.1)
+
+
+def test_a_node_named_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="found twice: a"):
+        hunt(["a", "b", "a"], Cluster(2).meet)
+
+
+@pytest.mark.parametrize("expected", [0.0, -1.0, math.nan, math.inf])
+def test_a_yardstick_that_measures_nothing_is_refused(expected: float) -> None:
+    with pytest.raises(ValueError, match="GB/s above zero"):
+        hunt(["a", "b"], Cluster(2).meet, expected=expected)
+
+
+def test_coverage_is_one_sentence_with_its_numbers() -> None:
+    told = hunt([f"n{at}" for at in range(4)], Cluster(4).meet, expected=RATE)
+    assert told.coverage == "6 of 6 pairs, both directions, 3 rounds"
+    told = hunt([f"n{at}" for at in range(8)], Cluster(8).meet, expected=RATE)
+    assert told.coverage.startswith("4 of 28 pairs, both directions, 1 round;")
+    assert told.confirmed == 0
+
+
+def test_confirmations_are_counted() -> None:
+    cluster = Cluster(8, sends={"n0": 0.3})
+    told = hunt(cluster.nodes, cluster.meet)
+    # Round 1 suspects n0 and n7, round 2 clears n7, round 3 is n0 and another good one.
+    assert (told.rounds, told.confirmed, len(cluster.meetings)) == (3, 1, 4 + 2 + 1)
+
+
+def test_blame_takes_three_different_partners() -> None:
+    cluster = Cluster(8, receives={"n7": 0.3})
+    assert found(cluster) == ({"n7": "receives"}, set())
+    partners = [set(pair) - {"n7"} for pair in cluster.meetings if "n7" in pair]
+    assert len(partners) == len(set(map(frozenset, partners))) == 3
+
+
+def test_what_was_fast_once_stays_fast() -> None:
+    cluster = Cluster(8, sends={"n3": 0.3}, spoilt=dict.fromkeys(range(29, 99), 0.3))
+    assert found(cluster, matrix=True) == ({"n3": "sends"}, set())  # it did receive at speed
+    assert len(cluster.meetings) > 28
+
+
+def test_a_first_round_that_proves_nobody_good_is_followed_by_others() -> None:
+    first = rounds([f"n{at}" for at in range(8)])[0]
+    cluster = Cluster(8, links=dict.fromkeys([*first, *(pair[::-1] for pair in first)], 0.0))
+    told = hunt(cluster.nodes, cluster.meet)
+    assert (told.nodes, set(told.links)) == ({}, set(cluster.links))
+    assert "nobody" not in told.coverage
+
+
+# Several faults at once
+
+sizes_and_bad = st.integers(5, 40).flatmap(
+    lambda size: st.tuples(st.just(size), st.integers(0, max(1, size * 3 // 10)))
+)
+
+
+@settings(deadline=None)
+@given(sizes_and_bad, st.integers(0, 10**6), st.booleans())
+def test_any_set_of_bad_nodes_is_found(
+    size_and_bad: tuple[int, int], seed: int, matrix: bool
+) -> None:
+    cluster = planted(*size_and_bad, seed)
+    assert found(cluster, matrix=matrix) == (cluster.guilty(), set())
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(8, 24), st.integers(0, 2), st.integers(0, 3), st.integers(0, 10**6))
+def test_the_matrix_agrees_with_brute_force(size: int, bad: int, links: int, seed: int) -> None:
+    cluster, again = planted(size, bad, seed, links), planted(size, bad, seed, links)
+    truth = cluster.guilty(), cluster.guilty_links()
+    assert found(cluster, matrix=True) == truth
+    assert brute_force(again) == truth
+    assert cluster.rounds < again.rounds
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(8, 40), st.integers(0, 3), st.integers(0, 10**6))
+def test_quick_never_blames_what_is_good(size: int, links: int, seed: int) -> None:
+    cluster = planted(size, size // 8, seed, links)
+    nodes, slow = found(cluster)
+    assert nodes == cluster.guilty()
+    assert slow <= cluster.guilty_links()
+    assert slow >= {link for link in cluster.guilty_links() if set(link) in met_first(cluster)}
+
+
+def met_first(cluster: Cluster) -> list[set[str]]:
+    """The pairs of the first round."""
+    return [set(pair) for pair in cluster.meetings[: cluster.size // 2]]
+
+
+def test_bad_nodes_take_few_rounds() -> None:
+    for seed in range(20):
+        cluster = planted(64, 6, seed)
+        hunt(cluster.nodes, cluster.meet)
+        assert cluster.rounds <= 4
+
+
+def test_a_node_and_a_link_elsewhere_are_told_apart() -> None:
+    links = {("n0", "n1"): 0.0, ("n1", "n0"): 0.0}
+    cluster = Cluster(6, receives={"n4": 0.5}, links=links)
+    assert found(cluster) == ({"n4": "receives"}, set(links))
+
+
+def test_two_slow_links_of_one_node_are_not_the_node() -> None:
+    links = {("n0", "n1"): 0.5, ("n0", "n5"): 0.0, ("n6", "n0"): 0.0}
+    assert found(Cluster(8, links=links), matrix=True) == ({}, set(links))
+
+
+def test_of_three_nodes_one_may_be_all_there_is_to_go_by() -> None:
+    cluster = Cluster(3, sends={"n1": 0.3}, receives={"n2": 0.3})
+    assert found(cluster) == ({"n1": "sends", "n2": "receives"}, set())
+
+
+def test_the_order_of_the_nodes_does_not_matter() -> None:
+    cluster = planted(12, 3, seed=5)
+    for nodes in (cluster.nodes, cluster.nodes[::-1], sorted(cluster.nodes)):
+        assert hunt(nodes, cluster.meet).nodes == cluster.guilty()
+
+
+def test_attribution_takes_the_fewest_that_explain_all() -> None:
+    met = [(a, b) for a in "abcd" for b in "abcd" if a != b]
+    assert attribute([], met, 4) == ([], [])
+    assert attribute([("a", "b")], met, 4) == ([], [("a", "b")])
+    assert attribute([("a", "b")], [("a", "b"), ("b", "a")], 2) == ([], [("a", "b")])
+    assert attribute([("a", "b"), ("a", "c")], met, 4) == ([], [("a", "b"), ("a", "c")])
+    sends = [link for link in met if link[0] == "c"]
+    assert attribute(sends, met, 4) == ([("c", "sends")], [])
+    assert attribute([*sends, ("a", "b")], met, 4) == ([("c", "sends")], [("a", "b")])
+    guilty, left = attribute([link for link in met if "c" in link], met, 4)
+    assert (sorted(guilty), left) == ([("c", "receives"), ("c", "sends")], [])

@@ -1,0 +1,87 @@
+"""The payloads of very many ranks, without the ranks: their sums are exact and tell who is who."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from scaling.collectives import operations
+from scaling.collectives.operations import OPERATIONS, PATTERN, Buffers
+
+RANKS = 10_000
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def buffers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Buffers]:
+    """Buffers of a collective as that rank of RANKS has them."""
+
+    def of(name: str, rank: int) -> Buffers:
+        monkeypatch.setattr(operations, "_here", lambda: (rank, RANKS))
+        found = OPERATIONS[name].buffers(CPU, PATTERN, False)
+        found.reset()
+        return found
+
+    return of
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """What ranks hand to a collective, which then does nothing."""
+    tensors: list[torch.Tensor] = []
+
+    def take(*arguments: Any) -> None:
+        tensors.append(arguments[-1])
+
+    for name in ("all_reduce", "reduce_scatter_tensor", "all_to_all_single"):
+        monkeypatch.setattr(dist, name, take)
+    return tensors
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter"])
+def test_sums_over_very_many_ranks_are_exact(
+    name: str, buffers: Callable[[str, int], Buffers], given: list[torch.Tensor]
+) -> None:
+    total = None
+    for rank in range(RANKS):
+        buffers(name, rank).run()
+        payload = given.pop()
+        assert payload.dtype == torch.float32
+        assert payload.min() >= 0
+        total = payload.clone() if total is None else total.add_(payload)
+    assert total is not None
+    assert total.max() < 1 << 24  # so is each sum on the way, in whatever order
+    for rank in (0, 1, 251, RANKS // 2, RANKS - 1):
+        part = total if name == "all_reduce" else total[rank * PATTERN : (rank + 1) * PATTERN]
+        assert torch.equal(part, buffers(name, rank).expected)
+
+
+@pytest.mark.parametrize("other", [1, 8, 64, 128, 1024, 4096])
+def test_what_another_rank_gives_is_seen(
+    other: int, buffers: Callable[[str, int], Buffers], given: list[torch.Tensor]
+) -> None:
+    for name in ("all_reduce", "reduce_scatter", "alltoall"):
+        mine, theirs = buffers(name, 5), buffers(name, 5 + other)
+        mine.run()
+        theirs.run()
+        theirs_given, mine_given = given.pop(), given.pop()
+        assert not torch.any(mine_given == theirs_given)
+        if name != "all_reduce":  # nor does another part look the same
+            part = mine_given[other * PATTERN : (other + 1) * PATTERN]
+            assert not torch.any(mine_given[:PATTERN] == part)
+            assert not torch.any(mine.expected == theirs.expected)
+
+
+def test_parts_of_very_many_ranks_arrive_as_they_are_expected(
+    buffers: Callable[[str, int], Buffers], given: list[torch.Tensor]
+) -> None:
+    for sender, receiver in ((0, RANKS - 1), (4097, 4099), (RANKS - 1, RANKS - 2)):
+        buffers("alltoall", sender).run()
+        sent = given.pop()[receiver * PATTERN : (receiver + 1) * PATTERN]
+        assert torch.equal(sent.diff(), torch.ones(PATTERN - 1))  # no number is rounded
+        wanted = buffers("alltoall", receiver).expected
+        assert torch.equal(sent, wanted[sender * PATTERN : (sender + 1) * PATTERN])

@@ -1,0 +1,202 @@
+"""Collectives on real ranks: torchrun starts two gloo processes that check every element."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaling.collectives.operations import OPERATIONS
+from tests.support.paths import REPO
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
+
+
+def ranks(*arguments: str, number: int = 2) -> subprocess.CompletedProcess[str]:
+    """So many ranks under torchrun, and none of them left over."""
+    command = [*TORCHRUN, str(number), *arguments]
+    with subprocess.Popen(
+        command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as job:
+        try:
+            out, err = job.communicate(timeout=120)
+        finally:
+            job.terminate()  # torchrun then ends its ranks, each of which is a session of its own
+    return subprocess.CompletedProcess(command, job.returncode, out, err)
+
+
+# One in place, one in both forms; the values of all six are checked below.
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter"])
+def test_a_collective_under_torchrun_is_exact_and_told(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    small = ["-b", "8", "-e", "64K", "--budget", "0.02"]
+    done = ranks("-m", "scaling.collectives", name, "--backend", "gloo", *small, "-J", str(file))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "alpha-beta fit" in done.stdout
+    found = json.loads(file.read_text())
+    assert found["out_of_bounds"] == {"count": 0, "okay": True}
+    sizes = [result["size"] for result in found["results"]]
+    assert sizes == [1 << power for power in range(3, 17)]
+    for placement in OPERATIONS[name].placements:
+        last = found["results"][-1][placement]
+        assert last["bus_bw"] > 0
+        assert len(last["rank_times"]) == 2
+
+
+def test_a_sweep_that_ends_early_says_why() -> None:
+    done = ranks("-m", "scaling.collectives", "all_reduce", "--backend", "gloo", "--longest", "0")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "# sizes over 8 bytes are left out: a call of it takes " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "sizes", "why"),
+    [
+        (1, "all_reduce", ["-b", "128M"], "sizes over 67108864 bytes are left out: gloo's range"),
+        (3, "all_gather", ["-e", "8"], "all_gather over 3 ranks takes 12 bytes and more"),
+    ],
+)
+def test_a_sweep_without_any_size_is_no_success(
+    number: int, name: str, sizes: list[str], why: str
+) -> None:
+    done = ranks("-m", "scaling.collectives", name, "--backend", "gloo", *sizes, number=number)
+    assert done.returncode != 0
+    assert f"Error: nothing was measured: {why}\n" in done.stderr
+    assert done.stdout == ""
+
+
+CORRUPT = """
+from scaling.collectives.sweep import summarise, sweep
+from scaling.collectives.operations import OPERATIONS
+found = sweep(tuple(OPERATIONS), only=4096, budget=0.01, corrupt=1)
+import json, os
+with open(os.environ["OUT"] + str(found["rank"]), "w") as file:
+    json.dump(found, file)
+"""
+
+
+def test_one_wrong_element_is_found_in_every_collective(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "corrupt.py"
+    script.write_text(CORRUPT)
+    monkeypatch.setenv("OUT", str(tmp_path / "rank"))
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    done = ranks(str(script))
+    assert done.returncode == 0, done.stderr[-2000:]
+    good, bad = (json.loads((tmp_path / f"rank{rank}").read_text()) for rank in (0, 1))
+    for name in OPERATIONS:
+        assert [row["wrong"] for row in good["sweeps"][name]["rows"]] == [0] * len(
+            OPERATIONS[name].placements
+        )
+        for row in bad["sweeps"][name]["rows"]:
+            assert row["wrong"] == 2  # before and after the timing
+            assert row["first_wrong"] is not None
+
+
+def test_bad_sizes_are_refused_in_one_sentence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling.collectives", "all_reduce", "-b", "12Q"],
+        cwd=REPO, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "sizes are numbers with K, M or G" in done.stderr
+
+
+MEETING = """
+from scaling.collectives import node_groups as meetings
+import json, os
+if os.environ["RANK"] == os.environ.get("CHANGES"):
+    send = meetings._send
+    def changed(buffer, peer):
+        buffer[len(buffer) // 2] += 1
+        send(buffer, peer)
+    meetings._send = changed
+found = meetings.pair_sweep([[(0, 1)]], repeats=3, size=1 << 16)
+with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
+    json.dump(found, file)
+"""
+
+
+@pytest.mark.parametrize(("changes", "wrong"), [("none", [0, 0]), ("1", [3, 0])])
+def test_a_meeting_tells_speed_and_changed_elements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: str, wrong: list[int]
+) -> None:
+    script = tmp_path / "meeting.py"
+    script.write_text(MEETING)
+    for name, value in (("OUT", tmp_path / "rank"), ("PYTHONPATH", REPO), ("CHANGES", changes)):
+        monkeypatch.setenv(name, str(value))
+    done = ranks(str(script))
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads((tmp_path / f"rank{rank}").read_text()) for rank in (0, 1)]
+    assert [found[0]["1"][1], found[1]["0"][1]] == wrong
+    assert found[0]["1"][0] > 0
+
+
+GROUPS = """
+from scaling.collectives import node_groups as meetings
+import json, os, torch
+if os.environ["RANK"] == os.environ["CHANGES"]:
+    fill = torch.Tensor.fill_
+    torch.Tensor.fill_ = lambda tensor, value: fill(tensor, value + 1)
+found = meetings.group_sweep(json.loads(os.environ["GROUPS"]), size=1 << 14)
+with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
+    json.dump(found, file)
+"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "changes", "wrong"),
+    [([[1, 0]], "none", [0, 0]), ([[1, 0]], "1", [1 << 12] * 2), ([[1]], "1", [0, 1 << 12])],
+)
+def test_groups_tell_speed_and_wrong_elements(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    groups: list[list[int]],
+    changes: str,
+    wrong: list[int],
+) -> None:
+    script = tmp_path / "groups.py"
+    script.write_text(GROUPS)
+    monkeypatch.setenv("OUT", str(tmp_path / "rank"))
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    monkeypatch.setenv("CHANGES", changes)
+    monkeypatch.setenv("GROUPS", json.dumps(groups))
+    done = ranks(str(script))
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads((tmp_path / f"rank{rank}").read_text()) for rank in (0, 1)]
+    assert [count for _, count in found] == wrong
+    assert all((speed > 0) == (len(groups[0]) > 1) for speed, _ in found)
+
+
+COPIES = """
+import json, os, sys
+import torch.distributed as dist
+from reference_trainer.config import TrainConfig
+from reference_trainer.train import train
+dist.init_process_group("gloo")
+knobs = dict(batch=2, seq=16, vocab=61, dim=12, layers=2, heads=2, steps=3, clip=0.5, device="cpu",
+             dropout=0.0)
+found = {shard: train(TrainConfig(shard=shard, **knobs)) for shard in (0, 1, 2)}
+if dist.get_rank() == 0:
+    print(json.dumps({s: [(x["loss"], x["norm"]) for x in r["steps"]] for s, r in found.items()}))
+"""
+
+
+def test_copies_of_a_sharded_model_learn_what_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four ranks: one model, four copies, two copies of two shards; some shards are empty."""
+    script = tmp_path / "copies.py"
+    script.write_text(COPIES)
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+    done = ranks(str(script), number=4)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert all(norm > 0.5 for _, norm in found["0"])  # clipped: a wrong norm is another model
+    for shard in ("1", "2"):
+        for step, wanted in zip(found[shard], found["0"], strict=True):
+            assert step == pytest.approx(wanted, rel=1e-4)

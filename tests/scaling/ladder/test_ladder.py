@@ -1,0 +1,115 @@
+"""The ladder's rungs: which, with how much work each, and one that sends nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from probes.scaling.test_scaling import load_of
+from reference_trainer.config import TrainConfig
+from reference_trainer.data.shards import VOCAB
+from reference_trainer.launch.gang import Gang, GangError
+from scaling.ladder.ladder import Rung, climb, counts, first_of, groups_of, hushed, strong
+from scaling.ladder.step_breakdown import Step
+from scaling.loss.ladder_result import Ladder
+
+
+def test_rungs_double_up_to_all_nodes() -> None:
+    assert counts(1) == [1]
+    assert counts(4) == [1, 2, 4]
+    assert counts(6) == [1, 2, 4, 6]
+
+
+@pytest.mark.parametrize(("nodes", "runs"), [(4, 2), (6, 1), (8, 2), (11, 1), (16, 2)])
+def test_each_node_has_its_turn_among_several(nodes: int, runs: int) -> None:
+    """Two runs suffice, one where the rungs below the largest have room for all."""
+    places = [SimpleNamespace(node=f"n{node}") for node in range(nodes) for _ in range(2)]
+    gang, rungs = cast(Gang, SimpleNamespace(places=places)), counts(nodes)
+    turns = [0] * nodes
+    for run in range(runs):
+        for count in rungs[1:]:
+            (group,) = groups_of(gang, count, first_of(rungs, count, run))
+            assert group == sorted(group)
+            assert len(group) == 2 * count
+            for node in {worker // 2 for worker in group}:
+                turns[node] += count < nodes
+    assert min(turns) >= 1
+    assert groups_of(gang, nodes, first_of(rungs, nodes, 1)) == [[*range(2 * nodes)]]
+
+
+def test_the_first_run_of_a_rung_of_two_is_on_the_first_nodes() -> None:
+    assert [first_of([1, 2, 4, 8], count) for count in (1, 2, 4, 8)] == [0, 0, 2, 0]
+    assert [first_of([1, 2, 4, 8], count, 1) for count in (1, 2, 4, 8)] == [0, 6, 0, 0]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_strong_scaling_keeps_the_work_of_a_step(count: int) -> None:
+    config = TrainConfig(batch=3, pace_s=0.4)
+    work = strong(config, count, 8)
+    assert work.batch * count == 3 * 8
+    assert work.pace_s * count == pytest.approx(0.4 * 8)
+    assert work.batch / work.accumulate == 3  # what must fit into memory at once
+
+
+def test_strong_scaling_of_what_cannot_be_dealt_evenly_is_refused() -> None:
+    with pytest.raises(ValueError, match="6 sequences a step cannot be dealt evenly to 4 nodes"):
+        strong(TrainConfig(batch=1), 4, 6)
+
+
+def test_tokens_per_rank_are_those_of_one_job() -> None:
+    step = Step(1.0, {"forward": 1.0})
+    alone = Rung(1, ["a", "a", "b", "b"], [[step]] * 4, tokens_per_step=512)
+    assert alone.tokens_per_rank == 256  # two jobs side by side, of two ranks each
+    whole = Rung(2, ["a", "a", "b", "b"], [[step]] * 4, tokens_per_step=1024)
+    assert whole.tokens_per_rank == 256
+
+
+def test_the_rung_of_one_node_is_judged_by_its_median_node_in_all_figures() -> None:
+    """A slow node beside two sound ones costs the rung of 1 nothing: each is a job of its own."""
+    steps = [[Step(seconds, {"forward": seconds})] for seconds in (1.0, 1.0, 4.0)]
+    alone = Rung(1, ["a", "b", "c"], steps, tokens_per_step=512, flops=2.0, peak_flops=1024)
+    assert alone.seconds == 1
+    assert alone.tokens_per_second == 512
+    assert alone.mfu == 1
+    assert Ladder(rungs=[alone], talk={}, calls=[], fits={}).efficiency(alone) == 1
+
+
+def test_mfu_is_the_share_of_one_gpus_peak() -> None:
+    step = Step(0.5, {"forward": 0.5})
+    rung = Rung(2, ["a", "b"], [[step]] * 2, tokens_per_step=2000, flops=6e9, peak_flops=1e15)
+    assert rung.mfu == pytest.approx(6e9 * 1000 / 0.5 / 1e15)
+    assert Rung(2, ["a", "b"], [[step]] * 2, tokens_per_step=2000, flops=6e9).mfu is None
+
+
+def test_a_hushed_rank_holds_its_shard_and_waits_for_nobody() -> None:
+    config = TrainConfig(steps=2, digest=False, device="cpu")
+    result = hushed(4, config)
+    assert result["world"] == 4
+    assert result["tokens_per_step"] == 4 * config.batch * config.seq
+    assert len(result["steps"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("terms", "wanted"), [(None, ["", ""]), ("/d/{nodes}/x", ["/d/1/x", "/d/2/x"])]
+)
+def test_each_rung_reads_the_shards_for_its_number_of_nodes(
+    terms: str | None, wanted: list[str]
+) -> None:
+    """Shards have one token more than a CPU's synthetic data, and fewer than a GPU's."""
+    agreed = SimpleNamespace(shards=terms, pace_seconds=0.0)
+    loads = [load_of(agreed, on_gpu, steps=2) for on_gpu in (False, True)]
+    assert [load.vocab >= VOCAB for load in loads] == [terms is not None, True]
+    asked = []
+
+    def run(function: Any, config: TrainConfig, **_: Any) -> Any:
+        asked.append(config.data)
+        raise GangError("enough seen")
+
+    places = [SimpleNamespace(node="a"), SimpleNamespace(node="b")]
+    gang = cast(Gang, SimpleNamespace(places=places, run=run))
+    for count in (1, 2):
+        with pytest.raises(GangError):
+            climb(gang, {}, count, loads[0])
+    assert asked == wanted

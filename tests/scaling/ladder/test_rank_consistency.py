@@ -1,0 +1,71 @@
+"""Ranks that do not train one model are found out, whatever their speed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaling.ladder.rank_consistency import disagreements
+
+
+def results(ranks: int = 2, steps: int = 2) -> list[dict[str, Any]]:
+    """What the trainer returns of one job: a sample of 64 tokens per rank and step."""
+    return [
+        {
+            "rank": rank,
+            "world": ranks,
+            "tokens_per_step": 64 * ranks,
+            "steps": [
+                {
+                    "step": step,
+                    "loss": 5.0,
+                    "loss_hex": (5.0).hex(),
+                    "norm": 1.0,
+                    "norm_hex": "0x1p+0",
+                    "local_loss": 5.0 + (0.1 if rank % 2 else -0.1),
+                    "ids": [ranks * step + rank],
+                    "tokens": 64,
+                }
+                for step in range(1, steps + 1)
+            ],
+        }
+        for rank in range(ranks)
+    ]
+
+
+def test_one_job_agrees() -> None:
+    assert disagreements(results(4)) == []
+    (alone,) = results(1)
+    alone["steps"][0]["local_loss"] = alone["steps"][1]["local_loss"] = 5.0
+    assert disagreements([alone]) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"loss_hex": "0x1.8p+2"}, "ranks differ in their loss"),
+        ({"norm_hex": "0x1.8p+2"}, "ranks differ in their norm"),
+        ({"ids": [4]}, "ranks took the same samples"),
+        ({"tokens": 32}, "96 tokens were taken, not 128"),
+        ({"local_loss": 5.2}, "the loss is 5, the mean of the ranks' own is 5.05"),
+    ],
+)
+def test_a_step_that_is_not_one_jobs_is_told(change: dict[str, Any], says: str) -> None:
+    lying = results()
+    lying[1]["steps"][1].update(change)
+    assert disagreements(lying) == [f"step 2: {says}"]
+
+
+def test_a_rank_that_trained_alone_is_named() -> None:
+    lying = results(4)
+    lying[2]["world"] = 1
+    assert disagreements(lying) == [f"step {step}: rank 2 was one of 1" for step in (1, 2)]
+
+
+def test_a_loss_that_is_no_number_is_not_this_ones_to_tell() -> None:
+    lost = results()
+    for rank in lost:
+        for step in rank["steps"]:
+            step |= {"loss": float("nan"), "loss_hex": "nan", "local_loss": float("nan")}
+    assert disagreements(lost) == []

@@ -1,0 +1,185 @@
+"""A ladder that anyone may have damaged: refused in a sentence, or read; never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as tried
+from hypothesis import strategies as st
+
+from scaling.loss.ladder_result import retold
+from tests.probes.cli.test_scaling import ladder, said, save
+
+COMMANDS = ("report", "predict")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("told") / "run", ladder())
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["host", "waits timed"])
+def sound(request: pytest.FixtureRequest) -> Any:
+    """A ladder of a few steps, as JSON has it."""
+    content = json.loads(json.dumps(ladder(separable=request.param).told()))
+    for rung in content["rungs"]:
+        rung["steps"] = [steps[:5] for steps in rung["steps"]]
+    return content
+
+
+def put(run: Path, content: Any) -> None:
+    (run / "evidence" / "ladder.json").write_text(json.dumps(content))
+
+
+def set_to(*path: Any) -> Callable[[Any], Any]:
+    """Damage: what lies at a path becomes the last of these words."""
+
+    def damage(content: Any) -> Any:
+        *way, key, value = path
+        here = content
+        for step in way:
+            here = here[step]
+        here[key] = value
+        return content
+
+    return damage
+
+
+STEP = ("rungs", 1, "steps", 0, 0)
+DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a list": (lambda _: [], "expected an object, found []"),
+    "null": (lambda _: None, "expected an object, found None"),
+    "no rungs": (set_to("rungs", []), "expected rungs that rise from 1 node, found none"),
+    "no calls": (lambda c: {k: c[k] for k in ("rungs", "fits")}, "calls: expected a value"),
+    "not from 1": (
+        lambda c: c | {"rungs": c["rungs"][1:]},
+        "expected rungs that rise from 1 node, found 2, 4",
+    ),
+    "falling": (
+        lambda c: c | {"rungs": [c["rungs"][0], *c["rungs"][:0:-1]]},
+        "expected rungs that rise from 1 node, found 1, 4, 2",
+    ),
+    "no steps": (set_to("rungs", 1, "steps", [[], []]), "rungs.1: expected as many steps of each"),
+    "uneven": (set_to(*STEP[:4], []), "rungs.1: expected as many steps of each rank, 1 or more"),
+    "too few ranks": (set_to("rungs", 1, "steps", []), "found those of 0 for 2 ranks on 2 nodes"),
+    "other nodes": (set_to("rungs", 1, "nodes", 3), "expected the steps of each rank on 3 nodes"),
+    "stranger": (
+        set_to("rungs", 2, "ranks", 0, "x"),
+        "that ran alone too, found x on the rung of 4",
+    ),
+    "zero": (set_to(*STEP, "seconds", 0.0), "rungs.1.steps.0.0.seconds: expected greater than"),
+    "NaN": (set_to(*STEP, "seconds", float("nan")), "expected a finite number, found nan"),
+    "a string": (set_to(*STEP, "seconds", "1"), "expected a valid number, found '1'"),
+    "other sum": (set_to(*STEP, "seconds", 9.0), "rungs.1.steps.0.0: expected segments of 9.0 s"),
+    "strange waits": (
+        set_to(*STEP, "exposed", {"lunch": {"all-gather": 0.1}}),
+        "expected waits within lunch, found 0.1 s of no such segment",
+    ),
+    "long waits": (
+        set_to(*STEP, "exposed", {"clip": {"all-gather": 9.0}}),
+        "expected waits within clip, found 9.0 s of",
+    ),
+    "no tokens": (
+        set_to("rungs", 1, "tokens_per_step", 1),
+        "rungs.1: expected a token per step for each of 2 ranks, found 1",
+    ),
+    "no segments": (set_to(*STEP, "segments", {}), "expected the segments data, forward,"),
+    "other fits": (
+        lambda c: c | {"fits": {"all_reduce": c["fits"]["all_gather"]}},
+        "expected a fit of each collective, found none of all_gather",
+    ),
+    "other calls": (set_to("calls", 0, "operation", "x"), "expected collectives of all_reduce,"),
+    "no bandwidth": (set_to("fits", "all_gather", "bandwidth", 0.0), "bandwidth: expected greater"),
+    "null bandwidth": (set_to("fits", "all_gather", "bandwidth", None), "bandwidth: expected a"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_a_ladder_lacks_is_told_in_one_sentence(run: Path, sound: Any, name: str) -> None:
+    damage, words = DAMAGES[name]
+    put(run, damage(copy.deepcopy(sound)))
+    for command in COMMANDS:
+        done = said(command, run)
+        assert done.exit_code == 4
+        assert len(done.output.splitlines()) == 1
+        assert "ladder.json cannot be read: " in done.output
+        assert words in done.output
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xff\xfe\x00", "expected text, found other bytes"),
+        (b"[" * 100_000, "found lists in lists without end"),
+        (None, "No such file"),
+    ],
+    ids=["bytes", "deep", "gone"],
+)
+def test_what_is_no_json_is_refused(run: Path, content: bytes | None, words: str) -> None:
+    file = run / "evidence" / "ladder.json"
+    file.unlink() if content is None else file.write_bytes(content)
+    done = said("report", run)
+    assert done.exit_code == 4
+    assert words in done.output
+
+
+def test_a_bandwidth_that_no_size_has_shown_is_no_damage(sound: Any) -> None:
+    """A fit says infinity then: all of its time is latency."""
+    seen = retold(set_to("fits", "all_gather", "bandwidth", float("inf"))(copy.deepcopy(sound)))
+    assert seen.foreseen().predictions
+
+
+def test_nobody_asks_for_more_nodes_than_there_are(run: Path, sound: Any) -> None:
+    put(run, sound)
+    for nodes in (10**20, 1):
+        done = said("predict", run, "--nodes", nodes)
+        assert done.exit_code == 4
+        assert "is not in the range" in done.output
+    done = said("predict", run, "--nodes", 8, "--nodes", 8)
+    assert done.output.count("8 nodes ") == 1
+
+
+NUMBERS = [0, 1, 2, -1, 10**400, 0.0, -0.5, 1e-320, 1e-9, 1e9, 1e308, math.nan, math.inf]
+WORDS = ["", "1", "node0", "node9", "data"]
+JUNK = st.sampled_from([*NUMBERS, *WORDS, None, True, [], {}, [[]], [1.0], {"data": 1.0}])
+
+
+@st.composite
+def damaged(draw: st.DrawFn, sound: Any) -> Any:
+    """A ladder of which one to three things were taken away, or became something else."""
+    whole = {"ladder": copy.deepcopy(sound)}
+    for _ in range(draw(st.integers(1, 3))):
+        here: Any = whole
+        key: Any = "ladder"
+        for _ in range(draw(st.integers(0, 7))):
+            if not isinstance(here[key], dict | list) or not here[key]:
+                break
+            here = here[key]
+            key = draw(st.sampled_from([*here] if isinstance(here, dict) else range(len(here))))
+        if here is not whole and draw(st.booleans()):
+            del here[key]
+        else:
+            here[key] = copy.deepcopy(draw(JUNK))
+    return whole["ladder"]
+
+
+@tried(
+    max_examples=120, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+@given(data=st.data())
+def test_no_damage_ends_in_a_traceback(run: Path, sound: Any, data: st.DataObject) -> None:
+    put(run, data.draw(damaged(sound)))
+    for command in COMMANDS:
+        done = said(command, run)
+        assert done.exception is None or isinstance(done.exception, SystemExit)
+        assert done.exit_code in (0, 4)
+        assert done.exit_code == 0 or len(done.output.splitlines()) == 1
+        assert "nan" not in done.output or done.exit_code == 4
