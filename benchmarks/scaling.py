@@ -3,7 +3,8 @@
 `python -m benchmarks.scaling [REPEATS [LADDERS [CAUSES]]]`: the price of the clock on every step,
 and the trainer against a plain FSDP2 loop, in one process taken in turns; then so many ladders of
 1, 2, 4 and 8 nodes on each of three fabrics; then each planted cause so often
-(loss_attribution_lab.py).  Simulated causes are benchmarks/loss_attribution.py's, a GPU's figures benchmarks/single_gpu.py's.
+(loss_attribution_lab.py).  Simulated causes are benchmarks/loss_attribution.py's, a GPU's figures
+benchmarks/single_gpu.py's.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A museum of runs and their expected verdicts; `python -m tests.recordings.generate` rebuilds it."""
+"""Runs and their expected verdicts; `python -m tests.recordings.generate` rebuilds them."""
