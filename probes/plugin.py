@@ -1,4 +1,4 @@
-"""The pytest plugin: options, fixtures, judging at the end of each probe, exit code.
+"""The pytest plugin: options, judging at the end of each probe, exit code.
 
 Probes are tests marked `criterion(ID)`.  Their bodies observe and measure; this file judges:
 every broken limit of a probe is shown, not only the first.
@@ -7,20 +7,17 @@ every broken limit of a probe is shown, not only the first.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from probes.acceptance.stash import LEDGER, RUN, VERDICT
+
+pytest_plugins = ["probes.acceptance.fixtures"]
 TIERS = ("quick", "standard", "soak")
-ORDER = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
-RUN: pytest.StashKey[Any] = pytest.StashKey()
-LEDGER: pytest.StashKey[Any] = pytest.StashKey()
-VERDICT: pytest.StashKey[Any] = pytest.StashKey()
 STRAYS: list[str] = []
 
 
@@ -147,7 +144,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             "probes need a cluster: give --cluster auto, --cluster local:4 "
             "to rehearse on this host, or --cluster ray://host:10001"
         )
-    items.sort(key=lambda item: ORDER.index(_criterion(item) or "HOSTS"))
+    if not probes:
+        return
+    from probes.acceptance.criteria import ORDER
+
+    items.sort(key=lambda item: ORDER.index(_criterion(item) or ORDER[0]))
     idle = [item for item in probes if _later(item, config) or _unused(item)]
     if idle:
         config.hook.pytest_deselected(items=idle)
@@ -165,88 +166,6 @@ def _unused(item: pytest.Item) -> bool:
     """Whether the probe is of something that nobody can use here, for it is not installed."""
     marker = item.get_closest_marker("uses")
     return marker is not None and find_spec(marker.args[0]) is None
-
-
-@pytest.fixture
-def measure(request: pytest.FixtureRequest) -> Any:
-    """The ledger of this probe (see probes/acceptance/measure.py)."""
-    return request.node.stash[LEDGER]
-
-
-@pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> Any:
-    """The cluster under test (see probes/cluster/cluster.py)."""
-    run, ledger = request.config.stash[RUN], request.node.stash[LEDGER]
-    if run.cluster is None:
-        from probes.findings import versions_differ
-
-        if ledger.criterion == "HOSTS":
-            ledger("differences", 1, on="the driver")
-            ledger.explain(versions_differ(run.mismatch))
-        pytest.fail(f"the driver could not join the cluster: {run.mismatch}", pytrace=False)
-    # HOSTS itself is there to name them.
-    if ledger.criterion != "HOSTS" and (missing := run.missing()):
-        # What the survivors can do proves nothing about the cluster that was ordered.
-        pytest.fail(f"nodes were lost since the run began: {', '.join(missing)}", pytrace=False)
-    return run.cluster
-
-
-@pytest.fixture
-def limits(request: pytest.FixtureRequest) -> Callable[[str], Any]:
-    """`limits("busbw")`: the limit that will be applied, for probes that draw it."""
-    ledger = request.node.stash[LEDGER]
-    return lambda name: ledger.contract.limit(ledger.criterion, name)
-
-
-@pytest.fixture
-def terms(request: pytest.FixtureRequest) -> Any:
-    """What the contract says of the cluster: nodes, shared folder, fabric, pace."""
-    return request.config.stash[RUN].terms
-
-
-@pytest.fixture
-def tier(request: pytest.FixtureRequest) -> str:
-    """quick, standard or soak."""
-    return str(request.config.getoption("--tier"))
-
-
-@pytest.fixture
-def workplace(request: pytest.FixtureRequest, cluster: Any) -> Iterator[Path | None]:
-    """A folder for driver and workers, gone afterwards (see shared_folder)."""
-    with shared_folder(request.config.stash[RUN]) as folder:
-        yield folder
-
-
-@contextmanager
-def shared_folder(run: Any) -> Iterator[Path | None]:
-    """A folder for driver and workers, gone afterwards; None where there is none.
-
-    It is in the contract's shared folder; on an embedded cluster, in this host's /tmp; else in the
-    run folder, which may or may not be shared: whoever uses it must ask (Cluster.blind_to).
-    """
-    keeper = run.cluster.keeper
-    own = str(run.store.path.resolve())
-    parent = "/tmp" if run.cluster.kind == "local" else run.terms.shared or own
-    if not Path(parent).is_dir():
-        yield None
-        return
-    folder = Path(parent) / f".seatrial-{os.getpid()}-{time.monotonic_ns():x}"
-    keeper.keep("folder", str(folder))
-    try:
-        yield _made(folder)
-    finally:
-        keeper.clear(folder)
-
-
-def _made(folder: Path) -> Path | None:
-    """A folder in this new one; None where it is mounted read-only, or full."""
-    import tempfile
-
-    try:
-        folder.mkdir(mode=0o700)
-        return Path(tempfile.mkdtemp(dir=folder))
-    except OSError:
-        return None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

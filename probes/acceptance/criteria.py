@@ -309,3 +309,6 @@ TABLE: dict[str, Row] = {
         },
     ),
 }
+
+# Probes run in this order: the inventory first, then from the fabric upwards.
+ORDER = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")

@@ -17,6 +17,7 @@ from probes.cluster.cleanup import Keeper
 from probes.cluster.embedded import LocalCluster
 from probes.cluster.node_affinity import pinned
 from probes.cluster.node_facts import node_facts, sees, software
+from probes.cluster.software import software_differences
 from probes.faults.spare_nodes import SPARE
 from reference_trainer.launch.gang import Gang
 
@@ -319,22 +320,3 @@ class Cluster:
         if self._local:
             self._local.close()
         self.keeper.close()
-
-
-def software_differences(facts: list[dict[str, Any]], driver: dict[str, str]) -> list[str]:
-    """One sentence per part of the software whose version is not the same everywhere.
-
-    The driver's own NVIDIA driver is left out: a head node often has none.
-    """
-    sentences = []
-    for part in driver:
-        seen: dict[str, list[str]] = {}
-        for fact in facts:
-            seen.setdefault(fact["software"][part] or "none", []).append(fact["name"])
-        if part != "driver":
-            seen.setdefault(driver[part] or "none", []).append("the driver")
-        if len(seen) > 1:
-            rare = sorted(seen.items(), key=lambda item: len(item[1]))
-            said = "; ".join(f"{version} on {', '.join(who)}" for version, who in rare)
-            sentences.append(f"{part}: {said}")
-    return sentences

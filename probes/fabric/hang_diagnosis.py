@@ -19,8 +19,6 @@ from probes.findings import SHOWN, finding
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from reports.record import Finding
 
-RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000"}  # environment of the ranks: torch's flight recorder
-
 
 def tell_why(
     cluster: Cluster,

@@ -14,6 +14,7 @@ from reference_trainer.launch import worker
 
 # Where ranks wait for each other; what wraps those calls in order to log them is not meant.
 WAITING = re.compile(r"torch/distributed/(?!c10d_logger)")
+RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000"}  # environment of the ranks: torch's flight recorder
 LAST = 5  # collectives that are told one by one
 Whereabouts = dict[str, Any]
 

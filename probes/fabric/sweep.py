@@ -11,16 +11,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probes.cluster.byte_counters import growth, main_road, read_counters
-from probes.environment.rails import growth as rail_growth
-from probes.environment.rails import read_rails
+from probes.cluster.cluster import Cluster
 from probes.fabric.library_report import RankLogs, Witness, sockets_say
+from probes.fabric.rails import growth as rail_growth
+from probes.fabric.rails import read_rails
+from probes.fabric.stack_dump import RECORDED
 from reference_trainer.launch.gang import Gang
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import MORE_SECONDS, moved, plateau, summarise, sweep
 
 START_SECONDS = 90.0  # NCCL tries for 60 s to connect, and then says what failed
 SWEEP_SECONDS = 60.0  # a sweep takes some 10 s, and ends a size after one call takes 0.5 s
+CHECKED = 1 << 20  # bytes: the size at which the other collectives and the control run
+# Bytes are counted against what a ring must move; a tree over two nodes moves less per port, and
+# over two nodes shows more than the line rate.
+PINNED = {"NCCL_ALGO": "Ring"}
 OTHERS = tuple(name for name in OPERATIONS if name != "all_reduce")
+
+
+def pinned(cluster: Cluster, logs: RankLogs) -> dict[str, str]:
+    """What the gang's ranks run with: a ring, logs of their own, and NCCL where GPUs are real."""
+    backend = {"SEATRIAL_BACKEND": "nccl"} if cluster.on_gpu else {}
+    return {**PINNED, **RECORDED, **logs.environment, **backend}
 
 
 def init_seconds(ranks: int) -> float:

@@ -1,20 +1,9 @@
-"""The catalogue's part on the fabric: links, NCCL's roads and start-up, its environment."""
+"""Findings of FABRIC: which network carried the bytes, and how fast."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from probes.findings.entry import Entry
 from reports.record import Cause
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Meaning, cause class and remedy of one code."""
-
-    meaning: str
-    cause: Cause
-    remedy: str
-
 
 FABRIC: dict[str, Entry] = {
     "FAB-LINK-DOWN": Entry(
@@ -141,105 +130,5 @@ FABRIC: dict[str, Entry] = {
         "Every node formed a communicator of its own: nothing crossed the fabric.",
         Cause.APPLICATION,
         "start one job over all nodes: check WORLD_SIZE, MASTER_ADDR and the launcher (MPI without slots, one torchrun per node)",
-    ),
-    "NCCL-VERSION": Entry(
-        "The ranks of one job run different NCCL versions.",
-        Cause.INFRASTRUCTURE,
-        "use one image everywhere; look for a second libnccl in LD_LIBRARY_PATH or LD_PRELOAD",
-    ),
-    "NCCL-DUP-GPU": Entry(
-        "Two ranks use the same GPU.",
-        Cause.APPLICATION,
-        "give each rank a GPU of its own: num_gpus=1 per Ray worker, device = LOCAL_RANK; host names must differ between nodes",
-    ),
-    "NCCL-CORRUPT": Entry(
-        "nccl-tests counted wrong elements: data were corrupted.",
-        Cause.HARDWARE,
-        "do not train here; test with NCCL_P2P_DISABLE=1 (ACS, IOMMU), then each GPU and NIC apart",
-    ),
-    "NCCL-ERROR": Entry(
-        "NCCL failed, or a collective timed out, after the job had started.",
-        Cause.HARDWARE,
-        "read the named lines; the first rank that failed is the one to look at: its GPU (Xid), its NIC, its process",
-    ),
-    "INIT-NO-IFACE": Entry(
-        "NCCL found no network interface to use.",
-        Cause.INFRASTRUCTURE,
-        "NCCL_SOCKET_IFNAME must match an interface that is up, with an address, on every node",
-    ),
-    "INIT-BOOTSTRAP": Entry(
-        "A rank could not connect to a peer by TCP.",
-        Cause.INFRASTRUCTURE,
-        "refused: does the peer live; timed out: open net.ipv4.ip_local_port_range between the nodes; no route: NCCL_SOCKET_IFNAME; IPv4 here and IPv6 there: NCCL_SOCKET_FAMILY",
-    ),
-    "INIT-QP": Entry(
-        "An RDMA connection between two nodes could not be made, or broke; the finding has the remedy of its cause.",
-        Cause.INFRASTRUCTURE,
-        "timed out: NCCL_CROSS_NIC=0 on rail-only fabrics; invalid argument: NCCL_IB_GID_INDEX unset since 2.21; unreachable: routes, NCCL_IB_ADDR_RANGE; a broken one: cable, switch, the peer, ACS",
-    ),
-    "INIT-MEMLOCK": Entry(
-        "Memory could not be locked for RDMA.",
-        Cause.INFRASTRUCTURE,
-        "set `ulimit -l unlimited` for the raylet (LimitMEMLOCK=infinity) and give containers IPC_LOCK",
-    ),
-    "INIT-SHM": Entry(
-        "/dev/shm is too small or cannot be written.",
-        Cause.INFRASTRUCTURE,
-        "give the container --shm-size=1g or more (Kubernetes: an emptyDir with medium Memory on /dev/shm); NCCL 2.24 to 2.26 without SYS_NICE: NCCL_CUMEM_HOST_ENABLE=0",
-    ),
-    "INIT-NVLS": Entry(
-        "NVLink multicast (NVLS) failed or hangs.",
-        Cause.HARDWARE,
-        "check that Fabric Manager started before the GPUs were used; NCCL_NVLS_ENABLE=0 shows whether it is the cause",
-    ),
-    "INIT-MNNVL": Entry(
-        "NVLink between hosts (MNNVL) is there and cannot be used.",
-        Cause.INFRASTRUCTURE,
-        "give the job an IMEX channel (/dev/nvidia-caps-imex-channels) and see `nvidia-imex-ctl -N` on every node; NCCL_MNNVL_ENABLE=0 shows whether it is the cause, and gives that road up",
-    ),
-    "INIT-LIMITS": Entry(
-        "A limit of the process was reached: open files, threads or their stacks.",
-        Cause.INFRASTRUCTURE,
-        "raise `ulimit -n` and `ulimit -u` (LimitNOFILE, TasksMax) for the raylet, and keep the stack finite: `ulimit -s 8192`, not unlimited",
-    ),
-    "INIT-SLOW": Entry(
-        "The start took very long, though it ended; the finding has the phase that took most.",
-        Cause.NO_PROGRESS,
-        "keep the driver loaded (nvidia-persistenced), start ranks together, give start-up a fast interface (NCCL_SOCKET_IFNAME)",
-    ),
-    "INIT-MISSING-RANK": Entry(
-        "Some ranks never joined while the others wait for them.",
-        Cause.NO_PROGRESS,
-        "look whether the named ranks were started: actors alive, WORLD_SIZE right, gang placed as a whole",
-    ),
-    "INIT-HANG": Entry(
-        "Init stopped without an error.",
-        Cause.NO_PROGRESS,
-        "look at the ranks that lag behind: their interface, their devices, their process; then run with NCCL_DEBUG=INFO on all ranks",
-    ),
-    "ENV-HARMFUL": Entry(
-        "A variable or conf file tells NCCL or gloo something that breaks or cripples this fabric.",
-        Cause.INFRASTRUCTURE,
-        "do what the statement says at the place it names (environment or conf file), then restart Ray on those nodes",
-    ),
-    "ENV-DOUBTFUL": Entry(
-        "A variable is set that is meant for debugging, is written wrongly, or overrides what NCCL would choose better.",
-        Cause.INFRASTRUCTURE,
-        "unset it unless its reason is known and written down; restart Ray on the named nodes",
-    ),
-    "ENV-NOTE": Entry(
-        "A variable has no effect here, fits one fabric only, or is an old name.",
-        Cause.INFRASTRUCTURE,
-        "delete or rename it when convenient; compare it with what the fabric's operator recommends",
-    ),
-    "ENV-DIFFERS": Entry(
-        "A variable, from the environment or a conf file, is not the same on every node.",
-        Cause.INFRASTRUCTURE,
-        "set one value everywhere (one image, one runtime environment, one /etc/nccl.conf), then restart Ray",
-    ),
-    "ENV-TWO-LIBS": Entry(
-        "Two versions of libnccl are within reach of one process, or nodes would load different ones.",
-        Cause.INFRASTRUCTURE,
-        "keep one libnccl: clear LD_PRELOAD and LD_LIBRARY_PATH of others and use one image; see /proc/PID/maps of a rank",
     ),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.findings.fabric import Entry
+from probes.findings.entry import Entry
 from reports.record import Cause
 
 GANG: dict[str, Entry] = {

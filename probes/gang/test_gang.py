@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from probes.acceptance import component_placement as components
+from probes.acceptance.stash import RUN
 from probes.findings import finding, listed
 from probes.gang import invariants as checks
 from probes.gang.controls import (
@@ -37,7 +38,6 @@ from probes.gang.judge import (
 from probes.gang.node_loss import beside_a_waiting_gang, spare_raylets, under_a_gang
 from probes.gang.placement import layouts, one_astray, torn, where
 from probes.gang.scenario import NoRoom, Stage
-from probes.plugin import RUN
 
 CONTENTION_SECONDS = {"quick": 2.0, "standard": 5.0, "soak": 60.0}
 STREAM_SECONDS = {"standard": 8.0, "soak": 60.0}

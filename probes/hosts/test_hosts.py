@@ -5,8 +5,8 @@ import copy
 import pytest
 
 from probes.acceptance.criteria import exactly
-from probes.cluster.cluster import software_differences
 from probes.cluster.node_facts import software
+from probes.cluster.software import software_differences
 from probes.findings import finding
 
 

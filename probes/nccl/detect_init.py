@@ -6,14 +6,25 @@ Causes and symptoms as in NCCL's troubleshooting guide.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 
 from probes.findings import SHOWN, finding, listed
 from probes.nccl.evidence import PLACES, hosts_of, names, places, told
-from probes.nccl.hang import two_families
-from probes.nccl.job import STAGES, Sighting
+from probes.nccl.job import STAGES, Rank, Sighting
 from probes.nccl.log import Log
-from probes.nccl.remedies import FAMILIES, NOT_CONNECTED, QP_BROKE, QP_NOT_MADE, Cause, cause_of
+from probes.nccl.remedies import (
+    FAMILIES,
+    FIRST_COLLECTIVE,
+    LATE,
+    MESH,
+    NOT_CONNECTED,
+    QP_BROKE,
+    QP_NOT_MADE,
+    SLOW,
+    Cause,
+    cause_of,
+)
 from reports.record import Finding
 
 PEER = re.compile(r"(?:to|peer) \[?([\w.:%\-]{1,255}?)\]?<\d+>")  # since 2.22 also by its name
@@ -170,3 +181,79 @@ def broken(log: Log) -> list[Finding]:
 def stopped_by_error(log: Log) -> bool:
     """Whether some rank that is not done wrote an error that explains it."""
     return any(log.of(s.rank).stuck for kind in STOPPERS for s in log.seen[kind])
+
+
+def slow(log: Log) -> list[Finding]:
+    """A start over the limit, with the phase that took most; who came late where others waited."""
+    if not log.slow:
+        return []
+    worst = max(log.slow, key=lambda start: start.total)
+    phase, name = worst.phase, worst.rank.name
+    said = (
+        f"{name} took {worst.total:.1f} s to start, {worst.phases[phase]:.1f} s of them in "
+        f"{phase}, expected under {worst.limit:.1f} s (half of what NCCL waits for a connection)"
+    )
+    first = log.quickest.get(worst.ranks, worst)
+    if phase == "bootstrap" and first.bootstrap < worst.bootstrap / 2:
+        late = first.rank.name
+        said += f"; it waited for {late}, which was there {first.bootstrap:.1f} s"
+        return [finding("INIT-SLOW", said, [late], remedy=LATE)]
+    alike = sorted((s for s in log.slow if s.phase == phase), key=lambda start: -start.total)
+    suspects = list(dict.fromkeys(start.rank.name for start in alike))[:SHOWN]
+    return [finding("INIT-SLOW", said, suspects, remedy=SLOW.get(phase, ""))]
+
+
+def hang(log: Log) -> list[Finding]:
+    """Stopped without an error: the stage, and the ranks that lag behind.
+
+    A rank that never had to connect holds nobody up, unless others are seen connecting.
+    """
+    members = log.members
+    if log.partial or not any(rank.stuck for rank in members):
+        return []  # the end of the file is no end of the job
+    said, suspects, remedy = _families(log) or _before_the_network(log) or _behind(log, members)
+    return [finding("INIT-HANG", said, suspects[:SHOWN], remedy=remedy)]
+
+
+def two_families(log: Log) -> tuple[str, list[str]] | None:
+    """Hosts that start over IPv4 beside hosts that start over IPv6; the minority."""
+    hosts: dict[str, list[str]] = defaultdict(list)
+    for name, host in log.hosts.items():
+        if host.bootstrap:
+            hosts["IPv6" if ":" in host.bootstrap[1] else "IPv4"].append(name)
+    if len(hosts) < 2:
+        return None
+    few, many = sorted(hosts, key=lambda family: len(hosts[family]))
+    uses = "uses" if len(hosts[few]) == 1 else "use"
+    others = "uses" if len(hosts[many]) == 1 else "use"
+    said = f"{listed(hosts[few])} {uses} {few}, {listed(hosts[many])} {others} {many}"
+    return said, hosts[few]
+
+
+def _families(log: Log) -> tuple[str, list[str], str] | None:
+    found = two_families(log)
+    if found is None or STAGES.index(log.stage) > STAGES.index("topology"):
+        return None  # or they have met all the same
+    said, suspects = found
+    return f"the log stops at {log.stage} without an error, and {said}", suspects, FAMILIES
+
+
+def _before_the_network(log: Log) -> tuple[str, list[str], str] | None:
+    """Every process stops before NCCL looks at the network."""
+    if log.networked or {rank.stage for rank in log.members} != {STAGES.index("bootstrap")}:
+        return None
+    said = f"all {len(log.members)} processes stop before any line about the network"
+    return said, log.host_names, MESH
+
+
+def _behind(log: Log, members: list[Rank]) -> tuple[str, list[str], str]:
+    remedy = FIRST_COLLECTIVE if log.stage in ("connect", "first-collective") else ""
+    least = min(rank.stage for rank in members)
+    idle = [rank for rank in members if rank.stage == least and not rank.connecting]
+    behind = idle or [rank for rank in members if rank.stuck]
+    if len(behind) == len(members):
+        said = f"the log of all {len(members)} ranks stops at {log.stage} without an error"
+        return said, [], remedy
+    others = STAGES[max(rank.stage for rank in members)]
+    said = f"the log stops without an error: {names(behind)} at {log.stage}, others at {others}"
+    return said, [rank.name for rank in behind], remedy

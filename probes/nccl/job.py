@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from probes.nccl.edges import Links
 from probes.nccl.lines import Writer
@@ -172,3 +173,35 @@ def jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:
     for process in list(leader):
         found.setdefault(find(process), set()).add(process)
     return list(found.values())
+
+
+# Seconds.  A start that waits for nothing takes a few; for one connection NCCL waits 60 at most
+# (NCCL_SOCKET_RETRY_CNT), and users take that for a hang.
+LIMIT = 30.0
+
+
+PER_RANK = 0.01  # further seconds: ranks are gathered one after another
+
+
+class Start(NamedTuple):
+    """How long a rank took to make its first communicator, in seconds."""
+
+    rank: Rank
+    ranks: int
+    total: float
+    phases: dict[str, float]
+
+    @property
+    def limit(self) -> float:
+        """Seconds that a start of so many ranks may take."""
+        return LIMIT + PER_RANK * self.ranks
+
+    @property
+    def phase(self) -> str:
+        """The phase that took most."""
+        return max(self.phases, key=lambda name: self.phases[name])
+
+    @property
+    def bootstrap(self) -> float:
+        """Seconds in which it found the others, and waited for them."""
+        return self.phases.get("bootstrap", 0.0)

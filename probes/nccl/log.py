@@ -1,13 +1,12 @@
 """What one job's NCCL log says, as a whole: ranks, hosts, communicators, edges, errors.
 
-`nccl_reader` folds the lines into a Log; `nccl_report` says what it means.
+`parser` folds the lines into a Log; `report` says what it means.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from probes.nccl.host_edges import Crossings
 from probes.nccl.job import (
@@ -17,13 +16,10 @@ from probes.nccl.job import (
     Process,
     Rank,
     Sighting,
+    Start,
     jobs,
 )
 from probes.nccl.lines import UNKNOWN, Writer
-from probes.nccl.room import Room
-
-if TYPE_CHECKING:
-    from probes.nccl.slow import Start
 
 NOBODY = Rank(UNKNOWN, Host(""))
 RUNTIME_CONNECT = (2, 22)  # since then ranks connect at the first collective, not at init
@@ -177,3 +173,29 @@ class Log:
         """Whether this NCCL connects ranks at the first collective; only some ranks print it."""
         version = rank.version or self.version_seen
         return not version or tuple(map(int, version.split(".")[:2])) >= RUNTIME_CONNECT
+
+
+ROOM = 200 << 20  # bytes: 100,000 ranks on 12,500 hosts, with two communicators and 20 edges each
+
+
+class Room:
+    """What is remembered is paid for; what cannot be paid is left out, and `full` says so."""
+
+    def __init__(self, size: int = ROOM) -> None:
+        self.left, self.full = size, False
+
+    def take(self, price: int, *, given: bool = True) -> bool:
+        """Whether there is room for it; `given` is a further condition that must hold."""
+        if price > self.left or not given:
+            self.full = True
+            return False
+        self.left -= price
+        return True
+
+    def give(self, price: int) -> None:
+        """Something was forgotten again."""
+        self.left += price
+
+
+# Prices in bytes, above what CPython 3.11 takes: with short texts and the slots of dicts.
+RANK, HOST, COMMUNICATOR, SEAT, LINK, FACT = 800, 800, 600, 330, 24, 200

@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from probes.nccl.edges import MOST, MOST_RANKS, Edge, Links, edge
-from probes.nccl.job import Communicator, Host, Rank, Seat, Sighting, stage
+from probes.nccl.job import Communicator, Host, Rank, Seat, Sighting, Start, stage
 from probes.nccl.lines import Lines, UnreadableLog, Writer
-from probes.nccl.log import Log
+from probes.nccl.log import COMMUNICATOR, FACT, HOST, LINK, RANK, SEAT, Log
 from probes.nccl.patterns import LESS, PHRASES, TELLING, TRIES
-from probes.nccl.room import COMMUNICATOR, FACT, HOST, LINK, RANK, SEAT
-from probes.nccl.slow import start
 
 KEPT = 200  # sightings kept per phrase
 LONGEST = 1024  # bytes of a text in which phrases are looked for
@@ -370,3 +368,21 @@ def _says_nothing(lines: Lines) -> str:
 
 def _words(text: bytes) -> str:
     return text.decode("utf-8", "backslashreplace").strip()
+
+
+TIMINGS = re.compile(
+    rb"Init timings - [^:]{1,64}: rank \d{1,9} nranks (\d{1,9}) total (\d{1,9}\.\d{1,3}) "
+    rb"\((.{1,300}?)\)"
+)
+
+
+PHASE = re.compile(rb"(\w{1,16}) (\d{1,9}\.\d{1,3})")
+
+
+def start(rank: Rank, text: bytes) -> Start | None:
+    """What a line of timings says; None for any other."""
+    match = TIMINGS.match(text)
+    phases = {
+        name.decode(): float(took) for name, took in PHASE.findall(match[3] if match else b"")
+    }
+    return Start(rank, int(match[1]), float(match[2]), phases) if match and phases else None

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.findings import listed
-from probes.nccl import detect_init as nccl_starts
-from probes.nccl import detect_transport as nccl_roads
-from probes.nccl import hang as nccl_hang
-from probes.nccl import slow as nccl_slow
+from probes.nccl import detect_init, detect_transport
 from probes.nccl.edges import MOST_RANKS
 from probes.nccl.evidence import names
 from probes.nccl.log import Log
@@ -22,21 +19,16 @@ from reports.sanitize import one_line
 
 SCHEMA = 1
 ACCEPTED, WRONG, UNPROVEN = 0, 1, 20
-STARTS = (
-    *(nccl_starts.plain, nccl_starts.queue_pairs, nccl_starts.broken_pairs, nccl_slow.slow),
-    *(nccl_starts.bootstrap, nccl_starts.nvls, nccl_starts.versions),
-    *(nccl_starts.missing_ranks, nccl_starts.corrupt, nccl_starts.broken, nccl_roads.alone),
+DETECT_INIT = (
+    *(detect_init.plain, detect_init.queue_pairs, detect_init.broken_pairs, detect_init.slow),
+    *(detect_init.bootstrap, detect_init.nvls, detect_init.versions),
+    *(detect_init.missing_ranks, detect_init.corrupt, detect_init.broken, detect_transport.alone),
 )
-ROADS = (
-    *(nccl_roads.mixed, nccl_roads.tcp, nccl_roads.disabled, nccl_roads.plain),
-    *(
-        nccl_roads.efa,
-        nccl_roads.no_device,
-        nccl_roads.ipoib,
-        nccl_roads.loopback,
-        nccl_roads.plugin,
-    ),
-    *(nccl_roads.no_gdr, nccl_roads.partial_rails, nccl_roads.unknown_network),
+DETECT_TRANSPORT = (
+    *(detect_transport.mixed, detect_transport.tcp, detect_transport.disabled),
+    *(detect_transport.plain, detect_transport.efa, detect_transport.no_device),
+    *(detect_transport.ipoib, detect_transport.loopback, detect_transport.plugin),
+    *(detect_transport.no_gdr, detect_transport.partial_rails, detect_transport.unknown_network),
 )
 
 
@@ -112,12 +104,12 @@ def report(paths: Iterable[Path]) -> Report:
 
 def judged(log: Log) -> Report:
     """The report of a log that has been read."""
-    findings = [one for detect in STARTS for one in detect(log)]
+    findings = [one for detect in DETECT_INIT for one in detect(log)]
     if not log.single_host:
-        findings += [one for detect in ROADS for one in detect(log)]
+        findings += [one for detect in DETECT_TRANSPORT for one in detect(log)]
     stops = [one.code for one in findings if one.code != "INIT-SLOW"]
     if not any(code.startswith(("INIT-", "NCCL-", "FAB-MIXED")) for code in stops):
-        findings += nccl_hang.hang(log)
+        findings += detect_init.hang(log)
     counts = {kind: log.edges[kind] for kind in ("rdma", "tcp", "intra")}
     if log.single_host:  # with P2P and shared memory off, ranks of one host meet by the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values())}

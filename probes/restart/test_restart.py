@@ -6,8 +6,9 @@ from contextlib import contextmanager, nullcontext
 import pytest
 
 from probes.acceptance.criteria import exactly
+from probes.acceptance.fixtures import shared_folder
+from probes.acceptance.stash import RUN
 from probes.findings import finding
-from probes.plugin import RUN, shared_folder
 from probes.restart.checkpoint_corruption import DAMAGES
 from probes.restart.faulted_run import NAME, ettr, sail
 from probes.restart.judge import (

@@ -59,7 +59,7 @@ def end_driver(
 
 def end_probe(lab: Lab, probe: str, number: signal.Signals) -> Trial:
     """The same of one probe."""
-    arguments = [f"probes/test_{probe}.py"]
+    arguments = [f"probes/{probe}/test_{probe}.py"]
     return end_driver(lab, number, arguments, lambda trial: in_the_middle(lab, trial, probe))
 
 

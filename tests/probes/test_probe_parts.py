@@ -10,7 +10,7 @@ import pytest
 
 from probes.acceptance.derived_limits import fabric_of
 from probes.cluster.byte_counters import growth, main_road, parse_net_dev
-from probes.cluster.cluster import software_differences
+from probes.cluster.software import software_differences
 from probes.fabric.detect import narrow, unreachable, wrong_road
 from probes.fabric.library_report import Witness
 from probes.fabric.node_pairs import Cut

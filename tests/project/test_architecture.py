@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from probes.acceptance.contract import load, shipped
-from probes.acceptance.criteria import TABLE
+from probes.acceptance.criteria import ORDER, TABLE
 from probes.findings.catalogue import CATALOGUE
-from probes.plugin import ORDER
 from tests.support.paths import REPO
 
 FLOORS = {  # package -> what of ours it may import

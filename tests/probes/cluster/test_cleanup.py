@@ -15,8 +15,8 @@ from unittest.mock import patch
 import pytest
 
 from probes.acceptance.contract import ClusterTerms
+from probes.acceptance.fixtures import shared_folder
 from probes.cluster.cleanup import Keeper
-from probes.plugin import shared_folder
 from reports.store import load
 from tests.support.paths import REPO
 

@@ -13,8 +13,8 @@ from probes.acceptance.contract import load as contract
 from probes.acceptance.contract import parse
 from probes.acceptance.derived_limits import _fabric_limits
 from probes.acceptance.measure import Ledger
+from probes.fabric import controls, judge
 from probes.fabric import node_pairs as pairs
-from probes.fabric import test_fabric
 from probes.fabric.detect import (
     is_slow,
     slow_everywhere,
@@ -185,7 +185,7 @@ def test_uneven_rails_fail_with_the_rail(
     even = {f"mlx5_{at}/1": 25_000 for at in range(4)}
     odd = {f"mlx5_{at}/1": count * 1000 for at, count in enumerate(sent)}
     measure = ledger(RAILS)
-    test_fabric.judge_rails(
+    judge.judge_rails(
         journey(100, "rdma", rails={"n0": even, "n1": odd}),
         RAILS.cluster,
         lambda name: RAILS.limit("FABRIC", name),
@@ -218,7 +218,7 @@ def test_a_node_whose_rails_all_trained_to_half_is_named(
     """SYNTHETIC: without a contract only the other node tells what a rail's rate should be."""
     sent = {"mlx5_0/1": 1000, "mlx5_1/1": 1000}
     measure, nobody = ledger(), parse(b"schema = 1\n", "f")
-    test_fabric.judge_rails(
+    judge.judge_rails(
         journey(100, "rdma", rails={"n0": sent, "n1": sent}, rates=rates),
         SimpleNamespace(fabric="rdma", rails=None),
         lambda name: nobody.limit("FABRIC", name),
@@ -253,7 +253,7 @@ def test_where_rdma_is_agreed_the_faults_of_the_log_are_judged(
     word = Witness("NCCL's log", nodes, report=judged(read([file])))
     agreed = parse(f'schema = 1\ntitle = "t"\n[cluster]\nfabric = "{fabric}"\n'.encode(), "f")
     measure = ledger(agreed)
-    test_fabric.judge_road(journey(100, fabric, word=word), fabric, measure)
+    judge.judge_road(journey(100, fabric, word=word), fabric, measure)
     found = result(measure)
     counts = [one.value for one in found.measurements if one.name == "log_faults"]
     assert (len(counts) == 1) is (fabric == "rdma")
@@ -321,21 +321,21 @@ def spread(*roads: str) -> Journey:
 def test_the_forced_road_must_look_different_to_all_who_look(
     forced: Journey, terms: Any, seen: bool
 ) -> None:
-    assert test_fabric.noticed(forced, terms) is seen
+    assert controls.noticed(forced, terms) is seen
 
 
 def test_half_of_the_bytes_on_the_forced_road_is_not_seen_as_forced() -> None:
     half = astray("eth0", "eth0")
     half.sent["n2"] = {"eth0": half.sent["n2"]["eth0"] // 2}
-    assert not test_fabric.noticed(half, LAN)
+    assert not controls.noticed(half, LAN)
 
 
 def test_each_node_may_call_its_port_otherwise() -> None:
     found = astray("eth0", "tcp")
     for at, node in enumerate(found.sent):
         found.sent[node] = {f"ens{at}": found.sent[node]["eth0"]}
-    assert test_fabric.noticed(found, RDMA)
-    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in test_fabric.told(found)
+    assert controls.noticed(found, RDMA)
+    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in controls.told(found)
 
 
 def port(mbits: int | None) -> list[dict[str, Any]]:
@@ -370,7 +370,7 @@ def test_a_slower_road_must_show_less_bandwidth(
     says: str,
 ) -> None:
     usual = journey(straight, terms.fabric) if straight else None
-    found, said = test_fabric.slowed(astray("eth0", "eth0", forced), usual, terms, port(speed))
+    found, said = controls.slowed(astray("eth0", "eth0", forced), usual, terms, port(speed))
     assert found is slower
     assert says in said
 
@@ -386,11 +386,11 @@ def test_the_control_is_caught_where_all_of_it_shows(
     ledger: Callable[..., Ledger], monkeypatch: pytest.MonkeyPatch, forced: float, seen: bool
 ) -> None:
     run = astray("eth0", "eth0", forced)
-    monkeypatch.setattr(test_fabric, "travel", lambda *_, **__: run)
-    monkeypatch.setattr(test_fabric, "pinned", lambda *_: {})
+    monkeypatch.setattr(controls, "travel", lambda *_, **__: run)
+    monkeypatch.setattr(controls, "pinned", lambda *_: {})
     measure = ledger()
     usual = journey(0.118, "fab0")
-    test_fabric.wrong_road_control(Cluster, None, LAB.cluster, usual, None, measure)
+    controls.wrong_road_control(Cluster, None, LAB.cluster, usual, None, measure)
     (control,) = measure.finish("finished", 1.0).controls
     assert control.caught is seen
     assert "straight 0.118 GB/s" in control.saw

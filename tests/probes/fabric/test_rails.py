@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from probes.cluster.byte_counters import once
-from probes.environment.rails import growth, idle_rails, read_rails, shares
+from probes.fabric.rails import growth, idle_rails, read_rails, shares
 
 RATE = "400 Gb/sec (4X NDR)"
 

@@ -142,7 +142,9 @@ def odd() -> list[Recording]:
     """Killed in the middle, or made to mislead."""
     run = atlas.record()
     first = run.model_copy(update={"results": run.results[:2], "finished": None})
-    torn = '{"t": "2026-11-20T22:31:40.100Z", "event": "measurement", "probe": "probes/test_sc'
+    torn = (
+        '{"t": "2026-11-20T22:31:40.100Z", "event": "measurement", "probe": "probes/scaling/test_sc'
+    )
     return [
         Recording(
             "killed-run",

@@ -1,0 +1,11 @@
+"""Keys under which pytest's configuration and items keep what belongs to a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+RUN: pytest.StashKey[Any] = pytest.StashKey()  # config: the RunSession
+LEDGER: pytest.StashKey[Any] = pytest.StashKey()  # item: its probe's recorder
+VERDICT: pytest.StashKey[Any] = pytest.StashKey()  # item: its verdict; config: the run's record
