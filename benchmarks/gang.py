@@ -74,7 +74,7 @@ def main(runs: int, only: str = "", *words: str) -> None:
                 continue
             records = []
             for run in range(runs):
-                arguments = ["probes/gang/test_gang.py", "--tier", tier, *words]
+                arguments = ["probes/gang", "--tier", tier, *words]
                 records.append(acceptance(lab, f"{tier}-{run}", *arguments)[0])
                 print(f"{tier} {run}: {records[-1].verdict('GANG').value}", flush=True)
             whole = [sum(result.seconds for result in record.results) for record in records]

@@ -142,7 +142,7 @@ def punished(lab: Lab, minutes: int) -> None:
     """The soak tier's punisher, ten minutes at a time; at least once."""
     records, dirty, times = [], 0, max(1, round(minutes / 10))
     for number in range(times):
-        arguments_ = ["probes/restart/test_restart.py", "--tier", "soak", "-k", "punished"]
+        arguments_ = ["probes/restart", "--tier", "soak", "-k", "punished"]
         try:
             record, _ = acceptance(lab, f"punished-{number}", *arguments_, seconds=1200)
         except AssertionError as error:

@@ -16,7 +16,7 @@ import pytest
 
 from probes.acceptance.stash import LEDGER, RUN, VERDICT
 
-pytest_plugins = ["probes.acceptance.fixtures"]
+pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
 TIERS = ("quick", "standard", "soak")
 STRAYS: list[str] = []
 

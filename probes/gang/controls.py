@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from probes.acceptance.measure import Ledger
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_affinity import pinned
 from probes.findings import listed
@@ -157,4 +158,15 @@ def hold_and_wait(at: Scene, half: int) -> None:
         "each job asks for half of its gang, then for the other half",
         caught={knot.job for knot in knots} == set(at.stage.jobs) and gave_up,
         saw=said or "no deadlock",
+    )
+
+
+def passed_off(measure: Ledger, strategy: str, nodes: dict[str, int]) -> None:
+    """Control: a gang that lies on several nodes, judged as if it had asked for one."""
+    seen = checks.misplaced("STRICT_PACK", nodes, nodes)
+    measure.control(
+        f"{strategy} passed off as STRICT_PACK",
+        "a gang that lies on several nodes is judged as if it had asked for one",
+        caught=bool(seen),
+        saw=seen or f"nothing wrong with {nodes}",
     )

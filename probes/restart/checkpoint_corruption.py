@@ -12,6 +12,8 @@ from typing import Any
 
 from reference_trainer.manifest import NAME, seal
 
+QUICK_DAMAGES = 2  # of DAMAGES, in the quick tier
+
 
 def truncate(newest: Path) -> None:
     """The largest data file lacks its second half."""

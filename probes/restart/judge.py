@@ -18,8 +18,7 @@ from probes.faults.orphaned_ranks import marks, outlived, told
 from probes.findings import SHOWN, finding, listed
 from probes.restart.equality import Unequal, first_apart, unequal_steps
 from probes.restart.faulted_run import DONE, NAME, Voyage, costs, ettr
-from probes.restart.reference_run import MISTAKES, NEWEST, SAVE_EVERY, STEPS, Original, Results
-from reference_trainer.launch.gang import Gang, GangError
+from probes.restart.reference_run import NEWEST, SAVE_EVERY, STEPS, Original, Results
 from reference_trainer.launch.supervisor import Attempt
 from reports.record import Limit, Verdict
 
@@ -30,31 +29,6 @@ NOT_MADE = "the run that nobody kills was not made"  # no gang came together
 def apart(found: Results | str) -> tuple[Results, str]:
     """Results, or why there are none."""
     return ([], found or "no reason was given") if isinstance(found, str) else (found, "")
-
-
-def mistakes_are_seen(original: Original, measure: Ledger) -> None:
-    """Controls: resumes of the run never killed that get one thing wrong."""
-    for what, fault in MISTAKES.items():
-        found, error = apart(original.mistaken.get(what, NOT_MADE))
-        seen = [] if error else unequal_steps(original.results, found, NEWEST + 1)
-        measure.control(
-            f"resume forgets: {what}",
-            fault,
-            caught=None if error else bool(seen),
-            saw=str(seen[0]) if seen else error or "no unequal step",
-        )
-
-
-def an_untouched_one_is_seen(original: Original, measure: Ledger) -> None:
-    """Control: a checkpoint without damage is judged as if it had one."""
-    found, error = apart(original.mistaken.get("rng", NOT_MADE))
-    trusted = {result["start_step"] for result in found}
-    measure.control(
-        "an untouched one taken for damaged",
-        f"a resume from an untouched step-{NEWEST} is judged as if that had been damaged",
-        caught=None if error else NEWEST in trusted,
-        saw=error or f"it began after step {max(trusted)}",
-    )
 
 
 def judge_blows(voyage: Voyage, measure: Ledger) -> None:
@@ -221,29 +195,6 @@ def tell_unequal(
         measure.explain(finding(code, said, [f"rank {rank}" for rank in ranks[:SHOWN]]))
 
 
-def a_leak_is_seen(cluster: Cluster, gang: Gang, measure: Ledger) -> None:
-    """Control: a gang of one, of the run's name, that is there on purpose.
-
-    To be called when all is judged: where the run has leaked, there may be no room for it.
-    """
-    caught = None
-    try:
-        with gang:
-            held = cluster.groups_named(NAME)
-            there = marks(None, [Attempt(places=gang.places, started=0.0)])
-            running, _ = outlived(cluster, there, seconds=0)
-            caught = held == [1] and len(running) == 1
-            saw = f"{len(held)} placement groups that hold {sum(held)}; {told(running)}"
-    except GangError as error:
-        saw = str(error)
-    measure.control(
-        "left behind on purpose",
-        "a gang of the same name holds one accelerator and runs while what is left is counted",
-        caught=caught,
-        saw=saw,
-    )
-
-
 def leaks(
     cluster: Cluster, folder: Path, measure: Ledger, attempts: Iterable[Attempt] = ()
 ) -> None:
@@ -332,3 +283,37 @@ def equal(original: Original, found: Results, first: int, measure: Ledger) -> No
     unequal = unequal_steps(original.results, found, first)
     compared = len(found) * (STEPS - first + 1)
     tell_unequal(unequal, compared, original, found, measure)
+
+
+def judge_refusal(name: str, original: Original, found: Results, measure: Ledger) -> None:
+    """That the damaged checkpoint was not loaded, the one before it was, and the run says why."""
+    starts = {result["start_step"] for result in found}
+    measure("not_refused", int(NEWEST in starts))
+    if NEWEST in starts:
+        said = f"{name}: step-{NEWEST} was loaded although it was damaged"
+        measure.explain(finding("RESTART-TRUSTED", said))
+    wanted = exactly(SAVE_EVERY, "step", "the newest that is whole and this run's")
+    measure("resumed_from", max(starts), limit=wanted)
+    equal(original, found, max(starts) + 1, measure)
+    why = {entry["name"]: entry["reason"] for entry in found[0]["skipped"]}
+    reason = why.get(f"step-{NEWEST}", "")
+    measure("reasons", int(bool(reason)), limit=exactly(1, "sentences", "a refusal says why"))
+    if not reason and NEWEST not in starts:
+        said = f"{name}: step-{NEWEST} was passed over without a word"
+        measure.explain(finding("RESTART-SILENT", said))
+    measure.covered(f"{name}: {reason or 'no reason was given'}")
+
+
+def judge_full_disk(original: Original, found: Results, measure: Ledger) -> None:
+    """That the save that met a full disk was given up by all, and later ones were not."""
+    victim = len(original.results) - 1
+    said = [save["error"] for save in found[0]["unsaved"]]
+    named = sum(f"rank {victim} on" in error and "No space left" in error for error in said)
+    measure("saves_refused", named, limit=exactly(1, "saves", "one met a full disk, and is named"))
+    committed = [save["step"] for save in found[0]["checkpoints"]]
+    if NEWEST in committed:
+        torn = f"step-{NEWEST} was committed although rank {victim} could not write its part"
+        measure.explain(finding("RESTART-TORN", torn, [f"rank {victim}"]))
+    measure("saved_after", len(committed), limit=exactly(1, "saves", "there was room again"))
+    equal(original, found, SAVE_EVERY + 1, measure)
+    measure.covered(said[0] if said else "no save was refused")

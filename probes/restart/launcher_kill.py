@@ -13,8 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from probes.acceptance.measure import Ledger
 from probes.cluster.cluster import ROOT, Cluster
 from probes.faults.process_faults import read_lines
+from probes.findings import finding
 from probes.restart.faulted_run import NAME, Scenario, Voyage, lives
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.supervisor import Attempt
@@ -153,3 +155,11 @@ def _wait_until_free(cluster: Cluster) -> int:
 def _results(out: Path, size: int) -> list[dict[str, Any]]:
     files = [out / f"result.rank{rank}.json" for rank in range(size)]
     return [json.loads(file.read_text(encoding="ascii")) for file in files if file.exists()]
+
+
+def judge_left_behind(kept: int, measure: Ledger) -> None:
+    """That the killed launcher holds nothing any more."""
+    measure("left_behind", kept, on="the killed launcher")
+    if kept:
+        said = f"{kept} placement groups of the killed launcher are left after {FREE_SECONDS} s"
+        measure.explain(finding("RESTART-LEAK", said))

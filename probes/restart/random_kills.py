@@ -7,14 +7,18 @@ import random
 import time
 from pathlib import Path
 
+from probes.acceptance.measure import Ledger
 from probes.cluster.cluster import Cluster
 from probes.faults.process_faults import Strike
+from probes.findings import finding
 from probes.restart.equality import unequal_steps
 from probes.restart.faulted_run import NAME, Blow, Scenario, Voyage, sail
-from probes.restart.reference_run import LOST_AT_MOST, Original
+from probes.restart.reference_run import LOST_AT_MOST, SAVE_EVERY, Original
 from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.telemetry.injected_delay import MOMENTS
+from reports.record import Limit
 
+PUNISHED_STEPS, PUNISHED_SECONDS = 60, 600
 MOST = 60  # blows that one run meets; the last life is left alone
 # From the gang's start: into the imports, the first collectives, a load, steps, saves.
 LATEST_SECONDS = 20
@@ -126,3 +130,26 @@ def punish(
         )
         voyages.append(voyage)
     return Punishment(voyages=voyages)
+
+
+def judge_kills(done: Punishment, original: Original, seconds: float, measure: Ledger) -> None:
+    """That it was killed once a minute and more, and that no run was lost, late, or another one."""
+    because = f"a rank may live for {LATEST_SECONDS} s, and a new one takes as long to start"
+    measure("kills", done.kills, limit=Limit(low=seconds / 60, because=because))
+    measure("unprovoked", len(done.unprovoked))
+    if done.unprovoked:
+        said = f"{len(done.unprovoked)} attempts were lost unstruck; in their runs: "
+        measure.explain(finding("RESTART-ATTEMPTS", said + "; ".join(done.unprovoked)))
+    measure("runs_lost", len(done.lost), samples=len(done.voyages))
+    if done.lost:
+        measure.explain(finding("RESTART-DEAD", done.lost[0]))
+    for mode, most in LOST_AT_MOST.items():
+        lost, because = done.steps_lost(mode), f"it saves every {SAVE_EVERY} steps"
+        measure("steps_lost", lost, limit=Limit(high=most, because=because), on=f"{mode} saves")
+    unequal = done.unequal(original)
+    measure("unequal_steps", len(unequal))
+    same = done.digests == {result["digest"] for result in original.results}
+    ended = "equal" if same else "unequal"
+    measure("final_state", ended if done.digests else None, note="no run came to its end")
+    if unequal:
+        measure.explain(finding("RESTART-UNEQUAL", unequal[0]))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
 
 from probes.restart.faulted_run import Blow, Scenario
 from probes.restart.node_loss import Loss
@@ -105,3 +109,17 @@ AGAIN = Scenario(
     resumes=None,
     timed=False,
 )
+
+
+def later(each: Iterable[Any], quick: int = 0, standard: int | None = None) -> list[Any]:
+    """All of them: the first few in every tier, more of them in standard, the rest in soak."""
+    every = list(each)
+    most = len(every) if standard is None else standard
+    return [
+        pytest.param(
+            one,
+            id=getattr(one, "name", one),
+            marks=[] if at < quick else pytest.mark.tier("standard" if at < most else "soak"),
+        )
+        for at, one in enumerate(every)
+    ]

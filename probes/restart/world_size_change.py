@@ -14,11 +14,15 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from probes.acceptance.criteria import exactly
+from probes.acceptance.measure import Ledger
 from probes.cluster.cluster import Cluster
+from probes.findings import finding
 from probes.restart.reference_run import NEWEST, SAVE_EVERY, STEPS, TIMEOUT_SECONDS, Results
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.launchers import rank
+from reports.record import Limit, Verdict
 
 MOST = 4  # ranks
 GROWTH = 3  # a difference of rounding grows from step to step, faster in one run than in another
@@ -106,3 +110,28 @@ def _resume(gang: Gang, config: TrainConfig, copy: Path) -> Results:
     assert NEWEST > SAVE_EVERY  # there is a newer one, which is left out so that more is compared
     shutil.copytree(saved / f"step-{SAVE_EVERY}", copy / f"step-{SAVE_EVERY}")
     return _run(gang, dataclasses.replace(config, checkpoints=str(copy)))
+
+
+def judge_sizes(sizes: Sizes, measure: Ledger) -> None:
+    """That the smaller run takes the same samples, and is within the noise; first the control."""
+    because = f"{GROWTH} times the distance of two runs of both sizes that nobody resumed"
+    limit = Limit(high=GROWTH * sizes.noise, because=because)
+    far = distance(sizes.whole, sizes.mistaken)
+    other_samples = bool(samples_differ(sizes.whole, sizes.mistaken))
+    measure.control(
+        "resumed one sample further on",
+        "the smaller run is resumed with its data one sample further on",
+        caught=limit.judge(far) is Verdict.FAIL and other_samples,
+        saw=f"a distance of {far:.3g}",
+    )
+    differ = samples_differ(sizes.whole, sizes.resumed)
+    measure("samples_differ", len(differ), samples=len(sizes.resumed[0]["steps"]))
+    (began,) = {result["start_step"] for result in sizes.resumed}
+    measure("resumed_from", began, limit=exactly(SAVE_EVERY, "step", "the one that it was given"))
+    drift = distance(sizes.whole, sizes.resumed)
+    measure("drift", drift, limit=limit)
+    measure.note("noise", sizes.noise)
+    if differ or limit.judge(drift) is Verdict.FAIL:
+        far_off = f"the loss differs by {drift:.3g}"
+        said = f"steps {differ} have other samples" if differ else far_off
+        measure.explain(finding("RESTART-UNEQUAL", f"resumed by one rank less, {said}"))

@@ -59,7 +59,7 @@ def end_driver(
 
 def end_probe(lab: Lab, probe: str, number: signal.Signals) -> Trial:
     """The same of one probe."""
-    arguments = [f"probes/{probe}/test_{probe}.py"]
+    arguments = [f"probes/{probe}"]
     return end_driver(lab, number, arguments, lambda trial: in_the_middle(lab, trial, probe))
 
 
@@ -93,5 +93,5 @@ def test_ray_trains_own_actors_go_with_the_driver(lab: Lab, actor: str) -> None:
     def there() -> bool:
         return any(actor in name for name in leftovers(lab.nodes[0])["actors"])
 
-    arguments = ["probes/gang/test_gang.py", "--tier", "standard", "-k", "ray_train"]
+    arguments = ["probes/gang", "--tier", "standard", "-k", "ray_train"]
     end_driver(lab, signal.SIGKILL, arguments, once(there))

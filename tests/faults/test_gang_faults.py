@@ -14,7 +14,7 @@ from tests.faults.launchers.injected_faults import Fault, caught, failed, findin
 from tests.lab.lab import Lab
 from tests.lab.node import REPO
 
-PROBE, PLUGIN = "probes/gang/test_gang.py", "faulty_launcher"
+PROBE, PLUGIN = "probes/gang", "faulty_launcher"
 
 
 EITHER = {"job A", "job B"}  # both asked at once: one of them is the one that waits

@@ -28,7 +28,7 @@ def mortal() -> Iterator[Lab]:
 
 
 def test_a_head_that_dies_ends_the_run_and_proves_nothing(mortal: Lab) -> None:
-    trial = start(mortal, "headless", "probes/restart/test_restart.py", "-k", "killed_run")
+    trial = start(mortal, "headless", "probes/restart", "-k", "killed_run")
     try:
         in_the_middle(mortal, trial, "restart")
         os.kill(gcs_server(mortal), signal.SIGKILL)

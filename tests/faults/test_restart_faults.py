@@ -106,7 +106,7 @@ def test_each_scenario_sees_its_fault(lab: Lab, fault: Fault) -> None:
 
 
 def test_two_minutes_of_punishment_are_survived(lab: Lab) -> None:
-    arguments = ["probes/restart/test_restart.py", "-k", "punished", "--tier", "soak"]
+    arguments = ["probes/restart", "-k", "punished", "--tier", "soak"]
     record, trial = acceptance(lab, "punished", *arguments, fault=(PLUGIN, "none"))
     (result,) = record.results
     assert result.verdict is Verdict.PASS, trial.log.read_text()
@@ -114,7 +114,7 @@ def test_two_minutes_of_punishment_are_survived(lab: Lab) -> None:
 
 
 def test_every_scenario_passes_on_a_sound_cluster(lab: Lab) -> None:
-    arguments = ["probes/restart/test_restart.py", "-k", "not punished", "--tier", "soak"]
+    arguments = ["probes/restart", "-k", "not punished", "--tier", "soak"]
     record, trial = acceptance(lab, "every-scenario", *arguments, seconds=1500)
     wrong = {one.probe: one.complaints() for one in record.results if one.verdict != Verdict.PASS}
     assert not wrong, trial.log.read_text()
@@ -124,7 +124,7 @@ def test_every_scenario_passes_on_a_sound_cluster(lab: Lab) -> None:
 
 def test_whoever_trusts_a_checkpoint_is_caught_for_each_damage(lab: Lab) -> None:
     """What torch can load is loaded, and what it cannot ends the run: never the one before it."""
-    arguments = ["probes/restart/test_restart.py", "-k", "damaged", "--tier", "standard"]
+    arguments = ["probes/restart", "-k", "damaged", "--tier", "standard"]
     record, trial = acceptance(lab, "trusting", *arguments, fault=(PLUGIN, "trusting"))
     assert len(record.results) == 6, trial.log.read_text()
     assert [result.verdict for result in record.results] == [Verdict.FAIL] * 6

@@ -117,9 +117,7 @@ def test_spare_raylets_end_with_the_driver(lab: Lab, number: signal.Signals) -> 
         once(lambda: len(spare_raylets(lab)) == 4)(trial)
         time.sleep(2)  # so that the scene which uses them has begun; nothing rests on how far it is
 
-    end_driver(
-        lab, number, ["probes/gang/test_gang.py", "--tier", "standard", "-k", "lost"], middle
-    )
+    end_driver(lab, number, ["probes/gang", "--tier", "standard", "-k", "lost"], middle)
     assert not spare_raylets(lab)
     assert spare_folders(lab) == ""
 

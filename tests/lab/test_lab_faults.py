@@ -109,9 +109,7 @@ def test_wrong_interface(lab: Lab) -> None:
 
 def test_hide_shared(lab: Lab) -> None:
     inject(lab, "hide-shared", "2")
-    record, _ = acceptance(
-        lab, "hide-shared", "probes/hosts/test_hosts.py", "probes/restart/test_restart.py"
-    )
+    record, _ = acceptance(lab, "hide-shared", "probes/hosts/test_hosts.py", "probes/restart")
     assert record.verdict("HOSTS") is Verdict.FAIL
     assert only(record, "HOST-SHARED").suspects == ["node2"]
     assert record.verdict("RESTART") is Verdict.UNPROVEN

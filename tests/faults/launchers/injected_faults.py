@@ -44,7 +44,7 @@ def failed(record: RunRecord) -> set[str]:
 def caught(lab: Lab, criterion: str, plugin: str, fault: Fault, tier: str = "standard") -> None:
     """Run the scenario with the fault, and compare what is said with what must be."""
     row = criterion.lower()
-    arguments = [f"probes/{row}/test_{row}.py", "-k", fault.scenario, "--tier", tier]
+    arguments = [f"probes/{row}", "-k", fault.scenario, "--tier", tier]
     record, trial = acceptance(lab, fault.name, *arguments, fault=(plugin, fault.fault))
     said = [(one.code, one.suspects, one.statement) for one in findings(record)]
     assert len(record.results) == 1, trial.log.read_text()

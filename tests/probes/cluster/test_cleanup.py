@@ -115,7 +115,7 @@ def test_the_keeper_works_when_its_driver_is_killed(tmp_path: Path) -> None:
 def test_sigkill_of_a_driver_with_an_embedded_cluster(tmp_path: Path) -> None:
     run = tmp_path / "run"
     driver = subprocess.Popen(
-        [*[sys.executable, "-m", "pytest", "probes/gang/test_gang.py", "-q"],
+        [*[sys.executable, "-m", "pytest", "probes/gang", "-q"],
          *["-p", "no:cacheprovider"],
          *["--cluster", "local:2", "--contract", "local", "--run-dir", str(run)]],
         cwd=REPO, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

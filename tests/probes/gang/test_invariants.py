@@ -12,7 +12,7 @@ from probes.cluster import node_facts as facts
 from probes.gang import invariants as checks
 from probes.gang.observer import strangers
 from probes.gang.placement import one_astray, torn, usual_placements
-from probes.gang.test_gang import halving
+from probes.gang.test_gang_queue import halving
 
 Sample = dict[str, Any]
 

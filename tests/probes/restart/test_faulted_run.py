@@ -13,6 +13,7 @@ import pytest
 import ray
 
 from probes.faults.process_faults import Hand, Strike, offspring
+from probes.restart.controls import mistakes_are_seen
 from probes.restart.equality import BITS, unequal_steps
 from probes.restart.faulted_run import Aim, Blow, Scenario, Voyage, costs, ettr, lives
 from probes.restart.judge import (
@@ -21,7 +22,6 @@ from probes.restart.judge import (
     judge_end,
     judge_equality,
     judge_resume,
-    mistakes_are_seen,
 )
 from probes.restart.launcher_kill import _attempts
 from probes.restart.random_kills import Punishment
