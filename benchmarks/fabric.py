@@ -16,7 +16,7 @@ import time
 from contextlib import closing
 from typing import Any
 
-from benchmarks import targets
+from benchmarks import harness
 from benchmarks.harness import on_node
 from reports.record import Verdict
 from tests.faults.conftest import acceptance
@@ -93,7 +93,7 @@ def line(what: str, target: str, measured: str, met: bool | None = None) -> None
     verdict = "" if met is None else "met" if met else "NOT met"
     print(f"{what:44} {target:18} {measured:46} {verdict}", flush=True)
     if met is False:
-        targets.MISSED.append(what)
+        harness.MISSED.append(what)
 
 
 def spread(values: list[float], digits: int = 3) -> str:
@@ -172,7 +172,7 @@ def main(count: int) -> None:
                 scans(lab, nodes, count)
         finally:
             lab.down()
-    targets.finish()
+    harness.finish()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 
-from benchmarks.spread import spread
+from benchmarks.harness import spread
 from reports.record import ProbeResult, RunRecord, Verdict
 from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab

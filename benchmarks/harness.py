@@ -1,16 +1,23 @@
-"""A benchmark's part that runs on node 0 of a lab."""
+"""What benchmarks share: a part that runs on a lab's node, several values in a line, targets."""
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from tests.lab.lab import Lab
-from tests.lab.node import REPO
+from tests.support.paths import REPO
+
+if TYPE_CHECKING:
+    from tests.lab.lab import Lab
+
+MISSED: list[str] = []  # lines whose target is not met
 
 
 def on_node(lab: Lab, module: str, *words: str, seconds: float) -> str:
-    """What `python -m module words...` prints there.  RuntimeError where it fails."""
+    """What `python -m module words...` prints on node 0.  RuntimeError where it fails."""
     node = lab.nodes[0]
     done = subprocess.run(
         node.command(sys.executable, "-m", module, *words, cwd=str(REPO)),
@@ -20,3 +27,23 @@ def on_node(lab: Lab, module: str, *words: str, seconds: float) -> str:
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     return done.stdout
+
+
+def spread(values: Iterable[float]) -> str:
+    """`median (least to most, n=count)`."""
+    known = sorted(values)
+    if not known:
+        return "none"
+    return f"{statistics.median(known):.3g} ({known[0]:.3g} to {known[-1]:.3g}, n={len(known)})"
+
+
+def judged(words: str, met: bool) -> None:
+    """One line of what is held against a target."""
+    print(f"{words}: {'met' if met else 'NOT met'}", flush=True)
+    if not met:
+        MISSED.append(words)
+
+
+def finish() -> None:
+    """End the process: exit code 1 where a target was not met."""
+    sys.exit(1 if MISSED else 0)

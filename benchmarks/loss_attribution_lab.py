@@ -21,8 +21,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import on_node
-from benchmarks.targets import finish, judged
+from benchmarks.harness import finish, judged, on_node
 from probes.acceptance.contract import Contract
 from probes.acceptance.measure import Ledger
 from reports.store import Store
@@ -31,7 +30,7 @@ from tests.faults.launchers import faulty_rung
 from tests.faults.launchers.faulty_rung import BRISK, EVERY, SLOW_LINK, STRICT
 from tests.lab.faults import clear, inject
 from tests.lab.lab import Lab
-from tests.lab.node import REPO
+from tests.support.paths import REPO
 
 Named = list[tuple[str, list[str]]]  # codes and suspects of findings
 STEPS = 24
@@ -56,7 +55,8 @@ def inside(fault: str, runs: int) -> None:
     """Run on node 0: so many ladders of two rungs in one gang, kept as the probe keeps them."""
     from probes.acceptance.contract import load
     from probes.cluster.cluster import connect
-    from probes.scaling.run_ladder import Plan, ascend, placed, told
+    from probes.scaling.plan import Plan
+    from probes.scaling.run_ladder import ascend, placed, told
     from probes.scaling.test_scaling import load_of
     from scaling.loss.replay import order_of
 

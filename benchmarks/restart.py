@@ -22,8 +22,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gang import values
-from benchmarks.spread import spread
-from benchmarks.targets import finish, judged
+from benchmarks.harness import finish, judged, spread
 from probes.faults.process_faults import read_lines
 from reference_trainer import manifest
 from reference_trainer.config import TrainConfig

@@ -17,9 +17,8 @@ from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 
+from benchmarks.harness import finish, judged, spread
 from benchmarks.loss_attribution_lab import table
-from benchmarks.spread import spread
-from benchmarks.targets import finish, judged
 from benchmarks.trainer import overhead, price
 from probes.cli.scaling import ladder_of
 from reference_trainer.config import TrainConfig

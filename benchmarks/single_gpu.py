@@ -25,8 +25,7 @@ from typing import Any
 
 import click
 
-from benchmarks.spread import spread
-from benchmarks.targets import finish, judged
+from benchmarks.harness import finish, judged, spread
 from benchmarks.trainer import PROFILED, WARM_UP, overhead, price, profiled, trained
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.model.flops import flops_per_token

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from probes.cli.errors import FOLDER, Commands, Refused
+from probes.cli.run import run
 from probes.cli.scaling import scaling
 
 
@@ -20,25 +21,6 @@ def main() -> None:
 
     PASS means proven, every probe has been seen failing, every number has its reason.
     """
-
-
-@main.command(context_settings={"ignore_unknown_options": True})
-@click.option(
-    "--cluster",
-    default="auto",
-    show_default=True,
-    metavar="WHERE",
-    help="auto, local[:N] or ray://host:port.",
-)
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def run(cluster: str, options: tuple[str, ...]) -> None:
-    """Run the acceptance suite; OPTIONS go to pytest (--contract, --tier, --run-dir, -k ...)."""
-    import pytest
-
-    # Without a configuration file of its own this run must not pick up a stranger's.
-    here = ["--rootdir", str(Path.cwd()), "-c", "/dev/null", "-p", "probes.plugin"]
-    probes = str(Path(__file__).parents[1])
-    sys.exit(pytest.main([*here, "-p", "no:cacheprovider", probes, "--cluster", cluster, *options]))
 
 
 @main.command()
@@ -89,6 +71,7 @@ def _render(folder: Path, baseline: Path | None) -> None:
     sys.exit(record.exit_code)
 
 
+main.add_command(run)
 main.add_command(scaling)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from probes.cli.errors import FOLDER, Refused
+from probes.cli.run import run as suite
 
 if TYPE_CHECKING:
     from reports.record import Limit, ProbeResult
@@ -32,7 +33,6 @@ def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
 
     One criterion accepts no cluster: where scaling passes, this exits 20 for those not looked at.
     """
-    from probes.cli.main import run as suite
 
     context.invoke(suite, cluster=cluster, options=("-k", "test_scaling", *options))
 
@@ -47,7 +47,8 @@ def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
 def report(run_folder: Path, limit: float | None) -> None:
     """What each rung of RUN_FOLDER's ladder lost, to what, and what made it wrong."""
     from probes.scaling.judge import WRONG, accused, believed, held_up, wrong
-    from probes.scaling.run_ladder import said, wanted
+    from probes.scaling.plan import said
+    from probes.scaling.run_ladder import wanted
     from reports.record import Limit
     from reports.sanitize import one_line
 

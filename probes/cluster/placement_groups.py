@@ -7,8 +7,10 @@ what is known to live is asked for group by group, 0.4 ms each.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 PAUSE = 0.02  # seconds from one look through the table to the next, and at the least
@@ -95,3 +97,22 @@ def _parsed(entry: bytes) -> Group:
 def _nodes(group: Group) -> list[bytes]:
     """The node of each bundle that has one."""
     return [bundle.node_id for bundle in group.bundles if bundle.node_id]
+
+
+# Ray's own drivers: its dashboard, and the agent that starts submitted jobs and then stays.
+RAYS_OWN = re.compile(r"/ray/dashboard/|^ray::Dashboard")
+
+
+def drivers_now() -> dict[str, str]:
+    """Jobs that live on the cluster: Ray's id and how each was started."""
+    from ray._private import state
+
+    return {job["JobID"]: job.get("Entrypoint", "") for job in state.jobs() if not job["IsDead"]}
+
+
+def strangers(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:
+    """Ids of jobs that are neither `ours` nor this process's nor Ray's own dashboard."""
+    import ray
+
+    known = {*ours, ray.get_runtime_context().get_job_id()}
+    return sorted(id for id, how in drivers.items() if id not in known and not RAYS_OWN.search(how))

@@ -1,4 +1,4 @@
-""""""
+"""Software that is not the same on every node and the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether all rails of a node carry their part: bytes sent per RDMA port, from sysfs."""
+"""Which RDMA ports NCCL may use, by NCCL_IB_HCA."""
 
 from __future__ import annotations
 

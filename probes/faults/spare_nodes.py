@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # this file is run as a script too, which needs none of that
     from probes.cluster.cluster import Cluster
 
 START_SECONDS, REAP_SECONDS = 90, 0.2
-SPARE = "seatrial_berth_"  # begins the resource that only a spare raylet has
 
 
 class Berths:
@@ -37,6 +36,7 @@ class Berths:
     def __init__(self, cluster: Cluster, count: int) -> None:
         import ray
 
+        from probes.cluster.cluster import SPARE
         from probes.cluster.node_affinity import pinned
 
         self.resource = f"{SPARE}{os.getpid()}"

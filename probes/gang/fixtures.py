@@ -23,4 +23,6 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Any]:
 @pytest.fixture
 def scene(cluster: Any, stage: Any, measure: Any) -> Callable[..., Any]:
     """`scene("title")`: one scenario on the stage; too little room ends it unproven."""
-    return lambda title, **options: stage.scene(title, measure, **options)
+    from probes.gang import scenario_checks
+
+    return lambda title, **options: scenario_checks.scene(stage, title, measure, **options)

@@ -51,11 +51,11 @@ def on_cluster(look: Callable[..., Any], *options: Any) -> Any:
     return client_mode_wrap(look)(*options)
 
 
-def drivers_now() -> dict[str, str]:
-    """Jobs that live on the cluster: Ray's id and how each was started."""
+def living_jobs() -> set[str]:
+    """Ids of the jobs that live on the cluster."""
     from ray._private import state
 
-    return {job["JobID"]: job.get("Entrypoint", "") for job in state.jobs() if not job["IsDead"]}
+    return {job["JobID"] for job in on_cluster(state.jobs) if not job["IsDead"]}
 
 
 def groups_of(job: str) -> list[Any]:
@@ -115,7 +115,7 @@ class Job:
         self.outcome_of = ""
         self._waiting = threading.Thread()
         self._guarded = ""  # the job whose Ray Train this one clears up after
-        self._known: dict[str, str] | None = None  # jobs that lived before it made a coordinator
+        self._known: set[str] | None = None  # jobs that lived before it made a coordinator
 
     def who(self) -> str:
         """Ray's id of this job, hex."""
@@ -291,7 +291,7 @@ class Job:
         `alone`: no other people's jobs live here, who may use Ray Train as well.
         """
         self._guarded = job
-        self._known = on_cluster(drivers_now) if alone else None
+        self._known = living_jobs() if alone else None
         return job
 
     def sweep(self, ending: bool = False) -> None:
@@ -304,14 +304,14 @@ class Job:
             return
         start = since = time.monotonic()
         while True:  # quiet is what a look has shown: time without one proves nothing
-            alive = self._guarded in on_cluster(drivers_now)
+            alive = self._guarded in living_jobs()
             if alive and not ending:
                 break
             since = time.monotonic() if alive or self._clear() else since
             if time.monotonic() >= min(start + SWEEP_SECONDS, since + QUIET_SECONDS):
                 break
             time.sleep(PAUSE)
-        if self._known is not None and set(on_cluster(drivers_now)) <= set(self._known):
+        if self._known is not None and living_jobs() <= self._known:
             on_cluster(kill, on_cluster(lasting, self._guarded, True))
         self._guarded, self._known = "", None
 

@@ -15,19 +15,17 @@ in_use {node: {UUID: process ids}} too, as gpu_eyes last saw it.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_affinity import pinned
-from probes.cluster.placement_groups import LivingGroups
+from probes.cluster.placement_groups import LivingGroups, drivers_now, strangers
 from probes.gang.gpu_monitor import GpuEyes
 from probes.gang.invariants import Sample
-from probes.gang.job_driver import drivers_now
 
 RATE = 20.0  # samples a second that are owed
 PAUSE = 0.02  # from one sample to the next: about 40 are taken
@@ -37,8 +35,6 @@ DRIVERS_SECONDS = 1.0  # from one question for the cluster's jobs to the next
 NAMELESS = "#"  # before the id of a group without a name, such as Ray Train makes
 JOB_DIGITS = 8  # a group's id ends with that of its job
 WORKERS = ("Holder", "RayTrainWorker")  # actors that are ranks of a gang
-# Ray's own drivers: its dashboard, and the agent that starts submitted jobs and then stays.
-RAYS_OWN = re.compile(r"/ray/dashboard/|^ray::Dashboard")
 
 
 class Eye:
@@ -95,14 +91,6 @@ def _hurry() -> None:
     for thread in os.listdir("/proc/self/task"):
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, int(thread), 0)
-
-
-def strangers(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:
-    """Ids of jobs that are neither `ours` nor this process's nor Ray's own dashboard."""
-    import ray
-
-    known = {*ours, ray.get_runtime_context().get_job_id()}
-    return sorted(id for id, how in drivers.items() if id not in known and not RAYS_OWN.search(how))
 
 
 def look(living: LivingGroups, prefix: str, resource: str) -> Sample:

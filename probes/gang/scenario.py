@@ -1,8 +1,8 @@
 """Where gangs compete: two jobs, an observer, and what every scenario is judged by.
 
-    with stage.scene("two gangs of 75 %", measure) as scene:
-        first, second = scene.together(("A", 3), ("B", 3))
-        scene.until(lambda sample: whole(sample, first), 30)
+    with scene(stage, "two gangs of 75 %", measure) as at:
+        first, second = at.together(("A", 3), ("B", 3))
+        at.until(lambda sample: whole(sample, first), 30)
 
 On leaving, whatever happened inside, both jobs give everything back.  Only what is free when
 the scene begins is used; other people's jobs are counted and left alone.
@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from probes.acceptance import component_placement as components
@@ -25,7 +26,6 @@ from probes.gang import invariants as checks
 from probes.gang.competing_job import Rival, RivalSilent
 from probes.gang.invariants import Sample, whole
 from probes.gang.observer import Mark, Watch
-from probes.gang.scenario_checks import Debt, close, settle
 from reports.record import Finding, Value
 
 ROOM_SECONDS = 10  # for accelerators that others may be about to give back
@@ -60,17 +60,6 @@ class Stage:
             self.watch.jobs[job.ready()] = name
         return self.watch
 
-    @contextmanager
-    def scene(self, title: str, measure: Ledger, **options: Any) -> Iterator[Scene]:
-        """One scenario; what it must show anyway is judged when its body has ended well."""
-        scene, judge = Scene(self, title, measure, **options), settle
-        try:
-            yield scene
-            judge = close
-        finally:
-            self.release()
-            judge(scene)
-
     def release(self) -> None:
         """Both jobs give everything back, first their places in the queue.
 
@@ -92,6 +81,18 @@ class Stage:
                 every.callback(job.end)
             if self.watch is not None:
                 every.callback(self.watch.close)
+
+
+@dataclass(frozen=True)
+class Debt:
+    """A figure that is judged when its scene ends, and what is said where it fails."""
+
+    name: str
+    value: Value
+    because: Sequence[Finding] = ()
+    note: str = ""
+    samples: int | None = None
+    ours: bool = False  # no other people's job could have spoilt it
 
 
 class Scene:

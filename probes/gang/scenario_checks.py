@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
+from probes.acceptance.measure import Ledger
 from probes.findings import finding, listed
 from probes.gang import invariants as checks
 from probes.gang.invariants import Sample
 from probes.gang.observer import RATE, Mark
-from reports.record import Finding, Value
-
-if TYPE_CHECKING:
-    from probes.gang.scenario import Scene
+from probes.gang.scenario import Scene, Stage
 
 
-@dataclass(frozen=True)
-class Debt:
-    """A figure that is judged when its scene ends, and what is said where it fails."""
-
-    name: str
-    value: Value
-    because: Sequence[Finding] = ()
-    note: str = ""
-    samples: int | None = None
-    ours: bool = False  # no other people's job could have spoilt it
+@contextmanager
+def scene(stage: Stage, title: str, measure: Ledger, **options: Any) -> Iterator[Scene]:
+    """One scenario; what it must show anyway is judged when its body has ended well."""
+    at, judge = Scene(stage, title, measure, **options), settle
+    try:
+        yield at
+        judge = close
+    finally:
+        stage.release()
+        judge(at)
 
 
 def settle(at: Scene) -> None:

@@ -17,11 +17,10 @@ import pytest
 from probes.acceptance.measure import Ledger
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_affinity import pinned
+from probes.cluster.placement_groups import drivers_now, strangers
 from probes.faults.process_faults import Strike
 from probes.faults.spare_nodes import Berths
 from probes.findings import finding, listed
-from probes.gang.job_driver import drivers_now
-from probes.gang.observer import strangers
 from probes.restart.faulted_run import NAME, Blow, Scenario
 from reference_trainer.launch.gang import Gang
 

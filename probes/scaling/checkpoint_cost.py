@@ -10,7 +10,9 @@ from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Ledger
 from probes.cluster.cluster import Cluster
 from probes.findings import finding
-from probes.scaling.run_ladder import hangs, mend, said
+from probes.scaling.plan import said
+from probes.scaling.replay import mend
+from probes.scaling.run_ladder import hangs
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.model.flops import parameter_count

@@ -7,7 +7,7 @@ import math
 import statistics
 
 from probes.acceptance.measure import Ledger
-from probes.scaling.run_ladder import said
+from probes.scaling.plan import said
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from scaling.ladder.ladder import Rung, climb, hush, strong

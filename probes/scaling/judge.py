@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from probes.acceptance.measure import Ledger
 from probes.findings import finding
-from probes.scaling.run_ladder import said, top_efficiency, wanted
+from probes.scaling.plan import said
+from probes.scaling.run_ladder import top_efficiency, wanted
 from reports.record import Finding, Limit, Verdict
 from scaling.ladder import step_breakdown as decompose
 from scaling.ladder.ladder import Rung

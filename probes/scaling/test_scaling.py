@@ -8,7 +8,8 @@ import pytest
 from probes.scaling.checkpoint_cost import Saving, saving
 from probes.scaling.controls import FEW, control, same_work, unsent
 from probes.scaling.judge import draw, foresee, judge, other_runs
-from probes.scaling.run_ladder import Plan, ascend, hangs, is_stuck, placed, repeat, told, typical
+from probes.scaling.plan import Plan
+from probes.scaling.run_ladder import ascend, hangs, is_stuck, placed, repeat, told, typical
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.data.shards import VOCAB
 from reference_trainer.launch.gang import GangError

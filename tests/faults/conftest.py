@@ -19,8 +19,9 @@ from reports.record import RunRecord
 from reports.store import load
 from tests.lab.faults import clear
 from tests.lab.lab import Lab
-from tests.lab.node import REPO, SHARED
+from tests.lab.node import SHARED
 from tests.lab.shell import LabError, require_machine
+from tests.support.paths import REPO
 
 # A shell without job control starts `make test &` with Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,7 +12,7 @@ from reports.record import Verdict
 from tests.faults.conftest import acceptance
 from tests.faults.launchers.injected_faults import Fault, caught, failed, findings
 from tests.lab.lab import Lab
-from tests.lab.node import REPO
+from tests.support.paths import REPO
 
 PROBE, PLUGIN = "probes/gang", "faulty_launcher"
 

@@ -19,8 +19,8 @@ from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.test_driver_death import end_driver, once
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
-from tests.lab.node import REPO
 from tests.lab.test_lab_faults import only
+from tests.support.paths import REPO
 
 pytestmark = pytest.mark.soak
 

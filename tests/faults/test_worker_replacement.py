@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.node import REPO
+from tests.support.paths import REPO
 
 pytestmark = pytest.mark.soak
 SCRIPT = """

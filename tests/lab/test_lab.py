@@ -15,8 +15,8 @@ import pytest
 from tests.lab import cgroups, network
 from tests.lab.faults import clear, inject
 from tests.lab.lab import HOMES, Lab
-from tests.lab.node import REPO
 from tests.lab.shell import LabError, sh
+from tests.support.paths import REPO
 
 COMMAND = [sys.executable, "-m", "tests.lab"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import fabric, targets, trainer
+from benchmarks import fabric, harness, trainer
 from reference_trainer.config import TrainConfig
 from reference_trainer.telemetry.fsdp_waits import watch
 from reference_trainer.telemetry.step_timer import HostClock
@@ -31,7 +31,7 @@ def test_the_fabric_table_fails_where_a_target_is_not_met(
         fabric.line("alarms", "0", str(alarms), nodes != 4 or not alarms)
 
     monkeypatch.setattr(fabric, "Lab", Lab)
-    monkeypatch.setattr(targets, "MISSED", [])
+    monkeypatch.setattr(harness, "MISSED", [])
     monkeypatch.setattr(fabric, "scans", scans)
     monkeypatch.setattr(fabric, "plateau", lambda *_: fabric.line("a figure", "", "3"))
     monkeypatch.setattr(fabric, "row", lambda _: None)

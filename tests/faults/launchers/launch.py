@@ -15,7 +15,8 @@ from probes.gang.job_driver import COORDINATOR
 from reference_trainer.config import TrainConfig
 from reference_trainer.options import arguments
 from tests.lab.lab import Lab
-from tests.lab.node import REPO, SHARED
+from tests.lab.node import SHARED
+from tests.support.paths import REPO
 
 PATIENCE_SECONDS = 240
 SWEEP = """

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.lab.lab import Lab
-from tests.lab.node import REPO, Node
+from tests.lab.node import Node
+from tests.support.paths import REPO
 
 LEFTOVERS = REPO / "tests" / "lab" / "held_resources.py"
 OURS = ("ray::", "job_driver.py", "cleanup.py", "embedded.py", "pytest", "reference_trainer")

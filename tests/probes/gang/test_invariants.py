@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from probes.cluster import node_facts as facts
+from probes.cluster.placement_groups import strangers
 from probes.gang import invariants as checks
-from probes.gang.observer import strangers
 from probes.gang.placement import one_astray, torn, usual_placements
 from probes.gang.test_gang_queue import halving
 

@@ -20,7 +20,8 @@ from probes.gang import scenario_checks as gang_closing
 from probes.gang.judge import bounded, staffed, tell_queue, undisturbed
 from probes.gang.node_loss import _noticed, lose
 from probes.gang.placement import layouts
-from probes.gang.scenario_checks import Debt, settle
+from probes.gang.scenario import Debt
+from probes.gang.scenario_checks import settle
 from reports.record import ProbeResult, Verdict
 from reports.store import Store
 
@@ -243,7 +244,7 @@ class Left:
         self.actors: dict[str, tuple[str, bool]] = {}  # id -> (its job, shared)
         self.jobs = {"01": "", "02": ""}
         monkeypatch.setattr(gang_job, "on_cluster", lambda look, *options: look(*options))
-        monkeypatch.setattr(gang_job, "drivers_now", lambda: dict(self.jobs))
+        monkeypatch.setattr(gang_job, "living_jobs", lambda: set(self.jobs))
         monkeypatch.setattr(gang_job, "groups_of", lambda job: list(self.groups))
         monkeypatch.setattr(gang_job, "lasting", self.lasting)
         monkeypatch.setattr(gang_job, "kill", self.kill)

@@ -14,17 +14,9 @@ from probes.scaling import run_ladder as scaling_rungs
 from probes.scaling import test_scaling
 from probes.scaling.controls import same_compute, same_work
 from probes.scaling.judge import other_runs
-from probes.scaling.run_ladder import (
-    Plan,
-    Replay,
-    ascend,
-    astray,
-    placed,
-    repeat,
-    told,
-    typical,
-    wanted,
-)
+from probes.scaling.plan import Plan
+from probes.scaling.replay import Replay, astray
+from probes.scaling.run_ladder import ascend, placed, repeat, told, typical, wanted
 from probes.scaling.test_scaling import MOST_STEPS, long_enough
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost

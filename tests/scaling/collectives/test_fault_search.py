@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scaling.collectives.fault_search import (
     Link,
     attribute,
+    blame,
     hunt,
     outliers,
     packed,
@@ -382,3 +383,14 @@ def test_attribution_takes_the_fewest_that_explain_all() -> None:
     assert attribute([*sends, ("a", "b")], met, 4) == ([("c", "sends")], [("a", "b")])
     guilty, left = attribute([link for link in met if "c" in link], met, 4)
     assert (sorted(guilty), left) == ([("c", "receives"), ("c", "sends")], [])
+
+
+def test_blame_finds_the_node_else_the_pair() -> None:
+    nodes = ["a", "b", "c", "d"]
+    assert blame([("a", "c"), ("b", "c"), ("c", "d")], nodes) == (["c"], [])
+    assert blame([("a", "b")], nodes) == ([], [("a", "b")])
+    assert blame([], nodes) == ([], [])
+    assert blame([("a", "b")], ["a", "b"]) == ([], [("a", "b")])
+    both = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")]
+    assert blame(both, nodes) == (["a", "b"], [])
+    assert blame([("a", "c"), ("b", "c"), ("c", "d"), ("a", "b")], nodes) == (["c"], [("a", "b")])

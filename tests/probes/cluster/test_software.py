@@ -1,0 +1,30 @@
+"""Software that is not the same everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probes.cluster.software import software_differences
+
+DRIVER = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "driver": ""}
+
+
+def facts(*torches: str) -> list[dict[str, Any]]:
+    return [{"name": f"n{i}", "software": {**DRIVER, "torch": t}} for i, t in enumerate(torches)]
+
+
+def test_versions_in_parity_and_not() -> None:
+    assert software_differences(facts("2.13.0", "2.13.0"), DRIVER) == []
+    (said,) = software_differences(facts("2.13.0", "2.12.1"), DRIVER)
+    assert said.startswith("torch: 2.12.1 on n1; 2.13.0 on n0, the driver")
+    (said,) = software_differences(facts("2.13.0", ""), DRIVER)
+    assert "none on n1" in said
+
+
+def test_a_head_node_without_a_gpu_driver_is_no_difference() -> None:
+    two = facts("2.13.0", "2.13.0")
+    for fact in two:
+        fact["software"]["driver"] = "570.86"
+    assert software_differences(two, DRIVER) == []
+    two[1]["software"]["driver"] = "570.12"
+    assert len(software_differences(two, DRIVER)) == 1

@@ -1,0 +1,54 @@
+"""Two runs compared, bit by bit."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from probes.restart.equality import first_apart, unequal_steps
+
+
+def run(values: list[float]) -> list[dict[str, Any]]:
+    steps = [{"step": at, "loss_hex": v.hex(), "norm_hex": v.hex(), "ids": [at], "data_crc32": "x"}
+             for at, v in enumerate(values, 1)]  # fmt: skip
+    return [{"rank": 0, "steps": steps}]
+
+
+def test_equal_runs_are_equal() -> None:
+    assert unequal_steps(run([1.0, 2.0]), run([1.0, 2.0])) == []
+
+
+def test_one_bit_is_unequal_and_located() -> None:
+    (found,) = unequal_steps(run([1.0, 2.0]), run([1.0, 2.0000000000000004]))
+    assert (found.rank, found.step, found.what) == (0, 2, ["loss_hex", "norm_hex"])
+    assert "step 2" in str(found)
+
+
+def test_a_missing_step_is_unequal() -> None:
+    assert [u.step for u in unequal_steps(run([1.0, 2.0, 3.0]), run([1.0, 2.0]))] == [3]
+    assert [u.step for u in unequal_steps(run([1.0, 2.0]), run([]))] == [1, 2]
+    assert unequal_steps(run([9.0, 2.0]), run([1.0, 2.0]), first=2) == []
+
+
+def test_other_samples_are_unequal() -> None:
+    other = copy.deepcopy(run([1.0]))
+    other[0]["steps"][0]["ids"] = [77]
+    assert unequal_steps(run([1.0]), other)[0].what == ["ids"]
+
+
+def test_who_computes_wrongly_is_told_from_those_that_it_misleads() -> None:
+    def job(own: dict[int, float], loss: float) -> list[dict[str, Any]]:
+        steps = [[{"step": 1, "loss_hex": loss.hex(), "local_loss_hex": own.get(rank, 1.0).hex()},
+                  {"step": 2, "loss_hex": loss.hex(), "local_loss_hex": loss.hex()}]
+                 for rank in range(4)]  # fmt: skip
+        return [{"rank": rank, "steps": each} for rank, each in enumerate(steps)]
+
+    sound = job({}, 1.0)
+
+    def blamed(other: list[dict[str, Any]]) -> tuple[int, int, list[int]]:
+        first, ranks = first_apart(unequal_steps(sound, other))
+        return first.rank, first.step, ranks
+
+    assert blamed(job({2: 1.5}, 1.125)) == (2, 1, [2])
+    assert blamed(job({}, 1.125)) == (0, 1, [])  # a wrong gradient: each own loss was right
+    assert blamed(job(dict.fromkeys(range(4), 1.5), 1.5)) == (0, 1, [])  # as after a bad resume

@@ -1,0 +1,33 @@
+"""Planted delays, as text."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from reference_trainer.config import TrainConfig
+from reference_trainer.telemetry.injected_delay import Stall, Stalls, parse_stalls
+
+
+def test_planted_delays_are_read_and_counted():
+    plan = parse_stalls("data:rank=2:seconds=0.25, clip:rank=0:seconds=0:from=3:to=4")
+    assert plan[0] == Stall(segment="data", rank=2, seconds=0.25)
+    stalls = Stalls(plan, rank=0)
+    for step in range(1, 7):
+        stalls.wait("clip", step)
+        stalls.wait("data", step)
+    assert stalls.fired == 2
+    begun = time.perf_counter()
+    Stalls(plan, rank=2).wait("data", 1)
+    assert time.perf_counter() - begun >= 0.25
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["data", "data:rank=x:seconds=1", "data:rank=1", "nap:rank=1:seconds=1",
+     "data:rank=1:seconds=1:until=3", "data:rank=1:seconds=-1", "data:rank=1:seconds=nan"],
+)  # fmt: skip
+def test_a_delay_that_cannot_be_read_is_refused(text):
+    with pytest.raises(ValueError, match="expected SEGMENT:rank=R:seconds=S"):
+        TrainConfig(stall=text)

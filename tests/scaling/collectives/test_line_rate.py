@@ -1,0 +1,92 @@
+"""The line rate that a node's ports give, with its reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaling.collectives.line_rate import line_rate, rails
+
+
+def port(
+    rate: str = "400 Gb/sec (4X NDR)",
+    state: str = "4: ACTIVE",
+    device: str = "mlx5_0",
+    layer: str = "InfiniBand",
+) -> dict[str, str]:
+    return {"device": device, "port": "1", "rate": rate, "link_layer": layer, "state": state}
+
+
+def node(
+    ports: int, speed: int | None = None, rate: str = "400 Gb/sec (4X NDR)", host: str = "n1"
+) -> dict[str, object]:
+    return {"host": host, "rdma": [port(rate)] * ports, "interfaces": {"eth0": {"speed": speed}}}
+
+
+def test_line_rate_has_a_reason_or_is_unknown() -> None:
+    rate = line_rate([node(8), node(8)], "rdma")
+    assert rate is not None
+    assert rate.gbytes == 400
+    assert "8 x 400 Gbit/s" in rate.because
+    assert "less" not in rate.because
+    assert line_rate([node(8), node(0)], "rdma") is None
+    assert line_rate([node(0, None)], "eth0") is None
+    ethernet = line_rate([node(0, 100_000)], "eth0")
+    assert ethernet is not None
+    assert ethernet.gbytes == 12.5
+
+
+@pytest.mark.parametrize(
+    ("fabric", "bad"),
+    [
+        ("rdma", node(8, rate="200 Gb/sec (4X HDR)", host="n2")),  # all its ports trained to half
+        ("rdma", node(7, host="n2")),
+        ("eth0", node(0, 50_000, host="n2")),
+    ],
+)
+def test_a_node_that_has_less_does_not_lower_what_is_asked_of_all(
+    fabric: str, bad: dict[str, object]
+) -> None:
+    good = node(8, 100_000)
+    for facts in ([good, bad], [bad, good, good]):
+        rate = line_rate(facts, fabric)
+        assert rate is not None
+        assert rate.gbytes == (400 if fabric == "rdma" else 12.5)
+        assert rate.because.endswith("on n1; less on n2")
+
+
+def test_ports_of_another_kind_are_no_rails() -> None:
+    """Storage on Ethernet ports as fast as the rails would make a sound ring look slow."""
+    storage = [port(device="mlx5_8", layer="Ethernet")] * 2
+    rate = line_rate([{"host": "n1", "interfaces": {}, "rdma": [*storage, *[port()] * 8]}], "rdma")
+    assert rate is not None
+    assert rate.gbytes == 400
+    assert "8 x 400 Gbit/s active InfiniBand ports" in rate.because
+    down = port(state="1: DOWN", rate="10 Gb/sec (4X SDR)")
+    for ports in ([*storage, port(), port()], [*storage, port(), down]):  # as many of both kinds
+        assert {rail.layer for rail in rails(ports)} == {"InfiniBand"}
+    assert [rail.name for rail in rails([*storage, port(), down])] == ["mlx5_0/1"]
+
+
+@pytest.mark.parametrize(
+    ("device", "layer", "rate", "says"),
+    [
+        ("rocep1s0", "Ethernet", "400 Gb/sec (4X NDR)", "active RoCE ports in sysfs on n1"),
+        ("efa_0", "Unknown", "100 Gb/sec (4X EDR)", "EFA ports in sysfs on n1 (which older EFA"),
+        ("rdmap16s27", "Unspecified", "200 Gb/sec (4X HDR)", "200 Gbit/s active EFA ports in"),
+        ("siw0", "", "10 Gb/sec (4X SDR)", "active RDMA ports in sysfs on n1"),
+    ],
+)
+def test_the_line_rate_says_of_which_kind_its_ports_are(
+    device: str, layer: str, rate: str, says: str
+) -> None:
+    found = line_rate([{"host": "n1", "rdma": [port(rate, "4: ACTIVE", device, layer)]}], "rdma")
+    assert found is not None
+    assert says in found.because
+    assert ("older" in found.because) == (device == "efa_0")
+
+
+def test_a_port_that_is_down_is_no_rail() -> None:
+    down = {"host": "n1", "interfaces": {}, "rdma": [port(), port(state="1: DOWN")]}
+    rate = line_rate([down], "rdma")
+    assert rate is not None
+    assert rate.gbytes == 50

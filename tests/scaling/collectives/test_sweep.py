@@ -1,0 +1,52 @@
+"""The row of a sweep that is judged, and where an element is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaling.collectives.nccl_tests_format import document, table
+from scaling.collectives.operations import OPERATIONS
+from scaling.collectives.sweep import plateau, summarise
+
+
+def test_the_plateau_is_judged_and_not_the_average() -> None:
+    rows = summarise([sweep(0, [1e-3, 2e-3]), sweep(1, [1e-3, 4e-3])])
+    assert plateau(rows)["size"] == 1 << 14
+    assert plateau(rows)["seconds"] == pytest.approx(3e-3)
+    assert plateau(rows)["samples"] == 6
+    assert plateau(rows)["low"] < plateau(rows)["busbw"] < plateau(rows)["high"]
+    assert plateau(rows)["rank_cv"] == pytest.approx(1 / 3)
+    assert len(table(rows, ALL_REDUCE).splitlines()) == 6
+
+
+def test_one_size_that_was_disturbed_does_not_decide_but_two_do() -> None:
+    rows = [{"size": 1 << power, "busbw": 10.0} for power in range(3, 27)]
+    rows[-1]["busbw"] = 5.0
+    assert plateau(rows)["busbw"] == 10.0
+    rows[-3]["busbw"] = 6.0
+    assert plateau(rows)["busbw"] == 6.0
+    assert plateau(rows[:1])["size"] == 8
+
+
+def test_a_wrong_element_names_rank_and_offset() -> None:
+    rows = summarise([sweep(0, [1e-3]), sweep(1, [1e-3], wrong=2)])
+    assert rows[0]["wrong"] == 2
+    assert rows[0]["first_wrong"] == [(1, 3)]
+    assert document(rows, ALL_REDUCE, 2)["out_of_bounds"] == {"count": 2, "okay": False}
+    assert table(rows, ALL_REDUCE).endswith("\n# Out of bounds values : 2 FAILED\n")
+    sound = table(summarise([sweep(0, [1e-3])]), ALL_REDUCE)
+    assert sound.endswith("\n# Out of bounds values : 0 OK\n")
+
+
+ALL_REDUCE = OPERATIONS["all_reduce"]
+
+
+def sweep(rank: int, seconds: list[float], wrong: int = 0) -> dict[str, object]:
+    rows = [
+        {"size": 1 << (10 + 4 * at), "count": 1 << (8 + 4 * at), "elements": 9,
+         "placement": "in_place", "times": [t, t, t], "calls": 5, "slowest": t, "wrong": 0,
+         "first_wrong": None}
+        for at, t in enumerate(seconds)
+    ]  # fmt: skip
+    rows[-1] |= {"wrong": wrong, "first_wrong": 3 if wrong else None}
+    return {"rank": rank, "ranks": 2, "backend": "gloo", "operation": "all_reduce", "rows": rows}
