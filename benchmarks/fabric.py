@@ -19,10 +19,10 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.harness import on_node
 from reports.record import Verdict
-from tests.faults.conftest import acceptance
 from tests.lab import network
 from tests.lab.faults import clear, inject
 from tests.lab.lab import Lab
+from tests.support.trial import acceptance
 
 NAME = "bench"
 # Slow at so much of 1 Gbit/s: node 1 both ways and each way, and what lies between nodes 1 and 2.

@@ -11,8 +11,8 @@ from collections import defaultdict
 
 from benchmarks.harness import spread
 from reports.record import ProbeResult, RunRecord, Verdict
-from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
+from tests.support.trial import acceptance
 
 LATENCIES = {
     "handoff": "freed to placed (target <= 5)",

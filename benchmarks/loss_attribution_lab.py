@@ -25,12 +25,12 @@ from benchmarks.harness import finish, judged, on_node
 from probes.acceptance.contract import Contract
 from probes.acceptance.measure import Ledger
 from reports.store import Store
-from tests.faults.conftest import otherwise
 from tests.faults.launchers import faulty_rung
 from tests.faults.launchers.faulty_rung import BRISK, EVERY, SLOW_LINK, STRICT
 from tests.lab.faults import clear, inject
 from tests.lab.lab import Lab
 from tests.support.paths import REPO
+from tests.support.trial import otherwise
 
 Named = list[tuple[str, list[str]]]  # codes and suspects of findings
 STEPS = 24

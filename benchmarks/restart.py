@@ -28,11 +28,11 @@ from reference_trainer import manifest
 from reference_trainer.config import TrainConfig
 from reference_trainer.options import arguments
 from reports.record import Verdict
-from tests.faults.conftest import acceptance
 from tests.faults.launchers.launch import PATIENCE_SECONDS, launched
 from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.lab import Lab
 from tests.support.single_rank import only_rank
+from tests.support.trial import acceptance
 
 SAVE_EVERY, AHEAD = 2, 3  # steps: a kill comes this many after the newest that was ever done
 VICTIM = 3

@@ -24,8 +24,8 @@ from probes.cli.scaling import ladder_of
 from reference_trainer.config import TrainConfig
 from reports.record import RunRecord
 from scaling.loss.ladder_result import Ladder
-from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
+from tests.support.trial import acceptance
 
 # On the slower ones the links take most of what collectives do, and the two cores the rest.
 FABRICS = ("1gbit", "50mbit", "20mbit")

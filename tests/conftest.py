@@ -1,11 +1,15 @@
-"""A trainer that is the only rank of its job, in this process, for the tests of this folder."""
+"""Fixtures that several folders share: a trainer that is alone in its job, and a lab."""
 
 import shutil
+from collections.abc import Iterator
 
 import pytest
 
 from reference_trainer.config import TrainConfig
+from tests.lab.faults import clear
+from tests.lab.lab import Lab
 from tests.support.single_rank import only_rank
+from tests.support.trial import lab_of
 
 SMALL = {"batch": 2, "seq": 16, "vocab": 64, "dim": 16, "layers": 1, "heads": 2, "device": "cpu"}
 
@@ -39,3 +43,17 @@ def folder(saved, tmp_path):
 
 def hexes(result):
     return [(s["step"], s["loss_hex"], s["norm_hex"], s["ids"]) for s in result["steps"]]
+
+
+@pytest.fixture(scope="session")
+def whole_lab() -> Iterator[Lab]:
+    """Four nodes, up once for all tests of this folder."""
+    with lab_of(4, "tested") as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(whole_lab: Lab) -> Iterator[Lab]:
+    """The lab, healthy before and after."""
+    yield whole_lab
+    clear(whole_lab)

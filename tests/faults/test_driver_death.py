@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.conftest import Trial, driver_pid, start
 from tests.faults.launchers.leftovers import leftovers, nothing_left
 from tests.lab.lab import Lab
+from tests.support.trial import Trial, driver_pid, start
 
 PROBES = ["hosts", "fabric", "gang", "launch", "restart", "scaling"]
 INTO_THE_PROBE = {"hosts": 0, "fabric": 6, "gang": 3, "launch": 9, "restart": 8, "scaling": 8}

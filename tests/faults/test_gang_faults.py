@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 
 from reports.record import Verdict
-from tests.faults.conftest import acceptance
 from tests.faults.launchers.injected_faults import Fault, caught, failed, findings
 from tests.lab.lab import Lab
 from tests.support.paths import REPO
+from tests.support.trial import acceptance
 
 PROBE, PLUGIN = "probes/gang", "faulty_launcher"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from reports.record import Verdict
-from tests.faults.conftest import lab_of, start
 from tests.faults.launchers.leftovers import processes
 from tests.faults.test_driver_death import in_the_middle
 from tests.lab.lab import Lab
+from tests.support.trial import lab_of, start
 
 pytestmark = pytest.mark.soak
 LONGEST_SECONDS = 240  # Ray's processes look for a lost head for a minute, each in its turn

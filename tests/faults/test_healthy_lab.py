@@ -8,8 +8,8 @@ from probes.acceptance.contract import load
 from probes.acceptance.criteria import TABLE
 from probes.cli.scaling import ladder_of
 from probes.scaling.run_ladder import wanted
-from tests.faults.conftest import acceptance
 from tests.lab.lab import Lab
+from tests.support.trial import acceptance
 
 TIMES = [1, 2, *(pytest.param(time, marks=pytest.mark.soak) for time in range(3, 9))]
 

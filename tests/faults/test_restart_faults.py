@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from reports.record import Verdict
-from tests.faults.conftest import acceptance
 from tests.faults.launchers.injected_faults import Fault, caught, findings
 from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.lab import Lab
+from tests.support.trial import acceptance
 
 pytestmark = pytest.mark.soak
 PLUGIN = "faulty_run"

@@ -7,11 +7,11 @@ import shutil
 import pytest
 
 from reports.record import RunRecord, Verdict
-from tests.faults.conftest import acceptance, agreed
 from tests.faults.launchers.faulty_rung import BRISK, CHECKPOINTS, EVERY, NAMED, SLOW_LINK, STRICT
 from tests.faults.launchers.injected_faults import failed, findings
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
+from tests.support.trial import acceptance, agreed
 
 pytestmark = pytest.mark.soak
 

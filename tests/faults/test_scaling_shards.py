@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from reports.record import Verdict
-from tests.faults.conftest import acceptance, agreed
 from tests.faults.launchers.injected_faults import findings
 from tests.lab.lab import Lab
 from tests.lab.node import SHARED
+from tests.support.trial import acceptance, agreed
 
 pytestmark = pytest.mark.soak
 CORPUS, SHARDS = f"{SHARED}/corpus", "/tmp/shards"  # /tmp is each node's own

@@ -14,13 +14,13 @@ import pytest
 
 from probes.fabric.detect import WAYS
 from reports.record import Verdict
-from tests.faults.conftest import Trial, acceptance, start
 from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.test_driver_death import end_driver, once
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.lab.test_lab_faults import only
 from tests.support.paths import REPO
+from tests.support.trial import Trial, acceptance, start
 
 pytestmark = pytest.mark.soak
 

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from reports.record import Verdict
-from tests.faults.conftest import acceptance
 from tests.faults.launchers.injected_faults import findings
 from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.lab import Lab
+from tests.support.trial import acceptance
 
 
 @pytest.mark.parametrize(

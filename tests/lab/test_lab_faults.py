@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from reports.record import Finding, RunRecord, Verdict
-from tests.faults.conftest import acceptance, agreed
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
+from tests.support.trial import acceptance, agreed
 
 
 def only(record: RunRecord, code: str) -> Finding:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from reports.record import Finding, RunRecord, Verdict
-from tests.faults.conftest import acceptance
 from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.lab import Lab
+from tests.support.trial import acceptance
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A lab for the whole test session, healed after every test, and the suite run on it."""
+"""The suite run on a lab, as tests and benchmarks start it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import pytest
 
 from reports.record import RunRecord
 from reports.store import load
-from tests.lab.faults import clear
 from tests.lab.lab import Lab
 from tests.lab.node import SHARED
 from tests.lab.shell import LabError, require_machine
@@ -41,20 +40,6 @@ def lab_of(nodes: int, name: str) -> Iterator[Lab]:
         yield lab
     finally:
         lab.down()
-
-
-@pytest.fixture(scope="session")
-def whole_lab() -> Iterator[Lab]:
-    """Four nodes, up once for all tests of this folder."""
-    with lab_of(4, "tested") as lab:
-        yield lab
-
-
-@pytest.fixture
-def lab(whole_lab: Lab) -> Iterator[Lab]:
-    """The lab, healthy before and after."""
-    yield whole_lab
-    clear(whole_lab)
 
 
 @dataclass
