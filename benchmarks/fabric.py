@@ -41,8 +41,8 @@ def inside(what: str, count: int) -> Any:
     """Run on node 0: `sweep` or `scan`, `count` times in one gang; prints one JSON line."""
     from probes.cluster.cluster import connect
     from probes.fabric.library_report import RankLogs
-    from probes.fabric.node_pairs import bad_pairs
-    from probes.fabric.sweep import travel
+    from probes.fabric.node_pairs import run_pair_search
+    from probes.fabric.sweep import run_sweep
 
     cluster, found = connect("auto"), []
     with (
@@ -53,14 +53,16 @@ def inside(what: str, count: int) -> Any:
         for _ in range(count):
             begun = time.perf_counter()
             if what == "sweep":
-                journey = travel(gang, cluster.names, logs)
+                journey = run_sweep(gang, cluster.node_names, logs)
                 shares = [journey.share(node, "fab0") for node in journey.sent]
                 peak = journey.peak
                 found.append({"busbw": peak["busbw"], "size": peak["size"], "shares": shares})
             else:
-                hunt, _ = bad_pairs(gang, cluster.names)
+                hunt, _ = run_pair_search(gang, cluster.node_names)
                 slowest = min(hunt.speeds.values()) / hunt.typical
-                found.append({"nodes": hunt.nodes, "links": hunt.links, "slowest": slowest})
+                found.append(
+                    {"nodes": hunt.slow_nodes, "links": hunt.slow_links, "slowest": slowest}
+                )
             found[-1]["seconds"] = time.perf_counter() - begun
     return found
 

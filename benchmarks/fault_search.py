@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scaling.collectives.fault_search import hunt
+from scaling.collectives.fault_search import search_faults
 from tests.support.simulated_links import Cluster, brute_force, planted
 
 Found = tuple[dict[str, str], set[tuple[str, str]]]
@@ -41,14 +41,14 @@ class Score:
 
 def quick(cluster: Cluster) -> Found:
     """The default hunt."""
-    told = hunt(cluster.nodes, cluster.meet)
-    return told.nodes, set(told.links)
+    told = search_faults(cluster.nodes, cluster.meet)
+    return told.slow_nodes, set(told.slow_links)
 
 
 def matrix(cluster: Cluster) -> Found:
     """The hunt over all pairs."""
-    told = hunt(cluster.nodes, cluster.meet, matrix=True)
-    return told.nodes, set(told.links)
+    told = search_faults(cluster.nodes, cluster.meet, matrix=True)
+    return told.slow_nodes, set(told.slow_links)
 
 
 def row(way: Callable[[Cluster], Found], size: int, bad: int, links: int, seeds: int) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.harness import finish, judged, on_node
 from probes.acceptance.contract import Contract
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from reports.store import Store
 from tests.faults.launchers import faulty_rung
 from tests.faults.launchers.faulty_rung import BRISK, EVERY, SLOW_LINK, STRICT
@@ -56,45 +56,45 @@ def inside(fault: str, runs: int) -> None:
     from probes.acceptance.contract import load
     from probes.cluster.cluster import connect
     from probes.scaling.plan import Plan
-    from probes.scaling.run_ladder import ascend, placed, told
-    from probes.scaling.test_scaling import load_of
-    from scaling.loss.replay import order_of
+    from probes.scaling.run_ladder import build_ladder, locate_slow_links, run_ladder
+    from probes.scaling.test_scaling import train_config
+    from scaling.loss.replay import step_collectives
 
     if fault in faulty_rung.FAULTS:
         faulty_rung.plant(fault)
     contract = load(str(KEPT / f"{fault}.toml"))
     terms, limit = contract.cluster, contract.limit("SCALING", "efficiency")
-    config = load_of(terms, False, STEPS)
-    plan = Plan([1, 4], config, order_of(config, 4), terms.fabric)
+    config = train_config(terms, False, STEPS)
+    plan = Plan([1, 4], config, step_collectives(config, 4), terms.fabric)
     with closing(connect("auto")) as cluster, cluster.gang() as gang:
         for run in range(runs):
             with ledger(contract) as measure:
-                climbed = ascend(gang, cluster.names, plan, measure)
-                ladder = told(climbed, [], plan, contract.limit("FABRIC", "busbw"))
-                ladder = placed(gang, cluster.names, ladder, limit, measure)
-            (KEPT / f"{fault}-{run}.json").write_text(json.dumps(ladder.told()))
+                climbed = run_ladder(gang, cluster.node_names, plan, measure)
+                ladder = build_ladder(climbed, [], plan, contract.limit("FABRIC", "busbw"))
+                ladder = locate_slow_links(gang, cluster.node_names, ladder, limit, measure)
+            (KEPT / f"{fault}-{run}.json").write_text(json.dumps(ladder.to_dict()))
             shutil.rmtree(faulty_rung.CHECKPOINTS, ignore_errors=True)
 
 
 def named(fault: str, run: int) -> Named:
     """What the probe's own code names in a ladder that is kept."""
     from probes.acceptance.contract import load
-    from probes.scaling.judge import judge
-    from scaling.loss.ladder_result import retold
+    from probes.scaling.judge import judge_ladder
+    from scaling.loss.ladder_result import load_ladder
 
     contract = load(str(KEPT / f"{fault}.toml"))
-    ladder = retold(json.loads((KEPT / f"{fault}-{run}.json").read_text()))
+    ladder = load_ladder(json.loads((KEPT / f"{fault}-{run}.json").read_text()))
     with ledger(contract) as measure:
-        judge(ladder, partial(contract.limit, "SCALING"), measure)
+        judge_ladder(ladder, partial(contract.limit, "SCALING"), measure)
         findings = measure.finish("finished", 0).findings
     return [(one.code, one.suspects) for one in findings if one.code != "SCALE-LOSS"]
 
 
 @contextmanager
-def ledger(contract: Contract) -> Iterator[Ledger]:
+def ledger(contract: Contract) -> Iterator[Recorder]:
     """What a probe writes to, without a run."""
     with tempfile.TemporaryDirectory() as folder:
-        yield Ledger(Store(Path(folder)), contract, "p", "SCALING", "", "", lambda words: None)
+        yield Recorder(Store(Path(folder)), contract, "p", "SCALING", "", "", lambda words: None)
 
 
 def climb(lab: Lab, fault: str, other: dict[str, str], runs: int) -> None:

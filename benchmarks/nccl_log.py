@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from probes.nccl.report import report
+from probes.nccl.report import analyse_files
 from tests.recordings.generate.nccl_logs import Job
 
 
@@ -55,7 +55,7 @@ def measure(name: str, lines: Iterator[str], folder: Path) -> None:
     with path.open("w") as file:
         file.writelines(lines)
     begun, busy = time.perf_counter(), time.process_time()
-    found = report([path])
+    found = analyse_files([path])
     took, busy = time.perf_counter() - begun, time.process_time() - busy
     size = path.stat().st_size / 1e6
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

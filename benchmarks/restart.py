@@ -23,10 +23,10 @@ import pytest
 
 from benchmarks.gang import values
 from benchmarks.harness import finish, judged, spread
-from probes.faults.process_faults import read_lines
+from probes.faults.process_faults import read_json_lines
 from reference_trainer import manifest
 from reference_trainer.config import TrainConfig
-from reference_trainer.options import arguments
+from reference_trainer.options import cli_options
 from reports.record import Verdict
 from tests.faults.launchers.launch import PATIENCE_SECONDS, launched
 from tests.faults.launchers.leftovers import nothing_left
@@ -55,7 +55,7 @@ def kill_again_and_again(lab: Lab, journal: Path, kills: int) -> tuple[list[floa
         goal = done + AHEAD - number % 2  # right after a save, and a step later, in turns
 
         def due(goal: int = goal, lives: int = number) -> dict[str, Any] | None:
-            lines = read_lines(journal)
+            lines = read_json_lines(journal)
             starts = [line for line in lines if line["event"] == "start"]
             begun = any(line["event"] == "begin" and line["step"] >= goal for line in lines)
             return starts[-1] if begun and len(starts) > lives else None
@@ -63,14 +63,16 @@ def kill_again_and_again(lab: Lab, journal: Path, kills: int) -> tuple[list[floa
         start = until(due, f"step {goal} of life {number + 1}")
         at = time.time()
         lab.node(start["host"]).run("kill", "-9", str(start["pid"]))
-        done = max(line["step"] for line in read_lines(journal) if line["event"] == "step")
+        done = max(line["step"] for line in read_json_lines(journal) if line["event"] == "step")
 
         def back(done: int = done) -> float | None:
-            steps = (line for line in read_lines(journal) if line["event"] == "step")
+            steps = (line for line in read_json_lines(journal) if line["event"] == "step")
             return next((float(line["t"]) for line in steps if line["step"] > done), None)
 
         seconds.append(until(back, f"a step after {done}") - at)
-        begun = [line["start_step"] for line in read_lines(journal) if line["event"] == "start"]
+        begun = [
+            line["start_step"] for line in read_json_lines(journal) if line["event"] == "start"
+        ]
         lost.append(done - begun[-1])
     return seconds, lost
 
@@ -104,7 +106,7 @@ def stalls(lab: Lab) -> None:
                                  pace_s=0.6, **shape)  # fmt: skip
             with launched(lab, f"{mode}-{number}", config) as out:
                 pass
-            spans = [read_lines(path) for path in sorted(out.glob("spans.rank*.jsonl"))]
+            spans = [read_json_lines(path) for path in sorted(out.glob("spans.rank*.jsonl"))]
             found += [
                 max(rank[step - 1]["segments"]["checkpoint"] for rank in spans)
                 for step in range(3, 13, 3)
@@ -122,7 +124,7 @@ def flips(count: int = 100) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = replace(config, checkpoints=f"{folder}/c")
         with only_rank():
-            command = [sys.executable, "-m", "reference_trainer", "train", *arguments(config)]
+            command = [sys.executable, "-m", "reference_trainer", "train", *cli_options(config)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         whole, copy = Path(folder) / "c/step-2", Path(folder) / "copy"
         assert manifest.verify(whole, 2, config.identity()) is None
@@ -148,7 +150,7 @@ def punished(lab: Lab, minutes: int) -> None:
             print(f"no record: {error}", flush=True)
             continue
         records.append(record)
-        complaints = [line for result in record.results for line in result.complaints()]
+        complaints = [line for result in record.results for line in result.problems()]
         covered = [result.coverage for result in record.results]
         print(f"{record.verdict('RESTART').value} {' '.join([*covered, *complaints])}", flush=True)
         try:

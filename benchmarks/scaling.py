@@ -20,7 +20,7 @@ from functools import partial
 from benchmarks.harness import finish, judged, spread
 from benchmarks.loss_attribution_lab import table
 from benchmarks.trainer import overhead, price
-from probes.cli.scaling import ladder_of
+from probes.cli.scaling import ladder_from_run
 from reference_trainer.config import TrainConfig
 from reports.record import RunRecord
 from scaling.loss.ladder_result import Ladder
@@ -56,7 +56,7 @@ def climbed(fabric: str, times: int) -> tuple[list[RunRecord], list[Ladder]]:
             arguments = ["probes/scaling/test_scaling.py", "--tier", "standard"]
             record, trial = acceptance(lab, f"ladder-{run}", *arguments)
             records.append(record)
-            ladders.append(ladder_of(trial.folder))
+            ladders.append(ladder_from_run(trial.folder))
     finally:
         lab.down()
     return records, ladders
@@ -85,7 +85,7 @@ def ladder(fabric: str, times: int) -> None:
     for found in ladders:
         one = found.rungs[0].seconds
         for rung in found.rungs[1:]:
-            told = (found.replayed, found.by_fits)
+            told = (found.replay_growth, found.fit_growth)
             known = [seconds.get(rung.count, math.nan) for seconds in told]
             seen[rung.count].append((found.efficiency(rung), rung.seconds - one, *known))
     for count, each in seen.items():

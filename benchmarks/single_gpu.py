@@ -30,7 +30,7 @@ from benchmarks.trainer import PROFILED, WARM_UP, overhead, price, profiled, tra
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.model.flops import flops_per_token
 from reference_trainer.train import train
-from scaling.ladder.step_breakdown import steps_of, terms
+from scaling.ladder.step_breakdown import mean_terms, parse_steps
 from tests.support.single_rank import only_rank
 
 RANKS = 2
@@ -53,7 +53,7 @@ def speed(config: TrainConfig, words: str) -> None:
     if result["peak_memory_bytes"]:
         said += f"; memory {result['peak_memory_bytes'] / result['state_bytes']:.2f} of its state's"
     print(f"{words}: {said}", flush=True)
-    parts(terms([steps_of(result["spans"])[WARM_UP:]]).items(), statistics.fmean(seconds))
+    parts(mean_terms([parse_steps(result["spans"])[WARM_UP:]]).items(), statistics.fmean(seconds))
     peak = result["peak_flops"]
     mfu = flops_per_token(config) * rate / peak if peak else None
     told = "not known, for the device's peak is not" if mfu is None else f"{mfu:.1%}"

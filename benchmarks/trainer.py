@@ -18,12 +18,12 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.data.synthetic import Stream
+from reference_trainer.data.synthetic import SampleStream
 from reference_trainer.distributed import World
 from reference_trainer.model.build import build_model
 from reference_trainer.model.transformer import next_token_loss
-from reference_trainer.telemetry.step_timer import Spans
-from reference_trainer.train import Run, train
+from reference_trainer.telemetry.step_timer import StepTimer
+from reference_trainer.train import Trainer, train
 from tests.support.single_rank import only_rank
 
 WARM_UP, PROFILED = 10, 3  # steps
@@ -40,42 +40,42 @@ def price(config: TrainConfig) -> float:
 
     Without it nothing is stamped, and no record of spans is made or written.
     """
-    begin, mark, waiting, end = Spans.begin, Spans.mark, Spans.waiting, Spans.end
-    record = Run._record
+    begin, mark, waiting, end = StepTimer.begin, StepTimer.mark, StepTimer.waiting, StepTimer.end
+    record = Trainer._record
     taken: dict[bool, list[float]] = {True: [], False: []}
     ended = [0.0]
 
     def clocked(step: int) -> bool:
         return step % 2 == 0
 
-    def begun(self: Spans, step: int) -> None:
+    def begun(self: StepTimer, step: int) -> None:
         if clocked(step):
             begin(self, step)
         self._step = step
 
-    def waited(self: Spans, collective: str) -> AbstractContextManager[None]:
+    def waited(self: StepTimer, collective: str) -> AbstractContextManager[None]:
         return waiting(self, collective) if clocked(self._step) else nullcontext()
 
-    def marked(self: Spans, segment: str) -> None:
+    def marked(self: StepTimer, segment: str) -> None:
         if clocked(self._step):
             mark(self, segment)
 
-    def ending(self: Spans) -> dict[str, Any]:
+    def ending(self: StepTimer) -> dict[str, Any]:
         self._last = None  # each step begins anew, with the clock and without
         return end(self) if clocked(self._step) else {"seconds": 1.0}
 
-    def recorded(self: Run, step: int, *told: Any) -> None:
+    def recorded(self: Trainer, step: int, *told: Any) -> None:
         record(self, step, *told)
         now = time.perf_counter()
         taken[clocked(step)].append(now - ended[0])
         ended[0] = now
 
     with (
-        patch.object(Spans, "begin", begun),
-        patch.object(Spans, "mark", marked),
-        patch.object(Spans, "waiting", waited),
-        patch.object(Spans, "end", ending),
-        patch.object(Run, "_record", recorded),
+        patch.object(StepTimer, "begin", begun),
+        patch.object(StepTimer, "mark", marked),
+        patch.object(StepTimer, "waiting", waited),
+        patch.object(StepTimer, "end", ending),
+        patch.object(Trainer, "_record", recorded),
     ):
         trained(config)
     with_, without = (statistics.median(each[WARM_UP:]) for each in (taken[True], taken[False]))
@@ -88,7 +88,7 @@ def profiled(config: TrainConfig) -> tuple[list[tuple[str, float]], float]:
 
     On a CPU they are torch's operators, each without those that it called.
     """
-    record, on_gpu = Run._record, config.device == "cuda"
+    record, on_gpu = Trainer._record, config.device == "cuda"
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     seen = profile(
         activities=kinds,
@@ -96,11 +96,11 @@ def profiled(config: TrainConfig) -> tuple[list[tuple[str, float]], float]:
         acc_events=True,
     )
 
-    def recorded(self: Run, *told: Any) -> None:
+    def recorded(self: Trainer, *told: Any) -> None:
         record(self, *told)
         seen.step()
 
-    with seen, patch.object(Run, "_record", recorded):
+    with seen, patch.object(Trainer, "_record", recorded):
         result = trained(replace(config, steps=WARM_UP + PROFILED))
     where = DeviceType.CUDA if on_gpu else DeviceType.CPU
     spent = {
@@ -120,7 +120,7 @@ class Plain:
         self.clip, self.device = config.clip, world.device
         self.model = build_model(config, world)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=config.lr, fused=fused)
-        self.stream = Stream(
+        self.stream = SampleStream(
             seed=config.seed, seq=config.seq, vocab=config.vocab, per_step=config.batch
         )
 
@@ -145,18 +145,18 @@ def overhead(config: TrainConfig, fused: bool | None) -> float:
     ours: list[float] = []
     theirs: list[float] = []
     ended = [0.0]
-    record = Run._record
+    record = Trainer._record
 
-    def then_plain(self: Run, *told: Any) -> None:
+    def then_plain(self: Trainer, *told: Any) -> None:
         record(self, *told)
         ours.append(time.perf_counter() - ended[0])
         if not loops:
             loops.append(Plain(config, self.world, fused))
         theirs.append(loops[0].step())
-        self.spans._last = None  # the trainer's next step begins after it
+        self.timer._last = None  # the trainer's next step begins after it
         ended[0] = time.perf_counter()
 
-    with patch.object(Run, "_record", then_plain):
+    with patch.object(Trainer, "_record", then_plain):
         trained(config)
     pairs = [*zip(ours, theirs, strict=True)][WARM_UP:]
     return statistics.median(own / plain for own, plain in pairs)

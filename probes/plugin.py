@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.stash import LEDGER, RUN, VERDICT
+from probes.acceptance.stash import RECORDER, RUN, VERDICT
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
 TIERS = ("quick", "standard", "soak")
-STRAYS: list[str] = []
+UNJUDGED_FAILURES: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -76,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("probes own the whole cluster: run them without -n")
 
 
-def _wanted(config: pytest.Config) -> bool:
+def _runs_probes(config: pytest.Config) -> bool:
     return bool(config.getoption("--cluster")) and not config.option.collectonly
 
 
@@ -84,7 +84,7 @@ def _wanted(config: pytest.Config) -> bool:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Join the cluster and open the run, before anything is collected."""
     config = session.config
-    if not _wanted(config):
+    if not _runs_probes(config):
         return
     from probes.acceptance.contract import ContractError
     from probes.acceptance.session import RunSession, ordered_nodes
@@ -130,7 +130,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [clean(line) for line in run.header()] if run else []
 
 
-def _criterion(item: pytest.Item) -> str | None:
+def _criterion_id(item: pytest.Item) -> str | None:
     marker = item.get_closest_marker("criterion")
     return str(marker.args[0]) if marker else None
 
@@ -138,7 +138,7 @@ def _criterion(item: pytest.Item) -> str | None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Inventory first, then from the fabric upwards; refuse probes without a cluster."""
-    probes = [item for item in items if _criterion(item)]
+    probes = [item for item in items if _criterion_id(item)]
     if probes and not config.getoption("--cluster") and not config.option.collectonly:
         raise pytest.UsageError(
             "probes need a cluster: give --cluster auto, --cluster local:4 "
@@ -146,23 +146,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     if not probes:
         return
-    from probes.acceptance.criteria import ORDER
+    from probes.acceptance.criteria import RUN_ORDER
 
-    items.sort(key=lambda item: ORDER.index(_criterion(item) or ORDER[0]))
-    idle = [item for item in probes if _later(item, config) or _unused(item)]
-    if idle:
-        config.hook.pytest_deselected(items=idle)
-        items[:] = [item for item in items if item not in idle]
+    items.sort(key=lambda item: RUN_ORDER.index(_criterion_id(item) or RUN_ORDER[0]))
+    deselected = [item for item in probes if _in_longer_tier(item, config) or _not_installed(item)]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in deselected]
 
 
-def _later(item: pytest.Item, config: pytest.Config) -> bool:
+def _in_longer_tier(item: pytest.Item, config: pytest.Config) -> bool:
     """Whether the probe belongs to a longer tier than was asked for."""
     marker = item.get_closest_marker("tier")
     asked = str(config.getoption("--tier")) if config.getoption("--cluster") else TIERS[-1]
     return marker is not None and TIERS.index(marker.args[0]) > TIERS.index(asked)
 
 
-def _unused(item: pytest.Item) -> bool:
+def _not_installed(item: pytest.Item) -> bool:
     """Whether the probe is of something that nobody can use here, for it is not installed."""
     marker = item.get_closest_marker("uses")
     return marker is not None and find_spec(marker.args[0]) is None
@@ -170,32 +170,32 @@ def _unused(item: pytest.Item) -> bool:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Open the ledger before the fixtures, so that a failing fixture is on record too."""
-    run, criterion = item.config.stash.get(RUN, None), _criterion(item)
+    run, criterion = item.config.stash.get(RUN, None), _criterion_id(item)
     if run is None or criterion is None:
         return
     claim = " ".join((getattr(item, "obj", None).__doc__ or "").split("\n\n")[0].split())
     if case := getattr(item, "callspec", None):  # which one of several the same claim is proved by
         claim = f"{claim.rstrip('.')}: {case.id.replace('-', ' ')}."
-    item.stash[LEDGER] = run.ledger(item.nodeid, criterion, claim, _speaker(item.config))
+    item.stash[RECORDER] = run.begin(item.nodeid, criterion, claim, _line_printer(item.config))
     item.stash[VERDICT] = None
 
 
-def _speaker(config: pytest.Config) -> Callable[[str], None]:
+def _line_printer(config: pytest.Config) -> Callable[[str], None]:
     """Says one line: over itself on a terminal, under each other in a log; silent with -q."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     if terminal is None or config.option.verbose < 0:
-        return lambda words: None
+        return lambda message: None
 
-    def say(words: str) -> None:
+    def say(message: str) -> None:
         from reports.sanitize import clean
 
         with capture.global_and_fixture_disabled():
             if terminal.isatty:
-                terminal.rewrite(clean(words)[: terminal._tw.fullwidth - 1], erase=True)
+                terminal.rewrite(clean(message)[: terminal._tw.fullwidth - 1], erase=True)
             else:
                 terminal.write_line("")
-                terminal.write(f"    {clean(words)}")
+                terminal.write(f"    {clean(message)}")
 
     return say
 
@@ -206,20 +206,20 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Judge: the verdict of all that was measured replaces passed or failed."""
     report = yield
-    ledger = item.stash.get(LEDGER, None)
-    if ledger is None or item.stash[VERDICT] is not None:
+    recorder = item.stash.get(RECORDER, None)
+    if recorder is None or item.stash[VERDICT] is not None:
         return report
     if report.when == "setup" and report.passed:
         return report
-    result = ledger.finish(*_ending(report, call))
+    result = recorder.finish(*_end_state(report, call))
     item.config.stash[RUN].store.save()
     item.stash[VERDICT] = result.verdict
     report.seatrial = result.verdict.value  # type: ignore[attr-defined]
-    _tell(item, report, result)
+    _write_verdict(item, report, result)
     return report
 
 
-def _ending(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[str, float, str]:
+def _end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[str, float, str]:
     """State, seconds and error sentence of a probe."""
     if report.passed:
         return "finished", report.duration, ""
@@ -231,18 +231,18 @@ def _ending(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[str
     return "interrupted" if interrupted else "error", report.duration, call.excinfo.exconly()
 
 
-def _tell(item: pytest.Item, report: pytest.TestReport, result: Any) -> None:
+def _write_verdict(item: pytest.Item, report: pytest.TestReport, result: Any) -> None:
     """Put verdict and sentences into pytest's report: terminal, JUnit and exit code read it."""
     from reports.record import Verdict
     from reports.sanitize import clean
 
     properties = [("criterion", result.criterion), ("verdict", result.verdict.value)]
-    properties += [(f"{m.name} on {m.subject}", m.shown) for m in result.measurements]
+    properties += [(f"{m.name} on {m.subject}", m.value_text) for m in result.measurements]
     # JUnit takes its properties from the teardown's report, which is made from the item.
     item.user_properties += properties
     report.user_properties += properties
     if result.verdict in (Verdict.UNPROVEN, Verdict.FAIL):
-        lines = [f"{result.criterion} {result.verdict.value}", *result.complaints()]
+        lines = [f"{result.criterion} {result.verdict.value}", *result.problems()]
         lines += [f"{f.code}: {f.statement}" for f in result.findings]
         text = "\n".join(lines)
         if report.failed and report.longrepr:
@@ -255,7 +255,7 @@ def _tell(item: pytest.Item, report: pytest.TestReport, result: Any) -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> Generator[None, None, None]:
     """A failure that no verdict stands for (a teardown, another test) must not end in 0."""
     if report.failed and not hasattr(report, "seatrial"):
-        STRAYS.append(report.nodeid)
+        UNJUDGED_FAILURES.append(report.nodeid)
     return (yield)
 
 
@@ -281,7 +281,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     record = run.finish("interrupted" if interrupted else "finished")
     session.config.stash[VERDICT] = record
     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        session.exitstatus = record.exit_code or int(bool(STRAYS))
+        session.exitstatus = record.exit_code or int(bool(UNJUDGED_FAILURES))
 
 
 @pytest.hookimpl(trylast=True)

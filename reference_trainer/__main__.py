@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from reference_trainer.options import config_from, config_options
-from reference_trainer.telemetry.heartbeat import farewell, listen
+from reference_trainer.options import build_config, config_options
+from reference_trainer.telemetry.heartbeat import exit_message, handle_sigterm
 
 # Commands that are imported only when called, so that --help stays instant.
-ELSEWHERE = {
+LAZY = {
     "launch": (
         "reference_trainer.launch.command",
         "Start the job on a Ray cluster, whole or not at all.",
@@ -32,14 +32,14 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands whose module is there."""
-        there = [n for n, (module, _) in ELSEWHERE.items() if importlib.util.find_spec(module)]
-        return sorted({*super().list_commands(ctx), *there})
+        names = [n for n, (module, _) in LAZY.items() if importlib.util.find_spec(module)]
+        return sorted({*super().list_commands(ctx), *names})
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """The command by its name, imported if need be."""
-        if name not in ELSEWHERE or name not in self.list_commands(ctx):
+        if name not in LAZY or name not in self.list_commands(ctx):
             return super().get_command(ctx, name)
-        command: click.Command = getattr(importlib.import_module(ELSEWHERE[name][0]), name)
+        command: click.Command = getattr(importlib.import_module(LAZY[name][0]), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -48,7 +48,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, self._summary(name)) for name in self.list_commands(ctx)])
 
     def _summary(self, name: str) -> str:
-        return ELSEWHERE[name][1] if name in ELSEWHERE else self.commands[name].get_short_help_str()
+        return LAZY[name][1] if name in LAZY else self.commands[name].get_short_help_str()
 
 
 @click.group(cls=LazyGroup)
@@ -66,8 +66,8 @@ def train(**values: Any) -> None:
 
     On SIGTERM it saves and leaves with exit code 75: the same command goes on from there.
     """
-    config = config_from(values)
-    listen()  # before the imports, which take seconds
+    config = build_config(values)
+    handle_sigterm()  # before the imports, which take seconds
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     from reference_trainer.data.documents import DataError
     from reference_trainer.distributed import LaunchError, read_environment
@@ -82,7 +82,7 @@ def train(**values: Any) -> None:
         raise click.ClickException(str(error)) from None
     if result["left"]:
         if result["rank"] == 0:
-            logging.info("%s", farewell(result))
+            logging.info("%s", exit_message(result))
         sys.exit(os.EX_TEMPFAIL)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from reference_trainer.telemetry.injected_delay import Stall, parse_stalls
+from reference_trainer.telemetry.injected_delay import InjectedDelay, parse_delays
 
 DTYPES = ("auto", "fp32", "bf16")
 DEVICES = ("auto", "cpu", "cuda")
 SAVE_MODES = ("sync", "async")
-COUNTS = (
+POSITIVE_FIELDS = (
     *("steps", "batch", "seq", "vocab", "dim", "layers", "heads"),
     *("accumulate", "keep_last"),
 )
-OR_NONE = (
+NONNEGATIVE_FIELDS = (
     "kv_heads",
     "hidden",
     "shard",
@@ -26,13 +26,13 @@ OR_NONE = (
     "warmup",
 )
 # What a resumed run may change; the first ones stay as they were saved, with optimizer and data.
-KEPT = ("lr", "weight_decay", "batch")
+SAVED_SETTINGS = ("lr", "weight_decay", "batch")
 SETTINGS = (
-    *KEPT,
+    *SAVED_SETTINGS,
     *("warmup", "decay", "clip", "dropout", "accumulate", "dtype", "deterministic"),
 )
 # What a resume can be told to get wrong, so that whoever compares two runs can be tested.
-FORGETTABLE = ("", "rng", "data", "optimizer", "peer", "all")
+RESUME_FAULTS = ("", "rng", "data", "optimizer", "peer", "all")
 
 
 def knob(default: Any, text: str, **extra: Any) -> Any:
@@ -53,10 +53,10 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class BlockShape:
     """Sizes inside a block: of a head, how many of keys and values, of the MLP."""
 
-    head: int
+    head_dim: int
     kv_heads: int
     hidden: int
 
@@ -113,7 +113,7 @@ class TrainConfig:
     keep_last: int = knob(3, "Keep this many newest checkpoints.")
     resume: bool = knob(True, "Continue from the newest checkpoint that is whole.")
     forget: str = knob(
-        "", "Plant an error in the resume: leave out or mix up this state.", choices=FORGETTABLE
+        "", "Plant an error in the resume: leave out or mix up this state.", choices=RESUME_FAULTS
     )
     pace_s: float = knob(
         0.0, "Emulate an accelerator: pad the blocks' compute to this many seconds a step."
@@ -125,18 +125,18 @@ class TrainConfig:
     init_timeout_s: float = knob(300.0, "A collective may take this long up to the first step.")
 
     def __post_init__(self) -> None:
-        for name in COUNTS:
+        for name in POSITIVE_FIELDS:
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("lr", "clip", "timeout_s", "init_timeout_s"):
             _require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
-        for name in OR_NONE:
+        for name in NONNEGATIVE_FIELDS:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         _require(0 <= self.dropout < 1, "dropout", self.dropout, "from 0 up to, not including, 1")
-        pairs = 2 * self.heads  # positions turn a head's numbers in pairs
-        even = f"a multiple of {pairs}, twice heads={self.heads}"
-        _require(self.dim % pairs == 0, "dim", self.dim, even)
-        shared = self.heads % self.shape.kv_heads == 0
-        _require(shared, "heads", self.heads, f"a multiple of kv_heads={self.kv_heads}")
+        divisor = 2 * self.heads  # positions turn a head's numbers in pairs
+        expected = f"a multiple of {divisor}, twice heads={self.heads}"
+        _require(self.dim % divisor == 0, "dim", self.dim, expected)
+        divisible = self.heads % self.shape.kv_heads == 0
+        _require(divisible, "heads", self.heads, f"a multiple of kv_heads={self.kv_heads}")
         _require(
             self.decay == 0 or self.decay > self.warmup,
             "decay",
@@ -156,21 +156,21 @@ class TrainConfig:
         _require(
             not (self.recompute and self.pace_s), "pace_s", self.pace_s, "0 with recompute=True"
         )
-        parse_stalls(self.stall)
+        parse_delays(self.stall)
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> BlockShape:
         """Sizes inside a block, with what is 0 made out."""
-        return Shape(
-            head=self.dim // self.heads,
+        return BlockShape(
+            head_dim=self.dim // self.heads,
             kv_heads=self.kv_heads or self.heads,
             hidden=self.hidden or -(-8 * self.dim // 24) * 8,
         )
 
     @property
-    def stalls(self) -> tuple[Stall, ...]:
+    def delays(self) -> tuple[InjectedDelay, ...]:
         """The planted delays, parsed."""
-        return parse_stalls(self.stall)
+        return parse_delays(self.stall)
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint and a run must have in common: the model's shape and the seed."""
@@ -180,11 +180,11 @@ class TrainConfig:
         """What a resumed run may change, and must be told of."""
         return {name: getattr(self, name) for name in SETTINGS}
 
-    def changed(self, saved: dict[str, Any]) -> list[str]:
+    def changed_settings(self, saved: dict[str, Any]) -> list[str]:
         """In words, each setting that is not as it was `saved`; one that was not saved is none."""
         return [
             f"{name} stays {old}, as it was saved: it is not {new}"
-            if name in KEPT
+            if name in SAVED_SETTINGS
             else f"{name} is {new} from now on, it was saved with {old}"
             for name, new in self.settings().items()
             if (old := saved.get(name, new)) != new
@@ -195,6 +195,6 @@ class TrainConfig:
         return asdict(self)
 
 
-def _require(good: bool, name: str, value: object, wanted: str) -> None:
-    if not good:
-        raise ValueError(f"{name} is {value}, expected {wanted}")
+def _require(valid: bool, name: str, value: object, expected: str) -> None:
+    if not valid:
+        raise ValueError(f"{name} is {value}, expected {expected}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from reference_trainer.config import TrainConfig
 
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 class LaunchError(RuntimeError):
@@ -38,9 +38,9 @@ class World:
         """The value that rank 0 has; all ranks call it."""
         import torch.distributed as dist
 
-        box = [value]
-        dist.broadcast_object_list(box, group=self.group, group_src=0)
-        return box[0]
+        values = [value]
+        dist.broadcast_object_list(values, group=self.group, group_src=0)
+        return values[0]
 
     def gather(self, value: Any) -> list[Any]:
         """The value of every rank, in order of rank; all ranks call it."""
@@ -58,7 +58,7 @@ class World:
         dist.all_reduce(total, group=self.group)
         return total / self.size
 
-    def set_timeout(self, seconds: float) -> None:
+    def set_timeout(self, timeout_s: float) -> None:
         """From now on a collective that takes longer than this fails."""
         import torch.distributed as dist
 
@@ -68,10 +68,10 @@ class World:
         for group in (self.group, *self.mesh.get_all_groups()):
             if dist.get_backend(group) == "fake":  # sends nothing, so nothing can take too long
                 continue
-            _set_pg_timeout(timedelta(seconds=seconds), group)
+            _set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
-def another_group(world: World, seconds: float) -> Any:
+def new_gloo_group(world: World, timeout_s: float) -> Any:
     """A process group of the same ranks that carries CPU tensors and objects for another thread.
 
     A collective that takes longer than `seconds` fails.
@@ -79,12 +79,12 @@ def another_group(world: World, seconds: float) -> Any:
     import torch.distributed as dist
 
     ranks = dist.get_process_group_ranks(world.group)
-    limit = timedelta(seconds=seconds)
-    return dist.new_group(ranks, limit, backend="gloo", use_local_synchronization=True)
+    timeout = timedelta(seconds=timeout_s)
+    return dist.new_group(ranks, timeout, backend="gloo", use_local_synchronization=True)
 
 
 @contextmanager
-def join(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
+def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
     """Join the job; on leaving, destroy the process group if it was made here.
 
     With `mesh` (1-D), or when a process group exists already, that one is used and left alone.
@@ -92,36 +92,36 @@ def join(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
     """
     import torch.distributed as dist
 
-    mine = not dist.is_initialized()
-    local_rank = read_environment()["LOCAL_RANK"] if mine else int(os.environ.get("LOCAL_RANK", 0))
+    owned = not dist.is_initialized()
+    local_rank = read_environment()["LOCAL_RANK"] if owned else int(os.environ.get("LOCAL_RANK", 0))
     device = choose_device(config.device, local_rank)
-    with _settled(config, device):
-        if mine:
-            _initialise(config, device)
+    with _torch_settings(config, device):
+        if owned:
+            _init_process_group(config, device)
         world = None
         try:
-            world = _world(config, device, mesh)
+            world = _make_world(config, device, mesh)
             world.set_timeout(config.init_timeout_s)
             yield world
             world.set_timeout(config.init_timeout_s)  # who uses the group next begins afresh
         except BaseException:
-            if mine:
-                _abandon(device, world)
+            if owned:
+                _abandon_group(device, world)
             raise
-        if mine:
+        if owned:
             dist.destroy_process_group()
 
 
-def choose_device(wanted: str, local_rank: int) -> Any:
+def choose_device(requested: str, local_rank: int) -> Any:
     """The torch.device of this rank: cuda:LOCAL_RANK, the only visible GPU, or the CPU.
 
     Raises LaunchError when a GPU is wanted and none is there for this rank.
     """
     import torch
 
-    gpus = torch.cuda.device_count() if wanted != "cpu" else 0
+    gpus = torch.cuda.device_count() if requested != "cpu" else 0
     if gpus == 0:
-        if wanted == "cuda":
+        if requested == "cuda":
             raise LaunchError("no GPU is visible to this process: check CUDA_VISIBLE_DEVICES")
         return torch.device("cpu")
     # A launcher that hands each process its own GPU shows it exactly one.
@@ -136,16 +136,16 @@ def choose_device(wanted: str, local_rank: int) -> Any:
 
 def read_environment() -> dict[str, int]:
     """The numbers among VARIABLES.  Raises LaunchError naming what is missing or impossible."""
-    missing = [name for name in VARIABLES if not os.environ.get(name)]
+    missing = [name for name in LAUNCH_VARIABLES if not os.environ.get(name)]
     if missing:
         raise LaunchError(
             f"{', '.join(missing)} not set in the environment: start the job with torchrun"
             " or with `python -m reference_trainer launch`, or set the variables yourself"
         )
     numbers = {}
-    for name in VARIABLES:
+    for name in LAUNCH_VARIABLES:
         if name != "MASTER_ADDR":
-            numbers[name] = _whole(name)
+            numbers[name] = _read_integer(name)
     if numbers["RANK"] >= numbers["WORLD_SIZE"]:
         raise LaunchError(
             f"RANK is {numbers['RANK']}, expected below WORLD_SIZE={numbers['WORLD_SIZE']}:"
@@ -154,7 +154,7 @@ def read_environment() -> dict[str, int]:
     return numbers
 
 
-def _whole(name: str) -> int:
+def _read_integer(name: str) -> int:
     text = os.environ[name]
     if not text.isdecimal():
         raise LaunchError(f"{name} is {text!r}, expected a whole number: correct the environment")
@@ -162,12 +162,12 @@ def _whole(name: str) -> int:
 
 
 @contextmanager
-def _settled(config: TrainConfig, device: Any) -> Iterator[None]:
+def _torch_settings(config: TrainConfig, device: Any) -> Iterator[None]:
     """Choose threads and kernels; what runs next in this process finds them as they were."""
     import torch
 
-    strict, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    fill_memory = torch.utils.deterministic.fill_uninitialized_memory
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
@@ -184,12 +184,12 @@ def _settled(config: TrainConfig, device: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(strict)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        torch.use_deterministic_algorithms(deterministic)
+        torch.utils.deterministic.fill_uninitialized_memory = fill_memory
         torch.set_num_threads(threads)
 
 
-def _initialise(config: TrainConfig, device: Any) -> None:
+def _init_process_group(config: TrainConfig, device: Any) -> None:
     import torch.distributed as dist
 
     # The CPU backend carries Python objects and checkpoints also where gradients use NCCL.
@@ -202,13 +202,13 @@ def _initialise(config: TrainConfig, device: Any) -> None:
         )
     except dist.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        why = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise LaunchError(
-            f"rank {os.environ['RANK']} found no peers at {address}: {why}"
+            f"rank {os.environ['RANK']} found no peers at {address}: {reason}"
         ) from error
 
 
-def _world(config: TrainConfig, device: Any, mesh: Any) -> World:
+def _make_world(config: TrainConfig, device: Any, mesh: Any) -> World:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -220,12 +220,12 @@ def _world(config: TrainConfig, device: Any, mesh: Any) -> World:
         size=dist.get_world_size(group),
         host=socket.gethostname(),
         device=device,
-        mesh=_sharding(config, device, mesh),
+        mesh=_sharding_mesh(config, device, mesh),
         group=group,
     )
 
 
-def _sharding(config: TrainConfig, device: Any, mesh: Any) -> Any:
+def _sharding_mesh(config: TrainConfig, device: Any, mesh: Any) -> Any:
     """The mesh to shard over.  Raises LaunchError when the ranks cannot be dealt to copies."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -244,7 +244,7 @@ def _sharding(config: TrainConfig, device: Any, mesh: Any) -> Any:
     return init_device_mesh(device.type, shape, mesh_dim_names=names)
 
 
-def _abandon(device: Any, world: World | None) -> None:
+def _abandon_group(device: Any, world: World | None) -> None:
     """Leave without waiting for peers, which may be gone, and let go of those that are there.
 
     A peer waits on the sockets of a group, which live as long as anything refers to it: a mesh

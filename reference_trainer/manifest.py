@@ -15,8 +15,8 @@ from typing import Any
 
 SCHEMA = 2
 NAME = "manifest.json"
-COMMITTED = re.compile(r"step-(\d+)")
-UNFINISHED = re.compile(r"step-\d+\.tmp-\w+")
+COMMITTED_PATTERN = re.compile(r"step-(\d+)")
+UNFINISHED_PATTERN = re.compile(r"step-\d+\.tmp-\w+")
 
 
 class CheckpointError(RuntimeError):
@@ -25,16 +25,16 @@ class CheckpointError(RuntimeError):
 
 def committed_steps(folder: Path) -> list[int]:
     """Steps that have a `step-N` entry in the folder, newest first; says nothing of its health."""
-    names = [COMMITTED.fullmatch(entry.name) for entry in _entries(folder)]
-    return sorted((int(name[1]) for name in names if name), reverse=True)
+    matches = [COMMITTED_PATTERN.fullmatch(entry.name) for entry in _list_entries(folder)]
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
-def unfinished(folder: Path) -> list[Path]:
+def unfinished_saves(folder: Path) -> list[Path]:
     """Leftovers of saves that never committed."""
-    return [entry for entry in _entries(folder) if UNFINISHED.fullmatch(entry.name)]
+    return [entry for entry in _list_entries(folder) if UNFINISHED_PATTERN.fullmatch(entry.name)]
 
 
-def describe(path: Path) -> dict[str, Any]:
+def describe_file(path: Path) -> dict[str, Any]:
     """{"size": bytes, "sha256": hex} of a file.  Raises OSError when it cannot be read."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -47,7 +47,7 @@ def write(
     folder: Path,
     *,
     step: int,
-    world: int,
+    world_size: int,
     identity: dict[str, Any],
     files: dict[str, Any],
     settings: dict[str, Any] | None = None,
@@ -59,18 +59,18 @@ def write(
     content = {
         "schema": SCHEMA,
         "step": step,
-        "world": world,
+        "world": world_size,
         "identity": identity,
-        "config_sha256": seal(identity),
+        "config_sha256": content_sha256(identity),
         "settings": settings or {},
         "files": files,
     }
-    put(folder, content)
+    write_content(folder, content)
 
 
-def put(folder: Path, content: dict[str, Any]) -> None:
+def write_content(folder: Path, content: dict[str, Any]) -> None:
     """Write and fsync a folder's manifest, with its seal; there may be none yet."""
-    text = json.dumps({**content, "seal": seal(content)}, indent=1)
+    text = json.dumps({**content, "seal": content_sha256(content)}, indent=1)
     with (folder / NAME).open("x", encoding="ascii") as file:
         file.write(text)
         file.flush()
@@ -90,8 +90,8 @@ def read(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{NAME} has no schema: not a checkpoint of this trainer")
     if content["schema"] != SCHEMA:
         raise CheckpointError(f"{NAME} has schema {content['schema']}, this trainer reads {SCHEMA}")
-    sealed = content.pop("seal", None)
-    if sealed != seal(content):
+    stored_sha256 = content.pop("seal", None)
+    if stored_sha256 != content_sha256(content):
         raise CheckpointError(f"{NAME} was altered: its own sha256 does not match")
     return content
 
@@ -102,14 +102,14 @@ def verify(folder: Path, step: int, identity: dict[str, Any]) -> str | None:
     Reads every file once to check its sha256.
     """
     try:
-        files = listed(folder, step, identity)
+        files = own_files(folder, step, identity)
     except CheckpointError as error:
         return str(error)
-    problems = (check(folder / name, wanted) for name, wanted in files.items())
+    problems = (check_file(folder / name, entry) for name, entry in files.items())
     return next((problem for problem in problems if problem), None)
 
 
-def listed(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, Any]:
+def own_files(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, Any]:
     """The files of `step-N`, name -> describe(file).  Raises CheckpointError if it is not ours."""
     content = read(folder)
     if content["step"] != step:
@@ -117,20 +117,20 @@ def listed(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, Any]:
             f"{NAME} says step {content['step']}: the folder was renamed or copied"
         )
     if content["identity"] != identity:
-        difference = _difference(content["identity"], identity)
+        difference = _list_differences(content["identity"], identity)
         raise CheckpointError(f"it belongs to another run: {difference}")
     if ".metadata" not in content["files"]:
         raise CheckpointError(f"{NAME} lists no .metadata")
     return dict(content["files"])
 
 
-def check(path: Path, wanted: dict[str, Any], *, whole: bool = True) -> str | None:
+def check_file(path: Path, entry: dict[str, Any], *, sha256: bool = True) -> str | None:
     """Why a file is not the one that `describe` saw, or None; without `whole` by its size alone."""
     try:
         size = path.stat().st_size
-        if size != wanted["size"]:
-            return f"{path.name} has {size} bytes, expected {wanted['size']}: it was cut or changed"
-        if whole and describe(path)["sha256"] != wanted["sha256"]:
+        if size != entry["size"]:
+            return f"{path.name} has {size} bytes, expected {entry['size']}: it was cut or changed"
+        if sha256 and describe_file(path)["sha256"] != entry["sha256"]:
             return f"{path.name} does not match its sha256: its content was damaged"
     except FileNotFoundError:
         return f"{path.name} is missing"
@@ -139,7 +139,7 @@ def check(path: Path, wanted: dict[str, Any], *, whole: bool = True) -> str | No
     return None
 
 
-def seal(content: dict[str, Any]) -> str:
+def content_sha256(content: dict[str, Any]) -> str:
     """sha256 of a manifest's content, hex: a change that was not meant is seen."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -153,10 +153,10 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-    names = sorted(n for n in {*theirs, *ours} if theirs.get(n) != ours.get(n))
-    return ", ".join(f"{n} is {theirs.get(n)}, not {ours.get(n)}" for n in names)
+def _list_differences(saved: dict[str, Any], current: dict[str, Any]) -> str:
+    names = sorted(n for n in {*saved, *current} if saved.get(n) != current.get(n))
+    return ", ".join(f"{n} is {saved.get(n)}, not {current.get(n)}" for n in names)
 
 
-def _entries(folder: Path) -> list[Path]:
+def _list_entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []

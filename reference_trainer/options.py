@@ -15,7 +15,7 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: gives a click command --preset and one option for each knob, help included."""
     types = get_type_hints(TrainConfig)
     for knob in reversed(fields(TrainConfig)):
-        command = _option(knob, types[knob.name])(command)
+        command = _make_option(knob, types[knob.name])(command)
     return click.option(
         "--preset",
         type=click.Choice(list(PRESETS)),
@@ -23,12 +23,12 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         is_eager=True,  # the others' defaults come from it
         expose_value=False,
-        callback=_preset,
+        callback=_apply_preset,
         help="Shape of the model; what is given besides holds.",
     )(command)
 
 
-def config_from(values: dict[str, Any]) -> TrainConfig:
+def build_config(values: dict[str, Any]) -> TrainConfig:
     """The configuration from parsed options.  Raises click.UsageError when a value is wrong."""
     try:
         return TrainConfig(**values)
@@ -36,32 +36,32 @@ def config_from(values: dict[str, Any]) -> TrainConfig:
         raise click.UsageError(str(error)) from None
 
 
-def arguments(config: TrainConfig) -> list[str]:
+def cli_options(config: TrainConfig) -> list[str]:
     """The options that give this configuration again, for starting the trainer elsewhere."""
-    words = []
+    options = []
     for knob in fields(config):
         value = getattr(config, knob.name)
         flag = knob.name.replace("_", "-")
         if value == knob.default:
             continue
         if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
+            options.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words += [f"--{flag}", str(value)]
-    return words
+            options += [f"--{flag}", str(value)]
+    return options
 
 
-def _preset(ctx: click.Context, _: click.Parameter, name: str) -> None:
+def _apply_preset(ctx: click.Context, _: click.Parameter, name: str) -> None:
     ctx.default_map = {**(ctx.default_map or {}), **PRESETS[name]}
 
 
-def _option(knob: Field[Any], kind: Any) -> Callable[[Any], Any]:
+def _make_option(knob: Field[Any], kind: Any) -> Callable[[Any], Any]:
     flag = "--" + knob.name.replace("_", "-")
     text: str = knob.metadata["help"]
     if kind is bool:
         off = flag.replace("--", "--no-", 1)
         return click.option(f"{flag}/{off}", default=knob.default, show_default=True, help=text)
     choices = knob.metadata.get("choices")
-    shape = click.Choice(choices) if choices else str if kind == str | None else kind
-    shown = knob.default not in (None, "")
-    return click.option(flag, type=shape, default=knob.default, show_default=shown, help=text)
+    type_ = click.Choice(choices) if choices else str if kind == str | None else kind
+    show = knob.default not in (None, "")
+    return click.option(flag, type=type_, default=knob.default, show_default=show, help=text)

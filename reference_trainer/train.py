@@ -16,21 +16,21 @@ from typing import Any
 import torch
 
 from reference_trainer.checkpoint import rng_state as rng
-from reference_trainer.checkpoint.checkpointer import Checkpoints, Progress, Training
-from reference_trainer.checkpoint.select import Choice
+from reference_trainer.checkpoint.checkpointer import Checkpointer, LoaderState, TrainState
+from reference_trainer.checkpoint.select import Selection
 from reference_trainer.config import TrainConfig
-from reference_trainer.data.shard_assignment import stream_of
-from reference_trainer.distributed import World, join
+from reference_trainer.data.shard_assignment import open_stream
+from reference_trainer.distributed import World, join_job
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.model.build import build_model, digest
+from reference_trainer.model.build import build_model, parameter_digest
 from reference_trainer.model.flops import flops_per_token, peak_flops, state_bytes
-from reference_trainer.model.gradient_clipping import clip, local_gradients, squares
+from reference_trainer.model.gradient_clipping import clip_gradients, local_gradients, square_sum
 from reference_trainer.model.transformer import count_parameters, next_token_loss
-from reference_trainer.telemetry.event_log import Journal
-from reference_trainer.telemetry.fsdp_waits import watch
-from reference_trainer.telemetry.heartbeat import PULSE, born, seconds_up
-from reference_trainer.telemetry.injected_delay import Stalls
-from reference_trainer.telemetry.step_timer import CudaClock, HostClock, Spans
+from reference_trainer.telemetry.event_log import EventLog
+from reference_trainer.telemetry.fsdp_waits import time_fsdp_waits
+from reference_trainer.telemetry.heartbeat import PROGRESS, process_age, process_start_ticks
+from reference_trainer.telemetry.injected_delay import DelayInjector
+from reference_trainer.telemetry.step_timer import CudaClock, HostClock, StepTimer
 
 log = logging.getLogger("reference_trainer")
 
@@ -46,21 +46,21 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     also where flops.peak_flops does not know it).
     Raises LaunchError (not started as a rank), CheckpointError or DataError (on every rank alike).
     """
-    PULSE.now("starting")
+    PROGRESS.update("starting")
     try:
-        with join(config, mesh) as world:
-            run = Run(config, world)
+        with join_job(config, mesh) as world:
+            trainer = Trainer(config, world)
             try:
-                run.loop()
-                return run.finish()
+                trainer.loop()
+                return trainer.finish()
             finally:
-                run.close()
+                trainer.close()
     finally:
-        PULSE.now("ended")
-        PULSE.told_to_leave.clear()  # that was for this run; the process may see another
+        PROGRESS.update("ended")
+        PROGRESS.stop_requested.clear()  # that was for this run; the process may see another
 
 
-class Run:
+class Trainer:
     """One rank's part in one run: what the loop needs, made or resumed."""
 
     def __init__(self, config: TrainConfig, world: World) -> None:
@@ -71,113 +71,113 @@ class Run:
             self.parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda step: rate_factor(step, config.warmup, config.decay)
+            self.optimizer, lambda step: lr_factor(step, config.warmup, config.decay)
         )
-        self.stream = stream_of(config, world)
-        self.journal = Journal(world.rank, config.out)
+        self.stream = open_stream(config, world)
+        self.events = EventLog(world.rank, config.out)
         on_gpu = world.device.type == "cuda"
-        self.spans = Spans(CudaClock() if on_gpu else HostClock(), world.rank, config.out)
+        self.timer = StepTimer(CudaClock() if on_gpu else HostClock(), world.rank, config.out)
         if on_gpu:
-            watch(self.model, self.spans)
-        self.stalls = Stalls(config.stalls, world.rank)
+            time_fsdp_waits(self.model, self.timer)
+        self.delays = DelayInjector(config.delays, world.rank)
         self.steps: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
-        self.unsaved: list[dict[str, Any]] = []
-        self.failures = 0  # saves that failed in a row
-        self.checkpoints: Checkpoints | None = None
+        self.failed_saves: list[dict[str, Any]] = []
+        self.failure_streak = 0  # saves that failed in a row
+        self.checkpointer: Checkpointer | None = None
         if config.checkpoints is not None:
-            self.checkpoints = Checkpoints(
+            self.checkpointer = Checkpointer(
                 config.checkpoints,
                 world,
                 {**config.identity(), **self.stream.identity()},
                 config.keep_last,
                 settings=config.settings(),
                 background=config.save_mode == "async",
-                timeout=config.init_timeout_s,
-                stalls=self.stalls,
-                tell=self.journal.write,
+                timeout_s=config.init_timeout_s,
+                delays=self.delays,
+                on_event=self.events.write,
             )
-        self.rng_restored, self.left, self.load_seconds = False, False, 0.0
+        self.rng_restored, self.stopped_early, self.load_seconds = False, False, 0.0
         self.resumed = self._resume()  # last, for it restores the random state
-        self._announce()
+        self._log_start()
 
     def loop(self) -> None:
         """All steps that are left, or until the job is told to leave."""
-        config, world, spans = self.config, self.world, self.spans
+        config, world, timer = self.config, self.world, self.timer
         self.model.train()
         for step in range(self.resumed.step + 1, config.steps + 1):
-            spans.begin(step)
-            PULSE.now("training" if self.steps else "starting", step)
-            self.journal.write("begin", step=step)
-            self._close("other", step)
+            timer.begin(step)
+            PROGRESS.update("training" if self.steps else "starting", step)
+            self.events.write("begin", step=step)
+            self._end_segment("other", step)
 
             batch = self.stream.take(world.rank, world.size)
             tokens = torch.from_numpy(batch.tokens).to(world.device)
             # FSDP averages over ranks: a rank with a larger share of the step counts for more.
             share = len(batch.ids) * world.size / self.stream.per_step
-            self._close("data", step)
+            self._end_segment("data", step)
 
-            loss = self._learn(tokens, share, step)
+            loss = self._forward_backward(tokens, share, step)
 
             gradients = local_gradients(self.parameters)
-            told = loss.new_tensor(float(PULSE.told_to_leave.is_set()))
-            mean, leave, square = world.mean(torch.stack([loss * share, told, squares(gradients)]))
-            norm = (square * (config.shard or world.size)).sqrt()  # over one copy of the model
-            clip(gradients, norm, config.clip)
-            self._close("clip", step)
+            flag = loss.new_tensor(float(PROGRESS.stop_requested.is_set()))
+            mean, stop, total = world.mean(torch.stack([loss * share, flag, square_sum(gradients)]))
+            norm = (total * (config.shard or world.size)).sqrt()  # over one copy of the model
+            clip_gradients(gradients, norm, config.clip)
+            self._end_segment("clip", step)
 
             self.optimizer.step()
             self.optimizer.zero_grad()
             (rate,) = self.schedule.get_last_lr()
             self.schedule.step()
-            self._close("optimizer", step)
+            self._end_segment("optimizer", step)
 
-            numbers = {
+            metrics = {
                 "loss": mean.item(),
                 "local_loss": loss.item(),
                 "norm": norm.item(),
                 "lr": float(rate),
             }
-            self.left = leave.item() > 0 and step < config.steps
+            self.stopped_early = stop.item() > 0 and step < config.steps
             if self._save_is_due(step):
                 self._save(step)
-                self._close("checkpoint", step)
+                self._end_segment("checkpoint", step)
 
-            whole = {"digest": digest(self.model)} if config.digest_steps else {}
-            self._close("other", step)
-            self._record(step, numbers, batch.ids, {"data_crc32": batch.crc32, **whole})
+            digests = {"digest": parameter_digest(self.model)} if config.digest_steps else {}
+            self._end_segment("other", step)
+            self._record(step, metrics, batch.ids, {"data_crc32": batch.crc32, **digests})
             if len(self.steps) == 1:
                 # Connections are up and kernels loaded: from here on, slow means broken.
                 world.set_timeout(config.timeout_s)
                 if world.device.type == "cuda":  # the whole model was drawn here, before its shards
                     torch.cuda.reset_peak_memory_stats(world.device)
-            if self.left:
+            if self.stopped_early:
                 break
-        if self.checkpoints is not None:
-            self._settle(self.checkpoints.wait())
+        if self.checkpointer is not None:
+            self._count_saves(self.checkpointer.wait())
 
-    def _learn(self, tokens: Any, share: float, step: int) -> Any:
+    def _forward_backward(self, tokens: Any, share: float, step: int) -> Any:
         """Forward and backward, part by part; the mean loss of this rank's sequences."""
         # As many parts on every rank, for each part is a round of collectives.
-        least = self.stream.least(self.world.size)
-        parts = tokens.tensor_split(min(self.config.accumulate, least))
-        whole = 0.0
-        for at, part in enumerate(parts, 1):
+        min_samples = self.stream.min_samples(self.world.size)
+        parts = tokens.tensor_split(min(self.config.accumulate, min_samples))
+        total_loss = 0.0
+        for number, part in enumerate(parts, 1):
             if len(parts) > 1:  # gradients stay here until the last: one reduce-scatter a step
-                self.model.set_requires_gradient_sync(at == len(parts))
+                self.model.set_requires_gradient_sync(number == len(parts))
             loss = next_token_loss(self.model(part[:, :-1]), part[:, 1:])
-            self._close("forward", step)
+            self._end_segment("forward", step)
             weight = share * (len(part) / len(tokens))
             (loss * weight if weight != 1 else loss).backward()
-            whole = whole + loss.detach() * (len(part) / len(tokens))
-            self._close("backward", step)
-        return whole
+            total_loss = total_loss + loss.detach() * (len(part) / len(tokens))
+            self._end_segment("backward", step)
+        return total_loss
 
     def finish(self) -> dict[str, Any]:
         """The result, also written to `<out>/result.rank{r}.json`."""
         world, on_gpu = self.world, self.world.device.type == "cuda"
         result = {
-            **_place(world),
+            **_rank_location(world),
             "params": count_parameters(self.model),
             "tokens_per_step": world.size * self.config.batch * self.config.seq,
             "start_step": self.resumed.step,
@@ -186,19 +186,19 @@ class Run:
             "skipped": self.resumed.skipped,
             "rng_restored": self.rng_restored,
             "load_seconds": self.load_seconds,
-            "load_bytes": self.resumed.bytes,
+            "load_bytes": self.resumed.size_bytes,
             "steps": self.steps,
-            "spans": self.spans.records,
+            "spans": self.timer.records,
             "checkpoints": self.saved,
-            "unsaved": self.unsaved,
-            "left": self.left,
-            "stalls_fired": self.stalls.fired,
-            "digest": digest(self.model) if self.config.digest else None,
+            "unsaved": self.failed_saves,
+            "left": self.stopped_early,
+            "stalls_fired": self.delays.fired,
+            "digest": parameter_digest(self.model) if self.config.digest else None,
             "state_bytes": state_bytes(self.config, self.config.shard or world.size),
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
             "peak_flops": self._peak_flops(),
         }
-        self.journal.write("end", digest=result["digest"], steps=len(self.steps))
+        self.events.write("end", digest=result["digest"], steps=len(self.steps))
         if self.config.out is not None:
             path = Path(self.config.out) / f"result.rank{world.rank}.json"
             path.write_text(json.dumps(result), encoding="ascii")
@@ -206,102 +206,102 @@ class Run:
 
     def close(self) -> None:
         """Close the files."""
-        if self.checkpoints is not None:
-            self.checkpoints.abandon()
+        if self.checkpointer is not None:
+            self.checkpointer.abandon()
         self.stream.close()
-        self.journal.close()
-        self.spans.close()
+        self.events.close()
+        self.timer.close()
 
     @property
-    def training(self) -> Training:
+    def state(self) -> TrainState:
         """What a checkpoint saves of this run, besides counters."""
-        return Training(model=self.model, optimizer=self.optimizer, schedule=self.schedule)
+        return TrainState(model=self.model, optimizer=self.optimizer, schedule=self.schedule)
 
-    def _resume(self) -> Choice:
+    def _resume(self) -> Selection:
         config, world, forget = self.config, self.world, self.config.forget
         rng.seed_all(config.seed, world.rank)
-        if self.checkpoints is None:
+        if self.checkpointer is None:
             note = "no checkpoint folder: starting from step 0"
-            return Choice(step=0, path=None, saved_world=0, skipped=[], note=note)
-        began = time.perf_counter()
-        choice = self.checkpoints.open(config.resume)  # reads all of it, to verify it
+            return Selection(step=0, path=None, saved_world=0, skipped=[], note=note)
+        start = time.perf_counter()
+        choice = self.checkpointer.select(config.resume)  # reads all of it, to verify it
         if choice.path is None:
             return choice
         rng.seed_all(config.seed, world.rank, choice.step)
-        progress, state = self.checkpoints.load(choice, self.training, forget)
-        self.stream.position = progress.position + (forget == "data")
-        self.stream.per_step = progress.per_step
-        if state is not None and forget not in ("rng", "all"):
-            rng.restore(state)
+        loader, rng_bytes = self.checkpointer.load(choice, self.state, forget)
+        self.stream.position = loader.position + (forget == "data")
+        self.stream.per_step = loader.per_step
+        if rng_bytes is not None and forget not in ("rng", "all"):
+            rng.restore(rng_bytes)
             self.rng_restored = True
-        self.load_seconds = time.perf_counter() - began
+        self.load_seconds = time.perf_counter() - start
         return choice
 
     def _save_is_due(self, step: int) -> bool:
-        if self.left:  # whether or not it saves at all otherwise
-            return self.checkpoints is not None
+        if self.stopped_early:  # whether or not it saves at all otherwise
+            return self.checkpointer is not None
         if self.config.save_every == 0:
             return False
         return step % self.config.save_every == 0 or step == self.config.steps
 
     def _save(self, step: int) -> None:
-        assert self.checkpoints is not None  # TrainConfig: save_every needs a folder
-        PULSE.now("saving", step)
-        self.journal.write("saving", step=step)
+        assert self.checkpointer is not None  # TrainConfig: save_every needs a folder
+        PROGRESS.update("saving", step)
+        self.events.write("saving", step=step)
         self.world.set_timeout(self.config.init_timeout_s)  # a file system may be slow
-        self._settle(self.checkpoints.wait())  # told to all ranks before the next one begins
-        progress = Progress(position=self.stream.position, per_step=self.stream.per_step)
-        self._settle(self.checkpoints.save(step, progress, self.training))
+        self._count_saves(self.checkpointer.wait())  # told to all ranks before the next one begins
+        loader = LoaderState(position=self.stream.position, per_step=self.stream.per_step)
+        self._count_saves(self.checkpointer.save(step, loader, self.state))
         self.world.set_timeout(self.config.timeout_s)
-        self.journal.write("save-returned", step=step)
+        self.events.write("save-returned", step=step)
 
-    def _settle(self, ended: list[dict[str, Any]]) -> None:
+    def _count_saves(self, saves: list[dict[str, Any]]) -> None:
         """Count the saves that ended; too many failures in a row end the run, on every rank."""
-        for save in ended:
-            self.failures = self.failures + 1 if "error" in save else 0
-            (self.unsaved if "error" in save else self.saved).append(save)
+        for save in saves:
+            self.failure_streak = self.failure_streak + 1 if "error" in save else 0
+            (self.failed_saves if "error" in save else self.saved).append(save)
             if "untidy" in save and self.world.rank == 0:
-                words = "step %d was saved, but the folder could not be tidied: %s"
-                log.warning(words, save["step"], save["untidy"])
+                message = "step %d was saved, but the folder could not be tidied: %s"
+                log.warning(message, save["step"], save["untidy"])
             if "error" not in save:
                 continue
             allowed = self.config.save_failures
-            if self.failures > allowed:
-                raise CheckpointError(f"{save['error']} ({self.failures} failures in a row)")
+            if self.failure_streak > allowed:
+                raise CheckpointError(f"{save['error']} ({self.failure_streak} failures in a row)")
             if self.world.rank == 0:
-                left = f"{self.failures} of {allowed} failures in a row"
-                log.warning("%s; training on (%s)", save["error"], left)
+                streak = f"{self.failure_streak} of {allowed} failures in a row"
+                log.warning("%s; training on (%s)", save["error"], streak)
 
-    def _close(self, segment: str, step: int) -> None:
+    def _end_segment(self, segment: str, step: int) -> None:
         """End a segment of the step; a planted delay belongs to the segment that it delays."""
-        self.stalls.wait(segment, step)
-        self.spans.mark(segment)
+        self.delays.inject(segment, step)
+        self.timer.mark(segment)
 
     def _record(
-        self, step: int, numbers: dict[str, float], ids: list[int], sums: dict[str, str]
+        self, step: int, metrics: dict[str, float], ids: list[int], checksums: dict[str, str]
     ) -> None:
-        span = self.spans.end()
+        span = self.timer.end()
         record = {
             "step": step,
-            **_numbers(numbers),
+            **_with_hex(metrics),
             "seconds": span["seconds"],
             "tokens": len(ids) * self.config.seq,
             "ids": ids,
-            **sums,
+            **checksums,
         }
         self.steps.append(record)
-        self.journal.write("step", **record)
+        self.events.write("step", **record)
         if self.world.rank == 0:
-            log.info("%s", self._line(record))
+            log.info("%s", self._step_line(record))
 
-    def _announce(self) -> None:
+    def _log_start(self) -> None:
         config, world, resumed = self.config, self.world, self.resumed
-        self.journal.write(
+        self.events.write(
             "start",
-            **_place(world),
+            **_rank_location(world),
             pid=os.getpid(),
-            born=born(),
-            up_s=seconds_up(),
+            born=process_start_ticks(),
+            up_s=process_age(),
             config=config.as_dict(),
             start_step=resumed.step,
             resumed_from=resumed.path,
@@ -309,22 +309,22 @@ class Run:
         )
         if world.rank != 0:
             return
-        log.info("%d ranks on %s, %d parameters", world.size, world.device, self._parameters())
+        log.info("%d ranks on %s, %d parameters", world.size, world.device, self._parameter_count())
         for skipped in resumed.skipped:
             log.info("skipped %s: %s", skipped["name"], skipped["reason"])
         log.info("%s", resumed.note)
-        for changed in config.changed(resumed.settings):
-            log.warning("%s", changed)
+        for message in config.changed_settings(resumed.settings):
+            log.warning("%s", message)
         if resumed.path is not None and not self.rng_restored:
             log.info("the random state was not restored: %s", self._why_not_restored())
         if config.pace_s > 0:
             log.info("emulated accelerator: compute padded to %g s a step", config.pace_s)
-        for stall in config.stalls:
-            log.info("planted delay: %s", stall)
+        for delay in config.delays:
+            log.info("planted delay: %s", delay)
         if config.forget:
             log.info("planted error: a resume forgets %s", config.forget)
 
-    def _parameters(self) -> int:
+    def _parameter_count(self) -> int:
         return count_parameters(self.model)
 
     def _why_not_restored(self) -> str:
@@ -332,7 +332,7 @@ class Run:
             return f"told to forget {self.config.forget}"
         return f"saved by {self.resumed.saved_world} ranks, now {self.world.size}"
 
-    def _line(self, record: dict[str, Any]) -> str:
+    def _step_line(self, record: dict[str, Any]) -> str:
         """A step in words: loss and norm of all ranks, and by rank 0's clock what all took in.
 
         Ranks meet in every step, so the clocks of others tell the same time, but not its parts.
@@ -345,8 +345,8 @@ class Run:
         )
         peak = self._peak_flops()
         if peak is not None:
-            used = flops_per_token(self.config) * rate / self.world.size
-            line += f"  mfu {used / peak:.1%}"
+            achieved = flops_per_token(self.config) * rate / self.world.size
+            line += f"  mfu {achieved / peak:.1%}"
         return line
 
     def _peak_flops(self) -> float | None:
@@ -357,7 +357,7 @@ class Run:
         return peak_flops(torch.cuda.get_device_name(device), self.config.dtype)
 
 
-def rate_factor(done: int, warmup: int, decay: int) -> float:
+def lr_factor(done: int, warmup: int, decay: int) -> float:
     """The learning rate of the step after `done` steps, as a share of the full one.
 
     Linear warm-up, then a cosine down to 0.1 at step `decay` (0: none).  A function of the step
@@ -367,15 +367,15 @@ def rate_factor(done: int, warmup: int, decay: int) -> float:
         return (done + 1) / warmup
     if decay == 0:
         return 1.0
-    way = min((done - warmup) / (decay - warmup), 1.0)
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * way))
+    fraction = min((done - warmup) / (decay - warmup), 1.0)
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * fraction))
 
 
-def _place(world: World) -> dict[str, Any]:
-    where = {"rank": world.rank, "world": world.size, "host": world.host}
-    return {**where, "device": str(world.device)}
+def _rank_location(world: World) -> dict[str, Any]:
+    location = {"rank": world.rank, "world": world.size, "host": world.host}
+    return {**location, "device": str(world.device)}
 
 
-def _numbers(numbers: dict[str, float]) -> dict[str, Any]:
+def _with_hex(metrics: dict[str, float]) -> dict[str, Any]:
     """Each number, and its exact bits as text, for comparing two runs bit by bit."""
-    return {**numbers, **{f"{name}_hex": value.hex() for name, value in numbers.items()}}
+    return {**metrics, **{f"{name}_hex": value.hex() for name, value in metrics.items()}}

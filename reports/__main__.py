@@ -12,8 +12,8 @@ import click
 from reports.sanitize import ascii_only, one_line
 from reports.store import UnreadableRun, load
 
-UNREADABLE = 4  # also for wrong usage, as everywhere in the suite
-RUN = click.Path(path_type=Path)
+EXIT_UNREADABLE = 4  # also for wrong usage, as everywhere in the suite
+RUN_FOLDER = click.Path(path_type=Path)
 
 
 @click.group(no_args_is_help=False)
@@ -22,28 +22,28 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("run", type=RUN)
-@click.option("--baseline", type=RUN, help="Run folder to compare with.")
+@click.argument("run", type=RUN_FOLDER)
+@click.option("--baseline", type=RUN_FOLDER, help="Run folder to compare with.")
 @click.option(
-    "--output", type=RUN, help="Write only the page, to this file (default: all, in RUN)."
+    "--output", type=RUN_FOLDER, help="Write only the page, to this file (default: all, in RUN)."
 )
 def render(run: Path, baseline: Path | None, output: Path | None) -> None:
     """Write report.html and the other renderings of RUN."""
-    record, before = load(run), load(baseline) if baseline else None
+    record, base_record = load(run), load(baseline) if baseline else None
     if output:
         from reports.page.render import render as page
 
-        output.write_text(page(record, run, before), encoding="utf-8")
+        output.write_text(page(record, run, base_record), encoding="utf-8")
         click.echo(output)
         return
     from reports.exports import write_all
 
-    for path in write_all(run, record, before):
+    for path in write_all(run, record, base_record):
         click.echo(path)
 
 
 @cli.command()
-@click.argument("run", type=RUN)
+@click.argument("run", type=RUN_FOLDER)
 @click.option("--width", default=0, help="Columns (default: the terminal's, at most 100).")
 @click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
 def show(run: Path, width: int, plain: bool) -> None:
@@ -56,19 +56,19 @@ def show(run: Path, width: int, plain: bool) -> None:
 
 
 @cli.command()
-@click.argument("run", type=RUN)
-@click.argument("baseline", type=RUN)
+@click.argument("run", type=RUN_FOLDER)
+@click.argument("baseline", type=RUN_FOLDER)
 def compare(run: Path, baseline: Path) -> None:
     """Print what changed in RUN since BASELINE; exit 1 when there are new failures."""
     from reports.compare import compare as compared
-    from reports.compare import lines
+    from reports.compare import comparison_lines
 
-    found = compared(load(run), load(baseline))
-    for line in lines(found):
+    diff = compared(load(run), load(baseline))
+    for line in comparison_lines(diff):
         indent = line[: len(line) - len(line.lstrip())]
         text = indent + one_line(line)
         click.echo(text if _unicode() else ascii_only(text))
-    sys.exit(1 if found.new_failures else 0)
+    sys.exit(1 if diff.new_failures else 0)
 
 
 def _unicode() -> bool:
@@ -84,17 +84,17 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         cli.main(arguments, prog_name="python -m reports", standalone_mode=False)
     except click.ClickException as error:
-        return _refuse(error.format_message())
+        return _print_error(error.format_message())
     except (UnreadableRun, OSError) as error:
-        return _refuse(str(error))
+        return _print_error(str(error))
     except click.Abort:
         return 2
     return 0
 
 
-def _refuse(sentence: str) -> int:
+def _print_error(sentence: str) -> int:
     click.echo(f"error: {one_line(sentence)}", err=True)
-    return UNREADABLE
+    return EXIT_UNREADABLE
 
 
 if __name__ == "__main__":

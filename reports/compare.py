@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from reports.acceptance import rows
+from reports.acceptance import report_rows
 from reports.record import Measurement, RunRecord, Verdict, number
 
 Key = tuple[str, str, str, str, int]
-NOISE = 2.0  # differences up to twice the combined spread are noise
+NOISE_FACTOR = 2.0  # differences up to twice the combined spread are noise
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ class Comparison:
 
 def compare(run: RunRecord, baseline: RunRecord) -> Comparison:
     """What changed from `baseline` to `run`."""
-    found = Comparison(baseline.id, notes=_notes(run, baseline))
-    _verdicts(found, run, baseline)
-    before, now = _measurements(baseline), _measurements(run)
-    for key, old in before.items():
-        if key in now:
-            _difference(found, key, old, now[key])
+    diff = Comparison(baseline.id, notes=_comparability_notes(run, baseline))
+    _compare_verdicts(diff, run, baseline)
+    old_values, new_values = _measurements_by_key(baseline), _measurements_by_key(run)
+    for key, old in old_values.items():
+        if key in new_values:
+            _compare_values(diff, key, old, new_values[key])
         elif old.judged:
-            found.missing.append(f"{key[0]}: {old.what} on {old.subject}, was {old.shown}")
-    return found
+            diff.missing.append(f"{key[0]}: {old.title} on {old.subject}, was {old.value_text}")
+    return diff
 
 
-def _notes(run: RunRecord, baseline: RunRecord) -> list[str]:
+def _comparability_notes(run: RunRecord, baseline: RunRecord) -> list[str]:
     """Why the two may not be comparable."""
     notes = []
     if run.contract.sha256 != baseline.contract.sha256:
@@ -72,81 +72,81 @@ def _notes(run: RunRecord, baseline: RunRecord) -> list[str]:
     return notes
 
 
-def _verdicts(found: Comparison, run: RunRecord, baseline: RunRecord) -> None:
+def _compare_verdicts(diff: Comparison, run: RunRecord, baseline: RunRecord) -> None:
     """Criteria whose verdict changed.  From FAIL to UNPROVEN is not fixed."""
-    found.before.update({row.criterion.id: row.verdict for row in rows(baseline)})
-    for row in rows(run):
+    diff.before.update({row.criterion.id: row.verdict for row in report_rows(baseline)})
+    for row in report_rows(run):
         id, now = row.criterion.id, row.verdict
-        old = found.before.get(id, Verdict.UNPROVEN)
-        said = f"{id}: was {old.value}, is {now.value}"
+        old = diff.before.get(id, Verdict.UNPROVEN)
+        message = f"{id}: was {old.value}, is {now.value}"
         if now.rank > old.rank and not now.accepted:
-            found.new_failures.append(f"{said}: {row.complaint}")
+            diff.new_failures.append(f"{message}: {row.problem}")
         elif now.accepted and not old.accepted:
-            found.fixed.append(said)
+            diff.fixed.append(message)
         elif now is not old:
-            found.unclear.append(said)
-    gone = found.before.keys() - {row.criterion.id for row in rows(run)}
-    found.missing.extend(f"{id}: the criterion is no longer looked at" for id in sorted(gone))
+            diff.unclear.append(message)
+    dropped = diff.before.keys() - {row.criterion.id for row in report_rows(run)}
+    diff.missing.extend(f"{id}: the criterion is no longer looked at" for id in sorted(dropped))
 
 
-def _measurements(record: RunRecord) -> dict[Key, Measurement]:
+def _measurements_by_key(record: RunRecord) -> dict[Key, Measurement]:
     """By criterion, probe, name, subject, and their count when those are equal."""
-    found: dict[Key, Measurement] = {}
+    by_key: dict[Key, Measurement] = {}
     for result in record.results:
-        for one in result.measurements:
+        for m in result.measurements:
             count = 0
-            while (key := (result.criterion, result.probe, one.name, one.subject, count)) in found:
+            while (key := (result.criterion, result.probe, m.name, m.subject, count)) in by_key:
                 count += 1
-            found[key] = one
-    return found
+            by_key[key] = m
+    return by_key
 
 
-def _difference(found: Comparison, key: Key, old: Measurement, now: Measurement) -> None:
+def _compare_values(diff: Comparison, key: Key, old: Measurement, now: Measurement) -> None:
     """Put one pair of values where it belongs; equal values are nowhere."""
     if old.value == now.value:
         return
-    said = f"{key[0]}: {now.what} on {now.subject}: {old.shown} -> {now.shown}"
-    pair = _numbers(old, now)
+    message = f"{key[0]}: {now.title} on {now.subject}: {old.value_text} -> {now.value_text}"
+    pair = _both_numbers(old, now)
     if pair is None:
-        found.unclear.append(said)
+        diff.unclear.append(message)
     elif old.spread is None or now.spread is None:
-        found.unclear.append(f"{said} ({_ratio(*pair)}; no spread, so noise is unknown)")
-    elif abs(pair[1] - pair[0]) > NOISE * math.hypot(old.spread, now.spread):
-        said = f"{said} ({_ratio(*pair)})"
-        way = _better_is(now) or _better_is(old)
-        gained = (pair[1] - pair[0]) * way
-        kind = found.unclear if not way else found.better if gained > 0 else found.worse
-        kind.append(said)
+        diff.unclear.append(f"{message} ({_ratio_text(*pair)}; no spread, so noise is unknown)")
+    elif abs(pair[1] - pair[0]) > NOISE_FACTOR * math.hypot(old.spread, now.spread):
+        message = f"{message} ({_ratio_text(*pair)})"
+        direction = _better_direction(now) or _better_direction(old)
+        gain = (pair[1] - pair[0]) * direction
+        group = diff.unclear if not direction else diff.better if gain > 0 else diff.worse
+        group.append(message)
 
 
-def _numbers(old: Measurement, now: Measurement) -> tuple[float, float] | None:
+def _both_numbers(old: Measurement, now: Measurement) -> tuple[float, float] | None:
     """Both values when both are numbers of the same unit."""
-    values = [one.value for one in (old, now)]
+    values = [m.value for m in (old, now)]
     if old.unit != now.unit or any(isinstance(v, bool | str) or v is None for v in values):
         return None
     return float(values[0] or 0), float(values[1] or 0)
 
 
-def _ratio(old: float, now: float) -> str:
+def _ratio_text(old: float, now: float) -> str:
     return f"{number(now / old)} x" if old else "from 0"
 
 
-def _better_is(one: Measurement) -> int:
+def _better_direction(m: Measurement) -> int:
     """1 when more is better, -1 when less is, 0 when the limit does not tell."""
-    low = one.limit is not None and one.limit.low is not None
-    high = one.limit is not None and one.limit.high is not None
+    low = m.limit is not None and m.limit.low is not None
+    high = m.limit is not None and m.limit.high is not None
     return int(low) - int(high)
 
 
-def lines(found: Comparison, most: int = 30) -> Iterator[str]:
+def comparison_lines(diff: Comparison, max_per_kind: int = 30) -> Iterator[str]:
     """The comparison as plain lines, at most so many of a kind."""
-    yield f"change since {found.baseline}"
-    for note in found.notes:
+    yield f"change since {diff.baseline}"
+    for note in diff.notes:
         yield f"  note: {note}"
-    for title, sentences in found.sections():
+    for title, sentences in diff.sections():
         yield f"  {title} ({len(sentences)})"
-        yield from (f"    {sentence}" for sentence in sentences[:most])
-        if len(sentences) > most:
-            yield f"    and {len(sentences) - most} more"
-    if not found.sections():
+        yield from (f"    {sentence}" for sentence in sentences[:max_per_kind])
+        if len(sentences) > max_per_kind:
+            yield f"    and {len(sentences) - max_per_kind} more"
+    if not diff.sections():
         yield "  no change beyond noise"

@@ -39,18 +39,18 @@ class Verdict(str, Enum):
         return self.rank <= Verdict.MARGINAL.rank
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """The worst of `verdicts`; UNPROVEN when there are none, for no parts is no proof."""
     return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.UNPROVEN)
 
 
-class Part(BaseModel):
+class RecordModel(BaseModel):
     """Base of everything in a record: immutable, and strict about unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Limit(Part):
+class Limit(RecordModel):
     """What a measured value is held to, and why.
 
     `low`/`high` are the hard bounds; between a bound and its marginal twin the verdict is
@@ -67,7 +67,7 @@ class Limit(Part):
     source: str = ""
 
     @model_validator(mode="after")
-    def _can_judge(self) -> Limit:
+    def _check_bounds(self) -> Limit:
         """A NaN bound would pass every value, and a bound beside `one_of` would be ignored."""
         bounds = [self.low, self.high, self.marginal_low, self.marginal_high]
         given = [bound for bound in bounds if bound is not None]
@@ -113,7 +113,7 @@ class Limit(Part):
         return "no bound"
 
 
-class Measurement(Part):
+class Measurement(RecordModel):
     """A value with unit, subject (cluster, node, GPU, link) and limit.
 
     `judged` says whether a limit is owed: a judged measurement without a limit, or without a
@@ -133,14 +133,14 @@ class Measurement(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _finite(cls, data: Any) -> Any:
+    def _drop_not_finite(cls, data: Any) -> Any:
         """NaN and infinity are no values; JSON has no word for them, so the note says it."""
         if not isinstance(data, dict):
             return data
-        kept = {key: item for key, item in data.items() if not _endless(item)}
-        if "value" in data and "value" not in kept:
-            kept["note"] = data.get("note") or f"the value was {data['value']}"
-        return kept
+        finite = {key: item for key, item in data.items() if not _is_not_finite(item)}
+        if "value" in data and "value" not in finite:
+            finite["note"] = data.get("note") or f"the value was {data['value']}"
+        return finite
 
     @property
     def verdict(self) -> Verdict | None:
@@ -150,12 +150,12 @@ class Measurement(Part):
         return self.limit.judge(self.value) if self.limit else Verdict.UNPROVEN
 
     @property
-    def what(self) -> str:
+    def title(self) -> str:
         """The name as people read it: `slowest_pair` is "slowest pair"."""
         return self.name.replace("_", " ")
 
     @property
-    def shown(self) -> str:
+    def value_text(self) -> str:
         """The value with unit and spread, or why there is none."""
         if self.value is None:
             return f"not measured ({self.note})" if self.note else "not measured"
@@ -167,15 +167,15 @@ class Measurement(Part):
     def _digits(self) -> int:
         """Enough digits that a missed bound does not read as met: 0.8996, not 0.900."""
         bounds = [self.limit.low, self.limit.high] if self.limit else []
-        near = [bound for bound in bounds if bound is not None and bound != self.value]
+        other_bounds = [bound for bound in bounds if bound is not None and bound != self.value]
         for digits in range(3, 9):
-            if number(self.value, digits) not in [number(bound, digits) for bound in near]:
+            if number(self.value, digits) not in [number(bound, digits) for bound in other_bounds]:
                 return digits
         return 9
 
     def sentence(self) -> str:
         """`<what> on <where>: <value unit>, expected <limit unit> (<because>)`."""
-        start = f"{self.what} on {self.subject}: {self.shown}"
+        start = f"{self.title} on {self.subject}: {self.value_text}"
         if not self.judged:
             return start
         if self.limit is None:
@@ -183,7 +183,7 @@ class Measurement(Part):
         return f"{start}, expected {self.limit} ({self.limit.because})"
 
 
-class Evidence(Part):
+class Evidence(RecordModel):
     """A file kept beside the record: `path` is relative to the run folder."""
 
     kind: str  # table, log, series, trace, command
@@ -203,7 +203,7 @@ class Cause(str, Enum):
     UNKNOWN = "UNKNOWN"
 
 
-class Finding(Part):
+class Finding(RecordModel):
     """What is wrong, who is suspected, and what to do.  Explains; never judges."""
 
     code: str
@@ -215,7 +215,7 @@ class Finding(Part):
     evidence: list[str] = []
 
 
-class Control(Part):
+class Control(RecordModel):
     """A deliberate fault that the probe had to catch, live, on the same cluster."""
 
     name: str
@@ -238,7 +238,7 @@ class Control(Part):
         )
 
 
-class Criterion(Part):
+class Criterion(RecordModel):
     """One row of the acceptance table.
 
     `not_provable` is the reason why this kind of cluster cannot prove it; such a row is not
@@ -252,7 +252,7 @@ class Criterion(Part):
     not_provable: str = ""
 
 
-class Waiver(Part):
+class Waiver(RecordModel):
     """Labels a FAIL, never turns it green; flagged when the criterion passes."""
 
     id: str
@@ -262,7 +262,7 @@ class Waiver(Part):
     until: date
 
 
-class ProbeResult(Part):
+class ProbeResult(RecordModel):
     """All that one probe saw for one criterion.
 
     `state` is finished, error, skipped or interrupted; anything but finished is no proof.
@@ -289,9 +289,9 @@ class ProbeResult(Part):
         judged = [m.verdict for m in self.measurements if m.verdict is not None]
         controls = [c.verdict for c in self.controls] or [Verdict.UNPROVEN]
         state = [] if self.state == "finished" else [Verdict.UNPROVEN]
-        return worst([worst(judged), *controls, *state])
+        return worst_verdict([worst_verdict(judged), *controls, *state])
 
-    def complaints(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Every sentence that keeps this result from PASS, worst first."""
         broken = [m for m in self.measurements if m.verdict not in (None, Verdict.PASS)]
         broken.sort(key=lambda m: -(m.verdict or Verdict.PASS).rank)
@@ -307,7 +307,7 @@ class ProbeResult(Part):
         return lines
 
 
-class ContractFacts(Part):
+class ContractFacts(RecordModel):
     """The contract a run was judged by: `agreed` is False when limits were derived."""
 
     name: str
@@ -318,7 +318,7 @@ class ContractFacts(Part):
     waivers: list[Waiver] = []
 
 
-class RunRecord(Part):
+class RunRecord(RecordModel):
     """Everything one run saw.  The record is the product; all pages are renderings of it."""
 
     schema_version: str = SCHEMA
@@ -334,15 +334,15 @@ class RunRecord(Part):
     versions: dict[str, str] = {}
     results: list[ProbeResult] = []
 
-    def of(self, criterion: str) -> list[ProbeResult]:
+    def results_of(self, criterion: str) -> list[ProbeResult]:
         """The results of one criterion, in the order they ran."""
         return [result for result in self.results if result.criterion == criterion]
 
     def verdict(self, criterion: str) -> Verdict:
         """Worst result of a criterion; UNPROVEN when no probe ran for it."""
-        return worst(result.verdict for result in self.of(criterion))
+        return worst_verdict(result.verdict for result in self.results_of(criterion))
 
-    def required(self) -> list[Criterion]:
+    def required_criteria(self) -> list[Criterion]:
         """Criteria that must be proven for acceptance."""
         return [criterion for criterion in self.contract.criteria if criterion.required]
 
@@ -351,7 +351,7 @@ class RunRecord(Part):
         """FAIL if any result failed, in the contract or not, else the worst required criterion."""
         if any(result.verdict is Verdict.FAIL for result in self.results):
             return Verdict.FAIL
-        return worst(self.verdict(criterion.id) for criterion in self.required())
+        return worst_verdict(self.verdict(criterion.id) for criterion in self.required_criteria())
 
     @property
     def exit_code(self) -> int:
@@ -363,7 +363,7 @@ class RunRecord(Part):
         return 0 if self.decision.accepted else 20
 
 
-def _endless(value: object) -> bool:
+def _is_not_finite(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 

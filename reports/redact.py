@@ -16,7 +16,7 @@ SECRET_NAME = re.compile(
 )
 USERINFO = re.compile(r"(?<=://)[^/\s@'\"]+@")
 WORD = r"(?:\"[^\"]*\"|'[^']*'|[^\s\"';&|]+)"
-ASSIGNED = re.compile(rf"(?P<name>[A-Za-z_][\w.-]*)(?P<sep>=)(?P<value>{WORD})")
+ASSIGNMENT = re.compile(rf"(?P<name>[A-Za-z_][\w.-]*)(?P<sep>=)(?P<value>{WORD})")
 OPTION = re.compile(rf"(?<![\w-])--?(?P<name>[A-Za-z][\w-]*)(?P<sep>\s+)(?P<value>(?!-){WORD})")
 BEARER = re.compile(
     r"(?P<name>\b(?:bearer|basic))(?P<sep>\s+)(?P<value>[\w.~+/=-]{8,})", re.IGNORECASE
@@ -29,12 +29,12 @@ def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
     A URL keeps its host and loses its user and password.
     """
     return {
-        name: REDACTED if secret_name(name) and value else redact_text(value)
+        name: REDACTED if is_secret_name(name) and value else redact_text(value)
         for name, value in environment.items()
     }
 
 
-def secret_name(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Whether a variable of this name is likely to hold a secret."""
     return bool(SECRET_NAME.search(re.sub(r"([a-z])([A-Z])", r"\1_\2", name)))
 
@@ -42,8 +42,8 @@ def secret_name(name: str) -> bool:
 def redact_text(text: str) -> str:
     """Free text, such as a command line: URL users and `--token VALUE`, `TOKEN=VALUE` go."""
     text = USERINFO.sub(REDACTED + "@", text)
-    text = BEARER.sub(lambda found: f"{found['name']}{found['sep']}{REDACTED}", text)
-    return OPTION.sub(_hide, ASSIGNED.sub(_hide, text))
+    text = BEARER.sub(lambda match: f"{match['name']}{match['sep']}{REDACTED}", text)
+    return OPTION.sub(_redact_match, ASSIGNMENT.sub(_redact_match, text))
 
 
 def redact(value: Any, name: str = "") -> Any:
@@ -53,12 +53,12 @@ def redact(value: Any, name: str = "") -> Any:
     if isinstance(value, list | tuple):
         return [redact(item, name) for item in value]
     if isinstance(value, str):
-        return REDACTED if value and secret_name(name) else redact_text(value)
+        return REDACTED if value and is_secret_name(name) else redact_text(value)
     return value
 
 
-def _hide(found: re.Match[str]) -> str:
+def _redact_match(match: re.Match[str]) -> str:
     """The same words, without the value when the name says that it is a secret."""
-    if not secret_name(found["name"]):
-        return found[0]
-    return found[0][: found.start("value") - found.start()] + REDACTED
+    if not is_secret_name(match["name"]):
+        return match[0]
+    return match[0][: match.start("value") - match.start()] + REDACTED

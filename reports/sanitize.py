@@ -18,16 +18,16 @@ ANSI = re.compile(
 )
 # C0 but tab and newline, DEL, C1; zero-width and direction marks, which can reorder or hide
 # words (the "Trojan source" trick); line separators; lone surrogates.
-INVISIBLE = re.compile(
+INVISIBLE_CHARS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069"
     "\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
-FORMULA = re.compile(r"^\s*[=+\-@\t\r]")
+FORMULA_START = re.compile(r"^\s*[=+\-@\t\r]")
 
 
 def clean(text: object) -> str:
     """`text` without escape sequences and invisible characters; newlines and tabs stay."""
-    return INVISIBLE.sub("", ANSI.sub("", str(text).replace("\r\n", "\n")))
+    return INVISIBLE_CHARS.sub("", ANSI.sub("", str(text).replace("\r\n", "\n")))
 
 
 def one_line(text: object) -> str:
@@ -35,7 +35,7 @@ def one_line(text: object) -> str:
     return " ".join(clean(text).split())
 
 
-def titled(text: object) -> str:
+def capitalise(text: object) -> str:
     """`one_line`, beginning with a capital."""
     line = one_line(text)
     return line[:1].upper() + line[1:]
@@ -49,7 +49,7 @@ def ascii_only(text: str) -> str:
 def csv_cell(text: object) -> str:
     """A text cell that no spreadsheet takes for a formula: a quote is put before = + - @."""
     cell = one_line(text)
-    return "'" + cell if FORMULA.match(cell) else cell
+    return "'" + cell if FORMULA_START.match(cell) else cell
 
 
 def label_value(text: object) -> str:
@@ -57,7 +57,7 @@ def label_value(text: object) -> str:
     return clean(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def href(path: str) -> str | None:
+def relative_link(path: str) -> str | None:
     """A link to a file inside the run folder, or None when the path points anywhere else."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\\" in path or one_line(path) != path:

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from reports.record import SCHEMA, Evidence, ProbeResult, RunRecord
 
-LISTS = {
+EVENT_LISTS = {
     "measurement": "measurements",
     "finding": "findings",
     "control": "controls",
@@ -34,23 +34,23 @@ LISTS = {
 }
 
 
-PROBE_EVENTS = (*LISTS, "series", "probe_updated", "probe_finished")
+PROBE_EVENTS = (*EVENT_LISTS, "series", "probe_updated", "probe_finished")
 
 
 class UnreadableRun(ValueError):
     """The folder holds no run that this version can read; says what was expected and found."""
 
 
-def utc(moment: float | None = None) -> str:
+def utc_time(epoch_s: float | None = None) -> str:
     """ISO 8601 UTC time to the millisecond, for example 2026-11-20T22:17:03.120Z."""
-    stamp = datetime.fromtimestamp(time.time() if moment is None else moment, timezone.utc)
+    stamp = datetime.fromtimestamp(time.time() if epoch_s is None else epoch_s, timezone.utc)
     return stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def folder_name(cluster: str) -> str:
+def run_folder_name(cluster: str) -> str:
     """`2026-11-20T221703Z-atlas`: safe on every file system, sorts by time."""
     safe = re.sub(r"[^A-Za-z0-9.-]+", "-", cluster).strip("-.")[:40] or "cluster"
-    return f"{utc()[:19].replace(':', '')}Z-{safe}"
+    return f"{utc_time()[:19].replace(':', '')}Z-{safe}"
 
 
 class Store:
@@ -60,17 +60,17 @@ class Store:
         self.path = path
         (path / "evidence").mkdir(parents=True, exist_ok=True)
         self._events = (path / "events.jsonl").open("a", encoding="utf-8")
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
 
     def event(self, kind: str, probe: str = "", /, **data: Any) -> None:
         """Append one event.  `data` must be JSON; NaN, infinity and half characters are mended."""
-        line = {"t": utc(), "event": kind, **({"probe": probe} if probe else {})}
-        line["data"] = storable(data)
-        with self._writing:
+        line = {"t": utc_time(), "event": kind, **({"probe": probe} if probe else {})}
+        line["data"] = json_value(data)
+        with self._write_lock:
             self._events.write(json.dumps(line, allow_nan=False) + "\n")
             self._events.flush()
 
-    def keep(self, name: str, text: str, *, kind: str, caption: str) -> Evidence:
+    def add_file(self, name: str, text: str, *, kind: str, caption: str) -> Evidence:
         """Write an evidence file (never over another one) and return its entry."""
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "evidence"
         path = self.path / "evidence" / stem
@@ -90,26 +90,26 @@ class Store:
 
     def save(self) -> RunRecord:
         """Fold the events so far into record.json, by rename."""
-        record = fold(read_events(self.path))
+        record = fold_events(read_events(self.path))
         write_atomically(self.path / "record.json", record.model_dump_json(indent=1) + "\n")
         return record
 
     def close(self) -> None:
         """Write the hashes of all files and close the event log."""
         self._events.close()
-        seal(self.path)
+        write_checksums(self.path)
 
 
-def storable(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """`value` with NaN and infinity as None and lone surrogates replaced: JSON holds neither."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {storable(key): storable(item) for key, item in value.items()}
+        return {json_value(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [storable(item) for item in value]
+        return [json_value(item) for item in value]
     return value
 
 
@@ -120,7 +120,7 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def seal(run: Path) -> None:
+def write_checksums(run: Path) -> None:
     """Write SHA256SUMS over every other file of the run folder, in `sha256sum -c` format."""
     files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "SHA256SUMS")
     lines = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(run)}" for p in files]
@@ -138,19 +138,19 @@ def read_events(run: Path) -> list[dict[str, Any]]:
         raise UnreadableRun(f"{run} is not a run folder: it has no readable events.jsonl") from None
     events = []
     lines = text.rstrip("\n").split("\n")
-    for at, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, 1):
         try:
             event = json.loads(line)
         except json.JSONDecodeError:
             event = None
         if isinstance(event, dict) and isinstance(event.get("data"), dict) and "event" in event:
             events.append(event)
-        elif at < len(lines):
-            raise UnreadableRun(f"{run}/events.jsonl line {at} is not an event")
+        elif number < len(lines):
+            raise UnreadableRun(f"{run}/events.jsonl line {number} is not an event")
     return events
 
 
-def fold(events: Iterable[dict[str, Any]]) -> RunRecord:
+def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:
     """The record of an event log.  A run without its last event reads as interrupted.
 
     A probe that is started again gets a second result beside the first, so that trying until
@@ -175,39 +175,39 @@ def fold(events: Iterable[dict[str, Any]]) -> RunRecord:
         elif kind in PROBE_EVENTS:
             if probe not in latest:
                 raise UnreadableRun(f"the event log has a {kind} of {probe!r} before its start")
-            _add(latest[probe], kind, data)
+            _add_event(latest[probe], kind, data)
     if not run:
         raise UnreadableRun("the event log is empty")
-    return _record(run, results)
+    return _build_record(run, results)
 
 
-def _add(result: dict[str, Any], kind: str, data: dict[str, Any]) -> None:
+def _add_event(result: dict[str, Any], kind: str, data: dict[str, Any]) -> None:
     """Put one probe event into the result it belongs to."""
-    if kind in LISTS:
-        result.setdefault(LISTS[kind], []).append(data)
+    if kind in EVENT_LISTS:
+        result.setdefault(EVENT_LISTS[kind], []).append(data)
     elif kind == "series":
         result.setdefault("series", {})[data.get("name", "")] = data.get("values")
     else:
         result.update(data)
 
 
-def _record(run: dict[str, Any], results: list[dict[str, Any]]) -> RunRecord:
+def _build_record(run: dict[str, Any], results: list[dict[str, Any]]) -> RunRecord:
     """The typed record; one sentence when the log is of another schema."""
-    found = str(run.get("schema_version", SCHEMA))
-    if found.split(".")[0] != SCHEMA.split(".")[0]:
-        raise UnreadableRun(f"the run is of schema {found}, this version reads {SCHEMA}")
+    version = str(run.get("schema_version", SCHEMA))
+    if version.split(".")[0] != SCHEMA.split(".")[0]:
+        raise UnreadableRun(f"the run is of schema {version}, this version reads {SCHEMA}")
     try:
         return RunRecord(**run, results=[ProbeResult(**result) for result in results])
     except (ValidationError, TypeError) as error:
-        raise UnreadableRun(f"the log does not fit schema {SCHEMA}: {_first(error)}") from None
+        raise UnreadableRun(f"the log does not fit schema {SCHEMA}: {_error_text(error)}") from None
 
 
-def _first(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """The first complaint of a validation error as one line."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]
-    return f"{error.title} {'.'.join(str(at) for at in first['loc'])}: {first['msg']}"
+    return f"{error.title} {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
 def load(run: Path) -> RunRecord:
@@ -215,4 +215,4 @@ def load(run: Path) -> RunRecord:
 
     Raises UnreadableRun with one sentence when the folder is not a run or is of another schema.
     """
-    return fold(read_events(run))
+    return fold_events(read_events(run))

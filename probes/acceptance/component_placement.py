@@ -12,18 +12,18 @@ import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from probes.findings import listed
+from probes.findings import join_names
 from reports.sanitize import one_line
 
-LONGEST = 40  # characters of somebody's value in a sentence
-LONGEST_ID = 64  # characters: Ray's node ids have 56, UUIDs of GPUs have 40
+MAX_SHOWN_CHARS = 40  # characters of somebody's value in a sentence
+MAX_ID_CHARS = 64  # characters: Ray's node ids have 56, UUIDs of GPUs have 40
 # A number or a range.  More digits are no accelerator's number, and int() refuses very many.
-PART = re.compile(r"0*([0-9]{1,9})(?:\s*-\s*0*([0-9]{1,9}))?")
-Parts = Mapping[str, Sequence[int]]  # component -> its accelerators in rank order
-Place = tuple[str, str]  # node id, accelerator id on that node
-Seen = Mapping[str, Sequence[Place]]  # component -> place of each rank
-SHORT = reprlib.Repr()
-SHORT.maxstring = SHORT.maxlong = SHORT.maxother = LONGEST
+RANGE_PATTERN = re.compile(r"0*([0-9]{1,9})(?:\s*-\s*0*([0-9]{1,9}))?")
+Placement = Mapping[str, Sequence[int]]  # component -> its accelerators in rank order
+Slot = tuple[str, str]  # node id, accelerator id on that node
+ObservedPlacement = Mapping[str, Sequence[Slot]]  # component -> place of each rank
+SHORT_REPR = reprlib.Repr()
+SHORT_REPR.maxstring = SHORT_REPR.maxlong = SHORT_REPR.maxother = MAX_SHOWN_CHARS
 
 
 class SpecError(ValueError):
@@ -37,40 +37,40 @@ def parse(spec: Mapping[str, str | int], total: int) -> dict[str, tuple[int, ...
     them, or `all`.  Raises SpecError for the first thing that is wrong, whatever spec holds.
     """
     if not isinstance(spec, Mapping) or not spec or total < 1:
-        found = f"{_cut(spec)} for {total} accelerators"
-        raise _wrong("", "a component and an accelerator", found, "write actor,rollout: all")
-    parts: dict[str, tuple[int, ...]] = {}
+        actual = f"{_repr(spec)} for {total} accelerators"
+        raise _spec_error("", "a component and an accelerator", actual, "write actor,rollout: all")
+    placement: dict[str, tuple[int, ...]] = {}
     owners: dict[int, str] = {}
     for key, value in spec.items():
-        numbers = _numbers(key, value, total)
-        for name in _names(key):
-            if name in parts:
-                found = f"{_cut(name)} again"
-                raise _wrong(key, "each component once", found, "name it in one key only")
-            parts[name] = numbers
-        other = next((owners[number] for number in numbers if number in owners), "")
-        shared = [number for number in numbers if owners.get(number) == other]
+        numbers = _parse_accelerators(key, value, total)
+        for name in _component_names(key):
+            if name in placement:
+                actual = f"{_repr(name)} again"
+                raise _spec_error(key, "each component once", actual, "name it in one key only")
+            placement[name] = numbers
+        owner = next((owners[number] for number in numbers if number in owners), "")
+        shared = [number for number in numbers if owners.get(number) == owner]
         if shared:
-            found = f"{_told(shared)} of {_cut(other)}"
-            do = "move one of them, or collocate both in one key"
-            raise _wrong(key, "accelerators that no other key uses", found, do)
+            actual = f"{_as_text(shared)} of {_repr(owner)}"
+            fix = "move one of them, or collocate both in one key"
+            raise _spec_error(key, "accelerators that no other key uses", actual, fix)
         owners.update(dict.fromkeys(numbers, key))
     unused = set(range(total)) - owners.keys()
     if unused:
-        found, do = f"nobody on {_told(unused)}", "give them to one of the components"
-        raise _wrong(", ".join(parts), f"all of 0-{total - 1} in use", found, do)
-    return parts
+        actual, fix = f"nobody on {_as_text(unused)}", "give them to one of the components"
+        raise _spec_error(", ".join(placement), f"all of 0-{total - 1} in use", actual, fix)
+    return placement
 
 
-def collocated(parts: Parts) -> list[tuple[str, ...]]:
+def collocated_groups(placement: Placement) -> list[tuple[str, ...]]:
     """The components that share their accelerators: two or more names in each tuple."""
-    sharing: dict[tuple[int, ...], list[str]] = {}
-    for name, numbers in parts.items():
-        sharing.setdefault(tuple(numbers), []).append(name)
-    return [tuple(names) for names in sharing.values() if len(names) > 1]
+    by_accelerators: dict[tuple[int, ...], list[str]] = {}
+    for name, numbers in placement.items():
+        by_accelerators.setdefault(tuple(numbers), []).append(name)
+    return [tuple(names) for names in by_accelerators.values() if len(names) > 1]
 
 
-def ranges(numbers: Iterable[int]) -> str:
+def as_ranges(numbers: Iterable[int]) -> str:
     """`0-3, 8`: the short way to write accelerators, each once, ascending; "" for none."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -81,12 +81,12 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join("-".join(map(str, run)) for run in runs)
 
 
-def parallel(total: int, tp: int, pp: int, dp: int) -> None:
+def check_parallel_sizes(total: int, tp: int, pp: int, dp: int) -> None:
     """Raises SpecError unless tensor x pipeline x data parallel sizes make `total` ranks."""
     if min(tp, pp, dp) < 1 or tp * pp * dp != total:
-        found = f"tp {_cut(tp)} x pp {_cut(pp)} x dp {_cut(dp)} = {_cut(tp * pp * dp)}"
+        actual = f"tp {_repr(tp)} x pp {_repr(pp)} x dp {_repr(dp)} = {_repr(tp * pp * dp)}"
         expected = f"parallel sizes from 1 whose product is {total}"
-        raise _wrong("", expected, found, "change a size, or the number of accelerators")
+        raise _spec_error("", expected, actual, "change a size, or the number of accelerators")
 
 
 def split_groups(
@@ -98,111 +98,111 @@ def split_groups(
     (IndexError without one).  Raises SpecError when the ranks make no whole groups.
     """
     if tp < 1 or len(accelerators) % tp:
-        expected = f"a tp that divides the {len(accelerators)} ranks on {_told(accelerators)}"
-        raise _wrong("", expected, f"tp {tp}", "change tp or the placement")
+        expected = f"a tp that divides the {len(accelerators)} ranks on {_as_text(accelerators)}"
+        raise _spec_error("", expected, f"tp {tp}", "change tp or the placement")
     starts = range(0, len(accelerators), tp)
     groups = [tuple(accelerators[start : start + tp]) for start in starts]
     return [group for group in groups if len({nodes[number] for number in group}) > 1]
 
 
-def layout_faults(parts: Parts, seen: Seen) -> list[str]:
+def layout_errors(expected: Placement, actual: ObservedPlacement) -> list[str]:
     """One sentence for each fault of what ran; an empty list when it is what was asked for.
 
     `seen[component][rank]` is the (node id, accelerator id) that the rank reported.
     """
-    faults = [_miscount(name, parts, seen) for name in dict.fromkeys([*parts, *seen])]
-    leaders = {name: names[0] for names in collocated(parts) for name in names}
-    holders: dict[Place, tuple[str, int]] = {}
-    for name, places in seen.items():
-        lead, own = leaders.get(name, name), dict[Place, int]()
-        for rank, place in enumerate(places):
-            first, said = own.setdefault(place, rank), f"{_at(name, rank, place)}, expected"
+    errors = [_count_error(name, expected, actual) for name in dict.fromkeys([*expected, *actual])]
+    leaders = {name: names[0] for names in collocated_groups(expected) for name in names}
+    holders: dict[Slot, tuple[str, int]] = {}
+    for name, slots in actual.items():
+        lead, ranks = leaders.get(name, name), dict[Slot, int]()
+        for rank, slot in enumerate(slots):
+            first, text = ranks.setdefault(slot, rank), f"{_rank_text(name, rank, slot)}, expected"
             if first != rank:
-                faults.append(f"{said} another than rank {first} is on")
-            other, its = holders.setdefault(place, (name, rank))
-            if leaders.get(other, other) != lead:
-                faults.append(f"{said} one without {_cut(other)}, whose rank {its} is on it")
-            there = seen.get(lead, ())[rank : rank + 1]
-            if there and there[0] != place:
-                faults.append(f"{said} {_place(there[0])}, where {_cut(lead)} rank {rank} is")
-    return [fault for fault in faults if fault]
+                errors.append(f"{text} another than rank {first} is on")
+            peer, peer_rank = holders.setdefault(slot, (name, rank))
+            if leaders.get(peer, peer) != lead:
+                errors.append(f"{text} one without {_repr(peer)}, whose rank {peer_rank} is on it")
+            target = actual.get(lead, ())[rank : rank + 1]
+            if target and target[0] != slot:
+                errors.append(f"{text} {_slot_text(target[0])}, where {_repr(lead)} rank {rank} is")
+    return [error for error in errors if error]
 
 
-def _names(key: str) -> list[str]:
+def _component_names(key: str) -> list[str]:
     names = [name.strip() for name in key.split(",")] if isinstance(key, str) else [""]
     if not all(names):
-        raise _wrong(key, "names with commas between them", _cut(key), "name every component")
+        raise _spec_error(key, "names with commas between them", _repr(key), "name every component")
     return names
 
 
-def _numbers(key: str, value: str | int, total: int) -> tuple[int, ...]:
+def _parse_accelerators(key: str, value: str | int, total: int) -> tuple[int, ...]:
     """The accelerators of one key, each once, ascending, within 0..total-1."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        found = f"{_cut(value)} ({type(value).__name__})"
-        raise _wrong(key, "text such as 0-3, or one number", found, "write it as text")
+        actual = f"{_repr(value)} ({type(value).__name__})"
+        raise _spec_error(key, "text such as 0-3, or one number", actual, "write it as text")
     numbers: list[int] = []
-    for part in (value if isinstance(value, str) else _cut(value)).split(","):
-        more = _part(key, part.strip(), total)
-        again = set(more).intersection(numbers)
-        if again:
-            found, do = f"{_told(again)} again in {_cut(part)}", "take it out of one part"
-            raise _wrong(key, "each accelerator once", found, do)
-        if numbers and more[0] < numbers[-1]:
-            found, do = f"{_cut(part)} after {numbers[-1]}", "write the lowest part first"
-            raise _wrong(key, "parts in ascending order", found, do)
-        numbers.extend(more)
+    for part in (value if isinstance(value, str) else _repr(value)).split(","):
+        accelerators = _parse_range(key, part.strip(), total)
+        twice = set(accelerators).intersection(numbers)
+        if twice:
+            actual, fix = f"{_as_text(twice)} again in {_repr(part)}", "take it out of one part"
+            raise _spec_error(key, "each accelerator once", actual, fix)
+        if numbers and accelerators[0] < numbers[-1]:
+            actual, fix = f"{_repr(part)} after {numbers[-1]}", "write the lowest part first"
+            raise _spec_error(key, "parts in ascending order", actual, fix)
+        numbers.extend(accelerators)
     return tuple(numbers)
 
 
-def _part(key: str, part: str, total: int) -> range:
+def _parse_range(key: str, part: str, total: int) -> range:
     """`3`, `0-3` or `all`; nothing is counted out before both ends are known to be in range."""
     if part.lower() == "all":
         return range(total)
-    match = PART.fullmatch(part)
+    match = RANGE_PATTERN.fullmatch(part)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (total, total)
     if max(low, high) >= total:
-        expected, do = f"numbers or ranges within 0-{total - 1}", "write 0, 0-3 (with 3) or all"
-        raise _wrong(key, expected, _cut(part), do)
+        expected, fix = f"numbers or ranges within 0-{total - 1}", "write 0, 0-3 (with 3) or all"
+        raise _spec_error(key, expected, _repr(part), fix)
     if high < low:
-        raise _wrong(key, "a range from low to high", _cut(part), f"write {high}-{low}")
+        raise _spec_error(key, "a range from low to high", _repr(part), f"write {high}-{low}")
     return range(low, high + 1)
 
 
-def _miscount(name: str, parts: Parts, seen: Seen) -> str:
+def _count_error(name: str, expected: Placement, actual: ObservedPlacement) -> str:
     """A sentence for a component with more or fewer ranks than asked for, else nothing."""
-    asked, places = parts.get(name, ()), seen.get(name, ())
-    if len(places) > len(asked):
-        first = _at(name, len(asked), places[len(asked)])
-        return f"{first}, expected {len(asked)} ranks, found {len(places)}"
-    if len(places) < len(asked):
-        lost = _told(range(len(places), len(asked)))
-        told = f"rank {lost}, of accelerator {_told(asked[len(places) :])}, reported no node"
-        return f"{_cut(name)} {told}, expected {len(asked)} ranks, found {len(places)}"
+    asked, slots = expected.get(name, ()), actual.get(name, ())
+    if len(slots) > len(asked):
+        first = _rank_text(name, len(asked), slots[len(asked)])
+        return f"{first}, expected {len(asked)} ranks, found {len(slots)}"
+    if len(slots) < len(asked):
+        lost = _as_text(range(len(slots), len(asked)))
+        text = f"rank {lost}, of accelerator {_as_text(asked[len(slots) :])}, reported no node"
+        return f"{_repr(name)} {text}, expected {len(asked)} ranks, found {len(slots)}"
     return ""
 
 
-def _at(name: str, rank: int, place: Place) -> str:
-    return f"{_cut(name)} rank {rank} is on {_place(place)}"
+def _rank_text(name: str, rank: int, slot: Slot) -> str:
+    return f"{_repr(name)} rank {rank} is on {_slot_text(slot)}"
 
 
-def _place(place: Place) -> str:
-    node, accelerator = (one_line(word)[:LONGEST_ID] for word in place)
+def _slot_text(slot: Slot) -> str:
+    node, accelerator = (one_line(word)[:MAX_ID_CHARS] for word in slot)
     return f"accelerator {accelerator} of node {node}"
 
 
-def _wrong(key: object, expected: str, found: str, do: str) -> SpecError:
-    where = f"component placement {_cut(key)}" if key else "component placement"
-    return SpecError(f"{where}: expected {expected}, found {found}: {do}")
+def _spec_error(key: object, expected: str, actual: str, fix: str) -> SpecError:
+    where = f"component placement {_repr(key)}" if key else "component placement"
+    return SpecError(f"{where}: expected {expected}, found {actual}: {fix}")
 
 
-def _told(numbers: Iterable[int]) -> str:
-    return listed(ranges(numbers).split(", "))
+def _as_text(numbers: Iterable[int]) -> str:
+    return join_names(as_ranges(numbers).split(", "))
 
 
-def _cut(value: object) -> str:
+def _repr(value: object) -> str:
     """repr() of somebody's value, in at most LONGEST characters."""
     try:
-        text = SHORT.repr(value)
+        text = SHORT_REPR.repr(value)
     except ValueError:  # an int with more digits than Python is willing to write
         text = f"a huge {type(value).__name__}"
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 3]}..."

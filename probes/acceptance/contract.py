@@ -24,9 +24,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from probes.acceptance import component_placement as components
-from probes.acceptance.criteria import TABLE
+from probes.acceptance.criteria import CRITERIA
 from reports.record import ContractFacts, Limit, Waiver
-from scaling.collectives.line_rate import reason
+from scaling.collectives.line_rate import limit_reason
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,8 +34,8 @@ else:
     import tomli as tomllib
 
 SCHEMA = 1
-MOST_MINUTES, MOST_GB = 7 * 24 * 60.0, 1e6  # between two saves, and of one
-FRACTION, MARGINAL = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band
+MAX_SAVE_MINUTES, MAX_SAVE_GB = 7 * 24 * 60.0, 1e6  # between two saves, and of one
+MIN_SHARE, MARGINAL_SHARE = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band
 
 
 class ContractError(ValueError):
@@ -69,14 +69,14 @@ class ClusterTerms(BaseModel):
     line_rate_gbps: float | None = Field(default=None, gt=0)
     pace_seconds: float = Field(default=0.0, ge=0)
     shards: str | None = None
-    save_minutes: float = Field(default=30.0, gt=0, le=MOST_MINUTES)
-    save_gb: float | None = Field(default=None, gt=0, le=MOST_GB)
+    save_minutes: float = Field(default=30.0, gt=0, le=MAX_SAVE_MINUTES)
+    save_gb: float | None = Field(default=None, gt=0, le=MAX_SAVE_GB)
     queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = None
     components: dict[str, str | int] | None = None
     parallel: dict[Literal["tp", "pp", "dp"], int] | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> ClusterTerms:
+    def _check_terms(self) -> ClusterTerms:
         """The placement and the split must be of the cluster that was ordered."""
         if self.fabric == "rdma" and self.line_rate_gbps and self.rails is None:
             raise ValueError(
@@ -88,15 +88,15 @@ class ClusterTerms(BaseModel):
         if self.shards is not None and not self.shards.startswith("/"):
             raise ValueError(f"shards is an absolute path on every node, found {self.shards!r}")
         if self.nodes and self.gpus_per_node:
-            self.placement(self.nodes * self.gpus_per_node)
+            self.check_placement(self.nodes * self.gpus_per_node)
         return self
 
-    def placement(self, total: int) -> None:
+    def check_placement(self, total: int) -> None:
         """Raises SpecError when components or parallel do not fit `total` accelerators."""
-        usual: dict[str, str | int] = {"job": "all"}
-        parts = components.parse(usual if self.components is None else self.components, total)
+        default: dict[str, str | int] = {"job": "all"}
+        parts = components.parse(default if self.components is None else self.components, total)
         if self.parallel is not None:
-            components.parallel(total, **self.parallel)
+            components.check_parallel_sizes(total, **self.parallel)
             for numbers in parts.values():
                 components.split_groups(numbers, [""] * total, self.parallel["tp"])
 
@@ -114,7 +114,7 @@ class LimitTerms(BaseModel):
     unit: str = ""
     because: str = Field(min_length=3)
 
-    def limit(self, source: str) -> Limit:
+    def to_limit(self, source: str) -> Limit:
         """The limit as the record knows it; raises ValueError when the bounds make no sense."""
         low = self.exactly if self.exactly is not None else self.at_least
         high = self.exactly if self.exactly is not None else self.at_most
@@ -156,9 +156,9 @@ class Contract(BaseModel):
 
     def facts(self) -> ContractFacts:
         """What the record keeps of it."""
-        rows = {id: replace(row, title=self.title_of(id)) for id, row in TABLE.items()}
+        rows = {id: replace(row, title=self.title_of(id)) for id, row in CRITERIA.items()}
         criteria = [
-            row.criterion(
+            row.to_criterion(
                 id, required=id not in self.optional, not_provable=self.optional.get(id, "")
             )
             for id, row in rows.items()
@@ -176,15 +176,15 @@ class Contract(BaseModel):
         """The criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""
         if id == "FABRIC" and self.cluster.fabric != "rdma":
             return "the agreed fabric is in use"
-        return TABLE[id].title
+        return CRITERIA[id].title
 
     def limit(self, criterion: str, measure: str) -> Limit | None:
         """The limit of a measure: fixed, else agreed, else the reasoned default, else None."""
-        known = TABLE[criterion].measures[measure]
+        known = CRITERIA[criterion].measures[measure]
         return known.fixed or self.limits.get(criterion, {}).get(measure) or known.default
 
 
-def shipped() -> list[str]:
+def shipped_contracts() -> list[str]:
     """Names of the contracts that come with seatrial."""
     folder = resources.files("probes.acceptance") / "contracts"
     return sorted(
@@ -199,10 +199,10 @@ def load(name: str) -> Contract:
         if not path.is_file():
             raise ContractError(f"contract {name}: expected a TOML file, found none there")
         return parse(path.read_bytes(), path.name)
-    if name not in shipped():
+    if name not in shipped_contracts():
         raise ContractError(
-            f"contract {name!r} is not shipped{_maybe(name, shipped())}; "
-            f"there are {', '.join(shipped())}, or give a file"
+            f"contract {name!r} is not shipped{_hint(name, shipped_contracts())}; "
+            f"there are {', '.join(shipped_contracts())}, or give a file"
         )
     content = (resources.files("probes.acceptance") / "contracts" / f"{name}.toml").read_bytes()
     return parse(content, f"{name}.toml")
@@ -216,18 +216,18 @@ def parse(content: bytes, file: str) -> Contract:
         raise ContractError(f"{file}: not TOML: {error}") from None
     if raw.get("schema") != SCHEMA:
         raise ContractError(f"{file}: expected schema = {SCHEMA}, found {raw.get('schema')!r}")
-    top = ["schema", "name", "title", "cluster", "waivers", *TABLE]
+    known_keys = ["schema", "name", "title", "cluster", "waivers", *CRITERIA]
     for key in raw:
-        if key not in top:
-            raise ContractError(f"{file}: unknown key {key!r}{_maybe(key, top)}")
+        if key not in known_keys:
+            raise ContractError(f"{file}: unknown key {key!r}{_hint(key, known_keys)}")
     limits: dict[str, dict[str, Limit]] = {}
     optional: dict[str, str] = {}
-    for id in (id for id in TABLE if id in raw):
-        limits[id] = _criterion(raw[id], id, file, optional)
-    cluster: ClusterTerms = _checked(ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]")
-    waivers = [_waiver(waiver, file) for waiver in raw.get("waivers", [])]
+    for id in (id for id in CRITERIA if id in raw):
+        limits[id] = _parse_criterion(raw[id], id, file, optional)
+    cluster: ClusterTerms = _validate(ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]")
+    waivers = [_parse_waiver(waiver, file) for waiver in raw.get("waivers", [])]
     if cluster.line_rate_gbps:
-        limits.setdefault("FABRIC", {}).setdefault("busbw", _from_line_rate(cluster, file))
+        limits.setdefault("FABRIC", {}).setdefault("busbw", _limit_from_line_rate(cluster, file))
     return Contract(
         name=str(raw.get("name", Path(file).stem)),
         title=str(raw.get("title", "")),
@@ -240,48 +240,48 @@ def parse(content: bytes, file: str) -> Contract:
     )
 
 
-def _criterion(table: Any, id: str, file: str, optional: dict[str, str]) -> dict[str, Limit]:
+def _parse_criterion(table: Any, id: str, file: str, optional: dict[str, str]) -> dict[str, Limit]:
     """The limits of one criterion's table; notes in `optional` when it is not required."""
     if not isinstance(table, dict):
         raise ContractError(f"{file}: {id} is expected to be a table, found {table!r}")
-    measures, limits = TABLE[id].measures, {}
+    measures, limits = CRITERIA[id].measures, {}
     for key, value in table.items():
         if key == "not_provable":
             optional[id] = str(value)
         elif key not in measures:
             known = [*measures, "not_provable"]
             raise ContractError(
-                f"{file}: unknown key {id}.{key}{_maybe(key, known)}; {id} knows {', '.join(known)}"
+                f"{file}: unknown key {id}.{key}{_hint(key, known)}; {id} knows {', '.join(known)}"
             )
         else:
-            limits[key] = _limit(value, id, key, file)
+            limits[key] = _parse_limit(value, id, key, file)
     return limits
 
 
-def _from_line_rate(cluster: ClusterTerms, file: str) -> Limit:
+def _limit_from_line_rate(cluster: ClusterTerms, file: str) -> Limit:
     """The plateau that the agreed line rate gives, where the contract has no limit of its own."""
     assert cluster.line_rate_gbps is not None
     rails = cluster.rails or 1  # of Ethernet there is one interface
-    line = rails * cluster.line_rate_gbps / 8
+    line_rate = rails * cluster.line_rate_gbps / 8
     return Limit(
-        low=FRACTION * line,
-        marginal_low=MARGINAL * line,
+        low=MIN_SHARE * line_rate,
+        marginal_low=MARGINAL_SHARE * line_rate,
         unit="GB/s",
-        because=reason(FRACTION, f"{rails} x {cluster.line_rate_gbps:g} Gbit/s"),
+        because=limit_reason(MIN_SHARE, f"{rails} x {cluster.line_rate_gbps:g} Gbit/s"),
         source=f"{file} [cluster]",
     )
 
 
-def _waiver(value: Any, file: str) -> Waiver:
-    waiver: Waiver = _checked(Waiver, value, f"{file}: [[waivers]]")
-    if waiver.criterion not in TABLE:
-        maybe = _maybe(waiver.criterion, TABLE)
-        raise ContractError(f"{file}: waiver {waiver.id} of unknown {waiver.criterion!r}{maybe}")
+def _parse_waiver(value: Any, file: str) -> Waiver:
+    waiver: Waiver = _validate(Waiver, value, f"{file}: [[waivers]]")
+    if waiver.criterion not in CRITERIA:
+        hint = _hint(waiver.criterion, CRITERIA)
+        raise ContractError(f"{file}: waiver {waiver.id} of unknown {waiver.criterion!r}{hint}")
     return waiver
 
 
-def _limit(value: Any, id: str, key: str, file: str) -> Limit:
-    where, measure = f"{file}: [{id}.{key}]", TABLE[id].measures[key]
+def _parse_limit(value: Any, id: str, key: str, file: str) -> Limit:
+    where, measure = f"{file}: [{id}.{key}]", CRITERIA[id].measures[key]
     if measure.from_run:
         raise ContractError(f"{where}: this limit follows from {measure.from_run}: leave it out")
     if measure.fixed is not None:
@@ -289,16 +289,16 @@ def _limit(value: Any, id: str, key: str, file: str) -> Limit:
             f"{where} is fixed at {measure.fixed} ({measure.fixed.because}): "
             "no contract may change it"
         )
-    terms: LimitTerms = _checked(LimitTerms, value, where)
+    terms: LimitTerms = _validate(LimitTerms, value, where)
     if terms.unit != measure.unit:
         raise ContractError(f"{where}: expected unit {measure.unit!r}, found {terms.unit!r}")
     try:
-        return terms.limit(source=f"{file} [{id}.{key}]")
+        return terms.to_limit(source=f"{file} [{id}.{key}]")
     except ValueError as error:
         raise ContractError(f"{where} {error}") from None
 
 
-def _checked(model: type[Any], value: Any, where: str) -> Any:
+def _validate(model: type[Any], value: Any, where: str) -> Any:
     """Validate with pydantic; its first complaint becomes our sentence."""
     try:
         return model.model_validate(value)
@@ -307,17 +307,17 @@ def _checked(model: type[Any], value: Any, where: str) -> Any:
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             raise ContractError(
-                f"{where}: unknown key {key!r}{_maybe(key, model.model_fields)}"
+                f"{where}: unknown key {key!r}{_hint(key, model.model_fields)}"
             ) from None
         if not key:  # a sentence of ours about several keys
-            said = first["msg"].removeprefix("Value error, ")
-            raise ContractError(f"{where}: {said}") from None
+            message = first["msg"].removeprefix("Value error, ")
+            raise ContractError(f"{where}: {message}") from None
         if first["type"] == "missing":
             raise ContractError(f"{where}: {key!r} is missing") from None
         raise ContractError(f"{where}: {key!r}: {first['msg']}, found {first['input']!r}") from None
 
 
-def _maybe(word: str, known: Any) -> str:
+def _hint(word: str, known: Any) -> str:
     """`, did you mean 'busbw'?` or nothing."""
     close = difflib.get_close_matches(word, list(known), 1)
     return f", did you mean {close[0]!r}?" if close else ""

@@ -28,14 +28,14 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Row:
+class CriterionRow:
     """One row of the acceptance table."""
 
     title: str
     how: str
     measures: dict[str, Measure]
 
-    def criterion(self, id: str, required: bool = True, not_provable: str = "") -> Criterion:
+    def to_criterion(self, id: str, required: bool = True, not_provable: str = "") -> Criterion:
         """The row as the record keeps it."""
         return Criterion(
             id=id, title=self.title, how=self.how, required=required, not_provable=not_provable
@@ -52,8 +52,8 @@ def exactly(count: float, unit: str, because: str) -> Limit:
     return Limit(low=count, high=count, unit=unit, because=because)
 
 
-TABLE: dict[str, Row] = {
-    "FABRIC": Row(
+CRITERIA: dict[str, CriterionRow] = {
+    "FABRIC": CriterionRow(
         "RDMA is in use",
         "all-reduce bus bandwidth at line rate, and witnesses of the road the bytes took",
         {
@@ -117,7 +117,7 @@ TABLE: dict[str, Row] = {
             ),
         },
     ),
-    "SCALING": Row(
+    "SCALING": CriterionRow(
         "scaling is close to linear",
         "a real FSDP job timed on 1, 2, 4 and 8 nodes; every lost percent explained by terms that add up to the loss",
         {
@@ -160,7 +160,7 @@ TABLE: dict[str, Row] = {
             ),
         },
     ),
-    "GANG": Row(
+    "GANG": CriterionRow(
         "gang scheduling works under contention",
         "competing jobs: each has its full allocation or holds nothing, at every sample",
         {
@@ -226,7 +226,7 @@ TABLE: dict[str, Row] = {
             "left_behind": none_of("GPUs", "what a job held is free again after it"),
         },
     ),
-    "LAUNCH": Row(
+    "LAUNCH": CriterionRow(
         "a user can launch without help",
         "an ordinary user follows the documented path, literally, and the job runs correctly",
         {
@@ -244,7 +244,7 @@ TABLE: dict[str, Row] = {
             ),
         },
     ),
-    "RESTART": Row(
+    "RESTART": CriterionRow(
         "restart from checkpoint works",
         "a run is killed mid-training, resumes by itself, and is shown equal to a run that was never killed",
         {
@@ -296,7 +296,7 @@ TABLE: dict[str, Row] = {
             ),
         },
     ),
-    "HOSTS": Row(
+    "HOSTS": CriterionRow(
         "the machines are what was ordered",
         "inventory, parity, health and limits of every node, as a job sees them",
         {
@@ -311,4 +311,4 @@ TABLE: dict[str, Row] = {
 }
 
 # Probes run in this order: the inventory first, then from the fabric upwards.
-ORDER = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
+RUN_ORDER = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from probes.acceptance.contract import FRACTION, MARGINAL, ClusterTerms, Contract
+from probes.acceptance.contract import MARGINAL_SHARE, MIN_SHARE, ClusterTerms, Contract
 from probes.cluster.cluster import Cluster
-from probes.environment.rails import admitted, ib_hca
+from probes.environment.rails import nccl_ports, read_ib_hca
 from probes.environment.values import NameList, name_list, plain_list
-from probes.findings import listed
+from probes.findings import join_names
 from reports.record import Limit
-from scaling.collectives.line_rate import LineRate, line_rate, rails, reason
+from scaling.collectives.line_rate import LineRate, find_rails, limit_reason, line_rate
 
-EMULATED_PACE = 0.4  # s of compute a step where accelerators are emulated: cores are shared
+EMULATED_COMPUTE_S = 0.4  # s of compute a step where accelerators are emulated: cores are shared
 
 
-def derived(cluster: Cluster | None) -> Contract:
+def derive_contract(cluster: Cluster | None) -> Contract:
     """A contract nobody agreed to, from the facts of `cluster` (None: nothing could be asked)."""
     limits: dict[str, dict[str, Limit]] = {"FABRIC": {}, "SCALING": {}}
     fabric, pace = None, 0.0
     if cluster is not None:
-        pace = EMULATED_PACE if cluster.emulated else 0.0
-        fabric = fabric_of(cluster.facts)
-        told = cluster.on_each_node(ib_hca) if fabric == "rdma" else {}
-        limits["FABRIC"].update(_fabric_limits(cluster.facts, fabric, told))
+        pace = EMULATED_COMPUTE_S if cluster.emulated else 0.0
+        fabric = detect_fabric(cluster.facts)
+        hcas = cluster.on_each_node(read_ib_hca) if fabric == "rdma" else {}
+        limits["FABRIC"].update(_fabric_limits(cluster.facts, fabric, hcas))
     limits["SCALING"]["efficiency"] = Limit(
         low=0.8,
         marginal_low=0.9,
@@ -51,7 +51,7 @@ def derived(cluster: Cluster | None) -> Contract:
     )
 
 
-def fabric_of(facts: list[dict[str, Any]]) -> str | None:
+def detect_fabric(facts: list[dict[str, Any]]) -> str | None:
     """ "rdma" where every node has an active RDMA port, else the interface the jobs are told of.
 
     That is the one that NCCL_SOCKET_IFNAME, or GLOO_SOCKET_IFNAME where no node sets that, stands
@@ -59,27 +59,27 @@ def fabric_of(facts: list[dict[str, Any]]) -> str | None:
     """
     if facts and all(any("ACTIVE" in port["state"] for port in f["rdma"]) for f in facts):
         return "rdma"
-    for variable, read in (("NCCL_SOCKET_IFNAME", name_list), ("GLOO_SOCKET_IFNAME", plain_list)):
+    for variable, parse in (("NCCL_SOCKET_IFNAME", name_list), ("GLOO_SOCKET_IFNAME", plain_list)):
         values = [f["environment"].get(variable, "") for f in facts]
         if any(values):
-            told = {
-                tuple(_admitted(fact["interfaces"], read(value)))
+            choices = {
+                tuple(_resolve_names(fact["interfaces"], parse(value)))
                 for fact, value in zip(facts, values, strict=True)
             }
-            names = told.pop()
-            return names[0] if len(names) == 1 and not told else None
+            names = choices.pop()
+            return names[0] if len(names) == 1 and not choices else None
     return None
 
 
-def _admitted(interfaces: dict[str, dict[str, Any]], read: NameList | None) -> list[str]:
+def _resolve_names(interfaces: dict[str, dict[str, Any]], names: NameList | None) -> list[str]:
     """The node's interfaces that such a list stands for; without those that have no address where
     another has one, for NCCL leaves them out."""
-    found = read.admitted(interfaces) if read else []
-    return [name for name in found if interfaces[name]["address"]] or found
+    matching = names.admitted(interfaces) if names else []
+    return [name for name in matching if interfaces[name]["address"]] or matching
 
 
 def _fabric_limits(
-    facts: list[dict[str, Any]], fabric: str | None, told: dict[str, str]
+    facts: list[dict[str, Any]], fabric: str | None, hcas: dict[str, str]
 ) -> dict[str, Limit]:
     """`told` is NCCL_IB_HCA by node id: a port that it does not admit is no rail."""
     if fabric is None:
@@ -93,24 +93,27 @@ def _fabric_limits(
             else f"no contract: every node's environment names {fabric}",
         )
     }
-    used = [{**fact, "rdma": admitted(fact["rdma"], told.get(fact["node"], ""))} for fact in facts]
+    used = [
+        {**fact, "rdma": nccl_ports(fact["rdma"], hcas.get(fact["node"], ""))} for fact in facts
+    ]
     rate: LineRate | None = line_rate(used, fabric)
     if rate is not None:
         limits["busbw"] = Limit(
-            low=FRACTION * rate.gbytes,
-            marginal_low=MARGINAL * rate.gbytes,
+            low=MIN_SHARE * rate.gbytes_per_s,
+            marginal_low=MARGINAL_SHARE * rate.gbytes_per_s,
             unit="GB/s",
             source="derived",
-            because=f"no contract: {reason(FRACTION, rate.because + _left_out(facts, used))}",
+            because="no contract: "
+            + limit_reason(MIN_SHARE, rate.because + _unused_ports(facts, used)),
         )
     return limits
 
 
-def _left_out(facts: list[dict[str, Any]], used: list[dict[str, Any]]) -> str:
+def _unused_ports(facts: list[dict[str, Any]], used: list[dict[str, Any]]) -> str:
     """The ports that would be rails and that NCCL is told not to use, in words."""
     names = {
         port.name
-        for all_of_them, rest in zip(facts, used, strict=True)
-        for port in {*rails(all_of_them["rdma"])} - {*rails(rest["rdma"])}
+        for fact, used_fact in zip(facts, used, strict=True)
+        for port in {*find_rails(fact["rdma"])} - {*find_rails(used_fact["rdma"])}
     }
-    return f" (without {listed(sorted(names))}, which NCCL_IB_HCA leaves out)" if names else ""
+    return f" (without {join_names(sorted(names))}, which NCCL_IB_HCA leaves out)" if names else ""

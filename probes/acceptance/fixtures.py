@@ -11,28 +11,28 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.stash import LEDGER, RUN
+from probes.acceptance.stash import RECORDER, RUN
 
 
 @pytest.fixture
 def measure(request: pytest.FixtureRequest) -> Any:
     """The ledger of this probe (see probes/acceptance/measure.py)."""
-    return request.node.stash[LEDGER]
+    return request.node.stash[RECORDER]
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Any:
     """The cluster under test (see probes/cluster/cluster.py)."""
-    run, ledger = request.config.stash[RUN], request.node.stash[LEDGER]
+    run, recorder = request.config.stash[RUN], request.node.stash[RECORDER]
     if run.cluster is None:
-        from probes.findings import versions_differ
+        from probes.findings import version_finding
 
-        if ledger.criterion == "HOSTS":
-            ledger("differences", 1, on="the driver")
-            ledger.explain(versions_differ(run.mismatch))
-        pytest.fail(f"the driver could not join the cluster: {run.mismatch}", pytrace=False)
+        if recorder.criterion == "HOSTS":
+            recorder("differences", 1, on="the driver")
+            recorder.explain(version_finding(run.join_error))
+        pytest.fail(f"the driver could not join the cluster: {run.join_error}", pytrace=False)
     # HOSTS itself is there to name them.
-    if ledger.criterion != "HOSTS" and (missing := run.missing()):
+    if recorder.criterion != "HOSTS" and (missing := run.missing_nodes()):
         # What the survivors can do proves nothing about the cluster that was ordered.
         pytest.fail(f"nodes were lost since the run began: {', '.join(missing)}", pytrace=False)
     return run.cluster
@@ -41,8 +41,8 @@ def cluster(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def limits(request: pytest.FixtureRequest) -> Callable[[str], Any]:
     """`limits("busbw")`: the limit that will be applied, for probes that draw it."""
-    ledger = request.node.stash[LEDGER]
-    return lambda name: ledger.contract.limit(ledger.criterion, name)
+    recorder = request.node.stash[RECORDER]
+    return lambda name: recorder.contract.limit(recorder.criterion, name)
 
 
 @pytest.fixture
@@ -71,21 +71,21 @@ def shared_folder(run: Any) -> Iterator[Path | None]:
     It is in the contract's shared folder; on an embedded cluster, in this host's /tmp; else in the
     run folder, which may or may not be shared: whoever uses it must ask (Cluster.blind_to).
     """
-    keeper = run.cluster.keeper
-    own = str(run.store.path.resolve())
-    parent = "/tmp" if run.cluster.kind == "local" else run.terms.shared or own
+    cleanup = run.cluster.cleanup
+    run_folder = str(run.store.path.resolve())
+    parent = "/tmp" if run.cluster.kind == "local" else run.terms.shared or run_folder
     if not Path(parent).is_dir():
         yield None
         return
     folder = Path(parent) / f".seatrial-{os.getpid()}-{time.monotonic_ns():x}"
-    keeper.keep("folder", str(folder))
+    cleanup.register("folder", str(folder))
     try:
-        yield _made(folder)
+        yield _make_subfolder(folder)
     finally:
-        keeper.clear(folder)
+        cleanup.remove_now(folder)
 
 
-def _made(folder: Path) -> Path | None:
+def _make_subfolder(folder: Path) -> Path | None:
     """A folder in this new one; None where it is mounted read-only, or full."""
     import tempfile
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from probes.acceptance.contract import Contract
-from probes.acceptance.criteria import TABLE
+from probes.acceptance.criteria import CRITERIA
 from reports.record import Control, Finding, Limit, Measurement, ProbeResult, Value, Verdict
 from reports.redact import redact_text
 from reports.store import Store
 
 
-class Ledger:
+class Recorder:
     """The observations of one probe, written to the store as they are made."""
 
     def __init__(
@@ -35,8 +35,8 @@ class Ledger:
     ) -> None:
         self.store, self.contract, self.probe, self.criterion = store, contract, probe, criterion
         self.reproduce, self.say = reproduce, say
-        self._seen: dict[str, list[Any]] = {"measurement": [], "finding": [], "control": []}
-        self._covered: list[str] = []
+        self._recorded: dict[str, list[Any]] = {"measurement": [], "finding": [], "control": []}
+        self._coverage: list[str] = []
         store.event("probe_started", probe, criterion=criterion, claim=claim, reproduce=reproduce)
 
     def __call__(
@@ -55,9 +55,9 @@ class Ledger:
         `limit` is for limits that follow from the probe's own set-up (a save interval, a world
         size); all others come from the contract.  An unknown name is a bug: KeyError.
         """
-        known = TABLE[self.criterion].measures[name]
+        known = CRITERIA[self.criterion].measures[name]
         limit = limit or self.contract.limit(self.criterion, name)
-        self._write(
+        self._add_measurement(
             Measurement(
                 name=name,
                 value=value,
@@ -70,7 +70,7 @@ class Ledger:
             )
         )
 
-    def fails(self, name: str, value: Value) -> bool:
+    def would_fail(self, name: str, value: Value) -> bool:
         """Whether this value would break the contract's limit of a measure."""
         limit = self.contract.limit(self.criterion, name)
         return limit is not None and value is not None and limit.judge(value) is Verdict.FAIL
@@ -86,7 +86,7 @@ class Ledger:
         samples: int | None = None,
     ) -> None:
         """Write down a value that only informs."""
-        self._write(
+        self._add_measurement(
             Measurement(
                 name=name,
                 value=value,
@@ -98,14 +98,14 @@ class Ledger:
             )
         )
 
-    def _write(self, measurement: Measurement) -> None:
-        self._add("measurement", measurement)
+    def _add_measurement(self, measurement: Measurement) -> None:
+        self._record("measurement", measurement)
         if measurement.verdict not in (None, Verdict.PASS):
             self.say(f"{measurement.verdict.value} {measurement.sentence()}")
 
     def control(self, name: str, fault: str, *, caught: bool | None, saw: str) -> None:
         """Write down whether a deliberate fault was caught, and what was seen."""
-        self._add("control", Control(name=name, fault=fault, caught=caught, saw=saw))
+        self._record("control", Control(name=name, fault=fault, caught=caught, saw=saw))
         if not caught:
             self.say(f"control NOT caught: {fault}")
 
@@ -113,37 +113,37 @@ class Ledger:
         """Write down findings; each gets this probe's reproduce command."""
         for item in findings:
             for finding in [item] if isinstance(item, Finding) else item:
-                told = finding.reproduce or self.reproduce
-                self._add("finding", finding.model_copy(update={"reproduce": told}))
+                command = finding.reproduce or self.reproduce
+                self._record("finding", finding.model_copy(update={"reproduce": command}))
 
     @property
-    def explained(self) -> set[str]:
+    def finding_codes(self) -> set[str]:
         """Codes of the findings so far."""
-        return {finding.code for finding in self._seen["finding"]}
+        return {finding.code for finding in self._recorded["finding"]}
 
     def keep(self, name: str, content: Any, *, caption: str, kind: str = "table") -> None:
         """Keep a file of evidence: text as it is, anything else as JSON."""
         text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)
         text = redact_text(text) if kind == "log" else text
-        entry = self.store.keep(name, text, kind=kind, caption=caption)
+        entry = self.store.add_file(name, text, kind=kind, caption=caption)
         self.store.event("evidence", self.probe, **entry.model_dump())
 
     def series(self, name: str, values: Any) -> None:
         """Numbers for a figure of the report (see reports/charts/__init__.py for the shapes)."""
         self.store.event("series", self.probe, name=name, values=values)
 
-    def covered(self, words: str) -> None:
+    def covered(self, statement: str) -> None:
         """Say which nodes, pairs and GPUs were exercised, and which were not; adds to it."""
-        self._covered.append(words)
-        self.store.event("probe_updated", self.probe, coverage="; ".join(self._covered))
+        self._coverage.append(statement)
+        self.store.event("probe_updated", self.probe, coverage="; ".join(self._coverage))
 
-    def progress(self, words: str) -> None:
+    def progress(self, message: str) -> None:
         """One live line on a terminal, one plain line in a log."""
-        self.say(words)
+        self.say(message)
 
-    def _add(self, kind: str, part: Measurement | Finding | Control) -> None:
-        self._seen[kind].append(part)
-        self.store.event(kind, self.probe, **part.model_dump(mode="json"))
+    def _record(self, kind: str, item: Measurement | Finding | Control) -> None:
+        self._recorded[kind].append(item)
+        self.store.event(kind, self.probe, **item.model_dump(mode="json"))
 
     def finish(self, state: str, seconds: float, error: str = "") -> ProbeResult:
         """Close the result: finished, error, skipped or interrupted."""
@@ -154,8 +154,8 @@ class Ledger:
             state=state,
             error=error,
             seconds=seconds,
-            measurements=self._seen["measurement"],
-            findings=self._seen["finding"],
-            controls=self._seen["control"],
+            measurements=self._recorded["measurement"],
+            findings=self._recorded["finding"],
+            controls=self._recorded["control"],
             reproduce=self.reproduce,
         )

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from probes.acceptance.contract import ClusterTerms, Contract, ContractError, load
-from probes.acceptance.derived_limits import derived
-from probes.acceptance.measure import Ledger
-from probes.cluster.cluster import Cluster, VersionsDiffer, connect
+from probes.acceptance.derived_limits import derive_contract
+from probes.acceptance.measure import Recorder
+from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
 from reports.record import Finding, RunRecord
 from reports.redact import redact_text
-from reports.store import Store, folder_name, utc
+from reports.store import Store, run_folder_name, utc_time
 
 
 class RunSession:
@@ -37,21 +37,21 @@ class RunSession:
             )
         if run_dir and (Path(run_dir) / "events.jsonl").exists():
             raise ContractError(f"--run-dir {run_dir} holds a run already: give a new folder")
-        self.word = contract or ""
+        self.contract_arg = contract or ""
         self.cluster: Cluster | None = None
-        self.members: dict[str, str] = {}
-        self.mismatch = ""
+        self.initial_nodes: dict[str, str] = {}
+        self.join_error = ""
         try:
             self.cluster = connect(spec)
-        except VersionsDiffer as differ:
-            self.mismatch = str(differ)
-        self.contract: Contract = agreed or derived(self.cluster)
+        except VersionMismatch as error:
+            self.join_error = str(error)
+        self.contract: Contract = agreed or derive_contract(self.cluster)
         # Whoever writes local:4 has ordered four.
-        self.ordered = nodes or (self.cluster.embedded if self.cluster else None)
-        self.store = Store(Path(run_dir) if run_dir else Path("runs") / folder_name(self.name))
-        self._start()
-        self._ledger: Ledger | None = None  # of the probe that runs, or ran last
-        self._head = HeadWatch(self.cluster.address, self._head_gone) if self.cluster else None
+        self.ordered = nodes or (self.cluster.embedded_nodes if self.cluster else None)
+        self.store = Store(Path(run_dir) if run_dir else Path("runs") / run_folder_name(self.name))
+        self._write_start()
+        self._current: Recorder | None = None  # of the probe that runs, or ran last
+        self._watch = HeadWatch(self.cluster.address, self._on_head_lost) if self.cluster else None
 
     @property
     def name(self) -> str:
@@ -71,12 +71,12 @@ class RunSession:
         """The command line, as it can be pasted, without secrets."""
         return redact_text(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
 
-    def missing(self) -> list[str]:
+    def missing_nodes(self) -> list[str]:
         """Names of nodes that were there when the run began and are not alive now."""
         alive = {node["id"] for node in self.cluster.nodes} if self.cluster else set()
-        return [name for id, name in self.members.items() if id not in alive]
+        return [name for id, name in self.initial_nodes.items() if id not in alive]
 
-    def _start(self) -> None:
+    def _write_start(self) -> None:
         versions = {
             "python": platform.python_version(),
             **{package: metadata.version(package) for package in ("ray", "torch", "pytest")},
@@ -84,30 +84,30 @@ class RunSession:
         self.store.event(
             "run_started",
             id=self.store.path.name,
-            started=utc(),
+            started=utc_time(),
             command=self.command,
             tier=self.tier,
             versions=versions,
-            cluster=self._described(),
+            cluster=self._describe_cluster(),
             rehearsal=self.cluster.rehearsal if self.cluster else "",
             contract=self.contract.facts().model_dump(mode="json"),
         )
 
-    def _described(self) -> dict[str, Any]:
+    def _describe_cluster(self) -> dict[str, Any]:
         if self.cluster is None:
-            return {"name": self.name, "note": self.mismatch}
-        self.members = {node["id"]: node["name"] for node in self.cluster.nodes}
+            return {"name": self.name, "note": self.join_error}
+        self.initial_nodes = {node["id"]: node["name"] for node in self.cluster.nodes}
         return {
             "name": self.name,
             "kind": self.cluster.kind,
             "nodes": self.cluster.facts,
             "ranks": self.cluster.size,
             "resource": self.cluster.resource,
-            "compute": self._compute(),
+            "compute": self._describe_compute(),
             "terms": self.terms.model_dump(exclude_none=True),
         }
 
-    def _compute(self) -> str:
+    def _describe_compute(self) -> str:
         pace = self.terms.pace_seconds
         if pace:
             return f"paced: each step's compute is padded to {pace} s (an emulated accelerator)"
@@ -121,31 +121,31 @@ class RunSession:
             f"run       {self.store.path}  tier {self.tier}",
         ]
         if self.cluster is None:
-            return [f"cluster   could not be joined: {self.mismatch}", *lines]
-        nodes, what = len(self.cluster.nodes), self.cluster.resource
-        first = f"cluster   {self.name}  {nodes} nodes, {self.cluster.size} {what}s"
+            return [f"cluster   could not be joined: {self.join_error}", *lines]
+        nodes, resource = len(self.cluster.nodes), self.cluster.resource
+        first = f"cluster   {self.name}  {nodes} nodes, {self.cluster.size} {resource}s"
         if self.cluster.rehearsal:
             first += f"  REHEARSAL: {self.cluster.rehearsal}"
         return [first, *lines]
 
-    def ledger(self, probe: str, criterion: str, claim: str, say: Callable[[str], None]) -> Ledger:
+    def begin(self, probe: str, criterion: str, claim: str, say: Callable[[str], None]) -> Recorder:
         """A ledger for one probe."""
-        contract = f" --contract {shlex.quote(self.word)}" if self.word else ""
+        contract = f" --contract {shlex.quote(self.contract_arg)}" if self.contract_arg else ""
         tier = f" --tier {self.tier}"  # else another tier's probes, and other parts of this one
         reproduce = f"pytest {shlex.quote(probe)} --cluster {self.spec}{tier}{contract}"
-        self._ledger = Ledger(self.store, self.contract, probe, criterion, claim, reproduce, say)
-        return self._ledger
+        self._current = Recorder(self.store, self.contract, probe, criterion, claim, reproduce, say)
+        return self._current
 
-    def _head_gone(self, found: Finding) -> None:
-        if self._ledger:
-            self._ledger.say(found.statement)
-            self._ledger.explain(found)
+    def _on_head_lost(self, finding: Finding) -> None:
+        if self._current:
+            self._current.say(finding.statement)
+            self._current.explain(finding)
 
     def finish(self, state: str) -> RunRecord:
         """Write the record and leave the cluster; returns the record."""
-        if self._head:
-            self._head.close()
-        self.store.event("run_finished", finished=utc(), state=state)
+        if self._watch:
+            self._watch.close()
+        self.store.event("run_finished", finished=utc_time(), state=state)
         record = self.store.save()
         if self.cluster:
             self.cluster.close()
@@ -157,5 +157,5 @@ def ordered_nodes(option: int | None) -> int | None:
     """How many nodes were ordered: --nodes, or SEATRIAL_NODES, or nothing said."""
     if option is not None:
         return option
-    word = os.environ.get("SEATRIAL_NODES", "")
-    return int(word) if word.isdigit() else None
+    value = os.environ.get("SEATRIAL_NODES", "")
+    return int(value) if value.isdigit() else None

@@ -7,5 +7,5 @@ from typing import Any
 import pytest
 
 RUN: pytest.StashKey[Any] = pytest.StashKey()  # config: the RunSession
-LEDGER: pytest.StashKey[Any] = pytest.StashKey()  # item: its probe's recorder
+RECORDER: pytest.StashKey[Any] = pytest.StashKey()  # item: its probe's recorder
 VERDICT: pytest.StashKey[Any] = pytest.StashKey()  # item: its verdict; config: the run's record

@@ -9,35 +9,35 @@ from typing import Any
 
 import click
 
-USAGE = 4
-FOLDER = click.Path(path_type=Path)
+EXIT_USAGE = 4
+PATH_TYPE = click.Path(path_type=Path)
 
 
-class Refused(click.ClickException):
+class UsageError(click.ClickException):
     """One sentence on what was expected and what was found; exit code 4."""
 
-    exit_code = USAGE
+    exit_code = EXIT_USAGE
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """Commands whose usage errors end with 4 too: click's own is 2, and 2 is a run interrupted."""
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         """As click's."""
-        with _ending_with_4():
+        with _usage_exit_code():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
         """As click's."""
-        with _ending_with_4():
+        with _usage_exit_code():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _ending_with_4() -> Iterator[None]:
+def _usage_exit_code() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
         # click reads it from the error itself, but declares it as its class's: hence the ignore.
-        error.exit_code = USAGE  # type: ignore[misc]
+        error.exit_code = EXIT_USAGE  # type: ignore[misc]
         raise

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from probes.cli.errors import FOLDER, Commands, Refused
+from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
 from probes.cli.run import run
 from probes.cli.scaling import scaling
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seatrial")
 def main() -> None:
     """Acceptance tests for GPU training clusters that run Ray.
@@ -24,30 +24,30 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("run_folder", type=FOLDER)
-@click.option("--baseline", type=FOLDER, help="A run to compare with.")
+@click.argument("run_folder", type=PATH_TYPE)
+@click.option("--baseline", type=PATH_TYPE, help="A run to compare with.")
 def report(run_folder: Path, baseline: Path | None) -> None:
     """Render RUN_FOLDER again; needs no cluster."""
-    _render(run_folder, baseline)
+    _render_run(run_folder, baseline)
 
 
 @main.command()
-@click.argument("run_folder", type=FOLDER)
+@click.argument("run_folder", type=PATH_TYPE)
 @click.option("--contract", required=True, metavar="NAME|FILE")
 def rejudge(run_folder: Path, contract: str) -> None:
     """Judge what RUN_FOLDER measured by another contract, into a folder beside it."""
     from probes.acceptance.contract import ContractError
-    from probes.acceptance.rejudge import rejudged
+    from probes.acceptance.rejudge import rejudge_run
     from reports.store import UnreadableRun
 
     try:
-        target = rejudged(run_folder, contract)
+        target = rejudge_run(run_folder, contract)
     except (ContractError, UnreadableRun) as error:
-        raise Refused(str(error)) from None
-    _render(target, None)
+        raise UsageError(str(error)) from None
+    _render_run(target, None)
 
 
-def _render(folder: Path, baseline: Path | None) -> None:
+def _render_run(folder: Path, baseline: Path | None) -> None:
     """Write all renderings of a run, show the table, exit with the run's code."""
     from reports.exports import write_all
     from reports.store import UnreadableRun, load
@@ -57,7 +57,7 @@ def _render(folder: Path, baseline: Path | None) -> None:
         record = load(folder)
         write_all(folder, record, load(baseline) if baseline else None)
     except UnreadableRun as error:
-        raise Refused(str(error)) from None
+        raise UsageError(str(error)) from None
     width = shutil.get_terminal_size().columns
     click.echo(
         acceptance_table(
@@ -85,30 +85,30 @@ def contract() -> None:
 def check(file: str) -> None:
     """Say whether FILE (or a shipped contract's name) is a contract, and what it asks for."""
     from probes.acceptance.contract import ContractError, load
-    from probes.acceptance.criteria import TABLE
+    from probes.acceptance.criteria import CRITERIA
 
     try:
-        read = load(file)
+        loaded = load(file)
     except ContractError as error:
-        raise Refused(str(error)) from None
-    click.echo(f"{read.name} @ {read.sha256[:8]}: {read.title}")
-    for id, row in TABLE.items():
+        raise UsageError(str(error)) from None
+    click.echo(f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}")
+    for id, row in CRITERIA.items():
         click.echo(
-            f"{id}  {read.title_of(id)}"
-            + (f"  (not required: {read.optional[id]})" if id in read.optional else "")
+            f"{id}  {loaded.title_of(id)}"
+            + (f"  (not required: {loaded.optional[id]})" if id in loaded.optional else "")
         )
         for name, measure in row.measures.items():
-            limit = read.limit(id, name)
-            open_ = f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
-            click.echo(f"  {name:18} " + (f"{limit}  ({limit.because})" if limit else open_))
+            limit = loaded.limit(id, name)
+            fallback = f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
+            click.echo(f"  {name:18} " + (f"{limit}  ({limit.because})" if limit else fallback))
 
 
 @contract.command("list")
 def list_() -> None:
     """The contracts that come with seatrial."""
-    from probes.acceptance.contract import load, shipped
+    from probes.acceptance.contract import load, shipped_contracts
 
-    for name in shipped():
+    for name in shipped_contracts():
         click.echo(f"{name:14} {load(name).title}")
 
 
@@ -126,8 +126,8 @@ def explain(code: str | None) -> None:
         return
     if code.upper() not in CATALOGUE:
         close = difflib.get_close_matches(code.upper(), list(CATALOGUE), 1)
-        maybe = f", did you mean {close[0]}?" if close else "; `seatrial explain` lists them"
-        raise Refused(f"no finding has the code {code!r}{maybe}")
+        hint = f", did you mean {close[0]}?" if close else "; `seatrial explain` lists them"
+        raise UsageError(f"no finding has the code {code!r}{hint}")
     entry = CATALOGUE[code.upper()]
     click.echo(
         f"{code.upper()}: {entry.meaning}\ncause   {entry.cause.value}\nremedy  {entry.remedy}"
@@ -135,7 +135,7 @@ def explain(code: str | None) -> None:
 
 
 @main.command("nccl-log")
-@click.argument("files", nargs=-1, required=True, type=FOLDER)
+@click.argument("files", nargs=-1, required=True, type=PATH_TYPE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
 def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
     """Say which road NCCL took, from the FILES (or folders of files) that one job wrote.
@@ -145,24 +145,24 @@ def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
     """
     import json
 
-    from probes.nccl.report import report
+    from probes.nccl.report import analyse_files
 
     if missing := [path for path in files if not path.exists()]:
-        raise Refused(f"expected a log file, found nothing at {missing[0]}")
+        raise UsageError(f"expected a log file, found nothing at {missing[0]}")
     paths = [p for file in files for p in (sorted(file.rglob("*")) if file.is_dir() else [file])]
-    told = report(path for path in paths if not path.is_dir())
+    result = analyse_files(path for path in paths if not path.is_dir())
     width = min(shutil.get_terminal_size().columns, 100)
-    click.echo(json.dumps(told.to_json(), indent=2) if as_json else told.text(width))
-    sys.exit(told.exit_code)
+    click.echo(json.dumps(result.to_json(), indent=2) if as_json else result.text(width))
+    sys.exit(result.exit_code)
 
 
 @main.command()
-@click.argument("folder", type=FOLDER)
+@click.argument("folder", type=PATH_TYPE)
 def example(folder: Path) -> None:
     """Write an ordinary FSDP training job into FOLDER, ready for `ray job submit`."""
     target = folder / "reference_trainer"
     if target.exists():
-        raise Refused(f"{target} exists already: give an empty or new folder")
+        raise UsageError(f"{target} exists already: give an empty or new folder")
     with resources.as_file(resources.files("reference_trainer")) as source:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(str(resources.files("probes.launch") / "launch.md"), folder / "README.md")

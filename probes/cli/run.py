@@ -22,6 +22,6 @@ def run(cluster: str, options: tuple[str, ...]) -> None:
     import pytest
 
     # Without a configuration file of its own this run must not pick up a stranger's.
-    here = ["--rootdir", str(Path.cwd()), "-c", "/dev/null", "-p", "probes.plugin"]
+    base = ["--rootdir", str(Path.cwd()), "-c", "/dev/null", "-p", "probes.plugin"]
     probes = str(Path(__file__).parents[1])
-    sys.exit(pytest.main([*here, "-p", "no:cacheprovider", probes, "--cluster", cluster, *options]))
+    sys.exit(pytest.main([*base, "-p", "no:cacheprovider", probes, "--cluster", cluster, *options]))

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probes.cli.errors import FOLDER, Refused
+from probes.cli.errors import PATH_TYPE, UsageError
 from probes.cli.run import run as suite
 
 if TYPE_CHECKING:
     from reports.record import Limit, ProbeResult
     from scaling.loss.ladder_result import Ladder
 
-MOST_NODES = 10**6  # that anyone may ask for
-EVIDENCE = "ladder"  # its file may have a number, where a probe was run twice
+MAX_NODES = 10**6  # that anyone may ask for
+LADDER_PREFIX = "ladder"  # its file may have a number, where a probe was run twice
 
 
 @click.group()
@@ -38,7 +38,7 @@ def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
 
 
 @scaling.command()
-@click.argument("run_folder", type=FOLDER)
+@click.argument("run_folder", type=PATH_TYPE)
 @click.option(
     "--limit",
     type=click.FloatRange(0, 1, min_open=True),
@@ -46,116 +46,124 @@ def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
 )
 def report(run_folder: Path, limit: float | None) -> None:
     """What each rung of RUN_FOLDER's ladder lost, to what, and what made it wrong."""
-    from probes.scaling.judge import WRONG, accused, believed, held_up, wrong
-    from probes.scaling.plan import said
-    from probes.scaling.run_ladder import wanted
+    from probes.scaling.judge import (
+        INVALID_CODES,
+        causes_to_report,
+        find_invalid_rung,
+        plausible_efficiency,
+        straggler_wait,
+    )
+    from probes.scaling.plan import node_count_text
+    from probes.scaling.run_ladder import required_efficiency
     from reports.record import Limit
     from reports.sanitize import one_line
 
-    result, ladder = measured(run_folder)
+    result, ladder = load_scaling_run(run_folder)
     agreed = limit_of(result, "efficiency")
     if limit is not None:
         agreed = Limit(low=limit, unit="ratio", because="as asked")
-    wish = f"expected {agreed} ({agreed.because})" if agreed else "no limit: causes need --limit"
-    click.echo(one_line(f"efficiency, {wish}"))
-    explained = ladder.explained(wanted(agreed))
-    causes = accused(ladder, explained, agreed)
-    if not explained:
+    target = f"expected {agreed} ({agreed.because})" if agreed else "no limit: causes need --limit"
+    click.echo(one_line(f"efficiency, {target}"))
+    explanations = ladder.explanations(required_efficiency(agreed))
+    causes = causes_to_report(ladder, explanations, agreed)
+    if not explanations:
         click.echo("one rung only: nothing to compare, for one node cannot show scaling")
-    for rung, why in zip(ladder.rungs[1:], explained, strict=True):
+    for rung, explanation in zip(ladder.rungs[1:], explanations, strict=True):
         low, high = ladder.intervals[rung.count]
-        value, doubt = believed(ladder.efficiency(rung))
+        value, doubt = plausible_efficiency(ladder.efficiency(rung))
         verdict = f": {agreed.judge(value).value}" if agreed else ""
-        share = f"{ladder.efficiency(rung):.3f} ({low:.3f} to {high:.3f} {ladder.over})"
+        share = f"{ladder.efficiency(rung):.3f} ({low:.3f} to {high:.3f} {ladder.interval_basis})"
         click.echo(
-            f"{rung.count} nodes  efficiency {share}, {rung.load},"
+            f"{rung.count} nodes  efficiency {share}, {rung.load_text},"
             f" {rung.tokens_per_second:,.0f} tokens/s{verdict}"
         )
-        click.echo(f"  {one_line(doubt or why)}")
+        click.echo(f"  {one_line(doubt or explanation)}")
         for cause in causes.get(rung.count, []):
-            click.echo(f"  {cause.code} {one_line(f'{cause.where}: {cause.said}')}")
+            click.echo(f"  {cause.code} {one_line(f'{cause.where}: {cause.statement}')}")
     for measurement in result.measurements:
         if measurement.name == "strong_efficiency":
             click.echo(one_line(measurement.sentence()))
-    found = [one for one in result.findings if one.code in WRONG]
-    found += [one for rung in ladder.rungs for one in wrong(rung, said(rung.count))]
-    found += held_up(ladder.rungs, limit_of(result, "straggler"))
-    for words in dict.fromkeys(one_line(f"{one.code} {one.statement}") for one in found):
-        click.echo(words)
+    findings = [f for f in result.findings if f.code in INVALID_CODES]
+    findings += [
+        f for rung in ladder.rungs for f in find_invalid_rung(rung, node_count_text(rung.count))
+    ]
+    findings += straggler_wait(ladder.rungs, limit_of(result, "straggler"))
+    for line in dict.fromkeys(one_line(f"{f.code} {f.statement}") for f in findings):
+        click.echo(line)
 
 
 @scaling.command()
-@click.argument("run_folder", type=FOLDER)
+@click.argument("run_folder", type=PATH_TYPE)
 @click.option(
     "--nodes",
     multiple=True,
-    type=click.IntRange(2, MOST_NODES),
+    type=click.IntRange(2, MAX_NODES),
     default=(16, 64, 256, 1024),
     show_default=True,
 )
 def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
     """What more NODES would do, from RUN_FOLDER's ladder: a prediction, never a measurement."""
-    ladder = ladder_of(run_folder)
+    ladder = ladder_from_run(run_folder)
     try:
-        seen = ladder.foreseen(sorted({*nodes}))
+        forecast = ladder.forecast(sorted({*nodes}))
     except ValueError as error:
-        raise Refused(str(error)) from None
+        raise UsageError(str(error)) from None
     click.echo("predicted, not measured:")
-    for one in seen.predictions:
+    for point in forecast.predictions:
         click.echo(
-            f"  {one.nodes:5} nodes  efficiency {one.efficiency:.3f}"
-            f"  (nine of ten within {one.low:.3f} to {one.high:.3f}), {seen.load}"
+            f"  {point.nodes:5} nodes  efficiency {point.efficiency:.3f}"
+            f"  (nine of ten within {point.low:.3f} to {point.high:.3f}), {forecast.load}"
         )
     click.echo("assumed:")
-    for words in seen.assumptions:
-        click.echo(f"  - {words}")
+    for assumption in forecast.assumptions:
+        click.echo(f"  - {assumption}")
 
 
-def ladder_of(run_folder: Path) -> Ladder:
+def ladder_from_run(run_folder: Path) -> Ladder:
     """The ladder that a run measured.  Refused where it has none that can be read."""
-    return measured(run_folder)[1]
+    return load_scaling_run(run_folder)[1]
 
 
 def limit_of(result: ProbeResult, name: str) -> Limit | None:
     """What the run held this measure to."""
-    limits = [one.limit for one in result.measurements if one.name == name and one.limit]
+    limits = [m.limit for m in result.measurements if m.name == name and m.limit]
     return limits[0] if limits else None
 
 
-def measured(run_folder: Path) -> tuple[ProbeResult, Ladder]:
+def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
     """What the last SCALING probe of a run that climbed a ladder saw, and the ladder.
 
     Refused where there is none that can be read.
     """
-    from probes.scaling.judge import WRONG
+    from probes.scaling.judge import INVALID_CODES
     from reports.sanitize import one_line
     from reports.store import UnreadableRun, load
-    from scaling.loss.ladder_result import retold
+    from scaling.loss.ladder_result import load_ladder
 
     try:
         record = load(run_folder)
     except UnreadableRun as error:
-        raise Refused(str(error)) from None
-    results = record.of("SCALING")
+        raise UsageError(str(error)) from None
+    results = record.results_of("SCALING")
     ladders = [
         (result, run_folder / evidence.path)
         for result in results
         for evidence in result.evidence
-        if Path(evidence.path).name.startswith(EVIDENCE)
+        if Path(evidence.path).name.startswith(LADDER_PREFIX)
     ]
     if not ladders:
-        failed = [f.statement for one in results for f in one.findings if f.code in WRONG]
-        said = "; ".join([f"{run_folder} has no ladder", *failed])
-        raise Refused(one_line(f"{said}: expected a run of SCALING that measured one"))
+        failed = [f.statement for item in results for f in item.findings if f.code in INVALID_CODES]
+        message = "; ".join([f"{run_folder} has no ladder", *failed])
+        raise UsageError(one_line(f"{message}: expected a run of SCALING that measured one"))
     result, file = ladders[-1]
     try:
-        return result, retold(json.loads(file.read_text(encoding="utf-8")))
+        return result, load_ladder(json.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
-        said = error.strerror or "not a file"
+        message = error.strerror or "not a file"
     except UnicodeDecodeError:
-        said = "expected text, found other bytes"
+        message = "expected text, found other bytes"
     except RecursionError:
-        said = "expected a ladder, found lists in lists without end"
+        message = "expected a ladder, found lists in lists without end"
     except ValueError as error:
-        said = str(error)
-    raise Refused(one_line(f"{file} cannot be read: {said}"))
+        message = str(error)
+    raise UsageError(one_line(f"{file} cannot be read: {message}"))

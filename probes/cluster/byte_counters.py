@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from probes.cluster.node_facts import RDMA_PORTS
+from probes.cluster.node_facts import RDMA_SYSFS
 
 RDMA = "rdma"
 LOOPBACK = "lo"  # what ranks of one node send each other there leaves no node
@@ -18,8 +18,8 @@ def read_counters() -> dict[str, int]:
     Documentation/ABI/stable/sysfs-class-infiniband); EFA has tx_bytes in hw_counters.  The
     devices' counters do not include RDMA payload, so growth there during an all-reduce is TCP.
     """
-    sent = once(parse_net_dev(Path("/proc/net/dev").read_text()), Path("/sys/class/net"))
-    rdma = [port_bytes(port) for port in Path(RDMA_PORTS).glob("*/ports/*")]
+    sent = count_once(parse_net_dev(Path("/proc/net/dev").read_text()), Path("/sys/class/net"))
+    rdma = [port_bytes(port) for port in Path(RDMA_SYSFS).glob("*/ports/*")]
     if rdma:
         sent[RDMA] = sum(rdma)
     return sent
@@ -35,7 +35,7 @@ def port_bytes(port: Path) -> int:
     return 0
 
 
-def once(sent: Mapping[str, int], root: Path) -> dict[str, int]:
+def count_once(sent: Mapping[str, int], root: Path) -> dict[str, int]:
     """Each byte once: not again on the ports of a bond or bridge, nor on a VLAN's parent.
 
     `root` is /sys/class/net: a port has a link `master`, a parent links `upper_<child>`.
@@ -59,19 +59,19 @@ def parse_net_dev(text: str) -> dict[str, int]:
     return sent
 
 
-def growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def counter_growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Bytes sent in between, per road; a device that appeared meanwhile counts from zero.
 
     TCP over IPoIB counts on the ib* device and on its RDMA port: such bytes are not RDMA's.
     """
-    sent = {road: after[road] - before.get(road, 0) for road in after}
+    sent = {name: after[name] - before.get(name, 0) for name in after}
     if RDMA in sent:
-        over_ip = sum(count for road, count in sent.items() if road.startswith("ib"))
+        over_ip = sum(count for name, count in sent.items() if name.startswith("ib"))
         sent[RDMA] = max(0, sent[RDMA] - over_ip)
     return sent
 
 
-def main_road(sent: Mapping[str, int]) -> str:
+def main_device(sent: Mapping[str, int]) -> str:
     """The road that carried most bytes; `none` when nothing was sent."""
-    road = max(sent, key=lambda name: sent[name], default="none")
-    return road if sent.get(road, 0) > 0 else "none"
+    busiest = max(sent, key=lambda name: sent[name], default="none")
+    return busiest if sent.get(busiest, 0) > 0 else "none"

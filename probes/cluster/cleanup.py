@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 QUIET_SECONDS = 5.0  # a rank whose driver is dead saves for no longer, or not at all
-CLEAR_SECONDS = 60.0
+REMOVE_SECONDS = 60.0
 
 
-class Keeper:
+class CleanupProcess:
     """The driver's end: `keep` before you make a thing, `forget` once you have removed it."""
 
     def __init__(self) -> None:
@@ -35,26 +35,26 @@ class Keeper:
             start_new_session=True,
         )
 
-    def keep(self, kind: str, name: str) -> None:
+    def register(self, kind: str, name: str) -> None:
         """`kind` is folder (a path, of a file too), process (a pid) or job (`<address> <id>`)."""
-        self._say({"keep": [kind, name]})
+        self._send({"keep": [kind, name]})
 
-    def forget(self, kind: str, name: str) -> None:
+    def unregister(self, kind: str, name: str) -> None:
         """The thing has been removed."""
-        self._say({"forget": [kind, name]})
+        self._send({"forget": [kind, name]})
 
-    def clear(self, path: Path) -> None:
+    def remove_now(self, path: Path) -> None:
         """Remove a folder or file now; what something still writes into is left to the keeper."""
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
         if not path.exists():
-            self.forget("folder", str(path))
+            self.unregister("folder", str(path))
 
-    def _say(self, line: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         assert self._child.stdin is not None
-        self._child.stdin.write(json.dumps(line) + "\n")
+        self._child.stdin.write(json.dumps(message) + "\n")
         self._child.stdin.flush()
 
     def close(self, seconds: float = 90) -> None:
@@ -64,10 +64,10 @@ class Keeper:
         self._child.wait(timeout=seconds)
 
 
-def end(kind: str, name: str) -> None:
+def stop_resource(kind: str, name: str) -> None:
     """End a process or job; one that is gone already is fine."""
     if kind == "process":
-        _end(int(name))
+        _kill_group(int(name))
     elif kind == "job":
         address, job = name.split(" ", 1)
         if not address.startswith(("http://", "https://")):
@@ -76,19 +76,19 @@ def end(kind: str, name: str) -> None:
         urllib.request.urlopen(stop, timeout=10).close()  # noqa: S310
 
 
-def clear(paths: list[Path]) -> list[Path]:
+def remove_paths(paths: list[Path]) -> list[Path]:
     """Remove folders and files until all have stayed away for QUIET_SECONDS; what does not.
 
     Ranks outlive their driver by some seconds, for it is Ray that ends them, from afar.  One that
     is saving meanwhile fills a folder that is just being removed, or makes it anew.
     """
-    start = seen = time.monotonic()
-    while paths and seen + QUIET_SECONDS > (now := time.monotonic()):
-        if there := [path for path in paths if os.path.lexists(path)]:
-            if start + CLEAR_SECONDS < now:
-                return there
-            seen = now
-        for path in there:
+    start = last_seen = time.monotonic()
+    while paths and last_seen + QUIET_SECONDS > (now := time.monotonic()):
+        if existing := [path for path in paths if os.path.lexists(path)]:
+            if start + REMOVE_SECONDS < now:
+                return existing
+            last_seen = now
+        for path in existing:
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -97,11 +97,11 @@ def clear(paths: list[Path]) -> list[Path]:
     return []
 
 
-def _end(pid: int) -> None:
+def _kill_group(pid: int) -> None:
     """SIGTERM to the process group, SIGKILL 3 s later if it is still there."""
-    for number, wait in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 1.0)):
+    for signum, wait in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 1.0)):
         try:
-            os.killpg(pid, number)
+            os.killpg(pid, signum)
         except ProcessLookupError:
             return
         deadline = time.monotonic() + wait
@@ -112,20 +112,20 @@ def _end(pid: int) -> None:
 def main() -> None:
     """Read lines until the driver is gone, then remove what it left."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    kept: list[list[str]] = []
+    registered: list[list[str]] = []
     for line in sys.stdin:
         message = json.loads(line)
         if "keep" in message:
-            kept.append(message["keep"])
-        elif message["forget"] in kept:
-            kept.remove(message["forget"])
+            registered.append(message["keep"])
+        elif message["forget"] in registered:
+            registered.remove(message["forget"])
     # Processes before folders, for they may still be writing into them.
-    for kind, name in sorted(thing for thing in kept if thing[0] != "folder"):
+    for kind, name in sorted(item for item in registered if item[0] != "folder"):
         try:
-            end(kind, name)
+            stop_resource(kind, name)
         except (OSError, http.client.HTTPException) as error:
             print(f"seatrial: could not end {kind} {name}: {error}", file=sys.stderr)
-    for path in clear([Path(name) for kind, name in kept if kind == "folder"]):
+    for path in remove_paths([Path(name) for kind, name in registered if kind == "folder"]):
         print(f"seatrial: could not remove {path}: something writes into it", file=sys.stderr)
 
 

@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.cleanup import Keeper
+from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.embedded import LocalCluster
-from probes.cluster.node_affinity import pinned
-from probes.cluster.node_facts import node_facts, sees, software
+from probes.cluster.node_affinity import on_node
+from probes.cluster.node_facts import file_contains, node_facts, software_versions
 from probes.cluster.software import software_differences
 from reference_trainer.launch.gang import Gang
 
-SHIPPED = ("reports", "reference_trainer", "scaling", "probes")
-REACH_SECONDS = 5
-ASK_SECONDS = 90
-SPARE = "seatrial_berth_"  # begins the resource that only a spare raylet has
+PACKAGES = ("reports", "reference_trainer", "scaling", "probes")
+CONNECT_SECONDS = 5
+TASK_SECONDS = 90
+SPARE_PREFIX = "seatrial_berth_"  # begins the resource that only a spare raylet has
 ROOT = Path(__file__).resolve().parents[2]  # holds the packages, in a checkout as in an install
 
 
@@ -31,13 +31,13 @@ class ClusterUnreachable(RuntimeError):
     """No cluster there.  One sentence and a hint."""
 
 
-class VersionsDiffer(RuntimeError):
+class VersionMismatch(RuntimeError):
     """The driver may not join: its Ray or Python is not the cluster's.  A finding, not a bug."""
 
 
-def shipped_modules() -> list[str]:
+def package_folders() -> list[str]:
     """Folders of our packages: Ray's runtime environment carries them to the workers."""
-    return [str(ROOT / name) for name in SHIPPED]
+    return [str(ROOT / name) for name in PACKAGES]
 
 
 def connect(spec: str) -> Cluster:
@@ -50,9 +50,9 @@ def connect(spec: str) -> Cluster:
         nodes = int(match[1] or 2)
         if not 1 <= nodes <= 32:
             raise ClusterUnreachable(f"--cluster local:N takes 1 to 32 raylets, found {nodes}")
-        return Cluster._embedded(nodes)
+        return Cluster._start_local(nodes)
     if match := re.fullmatch(r"ray://([^:/]+):(\d+)", spec):
-        _reach(match[1], int(match[2]), spec)
+        _try_port(match[1], int(match[2]), spec)
         return Cluster(spec, "client")
     raise ClusterUnreachable(f"--cluster takes auto, local[:N] or ray://host:port, found {spec!r}")
 
@@ -72,15 +72,15 @@ def _running_address() -> str:
     if not address:
         raise ClusterUnreachable(f"--cluster auto found no running Ray cluster: {hint}")
     host, _, port = str(address).rpartition(":")
-    _reach(host, int(port), f"the Ray cluster at {address}", hint)
+    _try_port(host, int(port), f"the Ray cluster at {address}", hint)
     return str(address)
 
 
-def _reach(host: str, port: int, what: str, hint: str = "is it up, and its port open?") -> None:
+def _try_port(host: str, port: int, name: str, hint: str = "is it up, and its port open?") -> None:
     try:
-        socket.create_connection((host.strip("[]"), port), timeout=REACH_SECONDS).close()
+        socket.create_connection((host.strip("[]"), port), timeout=CONNECT_SECONDS).close()
     except OSError as error:
-        raise ClusterUnreachable(f"{what} does not answer ({error}): {hint}") from None
+        raise ClusterUnreachable(f"{name} does not answer ({error}): {hint}") from None
 
 
 class Cluster:
@@ -88,7 +88,7 @@ class Cluster:
 
     def __init__(self, address: str, kind: str, local: LocalCluster | None = None) -> None:
         self.address, self.kind, self._local = address, kind, local
-        self.keeper = Keeper()
+        self.cleanup = CleanupProcess()
         self._facts: list[dict[str, Any]] | None = None
         self.errors: dict[str, str] = {}  # node id -> why it did not answer
         try:
@@ -98,12 +98,12 @@ class Cluster:
             raise
 
     @classmethod
-    def _embedded(cls, nodes: int) -> Cluster:
+    def _start_local(cls, nodes: int) -> Cluster:
         try:
             local = LocalCluster(nodes)
         except RuntimeError as error:
             raise ClusterUnreachable(str(error)) from None
-        return cls(local.started["address"], "local", local)
+        return cls(local.info["address"], "local", local)
 
     def _join(self) -> None:
         import ray
@@ -111,21 +111,21 @@ class Cluster:
         try:
             ray.init(
                 self.address,
-                runtime_env={"py_modules": shipped_modules(), "excludes": ["**/__pycache__"]},
+                runtime_env={"py_modules": package_folders(), "excludes": ["**/__pycache__"]},
                 log_to_driver=False,
                 logging_level="error",
                 configure_logging=False,
             )
         except RuntimeError as error:
             if "ersion mismatch" in str(error):
-                raise VersionsDiffer(" ".join(str(error).split())) from None
+                raise VersionMismatch(" ".join(str(error).split())) from None
             raise
         except (ConnectionError, ValueError) as error:
-            said = " ".join(str(error).split())
-            raise ClusterUnreachable(f"{self.address} cannot be joined: {said}") from None
+            message = " ".join(str(error).split())
+            raise ClusterUnreachable(f"{self.address} cannot be joined: {message}") from None
 
     @property
-    def embedded(self) -> int | None:
+    def embedded_nodes(self) -> int | None:
         """How many raylets were asked for, when the cluster is embedded."""
         return self._local.nodes if self._local else None
 
@@ -153,7 +153,7 @@ class Cluster:
     def dashboard(self) -> str:
         """Base address of the dashboard, where jobs are submitted; empty when there is none."""
         if self._local:
-            return str(self._local.started["dashboard"])
+            return str(self._local.info["dashboard"])
         if os.environ.get("RAY_API_SERVER_ADDRESS"):
             return os.environ["RAY_API_SERVER_ADDRESS"]
         import ray
@@ -184,7 +184,7 @@ class Cluster:
         """
         import ray
 
-        found = [
+        nodes = [
             {
                 "id": node["NodeID"],
                 "name": node["NodeManagerHostname"],
@@ -194,24 +194,24 @@ class Cluster:
                 "resources": node["Resources"],
             }
             for node in ray.nodes()
-            if not any(name.startswith(SPARE) for name in node["Resources"])
+            if not any(name.startswith(SPARE_PREFIX) for name in node["Resources"])
         ]
-        here = {(n["name"], n["address"]) for n in found if n["alive"]}
-        found = [n for n in found if n["alive"] or (n["name"], n["address"]) not in here]
-        hosts = [node["name"] for node in found if node["alive"]]
-        for node in found:  # raylets that share a host are told apart by their node id
+        alive = {(n["name"], n["address"]) for n in nodes if n["alive"]}
+        nodes = [n for n in nodes if n["alive"] or (n["name"], n["address"]) not in alive]
+        hosts = [node["name"] for node in nodes if node["alive"]]
+        for node in nodes:  # raylets that share a host are told apart by their node id
             if hosts.count(node["name"]) > 1:
                 node["name"] = f"{node['name']}/{node['id'][:4]}"
-        return found
+        return nodes
 
     @property
-    def home(self) -> str:
+    def head_node_id(self) -> str:
         """Id of the head's node, where actors live that look on."""
         alive = [node for node in self.known_nodes() if node["alive"]]
         return str(next((node["id"] for node in alive if node["head"]), alive[0]["id"]))
 
     @property
-    def names(self) -> dict[str, str]:
+    def node_names(self) -> dict[str, str]:
         """Node id to the name that findings use: the host name, where that is unique."""
         return {node["id"]: node["name"] for node in self.known_nodes()}
 
@@ -228,7 +228,7 @@ class Cluster:
         return int(sum(node["resources"].get("GPU", 0) for node in self.nodes))
 
     @property
-    def counted(self) -> int:
+    def ray_gpu_count(self) -> int:
         """Accelerators, or CPUs where there are none, that Ray counts in all."""
         return int(sum(node["resources"].get(self.resource, 0) for node in self.nodes))
 
@@ -236,13 +236,13 @@ class Cluster:
     def facts(self) -> list[dict[str, Any]]:
         """`node_facts` of every node, read once per run by a task on each."""
         if self._facts is None:
-            found, names = self.on_each_node(node_facts), self.names
-            order = sorted(found, key=lambda id: (found[id]["address"], id))
-            self._facts = [{"name": names[id], **found[id]} for id in order]
+            by_id, names = self.on_each_node(node_facts), self.node_names
+            order = sorted(by_id, key=lambda id: (by_id[id]["address"], id))
+            self._facts = [{"name": names[id], **by_id[id]} for id in order]
         return self._facts
 
     @property
-    def counted_on(self) -> dict[str, int]:
+    def gpus_by_node(self) -> dict[str, int]:
         """GPUs of each node, by name, as Ray counts them."""
         return {node["name"]: int(node["resources"].get("GPU", 0)) for node in self.nodes}
 
@@ -261,13 +261,13 @@ class Cluster:
 
         ids = [node["id"] for node in self.nodes if each is None or node["id"] in each]
         calls = {
-            pinned(function, id, max_retries=0).remote(
+            on_node(function, id, max_retries=0).remote(
                 *arguments, *([each[id]] if each else [])
             ): id
             for id in ids
         }
-        done, late = ray.wait(list(calls), num_returns=len(calls), timeout=ASK_SECONDS)
-        for call in late:
+        done, pending = ray.wait(list(calls), num_returns=len(calls), timeout=TASK_SECONDS)
+        for call in pending:
             ray.cancel(call, force=True)
         answers = {}
         for call in done:
@@ -277,20 +277,20 @@ class Cluster:
                 self.errors[calls[call]] = (str(error).strip().splitlines() or ["died"])[-1]
         return answers
 
-    def blind_to(self, folder: str) -> list[str]:
+    def nodes_not_seeing(self, folder: str) -> list[str]:
         """Names of the nodes that do not see, in `folder`, a file the driver just wrote there."""
         token = os.urandom(8).hex()
         path = Path(folder) / f".seatrial-{token}"
-        self.keeper.keep("folder", str(path))
+        self.cleanup.register("folder", str(path))
         try:
             path.write_text(token)
-            seen = self.on_each_node(sees, str(path), token)
+            answers = self.on_each_node(file_contains, str(path), token)
         except OSError:
-            seen = {}
+            answers = {}
         finally:
             path.unlink(missing_ok=True)
-            self.keeper.forget("folder", str(path))
-        return [node["name"] for node in self.nodes if not seen.get(node["id"])]
+            self.cleanup.unregister("folder", str(path))
+        return [node["name"] for node in self.nodes if not answers.get(node["id"])]
 
     def gang(self, size: int | None = None, **options: Any) -> Gang:
         """A gang over the whole cluster, or of `size` ranks spread over its nodes."""
@@ -310,7 +310,7 @@ class Cluster:
 
     def differences(self) -> list[str]:
         """Sentences on software that is not the same on every node and the driver."""
-        return software_differences(self.facts, software())
+        return software_differences(self.facts, software_versions())
 
     def close(self) -> None:
         """Leave the cluster, end it when it is ours, and let the keeper clear what is left."""
@@ -319,4 +319,4 @@ class Cluster:
         ray.shutdown()
         if self._local:
             self._local.close()
-        self.keeper.close()
+        self.cleanup.close()

@@ -27,12 +27,12 @@ class LocalCluster:
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
         # A file and not `-m`: the child must not depend on the folder it is started in.
-        self._chatter = chatter = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`close` closes it)
+        self._stderr = stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`close` closes it)
         self._child = subprocess.Popen(
             [sys.executable, __file__, str(nodes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=chatter,
+            stderr=stderr,
             text=True,
             start_new_session=True,
             env={
@@ -46,11 +46,11 @@ class LocalCluster:
         assert self._child.stdout is not None
         line = self._child.stdout.readline()
         if not line:
-            chatter.seek(0)
-            last = chatter.read().strip().splitlines()[-1:]
+            stderr.seek(0)
+            last = stderr.read().strip().splitlines()[-1:]
             self.close()
             raise RuntimeError(f"the embedded cluster did not start: {' '.join(last)}")
-        self.started: dict[str, Any] = json.loads(line)
+        self.info: dict[str, Any] = json.loads(line)
 
     def close(self, seconds: float = 30) -> None:
         """End the cluster; returns when its processes and files are gone."""
@@ -59,7 +59,7 @@ class LocalCluster:
         self._child.wait(timeout=seconds)
         assert self._child.stdout is not None
         self._child.stdout.close()
-        self._chatter.close()
+        self._stderr.close()
 
 
 def _free_port() -> int:
@@ -70,45 +70,45 @@ def _free_port() -> int:
 
 def main(nodes: int) -> None:
     """Start the raylets, say where, wait for the end of the input, stop everything."""
-    signal.signal(signal.SIGALRM, _too_late)
+    signal.signal(signal.SIGALRM, _raise_timeout)
     signal.alarm(START_SECONDS)  # a start that hangs must not hang the driver
     # Unix sockets allow some 100 characters, so the folder's name is short.  Ray reads the
     # variable for its sessions and for the file that says where "auto" is: both stay ours.
     folder = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="sea-", dir="/tmp")
     from ray.cluster_utils import Cluster
 
-    say = os.fdopen(os.dup(1), "w")
+    stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Ray's own chatter goes to standard error
     cluster = Cluster()
     try:
-        port, each = (
+        port, resources = (
             _free_port(),
             {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 100_000_000},
         )
         cluster.add_node(
-            **each, include_dashboard=True, dashboard_port=port, dashboard_host="127.0.0.1"
+            **resources, include_dashboard=True, dashboard_port=port, dashboard_host="127.0.0.1"
         )
         for number in range(1, nodes):  # each unpacks what jobs run in for itself, as hosts do
-            cluster.add_node(**each, runtime_env_dir_name=f"runtime_resources_{number}")
+            cluster.add_node(**resources, runtime_env_dir_name=f"runtime_resources_{number}")
         signal.alarm(0)
-        found = {
+        info = {
             "address": cluster.address,
             "dashboard": f"http://127.0.0.1:{port}",
             "folder": folder,
         }
-        print(json.dumps(found), file=say, flush=True)
+        print(json.dumps(info), file=stdout, flush=True)
         sys.stdin.read()
     finally:
         cluster.shutdown()
-        _end_session()
+        _kill_session()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _too_late(*_: object) -> None:
+def _raise_timeout(*_: object) -> None:
     raise TimeoutError(f"the raylets were not up within {START_SECONDS} s")
 
 
-def _end_session() -> None:
+def _kill_session() -> None:
     """Kill whatever of the cluster is left: all of it was started in this process's session."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

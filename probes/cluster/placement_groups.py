@@ -13,24 +13,24 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-PAUSE = 0.02  # seconds from one look through the table to the next, and at the least
-REST = 3  # times what the last one took: the table is Ray's own thread's work
-TRIES = 3  # readings that must agree, before the last one is taken as it is
+MIN_PAUSE_S = 0.02  # seconds from one look through the table to the next, and at the least
+PAUSE_FACTOR = 3  # times what the last one took: the table is Ray's own thread's work
+MAX_READS = 3  # readings that must agree, before the last one is taken as it is
 
 Group = Any  # Ray's protobuf, PlacementGroupTableData
 
 
-class LivingGroups:
+class LivePlacementGroups:
     """Looks through the table in a thread of its own; `now` says what lives."""
 
     def __init__(self) -> None:
-        self._living: dict[bytes, None] = {}  # ids; a dict, for a set may not grow while it is read
+        self._live: dict[bytes, None] = {}  # ids; a dict, for a set may not grow while it is read
         self._removed: set[bytes] = set()  # entries as Ray sends them: they never change again
         self._error = ""
-        self._find()
-        threading.Thread(target=self._search, daemon=True).start()
+        self._scan_table()
+        threading.Thread(target=self._scan_loop, daemon=True).start()
 
-    def now(self) -> list[Group]:
+    def snapshot(self) -> list[Group]:
         """All known groups as they were at one moment.  Raises RuntimeError when looking failed.
 
         They are asked for one after the other, and meanwhile one may hand its room to another: so
@@ -38,81 +38,81 @@ class LivingGroups:
         """
         if self._error:
             raise RuntimeError(self._error)
-        groups = self._read(list(self._living))
-        for _ in range(TRIES):
-            holders = [id for id, group in groups.items() if _nodes(group)]
-            again = self._read(holders) if len(holders) > 1 else {}
-            same = all(_nodes(groups[id]) == _nodes(group) for id, group in again.items())
-            groups = {**groups, **again}
-            if same:
+        groups = self._read(list(self._live))
+        for _ in range(MAX_READS):
+            holders = [id for id, group in groups.items() if _node_ids(group)]
+            reread = self._read(holders) if len(holders) > 1 else {}
+            stable = all(_node_ids(groups[id]) == _node_ids(group) for id, group in reread.items())
+            groups = {**groups, **reread}
+            if stable:
                 break
         return [group for group in groups.values() if group.state != group.REMOVED]
 
     def _read(self, ids: list[bytes]) -> dict[bytes, Group]:
         from ray._raylet import PlacementGroupID
 
-        found = {}
+        groups = {}
         for id in ids:
-            entry = _accessor().get_placement_group_info(PlacementGroupID(id))
-            group = _parsed(entry) if entry else None
+            entry = _gcs_accessor().get_placement_group_info(PlacementGroupID(id))
+            group = _parse_group(entry) if entry else None
             if group is None or group.state == group.REMOVED:
-                self._living.pop(id, None)
+                self._live.pop(id, None)
             if group is not None:
-                found[id] = group
-        return found
+                groups[id] = group
+        return groups
 
-    def _search(self) -> None:
+    def _scan_loop(self) -> None:
         try:
             while True:
-                begun = time.monotonic()
-                self._find()
-                time.sleep(max(PAUSE, REST * (time.monotonic() - begun)))
+                started = time.monotonic()
+                self._scan_table()
+                time.sleep(max(MIN_PAUSE_S, PAUSE_FACTOR * (time.monotonic() - started)))
         except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
             self._error = f"placement groups cannot be listed: {error}"
 
-    def _find(self) -> None:
+    def _scan_table(self) -> None:
         """Look through the table for groups that are new."""
-        for entry in _accessor().get_placement_group_table():
+        for entry in _gcs_accessor().get_placement_group_table():
             if entry in self._removed:
                 continue
-            group = _parsed(entry)
+            group = _parse_group(entry)
             if group.state == group.REMOVED:
                 self._removed.add(entry)
             else:
-                self._living[group.placement_group_id] = None
+                self._live[group.placement_group_id] = None
 
 
-def _accessor() -> Any:
+def _gcs_accessor() -> Any:
     from ray._private.state import state
 
     return state._connect_and_get_accessor()
 
 
-def _parsed(entry: bytes) -> Group:
+def _parse_group(entry: bytes) -> Group:
     from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 
     return PlacementGroupTableData.FromString(entry)
 
 
-def _nodes(group: Group) -> list[bytes]:
+def _node_ids(group: Group) -> list[bytes]:
     """The node of each bundle that has one."""
     return [bundle.node_id for bundle in group.bundles if bundle.node_id]
 
 
 # Ray's own drivers: its dashboard, and the agent that starts submitted jobs and then stays.
-RAYS_OWN = re.compile(r"/ray/dashboard/|^ray::Dashboard")
+RAY_JOBS = re.compile(r"/ray/dashboard/|^ray::Dashboard")
 
 
-def drivers_now() -> dict[str, str]:
+def live_drivers() -> dict[str, str]:
     """Jobs that live on the cluster: Ray's id and how each was started."""
     from ray._private import state
 
     return {job["JobID"]: job.get("Entrypoint", "") for job in state.jobs() if not job["IsDead"]}
 
 
-def strangers(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:
+def other_jobs(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:
     """Ids of jobs that are neither `ours` nor this process's nor Ray's own dashboard."""
     import ray
 
     known = {*ours, ray.get_runtime_context().get_job_id()}
-    return sorted(id for id, how in drivers.items() if id not in known and not RAYS_OWN.search(how))
+    return sorted(id for id, cmd in drivers.items() if id not in known and not RAY_JOBS.search(cmd))

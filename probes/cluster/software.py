@@ -12,13 +12,13 @@ def software_differences(facts: list[dict[str, Any]], driver: dict[str, str]) ->
     """
     sentences = []
     for part in driver:
-        seen: dict[str, list[str]] = {}
+        versions: dict[str, list[str]] = {}
         for fact in facts:
-            seen.setdefault(fact["software"][part] or "none", []).append(fact["name"])
+            versions.setdefault(fact["software"][part] or "none", []).append(fact["name"])
         if part != "driver":
-            seen.setdefault(driver[part] or "none", []).append("the driver")
-        if len(seen) > 1:
-            rare = sorted(seen.items(), key=lambda item: len(item[1]))
-            said = "; ".join(f"{version} on {', '.join(who)}" for version, who in rare)
-            sentences.append(f"{part}: {said}")
+            versions.setdefault(driver[part] or "none", []).append("the driver")
+        if len(versions) > 1:
+            by_rarity = sorted(versions.items(), key=lambda item: len(item[1]))
+            text = "; ".join(f"{version} on {', '.join(names)}" for version, names in by_rarity)
+            sentences.append(f"{part}: {text}")
     return sentences

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.node_facts import rdma_ports
-from probes.environment.nccl_libraries import libraries
+from probes.environment.nccl_libraries import find_libraries
 from reports.redact import REDACTED, redact_environment
 
 SYSTEM_CONF = "/etc/nccl.conf"
-LONGEST_FILE = 64 * 1024  # bytes
-LONGEST_VALUE = 1023  # what NCCL keeps of a name and of a value in a file (src/misc/param.cc)
+MAX_FILE_BYTES = 64 * 1024  # bytes
+MAX_VALUE_LENGTH = 1023  # what NCCL keeps of a name and of a value in a file (src/misc/param.cc)
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "FI_", "UCX_")
-NAMES = ("LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
-FILES = ("NCCL_CONF_FILE", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
+EXACT_NAMES = ("LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
+FILE_VARIABLES = ("NCCL_CONF_FILE", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
 # A name, a suffix or a path (env.rst, ld.so(8)): only a path can be looked for.
-LIBRARIES = (
+LIBRARY_VARIABLES = (
     "NCCL_NET_PLUGIN",
     "NCCL_TUNER_PLUGIN",
     "NCCL_PROFILER_PLUGIN",
@@ -37,11 +37,11 @@ LIBRARIES = (
 )
 PRE_SHARED_KEY = "PSK"  # in a name: NCCL_PSK is the key of NCCL's TLS (env.rst)
 # Words that are keys by their form, whatever the variable is called.
-SECRET_WORD = re.compile(r"\b(?:gh[opsu]_|hf_|sk-|glpat-|xox[abp]-|AKIA|eyJ)[\w.-]{12,}")
-CUT_USERINFO = re.compile(r"://[^/\s@]*$")
+SECRET_TOKEN = re.compile(r"\b(?:gh[opsu]_|hf_|sk-|glpat-|xox[abp]-|AKIA|eyJ)[\w.-]{12,}")
+CUT_URL = re.compile(r"://[^/\s@]*$")
 
 
-def settings() -> dict[str, Any]:
+def read_settings() -> dict[str, Any]:
     """What this node tells NCCL, with secrets redacted and every value bounded.
 
     `environment`  {variable: value} as the worker has it
@@ -56,29 +56,29 @@ def settings() -> dict[str, Any]:
     `host`         {"name", "boot_id", "network"}: NCCL tells hosts apart by the first two
                    (src/misc/utils.cc, getHostHash), containers on one machine differ in the last
     """
-    environment = {_utf8(name): _utf8(value) for name, value in sorted(os.environ.items())}
-    told = {_cut(name): value for name, value in environment.items() if _of_interest(name)}
-    files, trouble = conf_files(told)
-    seen = effective(told, files)
+    environment = {_to_utf8(name): _to_utf8(value) for name, value in sorted(os.environ.items())}
+    relevant = {_truncate(name): value for name, value in environment.items() if _is_relevant(name)}
+    files, problems = read_conf_files(relevant)
+    values = effective_values(relevant, files)
     ports = rdma_ports()
     return {
-        "environment": {name: shown(name, value) for name, value in told.items()},
+        "environment": {name: redact_value(name, value) for name, value in relevant.items()},
         "files": {
-            path: {name: shown(name, value) for name, value in lines.items()}
+            path: {name: redact_value(name, value) for name, value in lines.items()}
             for path, lines in files.items()
         },
-        "trouble": trouble,
+        "trouble": problems,
         "effective": {
-            name: {"value": shown(name, value), "where": where}
-            for name, (value, where) in seen.items()
+            name: {"value": redact_value(name, value), "where": where}
+            for name, (value, where) in values.items()
         },
-        "missing_files": missing_files({name: value for name, (value, _) in seen.items()}),
-        "libraries": libraries(environment),
-        "interfaces": _names("/sys/class/net"),
-        "rdma": _names("/sys/class/infiniband"),
+        "missing_files": missing_files({name: value for name, (value, _) in values.items()}),
+        "libraries": find_libraries(environment),
+        "interfaces": _device_names("/sys/class/net"),
+        "rdma": _device_names("/sys/class/infiniband"),
         "rdma_active": sorted({port["device"] for port in ports if "ACTIVE" in port["state"]}),
         "gpus": gpu_models(),
-        "host": host(),
+        "host": host_identity(),
     }
 
 
@@ -87,15 +87,15 @@ def parse_conf(text: str) -> dict[str, str]:
 
     A line that begins with # or has no = is skipped; of two lines with one name the first counts.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for line in text.split("\n"):
         name, equals, value = line.partition("=")
         if name and equals and not line.startswith("#"):
-            found.setdefault(name[:LONGEST_VALUE], value[:LONGEST_VALUE])
-    return found
+            variables.setdefault(name[:MAX_VALUE_LENGTH], value[:MAX_VALUE_LENGTH])
+    return variables
 
 
-def conf_files(
+def read_conf_files(
     environment: Mapping[str, str],
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """The conf files that NCCL would read, in its order, and what is wrong with them.
@@ -103,27 +103,27 @@ def conf_files(
     A file that is not there is no trouble, unless NCCL_CONF_FILE names it: see `missing_files`.
     """
     files: dict[str, dict[str, str]] = {}
-    trouble = {}
+    problems = {}
     for path in conf_paths(environment):
         try:
-            text, said = _conf_text(path)
+            text, problem = _read_conf(path)
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:  # ValueError: a path with a NUL byte
-            text, said = "", f"cannot be read: {_reason(error)}"
-        files[_cut(path)] = parse_conf(text)
-        if said:
-            trouble[_cut(path)] = said
-    return files, trouble
+            text, problem = "", f"cannot be read: {_error_text(error)}"
+        files[_truncate(path)] = parse_conf(text)
+        if problem:
+            problems[_truncate(path)] = problem
+    return files, problems
 
 
 def conf_paths(environment: Mapping[str, str]) -> list[str]:
     """Paths of the conf files, the strongest first."""
-    own = environment.get("NCCL_CONF_FILE") or (home() and f"{home()}/.nccl.conf")
-    return [path for path in dict.fromkeys([own, SYSTEM_CONF]) if path]
+    user_path = environment.get("NCCL_CONF_FILE") or (home_dir() and f"{home_dir()}/.nccl.conf")
+    return [path for path in dict.fromkeys([user_path, SYSTEM_CONF]) if path]
 
 
-def home() -> str:
+def home_dir() -> str:
     """The user's folder, of the password file as in NCCL, not of HOME; "" without an entry."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
@@ -131,63 +131,63 @@ def home() -> str:
         return ""
 
 
-def effective(
+def effective_values(
     environment: Mapping[str, str], files: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[str, str]]:
     """variable -> (value, where) as NCCL will see it; see the head of this file for who wins."""
     sources = {"environment": environment, **files}
-    found: dict[str, tuple[str, str]] = {}
+    values: dict[str, tuple[str, str]] = {}
     for where, variables in sources.items():
         for name, value in variables.items():
-            found.setdefault(name, (value, where))
-    return found
+            values.setdefault(name, (value, where))
+    return values
 
 
 def missing_files(variables: Mapping[str, str]) -> dict[str, list[str]]:
     """Paths that variables name and that do not exist here."""
-    named = {name: [variables.get(name, "")] for name in FILES}
-    for name in LIBRARIES:
-        words = re.split(r"[\s:,]+", variables.get(name, ""))
-        named[name] = [word for word in words if "/" in word]
-    gone = {
-        name: [shown(name, path) for path in paths if path and not _exists(path)]
+    named = {name: [variables.get(name, "")] for name in FILE_VARIABLES}
+    for name in LIBRARY_VARIABLES:
+        parts = re.split(r"[\s:,]+", variables.get(name, ""))
+        named[name] = [part for part in parts if "/" in part]
+    missing = {
+        name: [redact_value(name, path) for path in paths if path and not _path_exists(path)]
         for name, paths in named.items()
     }
-    return {name: paths for name, paths in gone.items() if paths}
+    return {name: paths for name, paths in missing.items() if paths}
 
 
-def shown(name: str, value: str) -> str:
+def redact_value(name: str, value: str) -> str:
     """`value` as it may be kept and shown: bounded, and without keys, tokens and passwords."""
     if PRE_SHARED_KEY in name and value:
         return REDACTED
-    if len(value) > LONGEST_VALUE:
+    if len(value) > MAX_VALUE_LENGTH:
         # A URL that is cut before its @ would keep the password that redaction looks for.
-        value = CUT_USERINFO.sub("://...", value[:LONGEST_VALUE]) + "..."
-    return SECRET_WORD.sub(REDACTED, redact_environment({name: value})[name])
+        value = CUT_URL.sub("://...", value[:MAX_VALUE_LENGTH]) + "..."
+    return SECRET_TOKEN.sub(REDACTED, redact_environment({name: value})[name])
 
 
 def gpu_models() -> list[str]:
     """Names of the GPUs' models, each once, from the driver's own files; empty without it."""
     files = Path("/proc/driver/nvidia/gpus").glob("*/information")
-    found = {re.search(r"^Model:\s*(.+?)\s*$", _read(file), re.MULTILINE) for file in files}
-    return sorted({model[1] for model in found if model})
+    matches = {re.search(r"^Model:\s*(.+?)\s*$", _read_text(file), re.MULTILINE) for file in files}
+    return sorted({match[1] for match in matches if match})
 
 
-def host() -> dict[str, str]:
+def host_identity() -> dict[str, str]:
     """What NCCL tells hosts apart by, and the network namespace; "" where there is none."""
     try:
         network = os.readlink("/proc/self/ns/net")
     except OSError:
         network = ""
-    boot_id = _read(Path("/proc/sys/kernel/random/boot_id")).strip()
+    boot_id = _read_text(Path("/proc/sys/kernel/random/boot_id")).strip()
     return {"name": platform.node(), "boot_id": boot_id, "network": network}
 
 
-def _of_interest(name: str) -> bool:
-    return name.startswith(PREFIXES) or name in NAMES
+def _is_relevant(name: str) -> bool:
+    return name.startswith(PREFIXES) or name in EXACT_NAMES
 
 
-def _conf_text(path: str) -> tuple[str, str]:
+def _read_conf(path: str) -> tuple[str, str]:
     """Text of a conf file and what is wrong with it, "" when all is well; OSError if unreadable.
 
     It is looked at before it is opened: a pipe in its place would make a reader wait for ever.
@@ -195,41 +195,41 @@ def _conf_text(path: str) -> tuple[str, str]:
     if not stat.S_ISREG(os.stat(path).st_mode):
         return "", "is not a regular file"
     with open(path, "rb") as file:
-        content = file.read(LONGEST_FILE + 1)
+        content = file.read(MAX_FILE_BYTES + 1)
     if b"\0" in content:
         return "", "holds NUL bytes: it is no text"
-    text = content[:LONGEST_FILE].decode("utf-8", "replace")
-    if len(content) > LONGEST_FILE:
-        return text, f"is longer than {LONGEST_FILE // 1024} KiB: the rest was not looked at"
+    text = content[:MAX_FILE_BYTES].decode("utf-8", "replace")
+    if len(content) > MAX_FILE_BYTES:
+        return text, f"is longer than {MAX_FILE_BYTES // 1024} KiB: the rest was not looked at"
     return text, "is not UTF-8" if "\ufffd" in text else ""
 
 
-def _reason(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _exists(path: str) -> bool:
+def _path_exists(path: str) -> bool:
     try:
         return os.path.exists(path)
     except ValueError:  # a NUL byte
         return False
 
 
-def _utf8(value: str) -> str:
+def _to_utf8(value: str) -> str:
     """Environment values may hold any bytes; what is not UTF-8 is replaced."""
     return os.fsencode(value).decode("utf-8", "replace")
 
 
-def _cut(name: str) -> str:
-    return name[:LONGEST_VALUE]
+def _truncate(name: str) -> str:
+    return name[:MAX_VALUE_LENGTH]
 
 
-def _names(folder: str) -> list[str]:
+def _device_names(folder: str) -> list[str]:
     """Names of the devices in a folder of sysfs; plain files there are switches, not devices."""
     return sorted(path.name for path in Path(folder).glob("*") if path.is_dir())
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -51,9 +51,9 @@ TOPO_DUMP_FILE_RANK TOPO_FILE TREE_THRESHOLD TUNER_CONFIG_FILE TUNER_PLUGIN UID_
 UID_STAGGER_THRESHOLD UNPACK_DOUBLE_NCHANNELS VERSION WARN_ENABLE_DEBUG_INFO WIN_ENABLE WIN_STRIDE
 WORK_ARGS_BYTES WORK_FIFO_BYTES
 """
-KNOWN = frozenset("NCCL_" + suffix for suffix in _SUFFIXES.split())
+KNOWN_NAMES = frozenset("NCCL_" + suffix for suffix in _SUFFIXES.split())
 # Families of plugins, tests and builds, of which no list is kept.
-FOREIGN = (
+UNLISTED_PREFIXES = (
     "NCCL_DIR",
     "NCCL_FASTRAK_",
     "NCCL_GIN_",
@@ -71,16 +71,16 @@ FOREIGN = (
     "NCCL_TUNER_",
     "NCCL_UCX_",
 )
-LONGEST = 64  # characters; no real name is longer
+MAX_NAME_LENGTH = 64  # characters; no real name is longer
 
 
-def meant(name: str) -> str:
+def suggest_spelling(name: str) -> str:
     """The known name that an unknown one is close to; "" when it is known or close to none."""
-    if name in KNOWN or not name.startswith("NCCL_") or name.startswith(FOREIGN):
+    if name in KNOWN_NAMES or not name.startswith("NCCL_") or name.startswith(UNLISTED_PREFIXES):
         return ""
-    if len(name) > LONGEST:
+    if len(name) > MAX_NAME_LENGTH:
         return ""
     # Without the common head, which would make all names look alike.
-    suffixes = [known[5:] for known in KNOWN]
-    close = difflib.get_close_matches(name[5:].upper(), sorted(suffixes), n=1, cutoff=0.85)
-    return f"NCCL_{close[0]}" if close else ""
+    suffixes = [known[5:] for known in KNOWN_NAMES]
+    matches = difflib.get_close_matches(name[5:].upper(), sorted(suffixes), n=1, cutoff=0.85)
+    return f"NCCL_{matches[0]}" if matches else ""

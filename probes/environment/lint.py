@@ -12,23 +12,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from probes.environment.checks import Place, described
-from probes.environment.collect import shown
-from probes.environment.known_variables import meant
-from probes.environment.rules import DIFFERING, OWN, RULES, WARN, Rule
+from probes.environment.checks import NodeContext, describe_libraries
+from probes.environment.collect import redact_value
+from probes.environment.known_variables import suggest_spelling
+from probes.environment.rules import DIFFERENCE_SEVERITY, LOCAL, RULES, WARN, Rule
 from probes.environment.values import NUMERIC, canonical, name_list, plain_list
-from probes.findings import listed
+from probes.findings import join_names
 from reports.sanitize import one_line
 
-Nodes = Mapping[str, Mapping[str, Any]]  # node name -> what settings() returned there
+NodeSettings = Mapping[str, Mapping[str, Any]]  # node name -> what settings() returned there
 
-CODES = {"fail": "ENV-HARMFUL", "warn": "ENV-DOUBTFUL", "info": "ENV-NOTE"}
-SEVERITIES = tuple(CODES)  # the gravest first
-COMPARED = ("NCCL_", "TORCH_NCCL_", "GLOO_")
-IS_NUMBER = re.compile(r"\s*[+-]?[0-9]")
+SEVERITY_CODES = {"fail": "ENV-HARMFUL", "warn": "ENV-DOUBTFUL", "info": "ENV-NOTE"}
+SEVERITIES = tuple(SEVERITY_CODES)  # the gravest first
+COMPARED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_")
+NUMBER_START = re.compile(r"\s*[+-]?[0-9]")
 UNSET = "(unset)"
-BOUND = 2048  # characters of a value that are looked at; settings() keeps fewer
-SHOWN = 80  # characters of a value in a sentence
+MAX_CHARS = 2048  # characters of a value that are looked at; settings() keeps fewer
+MAX_SHOWN_CHARS = 80  # characters of a value in a sentence
 
 
 @dataclass(frozen=True)
@@ -52,98 +52,97 @@ class Flag:
     def statement(self) -> str:
         """One sentence: what, on which nodes, where it is set, why it is flagged, what to do."""
         name = self.variable or "a name of blanks"
-        what = name if not self.value else f"{name}={self.value}"
-        what = f"{name} {UNSET}" if self.value == UNSET else what
-        return (
-            f"{what} on {listed(map(one_line, self.nodes))} ({self.where}): {self.why}; {self.fix}"
-        )
+        setting = name if not self.value else f"{name}={self.value}"
+        setting = f"{name} {UNSET}" if self.value == UNSET else setting
+        nodes = join_names(map(one_line, self.nodes))
+        return f"{setting} on {nodes} ({self.where}): {self.why}; {self.fix}"
 
 
-def lint(nodes: Nodes, fabric: str | None) -> list[Flag]:
+def lint(nodes: NodeSettings, fabric: str | None) -> list[Flag]:
     """All flags, the gravest first.
 
     `nodes` holds what `settings` returned on each node; `fabric` is "rdma", the name of the agreed
     interface, or None when nothing is agreed.
     """
-    places = _places(nodes, fabric)
-    found: list[Flag] = []
+    contexts = _node_contexts(nodes, fabric)
+    flags: list[Flag] = []
     for node, facts in nodes.items():
-        place = places[node]
-        for look in (_by_rules, _by_spelling, _by_name, _by_file, _by_library):
-            found += [replace(flag, nodes=[node]) for flag in look(facts, place)]
-    found += _one_host(nodes)
-    found += _differing(nodes, places)
-    return sorted(_merged(found), key=lambda f: (SEVERITIES.index(f.severity), f.variable))
+        ctx = contexts[node]
+        for check in (_check_rules, _check_spelling, _check_names, _check_files, _check_libraries):
+            flags += [replace(flag, nodes=[node]) for flag in check(facts, ctx)]
+    flags += _find_shared_hosts(nodes)
+    flags += _find_differences(nodes, contexts)
+    return sorted(_merge_flags(flags), key=lambda f: (SEVERITIES.index(f.severity), f.variable))
 
 
-def _places(nodes: Nodes, fabric: str | None) -> dict[str, Place]:
-    machines = {node: _machine(node, facts) for node, facts in nodes.items()}
-    carriers = defaultdict(set)  # NCCL_HOSTID -> machines
+def _node_contexts(nodes: NodeSettings, fabric: str | None) -> dict[str, NodeContext]:
+    machines = {node: _machine_id(node, facts) for node, facts in nodes.items()}
+    machines_by_id = defaultdict(set)  # NCCL_HOSTID -> machines
     for node, facts in nodes.items():
-        carriers[_hostid(facts)].add(machines[node])
+        machines_by_id[_read_hostid(facts)].add(machines[node])
     return {
-        node: Place(
+        node: NodeContext(
             interfaces=tuple(facts.get("interfaces", ())),
             rdma=tuple(facts.get("rdma", ())),
             rdma_active=tuple(facts.get("rdma_active", ())),
             gpus=tuple(facts.get("gpus", ())),
-            missing=facts.get("missing_files", {}),
-            variables=frozenset(_effective(facts)),
+            missing_files=facts.get("missing_files", {}),
+            variables=frozenset(_effective_values(facts)),
             libraries=tuple(facts.get("libraries", ())),
             fabric=fabric,
-            machines=len(set(machines.values())),
-            hostid_shared=len(carriers[_hostid(facts)]) > 1,
+            machine_count=len(set(machines.values())),
+            hostid_shared=len(machines_by_id[_read_hostid(facts)]) > 1,
         )
         for node, facts in nodes.items()
     }
 
 
-def _machine(node: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+def _machine_id(node: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
     """What tells machines and containers apart; the node's name where that is not known."""
     host = facts.get("host", {})
     known = host.get("boot_id") and host.get("network")
     return (host.get("name", ""), host["boot_id"], host["network"]) if known else (node,)
 
 
-def _effective(facts: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def _effective_values(facts: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """variable -> (value, where), as NCCL or whoever reads it will see it; values bounded."""
-    seen = facts.get("effective", {})
-    return {name: (one["value"][:BOUND], one["where"]) for name, one in seen.items()}
+    values = facts.get("effective", {})
+    return {name: (entry["value"][:MAX_CHARS], entry["where"]) for name, entry in values.items()}
 
 
-def _hostid(facts: Mapping[str, Any]) -> str:
-    return _effective(facts).get("NCCL_HOSTID", ("", ""))[0]
+def _read_hostid(facts: Mapping[str, Any]) -> str:
+    return _effective_values(facts).get("NCCL_HOSTID", ("", ""))[0]
 
 
 # One node.
 
 
-def _by_rules(facts: Mapping[str, Any], place: Place) -> Iterator[Flag]:
-    seen = _effective(facts)
+def _check_rules(facts: Mapping[str, Any], ctx: NodeContext) -> Iterator[Flag]:
+    values = _effective_values(facts)
     for rule in RULES:
-        value, where = seen.get(rule.variable, ("", ""))
-        idle = where != "environment" and not rule.variable.startswith("NCCL_")
-        if not value or idle or (place.nccl is not None and place.nccl < rule.since):
+        value, where = values.get(rule.variable, ("", ""))
+        ignored = where != "environment" and not rule.variable.startswith("NCCL_")
+        if not value or ignored or (ctx.nccl is not None and ctx.nccl < rule.since):
             continue
-        found = rule.wrong(value, place)
-        if found:
-            said = f"{rule.why}: {found}" if isinstance(found, str) else rule.why
-            yield _flag(rule.grade.on(place.fabric), rule.variable, value, where, said, rule)
+        problem = rule.check(value, ctx)
+        if problem:
+            why = f"{rule.why}: {problem}" if isinstance(problem, str) else rule.why
+            yield _flag(rule.severity.on(ctx.fabric), rule.variable, value, where, why, rule)
 
 
-def _by_spelling(facts: Mapping[str, Any], place: Place) -> Iterator[Flag]:
+def _check_spelling(facts: Mapping[str, Any], ctx: NodeContext) -> Iterator[Flag]:
     """Values that are read otherwise than they were meant."""
-    for name, (value, where) in _effective(facts).items():
+    for name, (value, where) in _effective_values(facts).items():
         if not name.startswith("NCCL_") or not value:
             continue
-        number = bool(IS_NUMBER.match(value))
+        is_number = bool(NUMBER_START.match(value))
         if value[0] in "\"'" or value[-1] in "\"'":
             yield _flag("warn", name, value, where, "quotes are part of the value here",
                         "write it without quotes")  # fmt: skip
-        elif not number and value != value.strip():
+        elif not is_number and value != value.strip():
             yield _flag("warn", name, value, where, "blanks at its ends are part of the value",
                         "write it without them")  # fmt: skip
-        elif not number and name.endswith(NUMERIC):
+        elif not is_number and name.endswith(NUMERIC):
             yield _flag("warn", name, value, where, "it is no number, which NCCL reads as 0",
                         "write 0 or 1")  # fmt: skip
         elif ", " in value and name.endswith(("_IFNAME", "_HCA")):
@@ -151,38 +150,38 @@ def _by_spelling(facts: Mapping[str, Any], place: Place) -> Iterator[Flag]:
                         "write it without them")  # fmt: skip
 
 
-def _by_name(facts: Mapping[str, Any], place: Place) -> Iterator[Flag]:
+def _check_names(facts: Mapping[str, Any], ctx: NodeContext) -> Iterator[Flag]:
     """Names that nobody reads."""
-    for name, (value, where) in _effective(facts).items():
-        close = meant(name)
+    for name, (value, where) in _effective_values(facts).items():
+        suggestion = suggest_spelling(name)
         if re.search(r"\s", name):
             yield _flag("warn", name, value, where, "blanks are part of the name, so it is ignored",
                         "write NAME=value without blanks")  # fmt: skip
         elif where != "environment" and not name.startswith("NCCL_"):
             yield _flag("warn", name, value, where, "only NCCL reads this file, and it is no"
                         " variable of NCCL's", "export it instead")  # fmt: skip
-        elif close:
+        elif suggestion:
             yield _flag("warn", name, value, where, "NCCL knows no such variable",
-                        f"was {close} meant?")  # fmt: skip
+                        f"was {suggestion} meant?")  # fmt: skip
 
 
-def _by_file(facts: Mapping[str, Any], place: Place) -> Iterator[Flag]:
+def _check_files(facts: Mapping[str, Any], ctx: NodeContext) -> Iterator[Flag]:
     """Conf files that NCCL cannot read, or not to their end."""
-    for path, said in facts.get("trouble", {}).items():
-        yield _flag("warn", "conf file", "", path, f"the file {said}", "mend it or remove it")
+    for path, problem in facts.get("trouble", {}).items():
+        yield _flag("warn", "conf file", "", path, f"the file {problem}", "mend it or remove it")
 
 
-def _by_library(facts: Mapping[str, Any], place: Place) -> Iterator[Flag]:
+def _check_libraries(facts: Mapping[str, Any], ctx: NodeContext) -> Iterator[Flag]:
     """Two versions of libnccl, where no variable brought one: see `another_libnccl` for those."""
     by_variable = ("LD_PRELOAD", "LD_LIBRARY_PATH")
-    known = [x for x in place.libraries if x["version"] and x["found"] not in by_variable]
-    if len({x["version"] for x in known}) < 2:
+    known = [lib for lib in ctx.libraries if lib["version"] and lib["found"] not in by_variable]
+    if len({lib["version"] for lib in known}) < 2:
         return
     # One in the system's folders is not taken as long as torch brings its own.
-    near = {x["version"] for x in known if x["found"] != "loader"}
+    versions = {lib["version"] for lib in known if lib["found"] != "loader"}
     yield replace(
-        _flag("warn" if len(near) > 1 else "info", "libnccl", "", "files",
-              f"two versions are in reach: {described(known)}", "keep one"),
+        _flag("warn" if len(versions) > 1 else "info", "libnccl", "", "files",
+              f"two versions are in reach: {describe_libraries(known)}", "keep one"),
         code="ENV-TWO-LIBS",
     )  # fmt: skip
 
@@ -190,68 +189,68 @@ def _by_library(facts: Mapping[str, Any], place: Place) -> Iterator[Flag]:
 # All nodes.
 
 
-def _one_host(nodes: Nodes) -> list[Flag]:
+def _find_shared_hosts(nodes: NodeSettings) -> list[Flag]:
     """Containers that NCCL takes for one host: host name and boot id are the same."""
-    alike = defaultdict(list)
+    groups = defaultdict(list)
     for node, facts in nodes.items():
         host = facts.get("host", {})
-        if host.get("boot_id") and not _hostid(facts):
-            alike[host.get("name", ""), host["boot_id"]].append(node)
-    found = []
-    for (name, _), group in alike.items():
-        if len({_machine(node, nodes[node]) for node in group}) > 1:
+        if host.get("boot_id") and not _read_hostid(facts):
+            groups[host.get("name", ""), host["boot_id"]].append(node)
+    flags = []
+    for (name, _), group in groups.items():
+        if len({_machine_id(node, nodes[node]) for node in group}) > 1:
             flag = _flag("fail", "host name", name, "host name and boot id",
                          "NCCL takes these containers for one host: it finds one GPU twice",
                          "give each container a host name of its own")  # fmt: skip
-            found.append(replace(flag, nodes=group))
-    return found
+            flags.append(replace(flag, nodes=group))
+    return flags
 
 
-def _differing(nodes: Nodes, places: Mapping[str, Place]) -> list[Flag]:
+def _find_differences(nodes: NodeSettings, contexts: Mapping[str, NodeContext]) -> list[Flag]:
     """Variables, and the libnccl that is likely to be taken, that are not the same everywhere."""
-    seen = {node: _effective(facts) for node, facts in nodes.items()}
-    names = sorted({name for variables in seen.values() for name in variables})
-    found = []
+    by_node = {node: _effective_values(facts) for node, facts in nodes.items()}
+    names = sorted({name for variables in by_node.values() for name in variables})
+    flags = []
     for name in names:
-        if not name.startswith(COMPARED) or name in OWN:
+        if not name.startswith(COMPARED_PREFIXES) or name in LOCAL:
             continue
         values = {
-            node: variables.get(name, ("", "environment")) for node, variables in seen.items()
+            node: variables.get(name, ("", "environment")) for node, variables in by_node.items()
         }
-        odd = _minority({n: canonical(name, value) for n, (value, _) in values.items()})
-        for node, other in odd.items():
-            found.append(_odd(name, values[node], values[other][0], node, places[node]))
-    versions = {node: ".".join(map(str, place.nccl or ())) for node, place in places.items()}
+        outliers = _find_minority({n: canonical(name, value) for n, (value, _) in values.items()})
+        for node, peer in outliers.items():
+            flags.append(_odd_flag(name, values[node], values[peer][0], node, contexts[node]))
+    versions = {node: ".".join(map(str, ctx.nccl or ())) for node, ctx in contexts.items()}
     known = {node: version for node, version in versions.items() if version}
-    for node, other in _minority(known).items():
+    for node, peer in _find_minority(known).items():
         flag = _flag("fail", "libnccl", known[node], "files",
-                     f"other nodes have {known[other]}, and ranks of two versions do not start",
+                     f"other nodes have {known[peer]}, and ranks of two versions do not start",
                      "use one image on all nodes")  # fmt: skip
-        found.append(replace(flag, code="ENV-TWO-LIBS", nodes=[node]))
-    return found
+        flags.append(replace(flag, code="ENV-TWO-LIBS", nodes=[node]))
+    return flags
 
 
-def _odd(name: str, here: tuple[str, str], usual: str, node: str, place: Place) -> Flag:
-    value, where = here
-    severity = DIFFERING.get(name, WARN).on(place.fabric)
-    why = f"other nodes have {_shown(name, usual) or UNSET}"
-    if _named_otherwise(name, value, usual, place):
+def _odd_flag(name: str, entry: tuple[str, str], usual: str, node: str, ctx: NodeContext) -> Flag:
+    value, where = entry
+    severity = DIFFERENCE_SEVERITY.get(name, WARN).on(ctx.fabric)
+    why = f"other nodes have {_shorten_value(name, usual) or UNSET}"
+    if _named_differently(name, value, usual, ctx):
         severity, why = "info", f"{why}, which stands for nothing here"
     flag = _flag(severity, name, value or UNSET, where, why, "set one value everywhere")
     return replace(flag, code="ENV-DIFFERS", nodes=[node])
 
 
-def _named_otherwise(name: str, value: str, usual: str, place: Place) -> bool:
+def _named_differently(name: str, value: str, usual: str, ctx: NodeContext) -> bool:
     """Whether the usual list fits nothing of this node, and its own does: names differ in truth."""
-    read = plain_list if name.startswith("GLOO_") else name_list
-    present = place.rdma if name.endswith("_HCA") else place.interfaces
-    own, others = read(value), read(usual)
-    if not name.endswith(("_HCA", "_IFNAME")) or own is None or others is None:
+    parse = plain_list if name.startswith("GLOO_") else name_list
+    present = ctx.rdma if name.endswith("_HCA") else ctx.interfaces
+    node_list, usual_list = parse(value), parse(usual)
+    if not name.endswith(("_HCA", "_IFNAME")) or node_list is None or usual_list is None:
         return False
-    return bool(own.admitted(present)) and not others.admitted(present)
+    return bool(node_list.admitted(present)) and not usual_list.admitted(present)
 
 
-def _minority(values: Mapping[str, object]) -> dict[str, str]:
+def _find_minority(values: Mapping[str, object]) -> dict[str, str]:
     """Each node whose value is not the usual one -> a node that has another value.
 
     Where no value is more frequent than all others, every node is named.
@@ -262,10 +261,10 @@ def _minority(values: Mapping[str, object]) -> dict[str, str]:
     if len(groups) < 2:
         return {}
     first, second, *_ = sorted(groups.values(), key=len, reverse=True)
-    odd = {node: first[0] for group in groups.values() if group is not first for node in group}
+    outliers = {node: first[0] for group in groups.values() if group is not first for node in group}
     if len(first) == len(second):
-        odd |= dict.fromkeys(first, second[0])
-    return odd
+        outliers |= dict.fromkeys(first, second[0])
+    return outliers
 
 
 # Words.
@@ -274,32 +273,32 @@ def _minority(values: Mapping[str, object]) -> dict[str, str]:
 def _flag(severity: str, variable: str, value: str, where: str, why: str, fix: str | Rule) -> Flag:
     rule = fix if isinstance(fix, Rule) else None
     return Flag(
-        code=rule.code if rule and rule.code else CODES[severity],
+        code=rule.code if rule and rule.code else SEVERITY_CODES[severity],
         severity=severity,
-        variable=_bounded(variable),
-        value=_shown(variable, value),
-        where=_bounded(where),
+        variable=_shorten_line(variable),
+        value=_shorten_value(variable, value),
+        where=_shorten_line(where),
         why=one_line(why[:1000]),
         fix=rule.fix if rule else str(fix),
     )
 
 
-def _shown(variable: str, value: str) -> str:
+def _shorten_value(variable: str, value: str) -> str:
     """A value in a sentence: without secrets and control characters, and cut."""
-    return _bounded(shown(variable[:200], value))
+    return _shorten_line(redact_value(variable[:200], value))
 
 
-def _bounded(text: str) -> str:
+def _shorten_line(text: str) -> str:
     line = one_line(text[:2000])
-    return line if len(line) <= SHOWN else line[: SHOWN - 3] + "..."
+    return line if len(line) <= MAX_SHOWN_CHARS else line[: MAX_SHOWN_CHARS - 3] + "..."
 
 
-def _merged(flags: list[Flag]) -> list[Flag]:
+def _merge_flags(flags: list[Flag]) -> list[Flag]:
     """Flags that say the same, as one with all their nodes."""
-    first: dict[tuple[str, ...], Flag] = {}
+    merged: dict[tuple[str, ...], Flag] = {}
     nodes: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
     for flag in flags:
-        words = (flag.code, flag.severity, flag.variable, flag.value, flag.where, flag.why)
-        first.setdefault(words, flag)
-        nodes[words].update(dict.fromkeys(flag.nodes))
-    return [replace(flag, nodes=list(nodes[words])) for words, flag in first.items()]
+        key = (flag.code, flag.severity, flag.variable, flag.value, flag.where, flag.why)
+        merged.setdefault(key, flag)
+        nodes[key].update(dict.fromkeys(flag.nodes))
+    return [replace(flag, nodes=list(nodes[key])) for key, flag in merged.items()]

@@ -13,14 +13,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-FILE = re.compile(r"libnccl\.so(?:\.\d+)*$")
-FULL = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)$")
+LIBRARY_FILE = re.compile(r"libnccl\.so(?:\.\d+)*$")
+VERSIONED_FILE = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)$")
 # The banner of src/init.cc; in the wheel of 2.27.5 it lies 1.7 MiB into 410 MiB.
 BANNER = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda")
-CHUNK = 4 * 2**20
-READ = 64 * 2**20
-FOLDERS = 256  # of one search path
-USUAL = (
+CHUNK_BYTES = 4 * 2**20
+MAX_READ_BYTES = 64 * 2**20
+MAX_FOLDERS = 256  # of one search path
+SYSTEM_FOLDERS = (
     "/lib64",
     "/usr/lib64",
     "/lib",
@@ -32,63 +32,63 @@ USUAL = (
 )
 
 
-def libraries(environment: Mapping[str, str]) -> list[dict[str, str]]:
+def find_libraries(environment: Mapping[str, str]) -> list[dict[str, str]]:
     """Each libnccl file once: real `path`, `version` ("" when unknown), and how it was `found`.
 
     `found` is "mapped", "LD_PRELOAD", "torch", "LD_LIBRARY_PATH" or "loader", in the order in
     which they would be taken: torch's wheels carry an RPATH, which the loader tries before
     LD_LIBRARY_PATH (ld.so(8)).  The first is therefore the likely one.
     """
-    listed: dict[str, dict[str, str]] = {}
-    for found, path in _candidates(environment):
+    by_path: dict[str, dict[str, str]] = {}
+    for source, path in _candidate_paths(environment):
         real = os.path.realpath(path)
-        if real not in listed and os.path.isfile(real):
-            listed[real] = {"path": real, "version": version_of(real), "found": found}
-    return list(listed.values())
+        if real not in by_path and os.path.isfile(real):
+            by_path[real] = {"path": real, "version": version_of(real), "found": source}
+    return list(by_path.values())
 
 
-def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for path in mapped(_text("/proc/self/maps")):
+def _candidate_paths(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for path in mapped_paths(_read_text("/proc/self/maps")):
         yield "mapped", path
     for path in re.split(r"[\s:]+", environment.get("LD_PRELOAD", "")):
-        if FILE.search(path):
+        if LIBRARY_FILE.search(path):
             yield "LD_PRELOAD", path
     wheels = [os.path.join(folder, "nvidia", "nccl", "lib") for folder in sys.path]
-    named = re.split("[:;]", environment.get("LD_LIBRARY_PATH", ""))
-    usual = [os.path.join(sys.prefix, "lib"), *USUAL, *_loader_folders()]
-    for found, folders in (("torch", wheels), ("LD_LIBRARY_PATH", named), ("loader", usual)):
-        for folder in [f for f in folders if f][:FOLDERS]:
+    env_dirs = re.split("[:;]", environment.get("LD_LIBRARY_PATH", ""))
+    sys_dirs = [os.path.join(sys.prefix, "lib"), *SYSTEM_FOLDERS, *_loader_folders()]
+    for source, folders in (("torch", wheels), ("LD_LIBRARY_PATH", env_dirs), ("loader", sys_dirs)):
+        for folder in [f for f in folders if f][:MAX_FOLDERS]:
             # The loader looks for the soname alone; libnccl.so is for what calls dlopen by hand.
-            yield found, os.path.join(folder, "libnccl.so.2")
-            yield found, os.path.join(folder, "libnccl.so")
+            yield source, os.path.join(folder, "libnccl.so.2")
+            yield source, os.path.join(folder, "libnccl.so")
 
 
-def mapped(maps: str) -> list[str]:
+def mapped_paths(maps: str) -> list[str]:
     """Paths of libnccl in a text of the form of /proc/PID/maps, each once."""
     paths = [line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/")]
     paths = [path.removesuffix(" (deleted)") for path in paths]
-    return list(dict.fromkeys(path for path in paths if FILE.search(path)))
+    return list(dict.fromkeys(path for path in paths if LIBRARY_FILE.search(path)))
 
 
 def version_of(path: str) -> str:
     """Version such as "2.28.9": of the file name, else of the banner in its first 64 MiB."""
-    named = FULL.search(path)
-    if named:
-        return named[1]
+    match = VERSIONED_FILE.search(path)
+    if match:
+        return match[1]
     try:
         with open(path, "rb") as file:
-            return _banner(iter(lambda: file.read(CHUNK), b""))
+            return _read_banner(iter(lambda: file.read(CHUNK_BYTES), b""))
     except OSError:
         return ""
 
 
-def _banner(chunks: Iterator[bytes]) -> str:
+def _read_banner(chunks: Iterator[bytes]) -> str:
     tail = b""
     for count, chunk in enumerate(chunks, 1):
-        found = BANNER.search(tail + chunk)
-        if found:
-            return found[1].decode()
-        if count * CHUNK >= READ:
+        match = BANNER.search(tail + chunk)
+        if match:
+            return match[1].decode()
+        if count * CHUNK_BYTES >= MAX_READ_BYTES:
             break
         tail = chunk[-64:]  # the banner may lie across two chunks
     return ""
@@ -96,12 +96,12 @@ def _banner(chunks: Iterator[bytes]) -> str:
 
 def _loader_folders() -> list[str]:
     """Folders named in /etc/ld.so.conf.d, where CUDA's packages put theirs."""
-    texts = (_text(str(path)) for path in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")))
+    texts = (_read_text(str(path)) for path in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")))
     lines = (line.strip() for text in texts for line in text.splitlines())
     return [line for line in lines if line.startswith("/")]
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         return Path(path).read_text(errors="replace")
     except OSError:

@@ -13,14 +13,14 @@ LEADING_NUMBER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)"
 WHOLE_NUMBER = re.compile(r"\s*[+-]?(?:0[xX][0-9a-fA-F]+|[0-9]+)\s*")
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")  # graph/topo.cc
 # Interfaces that reach nothing beyond this machine.
-BRIDGES = ("docker", "virbr", "br-", "cni", "veth", "cali", "podman", "lxcbr", "lxdbr")
-LISTS = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME")
+LOCAL_PREFIXES = ("docker", "virbr", "br-", "cni", "veth", "cali", "podman", "lxcbr", "lxdbr")
+LIST_VARIABLES = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "GLOO_SOCKET_IFNAME")
 # Endings of variables that hold a number, for which a word such as "true" is no value.
 NUMERIC = ("_DISABLE", "_ENABLE", "_TIMEOUT", "_RETRY_CNT", "_GID_INDEX", "_NCHANNELS", "_CTAS")
-CASELESS = ("NCCL_NET", "NCCL_ALGO", "NCCL_PROTO", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")
+CASE_INSENSITIVE = ("NCCL_NET", "NCCL_ALGO", "NCCL_PROTO", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")
 
 
-def number(value: str) -> int | None:
+def parse_int(value: str) -> int | None:
     """The integer that NCCL takes `value` for; None where it falls back to its default.
 
     src/misc/param.cc calls strtoll(value, 0, base 0): decimal, 0x hexadecimal or 0 octal, blanks
@@ -29,15 +29,15 @@ def number(value: str) -> int | None:
     """
     if not value:
         return None
-    found = LEADING_NUMBER.match(value)
-    if not found:
+    match = LEADING_NUMBER.match(value)
+    if not match:
         return 0
-    sign, digits = found.groups()
+    sign, digits = match.groups()
     if len(digits) > 24:  # longer than any 64-bit number, and not worth the conversion
         return None
     base = 16 if digits[:2].lower() == "0x" else 8 if digits[0] == "0" else 10
-    read = int(digits, base) * (-1 if sign == "-" else 1)
-    return read if -(2**63) <= read < 2**63 else None
+    num = int(digits, base) * (-1 if sign == "-" else 1)
+    return num if -(2**63) <= num < 2**63 else None
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class NameList:
     exact: bool = False
     exclude: bool = False
 
-    def lists(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
         """Whether an entry stands for `name`."""
         return name in self.names if self.exact else name.startswith(self.names)
 
     def admits(self, name: str) -> bool:
         """Whether NCCL may use `name`."""
-        return self.lists(name) != self.exclude
+        return self.matches(name) != self.exclude
 
     def admitted(self, present: Iterable[str]) -> list[str]:
         """Those of `present` that NCCL may use."""
@@ -67,8 +67,8 @@ class NameList:
         """Entries of a list of inclusion that stand for nothing present."""
         if self.exclude:
             return []
-        alone = [NameList((name,), self.exact) for name in self.names]
-        return [one.names[0] for one in alone if not one.admitted(present)]
+        entries = [NameList((name,), self.exact) for name in self.names]
+        return [entry.names[0] for entry in entries if not entry.admitted(present)]
 
     def ambiguous(self, present: Sequence[str]) -> list[str]:
         """What prefixes stand for beside the thing of exactly their name: mlx5_1 and mlx5_10."""
@@ -84,10 +84,10 @@ def name_list(value: str) -> NameList | None:
     if len(value) < 2:
         return None
     exclude = value.startswith("^")
-    rest = value[1:] if exclude else value
-    exact = rest.startswith("=")
-    rest = rest[1:] if exact else rest
-    names = tuple(entry.split(":")[0] for entry in rest.split(","))
+    text = value[1:] if exclude else value
+    exact = text.startswith("=")
+    text = text[1:] if exact else text
+    names = tuple(entry.split(":")[0] for entry in text.split(","))
     names = tuple(name for name in names if name)
     return NameList(names, exact, exclude) if names else None
 
@@ -98,24 +98,24 @@ def plain_list(value: str) -> NameList | None:
     return NameList(names, exact=True) if len(value) > 1 and names else None
 
 
-def local(interface: str) -> bool:
+def is_local(interface: str) -> bool:
     """Whether an interface of this name reaches nothing beyond its machine."""
-    return interface == "lo" or interface.startswith(BRIDGES)
+    return interface == "lo" or interface.startswith(LOCAL_PREFIXES)
 
 
 def canonical(variable: str, value: str | None) -> object:
     """What two values are compared by: equal when NCCL reads them alike; None is unset."""
     if value is None or value == "":
         return None
-    if variable in LISTS:
-        read = plain_list(value) if variable.startswith("GLOO_") else name_list(value)
+    if variable in LIST_VARIABLES:
+        spec = plain_list(value) if variable.startswith("GLOO_") else name_list(value)
         return (
-            (read.exclude, read.exact, frozenset(value.lstrip("^=").split(","))) if read else None
+            (spec.exclude, spec.exact, frozenset(value.lstrip("^=").split(","))) if spec else None
         )
-    if variable in CASELESS:
+    if variable in CASE_INSENSITIVE:
         return value.lower()
     if WHOLE_NUMBER.fullmatch(value) or variable.endswith(NUMERIC):
-        read_as = number(value)
+        num = parse_int(value)
         # Every ..._DISABLE is 0 when unset.
-        return None if read_as == 0 and variable.endswith("_DISABLE") else read_as
+        return None if num == 0 and variable.endswith("_DISABLE") else num
     return value

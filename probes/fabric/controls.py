@@ -5,120 +5,120 @@ from __future__ import annotations
 from typing import Any
 
 from probes.acceptance.contract import ClusterTerms
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.fabric.detect import wrong_data
 from probes.fabric.library_report import RankLogs
-from probes.fabric.sweep import CHECKED, Journey, others, pinned, travel
-from probes.findings import listed
+from probes.fabric.sweep import CHECK_SIZE, SweepResult, check_ops, gang_env, run_sweep
+from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
 from scaling.collectives.line_rate import line_rate
 
-SLOWER = 0.95  # of the straight run's bandwidth: what a slower road must stay under
+SLOWER_RATIO = 0.95  # of the straight run's bandwidth: what a slower road must stay under
 
 
-def wrong_element(gang: Gang, names: dict[str, str], measure: Ledger) -> None:
+def control_wrong_element(gang: Gang, node_names: dict[str, str], measure: Recorder) -> None:
     """One changed element on one rank must be found, with rank and offset."""
-    culprit = gang.size - 1
-    fault = f"one element of each result on rank {culprit} is changed"
+    bad_rank = gang.size - 1
+    fault = f"one element of each result on rank {bad_rank} is changed"
     try:
-        rows = [row for found in others(gang, 1 << 16, culprit).values() for row in found]
+        rows = [row for results in check_ops(gang, 1 << 16, bad_rank).values() for row in results]
     except GangError as error:
         measure.control("wrong element", fault, caught=None, saw=str(error))
         return
-    seen = {rank for row in rows for rank, _ in row["first_wrong"]}
-    found = wrong_data(rows, gang, names)
+    wrong_ranks = {rank for row in rows for rank, _ in row["first_wrong"]}
+    results = wrong_data(rows, gang, node_names)
     measure.control(
         "wrong element",
         fault,
-        caught=seen == {culprit} and all(row["wrong"] for row in rows),
-        saw=found[0].statement if found else "no wrong element",
+        caught=wrong_ranks == {bad_rank} and all(row["wrong"] for row in rows),
+        saw=results[0].statement if results else "no wrong element",
     )
 
 
-def wrong_road_control(
+def control_off_fabric(
     cluster: Cluster,
     gang: Gang,
     terms: ClusterTerms,
-    journey: Journey | None,
+    normal: SweepResult | None,
     logs: RankLogs,
-    measure: Ledger,
+    measure: Recorder,
 ) -> None:
     """The same all-reduce, forced off the fabric, must look different to everybody who looks."""
-    other = terms.management
-    fault = f"all-reduce is forced onto {other or 'sockets'}"
-    if not other and not (cluster.on_gpu and terms.fabric == "rdma"):
-        saw = "no other interface is agreed: name one in the contract, [cluster] management"
-        measure.control("wrong road", fault, caught=None, saw=saw)
+    management = terms.management
+    fault = f"all-reduce is forced onto {management or 'sockets'}"
+    if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
+        message = "no other interface is agreed: name one in the contract, [cluster] management"
+        measure.control("wrong road", fault, caught=None, saw=message)
         return
-    forced: dict[str, str | None] = {**pinned(cluster, logs), "NCCL_NET": "Socket"}
-    if other:
-        forced |= {"GLOO_SOCKET_IFNAME": other, "NCCL_SOCKET_IFNAME": f"={other}"}
+    environment: dict[str, str | None] = {**gang_env(cluster, logs), "NCCL_NET": "Socket"}
+    if management:
+        environment |= {"GLOO_SOCKET_IFNAME": management, "NCCL_SOCKET_IFNAME": f"={management}"}
     try:
         if cluster.on_gpu:  # NCCL reads its environment once per process
             gang.remove()
-            with cluster.gang(environment=forced) as fresh:
-                astray = travel(fresh, cluster.names, logs, only=CHECKED)
+            with cluster.gang(environment=environment) as fresh_gang:
+                run = run_sweep(fresh_gang, cluster.node_names, logs, only=CHECK_SIZE)
         else:
-            astray = travel(gang, cluster.names, logs, forced, only=CHECKED)
+            run = run_sweep(gang, cluster.node_names, logs, environment, only=CHECK_SIZE)
     except GangError as error:
         measure.control("wrong road", fault, caught=None, saw=str(error))
         return
-    slower, why = slowed(astray, journey, terms, cluster.facts)
-    caught = noticed(astray, terms) and slower is not False
-    measure.control("wrong road", fault, caught=caught, saw=f"{told(astray)}; {why}")
+    slower, note = forced_run_is_slower(run, normal, terms, cluster.facts)
+    caught = forced_path_observed(run, terms) and slower is not False
+    measure.control("wrong road", fault, caught=caught, saw=f"{describe_forced_run(run)}; {note}")
 
 
-def noticed(astray: Journey, terms: ClusterTerms) -> bool:
+def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
     """Whether the counters and the library both show the forced road.
 
     Where no interface is agreed, sockets may take several at once, and others on each node.
     """
-    other = terms.management
-    forced = [
-        astray.share(node, other) if other else astray.elsewhere(node, terms.fabric or "")
-        for node in astray.sent
+    port = terms.management
+    shares = [
+        run.share(node, port) if port else run.share_on_other_interfaces(node, terms.fabric or "")
+        for node in run.sent
     ]
-    by_bytes = astray.road != terms.fabric and min(forced) >= 0.9
-    by_word = bool(astray.word.roads) and terms.fabric not in astray.word.roads.values()
-    return by_bytes and by_word
+    by_bytes = run.main_device != terms.fabric and min(shares) >= 0.9
+    by_report = bool(run.library.transports) and terms.fabric not in run.library.transports.values()
+    return by_bytes and by_report
 
 
-def slowed(
-    astray: Journey, journey: Journey | None, terms: ClusterTerms, facts: list[dict[str, Any]]
+def forced_run_is_slower(
+    run: SweepResult, normal: SweepResult | None, terms: ClusterTerms, facts: list[dict[str, Any]]
 ) -> tuple[bool | None, str]:
     """Whether the forced road shows less bandwidth than the fabric did, and the words for it.
 
     Sockets never show what RDMA does; of two Ethernet ports nothing follows (None) unless the
     forced one is known to carry less than the fabric showed.
     """
-    most = 0.0 if terms.fabric == "rdma" else port_rate(terms, facts)
-    if most is None:
-        said = "neither the contract (management_gbps) nor the devices say how fast it is"
-        return None, f"{said}, so bandwidth is not compared"
-    straight = journey.at(CHECKED) if journey else None
-    if straight is None:
+    port_gbytes = 0.0 if terms.fabric == "rdma" else management_rate(terms, facts)
+    if port_gbytes is None:
+        message = "neither the contract (management_gbps) nor the devices say how fast it is"
+        return None, f"{message}, so bandwidth is not compared"
+    row = normal.row_of_size(CHECK_SIZE) if normal else None
+    if row is None:
         return False, "there is no straight run to compare with"
-    said = f"straight {straight['busbw']:.3f} GB/s"
-    if most >= SLOWER * straight["busbw"]:
-        return None, f"{said}, which {terms.management} may carry too: bandwidth is not compared"
-    return astray.peak["busbw"] < SLOWER * straight["busbw"], said
+    message = f"straight {row['busbw']:.3f} GB/s"
+    if port_gbytes >= SLOWER_RATIO * row["busbw"]:
+        return None, f"{message}, which {terms.management} may carry too: bandwidth is not compared"
+    return run.peak["busbw"] < SLOWER_RATIO * row["busbw"], message
 
 
-def port_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float | None:
+def management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float | None:
     """GB/s that the management port can carry; None where nobody says."""
     if terms.management_gbps:
         return terms.management_gbps / 8
     rate = line_rate(facts, terms.management) if terms.management else None
-    return rate.gbytes if rate else None
+    return rate.gbytes_per_s if rate else None
 
 
-def told(astray: Journey) -> str:
+def describe_forced_run(run: SweepResult) -> str:
     """The forced road in one line."""
-    roads = {road for sent in astray.sent.values() for road in sent}
-    used = {road for road in roads if any(astray.share(n, road) >= 0.05 for n in astray.sent)}
-    said = ", ".join(sorted(set(astray.word.roads.values()))) or astray.word.trouble
+    devices = {device for sent in run.sent.values() for device in sent}
+    used = {device for device in devices if any(run.share(n, device) >= 0.05 for n in run.sent)}
+    transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem
     return (
-        f"bytes on {listed(sorted(used)) or 'no device'}, {astray.word.source}: {said}, "
-        f"{astray.peak['busbw']:.3f} GB/s"
+        f"bytes on {join_names(sorted(used)) or 'no device'}, {run.library.source}: {transports}, "
+        f"{run.peak['busbw']:.3f} GB/s"
     )

@@ -5,87 +5,87 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from probes.cluster.byte_counters import main_road
+from probes.cluster.byte_counters import main_device
 from probes.environment.lint import Flag
-from probes.fabric.node_pairs import Crowds, Cut
-from probes.fabric.sweep import Journey
-from probes.findings import SHOWN, finding, listed
+from probes.fabric.node_pairs import NodeGroupsResult, ReachabilityResult
+from probes.fabric.sweep import SweepResult
+from probes.findings import MAX_NAMES, finding, join_names
 from reference_trainer.launch.gang import Gang
 from reports.record import Finding, Limit, Verdict
-from scaling.collectives.fault_search import Hunt, Link, attribute, blame
+from scaling.collectives.fault_search import FaultSearchResult, Link, attribute_slow_links, classify
 
-WAYS = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
+WAY_TEXT = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
 # Of NCCL's log: what proves nothing, what the rails' own measures judge, and what came late.
-NO_FAULT = ("FAB-UNKNOWN-NET", "FAB-PARTIAL-RAILS", "INIT-SLOW")
-DOUBTS = 3  # doubtful settings told in one sentence
+IGNORED_CODES = ("FAB-UNKNOWN-NET", "FAB-PARTIAL-RAILS", "INIT-SLOW")
+MAX_WARN = 3  # doubtful settings told in one sentence
 
 
-def unreachable(cut: Cut) -> list[Finding]:
+def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
     """The nodes, else the pairs, that explain which pairs do not reach each other."""
-    guilty, left = blame(cut.pairs, cut.nodes)
-    found = []
-    for node in dict.fromkeys([*cut.dead, *guilty]):
-        why = cut.dead.get(node, "reaches no other node by TCP")
-        found.append(finding("FAB-LINK-DOWN", f"{node}: {why}", [node]))
-    for a, b in left:
-        if a not in cut.dead and b not in cut.dead:
-            said = f"{a} and {b} do not reach each other by TCP"
-            found.append(finding("FAB-PAIR-BLOCKED", said, [a, b]))
-    return found
+    bad_nodes, pairs = classify(reach.pairs, reach.nodes)
+    findings = []
+    for node in dict.fromkeys([*reach.dead, *bad_nodes]):
+        reason = reach.dead.get(node, "reaches no other node by TCP")
+        findings.append(finding("FAB-LINK-DOWN", f"{node}: {reason}", [node]))
+    for a, b in pairs:
+        if a not in reach.dead and b not in reach.dead:
+            message = f"{a} and {b} do not reach each other by TCP"
+            findings.append(finding("FAB-PAIR-BLOCKED", message, [a, b]))
+    return findings
 
 
-def narrow(cut: Cut) -> list[Finding]:
+def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
     """The node whose MTU is another, else the pairs that full-size packets do not pass."""
-    odd = odd_mtu(cut)
+    odd = find_odd_mtu(reach)
     if odd:
-        told = ", ".join(f"{node} {cut.mtu[node]}" for node in odd)
-        others = {mtu for node, mtu in cut.mtu.items() if node not in odd}
-        said = f"MTU of the interface: {told}; the others {', '.join(map(str, others))}"
-        return [finding("FAB-MTU", said, odd)]
-    guilty, left = blame(cut.narrow or [], cut.nodes)
-    packets = f"packets of {min(cut.mtu.values(), default=0)} bytes, unfragmented,"
-    found = [
+        mtus = ", ".join(f"{node} {reach.mtu[node]}" for node in odd)
+        other_mtus = {mtu for node, mtu in reach.mtu.items() if node not in odd}
+        message = f"MTU of the interface: {mtus}; the others {', '.join(map(str, other_mtus))}"
+        return [finding("FAB-MTU", message, odd)]
+    bad_nodes, pairs = classify(reach.narrow or [], reach.nodes)
+    packets = f"packets of {min(reach.mtu.values(), default=0)} bytes, unfragmented,"
+    findings = [
         finding("FAB-MTU", f"{packets} do not pass between {node} and others", [node])
-        for node in guilty
+        for node in bad_nodes
     ]
-    return found + [
-        finding("FAB-MTU", f"{packets} do not pass between {a} and {b}", [a, b]) for a, b in left
+    return findings + [
+        finding("FAB-MTU", f"{packets} do not pass between {a} and {b}", [a, b]) for a, b in pairs
     ]
 
 
-def odd_mtu(cut: Cut) -> list[str]:
+def find_odd_mtu(reach: ReachabilityResult) -> list[str]:
     """Nodes whose MTU is not that of most."""
-    usual = Counter(cut.mtu.values()).most_common(1)
-    return [node for node, mtu in cut.mtu.items() if mtu != usual[0][0]] if usual else []
+    usual = Counter(reach.mtu.values()).most_common(1)
+    return [node for node, mtu in reach.mtu.items() if mtu != usual[0][0]] if usual else []
 
 
-def silent_ranks(gang: Gang, names: dict[str, str], error: str) -> list[Finding]:
+def find_silent_ranks(gang: Gang, node_names: dict[str, str], error: str) -> list[Finding]:
     """After a time-out: the ranks whose processes do not even say where they are."""
     missing = gang.silent()
     if not missing:
         return []
-    told = ", ".join(f"rank {rank} on {names[gang.places[rank].node]}" for rank in missing)
+    places = ", ".join(f"rank {rank} on {node_names[gang.places[rank].node]}" for rank in missing)
     suspects = [f"rank {rank}" for rank in missing]
-    suspects += dict.fromkeys(names[gang.places[rank].node] for rank in missing)
-    said = f"{told}: the process does not answer while the others wait for it ({error})"
-    return [finding("INIT-MISSING-RANK", said, suspects)]
+    suspects += dict.fromkeys(node_names[gang.places[rank].node] for rank in missing)
+    message = f"{places}: the process does not answer while the others wait for it ({error})"
+    return [finding("INIT-MISSING-RANK", message, suspects)]
 
 
-def settings_wrong(flags: list[Flag]) -> list[Finding]:
+def find_bad_settings(flags: list[Flag]) -> list[Finding]:
     """One finding per harmful setting; the doubtful ones in one."""
-    found = [
+    findings = [
         finding(flag.code, flag.statement, flag.nodes) for flag in flags if flag.severity == "fail"
     ]
-    doubtful = [flag for flag in flags if flag.severity == "warn"]
-    if doubtful:
-        nodes = list(dict.fromkeys(node for flag in doubtful for node in flag.nodes))
-        said = "; ".join(flag.statement for flag in doubtful[:DOUBTS])
-        more = f"; {len(doubtful) - DOUBTS} more in settings.json" if len(doubtful) > DOUBTS else ""
-        found.append(finding("ENV-DOUBTFUL", said + more, nodes))
-    return found
+    warned = [flag for flag in flags if flag.severity == "warn"]
+    if warned:
+        nodes = list(dict.fromkeys(node for flag in warned for node in flag.nodes))
+        message = "; ".join(flag.statement for flag in warned[:MAX_WARN])
+        more = f"; {len(warned) - MAX_WARN} more in settings.json" if len(warned) > MAX_WARN else ""
+        findings.append(finding("ENV-DOUBTFUL", message + more, nodes))
+    return findings
 
 
-def wrong_data(rows: list[dict[str, Any]], gang: Gang, names: dict[str, str]) -> list[Finding]:
+def wrong_data(rows: list[dict[str, Any]], gang: Gang, node_names: dict[str, str]) -> list[Finding]:
     """Who received wrong elements, and the first offsets: one finding, as all ranks receive what
     one of them, or a link to it, spoilt."""
     offsets: dict[int, list[str]] = {}
@@ -95,109 +95,111 @@ def wrong_data(rows: list[dict[str, Any]], gang: Gang, names: dict[str, str]) ->
     if not offsets:
         return []
     ranks = sorted(offsets)
-    told = "; ".join(
-        f"rank {rank} on {names[gang.places[rank].node]} received a wrong {offsets[rank][0]}"
-        for rank in ranks[:SHOWN]
+    message = "; ".join(
+        f"rank {rank} on {node_names[gang.places[rank].node]} received a wrong {offsets[rank][0]}"
+        for rank in ranks[:MAX_NAMES]
     )
-    more = f"; {len(ranks) - SHOWN} more ranks" if len(ranks) > SHOWN else ""
-    suspects = [f"rank {rank}" for rank in ranks[:SHOWN]]
-    suspects += dict.fromkeys(names[gang.places[rank].node] for rank in ranks[:SHOWN])
-    return [finding("FAB-WRONG-DATA", told + more, suspects)]
+    more = f"; {len(ranks) - MAX_NAMES} more ranks" if len(ranks) > MAX_NAMES else ""
+    suspects = [f"rank {rank}" for rank in ranks[:MAX_NAMES]]
+    suspects += dict.fromkeys(node_names[gang.places[rank].node] for rank in ranks[:MAX_NAMES])
+    return [finding("FAB-WRONG-DATA", message + more, suspects)]
 
 
-def wrong_links(wrong: dict[Link, int]) -> list[Finding]:
+def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
     """The node that changes what it sends or receives, else the links that do."""
     bad = [link for link, count in wrong.items() if count]
-    guilty, left = attribute(bad, wrong, len({node for link in wrong for node in link}))
-    found = []
-    for node, way in guilty:
+    ends, more = attribute_slow_links(bad, wrong, len({node for link in wrong for node in link}))
+    findings = []
+    for node, way in ends:
         links = [link for link in bad if node == link[way == "receives"]]
-        said = f"what {node} {way} is changed on the way: {sum(wrong[link] for link in links)} "
-        said += f"wrong elements over {len(links)} links"
-        found.append(finding("FAB-WRONG-LINK", said, [node]))
-    for a, b in left:
-        said = f"what {a} sends to {b} is changed on the way: {wrong[a, b]} wrong elements"
-        found.append(finding("FAB-WRONG-LINK", said, [a, b]))
-    return found
+        message = f"what {node} {way} is changed on the way: {sum(wrong[link] for link in links)} "
+        message += f"wrong elements over {len(links)} links"
+        findings.append(finding("FAB-WRONG-LINK", message, [node]))
+    for a, b in more:
+        message = f"what {a} sends to {b} is changed on the way: {wrong[a, b]} wrong elements"
+        findings.append(finding("FAB-WRONG-LINK", message, [a, b]))
+    return findings
 
 
-def of_the_log(found: list[Finding], fabric: str | None) -> list[Finding]:
+def log_findings(findings: list[Finding], fabric: str | None) -> list[Finding]:
     """What NCCL's log shows, less what is agreed: where TCP is the fabric, TCP is no fault."""
-    starts = ("INIT-", "NCCL-", "FAB-ALONE", "FAB-LOOPBACK")
-    return [one for one in found if fabric == "rdma" or one.code.startswith(starts)]
+    prefixes = ("INIT-", "NCCL-", "FAB-ALONE", "FAB-LOOPBACK")
+    return [item for item in findings if fabric == "rdma" or item.code.startswith(prefixes)]
 
 
-def log_faults(found: list[Finding]) -> list[Finding]:
+def select_log_faults(findings: list[Finding]) -> list[Finding]:
     """Those of NCCL's log that are a fault by themselves where RDMA is agreed."""
-    return [one for one in found if one.code not in NO_FAULT]
+    return [item for item in findings if item.code not in IGNORED_CODES]
 
 
-def wrong_road(journey: Journey, fabric: str | None) -> list[Finding]:
+def find_off_fabric(run: SweepResult, fabric: str | None) -> list[Finding]:
     """Nodes whose bytes went another way than the agreed fabric."""
     if fabric is None:
         return []
-    strays = {
-        node: main_road(sent) for node, sent in journey.sent.items() if main_road(sent) != fabric
+    off_fabric = {
+        node: main_device(sent) for node, sent in run.sent.items() if main_device(sent) != fabric
     }
-    if not strays:
+    if not off_fabric:
         return []
-    roads = ", ".join(sorted(set(strays.values())))
-    said = f"gradient bytes of {', '.join(strays)} went over {roads}, not {fabric}"
-    return [finding("FAB-WRONG-ROAD", said, list(strays))]
+    devices = ", ".join(sorted(set(off_fabric.values())))
+    message = f"gradient bytes of {', '.join(off_fabric)} went over {devices}, not {fabric}"
+    return [finding("FAB-WRONG-ROAD", message, list(off_fabric))]
 
 
-def slow_in_groups(crowds: Crowds, pairs: Hunt) -> list[Finding]:
+def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list[Finding]:
     """Nodes whose groups are slow though their pairs are not, and groups that no node explains.
 
     Who is slow in pairs has a finding already.
     """
-    blamed = {*pairs.nodes, *(node for link in pairs.links for node in link)}
-    found = []
-    for node in (node for node in crowds.nodes if node not in blamed):
-        said = f"each group that {node} is in is slow, and its pairs are not"
-        found.append(finding("FAB-SLOW-GROUP", said, [node]))
-    for group in crowds.groups:
+    blamed = {*pairs.slow_nodes, *(node for link in pairs.slow_links for node in link)}
+    findings = []
+    for node in (node for node in result.nodes if node not in blamed):
+        message = f"each group that {node} is in is slow, and its pairs are not"
+        findings.append(finding("FAB-SLOW-GROUP", message, [node]))
+    for group in result.groups:
         if blamed.isdisjoint(group):
-            said = f"{', '.join(group)} are slow together, and in other groups they are not"
-            found.append(finding("FAB-SLOW-GROUP", said, group))
-    wrong = {node: count for node, count in crowds.wrong.items() if count}
+            message = f"{', '.join(group)} are slow together, and in other groups they are not"
+            findings.append(finding("FAB-SLOW-GROUP", message, group))
+    wrong = {node: count for node, count in result.wrong.items() if count}
     if wrong:
-        said = f"in groups of nodes {sum(wrong.values())} elements were wrong, on {listed(wrong)}"
-        found.append(finding("FAB-WRONG-DATA", said, list(wrong)[:SHOWN]))
-    return found
+        message = (
+            f"in groups of nodes {sum(wrong.values())} elements were wrong, on {join_names(wrong)}"
+        )
+        findings.append(finding("FAB-WRONG-DATA", message, list(wrong)[:MAX_NAMES]))
+    return findings
 
 
-def slow_links(pairs: Hunt) -> list[Finding]:
+def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
     """The node or link that is slow, and which way."""
-    found = []
-    for node, way in pairs.nodes.items():
-        links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _ends(ends, way)}
-        said = (
-            f"every link of {node} is slow {WAYS[way]}: {min(links.values()):.3f} GB/s "
+    findings = []
+    for node, way in pairs.slow_nodes.items():
+        links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
+        message = (
+            f"every link of {node} is slow {WAY_TEXT[way]}: {min(links.values()):.3f} GB/s "
             f"where others give {pairs.typical:.3f}"
         )
-        found.append(finding("FAB-SLOW-LINK", said, [node]))
-    for a, b in pairs.links:
-        if (b, a) in pairs.links and (b, a) < (a, b):
+        findings.append(finding("FAB-SLOW-LINK", message, [node]))
+    for a, b in pairs.slow_links:
+        if (b, a) in pairs.slow_links and (b, a) < (a, b):
             continue  # said once, for both ways
-        arrow = "<->" if (b, a) in pairs.links else "->"
-        slowest = min(pairs.speeds[link] for link in ((a, b), (b, a)) if link in pairs.links)
-        said = f"{a} {arrow} {b}: {slowest:.3f} GB/s, others {pairs.typical:.3f}"
-        found.append(finding("FAB-SLOW-LINK", said, [a, b]))
-    return found
+        arrow = "<->" if (b, a) in pairs.slow_links else "->"
+        slowest = min(pairs.speeds[link] for link in ((a, b), (b, a)) if link in pairs.slow_links)
+        message = f"{a} {arrow} {b}: {slowest:.3f} GB/s, others {pairs.typical:.3f}"
+        findings.append(finding("FAB-SLOW-LINK", message, [a, b]))
+    return findings
 
 
-def is_slow(journey: Journey, limit: Limit | None) -> bool:
+def is_slow(run: SweepResult, limit: Limit | None) -> bool:
     """Whether the all-reduce of all misses the limit of its bus bandwidth."""
-    return limit is not None and limit.judge(journey.peak["busbw"]) is Verdict.FAIL
+    return limit is not None and limit.judge(run.peak["busbw"]) is Verdict.FAIL
 
 
-def slow_everywhere(journey: Journey) -> Finding:
+def slow_fabric_finding(run: SweepResult) -> Finding:
     """The fabric is slow as a whole: neither pairs nor groups show where."""
-    said = f"all-reduce over {len(journey.sent)} nodes gives {journey.peak['busbw']:.3f} GB/s"
-    return finding("FAB-SLOW", said, list(journey.sent))
+    message = f"all-reduce over {len(run.sent)} nodes gives {run.peak['busbw']:.3f} GB/s"
+    return finding("FAB-SLOW", message, list(run.sent))
 
 
-def _ends(link: Link, way: str) -> list[str]:
+def _link_ends(link: Link, way: str) -> list[str]:
     """The nodes of a link that could make it slow, given the way in which they are slow."""
     return {"sends": [link[0]], "receives": [link[1]]}.get(way, list(link))

@@ -8,123 +8,127 @@ from __future__ import annotations
 
 from collections import Counter
 
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
-from probes.fabric.detect import narrow, of_the_log, silent_ranks, unreachable
+from probes.fabric.detect import find_mtu_faults, find_silent_ranks, find_unreachable, log_findings
 from probes.fabric.library_report import RankLogs
 from probes.fabric.nccl_ras import ras_status
-from probes.fabric.node_pairs import reachability
-from probes.fabric.stack_dump import Whereabouts, whereabouts
-from probes.findings import SHOWN, finding
+from probes.fabric.node_pairs import check_reach
+from probes.fabric.stack_dump import RankState, read_rank_state
+from probes.findings import MAX_NAMES, finding
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from reports.record import Finding
 
 
-def tell_why(
+def explain_start_failure(
     cluster: Cluster,
     gang: Gang,
     names: dict[str, str],
     fabric: str | None,
     error: GangError,
     logs: RankLogs,
-    measure: Ledger,
+    measure: Recorder,
 ) -> None:
     """Name the cause, by what is known of the ranks; the gang is removed on the way.
 
     `names` are the nodes' as they were when the gang started: one may be gone by now.
     """
-    hangs = not isinstance(error, WorkerLost)
-    silent = silent_ranks(gang, names, str(error))  # first: what is asked next may block
-    found = gang.ask(whereabouts)
-    word = logs.says(gang, names)
-    who = {rank: f"rank {rank} on {names[place.node]}" for rank, place in enumerate(gang.places)}
+    is_hang = not isinstance(error, WorkerLost)
+    silent = find_silent_ranks(gang, names, str(error))  # first: what is asked next may block
+    states = gang.ask(read_rank_state)
+    transport = logs.report(gang, names)
+    labels = {rank: f"rank {rank} on {names[place.node]}" for rank, place in enumerate(gang.places)}
     measure.keep(
         "init.json",
         {
             "error": str(error),
-            "ranks": {who[rank]: one for rank, one in found.items()},
-            "stages": word.stages,
+            "ranks": {labels[rank]: item for rank, item in states.items()},
+            "stages": transport.stages,
         },
         kind="log",
         caption="where each rank is: its stack, torch's flight recorder, and NCCL's log",
     )
-    if hangs:
-        keep_ras(cluster, measure)
-    logged = of_the_log(word.report.findings, fabric) if word.report else []
-    told = silent or [one for one in logged if one.code.startswith(("INIT-", "NCCL-"))]
-    if not told and hangs and len(gang.jobs) == 1:  # else not all wait for each other
-        told = apart(found, who, str(error))
+    if is_hang:
+        keep_ras_status(cluster, measure)
+    logged = log_findings(transport.report.findings, fabric) if transport.report else []
+    findings = silent or [item for item in logged if item.code.startswith(("INIT-", "NCCL-"))]
+    if not findings and is_hang and len(gang.jobs) == 1:  # else not all wait for each other
+        findings = ranks_behind_finding(states, labels, str(error))
     gang.remove()
-    before = measure.explained  # the log is read from its beginning again
-    more = [one for one in logged if one not in told and one.code not in before]
-    measure.explain(told or [no_start(error, who)], more)
-    measure.explain(who_reaches(cluster, names, word.interface or fabric, measure))
+    explained = measure.finding_codes  # the log is read from its beginning again
+    log_only = [item for item in logged if item not in findings and item.code not in explained]
+    measure.explain(findings or [start_failure_finding(error, labels)], log_only)
+    measure.explain(recheck_reachability(cluster, names, transport.interface or fabric, measure))
 
 
-def no_start(error: GangError, who: dict[int, str]) -> Finding:
+def start_failure_finding(error: GangError, labels: dict[int, str]) -> Finding:
     """The error, and the ranks that it is of; of all of them nobody stands out."""
     lost = (error.ranks or error.failed) if isinstance(error, WorkerLost) else []
-    lost = lost if len(lost) < len(who) else []
-    return finding("FAB-NO-START", str(error), [who[rank] for rank in lost[:SHOWN]])
+    lost = lost if len(lost) < len(labels) else []
+    return finding("FAB-NO-START", str(error), [labels[rank] for rank in lost[:MAX_NAMES]])
 
 
-def apart(found: dict[int, Whereabouts], who: dict[int, str], error: str) -> list[Finding]:
+def ranks_behind_finding(
+    states: dict[int, RankState], labels: dict[int, str], error: str
+) -> list[Finding]:
     """The ranks that the others wait for: they are elsewhere, or began fewer collectives."""
-    late = (behind(found) or elsewhere(found)) if found else []
+    late = (find_ranks_behind(states) or find_ranks_elsewhere(states)) if states else []
     if not late:
         return []
-    most = next(one for rank, one in found.items() if rank not in late)
-    said = "; ".join(f"{who[rank]} is in {where(found[rank])}" for rank in late[:SHOWN])
-    said = f"the others wait in {where(most)}; {said} ({error})"
-    return [finding("INIT-HANG", said, [who[rank] for rank in late[:SHOWN]])]
+    majority = next(state for rank, state in states.items() if rank not in late)
+    message = "; ".join(
+        f"{labels[rank]} is in {describe_location(states[rank])}" for rank in late[:MAX_NAMES]
+    )
+    message = f"the others wait in {describe_location(majority)}; {message} ({error})"
+    return [finding("INIT-HANG", message, [labels[rank] for rank in late[:MAX_NAMES]])]
 
 
-def where(one: Whereabouts) -> str:
+def describe_location(state: RankState) -> str:
     """`all_reduce, its collective 3`."""
-    begun = f"its collective {one['begun']}" if one["begun"] else "without a collective yet"
-    return f"{one['at'] or 'nothing of ours'}, {begun}"
+    begun = f"its collective {state['begun']}" if state["begun"] else "without a collective yet"
+    return f"{state['at'] or 'nothing of ours'}, {begun}"
 
 
-def behind(found: dict[int, Whereabouts]) -> list[int]:
+def find_ranks_behind(states: dict[int, RankState]) -> list[int]:
     """Ranks that began fewer collectives than the one that came furthest."""
-    came = {rank: (one["group"], one["begun"]) for rank, one in found.items()}
-    furthest = max(came.values())
-    return [rank for rank in came if came[rank] < furthest]
+    positions = {rank: (state["group"], state["begun"]) for rank, state in states.items()}
+    furthest = max(positions.values())
+    return [rank for rank in positions if positions[rank] < furthest]
 
 
-def elsewhere(found: dict[int, Whereabouts]) -> list[int]:
+def find_ranks_elsewhere(states: dict[int, RankState]) -> list[int]:
     """Ranks that are not in the function that more than half of them are in."""
-    usual, ranks = Counter(one["at"] for one in found.values()).most_common(1)[0]
-    if 2 * ranks <= len(found):
+    usual, count = Counter(state["at"] for state in states.values()).most_common(1)[0]
+    if 2 * count <= len(states):
         return []
-    return [rank for rank, one in found.items() if one["at"] != usual]
+    return [rank for rank, state in states.items() if state["at"] != usual]
 
 
-def who_reaches(
-    cluster: Cluster, names: dict[str, str], interface: str | None, measure: Ledger
+def recheck_reachability(
+    cluster: Cluster, node_names: dict[str, str], interface: str | None, measure: Recorder
 ) -> list[Finding]:
     """Pairs of nodes that do not reach each other now, on the interface that was in use."""
     try:
-        with cluster.gang() as fresh:
-            cut = reachability(fresh, {**names, **cluster.names}, interface)
+        with cluster.gang() as fresh_gang:
+            reach = check_reach(fresh_gang, {**node_names, **cluster.node_names}, interface)
     except GangError as error:
         measure.covered(f"who reaches whom was not tried again: {error}")
         return []
     where = interface or "the interface of Ray"
-    if len(cut.dead) == len(cut.nodes):
+    if len(reach.dead) == len(reach.nodes):
         measure.covered(f"who reaches whom was not tried again: no node has an address on {where}")
         return []
-    blocked = len(cut.pairs) + len(cut.narrow or [])
+    blocked = len(reach.pairs) + len(reach.narrow or [])
     measure.covered(
         f"after the failure, on {where}: {blocked} pairs of nodes do not reach each other"
     )
-    return [*unreachable(cut), *narrow(cut)]
+    return [*find_unreachable(reach), *find_mtu_faults(reach)]
 
 
-def keep_ras(cluster: Cluster, measure: Ledger) -> None:
+def keep_ras_status(cluster: Cluster, measure: Recorder) -> None:
     """What NCCL's RAS service says on each node."""
-    names = cluster.names
-    for node, said in cluster.on_each_node(ras_status).items():
-        if said:
-            caption = f"what NCCL's RAS says on {names[node]}, after the deadline"
-            measure.keep(f"ras-{names[node]}.txt", said, kind="log", caption=caption)
+    node_names = cluster.node_names
+    for node, status in cluster.on_each_node(ras_status).items():
+        if status:
+            caption = f"what NCCL's RAS says on {node_names[node]}, after the deadline"
+            measure.keep(f"ras-{node_names[node]}.txt", status, kind="log", caption=caption)

@@ -14,24 +14,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from probes.cluster.cluster import Cluster
-from probes.cluster.node_facts import interfaces
+from probes.cluster.node_facts import read_interfaces
 from probes.nccl.job import STAGES
 from probes.nccl.log import Log
-from probes.nccl.log_filter import sieved
-from probes.nccl.parser import read
-from probes.nccl.report import Report, incomplete, judged
+from probes.nccl.log_filter import filter_log
+from probes.nccl.parser import read_logs
+from probes.nccl.report import NcclReport, incomplete_files, judge_log
 from reference_trainer.launch.gang import Gang
 
-Ends = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
+Connection = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
 FOLDER = "/tmp"  # of each node; the driver's own TMPDIR may not exist there
 # Bytes of telling lines: of all logs together, and what each of many ranks has all the same.  They
 # travel and wait zipped, to under a tenth.
-LARGEST, LEAST = 64 << 20, 256 << 10
-OLD_SECONDS = 86400  # a run lasts for hours
+MAX_TOTAL_BYTES, MIN_RANK_BYTES = 64 << 20, 256 << 10
+STALE_SECONDS = 86400  # a run lasts for hours
 
 
 @dataclass(frozen=True)
-class Witness:
+class TransportReport:
     """`roads`: node -> rdma, tcp or the interface.  Empty with the reason in `trouble`.
 
     `report` is what NCCL's log says, where there is one; `logs` are its files by name, zipped;
@@ -40,9 +40,9 @@ class Witness:
     """
 
     source: str = ""
-    roads: dict[str, str] = field(default_factory=dict)
-    trouble: str = ""
-    report: Report | None = None
+    transports: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+    report: NcclReport | None = None
     logs: dict[str, bytes] = field(default_factory=dict)
     stages: dict[str, str] = field(default_factory=dict)
     interface: str | None = None
@@ -81,92 +81,92 @@ class RankLogs:
         pids: dict[str, list[int]] = {}
         for place in gang.places:
             pids.setdefault(place.node, []).append(place.pid)
-        most = max(LEAST, LARGEST // max(len(gang.places), 1))
-        found = self.cluster.on_each_node(take_logs, self.token, most, each=pids)
-        return {name: text for files in found.values() for name, text in sorted(files.items())}
+        max_size = max(MIN_RANK_BYTES, MAX_TOTAL_BYTES // max(len(gang.places), 1))
+        by_node = self.cluster.on_each_node(take_logs, self.token, max_size, each=pids)
+        return {name: text for files in by_node.values() for name, text in sorted(files.items())}
 
-    def says(self, gang: Gang, names: dict[str, str]) -> Witness:
+    def report(self, gang: Gang, node_names: dict[str, str]) -> TransportReport:
         """What the ranks of this gang wrote since they began."""
         logs = self.collect(gang)
         with tempfile.TemporaryDirectory() as folder:
             for name, text in logs.items():
                 (Path(folder) / name).write_bytes(text)
-            log = read(sorted(Path(folder).iterdir()))
-        report = judged(log)
-        hosts = {place.host.split(".")[0]: names[place.node] for place in gang.places}
-        short = _short(log, len(logs), len(gang.places))
-        roads = {} if short else _roads(log, hosts)
-        none = short or "; ".join(report.unproven) or "no connection between hosts"
-        ways = {host.bootstrap[0] for host in log.hosts.values() if host.bootstrap}
-        return Witness(
+            log = read_logs(sorted(Path(folder).iterdir()))
+        report = judge_log(log)
+        hosts = {place.host.split(".")[0]: node_names[place.node] for place in gang.places}
+        missing = _missing_logs(log, len(logs), len(gang.places))
+        transports = {} if missing else _transports_by_node(log, hosts)
+        reason = missing or "; ".join(report.unproven) or "no connection between hosts"
+        ifnames = {host.bootstrap[0] for host in log.hosts.values() if host.bootstrap}
+        return TransportReport(
             source="NCCL's log",
-            roads=roads,
-            trouble="" if roads else none,
+            transports=transports,
+            problem="" if transports else reason,
             report=report,
             logs=logs,
             stages={rank.name: STAGES[rank.stage] for rank in log.ranks.values()},
-            interface=ways.pop() if len(ways) == 1 else None,
+            interface=ifnames.pop() if len(ifnames) == 1 else None,
         )
 
 
-def take_logs(token: str, most: int, pids: list[int], folder: str = FOLDER) -> dict[str, bytes]:
+def take_logs(token: str, max_size: int, pids: list[int], folder: str = FOLDER) -> dict[str, bytes]:
     """Of this node's processes the files of the token by name, zipped: what tells something in
     them, `most` bytes of each."""
-    found = {}
+    logs = {}
     for pid in pids:
         for path in Path(folder).glob(f"seatrial-nccl-{token}.*.{pid}.log"):
             name = path.name.replace(f"seatrial-nccl-{token}", "nccl")
             with path.open("rb") as file:
-                found[name] = gzip.compress(sieved(file, most))
-    return found
+                logs[name] = gzip.compress(filter_log(file, max_size))
+    return logs
 
 
 def clear_logs(token: str, folder: str = FOLDER) -> None:
     """Remove this node's files of the token, and our own ones of runs that ended long ago."""
     for path in Path(folder).glob("seatrial-nccl-*.log"):
         with suppress(FileNotFoundError):
-            seen = path.lstat()
-            old = seen.st_uid == os.getuid() and time.time() - seen.st_mtime > OLD_SECONDS
+            info = path.lstat()
+            old = info.st_uid == os.getuid() and time.time() - info.st_mtime > STALE_SECONDS
             if old or path.name.startswith(f"seatrial-nccl-{token}."):
                 path.unlink()
 
 
-def _short(log: Log, came: int, ranks: int) -> str:
+def _missing_logs(log: Log, log_count: int, ranks: int) -> str:
     """What of the ranks' logs is not here, "" where they are whole.
 
     The rank that took another road may be the one that is missing.
     """
-    missing = [f"the logs of {came} of {ranks} ranks came back"] if came < ranks else []
-    return "; ".join([*missing, *incomplete(log)])
+    missing = [f"the logs of {log_count} of {ranks} ranks came back"] if log_count < ranks else []
+    return "; ".join([*missing, *incomplete_files(log)])
 
 
-def _roads(log: Log, hosts: dict[str, str]) -> dict[str, str]:
+def _transports_by_node(log: Log, hosts: dict[str, str]) -> dict[str, str]:
     """Per node, from the edges that its ranks wrote."""
-    roads = {}
+    transports = {}
     for name, host in log.hosts.items():
         node = hosts.get(name.split(".")[0])
         if node and "tcp" in host.edges:
-            ways = {interface for interface, _ in host.sockets}
-            roads[node] = ways.pop() if len(ways) == 1 else "tcp"
+            ifnames = {interface for interface, _ in host.sockets}
+            transports[node] = ifnames.pop() if len(ifnames) == 1 else "tcp"
         elif node and "rdma" in host.edges:
-            roads[node] = "rdma"
-    return roads
+            transports[node] = "rdma"
+    return transports
 
 
-def sockets_say(
-    gang: Gang, names: dict[str, str], connections: Sequence[Sequence[Ends]]
-) -> Witness:
+def gloo_report(
+    gang: Gang, node_names: dict[str, str], connections: Sequence[Sequence[Connection]]
+) -> TransportReport:
     """Which interface carries the connections that gloo opened to most of the other nodes."""
-    ports = gang.run(interfaces, timeout=60)
-    own = [
-        {port["address"]: name for name, port in found.items() if port["address"]}
-        for found in ports
+    ports = gang.run(read_interfaces, timeout=60)
+    by_rank = [
+        {port["address"]: name for name, port in devices.items() if port["address"]}
+        for devices in ports
     ]
-    roads: dict[str, str] = {}
-    for place, addresses, ends in zip(gang.places, own, connections, strict=True):
-        peers = {(addresses.get(here), there) for here, there, *_ in ends if there not in addresses}
-        reached = Counter(interface for interface, _ in peers if interface)
-        if reached:
-            roads[names[place.node]] = reached.most_common(1)[0][0]
-    trouble = "" if roads else "no connection to another node is open"
-    return Witness("gloo's sockets", roads, trouble)
+    transports: dict[str, str] = {}
+    for place, addresses, ends in zip(gang.places, by_rank, connections, strict=True):
+        peers = {(addresses.get(local), peer) for local, peer, *_ in ends if peer not in addresses}
+        counts = Counter(interface for interface, _ in peers if interface)
+        if counts:
+            transports[node_names[place.node]] = counts.most_common(1)[0][0]
+    problem = "" if transports else "no connection to another node is open"
+    return TransportReport("gloo's sockets", transports, problem)

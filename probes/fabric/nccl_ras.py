@@ -13,32 +13,32 @@ from contextlib import suppress
 HOST, PORT = "localhost", 28028  # NCCL_RAS_ADDR's default; the name may mean ::1
 # NCCL itself waits 5 s for processes that do not answer (RAS_COLLECTIVE_LEG_TIMEOUT_SEC), and it is
 # in such jobs that it is asked.
-SECONDS = 12.0
-LONGEST = 1 << 20  # bytes of an answer that are read
+RAS_SECONDS = 12.0
+MAX_ANSWER_BYTES = 1 << 20  # bytes of an answer that are read
 
 
-def ras_status(port: int = PORT, seconds: float = SECONDS) -> str:
+def ras_status(port: int = PORT, seconds: float = RAS_SECONDS) -> str:
     """RAS's verbose status as text, as much as comes in `seconds`; "" where nobody answers."""
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     try:
         with socket.create_connection((HOST, port), timeout=seconds / 2) as service:
             service.sendall(b"CLIENT PROTOCOL 2\n")
-            if not _answer(service, until, b"\n").startswith(b"SERVER PROTOCOL"):
+            if not _read_answer(service, deadline, b"\n").startswith(b"SERVER PROTOCOL"):
                 return ""
             service.sendall(b"VERBOSE STATUS\n")
-            return _answer(service, until).decode("utf-8", "backslashreplace")
+            return _read_answer(service, deadline).decode("utf-8", "backslashreplace")
     except OSError:
         return ""
 
 
-def _answer(service: socket.socket, until: float, end: bytes | None = None) -> bytes:
+def _read_answer(service: socket.socket, deadline: float, end: bytes | None = None) -> bytes:
     """What comes until the service closes, its `end` is there, or no time is left."""
     answer = b""
     with suppress(OSError):
-        while len(answer) < LONGEST and (left := until - time.monotonic()) > 0:
-            service.settimeout(left)
-            piece = service.recv(LONGEST - len(answer))
-            answer += piece
-            if not piece or (end and answer.endswith(end)):
+        while len(answer) < MAX_ANSWER_BYTES and (left_s := deadline - time.monotonic()) > 0:
+            service.settimeout(left_s)
+            chunk = service.recv(MAX_ANSWER_BYTES - len(answer))
+            answer += chunk
+            if not chunk or (end and answer.endswith(end)):
                 break
     return answer

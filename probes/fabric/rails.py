@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.byte_counters import port_bytes
-from probes.cluster.node_facts import RDMA_PORTS, rdma_ports
-from probes.environment.rails import admitted, ib_hca
+from probes.cluster.node_facts import RDMA_SYSFS, rdma_ports
+from probes.environment.rails import nccl_ports, read_ib_hca
 from probes.findings import finding
 from reports.record import Finding
-from scaling.collectives.line_rate import rails
+from scaling.collectives.line_rate import find_rails
 
 
-def read_rails(root: str = RDMA_PORTS) -> dict[str, dict[str, Any]]:
+def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
     """Each of this node's rails as `device/port`: rate in Gbit/s and bytes sent since boot.
 
     Ports that NCCL is told not to use are none: they are for storage, however fast.
     """
     return {
         name: {"gbps": gbps, "sent": port_bytes(Path(root, name.replace("/", "/ports/")))}
-        for name, gbps, _ in rails(admitted(rdma_ports(root), ib_hca()))
+        for name, gbps, _ in find_rails(nccl_ports(rdma_ports(root), read_ib_hca()))
     }
 
 
-def growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
+def rail_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
     """Bytes that each rail sent in between; one that is there no more has sent nothing."""
     return {
         name: max(0, after[name]["sent"] - port["sent"]) if name in after else 0
@@ -33,7 +33,7 @@ def growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int
     }
 
 
-def shares(sent: Mapping[str, int], count: int) -> dict[str, float]:
+def rail_shares(sent: Mapping[str, int], count: int) -> dict[str, float]:
     """What each of the `count` busiest ports sent, as a ratio of an equal part.
 
     Ports beyond that number are as fast as rails, but were not ordered as such: storage.
@@ -43,33 +43,33 @@ def shares(sent: Mapping[str, int], count: int) -> dict[str, float]:
     return {name: sent[name] * len(busiest) / max(total, 1) for name in busiest}
 
 
-def idle_rails(nodes: Mapping[str, Mapping[str, float]], least: float) -> list[Finding]:
+def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) -> list[Finding]:
     """One finding per node with a rail that carried under `least` of its part."""
-    found = []
-    for node, parts in nodes.items():
-        idle = {name: part for name, part in parts.items() if part < least}
+    findings = []
+    for node, shares in nodes.items():
+        idle = {name: share for name, share in shares.items() if share < min_share}
         if idle:
-            told = ", ".join(f"{name} {part:.0%}" for name, part in sorted(idle.items()))
-            said = f"{node}: of an equal part of the bytes, its rails carried: {told}"
-            found.append(finding("FAB-PARTIAL-RAILS", said, [node, *sorted(idle)]))
-    return found
+            shares_text = ", ".join(f"{name} {share:.0%}" for name, share in sorted(idle.items()))
+            message = f"{node}: of an equal part of the bytes, its rails carried: {shares_text}"
+            findings.append(finding("FAB-PARTIAL-RAILS", message, [node, *sorted(idle)]))
+    return findings
 
 
-def missing_rails(
-    counts: Mapping[str, int], wanted: int, rates: Mapping[str, float]
+def find_missing_rails(
+    counts: Mapping[str, int], expected: int, rates: Mapping[str, float]
 ) -> list[Finding]:
     """One finding per node with fewer active rails than there should be, or with slower ones.
 
     `rates` are Gbit/s of each node's rails.
     """
     best = max(rates.values(), default=0.0)
-    found = []
+    findings = []
     for node, count in counts.items():
         if count and rates.get(node, best) < best:
-            said = f"{node}: its {count} rails run at {rates[node]:g} Gbit/s, others at {best:g}"
-        elif count < wanted:
-            said = f"{node}: {count} of {wanted} rails are active, and admitted by NCCL_IB_HCA"
+            message = f"{node}: its {count} rails run at {rates[node]:g} Gbit/s, others at {best:g}"
+        elif count < expected:
+            message = f"{node}: {count} of {expected} rails are active, and admitted by NCCL_IB_HCA"
         else:
             continue
-        found.append(finding("FAB-PARTIAL-RAILS", said, [node]))
-    return found
+        findings.append(finding("FAB-PARTIAL-RAILS", message, [node]))
+    return findings

@@ -13,13 +13,13 @@ from typing import Any
 from reference_trainer.launch import worker
 
 # Where ranks wait for each other; what wraps those calls in order to log them is not meant.
-WAITING = re.compile(r"torch/distributed/(?!c10d_logger)")
-RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000"}  # environment of the ranks: torch's flight recorder
-LAST = 5  # collectives that are told one by one
-Whereabouts = dict[str, Any]
+DISTRIBUTED_CALL = re.compile(r"torch/distributed/(?!c10d_logger)")
+RECORDER_ENV = {"TORCH_FR_BUFFER_SIZE": "2000"}  # environment of the ranks: torch's flight recorder
+MAX_ENTRIES = 5  # collectives that are told one by one
+RankState = dict[str, Any]
 
 
-def whereabouts() -> Whereabouts:
+def read_rank_state() -> RankState:
     """Of this process, by another thread than the one that hangs.
 
     {"at": the function of torch.distributed that was called, else the innermost one, "" when none
@@ -27,52 +27,52 @@ def whereabouts() -> Whereabouts:
     group of all ranks with a collective, or -1; "begun", "ended": collectives of that group;
     "entries": the last few}.
     """
-    frames = _frames()
+    frames = _rank_frames()
     stack = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]
     # Deeper down, ranks that wait for the same thing are in different lines, by their part in it.
-    calls = [f.name for f in frames if WAITING.search(f.filename)]
-    return {"at": (calls or stack[-1:] or [""])[0], "stack": stack, **_recorded()}
+    calls = [f.name for f in frames if DISTRIBUTED_CALL.search(f.filename)]
+    return {"at": (calls or stack[-1:] or [""])[0], "stack": stack, **_read_recorder()}
 
 
-def _frames() -> list[traceback.FrameSummary]:
+def _rank_frames() -> list[traceback.FrameSummary]:
     """What the rank was told to run, down from Worker.run, in another thread than this one."""
     for thread, frame in sys._current_frames().items():
         frames = traceback.extract_stack(frame)
-        ours = [f.filename == worker.__file__ and f.name == "run" for f in frames]
-        if any(ours) and thread != threading.get_ident():
-            return frames[ours.index(True) + 1 :]
+        is_run = [f.filename == worker.__file__ and f.name == "run" for f in frames]
+        if any(is_run) and thread != threading.get_ident():
+            return frames[is_run.index(True) + 1 :]
     return []
 
 
-def _recorded() -> Whereabouts:
+def _read_recorder() -> RankState:
     """torch.distributed's own record, if this process has loaded it."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):  # the former in CUDA's build
         dump = getattr(c10d, name, None)
-        told = summary(json.loads(dump(includeCollectives=True, onlyActive=False))) if dump else {}
-        if told:
-            return told
+        state = summary(json.loads(dump(includeCollectives=True, onlyActive=False))) if dump else {}
+        if state:
+            return state
     return {"group": -1, "begun": 0, "ended": 0, "entries": []}
 
 
-def summary(told: dict[str, Any]) -> Whereabouts:
+def summary(dump: dict[str, Any]) -> RankState:
     """The recorder's dump in short; {} without a collective.
 
     Format 2.10 of torch/csrc/distributed/c10d/FlightRecorder.hpp.
     """
     entries = [
         entry
-        for entry in told.get("entries", [])
+        for entry in dump.get("entries", [])
         if not entry["is_p2p"] and entry["process_group"][-1] == "default_pg"
     ]
     if not entries:
         return {}
     newest = entries[-1]
     group = [entry for entry in entries if entry["pg_id"] == newest["pg_id"]]
-    kept = ("collective_seq_id", "profiling_name", "input_sizes", "state", "retired")
+    fields = ("collective_seq_id", "profiling_name", "input_sizes", "state", "retired")
     return {
         "group": newest["pg_id"],
         "begun": newest["collective_seq_id"],
         "ended": sum(bool(entry["retired"]) for entry in group),
-        "entries": [{key: entry.get(key) for key in kept} for entry in entries[-LAST:]],
+        "entries": [{key: entry.get(key) for key in fields} for entry in entries[-MAX_ENTRIES:]],
     }

@@ -2,32 +2,32 @@
 
 import pytest
 
-from probes.fabric.controls import wrong_element, wrong_road_control
+from probes.fabric.controls import control_off_fabric, control_wrong_element
 from probes.fabric.detect import (
+    find_wrong_links,
     is_slow,
-    slow_everywhere,
-    wrong_links,
+    slow_fabric_finding,
 )
-from probes.fabric.hang_diagnosis import tell_why
+from probes.fabric.hang_diagnosis import explain_start_failure
 from probes.fabric.judge import (
     judge_data,
     judge_groups,
     judge_pairs,
     judge_rails,
     judge_reach,
-    judge_road,
     judge_settings,
     judge_speed,
+    judge_transport,
 )
 from probes.fabric.library_report import RankLogs
-from probes.fabric.node_pairs import bad_pairs, reachability, slow_groups
-from probes.fabric.sweep import CHECKED, init_seconds, others, pinned, travel
+from probes.fabric.node_pairs import check_reach, run_group_search, run_pair_search
+from probes.fabric.sweep import CHECK_SIZE, check_ops, gang_env, init_seconds, run_sweep
 from reference_trainer.launch.gang import GangError
-from scaling.collectives.sweep import connect, warm
+from scaling.collectives.sweep import connect, warm_up
 
 # Nodes: groups are tried from CROWD on, for fewer make groups that are hardly more than pairs; from
 # FEW on, the least of which groups tell a node, where all is slow and pairs do not show why.
-FEW, CROWD = 4, 12
+MIN_NODES, LARGE = 4, 12
 
 
 @pytest.mark.criterion("FABRIC")
@@ -40,67 +40,67 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, limits, m
     """
     if len(cluster.nodes) < 2:
         pytest.fail("one node has no fabric to other nodes", pytrace=False)
-    with RankLogs(cluster) as logs, cluster.gang(environment=pinned(cluster, logs)) as gang:
-        prove(cluster, gang, terms, tier, limits, logs, measure)
+    with RankLogs(cluster) as logs, cluster.gang(environment=gang_env(cluster, logs)) as gang:
+        run_probe(cluster, gang, terms, tier, limits, logs, measure)
     judge_settings(cluster, terms.fabric, measure)
 
 
-def prove(cluster, gang, terms, tier, limits, logs, measure):
+def run_probe(cluster, gang, terms, tier, limits, logs, measure):
     """What is observed, then the controls; of a group that fails, why."""
-    names = cluster.names
+    node_names = cluster.node_names
     try:
-        journey = observe(gang, names, terms, tier, limits, logs, measure)
+        run = measure_fabric(gang, node_names, terms, tier, limits, logs, measure)
     except GangError as error:
         measure("busbw", None, note=str(error))
-        tell_why(cluster, gang, names, terms.fabric, error, logs, measure)
+        explain_start_failure(cluster, gang, node_names, terms.fabric, error, logs, measure)
         return
-    if journey:
-        wrong_element(gang, names, measure)
-    wrong_road_control(cluster, gang, terms, journey, logs, measure)
+    if run:
+        control_wrong_element(gang, node_names, measure)
+    control_off_fabric(cluster, gang, terms, run, logs, measure)
 
 
-def observe(gang, names, terms, tier, limits, logs, measure):
+def measure_fabric(gang, node_names, terms, tier, limits, logs, measure):
     """Who reaches whom, the sweep, the road and the pairs; the journey, if there was a way.
 
     Each is judged as soon as it is seen, so that a later failure takes nothing away.
     """
     measure.progress("fabric: who reaches whom")
-    cut = reachability(gang, names, terms.fabric)
-    if cut.pairs or cut.narrow:
+    reach = check_reach(gang, node_names, terms.fabric)
+    if reach.pairs or reach.narrow:
         measure("busbw", None, note="not every pair of nodes reaches each other")
-        judge_reach(cut, measure)
+        judge_reach(reach, measure)
         return None
     measure.progress("fabric: all-reduce sweep")
-    gang.run(warm, timeout=120)
+    gang.run(warm_up, timeout=120)
     sums = gang.run(connect, timeout=init_seconds(gang.size))
-    measure("wrong_elements", sum(one != gang.size for one in sums), on="the first all-reduce")
-    journey = travel(gang, names, logs)
-    judge_speed(journey, limits, measure)
-    judge_road(journey, terms.fabric, measure)
-    judge_rails(journey, terms, limits, measure)
-    judge_reach(cut, measure)
+    measure("wrong_elements", sum(total != gang.size for total in sums), on="the first all-reduce")
+    run = run_sweep(gang, node_names, logs)
+    judge_speed(run, limits, measure)
+    judge_transport(run, terms.fabric, measure)
+    judge_rails(run, terms, limits, measure)
+    judge_reach(reach, measure)
     measure.progress("fabric: five more collectives")
-    judge_data(journey, others(gang, CHECKED), gang, names, measure)
-    find_the_bad_one(gang, names, journey, tier, limits, measure)
-    return journey
+    judge_data(run, check_ops(gang, CHECK_SIZE), gang, node_names, measure)
+    find_bad_nodes(gang, node_names, run, tier, limits, measure)
+    return run
 
 
-def find_the_bad_one(gang, names, journey, tier, limits, measure):
+def find_bad_nodes(gang, node_names, run, tier, limits, measure):
     """Pairs of nodes, and groups of them where pairs do not suffice: who is slow, or wrong."""
     measure.progress("fabric: every pair of nodes")
-    pairs, wrong = bad_pairs(gang, names, whole=tier == "soak")
-    judge_pairs(pairs, journey, measure)
+    pairs, wrong = run_pair_search(gang, node_names, full=tier == "soak")
+    judge_pairs(pairs, run, measure)
     measure("wrong_elements", sum(wrong.values()), on="pairs of nodes")
-    measure.explain(wrong_links(wrong))
-    unplaced = is_slow(journey, limits("busbw")) and not (pairs.nodes or pairs.links)
-    nodes = len(journey.sent)
-    if nodes >= FEW and (unplaced or (nodes >= CROWD and tier != "quick")):
+    measure.explain(find_wrong_links(wrong))
+    unlocated = is_slow(run, limits("busbw")) and not (pairs.slow_nodes or pairs.slow_links)
+    nodes = len(run.sent)
+    if nodes >= MIN_NODES and (unlocated or (nodes >= LARGE and tier != "quick")):
         measure.progress("fabric: groups of nodes")
-        crowds = slow_groups(gang, names)
-        judge_groups(crowds, pairs, measure)
-        unplaced = unplaced and not (crowds.nodes or crowds.groups)
+        groups = run_group_search(gang, node_names)
+        judge_groups(groups, pairs, measure)
+        unlocated = unlocated and not (groups.nodes or groups.groups)
     else:
-        when = f"from {CROWD} nodes and tier standard on, and where no pair shows why all is slow"
+        when = f"from {LARGE} nodes and tier standard on, and where no pair shows why all is slow"
         measure.covered(f"no groups of nodes were tried: that is done {when}")
-    if unplaced:
-        measure.explain(slow_everywhere(journey))
+    if unlocated:
+        measure.explain(slow_fabric_finding(run))

@@ -14,65 +14,69 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from probes.cluster.cluster import ASK_SECONDS, Cluster
-from probes.cluster.node_affinity import pinned
-from probes.faults.process_faults import Hand, read_lines
+from probes.cluster.cluster import TASK_SECONDS, Cluster
+from probes.cluster.node_affinity import on_node
+from probes.faults.process_faults import ProcessAgent, read_json_lines
 from reference_trainer.launch.supervisor import Attempt
 
-Mark = tuple[str, int, int]  # host, process id, and when it started in clock ticks since boot
-SECONDS = 10  # a rank takes some 2 s to see that its raylet is gone
+ProcessKey = tuple[str, int, int]  # host, process id, and when it started in clock ticks since boot
+EXIT_SECONDS = 10  # a rank takes some 2 s to see that its raylet is gone
 
 
-def marks(folder: Path | None, attempts: Iterable[Attempt] = ()) -> dict[Mark, int]:
+def rank_processes(folder: Path | None, attempts: Iterable[Attempt] = ()) -> dict[ProcessKey, int]:
     """The rank of every process that began a run in this folder or below it, or was to.
 
     Where there is no /proc a process cannot be told from a later one of its number: none.
     """
-    found: dict[Mark, int] = {}
+    processes: dict[ProcessKey, int] = {}
     for attempt in attempts:
         for rank, place in enumerate(attempt.places):
             if place.born is not None:
-                found[place.host, place.pid, place.born] = rank
+                processes[place.host, place.pid, place.born] = rank
     for journal in folder.rglob("metrics.rank*.jsonl") if folder else ():
-        for line in read_lines(journal):
+        for line in read_json_lines(journal):
             if line["event"] == "start" and line["born"] is not None:
-                found[line["host"], line["pid"], line["born"]] = line["rank"]
-    return found
+                processes[line["host"], line["pid"], line["born"]] = line["rank"]
+    return processes
 
 
-def end_running(known: list[Mark], seconds: float) -> tuple[str, list[Mark]]:
+def kill_running(keys: list[ProcessKey], seconds: float) -> tuple[str, list[ProcessKey]]:
     """This host's name, and those of its processes that run after so long; they are killed then."""
-    hand, here = Hand(), socket.gethostname()
+    agent, host = ProcessAgent(), socket.gethostname()
     deadline = time.monotonic() + seconds
 
-    def running() -> list[Mark]:
-        return [mark for mark in known if mark[0] == here and hand.aim(mark[1])[0] == mark[2]]
+    def find_running() -> list[ProcessKey]:
+        return [key for key in keys if key[0] == host and agent.start_time(key[1])[0] == key[2]]
 
-    while (mine := running()) and time.monotonic() < deadline:
+    while (alive := find_running()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for _, pid, _ in mine:
+    for _, pid, _ in alive:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return here, mine
+    return host, alive
 
 
-def outlived(
-    cluster: Cluster, known: dict[Mark, int], seconds: float = SECONDS
-) -> tuple[dict[Mark, int], list[str]]:
+def find_orphans(
+    cluster: Cluster, processes: dict[ProcessKey, int], seconds: float = EXIT_SECONDS
+) -> tuple[dict[ProcessKey, int], list[str]]:
     """(Those of the known ones that still ran, hosts that could not be asked)."""
     import ray
 
-    asked = list(cluster.on_each_node(end_running, list(known), seconds).values())
-    if cluster.home not in {node["id"] for node in cluster.nodes}:  # spare raylets live there
-        call = pinned(end_running, cluster.home, max_retries=0).remote(list(known), seconds)
+    answers = list(cluster.on_each_node(kill_running, list(processes), seconds).values())
+    if cluster.head_node_id not in {
+        node["id"] for node in cluster.nodes
+    }:  # spare raylets live there
+        call = on_node(kill_running, cluster.head_node_id, max_retries=0).remote(
+            list(processes), seconds
+        )
         with suppress(ray.exceptions.RayError):  # then its host is one that could not be asked
-            asked.append(ray.get(call, timeout=ASK_SECONDS))
-    found = sorted({mark for _, running in asked for mark in running})
-    hosts = {host for host, _ in asked}
-    return {mark: known[mark] for mark in found}, sorted({mark[0] for mark in known} - hosts)
+            answers.append(ray.get(call, timeout=TASK_SECONDS))
+    orphans = sorted({key for _, running in answers for key in running})
+    hosts = {host for host, _ in answers}
+    return {key: processes[key] for key in orphans}, sorted({key[0] for key in processes} - hosts)
 
 
-def told(running: dict[Mark, int]) -> str:
+def describe_orphans(running: dict[ProcessKey, int]) -> str:
     """`rank 1 on node1, process 4711; ...`."""
     return "; ".join(
         f"rank {rank} on {host}, process {pid}" for (host, pid, _), rank in running.items()

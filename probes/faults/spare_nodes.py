@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # this file is run as a script too, which needs none of that
 START_SECONDS, REAP_SECONDS = 90, 0.2
 
 
-class Berths:
+class SpareNodes:
     """The probe's end: `count` spare raylets, each with one unit of `resource`.
 
     `names` are what the page calls them, by node id.
@@ -36,65 +36,65 @@ class Berths:
     def __init__(self, cluster: Cluster, count: int) -> None:
         import ray
 
-        from probes.cluster.cluster import SPARE
-        from probes.cluster.node_affinity import pinned
+        from probes.cluster.cluster import SPARE_PREFIX
+        from probes.cluster.node_affinity import on_node
 
-        self.resource = f"{SPARE}{os.getpid()}"
+        self.resource = f"{SPARE_PREFIX}{os.getpid()}"
         self._address = cluster.address
-        self._harbour = pinned(Harbour, cluster.home).remote()
-        self.names: dict[str, str] = {}
+        self._host = on_node(SpareNodeHost, cluster.head_node_id).remote()
+        self.node_names: dict[str, str] = {}
         try:
-            self.open(count)
+            self.add(count)
         except BaseException:
-            ray.kill(self._harbour)
+            ray.kill(self._host)
             raise
 
-    def open(self, count: int) -> None:
+    def add(self, count: int) -> None:
         """Have `count` more of them."""
         import ray
 
-        opened = self._harbour.open.remote(self._address, count, self.resource)
-        for node in ray.get(opened, timeout=START_SECONDS):
-            self.names[node] = f"spare{len(self.names) + 1}"
+        call = self._host.start.remote(self._address, count, self.resource)
+        for node in ray.get(call, timeout=START_SECONDS):
+            self.node_names[node] = f"spare{len(self.node_names) + 1}"
 
-    def lose(self, *names: str, whole: bool = True) -> tuple[bool, float]:
+    def kill_nodes(self, *names: str, whole_nodes: bool = True) -> tuple[bool, float]:
         """SIGKILL all processes of the nodes of these names, or the raylets alone.
 
         (Whether all are proven dead, when the first was killed by the head's clock.)
         """
         import ray
 
-        nodes = [node for node, known in self.names.items() if known in names]
-        dead, at = ray.get(self._harbour.lose.remote(nodes, whole), timeout=30)
-        return bool(dead), float(at)
+        nodes = [node for node, name in self.node_names.items() if name in names]
+        dead, killed_at = ray.get(self._host.kill_nodes.remote(nodes, whole_nodes), timeout=30)
+        return bool(dead), float(killed_at)
 
     def close(self) -> None:
         """End what is left of them; returns when their processes are gone."""
         import ray
 
         with suppress(ray.exceptions.RayError):  # its end closes the input too
-            ray.get(self._harbour.close.remote(), timeout=30)
-        ray.kill(self._harbour)
+            ray.get(self._host.close.remote(), timeout=30)
+        ray.kill(self._host)
 
 
-class Harbour:
+class SpareNodeHost:
     """Holds the input of the processes that own the raylets.  A Ray actor on the head node."""
 
     def __init__(self) -> None:
         self._children: list[subprocess.Popen[str]] = []
         self._raylets: dict[str, int] = {}
 
-    def open(self, address: str, count: int, resource: str) -> list[str]:
+    def start(self, address: str, count: int, resource: str) -> list[str]:
         """Start them; their node ids.  Raises RuntimeError with the last words when it fails."""
         import ray
 
         if address.startswith("ray://"):
             address = ray.get_runtime_context().gcs_address
-        here = ray.util.get_node_ip_address()
+        ip = ray.util.get_node_ip_address()
         session = ray._private.worker._global_node.get_session_dir_path()
-        words = [address, here, str(count), resource, session]
+        arguments = [address, ip, str(count), resource, session]
         child = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), *words],
+            [sys.executable, str(Path(__file__).resolve()), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -106,27 +106,27 @@ class Harbour:
         line = child.stdout.readline()
         if not line:
             assert child.stderr is not None
-            last = child.stderr.read().strip().splitlines()[-1:]
-            raise RuntimeError(f"no spare raylet could be started: {' '.join(last)}")
-        opened = json.loads(line)
-        self._raylets |= opened
-        return list(opened)
+            last_line = child.stderr.read().strip().splitlines()[-1:]
+            raise RuntimeError(f"no spare raylet could be started: {' '.join(last_line)}")
+        pids = json.loads(line)
+        self._raylets |= pids
+        return list(pids)
 
-    def lose(self, nodes: list[str], whole: bool) -> tuple[bool, float]:
+    def kill_nodes(self, nodes: list[str], whole_nodes: bool) -> tuple[bool, float]:
         """SIGKILL raylets, and as a power loss would all they started; (proven dead, when)."""
         from probes.faults.process_faults import (  # late: this file is run as a script too
-            Hand,
-            offspring,
+            ProcessAgent,
+            descendant_pids,
         )
 
-        hand = Hand()
+        agent = ProcessAgent()
         pids = [self._raylets.pop(node) for node in nodes]
-        pids += [child for pid in pids if whole for child in offspring(pid)]
-        aimed = [(pid, started) for pid in pids if (started := hand.aim(pid)[0]) >= 0]
-        done = [hand.strike(pid, started, signal.SIGKILL) for pid, started in aimed]
+        pids += [child for pid in pids if whole_nodes for child in descendant_pids(pid)]
+        targets = [(pid, started) for pid in pids if (started := agent.start_time(pid)[0]) >= 0]
+        results = [agent.send_signal(pid, started, signal.SIGKILL) for pid, started in targets]
         # What dies of its raylet before its own turn is gone as well.
-        gone = all(hand.aim(pid)[0] != started for pid, started in aimed)
-        return gone and done[0][0], done[0][1]
+        all_gone = all(agent.start_time(pid)[0] != started for pid, started in targets)
+        return all_gone and results[0][0], results[0][1]
 
     def close(self) -> None:
         """End the owners, and with them all raylets."""
@@ -137,33 +137,33 @@ class Harbour:
             child.wait(timeout=20)
 
 
-def main(address: str, here: str, count: int, resource: str, session: str) -> None:
+def main(address: str, ip: str, count: int, resource: str, session: str) -> None:
     """Start the raylets, say node ids and pids, wait for the end of the input, end them."""
-    signal.signal(signal.SIGALRM, _too_late)
+    signal.signal(signal.SIGALRM, _raise_timeout)
     signal.alarm(START_SECONDS)  # a start that hangs must not hang the actor
-    say = os.fdopen(os.dup(1), "w")
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Ray's own chatter goes to standard error
     from ray._private.node import Node
     from ray._private.parameter import RayParams
 
-    from probes.cluster.cleanup import Keeper
+    from probes.cluster.cleanup import CleanupProcess
 
     nodes: list[Any] = []
-    written: list[Path] = []
-    keeper = Keeper()  # Ray kills this process when the actor that has it dies
+    paths: list[Path] = []
+    cleanup = CleanupProcess()  # Ray kills this process when the actor that has it dies
     try:
-        for number in range(count):
-            own = f"{resource}_{os.getpid()}_{number}"
-            written.append(Path(session, own))
-            keeper.keep("folder", str(written[-1]))  # first: this may be killed amid the start
-            nodes.append(Node(_berth(RayParams, address, here, resource, own), head=False))
+        for index in range(count):
+            folder = f"{resource}_{os.getpid()}_{index}"
+            paths.append(Path(session, folder))
+            cleanup.register("folder", str(paths[-1]))  # first: this may be killed amid the start
+            nodes.append(Node(_node_params(RayParams, address, ip, resource, folder), head=False))
             for path in Path(session).glob(f"*_{nodes[-1].node_id}"):  # its ports
-                keeper.keep("folder", str(path))
-                written.append(path)
+                cleanup.register("folder", str(path))
+                paths.append(path)
         signal.alarm(0)
         raylets = {node.node_id: node.all_processes["raylet"][0].process for node in nodes}
         pids = {node: raylet.pid for node, raylet in raylets.items()}
-        print(json.dumps(pids), file=say, flush=True)
+        print(json.dumps(pids), file=output, flush=True)
         while not select.select([sys.stdin], [], [], REAP_SECONDS)[0]:  # it says nothing but ends
             # As init does: a worker takes its raylet for alive as long as that is a zombie.
             for raylet in raylets.values():
@@ -172,20 +172,20 @@ def main(address: str, here: str, count: int, resource: str, session: str) -> No
         for node in nodes:
             # Gracefully: a raylet that says goodbye is not counted as alive until Ray misses it.
             node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
-        for path in written:
-            keeper.clear(path)
-        keeper.close()
+        for path in paths:
+            cleanup.remove_now(path)
+        cleanup.close()
 
 
-def _berth(params: Any, address: str, here: str, resource: str, own: str) -> Any:
+def _node_params(params_class: Any, address: str, ip: str, resource: str, folder: str) -> Any:
     """A node without CPUs, so that no task lands there.
 
     It unpacks jobs' working directories in a folder of its `own`: in the one that raylets of a
     machine share by default it would first remove what the head's jobs run in.
     """
-    return params(
+    return params_class(
         gcs_address=address,
-        node_ip_address=here,
+        node_ip_address=ip,
         num_cpus=0,
         num_gpus=0,
         resources={resource: 1},
@@ -195,11 +195,11 @@ def _berth(params: Any, address: str, here: str, resource: str, own: str) -> Any
         node_manager_port=0,
         include_log_monitor=False,
         dashboard_agent_listen_port=None,
-        runtime_env_dir_name=own,
+        runtime_env_dir_name=folder,
     )
 
 
-def _too_late(*_: object) -> None:
+def _raise_timeout(*_: object) -> None:
     raise TimeoutError(f"the raylets were not up within {START_SECONDS} s")
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from probes.findings.catalogue import CATALOGUE
 from reports.record import Finding
 
-SHOWN = 8  # names listed in one finding
+MAX_NAMES = 8  # names listed in one finding
 
 
-def listed(words: Iterable[str], most: int = SHOWN) -> str:
+def join_names(names: Iterable[str], max_names: int = MAX_NAMES) -> str:
     """`a, b, c and 5 more`: the first `most` of them; "" for none."""
-    every = list(words)
-    more = f" and {len(every) - most} more" if len(every) > most else ""
-    return ", ".join(every[:most]) + more
+    all_names = list(names)
+    suffix = f" and {len(all_names) - max_names} more" if len(all_names) > max_names else ""
+    return ", ".join(all_names[:max_names]) + suffix
 
 
 def finding(
@@ -40,6 +40,6 @@ def finding(
     )
 
 
-def versions_differ(said: str) -> Finding:
+def version_finding(statement: str) -> Finding:
     """The driver's versions keep it from joining at all."""
-    return finding("HOST-VERSIONS", said, ["the driver"])
+    return finding("HOST-VERSIONS", statement, ["the driver"])

@@ -19,69 +19,69 @@ ANSWER_SECONDS = 60
 SCRIPT = Path(__file__).with_name("job_driver.py")
 
 
-class RivalSilent(RuntimeError):
+class JobUnresponsive(RuntimeError):
     """A job's driver did not answer in time, or died."""
 
 
-class Rival:
+class CompetingJob:
     """One job.  `id` is Ray's id of it, known once `ready` has returned."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
-        self.name, self.id, self._keeper = name, "", cluster.keeper
-        self._last_words = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`end` closes it)
+        self.name, self.id, self._cleanup = name, "", cluster.cleanup
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  (`end` closes it)
         self._child = subprocess.Popen(
             [sys.executable, str(SCRIPT), cluster.address, cluster.resource],
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._last_words,
+            stderr=self._stderr,
             start_new_session=True,
             # Over ray:// a killed client is otherwise waited for, half a minute.
             env={**os.environ, "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0"},
         )
-        self._keeper.keep("process", str(self._child.pid))
+        self._cleanup.register("process", str(self._child.pid))
 
-    def ready(self) -> str:
+    def wait_ready(self) -> str:
         """Ray's id of the job, once its driver has joined the cluster."""
-        self.id = self.id or str(self.answer())
+        self.id = self.id or str(self.read_answer())
         return self.id
 
-    def tell(self, do: str, *arguments: Any) -> None:
+    def send(self, command: str, *arguments: Any) -> None:
         """Send a command without waiting for the answer."""
         assert self._child.stdin is not None
-        self._child.stdin.write(json.dumps({"do": do, "with": arguments}) + "\n")
+        self._child.stdin.write(json.dumps({"do": command, "with": arguments}) + "\n")
         self._child.stdin.flush()
 
-    def answer(self) -> Any:
-        """The next answer.  Raises RivalSilent after 60 s, or when the driver died."""
+    def read_answer(self) -> Any:
+        """The next answer.  Raises JobUnresponsive after 60 s, or when the driver died."""
         assert self._child.stdout is not None
         readable, _, _ = select.select([self._child.stdout], [], [], ANSWER_SECONDS)
         line = self._child.stdout.readline() if readable else ""
         if not line:
-            why = self._why()
+            reason = self._failure_reason()
             self._child.kill()  # a late answer would be taken for the next one's
-            raise RivalSilent(why)
+            raise JobUnresponsive(reason)
         return json.loads(line)
 
-    def _why(self) -> str:
+    def _failure_reason(self) -> str:
         """Why there is no answer."""
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=1)
         if self.alive:
             return f"job {self.name}'s driver did not answer within {ANSWER_SECONDS} s"
-        self._last_words.seek(0)
-        last = self._last_words.read().strip().splitlines()[-1:]
-        return f"job {self.name}'s driver died: {''.join(last) or self._child.returncode}"
+        self._stderr.seek(0)
+        last_line = self._stderr.read().strip().splitlines()[-1:]
+        return f"job {self.name}'s driver died: {''.join(last_line) or self._child.returncode}"
 
-    def ask(self, do: str, *arguments: Any) -> Any:
+    def call(self, command: str, *arguments: Any) -> Any:
         """Send a command and wait for its answer."""
-        self.tell(do, *arguments)
-        return self.answer()
+        self.send(command, *arguments)
+        return self.read_answer()
 
-    def signal(self, number: int) -> None:
+    def signal(self, signum: int) -> None:
         """Send the driver a signal; after SIGKILL it is waited for."""
-        self._child.send_signal(number)
-        if number == signal.SIGKILL:
+        self._child.send_signal(signum)
+        if signum == signal.SIGKILL:
             self._child.wait(timeout=10)
 
     @property
@@ -102,5 +102,5 @@ class Rival:
             self._child.kill()
             self._child.wait()
         self._child.stdout.close()
-        self._last_words.close()
-        self._keeper.forget("process", str(self._child.pid))
+        self._stderr.close()
+        self._cleanup.unregister("process", str(self._child.pid))

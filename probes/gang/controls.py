@@ -4,63 +4,63 @@ from __future__ import annotations
 
 from typing import Any
 
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
-from probes.cluster.node_affinity import pinned
-from probes.findings import listed
+from probes.cluster.node_affinity import on_node
+from probes.findings import join_names
 from probes.gang import invariants as checks
-from probes.gang.gpu_monitor import Squatter
-from probes.gang.invariants import held
+from probes.gang.gpu_monitor import UnregisteredGpuUser
+from probes.gang.invariants import count_held
 from probes.gang.job_driver import COMPLETE
-from probes.gang.judge import PENDING_SECONDS, withdrawn
-from probes.gang.scenario import DRAIN_SECONDS, Scene
+from probes.gang.judge import PENDING_SECONDS, judge_withdrawal
+from probes.gang.scenario import DRAIN_SECONDS, Scenario
 
-NAIVE_SECONDS = 60  # until single actors have taken all there is
+FILL_SECONDS = 60  # until single actors have taken all there is
 DEADLOCK_SECONDS = 1.0  # of holding and waiting on both sides, before it is called one
-SQUAT_SECONDS = 60  # until a process has a GPU's context
-GONE_SECONDS = 2.0  # until what a killed process held is free by NVML
-PATIENCE_SECONDS = 3.0  # of a job for its second group
+GPU_CONTEXT_SECONDS = 60  # until a process has a GPU's context
+GPU_FREED_SECONDS = 2.0  # until what a killed process held is free by NVML
+GIVE_UP_SECONDS = 3.0  # of a job for its second group
 OUTCOME_SECONDS = 10.0  # for a job to give up after that
 
 
-def one_early(at: Scene) -> None:
+def control_release_one_early(run: Scenario) -> None:
     """A gang takes one bundle before the rest, and must be seen as part held."""
-    with at.fault() as seen:
-        first = at.ask("A", max(at.total - 1, 1))
-        at.placed(first)
-        gang = at.ask("B", 1, part=".1")
-        at.together(("B", 1, {"part": ".2", "gang": gang}))
-        at.until(lambda sample: gang in checks.part_held(sample), 10)
-        at.watch.dwell(0.2)
-        at.stage.release()
-        at.until(lambda sample: not sample["gangs"] and sample["free"] >= at.total, DRAIN_SECONDS)
-    caught = [span for span in checks.halves(seen) if span.gang == gang]
-    at.measure.control(
+    with run.as_control() as samples:
+        first = run.ask("A", max(run.total - 1, 1))
+        run.wait_placed(first)
+        gang = run.ask("B", 1, part=".1")
+        run.ask_together(("B", 1, {"part": ".2", "gang": gang}))
+        run.until(lambda sample: gang in checks.partial_gangs(sample), 10)
+        run.observer.wait(0.2)
+        run.rig.release()
+        run.until(lambda sample: not sample["gangs"] and sample["free"] >= run.total, DRAIN_SECONDS)
+    caught = [span for span in checks.find_partial_holds(samples) if span.gang == gang]
+    run.measure.control(
         "one bundle early",
         "a job takes one accelerator of its gang of two before the other",
         caught=bool(caught),
-        saw=caught[0].said() if caught else "no part of a gang",
+        saw=caught[0].describe() if caught else "no part of a gang",
     )
 
 
-def squat(at: Scene) -> None:
+def control_unregistered_gpu(run: Scenario) -> None:
     """On real GPUs: a process uses one that it never asked for, and must be seen.
 
     Only on a node whose GPUs are all free by Ray, and on one that nobody uses by NVML.
     """
-    cluster = at.stage.cluster
+    cluster = run.rig.cluster
     if not cluster.on_gpu:
         return
-    at.stage.release()
-    at.idle()
-    at.watch.dwell(GONE_SECONDS)
-    looks = [sample["in_use"] for sample in at.watch.samples if "in_use" in sample]
-    spot = free_gpu(cluster, at.watch.samples[-1]["free_on"], looks[-1] if looks else {})
+    run.rig.release()
+    run.wait_idle()
+    run.observer.wait(GPU_FREED_SECONDS)
+    uses = [sample["in_use"] for sample in run.observer.samples if "in_use" in sample]
+    gpu = find_free_gpu(cluster, run.observer.samples[-1]["free_on"], uses[-1] if uses else {})
     caught, saw = None, "no node has all its GPUs free, and one of them unused"
-    if spot:
-        hidden = checks.unseen(_squatted(at, *spot), cluster.counted_on)
-        caught, saw = spot[0] in hidden, listed(hidden.get(spot[0], (0, []))[1]) or "nothing"
-    at.measure.control(
+    if gpu:
+        hidden = checks.find_hidden_gpus(_occupy_gpu(run, *gpu), cluster.gpus_by_node)
+        caught, saw = gpu[0] in hidden, join_names(hidden.get(gpu[0], (0, []))[1]) or "nothing"
+    run.measure.control(
         "a GPU used behind Ray's back",
         "a process allocates memory on a GPU without asking Ray for it",
         caught=caught,
@@ -68,14 +68,14 @@ def squat(at: Scene) -> None:
     )
 
 
-def free_gpu(
+def find_free_gpu(
     cluster: Cluster, free: dict[str, int], in_use: dict[str, Any]
 ) -> tuple[str, str] | None:
     """(node, UUID) of a GPU that nobody uses, on a node that is free as a whole; None: none is."""
     for facts in cluster.facts:
         node, uses = facts["name"], in_use.get(facts["name"])
-        whole = 0 < cluster.counted_on.get(node, 0) <= free.get(node, 0)
-        if not whole or not isinstance(uses, dict):  # words: NVML does not tell
+        all_free = 0 < cluster.gpus_by_node.get(node, 0) <= free.get(node, 0)
+        if not all_free or not isinstance(uses, dict):  # words: NVML does not tell
             continue
         for gpu in facts["gpus"]:
             if gpu["uuid"] not in uses:
@@ -83,45 +83,45 @@ def free_gpu(
     return None
 
 
-def _squatted(at: Scene, node: str, uuid: str) -> list[checks.Sample]:
+def _occupy_gpu(run: Scenario, node: str, uuid: str) -> list[checks.Sample]:
     """What was seen while a process used this GPU."""
     import ray
 
-    (id,) = (one["id"] for one in at.stage.cluster.nodes if one["name"] == node)
-    with at.fault() as seen:
-        at.watch.mark(f"a process on {node} uses a GPU that it never asked for", fault=True)
-        squatter = pinned(Squatter, id).remote()
+    (node_id,) = (entry["id"] for entry in run.rig.cluster.nodes if entry["name"] == node)
+    with run.as_control() as samples:
+        run.observer.mark(f"a process on {node} uses a GPU that it never asked for", fault=True)
+        gpu_user = on_node(UnregisteredGpuUser, node_id).remote()
         try:
-            ray.get(squatter.sit.remote(uuid), timeout=SQUAT_SECONDS)
-            at.watch.dwell(checks.LINGER + 1)
+            ray.get(gpu_user.allocate.remote(uuid), timeout=GPU_CONTEXT_SECONDS)
+            run.observer.wait(checks.FREE_LAG + 1)
         finally:
-            ray.kill(squatter)
-        at.watch.dwell(GONE_SECONDS)  # what is judged must not meet it
-    return seen
+            ray.kill(gpu_user)
+        run.observer.wait(GPU_FREED_SECONDS)  # what is judged must not meet it
+    return samples
 
 
-def still_there(at: Scene, gang: str, name: str, fault: str) -> None:
+def control_not_cancelled(run: Scenario, gang: str, name: str, fault: str) -> None:
     """What should end a waiting gang did not happen: the gang must be seen to stay."""
-    stays = at.gone(gang, PENDING_SECONDS) is None
+    stays = run.wait_gone(gang, PENDING_SECONDS) is None
     saw = "the gang is still there" if stays else "the gang is gone"
-    at.measure.control(name, fault, caught=stays, saw=saw)
+    run.measure.control(name, fault, caught=stays, saw=saw)
 
 
-def naive(at: Scene, need: int) -> None:
+def control_partial_allocation(run: Scenario, need: int) -> None:
     """Single actors taken in turns: each job ends up with a part, and neither with all."""
-    jobs = at.stage.jobs
-    with at.fault():
-        at.stage.release()
-        at.idle()
-        at.watch.naive = dict.fromkeys(jobs, need)
-        at.watch.mark("single actors, in turns", fault=True)
+    jobs = run.rig.jobs
+    with run.as_control():
+        run.rig.release()
+        run.wait_idle()
+        run.observer.single_actors = dict.fromkeys(jobs, need)
+        run.observer.mark("single actors, in turns", fault=True)
         for turn in range(2 * need):
-            jobs["AB"[turn % 2]].ask("naive", 1)
-        at.until(lambda sample: held(sample) >= at.total, NAIVE_SECONDS)
-        parts = checks.part_held(at.watch.samples[-1])
-        at.stage.release()
-        at.watch.naive = {}
-    at.measure.control(
+            jobs["AB"[turn % 2]].call("naive", 1)
+        run.until(lambda sample: count_held(sample) >= run.total, FILL_SECONDS)
+        parts = checks.partial_gangs(run.observer.samples[-1])
+        run.rig.release()
+        run.observer.single_actors = {}
+    run.measure.control(
         "naive actors",
         "two jobs take single actors in turns, without a gang",
         caught=bool(parts),
@@ -129,44 +129,46 @@ def naive(at: Scene, need: int) -> None:
     )
 
 
-def hold_and_wait(at: Scene, half: int) -> None:
+def control_hold_and_wait(run: Scenario, half: int) -> None:
     """Each job asks for its second group when it has its first: they wait, and must give up.
 
     What a job gives up must be gone.  The second to do so may find all it wants before it does.
     """
-    with at.fault():
-        at.idle()
-        gangs = at.together(("A", half, {"part": ".1"}), ("B", half, {"part": ".1"}))
-        at.watch.needs = dict.fromkeys(gangs, 2 * half)
-        at.until(lambda sample: held(sample) == 2 * half)
-        begun = at.watch.mark("both ask for their second group", fault=True)
+    with run.as_control():
+        run.wait_idle()
+        gangs = run.ask_together(("A", half, {"part": ".1"}), ("B", half, {"part": ".1"}))
+        run.observer.gang_sizes = dict.fromkeys(gangs, 2 * half)
+        run.until(lambda sample: count_held(sample) == 2 * half)
+        start = run.observer.mark("both ask for their second group", fault=True)
         for gang in gangs:
-            at.stage.jobs[gang[0]].ask("complete", at.stage.prefix + gang, half, PATIENCE_SECONDS)
-        found = at.until(lambda _: bool(at.knots(begun, DEADLOCK_SECONDS)), 2 * PATIENCE_SECONDS)
-        knots = at.knots(begun, DEADLOCK_SECONDS)
-        outcomes = {gang: at.stage.jobs[gang[0]].ask("outcome", OUTCOME_SECONDS) for gang in gangs}
-        ended = at.watch.mark("jobs that waited have given up")
+            run.rig.jobs[gang[0]].call("complete", run.rig.prefix + gang, half, GIVE_UP_SECONDS)
+        seen_s = run.until(
+            lambda _: bool(run.deadlocks(start, DEADLOCK_SECONDS)), 2 * GIVE_UP_SECONDS
+        )
+        deadlocks = run.deadlocks(start, DEADLOCK_SECONDS)
+        outcomes = {gang: run.rig.jobs[gang[0]].call("outcome", OUTCOME_SECONDS) for gang in gangs}
+        end = run.observer.mark("jobs that waited have given up")
         for gang in [gang for gang in gangs if outcomes[gang] != COMPLETE]:
-            withdrawn(at, gang, ended)
-        at.stage.release()
-        at.idle()
-    at.measure.note("deadlock_seen_after", at.took(begun, found), "s")
-    said = "; ".join(f"{knot.said()}, {outcomes[knot.gang]}" for knot in knots)
+            judge_withdrawal(run, gang, end)
+        run.rig.release()
+        run.wait_idle()
+    run.measure.note("deadlock_seen_after", run.elapsed(start, seen_s), "s")
+    message = "; ".join(f"{hold.describe()}, {outcomes[hold.gang]}" for hold in deadlocks)
     gave_up = any(outcome != COMPLETE for outcome in outcomes.values())
-    at.measure.control(
+    run.measure.control(
         "two groups per job",
         "each job asks for half of its gang, then for the other half",
-        caught={knot.job for knot in knots} == set(at.stage.jobs) and gave_up,
-        saw=said or "no deadlock",
+        caught={hold.job for hold in deadlocks} == set(run.rig.jobs) and gave_up,
+        saw=message or "no deadlock",
     )
 
 
-def passed_off(measure: Ledger, strategy: str, nodes: dict[str, int]) -> None:
+def control_wrong_strategy(measure: Recorder, strategy: str, nodes: dict[str, int]) -> None:
     """Control: a gang that lies on several nodes, judged as if it had asked for one."""
-    seen = checks.misplaced("STRICT_PACK", nodes, nodes)
+    violation = checks.explain_misplaced("STRICT_PACK", nodes, nodes)
     measure.control(
         f"{strategy} passed off as STRICT_PACK",
         "a gang that lies on several nodes is judged as if it had asked for one",
-        caught=bool(seen),
-        saw=seen or f"nothing wrong with {nodes}",
+        caught=bool(violation),
+        saw=violation or f"nothing wrong with {nodes}",
     )

@@ -13,11 +13,11 @@ from probes.acceptance.stash import RUN
 @pytest.fixture(scope="module")
 def stage(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Two jobs and the observer, started once for all scenarios."""
-    from probes.gang.scenario import Stage
+    from probes.gang.scenario import ContentionRig
 
-    stage = Stage(request.config.stash[RUN].cluster)
-    yield stage
-    stage.close()
+    rig = ContentionRig(request.config.stash[RUN].cluster)
+    yield rig
+    rig.close()
 
 
 @pytest.fixture
@@ -25,4 +25,4 @@ def scene(cluster: Any, stage: Any, measure: Any) -> Callable[..., Any]:
     """`scene("title")`: one scenario on the stage; too little room ends it unproven."""
     from probes.gang import scenario_checks
 
-    return lambda title, **options: scenario_checks.scene(stage, title, measure, **options)
+    return lambda title, **options: scenario_checks.run_scenario(stage, title, measure, **options)

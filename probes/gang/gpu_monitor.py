@@ -11,49 +11,49 @@ import time
 from typing import Any
 
 from probes.cluster.cluster import Cluster
-from probes.cluster.node_affinity import pinned
-from probes.cluster.node_facts import gpus, gpus_in_use, nvml_ready
+from probes.cluster.node_affinity import on_node
+from probes.cluster.node_facts import gpus_in_use, list_gpus, start_nvml
 
 PAUSE = 0.2  # s from one look to the next: NVML takes some ms for each GPU
 STALE = 2.0  # s after which what was seen counts no more: NVML hangs where a GPU is lost
-Uses = dict[str, list[int]]  # UUID of a GPU that is in use, and the ids of its processes
+GpuProcesses = dict[str, list[int]]  # UUID of a GPU that is in use, and the ids of its processes
 
 
-class GpuEye:
+class GpuMonitor:
     """One node's GPUs, looked at in a thread of its own.  A Ray actor."""
 
-    def __init__(self, counted: int) -> None:
-        self._counted = counted  # by Ray
-        self._at, self._uses = time.monotonic(), dict[str, list[int]]()
-        self._blind = "NVML has not answered yet"
-        threading.Thread(target=self._watch, daemon=True).start()
+    def __init__(self, ray_gpus: int) -> None:
+        self._ray_gpus = ray_gpus  # by Ray
+        self._sampled_at, self._uses = time.monotonic(), dict[str, list[int]]()
+        self._error = "NVML has not answered yet"
+        threading.Thread(target=self._poll, daemon=True).start()
 
-    def uses(self) -> Uses | str:
+    def uses(self) -> GpuProcesses | str:
         """What is in use by the last look; words where NVML does not tell."""
-        old = time.monotonic() - self._at
-        return self._blind or (f"NVML hangs since {old:.0f} s" if old > STALE else self._uses)
+        age_s = time.monotonic() - self._sampled_at
+        return self._error or (f"NVML hangs since {age_s:.0f} s" if age_s > STALE else self._uses)
 
-    def _watch(self) -> None:
-        nvml_ready()  # or each look would start the driver anew, where it does not persist
-        others: str | None = None
+    def _poll(self) -> None:
+        start_nvml()  # or each look would start the driver anew, where it does not persist
+        mismatch: str | None = None
         while True:
             try:
-                others = self._others(len(gpus())) if others is None else others
-                self._uses, self._blind = gpus_in_use(), others
+                mismatch = self._count_mismatch(len(list_gpus())) if mismatch is None else mismatch
+                self._uses, self._error = gpus_in_use(), mismatch
             except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
-                self._blind = f"NVML: {error}"
-            self._at = time.monotonic()
+                self._error = f"NVML: {error}"
+            self._sampled_at = time.monotonic()
             time.sleep(PAUSE)
 
-    def _others(self, seen: int) -> str:
+    def _count_mismatch(self, nvml: int) -> str:
         """That some of the machine's GPUs are not this cluster's: nobody knows which."""
-        return f"NVML sees {seen} GPUs, Ray {self._counted}" if seen > self._counted else ""
+        return f"NVML sees {nvml} GPUs, Ray {self._ray_gpus}" if nvml > self._ray_gpus else ""
 
 
-class Squatter:
+class UnregisteredGpuUser:
     """Uses a GPU that it never asked Ray for.  A Ray actor of no GPUs; needs torch."""
 
-    def sit(self, uuid: str) -> None:
+    def allocate(self, uuid: str) -> None:
         """Have a context and some memory on this GPU of its node."""
         os.environ["CUDA_VISIBLE_DEVICES"] = uuid
         import torch
@@ -61,50 +61,50 @@ class Squatter:
         self._memory = torch.ones(1 << 28, dtype=torch.uint8, device="cuda")
 
 
-class GpuEyes:
+class GpuMonitors:
     """The probe's end: an eye on each node that has GPUs."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._eyes = {
-            node["name"]: pinned(GpuEye, node["id"]).remote(int(node["resources"]["GPU"]))
+        self._monitors = {
+            node["name"]: on_node(GpuMonitor, node["id"]).remote(int(node["resources"]["GPU"]))
             for node in cluster.nodes
             if node["resources"].get("GPU")
         }
-        self._asked: dict[Any, str] = {}
-        self._known: dict[str, Uses | str] = {}
-        self._heard = dict.fromkeys(self._eyes, time.monotonic())
-        self._last = 0.0
+        self._pending: dict[Any, str] = {}
+        self._latest: dict[str, GpuProcesses | str] = {}
+        self._answered_at = dict.fromkeys(self._monitors, time.monotonic())
+        self._last_poll = 0.0
 
-    def look(self) -> dict[str, Uses | str] | None:
+    def poll(self) -> dict[str, GpuProcesses | str] | None:
         """The last that is known of each node, by name; waits for nobody.  None: too soon."""
         import ray
 
         now = time.monotonic()
-        if now < self._last + PAUSE:
+        if now < self._last_poll + PAUSE:
             return None
-        self._last = now
-        for node in set(self._eyes) - set(self._asked.values()):
-            self._asked[self._eyes[node].uses.remote()] = node
-        done, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        self._last_poll = now
+        for node in set(self._monitors) - set(self._pending.values()):
+            self._pending[self._monitors[node].uses.remote()] = node
+        done, _ = ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0)
         for call in done:
-            node = self._asked.pop(call)
-            self._heard[node] = now
+            node = self._pending.pop(call)
+            self._answered_at[node] = now
             try:
-                self._known[node] = ray.get(call)
+                self._latest[node] = ray.get(call)
             except ray.exceptions.RayError as error:
-                self._known[node] = f"its observer died: {type(error).__name__}"
-        if not self._known:
+                self._latest[node] = f"its observer died: {type(error).__name__}"
+        if not self._latest:
             return None  # nobody has started yet
-        silent = {node for node, heard in self._heard.items() if now - heard > STALE}
+        silent = {node for node, last in self._answered_at.items() if now - last > STALE}
         return {
-            node: f"it does not answer for {STALE:g} s" if node in silent else self._known[node]
-            for node in self._eyes
-            if node in silent or node in self._known
+            node: f"it does not answer for {STALE:g} s" if node in silent else self._latest[node]
+            for node in self._monitors
+            if node in silent or node in self._latest
         }
 
     def close(self) -> None:
         """End the eyes."""
         import ray
 
-        for eye in self._eyes.values():
-            ray.kill(eye)
+        for monitor in self._monitors.values():
+            ray.kill(monitor)

@@ -19,36 +19,36 @@ from itertools import cycle
 from queue import Queue
 from typing import Any
 
-PAUSE = 0.05  # from one look to the next at a flow's own gangs, or at what a dead job left
+POLL_SECONDS = 0.05  # from one look to the next at a flow's own gangs, or at what a dead job left
 OUTCOME_SECONDS = 50  # for what works in the background to end
-SEAT_SECONDS = 50  # for all actors of all components to start
+START_SECONDS = 50  # for all actors of all components to start
 DRAIN_SECONDS = 30  # for the last gangs of a flow that is told to end
-SWEEP_SECONDS = 2.5  # for clearing up when its input ends: it is killed after three
+CLEANUP_SECONDS = 2.5  # for clearing up when its input ends: it is killed after three
 QUIET_SECONDS = 0.5  # without a new group of a job that is dead
-ALIVE_SECONDS = 1.0  # in which an actor answers that does not wait for room
+PING_SECONDS = 1.0  # in which an actor answers that does not wait for room
 COORDINATOR = "AutoscalingCoordinator"  # the actor that Ray Train and Ray Data share, and leave
 COMPLETE = "complete"  # a gang of two groups that has both
 
 
-def created(groups: Iterable[Any]) -> set[Any]:
+def placed_groups(groups: Iterable[Any]) -> set[Any]:
     """Those of the groups that are placed now."""
     import ray
 
     return {g for g in groups if ray.util.placement_group_table(g).get("state") == "CREATED"}
 
 
-def remove(group: Any) -> None:
+def remove_group(group: Any) -> None:
     """Give a placement group back."""
     import ray
 
     ray.util.remove_placement_group(group)
 
 
-def on_cluster(look: Callable[..., Any], *options: Any) -> Any:
+def on_cluster(function: Callable[..., Any], *options: Any) -> Any:
     """What a function returns that needs Ray's tables: a client of ray:// has none of its own."""
     from ray._private.client_mode_hook import client_mode_wrap
 
-    return client_mode_wrap(look)(*options)
+    return client_mode_wrap(function)(*options)
 
 
 def living_jobs() -> set[str]:
@@ -65,21 +65,21 @@ def groups_of(job: str) -> list[Any]:
     from ray.util.placement_group import PlacementGroup
 
     table = ray.util.placement_group_table()
-    left = [id for id, group in table.items() if id.endswith(job) and group["state"] != "REMOVED"]
-    return [PlacementGroup(PlacementGroupID(bytes.fromhex(id))) for id in left]
+    ids = [id for id, group in table.items() if id.endswith(job) and group["state"] != "REMOVED"]
+    return [PlacementGroup(PlacementGroupID(bytes.fromhex(id))) for id in ids]
 
 
-def lasting(job: str, shared: bool) -> list[str]:
+def detached_ids(job: str, shared: bool) -> list[str]:
     """Ids of a job's living detached actors: the one that jobs share, or those without a name."""
     import ray
     from ray._private import state
 
     actors = state.actors(job_id=ray.JobID.from_hex(job)).items()
-    made = {id: one for id, one in actors if one["IsDetached"] and one["State"] != "DEAD"}
-    return [id for id, one in made.items() if one["Name"] == (COORDINATOR if shared else "")]
+    live = {id: row for id, row in actors if row["IsDetached"] and row["State"] != "DEAD"}
+    return [id for id, row in live.items() if row["Name"] == (COORDINATOR if shared else "")]
 
 
-def kill(actors: list[str]) -> None:
+def kill_actors(actors: list[str]) -> None:
     """End actors by their ids: of what another job has made, this one has no handles."""
     import ray
     from ray._private.grpc_utils import init_grpc_channel
@@ -88,15 +88,15 @@ def kill(actors: list[str]) -> None:
 
     with init_grpc_channel(ray.get_runtime_context().gcs_address) as channel:
         for id in map(bytes.fromhex, actors):
-            this = KillActorViaGcsRequest(actor_id=id, force_kill=True, no_restart=True)
+            request = KillActorViaGcsRequest(actor_id=id, force_kill=True, no_restart=True)
             with suppress(Exception):  # of gRPC: whoever must know that it is gone looks again
-                ActorInfoGcsServiceStub(channel).KillActorViaGcs(this, timeout=1)
+                ActorInfoGcsServiceStub(channel).KillActorViaGcs(request, timeout=1)
 
 
 class Holder:
     """An actor that holds one accelerator, or a share of one, and does nothing."""
 
-    def where(self) -> tuple[str, str]:
+    def location(self) -> tuple[str, str]:
         """Ray's id of its node, and the accelerator's id there."""
         import ray
 
@@ -104,20 +104,20 @@ class Holder:
         return context.get_node_id(), ",".join(context.get_accelerator_ids().get("GPU", []))
 
 
-class Job:
+class JobDriver:
     """What the job has asked for."""
 
     def __init__(self, resource: str) -> None:
         self.resource = resource
         self.groups: dict[str, Any] = {}
         self.actors: list[Any] = []
-        self.flows: list[Flow] = []
-        self.outcome_of = ""
-        self._waiting = threading.Thread()
+        self.streams: list[GangStream] = []
+        self.outcome_text = ""
+        self._background = threading.Thread()
         self._guarded = ""  # the job whose Ray Train this one clears up after
-        self._known: set[str] | None = None  # jobs that lived before it made a coordinator
+        self._jobs_before: set[str] | None = None  # jobs that lived before it made a coordinator
 
-    def who(self) -> str:
+    def job_id(self) -> str:
         """Ray's id of this job, hex."""
         import ray
 
@@ -130,8 +130,8 @@ class Job:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        wanted = resource or self.resource
-        group = ray.util.placement_group([{wanted: 1}] * size, strategy=strategy, name=name)
+        unit = resource or self.resource
+        group = ray.util.placement_group([{unit: 1}] * size, strategy=strategy, name=name)
         self.groups[name] = group
         if staff:
             self._spawn(size, scheduling_strategy=PlacementGroupSchedulingStrategy(group))
@@ -145,8 +145,8 @@ class Job:
     def _spawn(self, count: int, **options: Any) -> None:
         import ray
 
-        asked = {"num_gpus": 1} if self.resource == "GPU" else {"num_cpus": 1}
-        spawn = ray.remote(Holder).options(**{"num_cpus": 0, **asked}, **options)
+        resources = {"num_gpus": 1} if self.resource == "GPU" else {"num_cpus": 1}
+        spawn = ray.remote(Holder).options(**{"num_cpus": 0, **resources}, **options)
         self.actors += [spawn.remote() for _ in range(count)]
 
     def seats(self, name: str, parts: dict[str, list[int]]) -> dict[str, list[tuple[str, str]]]:
@@ -158,71 +158,71 @@ class Job:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         group = self.groups[name]
-        lies = ray.util.placement_group_table(group)["bundles_to_node_id"]
-        order = sorted(lies, key=lambda bundle: (lies[bundle], bundle))
-        sharing = Counter(number for numbers in parts.values() for number in numbers)
+        node_of = ray.util.placement_group_table(group)["bundles_to_node_id"]
+        order = sorted(node_of, key=lambda bundle: (node_of[bundle], bundle))
+        ranks_on = Counter(number for numbers in parts.values() for number in numbers)
         holder = ray.remote(Holder)
-        told: dict[str, list[Any]] = {component: [] for component in parts}
+        refs: dict[str, list[Any]] = {component: [] for component in parts}
         for component, numbers in parts.items():
             for number in numbers:
-                share = int(1e4 / sharing[number]) / 1e4
-                spot = PlacementGroupSchedulingStrategy(group, order[number])
-                seat = holder.options(num_cpus=0, num_gpus=share, scheduling_strategy=spot)
-                self.actors.append(seat.remote())
-                told[component].append(self.actors[-1].where.remote())
-        every = [call for calls in told.values() for call in calls]
-        ray.wait(every, num_returns=len(every), timeout=SEAT_SECONDS)
-        return {component: ray.get(calls, timeout=1) for component, calls in told.items()}
+                share = int(1e4 / ranks_on[number]) / 1e4
+                strategy = PlacementGroupSchedulingStrategy(group, order[number])
+                actor = holder.options(num_cpus=0, num_gpus=share, scheduling_strategy=strategy)
+                self.actors.append(actor.remote())
+                refs[component].append(self.actors[-1].location.remote())
+        all_refs = [call for calls in refs.values() for call in calls]
+        ray.wait(all_refs, num_returns=len(all_refs), timeout=START_SECONDS)
+        return {component: ray.get(calls, timeout=1) for component, calls in refs.items()}
 
     def drop(self, name: str) -> str:
         """Give one group back."""
-        remove(self.groups.pop(name))
+        remove_group(self.groups.pop(name))
         return name
 
-    def complete(self, gang: str, size: int, patience: float) -> str:
+    def complete(self, gang: str, size: int, timeout_s: float) -> str:
         """Ask for the gang's second group, wait `patience` s for it, else give both back.
 
         Works in the background; `outcome` tells how it ended.
         """
         first, second = f"{gang}.1", f"{gang}.2"
         self.ask(second, size)
-        self.outcome_of = "still waits"
+        self.outcome_text = "still waits"
 
         def wait() -> None:
-            until = time.monotonic() + patience
-            while time.monotonic() < until:
-                if created([self.groups[second]]):
-                    self.outcome_of = COMPLETE
+            deadline = time.monotonic() + timeout_s
+            while time.monotonic() < deadline:
+                if placed_groups([self.groups[second]]):
+                    self.outcome_text = COMPLETE
                     return
-                time.sleep(PAUSE)
+                time.sleep(POLL_SECONDS)
             self.drop(second)
             self.drop(first)
-            self.outcome_of = f"gave up after {patience:g} s"
+            self.outcome_text = f"gave up after {timeout_s:g} s"
 
-        self._waiting = threading.Thread(target=wait, daemon=True)
-        self._waiting.start()
+        self._background = threading.Thread(target=wait, daemon=True)
+        self._background.start()
         return gang
 
     def outcome(self, seconds: float = OUTCOME_SECONDS) -> str:
         """How `complete` or `train` ended; waits for it, at most so long."""
-        self._waiting.join(seconds)
-        return self.outcome_of
+        self._background.join(seconds)
+        return self.outcome_text
 
-    def train(self, size: int, folder: str, patience: float) -> int:
+    def train(self, size: int, folder: str, timeout_s: float) -> int:
         """Run Ray Train with `size` workers in the background; it asks anew after `patience` s.
 
         `outcome` waits for its end and tells it.  What it leaves is for a job that guards it.
         """
-        os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(patience)
+        os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(timeout_s)
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
-        each = {"CPU": 0, self.resource: 1}
+        resources = {"CPU": 0, self.resource: 1}
         trainer = TorchTrainer(
             lambda: time.sleep(0.5),  # what a worker does here
             torch_config=TorchConfig(backend="gloo"),
             scaling_config=ScalingConfig(
-                num_workers=size, use_gpu=self.resource == "GPU", resources_per_worker=each
+                num_workers=size, use_gpu=self.resource == "GPU", resources_per_worker=resources
             ),
             run_config=RunConfig(name="seatrial", storage_path=folder),
         )
@@ -230,43 +230,43 @@ class Job:
         def fit() -> None:
             try:
                 result = trainer.fit()
-                self.outcome_of = "finished" if result.error is None else str(result.error)
+                self.outcome_text = "finished" if result.error is None else str(result.error)
             except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
-                self.outcome_of = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+                self.outcome_text = (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
-        self.outcome_of = "still runs"
-        self._waiting = threading.Thread(target=fit, daemon=True)
-        self._waiting.start()
+        self.outcome_text = "still runs"
+        self._background = threading.Thread(target=fit, daemon=True)
+        self._background.start()
         return size
 
     def flow(self, prefix: str, sizes: list[int], width: int, hold: float, endless: bool) -> str:
         """A stream of gangs in the background: `width` asked for at a time, each held `hold` s."""
-        flow = Flow(self.resource, prefix, cycle(sizes) if endless else iter(sizes), width, hold)
-        self.flows.append(flow)
-        flow.thread.start()
+        turns = cycle(sizes) if endless else iter(sizes)
+        self.streams.append(GangStream(self.resource, prefix, turns, width, hold))
+        self.streams[-1].thread.start()
         return prefix
 
     def finished(self) -> bool:
         """Whether every stream has come to its end by itself."""
-        return not any(flow.thread.is_alive() for flow in self.flows)
+        return not any(stream.thread.is_alive() for stream in self.streams)
 
     def calm(self) -> list[dict[str, Any]]:
         """End the streams; every gang of theirs that was placed: size, waited (s)."""
-        for flow in self.flows:
-            flow.ending.set()
-        for flow in self.flows:
-            flow.thread.join(DRAIN_SECONDS)
-        told = [one for flow in self.flows for one in flow.told]
-        self.flows = []
-        return told
+        for stream in self.streams:
+            stream.stopping.set()
+        for stream in self.streams:
+            stream.thread.join(DRAIN_SECONDS)
+        results = [result for stream in self.streams for result in stream.results]
+        self.streams = []
+        return results
 
     def withdraw(self) -> int:
         """Kill the actors that wait for room; how many did."""
         import ray
 
-        calls = [actor.where.remote() for actor in self.actors]
-        here = ray.wait(calls, num_returns=len(calls), timeout=ALIVE_SECONDS)[0] if calls else []
-        waiting = [a for a, call in zip(self.actors, calls, strict=True) if call not in here]
+        calls = [actor.location.remote() for actor in self.actors]
+        ready = ray.wait(calls, num_returns=len(calls), timeout=PING_SECONDS)[0] if calls else []
+        waiting = [a for a, call in zip(self.actors, calls, strict=True) if call not in ready]
         for actor in waiting:
             ray.kill(actor)
             self.actors.remove(actor)
@@ -282,7 +282,7 @@ class Job:
         for name in list(self.groups):
             self.drop(name)
         self.actors = []
-        self.sweep()
+        self.clean_up()
         return True
 
     def guard(self, job: str, alone: bool) -> str:
@@ -291,10 +291,10 @@ class Job:
         `alone`: no other people's jobs live here, who may use Ray Train as well.
         """
         self._guarded = job
-        self._known = living_jobs() if alone else None
+        self._jobs_before = living_jobs() if alone else None
         return job
 
-    def sweep(self, ending: bool = False) -> None:
+    def clean_up(self, ending: bool = False) -> None:
         """Remove what the guarded job's Ray Train left; on `ending` that job is about to die, too.
 
         What Ray Train asks for while its job dies would wait for ever, and who was to watch it as
@@ -307,24 +307,24 @@ class Job:
             alive = self._guarded in living_jobs()
             if alive and not ending:
                 break
-            since = time.monotonic() if alive or self._clear() else since
-            if time.monotonic() >= min(start + SWEEP_SECONDS, since + QUIET_SECONDS):
+            since = time.monotonic() if alive or self._remove_leftovers() else since
+            if time.monotonic() >= min(start + CLEANUP_SECONDS, since + QUIET_SECONDS):
                 break
-            time.sleep(PAUSE)
-        if self._known is not None and living_jobs() <= self._known:
-            on_cluster(kill, on_cluster(lasting, self._guarded, True))
-        self._guarded, self._known = "", None
+            time.sleep(POLL_SECONDS)
+        if self._jobs_before is not None and living_jobs() <= self._jobs_before:
+            on_cluster(kill_actors, on_cluster(detached_ids, self._guarded, True))
+        self._guarded, self._jobs_before = "", None
 
-    def _clear(self) -> bool:
+    def _remove_leftovers(self) -> bool:
         """End what only the dead job could use; whether there was anything."""
-        groups, watchers = groups_of(self._guarded), on_cluster(lasting, self._guarded, False)
+        groups, actors = groups_of(self._guarded), on_cluster(detached_ids, self._guarded, False)
         for group in groups:
-            remove(group)
-        on_cluster(kill, watchers)
-        return bool(groups or watchers)
+            remove_group(group)
+        on_cluster(kill_actors, actors)
+        return bool(groups or actors)
 
 
-class Flow:
+class GangStream:
     """Gangs that come and go: at most `width` at a time, each held about `hold` seconds."""
 
     def __init__(
@@ -332,68 +332,68 @@ class Flow:
     ) -> None:
         self.resource, self.prefix, self.sizes = resource, prefix, sizes
         self.width, self.hold = width, hold
-        self.remove = remove
-        self.told: list[dict[str, Any]] = []
-        self.ending = threading.Event()
+        self.remove = remove_group
+        self.results: list[dict[str, Any]] = []
+        self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         """Ask, look, hold, give back; on `ending` nothing new, and all is given back."""
-        asked: dict[Any, tuple[int, float]] = {}  # group -> (size, when)
+        pending: dict[Any, tuple[int, float]] = {}  # group -> (size, when)
         placed: dict[Any, float] = {}  # group -> until when it is held
         count = 0
-        while not self.ending.is_set():
-            while len(asked) + len(placed) < self.width and (size := next(self.sizes, 0)):
+        while not self.stopping.is_set():
+            while len(pending) + len(placed) < self.width and (size := next(self.sizes, 0)):
                 count += 1
-                asked[self._group(count, size)] = size, time.monotonic()
-            if not asked and not placed:
+                pending[self._request_group(count, size)] = size, time.monotonic()
+            if not pending and not placed:
                 return
-            for group in created(asked):
+            for group in placed_groups(pending):
                 now = time.monotonic()
-                size, at = asked.pop(group)
+                size, asked_at = pending.pop(group)
                 # Half to one and a half times as long: gangs in step would free all at once.
-                placed[group] = now + self.hold * (0.5 + len(self.told) * 7 % 11 / 10)
-                self.told.append({"size": size, "waited": now - at})
-            for group in [g for g, until in placed.items() if time.monotonic() >= until]:
+                placed[group] = now + self.hold * (0.5 + len(self.results) * 7 % 11 / 10)
+                self.results.append({"size": size, "waited": now - asked_at})
+            for group in [g for g, end in placed.items() if time.monotonic() >= end]:
                 self.remove(group)
                 del placed[group]
-            time.sleep(PAUSE)
-        for group in [*asked, *placed]:
+            time.sleep(POLL_SECONDS)
+        for group in [*pending, *placed]:
             self.remove(group)
 
-    def _group(self, count: int, size: int) -> Any:
+    def _request_group(self, count: int, size: int) -> Any:
         import ray
 
         return ray.util.placement_group([{self.resource: 1}] * size, name=f"{self.prefix}{count}")
 
 
-def main(address: str, resource: str, kind: type[Job] = Job) -> None:
+def main(address: str, resource: str, job_type: type[JobDriver] = JobDriver) -> None:
     """Serve commands; a thread watches for the end of the input, even while Ray is busy."""
     commands: Queue[dict[str, Any]] = Queue()
-    jobs: list[Job] = []
+    jobs: list[JobDriver] = []
 
     def listen() -> None:
         for line in sys.stdin:
             commands.put(json.loads(line))
-        threading.Timer(SWEEP_SECONDS + QUIET_SECONDS / 2, os._exit, (0,)).start()
+        threading.Timer(CLEANUP_SECONDS + QUIET_SECONDS / 2, os._exit, (0,)).start()
         for job in jobs:
-            job.sweep(ending=True)
+            job.clean_up(ending=True)
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
-    say = os.fdopen(os.dup(1), "w")
+    stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Ray's chatter must not come between the answers
     import ray
 
     ray.init(address, log_to_driver=False, logging_level="error")
     # The keeper's: the end of the input says the same, and leaves time to clear up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    jobs.append(job := kind(resource))
-    print(json.dumps(job.who()), file=say, flush=True)
+    jobs.append(job := job_type(resource))
+    print(json.dumps(job.job_id()), file=stdout, flush=True)
     while True:
         command = commands.get()
         answer = getattr(job, command["do"])(*command.get("with", []))
-        print(json.dumps(answer), file=say, flush=True)
+        print(json.dumps(answer), file=stdout, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,76 +5,78 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from probes.faults.spare_nodes import Berths
+from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding
-from probes.gang.invariants import placed
-from probes.gang.judge import handed_off, in_time, passes, withdrawn
-from probes.gang.scenario import Scene
+from probes.gang.invariants import count_placed
+from probes.gang.judge import judge_not_blocked, judge_time, judge_withdrawal, time_handoff
+from probes.gang.scenario import Scenario
 
-SEEN_SECONDS = 90  # until Ray has missed a node: 5 health checks, each 3 s, and then some
+LOSS_SECONDS = 90  # until Ray has missed a node: 5 health checks, each 3 s, and then some
 BLOCKED_SECONDS = 5.0  # that others are given beside a gang which lost a node
 
 
 @contextmanager
-def spare_raylets(at: Scene, count: int) -> Iterator[Berths]:
+def spare_raylets(run: Scenario, count: int) -> Iterator[SpareNodes]:
     """Spare raylets, gone afterwards."""
-    at.measure.progress(f"gang: {count} spare raylets join")
-    berths = Berths(at.stage.cluster, count)
-    at.watch.names |= berths.names
+    run.measure.progress(f"gang: {count} spare raylets join")
+    spares = SpareNodes(run.rig.cluster, count)
+    run.observer.node_names |= spares.node_names
     try:
-        yield berths
+        yield spares
     finally:
-        berths.close()
+        spares.close()
 
 
-def lose(at: Scene, berths: Berths, name: str, words: str) -> float:
+def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) -> float:
     """Kill one spare raylet, and have it proven; when."""
-    when = at.watch.mark(words, fault=True)
-    dead, _ = berths.lose(name)
-    at.measure("victims_dead", int(dead) or None, on=words, note="it is not proven dead")
-    return when
+    killed_at = run.observer.mark(message, fault=True)
+    dead, _ = spares.kill_nodes(name)
+    run.measure("victims_dead", int(dead) or None, on=message, note="it is not proven dead")
+    return killed_at
 
 
-def beside_a_waiting_gang(at: Scene, berths: Berths, waiting: str, victim: str) -> None:
+def lose_free_node(run: Scenario, spares: SpareNodes, waiting: str, victim: str) -> None:
     """A node is lost that nobody holds, while a gang waits: one that has room is still placed."""
-    lost = lose(at, berths, victim, "the free node is lost")
-    gone = at.until(lambda sample: victim not in sample["free_on"], SEEN_SECONDS)
-    _noticed(at, lost, gone, victim)
-    begun = at.watch.mark("B asks for one")
-    behind = at.ask("B", 1)
-    passes(at, behind, begun)
-    withdrawn(at, waiting, at.drop(waiting, "B cancels"))
-    at.drop(behind)
+    lost_at = kill_spare_node(run, spares, victim, "the free node is lost")
+    detected = run.until(lambda sample: victim not in sample["free_on"], LOSS_SECONDS)
+    _judge_detection(run, lost_at, detected, victim)
+    asked_at = run.observer.mark("B asks for one")
+    behind = run.ask("B", 1)
+    judge_not_blocked(run, behind, asked_at)
+    judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
+    run.drop(behind)
 
 
-def under_a_gang(at: Scene, berths: Berths, running: str, victim: str) -> None:
+def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str) -> None:
     """The running gang loses a node: it is seen, and once it is removed others are placed."""
-    lost = lose(at, berths, victim, "a node of A's gang is lost")
-    seen = at.until(
-        lambda sample: sample["gangs"].get(running, {}).get("state") == "RESCHEDULING", SEEN_SECONDS
+    lost_at = kill_spare_node(run, spares, victim, "a node of A's gang is lost")
+    detected = run.until(
+        lambda sample: sample["gangs"].get(running, {}).get("state") == "RESCHEDULING", LOSS_SECONDS
     )
-    _noticed(at, lost, seen, victim)
-    at.measure.note("bundles_kept", placed(at.watch.samples[-1], running), "bundles")
-    free = at.watch.samples[-1]["free"]
-    asked = at.watch.mark("B asks for one")
-    other = at.ask("B", 1)
-    unaided = at.placed(other, BLOCKED_SECONDS)
-    removed = at.drop(running, "A's launcher removes its gang")
+    _judge_detection(run, lost_at, detected, victim)
+    run.measure.note("bundles_kept", count_placed(run.observer.samples[-1], running), "bundles")
+    free = run.observer.samples[-1]["free"]
+    asked = run.observer.mark("B asks for one")
+    gang = run.ask("B", 1)
+    unaided = run.wait_placed(gang, BLOCKED_SECONDS)
+    removed = run.drop(running, "A's launcher removes its gang")
     if unaided is not None:
-        in_time(at, "handoff", at.took(asked, unaided), f"gang {other} was placed", [other], "")
+        judge_time(
+            run, "handoff", run.elapsed(asked, unaided), f"gang {gang} was placed", [gang], ""
+        )
         return
-    handed_off(at, removed, other, "others stay blocked after the harmed gang was removed")
-    said = (
-        f"gang {other} of 1, with {free} free, was not placed for {BLOCKED_SECONDS:g} s, while "
+    time_handoff(run, removed, gang, "others stay blocked after the harmed gang was removed")
+    message = (
+        f"gang {gang} of 1, with {free} free, was not placed for {BLOCKED_SECONDS:g} s, while "
         f"gang {running} stood, which had lost {victim}"
     )
-    at.measure.explain(finding("GANG-NODE-LOSS", said, ["job A", victim]))
+    run.measure.explain(finding("GANG-NODE-LOSS", message, ["job A", victim]))
 
 
-def _noticed(at: Scene, lost: float, seen: float | None, victim: str) -> None:
+def _judge_detection(run: Scenario, lost_at: float, detected: float | None, victim: str) -> None:
     """That Ray noticed the loss, and how long that took."""
-    at.measure.note("loss_seen_after", at.took(lost, seen), "s", on=victim)
-    at.measure("loss_not_seen", int(seen is None), on=victim)
-    if seen is None:
-        said = f"{victim} was killed, and Ray did not notice within {SEEN_SECONDS} s"
-        at.measure.explain(finding("GANG-LOSS-UNSEEN", said, [victim]))
+    run.measure.note("loss_seen_after", run.elapsed(lost_at, detected), "s", on=victim)
+    run.measure("loss_not_seen", int(detected is None), on=victim)
+    if detected is None:
+        message = f"{victim} was killed, and Ray did not notice within {LOSS_SECONDS} s"
+        run.measure.explain(finding("GANG-LOSS-UNSEEN", message, [victim]))

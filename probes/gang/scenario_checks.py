@@ -6,154 +6,158 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from probes.acceptance.measure import Ledger
-from probes.findings import finding, listed
+from probes.acceptance.measure import Recorder
+from probes.findings import finding, join_names
 from probes.gang import invariants as checks
 from probes.gang.invariants import Sample
-from probes.gang.observer import RATE, Mark
-from probes.gang.scenario import Scene, Stage
+from probes.gang.observer import REQUIRED_RATE_HZ, ScenarioMark
+from probes.gang.scenario import ContentionRig, Scenario
 
 
 @contextmanager
-def scene(stage: Stage, title: str, measure: Ledger, **options: Any) -> Iterator[Scene]:
+def run_scenario(
+    rig: ContentionRig, title: str, measure: Recorder, **options: Any
+) -> Iterator[Scenario]:
     """One scenario; what it must show anyway is judged when its body has ended well."""
-    at, judge = Scene(stage, title, measure, **options), settle
+    run, judge = Scenario(rig, title, measure, **options), judge_deferred
     try:
-        yield at
-        judge = close
+        yield run
+        judge = judge_invariants
     finally:
-        stage.release()
-        judge(at)
+        rig.release()
+        judge(run)
 
 
-def settle(at: Scene) -> None:
+def judge_deferred(run: Scenario) -> None:
     """Judge what is owed.
 
     What failed while other people's jobs lived here may be their doing: it is not proven.
     """
-    owed, at.debts = at.debts, []
-    for debt in owed:
-        failed = at.measure.fails(debt.name, debt.value)
-        others = at.strangers() if failed and not debt.ours else ""
-        value = None if others else debt.value
-        at.measure(debt.name, value, samples=debt.samples, note=others or debt.note)
-        if failed and not others:
-            at.measure.explain(debt.because)
+    deferred, run.deferred = run.deferred, []
+    for entry in deferred:
+        failed = run.measure.would_fail(entry.name, entry.value)
+        other_jobs = run.describe_other_jobs() if failed and not entry.ours else ""
+        value = None if other_jobs else entry.value
+        run.measure(entry.name, value, samples=entry.samples, note=other_jobs or entry.note)
+        if failed and not other_jobs:
+            run.measure.explain(entry.findings)
 
 
-def close(at: Scene) -> None:
+def judge_invariants(run: Scenario) -> None:
     """Half-held gangs, double promises, leaks, and whether enough was seen to say so."""
     try:
-        free_again = at.idle()
-        samples = at.samples
-        _halves(at, samples)
-        _promises(at, samples)
-        if at.steady:
-            _account(at, "unaccounted", max(checks.unaccounted(s, at.total) for s in at.stretches))
-        last = at.watch.samples[-1]
-        _account(at, "left_behind", 0 if free_again is not None else at.total - last["free"])
+        free_again = run.wait_idle()
+        samples = run.samples
+        _judge_partial_holds(run, samples)
+        _judge_overcommit(run, samples)
+        if run.steady:
+            _judge_leak(
+                run, "unaccounted", max(checks.count_leaked(s, run.total) for s in run.segments)
+            )
+        last = run.observer.samples[-1]
+        _judge_leak(run, "left_behind", 0 if free_again is not None else run.total - last["free"])
     finally:
-        settle(at)
-    _sampled(at)
-    _hidden(at, samples)
-    _keep(at, samples)
+        judge_deferred(run)
+    _judge_sampling(run)
+    _judge_gpu_use(run, samples)
+    _keep_evidence(run, samples)
 
 
-def _halves(at: Scene, samples: list[Sample]) -> None:
-    at.measure("half_held", checks.half_samples(samples), samples=len(samples))
-    spans = [span for stretch in at.stretches for span in checks.halves(stretch)]
+def _judge_partial_holds(run: Scenario, samples: list[Sample]) -> None:
+    run.measure("half_held", checks.count_partial(samples), samples=len(samples))
+    spans = [span for segment in run.segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:
-        at.measure.explain(finding("GANG-HALF", span.said(), [f"job {span.job}"]))
+        run.measure.explain(finding("GANG-HALF", span.describe(), [f"job {span.job}"]))
 
 
-def _promises(at: Scene, samples: list[Sample]) -> None:
+def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     """That no accelerator was promised twice."""
-    over = checks.overcommitted(samples, at.room)
-    first = next(iter(over), {})
-    said = f"at {len(over)} samples more was held than was free before, first {first}"
-    at.owe("overcommitted", len(over), finding("GANG-TWICE", said, sorted(first)))
+    bad = checks.find_overcommitted(samples, run.capacity)
+    first = next(iter(bad), {})
+    message = f"at {len(bad)} samples more was held than was free before, first {first}"
+    run.measure_at_end("overcommitted", len(bad), finding("GANG-TWICE", message, sorted(first)))
 
 
-def _account(at: Scene, name: str, lost: int) -> None:
+def _judge_leak(run: Scenario, name: str, lost: int) -> None:
     """Accelerators that are missing."""
-    last = at.watch.samples[-1]
+    last = run.observer.samples[-1]
     gangs, free = last["gangs"], last["free_on"]
-    missing = [node for node, count in at.room.items() if free.get(node, 0) < count]
-    by = f"held by {listed(gangs)}" if gangs else "not held by any gang, and yet not free"
+    missing = [node for node, count in run.capacity.items() if free.get(node, 0) < count]
+    holders = f"held by {join_names(gangs)}" if gangs else "not held by any gang, and yet not free"
     if last["actors"]:
-        alive = listed(f"{count} of job {job}" for job, count in last["actors"].items())
-        by += f"; actors that live: {alive}"
-    said = f"{lost} of {at.total} {at.stage.cluster.resource}s were {by}"
-    at.owe(name, lost, finding("GANG-LEAK", said, missing))
+        alive = join_names(f"{count} of job {job}" for job, count in last["actors"].items())
+        holders += f"; actors that live: {alive}"
+    message = f"{lost} of {run.total} {run.rig.cluster.resource}s were {holders}"
+    run.measure_at_end(name, lost, finding("GANG-LEAK", message, missing))
 
 
-def _sampled(at: Scene) -> None:
+def _judge_sampling(run: Scenario) -> None:
     """Whether enough was seen, how old it was, and how long the scene took."""
-    gaps = [gap for stretch in at.stretches for gap in checks.gaps(stretch)]
-    if at.sampled:
-        rate, told = checks.rate_seen(gaps, RATE)
-        at.measure("sample_rate", rate, samples=len(gaps), note=told)
-    at.measure.note("longest_gap", max(gaps, default=None), "s", on="sampling")
-    took = [sample["took"] for sample in at.samples]
-    at.measure.note("lag", checks.usual_most(took), "s", on="sampling")
-    at.measure.note("longest_lag", max(took, default=None), "s", on="sampling")
-    at.measure.note("duration", sum(gaps), "s")
+    gaps = [gap for segment in run.segments for gap in checks.sample_gaps(segment)]
+    if run.sampled:
+        rate, reason = checks.sample_rate(gaps, REQUIRED_RATE_HZ)
+        run.measure("sample_rate", rate, samples=len(gaps), note=reason)
+    run.measure.note("longest_gap", max(gaps, default=None), "s", on="sampling")
+    lags = [sample["took"] for sample in run.samples]
+    run.measure.note("lag", checks.percentile_95(lags), "s", on="sampling")
+    run.measure.note("longest_lag", max(lags, default=None), "s", on="sampling")
+    run.measure.note("duration", sum(gaps), "s")
 
 
-def _hidden(at: Scene, samples: list[Sample]) -> None:
+def _judge_gpu_use(run: Scenario, samples: list[Sample]) -> None:
     """On real GPUs: that none which Ray counts as free is in use behind its back."""
-    if not at.stage.cluster.on_gpu:
+    if not run.rig.cluster.on_gpu:
         return
-    counted = at.stage.cluster.counted_on
-    blind = checks.sightless(samples, counted)
-    hidden = checks.unseen(samples, counted)
-    why = listed(f"{node}: {words}" for node, words in blind.items())
+    ray_gpus = run.rig.cluster.gpus_by_node
+    silent = checks.nvml_errors(samples, ray_gpus)
+    hidden = checks.find_hidden_gpus(samples, ray_gpus)
+    reasons = join_names(f"{node}: {message}" for node, message in silent.items())
     value = sum(count for count, _ in hidden.values())
-    at.measure("unseen", None if blind and not hidden else value, note=why)
+    run.measure("unseen", None if silent and not hidden else value, note=reasons)
     if hidden:
-        said = "; ".join(
-            f"{count} on {node}, where these are in use: {listed(gpus)}"
+        details = "; ".join(
+            f"{count} on {node}, where these are in use: {join_names(gpus)}"
             for node, (count, gpus) in hidden.items()
         )
-        words = f"GPUs are in use that Ray has given to nobody: {said}"
-        at.measure.explain(finding("GANG-UNSEEN", words, list(hidden)))
+        message = f"GPUs are in use that Ray has given to nobody: {details}"
+        run.measure.explain(finding("GANG-UNSEEN", message, list(hidden)))
 
 
-def _keep(at: Scene, samples: list[Sample]) -> None:
+def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:
     """Evidence and picture."""
-    control = [s for s in (at.watch.samples[a:b] for a, b in at.faults) if s]
-    unit = at.stage.cluster.resource
+    control = [s for s in (run.observer.samples[a:b] for a, b in run.control_ranges) if s]
+    unit = run.rig.cluster.resource
     series = {
-        "title": at.title,
+        "title": run.title,
         "unit": unit,
-        "capacity": at.room,
+        "capacity": run.capacity,
         "taken": len(samples),
-        **picture(at.stretches, at.marks),
+        **chart_series(run.segments, run.marks),
     }
     if control:
-        series["control"] = picture(control, at.marks)
-    at.measure.series("gang", series)
-    every = at.watch.samples[at.begun :]
-    kept = {"samples": every, "marks": at.marks, "control_from_to": at.faults}
-    name = "gang-" + "-".join(at.title.replace("%", "percent").split()) + ".json"
-    at.measure.keep(name, kept, kind="series", caption=f"{at.title}: who held what, when")
-    at.measure.covered(
-        f"{at.title}: jobs A and B, {at.total} {unit}s free on "
-        f"{len(at.room)} nodes, {len(samples)} samples"
+        series["control"] = chart_series(control, run.marks)
+    run.measure.series("gang", series)
+    all_samples = run.observer.samples[run.first_sample :]
+    content = {"samples": all_samples, "marks": run.marks, "control_from_to": run.control_ranges}
+    name = "gang-" + "-".join(run.title.replace("%", "percent").split()) + ".json"
+    run.measure.keep(name, content, kind="series", caption=f"{run.title}: who held what, when")
+    run.measure.covered(
+        f"{run.title}: jobs A and B, {run.total} {unit}s free on "
+        f"{len(run.capacity)} nodes, {len(samples)} samples"
     )
 
 
-def picture(stretches: list[list[Sample]], marks: list[Mark]) -> dict[str, Any]:
+def chart_series(segments: list[list[Sample]], marks: list[ScenarioMark]) -> dict[str, Any]:
     """Stretches of samples, and the marks set in them, from their own zero; blank in between."""
-    zero, end = stretches[0][0]["t"], stretches[-1][-1]["t"]
-    samples, half, shown = [], [], []
-    for stretch in stretches:
-        first, last = stretch[0]["t"], stretch[-1]["t"]
-        samples += [{**one, "t": one["t"] - zero} for one in checks.changes(stretch)]
-        samples.append({"t": last - zero, "nodes": {}, "waits": {}})
-        half += [
-            [span.start - zero, span.end - zero, span.job, span.placed, span.size]
-            for span in checks.halves(stretch)
+    origin, end = segments[0][0]["t"], segments[-1][-1]["t"]
+    samples, partial, shown_marks = [], [], []
+    for segment in segments:
+        first, last = segment[0]["t"], segment[-1]["t"]
+        samples += [{**row, "t": row["t"] - origin} for row in checks.sample_changes(segment)]
+        samples.append({"t": last - origin, "nodes": {}, "waits": {}})
+        partial += [
+            [span.start - origin, span.end - origin, span.job, span.placed, span.size]
+            for span in checks.find_partial_holds(segment)
         ]
-        shown += [[mark.t - zero, *mark[1:]] for mark in marks if first <= mark.t <= last]
-    return {"samples": samples, "end": end - zero, "marks": shown, "half": half}
+        shown_marks += [[mark.t - origin, *mark[1:]] for mark in marks if first <= mark.t <= last]
+    return {"samples": samples, "end": end - origin, "marks": shown_marks, "half": partial}

@@ -8,23 +8,23 @@ import pytest
 from probes.gang import invariants as checks
 from probes.gang.controls import (
     DEADLOCK_SECONDS,
-    hold_and_wait,
-    naive,
-    squat,
-    still_there,
+    control_hold_and_wait,
+    control_not_cancelled,
+    control_partial_allocation,
+    control_unregistered_gpu,
 )
-from probes.gang.invariants import whole
+from probes.gang.invariants import is_whole
 from probes.gang.judge import (
     WITHDRAWN_SECONDS,
-    handed_off,
-    in_time,
-    none_placed,
-    one_whole,
-    runs_and_waits,
-    staffed,
-    tell_queue,
-    undisturbed,
-    withdrawn,
+    judge_actors,
+    judge_one_placed,
+    judge_time,
+    judge_undisturbed,
+    judge_withdrawal,
+    report_not_placed,
+    report_queue_layer,
+    start_two_gangs,
+    time_handoff,
 )
 
 pytestmark = pytest.mark.criterion("GANG")
@@ -36,38 +36,40 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
 
     When the first lets go, the other starts.
     """
-    tell_queue(measure, terms)
-    with scene("two gangs of 75 %") as at:
-        need = math.ceil(0.75 * at.total)
-        gangs = at.together(("A", need, {"staff": True}), ("B", need, {"staff": True}))
-        won = contend(at, gangs, CONTENTION_SECONDS[tier])
-        staffed(at, need, won)
-        one_whole(at, won, need)
+    report_queue_layer(measure, terms)
+    with scene("two gangs of 75 %") as run:
+        need = math.ceil(0.75 * run.total)
+        gangs = run.ask_together(("A", need, {"staff": True}), ("B", need, {"staff": True}))
+        won = wait_contention(run, gangs, CONTENTION_SECONDS[tier])
+        judge_actors(run, need, won)
+        judge_one_placed(run, won, need)
         if len(won) == 1:
             (loser,) = set(gangs) - set(won)
-            handed_off(at, at.drop(won[0]), loser, "the waiting gang was not placed within 30 s")
+            time_handoff(
+                run, run.drop(won[0]), loser, "the waiting gang was not placed within 30 s"
+            )
         else:
-            at.owe("handoff", None, note=f"{len(won)} of 2 gangs were placed")
-            none_placed(at, [] if won else gangs)
-        naive(at, need)
-        squat(at)
+            run.measure_at_end("handoff", None, note=f"{len(won)} of 2 gangs were placed")
+            report_not_placed(run, [] if won else gangs)
+        control_partial_allocation(run, need)
+        control_unregistered_gpu(run)
 
 
-def contend(at, gangs, seconds):
+def wait_contention(run, gangs, seconds):
     """Look on while both want what only one can have; the gangs that are whole then."""
-    at.until(lambda sample: any(whole(sample, gang) for gang in gangs))
-    at.watch.dwell(seconds)
-    return [gang for gang in gangs if whole(at.samples[-1], gang)]
+    run.until(lambda sample: any(is_whole(sample, gang) for gang in gangs))
+    run.observer.wait(seconds)
+    return [gang for gang in gangs if is_whole(run.samples[-1], gang)]
 
 
 def test_a_cancelled_gang_leaves_no_trace(scene):
     """A gang that waits and is cancelled is gone at once; the one that runs never notices."""
-    with scene("a waiting gang is cancelled") as at:
-        running, waiting = runs_and_waits(at, math.ceil(0.75 * at.total))
+    with scene("a waiting gang is cancelled") as run:
+        running, waiting = start_two_gangs(run, math.ceil(0.75 * run.total))
         fault = "the job says that it cancels its gang, and does not"
-        still_there(at, waiting, "cancelled in words only", fault)
-        withdrawn(at, waiting, at.drop(waiting, "B cancels"))
-        undisturbed(at, running)
+        control_not_cancelled(run, waiting, "cancelled in words only", fault)
+        judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
+        judge_undisturbed(run, running)
 
 
 def test_a_dead_driver_gives_its_gang_back(scene):
@@ -76,20 +78,20 @@ def test_a_dead_driver_gives_its_gang_back(scene):
     The one that waits is withdrawn and the one that runs never notices; then that one's driver is
     killed as well, and all it held is free.
     """
-    with scene("drivers are killed") as at:
-        running, waiting = runs_and_waits(at, math.ceil(0.75 * at.total))
-        at.watch.mark("B's driver is stopped", fault=True)
-        at.stage.jobs["B"].signal(signal.SIGSTOP)
+    with scene("drivers are killed") as run:
+        running, waiting = start_two_gangs(run, math.ceil(0.75 * run.total))
+        run.observer.mark("B's driver is stopped", fault=True)
+        run.rig.jobs["B"].signal(signal.SIGSTOP)
         fault = "the waiting job's driver is stopped with SIGSTOP instead of killed"
-        still_there(at, waiting, "driver stopped, not killed", fault)
-        killed = at.watch.mark("B's driver is killed", fault=True)
-        at.stage.jobs["B"].signal(signal.SIGKILL)
-        withdrawn(at, waiting, killed)
-        undisturbed(at, running)
-        killed = at.watch.mark("A's driver is killed", fault=True)
-        at.stage.jobs["A"].signal(signal.SIGKILL)
-        freed = at.took(killed, at.idle(WITHDRAWN_SECONDS))
-        in_time(at, "freed", freed, "all was free again", [running], "all was not free again")
+        control_not_cancelled(run, waiting, "driver stopped, not killed", fault)
+        killed_at = run.observer.mark("B's driver is killed", fault=True)
+        run.rig.jobs["B"].signal(signal.SIGKILL)
+        judge_withdrawal(run, waiting, killed_at)
+        judge_undisturbed(run, running)
+        killed_at = run.observer.mark("A's driver is killed", fault=True)
+        run.rig.jobs["A"].signal(signal.SIGKILL)
+        freed = run.elapsed(killed_at, run.wait_idle(WITHDRAWN_SECONDS))
+        judge_time(run, "freed", freed, "all was free again", [running], "all was not free again")
 
 
 @pytest.mark.tier("standard")
@@ -98,15 +100,15 @@ def test_one_group_per_job_never_deadlocks(scene, measure):
 
     The same jobs with two groups each must be seen to hold and wait: neither can go on.
     """
-    with scene("two groups per job") as at:
-        half = at.total // 2
-        gangs = at.together(("A", 2 * half), ("B", 2 * half))
-        won = contend(at, gangs, 2 * DEADLOCK_SECONDS)
+    with scene("two groups per job") as run:
+        half = run.total // 2
+        gangs = run.ask_together(("A", 2 * half), ("B", 2 * half))
+        won = wait_contention(run, gangs, 2 * DEADLOCK_SECONDS)
         if won:
             (loser,) = set(gangs) - set(won[:1])
-            handed_off(at, at.drop(won[0]), loser, "the second of two jobs was never placed")
+            time_handoff(run, run.drop(won[0]), loser, "the second of two jobs was never placed")
         else:
-            none_placed(at, gangs)
-        measure("deadlocks", len(checks.deadlocks(at.samples, DEADLOCK_SECONDS)))
-        at.stage.release()
-        hold_and_wait(at, half)
+            report_not_placed(run, gangs)
+        measure("deadlocks", len(checks.find_deadlocks(run.samples, DEADLOCK_SECONDS)))
+        run.rig.release()
+        control_hold_and_wait(run, half)

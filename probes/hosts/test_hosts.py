@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from probes.acceptance.criteria import exactly
-from probes.cluster.node_facts import software
+from probes.cluster.node_facts import software_versions
 from probes.cluster.software import software_differences
 from probes.findings import finding
 
@@ -28,21 +28,21 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
         measure.explain(finding("HOST-VERSIONS", sentence))
 
     if terms.shared:
-        blind = cluster.blind_to(terms.shared)
-        measure("shared_missing", len(blind), on=terms.shared)
-        for name in blind:
-            said = f"{name} does not see what the driver writes into {terms.shared}"
-            measure.explain(finding("HOST-SHARED", said, [name]))
+        not_seeing = cluster.nodes_not_seeing(terms.shared)
+        measure("shared_missing", len(not_seeing), on=terms.shared)
+        for name in not_seeing:
+            text = f"{name} does not see what the driver writes into {terms.shared}"
+            measure.explain(finding("HOST-SHARED", text, [name]))
 
     doctored = copy.deepcopy(facts)
     doctored[-1]["software"]["torch"] = "0.0.0-doctored"
-    caught = software_differences(doctored, software())
-    named = [said for said in caught if said not in differences]
+    caught = software_differences(doctored, software_versions())
+    new = [text for text in caught if text not in differences]
     measure.control(
         "doctored fact",
         f"the torch version that {facts[-1]['name']} reports is changed",
-        caught=any(facts[-1]["name"] in said and "0.0.0-doctored" in said for said in named),
-        saw="; ".join(named) or "no difference",
+        caught=any(facts[-1]["name"] in text and "0.0.0-doctored" in text for text in new),
+        saw="; ".join(new) or "no difference",
     )
 
 
@@ -54,33 +54,33 @@ def judge_counts(cluster, terms, measure, facts, lost, agreed=True):
     why = "ordered" if each is not None else "no number was ordered: most nodes have as many"
     each = each if each is not None else sorted(declared.values())[len(declared) // 2]
     for fact in facts:
-        name, counted, seen = fact["name"], declared[fact["node"]], len(fact.get("gpus", []))
+        name, counted, shown = fact["name"], declared[fact["node"]], len(fact.get("gpus", []))
         # Ray believes what `ray start` was told; where there is a driver, it is asked instead.
-        real = seen if seen and not cluster.emulated else counted
-        measure("gpus", real, on=name, limit=exactly(each, "GPUs", why))
-        if real != each or (seen and not cluster.emulated and seen != counted):
-            said = (
-                f"{name}: {each} GPUs were ordered, Ray counts {counted}, the driver shows {seen}"
+        actual = shown if shown and not cluster.emulated else counted
+        measure("gpus", actual, on=name, limit=exactly(each, "GPUs", why))
+        if actual != each or (shown and not cluster.emulated and shown != counted):
+            statement = (
+                f"{name}: {each} GPUs were ordered, Ray counts {counted}, the driver shows {shown}"
             )
-            measure.explain(finding("HOST-GPUS", said, [name]))
+            measure.explain(finding("HOST-GPUS", statement, [name]))
 
 
 def judge_nodes(cluster, terms, measure, facts, lost, agreed):
     """Nodes that answer, against the order; those lost or silent by name."""
-    known = len(cluster.nodes) + len(lost)
-    wanted = terms.nodes or known
+    counted = len(cluster.nodes) + len(lost)
+    ordered = terms.nodes or counted
     why = "ordered" if terms.nodes else "no contract: Ray has counted as many"
-    limit = exactly(wanted, "nodes", why) if terms.nodes or not agreed or lost else None
+    limit = exactly(ordered, "nodes", why) if terms.nodes or not agreed or lost else None
     measure("nodes", len(facts), limit=limit)
     answered = {fact["node"] for fact in facts}
     silent = [node for node in cluster.nodes if node["id"] not in answered]
     for node in silent:
         why = cluster.errors.get(node["id"], "no answer in time")
         measure.explain(finding("HOST-SILENT", f"{node['name']}: {why}", [node["name"]]))
-    if len(facts) < wanted and not silent:
+    if len(facts) < ordered and not silent:
         names = [node["name"] for node in lost] or ["a node that never joined"]
-        said = f"{len(facts)} of {wanted} nodes answer; missing: {', '.join(names)}"
-        measure.explain(finding("HOST-MISSING", said, names))
-    if len(facts) > wanted:
-        said = f"{len(facts)} nodes answer, {wanted} were ordered"
-        measure.explain(finding("HOST-EXTRA", said, [fact["name"] for fact in facts]))
+        statement = f"{len(facts)} of {ordered} nodes answer; missing: {', '.join(names)}"
+        measure.explain(finding("HOST-MISSING", statement, names))
+    if len(facts) > ordered:
+        statement = f"{len(facts)} nodes answer, {ordered} were ordered"
+        measure.explain(finding("HOST-EXTRA", statement, [fact["name"] for fact in facts]))

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-from probes.cluster.cleanup import end
+from probes.cluster.cleanup import stop_resource
 from probes.cluster.cluster import Cluster
 from reports.redact import redact_text
 
-VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+REQUIRED_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 SUBMIT = ["ray", "job", "submit"]
 
 
-def documented() -> list[list[str]]:
+def documented_commands() -> list[list[str]]:
     """The commands of launch.md's shell block, each as a list of words."""
     text = (resources.files("probes.launch") / "launch.md").read_text(encoding="utf-8")
     block = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
@@ -33,7 +33,7 @@ def documented() -> list[list[str]]:
     return [shlex.split(line) for line in block[1].splitlines() if line.strip()]
 
 
-def clean_shell(cluster: Cluster, home: Path) -> dict[str, str]:
+def login_env(cluster: Cluster, home: Path) -> dict[str, str]:
     """The environment of a user who has just logged in: nothing of ours is inherited."""
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
@@ -49,7 +49,7 @@ class Transcript:
 
     lines: list[str] = field(default_factory=list)
     exit_code: int | None = None
-    failed: str = ""
+    failed_command: str = ""
     first_step: float | None = None  # seconds from the first command to the first step's line
 
     @property
@@ -58,7 +58,7 @@ class Transcript:
         return "\n".join(self.lines) + "\n"
 
 
-def follow(
+def follow_path(
     cluster: Cluster, folder: Path, extra: Sequence[str] = (), timeout: float = 700
 ) -> Transcript:
     """Type the documented commands in `folder`; stop at the first that fails.
@@ -66,43 +66,43 @@ def follow(
     `extra` words are appended to the job's own command (for the control).  The job gets a
     submission id of ours, so that the keeper can stop it whatever happens to this process.
     """
-    transcript, where, begun = Transcript(), folder, time.monotonic()
-    for words in documented():
-        if words[0] == "cd":
-            where = where / words[1]
-            transcript.lines.append(f"$ {shlex.join(words)}")
+    transcript, cwd, started = Transcript(), folder, time.monotonic()
+    for command in documented_commands():
+        if command[0] == "cd":
+            cwd = cwd / command[1]
+            transcript.lines.append(f"$ {shlex.join(command)}")
             continue
-        submits = words[:3] == SUBMIT
-        job = f"seatrial-{uuid.uuid4().hex[:12]}"
-        typed = [*SUBMIT, "--submission-id", job, *words[3:], *extra] if submits else words
-        transcript.lines.append(f"$ {shlex.join(typed)}")
-        if submits:
-            cluster.keeper.keep("job", f"{cluster.dashboard} {job}")
+        is_submit = command[:3] == SUBMIT
+        job_id = f"seatrial-{uuid.uuid4().hex[:12]}"
+        argv = [*SUBMIT, "--submission-id", job_id, *command[3:], *extra] if is_submit else command
+        transcript.lines.append(f"$ {shlex.join(argv)}")
+        if is_submit:
+            cluster.cleanup.register("job", f"{cluster.dashboard} {job_id}")
         try:
-            _type(typed, where, clean_shell(cluster, folder), transcript, begun, timeout)
+            _run_command(argv, cwd, login_env(cluster, folder), transcript, started, timeout)
         finally:
-            if submits:
-                _forget(cluster, job)
+            if is_submit:
+                _stop_job(cluster, job_id)
         if transcript.exit_code != 0:
-            transcript.failed = shlex.join(words)
+            transcript.failed_command = shlex.join(command)
             break
     return transcript
 
 
-def _type(
-    words: list[str],
-    where: Path,
+def _run_command(
+    command: list[str],
+    cwd: Path,
     environment: dict[str, str],
     transcript: Transcript,
-    begun: float,
+    started: float,
     timeout: float,
 ) -> None:
     """Run one command, line by line into the transcript; kill it when its time is up."""
     import threading
 
     child = subprocess.Popen(
-        words,
-        cwd=where,
+        command,
+        cwd=cwd,
         env=environment,
         text=True,
         errors="replace",
@@ -111,8 +111,8 @@ def _type(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    left = max(1.0, timeout - (time.monotonic() - begun))
-    alarm = threading.Timer(left, os.killpg, (child.pid, signal.SIGKILL))
+    remaining_s = max(1.0, timeout - (time.monotonic() - started))
+    alarm = threading.Timer(remaining_s, os.killpg, (child.pid, signal.SIGKILL))
     alarm.start()
     try:
         assert child.stdout is not None
@@ -120,7 +120,7 @@ def _type(
             for line in child.stdout:
                 transcript.lines.append(redact_text(line.rstrip("\n")))
                 if transcript.first_step is None and re.search(r"\bstep 1/\d+ ", line):
-                    transcript.first_step = time.monotonic() - begun
+                    transcript.first_step = time.monotonic() - started
         transcript.exit_code = child.wait()
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
@@ -131,19 +131,19 @@ def _type(
         alarm.cancel()
 
 
-def _forget(cluster: Cluster, job: str) -> None:
+def _stop_job(cluster: Cluster, job_id: str) -> None:
     """Stop the job if it still runs.  The keeper goes on with it when that could not be asked."""
     try:
-        end("job", f"{cluster.dashboard} {job}")
+        stop_resource("job", f"{cluster.dashboard} {job_id}")
     except urllib.error.HTTPError as error:
         if error.code != 404:  # 404: it never got as far as being submitted
             return
     except OSError:
         return
-    cluster.keeper.forget("job", f"{cluster.dashboard} {job}")
+    cluster.cleanup.unregister("job", f"{cluster.dashboard} {job_id}")
 
 
-def announced(text: str) -> list[dict[str, str]]:
+def rank_variables(text: str) -> list[dict[str, str]]:
     """Each rank's announced variables, with its host and node, from the job's output."""
     rows = []
     for line in text.splitlines():
@@ -155,38 +155,36 @@ def announced(text: str) -> list[dict[str, str]]:
 def wrong_ranks(rows: list[dict[str, str]], size: int) -> dict[int, str]:
     """Ranks (by position) whose variables are missing, not numbers, or inconsistent; and why."""
     wrong: dict[int, str] = {}
-    for at, row in enumerate(rows):
-        missing = [name for name in VARIABLES if not row.get(name)]
+    for i, row in enumerate(rows):
+        missing = [name for name in REQUIRED_VARIABLES if not row.get(name)]
         if missing:
-            wrong[at] = f"{', '.join(missing)} not set"
-        elif not all(row[name].isdigit() for name in VARIABLES if name != "MASTER_ADDR"):
-            wrong[at] = "a variable that counts is not a number"
+            wrong[i] = f"{', '.join(missing)} not set"
+        elif not all(row[name].isdigit() for name in REQUIRED_VARIABLES if name != "MASTER_ADDR"):
+            wrong[i] = "a variable that counts is not a number"
         elif int(row["WORLD_SIZE"]) != size:
-            wrong[at] = f"WORLD_SIZE is {row['WORLD_SIZE']}, expected {size}"
-        elif (row["MASTER_ADDR"], row["MASTER_PORT"]) != _master(rows):
-            wrong[at] = f"MASTER is {row['MASTER_ADDR']}:{row['MASTER_PORT']}, others have another"
-        elif (
-            sum(other.get("RANK") == row["RANK"] for other in rows) > 1 or int(row["RANK"]) >= size
-        ):
-            wrong[at] = f"RANK {row['RANK']} is taken twice or out of range"
+            wrong[i] = f"WORLD_SIZE is {row['WORLD_SIZE']}, expected {size}"
+        elif (row["MASTER_ADDR"], row["MASTER_PORT"]) != _rank0_rendezvous(rows):
+            wrong[i] = f"MASTER is {row['MASTER_ADDR']}:{row['MASTER_PORT']}, others have another"
+        elif sum(peer.get("RANK") == row["RANK"] for peer in rows) > 1 or int(row["RANK"]) >= size:
+            wrong[i] = f"RANK {row['RANK']} is taken twice or out of range"
         elif (
             sum(
-                (o.get("node"), o.get("LOCAL_RANK")) == (row["node"], row["LOCAL_RANK"])
-                for o in rows
+                (peer.get("node"), peer.get("LOCAL_RANK")) == (row["node"], row["LOCAL_RANK"])
+                for peer in rows
             )
             > 1
         ):
-            wrong[at] = f"LOCAL_RANK {row['LOCAL_RANK']} is taken twice on {row['host']}"
+            wrong[i] = f"LOCAL_RANK {row['LOCAL_RANK']} is taken twice on {row['host']}"
     return wrong
 
 
-def _master(rows: list[dict[str, str]]) -> tuple[str | None, str | None]:
+def _rank0_rendezvous(rows: list[dict[str, str]]) -> tuple[str | None, str | None]:
     """The rendezvous of rank 0, which all must share."""
     first = next((row for row in rows if row.get("RANK") == "0"), rows[0])
     return first.get("MASTER_ADDR"), first.get("MASTER_PORT")
 
 
-def private_home(parent: str) -> Path:
+def make_user_home(parent: str) -> Path:
     """A fresh home folder for the user who follows the path."""
     home = Path(parent) / f"seatrial-user-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     home.mkdir(mode=0o700)

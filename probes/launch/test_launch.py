@@ -6,7 +6,7 @@ import pytest
 
 from probes.acceptance.criteria import exactly
 from probes.findings import finding
-from probes.launch.documented_path import announced, follow, private_home, wrong_ranks
+from probes.launch.documented_path import follow_path, make_user_home, rank_variables, wrong_ranks
 
 
 @pytest.mark.criterion("LAUNCH")
@@ -18,18 +18,18 @@ def test_documented_path_starts_a_correct_job(cluster, measure):
     """
     if not cluster.dashboard:
         pytest.fail("the cluster has no dashboard, so no job can be submitted", pytrace=False)
-    home = private_home("/tmp")
-    cluster.keeper.keep("folder", str(home))
+    home = make_user_home("/tmp")
+    cluster.cleanup.register("folder", str(home))
     try:
         measure.progress("launch: the documented path in a clean shell")
-        transcript = follow(cluster, home)
+        transcript = follow_path(cluster, home)
         shutil.rmtree(home / "myjob", ignore_errors=True)
         measure.progress("launch: the same with a variable missing")
-        doctored = follow(cluster, home, extra=["--unset", "MASTER_PORT"])
+        doctored = follow_path(cluster, home, extra=["--unset", "MASTER_PORT"])
     finally:
-        cluster.keeper.clear(home)
-    judge(cluster, transcript, measure)
-    rows = announced(doctored.text)
+        cluster.cleanup.remove_now(home)
+    judge_transcript(cluster, transcript, measure)
+    rows = rank_variables(doctored.text)
     wrong = wrong_ranks(rows, cluster.size) if rows else {}
     measure.control(
         "missing variable",
@@ -41,9 +41,9 @@ def test_documented_path_starts_a_correct_job(cluster, measure):
     )
 
 
-def judge(cluster, transcript, measure):
+def judge_transcript(cluster, transcript, measure):
     """Exit code, ranks and the time to a first step."""
-    rows = announced(transcript.text)
+    rows = rank_variables(transcript.text)
     wrong = wrong_ranks(rows, cluster.size) if rows else {}
     note = "the job announced no rank"
     measure("wrong_ranks", len(wrong) if rows else None, samples=len(rows), note=note)
@@ -59,8 +59,8 @@ def judge(cluster, transcript, measure):
     measure.covered(f"one job of {len(rows)} ranks, submitted through the dashboard")
     if transcript.exit_code != 0:
         last = next((line for line in reversed(transcript.lines) if line.strip()), "")
-        said = f"`{transcript.failed}` ended with {transcript.exit_code}: {last[:200]}"
-        measure.explain(finding("LAUNCH-FAILED", said))
-    for at, why in wrong.items():
-        host = rows[at].get("host", "?")
-        measure.explain(finding("LAUNCH-ENV", f"rank {at} on {host}: {why}", [f"rank {at}", host]))
+        statement = f"`{transcript.failed_command}` ended with {transcript.exit_code}: {last[:200]}"
+        measure.explain(finding("LAUNCH-FAILED", statement))
+    for i, why in wrong.items():
+        host = rows[i].get("host", "?")
+        measure.explain(finding("LAUNCH-ENV", f"rank {i} on {host}: {why}", [f"rank {i}", host]))

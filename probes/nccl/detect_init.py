@@ -9,26 +9,26 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from probes.findings import SHOWN, finding, listed
-from probes.nccl.evidence import PLACES, hosts_of, names, places, told
-from probes.nccl.job import STAGES, Rank, Sighting
+from probes.findings import MAX_NAMES, finding, join_names
+from probes.nccl.evidence import MAX_LINES, finding_for_messages, first_lines, hosts_of, rank_names
+from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
 from probes.nccl.remedies import (
-    FAMILIES,
-    FIRST_COLLECTIVE,
-    LATE,
-    MESH,
-    NOT_CONNECTED,
-    QP_BROKE,
-    QP_NOT_MADE,
-    SLOW,
-    Cause,
-    cause_of,
+    COLLECTIVE_FIX,
+    CONNECT_CAUSES,
+    FAMILY_FIX,
+    LATE_FIX,
+    MESH_FIX,
+    PHASE_FIXES,
+    QP_BREAK_CAUSES,
+    QP_SETUP_CAUSES,
+    ErrorCause,
+    find_cause,
 )
 from reports.record import Finding
 
 PEER = re.compile(r"(?:to|peer) \[?([\w.:%\-]{1,255}?)\]?<\d+>")  # since 2.22 also by its name
-PLAIN = {  # phrase -> code, and what it says of the host
+PLAIN_ERRORS = {  # phrase -> code, and what it says of the host
     "no-interface": ("INIT-NO-IFACE", "NCCL found no network interface to use"),
     "memlock": ("INIT-MEMLOCK", "memory could not be registered for RDMA"),
     "mnnvl": ("INIT-MNNVL", "NVLink between hosts (MNNVL) cannot be used"),
@@ -38,181 +38,195 @@ PLAIN = {  # phrase -> code, and what it says of the host
     "cuda": ("NCCL-ERROR", "NCCL failed while it worked"),
 }
 # Phrases that explain why init did not end, so that no rank is blamed for waiting.
-STOPPERS = (
-    *(*PLAIN, "refused", "retrying", "nvls", "version", "mixed-sockets"),
+BLOCKING_ERRORS = (
+    *(*PLAIN_ERRORS, "refused", "retrying", "nvls", "version", "mixed-sockets"),
     *("qp", "qp-retrying", "qp-broke"),
 )
 
 
-def plain(log: Log) -> list[Finding]:
+def init_errors(log: Log) -> list[Finding]:
     """Errors that say what is wrong in their own words."""
-    found = []
-    for kind, (code, what) in PLAIN.items():
-        if seen := log.seen[kind]:
-            found += told(code, f"{what} ({seen[0].detail})", seen)
-    return found
+    findings = []
+    for kind, (code, problem) in PLAIN_ERRORS.items():
+        if hits := log.hits[kind]:
+            findings += finding_for_messages(code, f"{problem} ({hits[0].detail})", hits)
+    return findings
 
 
-def queue_pairs(log: Log) -> list[Finding]:
+def qp_errors(log: Log) -> list[Finding]:
     """RDMA connections that could not be made: a finding for each cause."""
     # NCCL tries again by itself; that is no error where it went well.
-    tries = [] if log.partial else [s for s in log.seen["qp-retrying"] if log.of(s.rank).stuck]
-    found = []
-    for cause, seen in _by_cause(QP_NOT_MADE, [*log.seen["qp"], *tries]):
-        hosts, detail = hosts_of(seen), seen[0].detail
-        said = f"{listed(hosts)}: an RDMA connection cannot be made: {cause.what} ({detail})"
-        at = places(seen)
-        found.append(finding("INIT-QP", said, hosts[:SHOWN], evidence=at, remedy=cause.remedy))
-    return found
-
-
-def broken_pairs(log: Log) -> list[Finding]:
-    """RDMA connections that broke: a finding for each cause."""
-    found = []
-    for cause, seen in _by_cause(QP_BROKE, log.seen["qp-broke"]):
-        suspects = list(dict.fromkeys([*hosts_of(seen), *_peers(log, seen)]))
-        said = (
-            f"{listed(hosts_of(seen))}: an RDMA connection broke: {cause.what} ({seen[0].detail})"
+    tries = [] if log.partial else [m for m in log.hits["qp-retrying"] if log.joined(m.rank).stuck]
+    findings = []
+    for cause, hits in _group_by_cause(QP_SETUP_CAUSES, [*log.hits["qp"], *tries]):
+        hosts, detail = hosts_of(hits), hits[0].detail
+        message = (
+            f"{join_names(hosts)}: an RDMA connection cannot be made: {cause.reason} ({detail})"
         )
-        at = places(seen)
-        found.append(finding("INIT-QP", said, suspects[:SHOWN], evidence=at, remedy=cause.remedy))
-    return found
+        lines = first_lines(hits)
+        findings.append(
+            finding("INIT-QP", message, hosts[:MAX_NAMES], evidence=lines, remedy=cause.remedy)
+        )
+    return findings
 
 
-def _by_cause(
-    causes: tuple[Cause, ...], seen: list[Sighting]
-) -> Iterable[tuple[Cause, list[Sighting]]]:
-    found: dict[Cause, list[Sighting]] = {}
-    for sighting in seen:
-        found.setdefault(cause_of(causes, sighting.detail), []).append(sighting)
-    return found.items()
+def qp_breaks(log: Log) -> list[Finding]:
+    """RDMA connections that broke: a finding for each cause."""
+    findings = []
+    for cause, hits in _group_by_cause(QP_BREAK_CAUSES, log.hits["qp-broke"]):
+        suspects = list(dict.fromkeys([*hosts_of(hits), *_named_peers(log, hits)]))
+        hosts, detail = join_names(hosts_of(hits)), hits[0].detail
+        message = f"{hosts}: an RDMA connection broke: {cause.reason} ({detail})"
+        lines = first_lines(hits)
+        findings.append(
+            finding("INIT-QP", message, suspects[:MAX_NAMES], evidence=lines, remedy=cause.remedy)
+        )
+    return findings
 
 
-def bootstrap(log: Log) -> list[Finding]:
+def _group_by_cause(
+    causes: tuple[ErrorCause, ...], hits: list[MatchedMessage]
+) -> Iterable[tuple[ErrorCause, list[MatchedMessage]]]:
+    groups: dict[ErrorCause, list[MatchedMessage]] = {}
+    for hit in hits:
+        groups.setdefault(find_cause(causes, hit.detail), []).append(hit)
+    return groups.items()
+
+
+def bootstrap_errors(log: Log) -> list[Finding]:
     """Ranks that could not connect to a peer by TCP while they were starting."""
-    tries = [*log.seen["refused"], *([] if log.partial else log.seen["retrying"])]
-    seen = [s for s in tries if not log.of(s.rank).initialised]
-    if not seen:
+    failures = [*log.hits["refused"], *([] if log.partial else log.hits["retrying"])]
+    hits = [m for m in failures if not log.joined(m.rank).initialised]
+    if not hits:
         return []
-    peers, hosts = _peers(log, seen), hosts_of(seen)
-    cause = cause_of(NOT_CONNECTED, seen[0].detail)
-    said = f"{listed(hosts)}: cannot connect to {listed(peers) or 'a peer'} by TCP ({cause.what})"
+    peers, hosts = _named_peers(log, hits), hosts_of(hits)
+    cause = find_cause(CONNECT_CAUSES, hits[0].detail)
+    peer = join_names(peers) or "a peer"
+    message = f"{join_names(hosts)}: cannot connect to {peer} by TCP ({cause.reason})"
     remedy = cause.remedy
-    if mixed := two_families(log):
-        said, remedy = f"{said}; {mixed[0]}", FAMILIES
-    at = places(seen)
-    return [finding("INIT-BOOTSTRAP", said, peers[:SHOWN] or hosts, evidence=at, remedy=remedy)]
+    if families := two_families(log):
+        message, remedy = f"{message}; {families[0]}", FAMILY_FIX
+    lines = first_lines(hits)
+    return [
+        finding(
+            "INIT-BOOTSTRAP", message, peers[:MAX_NAMES] or hosts, evidence=lines, remedy=remedy
+        )
+    ]
 
 
-def _peers(log: Log, seen: list[Sighting]) -> list[str]:
+def _named_peers(log: Log, hits: list[MatchedMessage]) -> list[str]:
     """The peers that are named, each once."""
-    return [peer for peer in dict.fromkeys(_peer(log, s.detail) for s in seen) if peer]
+    return [peer for peer in dict.fromkeys(_peer_host(log, m.detail) for m in hits) if peer]
 
 
-def _peer(log: Log, text: str) -> str:
+def _peer_host(log: Log, text: str) -> str:
     """The host whose address is named, else the address or the name."""
     match = PEER.search(text)
     if not match:
         return ""
     for name, host in log.hosts.items():
-        ours = [host.bootstrap, *host.sockets] if host.bootstrap else host.sockets
-        if match[1] in [address for _, address in ours]:
+        addresses = [host.bootstrap, *host.sockets] if host.bootstrap else host.sockets
+        if match[1] in [address for _, address in addresses]:
             return name
     return match[1]
 
 
-def nvls(log: Log) -> list[Finding]:
+def nvls_errors(log: Log) -> list[Finding]:
     """NVLink SHARP multicast that failed or stopped."""
-    stuck = [rank for rank in log.members if STAGES[rank.stage] == "nvls"]
-    if log.seen["nvls"] or not stuck or log.partial or stopped_by_error(log):
-        seen = log.seen["nvls"]
-        what = f"NVLink multicast (NVLS) failed ({seen[0].detail})" if seen else ""
-        return told("INIT-NVLS", what, seen)
-    said = f"{names(stuck)}: init stops while NVLink multicast memory is bound"
-    return [finding("INIT-NVLS", said, [rank.name for rank in stuck[:SHOWN]])]
+    stuck = [rank for rank in log.job_ranks if STAGES[rank.stage] == "nvls"]
+    if log.hits["nvls"] or not stuck or log.partial or stopped_by_error(log):
+        hits = log.hits["nvls"]
+        problem = f"NVLink multicast (NVLS) failed ({hits[0].detail})" if hits else ""
+        return finding_for_messages("INIT-NVLS", problem, hits)
+    message = f"{rank_names(stuck)}: init stops while NVLink multicast memory is bound"
+    return [finding("INIT-NVLS", message, [rank.name for rank in stuck[:MAX_NAMES]])]
 
 
-def versions(log: Log) -> list[Finding]:
+def mixed_versions(log: Log) -> list[Finding]:
     """More than one NCCL version in one job."""
-    found, seen = log.versions, log.seen["version"]
-    if len(found) < 2 and not seen:
+    versions, hits = log.versions, log.hits["version"]
+    if len(versions) < 2 and not hits:
         return []
-    told_by = "; ".join(f"{version} on {listed(hosts)}" for version, hosts in found.items())
-    minority = min(found.values(), key=len) if len(found) > 1 else hosts_of(seen)
-    said = f"the ranks run different NCCL versions: {told_by or seen[0].detail}"
-    return [finding("NCCL-VERSION", said, minority[:SHOWN], evidence=places(seen))]
+    listing = "; ".join(f"{version} on {join_names(hosts)}" for version, hosts in versions.items())
+    minority = min(versions.values(), key=len) if len(versions) > 1 else hosts_of(hits)
+    message = f"the ranks run different NCCL versions: {listing or hits[0].detail}"
+    return [finding("NCCL-VERSION", message, minority[:MAX_NAMES], evidence=first_lines(hits))]
 
 
 def missing_ranks(log: Log) -> list[Finding]:
     """Ranks that never wrote that they joined, while the others wait for them."""
-    size, members = log.size, log.members
-    world = [rank for rank in members if rank.ranks == size]
+    size, members = log.world_size, log.job_ranks
+    world = [rank for rank in members if rank.size == size]
     waiting = [rank for rank in world if not rank.initialised]
-    absent = sorted(set(range(size)) - {rank.rank for rank in world})
-    on_the_way = [rank for rank in members if not rank.ranks]  # started, no number so far
+    absent = sorted(set(range(size)) - {rank.number for rank in world})
+    starting = [rank for rank in members if not rank.size]  # started, no number so far
     if len(log.jobs) > 1 or log.partial:
         return []
-    if not waiting or len(absent) <= len(on_the_way) or stopped_by_error(log):
+    if not waiting or len(absent) <= len(starting) or stopped_by_error(log):
         return []
-    who = f"rank{'s' if len(absent) > 1 else ''} {listed(map(str, absent))}"
-    said = f"{who} of {size} never joined; {len(waiting)} others wait at {log.stage}"
-    return [finding("INIT-MISSING-RANK", said, [f"rank {number}" for number in absent[:SHOWN]])]
+    absentees = f"rank{'s' if len(absent) > 1 else ''} {join_names(map(str, absent))}"
+    message = f"{absentees} of {size} never joined; {len(waiting)} others wait at {log.stage}"
+    return [
+        finding("INIT-MISSING-RANK", message, [f"rank {number}" for number in absent[:MAX_NAMES]])
+    ]
 
 
-def corrupt(log: Log) -> list[Finding]:
+def corrupt_results(log: Log) -> list[Finding]:
     """Wrong elements that nccl-tests counted."""
-    if not log.corrupt:
+    if not log.bad_rows:
         return []
-    worst = max((wrong for _, wrong in log.corrupt), key=abs)
-    most = f"up to {worst} in one" if worst > 0 else "a number of them that is no number"
-    said = f"nccl-tests counted wrong elements in {len(log.corrupt)} rows, {most}"
-    return [finding("NCCL-CORRUPT", said, evidence=[at for at, _ in log.corrupt[:PLACES]])]
+    worst = max((wrong for _, wrong in log.bad_rows), key=abs)
+    extent = f"up to {worst} in one" if worst > 0 else "a number of them that is no number"
+    message = f"nccl-tests counted wrong elements in {len(log.bad_rows)} rows, {extent}"
+    return [
+        finding("NCCL-CORRUPT", message, evidence=[line for line, _ in log.bad_rows[:MAX_LINES]])
+    ]
 
 
-def broken(log: Log) -> list[Finding]:
+def torch_errors(log: Log) -> list[Finding]:
     """What torch said of NCCL: a collective that timed out, an error that NCCL returned."""
-    if not log.errors:
+    if not log.torch_errors:
         return []
-    told_by = listed(dict.fromkeys(said for _, said in log.errors))
-    at = [where for where, _ in log.errors[:PLACES]]
-    return [finding("NCCL-ERROR", f"the job says: {told_by}", evidence=at)]
+    errors = join_names(dict.fromkeys(error for _, error in log.torch_errors))
+    lines = [line for line, _ in log.torch_errors[:MAX_LINES]]
+    return [finding("NCCL-ERROR", f"the job says: {errors}", evidence=lines)]
 
 
 def stopped_by_error(log: Log) -> bool:
     """Whether some rank that is not done wrote an error that explains it."""
-    return any(log.of(s.rank).stuck for kind in STOPPERS for s in log.seen[kind])
+    return any(log.joined(m.rank).stuck for kind in BLOCKING_ERRORS for m in log.hits[kind])
 
 
-def slow(log: Log) -> list[Finding]:
+def slow_init(log: Log) -> list[Finding]:
     """A start over the limit, with the phase that took most; who came late where others waited."""
-    if not log.slow:
+    if not log.slow_inits:
         return []
-    worst = max(log.slow, key=lambda start: start.total)
-    phase, name = worst.phase, worst.rank.name
-    said = (
+    worst = max(log.slow_inits, key=lambda t: t.total)
+    phase, name = worst.longest_phase, worst.rank.name
+    message = (
         f"{name} took {worst.total:.1f} s to start, {worst.phases[phase]:.1f} s of them in "
         f"{phase}, expected under {worst.limit:.1f} s (half of what NCCL waits for a connection)"
     )
-    first = log.quickest.get(worst.ranks, worst)
-    if phase == "bootstrap" and first.bootstrap < worst.bootstrap / 2:
-        late = first.rank.name
-        said += f"; it waited for {late}, which was there {first.bootstrap:.1f} s"
-        return [finding("INIT-SLOW", said, [late], remedy=LATE)]
-    alike = sorted((s for s in log.slow if s.phase == phase), key=lambda start: -start.total)
-    suspects = list(dict.fromkeys(start.rank.name for start in alike))[:SHOWN]
-    return [finding("INIT-SLOW", said, suspects, remedy=SLOW.get(phase, ""))]
+    fastest = log.fastest.get(worst.ranks, worst)
+    if phase == "bootstrap" and fastest.bootstrap < worst.bootstrap / 2:
+        late = fastest.rank.name
+        message += f"; it waited for {late}, which was there {fastest.bootstrap:.1f} s"
+        return [finding("INIT-SLOW", message, [late], remedy=LATE_FIX)]
+    same = sorted((t for t in log.slow_inits if t.longest_phase == phase), key=lambda t: -t.total)
+    suspects = list(dict.fromkeys(t.rank.name for t in same))[:MAX_NAMES]
+    return [finding("INIT-SLOW", message, suspects, remedy=PHASE_FIXES.get(phase, ""))]
 
 
-def hang(log: Log) -> list[Finding]:
+def find_hang(log: Log) -> list[Finding]:
     """Stopped without an error: the stage, and the ranks that lag behind.
 
     A rank that never had to connect holds nobody up, unless others are seen connecting.
     """
-    members = log.members
-    if log.partial or not any(rank.stuck for rank in members):
+    ranks = log.job_ranks
+    if log.partial or not any(rank.stuck for rank in ranks):
         return []  # the end of the file is no end of the job
-    said, suspects, remedy = _families(log) or _before_the_network(log) or _behind(log, members)
-    return [finding("INIT-HANG", said, suspects[:SHOWN], remedy=remedy)]
+    message, suspects, remedy = _by_family(log) or _before_network(log) or _lagging(log, ranks)
+    return [finding("INIT-HANG", message, suspects[:MAX_NAMES], remedy=remedy)]
 
 
 def two_families(log: Log) -> tuple[str, list[str]] | None:
@@ -223,37 +237,39 @@ def two_families(log: Log) -> tuple[str, list[str]] | None:
             hosts["IPv6" if ":" in host.bootstrap[1] else "IPv4"].append(name)
     if len(hosts) < 2:
         return None
-    few, many = sorted(hosts, key=lambda family: len(hosts[family]))
-    uses = "uses" if len(hosts[few]) == 1 else "use"
-    others = "uses" if len(hosts[many]) == 1 else "use"
-    said = f"{listed(hosts[few])} {uses} {few}, {listed(hosts[many])} {others} {many}"
-    return said, hosts[few]
+    fewer, more = sorted(hosts, key=lambda family: len(hosts[family]))
+    fewer_use = "uses" if len(hosts[fewer]) == 1 else "use"
+    more_use = "uses" if len(hosts[more]) == 1 else "use"
+    few, many = join_names(hosts[fewer]), join_names(hosts[more])
+    return f"{few} {fewer_use} {fewer}, {many} {more_use} {more}", hosts[fewer]
 
 
-def _families(log: Log) -> tuple[str, list[str], str] | None:
-    found = two_families(log)
-    if found is None or STAGES.index(log.stage) > STAGES.index("topology"):
+def _by_family(log: Log) -> tuple[str, list[str], str] | None:
+    families = two_families(log)
+    if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or they have met all the same
-    said, suspects = found
-    return f"the log stops at {log.stage} without an error, and {said}", suspects, FAMILIES
+    message, suspects = families
+    return f"the log stops at {log.stage} without an error, and {message}", suspects, FAMILY_FIX
 
 
-def _before_the_network(log: Log) -> tuple[str, list[str], str] | None:
+def _before_network(log: Log) -> tuple[str, list[str], str] | None:
     """Every process stops before NCCL looks at the network."""
-    if log.networked or {rank.stage for rank in log.members} != {STAGES.index("bootstrap")}:
+    if log.saw_network or {rank.stage for rank in log.job_ranks} != {STAGES.index("bootstrap")}:
         return None
-    said = f"all {len(log.members)} processes stop before any line about the network"
-    return said, log.host_names, MESH
+    message = f"all {len(log.job_ranks)} processes stop before any line about the network"
+    return message, log.host_names, MESH_FIX
 
 
-def _behind(log: Log, members: list[Rank]) -> tuple[str, list[str], str]:
-    remedy = FIRST_COLLECTIVE if log.stage in ("connect", "first-collective") else ""
-    least = min(rank.stage for rank in members)
-    idle = [rank for rank in members if rank.stage == least and not rank.connecting]
-    behind = idle or [rank for rank in members if rank.stuck]
-    if len(behind) == len(members):
-        said = f"the log of all {len(members)} ranks stops at {log.stage} without an error"
-        return said, [], remedy
-    others = STAGES[max(rank.stage for rank in members)]
-    said = f"the log stops without an error: {names(behind)} at {log.stage}, others at {others}"
-    return said, [rank.name for rank in behind], remedy
+def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
+    remedy = COLLECTIVE_FIX if log.stage in ("connect", "first-collective") else ""
+    lowest = min(rank.stage for rank in ranks)
+    idle = [rank for rank in ranks if rank.stage == lowest and not rank.connecting]
+    behind = idle or [rank for rank in ranks if rank.stuck]
+    if len(behind) == len(ranks):
+        message = f"the log of all {len(ranks)} ranks stops at {log.stage} without an error"
+        return message, [], remedy
+    furthest = STAGES[max(rank.stage for rank in ranks)]
+    message = (
+        f"the log stops without an error: {rank_names(behind)} at {log.stage}, others at {furthest}"
+    )
+    return message, [rank.name for rank in behind], remedy

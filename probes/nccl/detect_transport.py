@@ -8,86 +8,98 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from probes.findings import SHOWN, finding, listed
-from probes.nccl.evidence import PLACES, hosts_of, on_rdma, on_tcp, places, told, undecided
+from probes.findings import MAX_NAMES, finding, join_names
+from probes.nccl.evidence import (
+    MAX_LINES,
+    finding_for_messages,
+    first_lines,
+    hosts_of,
+    on_rdma,
+    on_tcp,
+    undecided,
+)
 from probes.nccl.job import Host, Rank
 from probes.nccl.log import Log
 from reports.record import Finding
 
 # `br-` and twelve digits is a network of docker's; `br-ex` may be a node's only way out.
-LEADS_NOWHERE = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
-INTERNAL = re.compile(r"NET plugin (?:IB|Socket)\b")
-ABSENT = "cannot open shared object"
-PLAIN = {  # phrase -> code, and what it says of a host that RDMA does not reach
+LOCAL_ONLY = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
+BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b")
+FILE_MISSING = "cannot open shared object"
+PLAIN_ERRORS = {  # phrase -> code, and what it says of a host that RDMA does not reach
     "no-verbs": ("FAB-NO-VERBS", "libibverbs cannot be opened, so no RDMA device is seen"),
     "open-failed": ("FAB-OPEN-FAILED", "an RDMA device is seen but cannot be opened"),
     "links-differ": ("FAB-LINK-TYPES", "devices of different link types were to be joined"),
 }
 
 
-def alone(log: Log) -> list[Finding]:
+def isolated_hosts(log: Log) -> list[Finding]:
     """Every host in a communicator of its own: nothing crossed the fabric."""
     hosts, jobs = log.host_names, log.jobs
     if len(hosts) < 2 or log.nodes > 1 or not jobs or log.partial:
         return []
-    if any(log.edges[kind] for kind in ("rdma", "tcp", "other")):
+    if any(log.edge_counts[kind] for kind in ("rdma", "tcp", "other")):
         return []
     if any(len({host for host, _ in job}) > 1 for job in jobs):
         return []
-    said = f"each of {len(hosts)} hosts formed a communicator of its own; nothing left a host"
-    return [finding("FAB-ALONE", said, hosts[:SHOWN])]
+    message = f"each of {len(hosts)} hosts formed a communicator of its own; nothing left a host"
+    return [finding("FAB-ALONE", message, hosts[:MAX_NAMES])]
 
 
-def mixed(log: Log) -> list[Finding]:
+def mixed_hosts(log: Log) -> list[Finding]:
     """Some hosts on RDMA, others on TCP; the minority is named."""
     tcp = [name for name, host in log.hosts.items() if on_tcp(host)]
     rdma = [name for name, host in log.hosts.items() if on_rdma(host) and name not in tcp]
-    seen = log.seen["mixed-sockets"]
-    if not seen and not (tcp and rdma):
+    hits = log.hits["mixed-sockets"]
+    if not hits and not (tcp and rdma):
         return []
     minority = rdma if len(rdma) < len(tcp) else tcp
-    at = [*places(seen), *(_first(log.hosts[name]) for name in minority)][:PLACES]
+    lines = [*first_lines(hits), *(_first_line(log.hosts[name]) for name in minority)][:MAX_LINES]
     if not tcp:
-        met = listed(hosts_of(seen))
-        said = f"{met}: a TCP socket met an RDMA one; the peer's lines do not say which it uses"
-        return [finding("FAB-MIXED", said, evidence=at)]
-    said = f"{listed(tcp)} use TCP, {listed(rdma) or 'others'} use RDMA"
-    return [finding("FAB-MIXED", said, minority[:SHOWN], evidence=at)]
+        hosts = join_names(hosts_of(hits))
+        message = (
+            f"{hosts}: a TCP socket met an RDMA one; the peer's lines do not say which it uses"
+        )
+        return [finding("FAB-MIXED", message, evidence=lines)]
+    message = f"{join_names(tcp)} use TCP, {join_names(rdma) or 'others'} use RDMA"
+    return [finding("FAB-MIXED", message, minority[:MAX_NAMES], evidence=lines)]
 
 
-def tcp(log: Log) -> list[Finding]:
+def tcp_edges(log: Log) -> list[Finding]:
     """Edges between hosts over sockets."""
-    if not log.edges["tcp"] or mixed(log):
+    if not log.edge_counts["tcp"] or mixed_hosts(log):
         return []
     hosts = {name: host for name, host in log.hosts.items() if "tcp" in host.edges}
-    ways = sorted({interface for host in hosts.values() for interface, _ in host.sockets})
-    by = f" ({listed(ways)})" if ways else ""
-    said = f"{log.edges['tcp']} connections between hosts go over TCP sockets{by}"
-    at = [host.edges["tcp"] for host in hosts.values()][:PLACES]
-    return [finding("FAB-TCP", said, [name for name in hosts if name][:SHOWN], evidence=at)]
+    interfaces = sorted({interface for host in hosts.values() for interface, _ in host.sockets})
+    suffix = f" ({join_names(interfaces)})" if interfaces else ""
+    message = f"{log.edge_counts['tcp']} connections between hosts go over TCP sockets{suffix}"
+    lines = [host.edges["tcp"] for host in hosts.values()][:MAX_LINES]
+    return [
+        finding("FAB-TCP", message, [name for name in hosts if name][:MAX_NAMES], evidence=lines)
+    ]
 
 
-def disabled(log: Log) -> list[Finding]:
+def rdma_disabled(log: Log) -> list[Finding]:
     """A variable that forced RDMA off."""
-    found = [
-        (name, f"{variable}={value}", where)
+    rows = [
+        (name, f"{variable}={value}", line)
         for name, host in log.hosts.items()
         if not (on_rdma(host) or "other" in host.edges or undecided(log, host))
-        for variable, (value, where) in host.environment.items()
-        if turns_off(variable, value, host)
+        for variable, (value, line) in host.environment.items()
+        if disables_rdma(variable, value, host)
     ]
-    if not found:
+    if not rows:
         return []
-    hosts = list(dict.fromkeys(name for name, _, _ in found if name))
-    what = listed(dict.fromkeys(setting for _, setting, _ in found))
+    hosts = list(dict.fromkeys(name for name, _, _ in rows if name))
+    settings = join_names(dict.fromkeys(setting for _, setting, _ in rows))
     # NCCL puts the lines of its conf files into the environment, and echoes both alike (param.cc).
-    both = "from the environment or a line of an nccl.conf: NCCL says the same of both"
-    said = f"{listed(hosts) or 'the job'}: {what} turns RDMA off ({both})"
-    at = [where for _, _, where in found[:PLACES]]
-    return [finding("FAB-ENV-DISABLED", said, hosts[:SHOWN], evidence=at)]
+    source = "from the environment or a line of an nccl.conf: NCCL says the same of both"
+    message = f"{join_names(hosts) or 'the job'}: {settings} turns RDMA off ({source})"
+    lines = [line for _, _, line in rows[:MAX_LINES]]
+    return [finding("FAB-ENV-DISABLED", message, hosts[:MAX_NAMES], evidence=lines)]
 
 
-def turns_off(variable: str, value: str, host: Host) -> bool:
+def disables_rdma(variable: str, value: str, host: Host) -> bool:
     """Whether this setting keeps NCCL from RDMA.
 
     NCCL_IB_HCA does where it leaves no device, and to want no plugin where nothing else is there:
@@ -102,48 +114,48 @@ def turns_off(variable: str, value: str, host: Host) -> bool:
     }.get(variable, False)
 
 
-def plain(log: Log) -> list[Finding]:
+def rdma_errors(log: Log) -> list[Finding]:
     """Errors that say what is wrong in their own words."""
-    found = []
-    for kind, (code, what) in PLAIN.items():
+    findings = []
+    for kind, (code, problem) in PLAIN_ERRORS.items():
         # A device that cannot be opened is one rail less even where the others work.
-        whole = kind == "open-failed"
-        seen = [
-            s
-            for s in log.seen[kind]
-            if whole or not (on_rdma(s.rank.host) or undecided(log, s.rank.host))
+        always = kind == "open-failed"
+        hits = [
+            m
+            for m in log.hits[kind]
+            if always or not (on_rdma(m.rank.host) or undecided(log, m.rank.host))
         ]
-        found += told(code, what, seen)
-    return found
+        findings += finding_for_messages(code, problem, hits)
+    return findings
 
 
-def efa(log: Log) -> list[Finding]:
+def missing_efa(log: Log) -> list[Finding]:
     """libfabric without an EFA device, where nothing else carries RDMA."""
-    fallen = any(host.name and not on_rdma(host) for host in log.hosts.values())
-    seen = [
-        s
-        for s in log.seen["efa"]
-        if not (on_rdma(s.rank.host) or undecided(log, s.rank.host))
-        and (s.rank.host.name or fallen)
+    tcp_host = any(host.name and not on_rdma(host) for host in log.hosts.values())
+    hits = [
+        m
+        for m in log.hits["efa"]
+        if not (on_rdma(m.rank.host) or undecided(log, m.rank.host))
+        and (m.rank.host.name or tcp_host)
     ]
-    what = f"libfabric offers no EFA device ({seen[0].detail})" if seen else ""
-    return told("FAB-NO-EFA", what, seen)
+    problem = f"libfabric offers no EFA device ({hits[0].detail})" if hits else ""
+    return finding_for_messages("FAB-NO-EFA", problem, hits)
 
 
 def no_device(log: Log) -> list[Finding]:
     """No RDMA device, and nothing in the log that says why."""
-    explained = {s.rank.writer.host for kind in (*PLAIN, "efa") for s in log.seen[kind]}
-    seen = []
-    for sighting in log.seen["no-device"]:
-        host = sighting.rank.host
-        off = any(turns_off(k, value, host) for k, (value, _) in host.environment.items())
-        elsewhere = on_rdma(host) or "other" in host.edges or undecided(log, host)
-        if not (off or elsewhere or sighting.rank.writer.host in explained):
-            seen.append(sighting)
-    return told("FAB-NO-DEVICE", "NCCL sees no RDMA device", seen)
+    explained = {m.rank.writer.host for kind in (*PLAIN_ERRORS, "efa") for m in log.hits[kind]}
+    hits = []
+    for hit in log.hits["no-device"]:
+        host = hit.rank.host
+        disabled = any(disables_rdma(k, value, host) for k, (value, _) in host.environment.items())
+        not_tcp = on_rdma(host) or "other" in host.edges or undecided(log, host)
+        if not (disabled or not_tcp or hit.rank.writer.host in explained):
+            hits.append(hit)
+    return finding_for_messages("FAB-NO-DEVICE", "NCCL sees no RDMA device", hits)
 
 
-def ipoib(log: Log) -> list[Finding]:
+def tcp_over_ib(log: Log) -> list[Finding]:
     """Sockets over an InfiniBand interface: the fast cable, the slow protocol."""
     hosts = {
         name: ports
@@ -152,56 +164,56 @@ def ipoib(log: Log) -> list[Finding]:
     }
     if not hosts:
         return []
-    which = listed(sorted({port for found in hosts.values() for port in found}))
-    said = f"{listed(hosts)}: TCP over InfiniBand ({which}) is TCP, not RDMA"
-    at = [where for name in hosts if (where := log.hosts[name].edges.get("tcp"))][:PLACES]
-    return [finding("FAB-IPOIB", said, list(hosts)[:SHOWN], evidence=at)]
+    interfaces = join_names(sorted({port for names in hosts.values() for port in names}))
+    message = f"{join_names(hosts)}: TCP over InfiniBand ({interfaces}) is TCP, not RDMA"
+    lines = [line for name in hosts if (line := log.hosts[name].edges.get("tcp"))][:MAX_LINES]
+    return [finding("FAB-IPOIB", message, list(hosts)[:MAX_NAMES], evidence=lines)]
 
 
-def loopback(log: Log) -> list[Finding]:
+def loopback_used(log: Log) -> list[Finding]:
     """An interface that leads to no other host."""
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for name, host in log.hosts.items():
         if "rdma" in host.edges:
             continue  # whatever it is called, it led to the others
         used = [host.bootstrap] if host.bootstrap and not log.partial else []
         used += host.sockets[:1] if on_tcp(host) else []
-        if bad := [interface for interface, _ in used if LEADS_NOWHERE.match(interface)]:
-            found[name] = bad[0]
-    if not found:
+        if bad := [interface for interface, _ in used if LOCAL_ONLY.match(interface)]:
+            chosen[name] = bad[0]
+    if not chosen:
         return []
-    which = listed(sorted(set(found.values())))
-    said = f"{listed(found)}: NCCL chose {which}, which leads to no other host"
-    return [finding("FAB-LOOPBACK", said, list(found)[:SHOWN])]
+    interfaces = join_names(sorted(set(chosen.values())))
+    message = f"{join_names(chosen)}: NCCL chose {interfaces}, which leads to no other host"
+    return [finding("FAB-LOOPBACK", message, list(chosen)[:MAX_NAMES])]
 
 
-def plugin(log: Log) -> list[Finding]:
+def plugin_errors(log: Log) -> list[Finding]:
     """A network plugin that is missing or fails where one is expected.
 
     Not finding one is how NCCL starts on most clusters; it is a fault where a variable asks for
     one, or another host has it.
     """
     loaded = {
-        s.rank.writer.host for s in log.seen["plugin-loaded"] if not INTERNAL.search(s.detail)
+        m.rank.writer.host for m in log.hits["plugin-loaded"] if not BUILT_IN.search(m.detail)
     }
-    broken = [s for s in log.seen["plugin-failed"] if not INTERNAL.search(s.detail)]
-    absent = [*(s for s in broken if ABSENT in s.detail), *log.seen["plugin-absent"]]
-    seen = [s for s in broken if ABSENT not in s.detail]
-    seen += [s for s in absent if loaded - {s.rank.writer.host} or _wants_plugin(s.rank.host)]
-    efa = {s.rank.writer.host for s in log.seen["efa"]}  # it failed for want of that
-    seen = [
-        s
-        for s in seen
-        if not (on_rdma(s.rank.host) or undecided(log, s.rank.host) or s.rank.writer.host in efa)
+    broken = [m for m in log.hits["plugin-failed"] if not BUILT_IN.search(m.detail)]
+    absent = [*(m for m in broken if FILE_MISSING in m.detail), *log.hits["plugin-absent"]]
+    hits = [m for m in broken if FILE_MISSING not in m.detail]
+    hits += [m for m in absent if loaded - {m.rank.writer.host} or _wants_plugin(m.rank.host)]
+    no_efa = {m.rank.writer.host for m in log.hits["efa"]}  # it failed for want of that
+    hits = [
+        m
+        for m in hits
+        if not (on_rdma(m.rank.host) or undecided(log, m.rank.host) or m.rank.writer.host in no_efa)
     ]
-    what = f"the network plugin is missing or fails ({seen[0].detail})" if seen else ""
-    return told("FAB-PLUGIN", what, seen)
+    problem = f"the network plugin is missing or fails ({hits[0].detail})" if hits else ""
+    return finding_for_messages("FAB-PLUGIN", problem, hits)
 
 
 def _wants_plugin(host: Host) -> bool:
-    asked, _ = host.environment.get("NCCL_NET_PLUGIN", ("", ""))
+    plugin_name, _ = host.environment.get("NCCL_NET_PLUGIN", ("", ""))
     network, _ = host.environment.get("NCCL_NET", ("", ""))
-    return asked not in ("", "none") or network.lower() not in ("", "ib", "socket")
+    return plugin_name not in ("", "none") or network.lower() not in ("", "ib", "socket")
 
 
 def no_gdr(log: Log) -> list[Finding]:
@@ -209,45 +221,49 @@ def no_gdr(log: Log) -> list[Finding]:
     hosts = {name: host.no_gdr for name, host in log.hosts.items() if host.no_gdr}
     if not hosts and False not in log.gdr:
         return []
-    why = log.seen["gdr-why"]
-    reason = f" ({why[0].detail})" if why else ""
-    who = listed(hosts) or "ranks whose edges are not here"  # of all ranks all say GDR 0
-    said = f"{who}: RDMA without GPUDirect, through host memory{reason}"
-    at = list(hosts.values())[:PLACES] or [log.gdr_0]
-    return [finding("FAB-NO-GDR", said, [name for name in hosts if name][:SHOWN], evidence=at)]
+    reasons = log.hits["gdr-why"]
+    reason = f" ({reasons[0].detail})" if reasons else ""
+    subject = join_names(hosts) or "ranks whose edges are not here"  # of all ranks all say GDR 0
+    message = f"{subject}: RDMA without GPUDirect, through host memory{reason}"
+    lines = list(hosts.values())[:MAX_LINES] or [log.no_gdr]
+    return [
+        finding("FAB-NO-GDR", message, [name for name in hosts if name][:MAX_NAMES], evidence=lines)
+    ]
 
 
 def partial_rails(log: Log) -> list[Finding]:
     """Fewer RDMA devices than the other hosts have, or fewer in use than there are GPUs for."""
-    found = {}
-    most = max((len(host.devices or []) for host in log.hosts.values()), default=0)
+    problems = {}
+    max_devices = max((len(host.devices or []) for host in log.hosts.values()), default=0)
     by_host: dict[str, list[Rank]] = defaultdict(list)
     for rank in log.ranks.values():
-        if rank.ranks:
+        if rank.size:
             by_host[rank.writer.host].append(rank)
     for name, host in log.hosts.items():
         if not host.devices or not on_rdma(host):
             continue
         local = by_host[name]
-        gpus = max((rank.local for rank in local), default=0) or len(local)
-        usable, used = min(gpus, len(host.devices)), _used(host)
-        if len(host.devices) < most:
-            found[name] = f"{len(host.devices)} devices where others have {most}"
+        gpus = max((rank.local_ranks for rank in local), default=0) or len(local)
+        usable, used = min(gpus, len(host.devices)), _used_devices(host)
+        if len(host.devices) < max_devices:
+            problems[name] = f"{len(host.devices)} devices where others have {max_devices}"
         elif used and not log.partial and len(local) == gpus and len(used) < usable:
-            found[name] = f"uses {len(used)} of {len(host.devices)} devices"
-    if not found:
-        what = "the ranks have different numbers of RDMA devices"
-        return told("FAB-PARTIAL-RAILS", what, log.seen["nic-counts"])
-    said = "; ".join(f"{name}: {what}" for name, what in list(found.items())[:SHOWN])
-    return [finding("FAB-PARTIAL-RAILS", said, list(found)[:SHOWN])]
+            problems[name] = f"uses {len(used)} of {len(host.devices)} devices"
+    if not problems:
+        problem = "the ranks have different numbers of RDMA devices"
+        return finding_for_messages("FAB-PARTIAL-RAILS", problem, log.hits["nic-counts"])
+    message = "; ".join(
+        f"{name}: {problem}" for name, problem in list(problems.items())[:MAX_NAMES]
+    )
+    return [finding("FAB-PARTIAL-RAILS", message, list(problems)[:MAX_NAMES])]
 
 
-def _used(host: Host) -> set[str]:
+def _used_devices(host: Host) -> set[str]:
     """The devices that ring edges use; empty where a number stands for ports that no line names.
 
     Ports that NCCL uses as one have a number beyond those of the devices that it lists.
     """
-    names = {**dict(enumerate(host.devices or [])), **host.virtual}
+    names = {**dict(enumerate(host.devices or [])), **host.merged_nics}
     if not host.nics <= names.keys():
         return set()
     return {port for nic in host.nics for port in names[nic].split("+")}
@@ -257,11 +273,11 @@ def unknown_network(log: Log) -> list[Finding]:
     """Edges of a network plugin that nobody here can vouch for."""
     if not log.other_networks:
         return []
-    at = list(log.other_networks.values())[:PLACES]
-    said = f"ranks are joined by {listed(log.other_networks)}: no known RDMA network"
-    return [finding("FAB-UNKNOWN-NET", said, evidence=at)]
+    lines = list(log.other_networks.values())[:MAX_LINES]
+    message = f"ranks are joined by {join_names(log.other_networks)}: no known RDMA network"
+    return [finding("FAB-UNKNOWN-NET", message, evidence=lines)]
 
 
-def _first(host: Host) -> str:
+def _first_line(host: Host) -> str:
     """Where the host's road was first said."""
     return next(iter([*host.edges.values(), *host.networks.values()]), "")

@@ -18,11 +18,11 @@ RDMA_NETWORKS = re.compile(
     r"|Slingshot\w*",
     re.IGNORECASE,
 )
-KINDS = ("intra", "rdma", "tcp", "other")
-MOST_RANKS = 100_000  # of one job: some three times as many as the largest that are known of
-MOST = 1 << 16  # edges of one rank that are kept: to and from 32,768 others
+EDGE_KINDS = ("intra", "rdma", "tcp", "other")
+MAX_RANKS = 100_000  # of one job: some three times as many as the largest that are known of
+MAX_EDGES = 1 << 16  # edges of one rank that are kept: to and from 32,768 others
 
-EDGE = re.compile(
+EDGE_LINE = re.compile(
     rb"(\d{1,9})(?:\[[0-9a-fA-F]+\])? -> (\d{1,9})(?:\[[0-9a-fA-F]+\])?"
     rb"(?: +\[(?:send|(receive))\])? +via "
     rb"(?:NET/([^/]{1,64})/(\d{1,4})(?:\(\d+\))?((?:/GDRDMA|\(PCI\)|/Shared|/\w+)*)"
@@ -37,7 +37,7 @@ class Edge(NamedTuple):
     """
 
     kind: str
-    own: int
+    rank: int
     peer: int
     receives: bool = False
     network: str = ""
@@ -47,17 +47,17 @@ class Edge(NamedTuple):
     @property
     def key(self) -> int:
         """Kind, direction and both ends in one number under 2 ** 40."""
-        kind = KINDS.index(self.kind) << 1 | self.receives
-        return (kind << 17 | self.own) << 17 | self.peer
+        kind = EDGE_KINDS.index(self.kind) << 1 | self.receives
+        return (kind << 17 | self.rank) << 17 | self.peer
 
 
-def edge(text: bytes, ofi_over_tcp: bool) -> Edge | None:
+def parse_edge(text: bytes, ofi_over_tcp: bool) -> Edge | None:
     """The edge that `0[0] -> 8[0] [send] via NET/IB/0/GDRDMA` tells of; None for half a line."""
-    match = EDGE.match(text)
+    match = EDGE_LINE.match(text)
     if not match:
         return None
     source, target = int(match[1]), int(match[2])
-    if max(source, target) >= MOST_RANKS:
+    if max(source, target) >= MAX_RANKS:
         return None
     if match[7]:
         return Edge("intra", source, target)
@@ -65,36 +65,36 @@ def edge(text: bytes, ofi_over_tcp: bool) -> Edge | None:
     kind = "tcp" if network == "Socket" else "other"
     if RDMA_NETWORKS.fullmatch(network):
         kind = "tcp" if ofi_over_tcp and "ibfabric" in network else "rdma"
-    own, peer = (target, source) if match[3] else (source, target)
-    return Edge(kind, own, peer, bool(match[3]), network, int(match[5]), b"/GDRDMA" in match[6])
+    rank, peer = (target, source) if match[3] else (source, target)
+    return Edge(kind, rank, peer, bool(match[3]), network, int(match[5]), b"/GDRDMA" in match[6])
 
 
-class Links:
+class EdgeSet:
     """The edges that one rank wrote of, each once, with the place of the first line about it.
 
     Two arrays in step, sorted by key: 16 bytes for an edge, where a set of tuples takes 200.
     """
 
-    __slots__ = ("keys", "places")
+    __slots__ = ("keys", "positions")
 
     def __init__(self) -> None:
-        self.keys, self.places = array("Q"), array("Q")
+        self.keys, self.positions = array("Q"), array("Q")
 
     def __contains__(self, key: int) -> bool:
-        at = bisect_left(self.keys, key)
-        return at < len(self.keys) and self.keys[at] == key
+        index = bisect_left(self.keys, key)
+        return index < len(self.keys) and self.keys[index] == key
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def add(self, key: int, place: int) -> None:
+    def add(self, key: int, position: int) -> None:
         """Keep an edge that is not there."""
-        at = bisect_left(self.keys, key)
-        self.keys.insert(at, key)
-        self.places.insert(at, place)
+        index = bisect_left(self.keys, key)
+        self.keys.insert(index, key)
+        self.positions.insert(index, position)
 
     def __iter__(self) -> Iterator[tuple[Edge, int]]:
-        for key, place in zip(self.keys, self.places, strict=True):
-            way = key >> 34
-            own, peer = key >> 17 & 0x1FFFF, key & 0x1FFFF
-            yield Edge(KINDS[way >> 1], own, peer, bool(way & 1)), place
+        for key, position in zip(self.keys, self.positions, strict=True):
+            kind_bits = key >> 34
+            rank, peer = key >> 17 & 0x1FFFF, key & 0x1FFFF
+            yield Edge(EDGE_KINDS[kind_bits >> 1], rank, peer, bool(kind_bits & 1)), position

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.findings import SHOWN, finding, listed
+from probes.findings import MAX_NAMES, finding, join_names
 from probes.nccl.edges import RDMA_NETWORKS
-from probes.nccl.job import Host, Rank, Sighting
+from probes.nccl.job import Host, MatchedMessage, Rank
 from probes.nccl.log import Log
 from reports.record import Finding
 
-PLACES = 3  # places shown as evidence
+MAX_LINES = 3  # places shown as evidence
 
 
-def told(code: str, what: str, seen: list[Sighting]) -> list[Finding]:
+def finding_for_messages(code: str, problem: str, hits: list[MatchedMessage]) -> list[Finding]:
     """One finding for all sightings: `hosts: what`, the hosts as suspects, the first places."""
-    if not seen:
+    if not hits:
         return []
-    hosts = hosts_of(seen)
-    said = f"{listed(hosts) or 'the job'}: {what}"
-    return [finding(code, said, hosts[:SHOWN], evidence=places(seen))]
+    hosts = hosts_of(hits)
+    message = f"{join_names(hosts) or 'the job'}: {problem}"
+    return [finding(code, message, hosts[:MAX_NAMES], evidence=first_lines(hits))]
 
 
 def on_tcp(host: Host) -> bool:
@@ -29,8 +29,8 @@ def on_tcp(host: Host) -> bool:
 
 def on_rdma(host: Host) -> bool:
     """Whether its edges between hosts, or else its network, are RDMA."""
-    offered = any(RDMA_NETWORKS.fullmatch(name) for name in host.networks)
-    return "rdma" in host.edges or (offered and "tcp" not in host.edges)
+    has_rdma = any(RDMA_NETWORKS.fullmatch(name) for name in host.networks)
+    return "rdma" in host.edges or (has_rdma and "tcp" not in host.edges)
 
 
 def undecided(log: Log, host: Host) -> bool:
@@ -38,16 +38,16 @@ def undecided(log: Log, host: Host) -> bool:
     return log.partial and not host.networks and not host.edges
 
 
-def hosts_of(seen: Iterable[Sighting]) -> list[str]:
+def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:
     """The hosts that wrote them, each once."""
-    return list(dict.fromkeys(s.rank.writer.host for s in seen if s.rank.writer.host))
+    return list(dict.fromkeys(m.rank.writer.host for m in hits if m.rank.writer.host))
 
 
-def places(seen: list[Sighting]) -> list[str]:
+def first_lines(hits: list[MatchedMessage]) -> list[str]:
     """`file:line` of the first ones."""
-    return [s.at for s in seen[:PLACES]]
+    return [m.line for m in hits[:MAX_LINES]]
 
 
-def names(ranks: list[Rank]) -> str:
+def rank_names(ranks: list[Rank]) -> str:
     """Ranks with their hosts, in order."""
-    return listed(rank.name for rank in sorted(ranks, key=lambda rank: rank.rank))
+    return join_names(rank.name for rank in sorted(ranks, key=lambda rank: rank.number))

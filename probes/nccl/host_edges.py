@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from probes.nccl.edges import KINDS, Edge, Links
+from probes.nccl.edges import EDGE_KINDS, Edge, EdgeSet
 from probes.nccl.job import Communicator, Host, Rank
 
-MANY = 200  # communicators in which a rank has one number
+MAX_CANDIDATES = 200  # communicators in which a rank has one number
 
 
-class Crossings:
+class HostEdges:
     """The edges of a job, by the hosts of their ends.
 
     `counts` has the edges between hosts by kind, and as "intra" those within one.  An edge whose
@@ -23,75 +23,73 @@ class Crossings:
     are ranks that others are connected to over the network, and that wrote nothing of it.
     """
 
-    def __init__(self, communicators: Iterable[Communicator]) -> None:
-        self.counts: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
-        self.silent: list[Rank] = []
-        self._first: dict[str, tuple[Host, dict[str, int]]] = {}
-        self._loose: Counter[tuple[str, bool]] = Counter()
-        self._shared = {
-            id(group): names for group in communicators if (names := group.shared_names)
-        }
+    def __init__(self, comms: Iterable[Communicator]) -> None:
+        self.counts: Counter[str] = Counter(dict.fromkeys(EDGE_KINDS, 0))
+        self.silent_ranks: list[Rank] = []
+        self._first_seen: dict[str, tuple[Host, dict[str, int]]] = {}
+        self._unplaced: Counter[tuple[str, bool]] = Counter()
+        self._ambiguous = {id(comm): names for comm in comms if (names := comm.ambiguous_hosts)}
 
-    def survey(self, ranks: Iterable[Rank], where: Callable[[int], str]) -> None:
+    def count_edges(self, ranks: Iterable[Rank], location_of: Callable[[int], str]) -> None:
         """Count the edges of all ranks; each host learns which kinds lead out of it, and where."""
         for rank in ranks:
-            groups: dict[int, list[Communicator]] = {}
-            for seat in rank.seats if rank.links else ():
-                groups.setdefault(seat.number, []).append(seat.group)
-            for edge, place in rank.links or ():
-                self._count(rank, edge, place, groups.get(edge.own, []))
-        for kind in KINDS:
+            comms: dict[int, list[Communicator]] = {}
+            for member in rank.comms if rank.edges else ():
+                comms.setdefault(member.number, []).append(member.comm)
+            for edge, position in rank.edges or ():
+                self._count_edge(rank, edge, position, comms.get(edge.rank, []))
+        for kind in EDGE_KINDS:
             # Of these nobody knows which are told of twice, by who sends and by who receives.
-            self.counts[kind] += max(self._loose[kind, True], self._loose[kind, False])
-        for host, places in self._first.values():
-            host.edges = {kind: where(place) for kind, place in places.items()}
+            self.counts[kind] += max(self._unplaced[kind, True], self._unplaced[kind, False])
+        for host, positions in self._first_seen.values():
+            host.edges = {kind: location_of(position) for kind, position in positions.items()}
 
-    def _count(self, rank: Rank, edge: Edge, place: int, groups: list[Communicator]) -> None:
+    def _count_edge(self, rank: Rank, edge: Edge, position: int, comms: list[Communicator]) -> None:
         if edge.kind == "intra":
             self.counts["intra"] += 1
             return
-        group, leaves = self._way(rank, edge, groups)
+        comm, leaves = self._find_comm(rank, edge, comms)
         if leaves:
-            _, places = self._first.setdefault(rank.host.name, (rank.host, {}))
-            places[edge.kind] = min(place, places.get(edge.kind, place))
-        if group is None:
-            self._loose[edge.kind, edge.receives] += 1
+            _, positions = self._first_seen.setdefault(rank.host.name, (rank.host, {}))
+            positions[edge.kind] = min(position, positions.get(edge.kind, position))
+        if comm is None:
+            self._unplaced[edge.kind, edge.receives] += 1
             return
-        if not (edge.receives and _told_by_sender(group, edge)):
+        if not (edge.receives and _reported_by_sender(comm, edge)):
             self.counts[edge.kind if leaves else "intra"] += 1
-        seat = group.seats.get(edge.peer)
-        if seat and seat.rank.links is None and not seat.rank.talked:
-            seat.rank.links = Links()  # so that it is named once
-            self.silent.append(seat.rank)
+        member = comm.members.get(edge.peer)
+        if member and member.rank.edges is None and not member.rank.connected:
+            member.rank.edges = EdgeSet()  # so that it is named once
+            self.silent_ranks.append(member.rank)
 
-    def _way(
-        self, rank: Rank, edge: Edge, groups: list[Communicator]
+    def _find_comm(
+        self, rank: Rank, edge: Edge, comms: list[Communicator]
     ) -> tuple[Communicator | None, bool]:
         """The communicator that the edge is of, and whether it leaves the host.
 
         The line does not name it.  Where the rank has one number in several `groups`, it is that
         in which the edge leaves; in very many, nobody knows.
         """
-        if len(groups) > MANY:
+        if len(comms) > MAX_CANDIDATES:
             return None, True
-        possible = [group for group in groups if edge.peer < group.size]
-        for group in possible:
-            if self._apart(group, rank, edge.peer):
-                return group, True
-        return (possible[0], False) if possible else (None, True)
+        candidates = [comm for comm in comms if edge.peer < comm.size]
+        for comm in candidates:
+            if self._may_leave_host(comm, rank, edge.peer):
+                return comm, True
+        return (candidates[0], False) if candidates else (None, True)
 
-    def _apart(self, group: Communicator, rank: Rank, peer: int) -> bool:
+    def _may_leave_host(self, comm: Communicator, rank: Rank, peer: int) -> bool:
         """Whether the peer is on another host, or may be."""
-        seat = group.seats.get(peer)
-        if seat is None or group.doubted:
-            return group.nodes != 1
-        shared = self._shared.get(id(group), ())
-        return seat.rank.host is not rank.host or rank.host.name in shared
+        member = comm.members.get(peer)
+        if member is None or comm.rank_conflict:
+            return comm.nodes != 1
+        ambiguous = self._ambiguous.get(id(comm), ())
+        return member.rank.host is not rank.host or rank.host.name in ambiguous
 
 
-def _told_by_sender(group: Communicator, edge: Edge) -> bool:
+def _reported_by_sender(comm: Communicator, edge: Edge) -> bool:
     """Whether the edge's other end wrote of it as well."""
-    seat = group.seats.get(edge.peer)
-    links = seat.rank.links if seat else None
-    sent = edge._replace(own=edge.peer, peer=edge.own, receives=False)
-    return links is not None and sent.key in links
+    member = comm.members.get(edge.peer)
+    edges = member.rank.edges if member else None
+    sent = edge._replace(rank=edge.peer, peer=edge.rank, receives=False)
+    return edges is not None and sent.key in edges

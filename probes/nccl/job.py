@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from probes.nccl.edges import Links
-from probes.nccl.lines import Writer
+from probes.nccl.edges import EdgeSet
+from probes.nccl.lines import LogWriter
 
 STAGES = (
     *("not-started", "bootstrap", "net-init", "topology", "graph"),
@@ -17,7 +17,7 @@ STAGES = (
 Process = tuple[str, int]  # host, pid
 
 
-def stage(name: str) -> int:
+def stage_index(name: str) -> int:
     """A stage's place in STAGES."""
     return STAGES.index(name)
 
@@ -32,42 +32,42 @@ class Communicator:
 
     size: int
     nodes: int = 0
-    complete: int = 0  # Init COMPLETE lines
-    doubted: bool = False
-    seats: dict[int, Seat] = field(default_factory=dict)  # by rank
+    completed: int = 0  # Init COMPLETE lines
+    rank_conflict: bool = False
+    members: dict[int, CommunicatorMember] = field(default_factory=dict)  # by rank
 
     @property
     def processes(self) -> set[Process]:
         """The processes of its ranks."""
-        return {seat.rank.writer[:2] for seat in self.seats.values()}
+        return {member.rank.writer[:2] for member in self.members.values()}
 
     @property
-    def shared_names(self) -> set[str]:
+    def ambiguous_hosts(self) -> set[str]:
         """Names that do not tell hosts apart: more ranks write under one than a node has.
 
         So it is where NCCL_HOSTID makes nodes of the processes of one machine, and where all
         containers have one name.  Before 2.20 nobody says how many a node has; then a name is
         believed where there are at least two.
         """
-        names = Counter(seat.rank.host.name for seat in self.seats.values())
-        local: dict[str, int] = {}
-        for seat in self.seats.values():
-            name = seat.rank.host.name
-            local[name] = max(local.get(name, 0), seat.local)
-        if len(names) == 1 and not any(local.values()):
+        names = Counter(member.rank.host.name for member in self.members.values())
+        local_ranks: dict[str, int] = {}
+        for member in self.members.values():
+            name = member.rank.host.name
+            local_ranks[name] = max(local_ranks.get(name, 0), member.local_ranks)
+        if len(names) == 1 and not any(local_ranks.values()):
             return set(names)
-        return {name for name, ranks in names.items() if not name or 0 < local[name] < ranks}
+        return {name for name, ranks in names.items() if not name or 0 < local_ranks[name] < ranks}
 
 
 @dataclass(slots=True)
-class Seat:
+class CommunicatorMember:
     """A rank's place in one communicator, whose address in that process is `pointer`."""
 
-    group: Communicator
+    comm: Communicator
     rank: Rank
     number: int
     pointer: bytes
-    local: int = 0  # ranks on its node, where a line tells
+    local_ranks: int = 0  # ranks on its node, where a line tells
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Host:
     bootstrap: tuple[str, str] | None = None
     environment: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> value, where
     nics: frozenset[int] = frozenset()  # RDMA devices that ring edges use, by number
-    virtual: dict[int, str] = field(default_factory=dict)  # number -> devices in one: a+b
+    merged_nics: dict[int, str] = field(default_factory=dict)  # number -> devices in one: a+b
     edges: dict[str, str] = field(default_factory=dict)  # to other hosts: kind -> where first seen
     no_gdr: str = ""  # where an RDMA edge without GPUDirect was seen
 
@@ -95,95 +95,97 @@ class Rank:
     with how far each came.
     """
 
-    writer: Writer
+    writer: LogWriter
     host: Host
-    rank: int = -1
-    ranks: int = 0
+    number: int = -1
+    size: int = 0
     nodes: int = 0
-    local: int = 0
-    spans: int = 0
+    local_ranks: int = 0
+    max_nodes: int = 0
     version: str = ""
-    began: int = 0  # the stage before any communicator
-    open: dict[bytes, int] = field(default_factory=dict)
-    seats: list[Seat] = field(default_factory=list)
-    links: Links | None = None
+    start_stage: int = 0  # the stage before any communicator
+    open_comms: dict[bytes, int] = field(default_factory=dict)
+    comms: list[CommunicatorMember] = field(default_factory=list)
+    edges: EdgeSet | None = None
     initialised: bool = False  # at least one communicator completed
     connecting: bool = False  # ring edges since the last `Connected`
-    talked: bool = False  # connected, or sent without a ring
-    timed: bool = False  # said how long its first communicator took
-    tried: frozenset[str] = frozenset()  # what it tried again: phrases of which one is enough
+    connected: bool = False  # connected, or sent without a ring
+    init_timed: bool = False  # said how long its first communicator took
+    retried: frozenset[str] = frozenset()  # what it tried again: phrases of which one is enough
 
-    def at_least(self, name: str) -> None:
+    def advance_to(self, stage_name: str) -> None:
         """The rank has come this far, or further, with what it is doing now."""
-        if self.open:
-            newest = next(reversed(self.open))
-            self.open[newest] = max(self.open[newest], stage(name))
+        if self.open_comms:
+            newest = next(reversed(self.open_comms))
+            self.open_comms[newest] = max(self.open_comms[newest], stage_index(stage_name))
         elif not self.initialised:
-            self.began = max(self.began, stage(name))
+            self.start_stage = max(self.start_stage, stage_index(stage_name))
 
     @property
     def stage(self) -> int:
         """How far it has come with what it did last."""
-        if self.open:
-            return min(self.open.values())
+        if self.open_comms:
+            return min(self.open_comms.values())
         if not self.initialised:
-            return stage("complete") if self.talked else self.began
+            return stage_index("complete") if self.connected else self.start_stage
         # Since 2.22 ranks connect at their first collective; one that never had to is not behind.
-        return stage("complete" if self.talked and not self.connecting else "first-collective")
+        return stage_index(
+            "complete" if self.connected and not self.connecting else "first-collective"
+        )
 
     @property
     def stuck(self) -> bool:
         """Whether it began something that it did not end."""
-        return bool(self.open) or self.connecting or not (self.initialised or self.talked)
+        return bool(self.open_comms) or self.connecting or not (self.initialised or self.connected)
 
     @property
     def name(self) -> str:
         """`rank 3 on node1`, or the process when its rank is not known."""
-        who = f"rank {self.rank}" if self.rank >= 0 else f"process {self.writer.pid}"
-        return f"{who} on {self.writer.host}" if self.writer.host else who
+        label = f"rank {self.number}" if self.number >= 0 else f"process {self.writer.pid}"
+        return f"{label} on {self.writer.host}" if self.writer.host else label
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class MatchedMessage:
     """A phrase of PHRASES that a rank wrote: in whose words, and where."""
 
     rank: Rank
     detail: str
-    at: str
+    line: str
 
 
-def jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:
+def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:
     """Processes that are joined by communicators, directly or through others: one set per job."""
-    leader: dict[Process, Process] = {}
+    parents: dict[Process, Process] = {}
 
     def find(process: Process) -> Process:
-        while (above := leader.setdefault(process, process)) != process:
-            leader[process] = leader[above]
-            process = above
+        while (parent := parents.setdefault(process, process)) != process:
+            parents[process] = parents[parent]
+            process = parent
         return process
 
-    for communicator in communicators:
-        members = iter(communicator.processes)
+    for comm in communicators:
+        members = iter(comm.processes)
         first = next(members, None)
         if first is not None:
             find(first)
-            for other in members:
-                leader[find(other)] = find(first)
-    found: dict[Process, set[Process]] = {}
-    for process in list(leader):
-        found.setdefault(find(process), set()).add(process)
-    return list(found.values())
+            for member in members:
+                parents[find(member)] = find(first)
+    groups: dict[Process, set[Process]] = {}
+    for process in list(parents):
+        groups.setdefault(find(process), set()).add(process)
+    return list(groups.values())
 
 
 # Seconds.  A start that waits for nothing takes a few; for one connection NCCL waits 60 at most
 # (NCCL_SOCKET_RETRY_CNT), and users take that for a hang.
-LIMIT = 30.0
+INIT_LIMIT_S = 30.0
 
 
-PER_RANK = 0.01  # further seconds: ranks are gathered one after another
+PER_RANK_S = 0.01  # further seconds: ranks are gathered one after another
 
 
-class Start(NamedTuple):
+class InitTiming(NamedTuple):
     """How long a rank took to make its first communicator, in seconds."""
 
     rank: Rank
@@ -194,10 +196,10 @@ class Start(NamedTuple):
     @property
     def limit(self) -> float:
         """Seconds that a start of so many ranks may take."""
-        return LIMIT + PER_RANK * self.ranks
+        return INIT_LIMIT_S + PER_RANK_S * self.ranks
 
     @property
-    def phase(self) -> str:
+    def longest_phase(self) -> str:
         """The phase that took most."""
         return max(self.phases, key=lambda name: self.phases[name])
 

@@ -10,60 +10,60 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from probes.nccl.lines import MARK
-from probes.nccl.parser import READERS
-from probes.nccl.patterns import SKIPPED, TELLING
+from probes.nccl.parser import LINE_PARSERS
+from probes.nccl.patterns import PREFILTER, SKIPPED_WORDS
 
-LONGEST = 4 << 10  # bytes of one line: maps of rings are longer, and only their beginning is read
-EDGES = (b"Channel", b"Ring", b"CollNet")
-LEFT_OUT = b"lines were left out here"  # no line's end: so it is a log that is cut, to the reader
+MAX_LINE = 4 << 10  # bytes of one line: maps of rings are longer, and only their beginning is read
+EDGE_WORDS = (b"Channel", b"Ring", b"CollNet")
+OMITTED = b"lines were left out here"  # no line's end: so it is a log that is cut, to the reader
 
 
-def sieved(lines: Iterable[bytes], most: int) -> bytes:
+def filter_log(lines: Iterable[bytes], max_bytes: int) -> bytes:
     """The telling lines, at most `most` bytes of them: of more, the beginning and the end.
 
     Then it ends like a log that was cut off, for what is not in it proves nothing.
     """
     head: list[bytes] = []
     tail: deque[bytes] = deque()
-    free, held, lost = most // 2, 0, False
-    for line in telling(lines):
-        if not tail and len(line) <= free:
+    head_free, tail_bytes, dropped = max_bytes // 2, 0, False
+    for line in useful_lines(lines):
+        if not tail and len(line) <= head_free:
             head.append(line)
-            free -= len(line)
+            head_free -= len(line)
             continue
         tail.append(line)
-        held += len(line)
-        while held > most // 2:
-            held -= len(tail.popleft())
-            lost = True
-    return b"".join([*head, *tail, *([LEFT_OUT] if lost else [])])
+        tail_bytes += len(line)
+        while tail_bytes > max_bytes // 2:
+            tail_bytes -= len(tail.popleft())
+            dropped = True
+    return b"".join([*head, *tail, *([OMITTED] if dropped else [])])
 
 
-def telling(lines: Iterable[bytes]) -> Iterator[bytes]:
+def useful_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The lines that tell something; of an unbroken row of edges each one once."""
     edges: set[tuple[bool, bytes]] = set()
     for number, line in enumerate(lines):
-        word, text = _said(line)
-        if word in EDGES:
+        word, text = _split_line(line)
+        if word in EDGE_WORDS:
             head, _, edge = text.partition(b" : ")
             # A ring's edges are read in another way than others, and of its map only that this
             # rank has one; see nccl_reader.
-            said = edge if b" via " in edge else line.partition(MARK)[0]
-            key = word == b"Ring" or head.endswith(b"/0"), said
+            content = edge if b" via " in edge else line.partition(MARK)[0]
+            key = word == b"Ring" or head.endswith(b"/0"), content
             if key in edges:
                 continue
             edges.add(key)
-        elif number and line.endswith(b"\n") and not _tells(word, text):
+        elif number and line.endswith(b"\n") and not _is_useful(word, text):
             continue
         else:  # what comes before an edge decides what it means
             edges.clear()
-        yield line if len(line) <= LONGEST else line[:LONGEST] + b"\n"
+        yield line if len(line) <= MAX_LINE else line[:MAX_LINE] + b"\n"
 
 
-def _said(line: bytes) -> tuple[bytes, bytes]:
+def _split_line(line: bytes) -> tuple[bytes, bytes]:
     """First word and text of an INFO; of any other line of NCCL's its kind, and all of it."""
-    _, mark, said = line.partition(MARK)
-    kind, _, text = said.partition(b" ")
+    _, mark, body = line.partition(MARK)
+    kind, _, text = body.partition(b" ")
     if kind != b"INFO":
         return mark and kind, line
     if text.startswith(b"[Rank "):
@@ -71,10 +71,10 @@ def _said(line: bytes) -> tuple[bytes, bytes]:
     return text.split(b" ", 1)[0].rstrip(b":\n"), text
 
 
-def _tells(word: bytes, text: bytes) -> bool:
+def _is_useful(word: bytes, text: bytes) -> bool:
     """Whether the reader looks at such a line."""
-    if word in (b"WARN", b"version") or word in EDGES or word in READERS:
+    if word in (b"WARN", b"version") or word in EDGE_WORDS or word in LINE_PARSERS:
         return True
-    if text.split(b" ", 1)[0] in SKIPPED:
+    if text.split(b" ", 1)[0] in SKIPPED_WORDS:
         return False
-    return text.startswith(b"NCCL_") or any(told in text for told in (*TELLING, b"Init "))
+    return text.startswith(b"NCCL_") or any(hint in text for hint in (*PREFILTER, b"Init "))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 # A warning is searched together with the file of NCCL's source that it names: `nvls.cc Cuda ...`.
-PHRASES: dict[str, re.Pattern[bytes]] = {
+PATTERNS: dict[str, re.Pattern[bytes]] = {
     kind: re.compile(pattern)
     for kind, pattern in {
         # The text of 2.30 says `Count not open`.
@@ -54,10 +54,10 @@ PHRASES: dict[str, re.Pattern[bytes]] = {
     }.items()
 }
 
-TRIES = {"retrying", "qp-retrying"}  # NCCL goes on by itself
+RETRIES = {"retrying", "qp-retrying"}  # NCCL goes on by itself
 
 # What says more than another phrase that its line holds too.
-LESS: dict[str, tuple[str, ...]] = {
+OVERRIDES: dict[str, tuple[str, ...]] = {
     "retrying": ("refused",),
     "qp-retrying": ("qp",),
     "mnnvl": ("nvls", "cuda"),
@@ -68,7 +68,7 @@ LESS: dict[str, tuple[str, ...]] = {
 }
 
 # One of these words is in every phrase, so a line without any is not searched.
-TELLING = tuple(
+PREFILTER = tuple(
     word.encode()
     for word in (
         *("ail", "returned", "libibverbs", "open device", "interface found", "status="),
@@ -80,7 +80,7 @@ TELLING = tuple(
 
 # First words of lines that come in masses (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) and
 # that nobody reads.
-SKIPPED = frozenset(
+SKIPPED_WORDS = frozenset(
     word.encode()
     for word in (
         *("AllReduce:", "AllGather:", "ReduceScatter:", "Broadcast:", "Reduce:", "Send:", "Recv:"),

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
-from probes.faults.orphaned_ranks import marks, outlived, told
+from probes.faults.orphaned_ranks import describe_orphans, find_orphans, rank_processes
 from probes.restart.equality import unequal_steps
-from probes.restart.faulted_run import NAME
-from probes.restart.judge import NOT_MADE, apart
-from probes.restart.reference_run import MISTAKES, NEWEST, Original
+from probes.restart.faulted_run import GANG_NAME
+from probes.restart.judge import NO_REFERENCE_RUN, results_or_error
+from probes.restart.reference_run import NEWEST, WRONG_RESUMES, ReferenceRun
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.supervisor import Attempt
 
 
-def mistakes_are_seen(original: Original, measure: Ledger) -> None:
+def control_wrong_resume(original: ReferenceRun, measure: Recorder) -> None:
     """Controls: resumes of the run never killed that get one thing wrong."""
-    for what, fault in MISTAKES.items():
-        found, error = apart(original.mistaken.get(what, NOT_MADE))
-        seen = [] if error else unequal_steps(original.results, found, NEWEST + 1)
+    for part, fault in WRONG_RESUMES.items():
+        results, error = results_or_error(original.wrong_resumes.get(part, NO_REFERENCE_RUN))
+        unequal = [] if error else unequal_steps(original.results, results, NEWEST + 1)
         measure.control(
-            f"resume forgets: {what}",
+            f"resume forgets: {part}",
             fault,
-            caught=None if error else bool(seen),
-            saw=str(seen[0]) if seen else error or "no unequal step",
+            caught=None if error else bool(unequal),
+            saw=str(unequal[0]) if unequal else error or "no unequal step",
         )
 
 
-def an_untouched_one_is_seen(original: Original, measure: Ledger) -> None:
+def control_intact_checkpoint(original: ReferenceRun, measure: Recorder) -> None:
     """Control: a checkpoint without damage is judged as if it had one."""
-    found, error = apart(original.mistaken.get("rng", NOT_MADE))
-    trusted = {result["start_step"] for result in found}
+    results, error = results_or_error(original.wrong_resumes.get("rng", NO_REFERENCE_RUN))
+    start_steps = {result["start_step"] for result in results}
     measure.control(
         "an untouched one taken for damaged",
         f"a resume from an untouched step-{NEWEST} is judged as if that had been damaged",
-        caught=None if error else NEWEST in trusted,
-        saw=error or f"it began after step {max(trusted)}",
+        caught=None if error else NEWEST in start_steps,
+        saw=error or f"it began after step {max(start_steps)}",
     )
 
 
-def a_leak_is_seen(cluster: Cluster, gang: Gang, measure: Ledger) -> None:
+def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> None:
     """Control: a gang of one, of the run's name, that is there on purpose.
 
     To be called when all is judged: where the run has leaked, there may be no room for it.
@@ -46,11 +46,13 @@ def a_leak_is_seen(cluster: Cluster, gang: Gang, measure: Ledger) -> None:
     caught = None
     try:
         with gang:
-            held = cluster.groups_named(NAME)
-            there = marks(None, [Attempt(places=gang.places, started=0.0)])
-            running, _ = outlived(cluster, there, seconds=0)
-            caught = held == [1] and len(running) == 1
-            saw = f"{len(held)} placement groups that hold {sum(held)}; {told(running)}"
+            sizes = cluster.groups_named(GANG_NAME)
+            known = rank_processes(None, [Attempt(places=gang.places, started=0.0)])
+            running, _ = find_orphans(cluster, known, seconds=0)
+            caught = sizes == [1] and len(running) == 1
+            saw = (
+                f"{len(sizes)} placement groups that hold {sum(sizes)}; {describe_orphans(running)}"
+            )
     except GangError as error:
         saw = str(error)
     measure.control(

@@ -13,37 +13,39 @@ from probes.acceptance.stash import RUN
 
 
 @contextmanager
-def made(request: pytest.FixtureRequest, **options: Any) -> Iterator[Any]:
+def provide_reference_run(request: pytest.FixtureRequest, **options: Any) -> Iterator[Any]:
     """A run that was never killed; made when the first probe asks for it."""
-    from probes.restart.reference_run import Original
+    from probes.restart.reference_run import ReferenceRun
 
     run = request.config.stash[RUN]
     with shared_folder(run) if run.cluster else nullcontext() as folder:
-        yield Original(folder, **options)
+        yield ReferenceRun(folder, **options)
 
 
 @pytest.fixture(scope="module")
 def original(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Of the cluster's size, with damaged copies of its checkpoints."""
-    from probes.restart.checkpoint_corruption import DAMAGES, QUICK_DAMAGES
+    from probes.restart.checkpoint_corruption import CORRUPTIONS, QUICK_CORRUPTIONS
 
     quick = request.config.getoption("--tier") == "quick"
-    wanted = dict(list(DAMAGES.items())[: QUICK_DAMAGES if quick else None])
-    with made(request, damages=wanted, fills=not quick, repeats=True) as run:
+    corruptions = dict(list(CORRUPTIONS.items())[: QUICK_CORRUPTIONS if quick else None])
+    with provide_reference_run(
+        request, corruptions=corruptions, fill_disk=not quick, repeat=True
+    ) as run:
         yield run
 
 
 @pytest.fixture(scope="module")
 def small_original(request: pytest.FixtureRequest) -> Iterator[Any]:
     """On the few ranks that lose nodes."""
-    with made(request, device="cpu") as run:
+    with provide_reference_run(request, device="cpu") as run:
         yield run
 
 
 @pytest.fixture(scope="module")
 def long_original(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Of as many steps as a punished run has."""
-    from probes.restart.random_kills import PUNISHED_STEPS
+    from probes.restart.random_kills import SOAK_STEPS
 
-    with made(request, steps=PUNISHED_STEPS) as run:
+    with provide_reference_run(request, steps=SOAK_STEPS) as run:
         yield run

@@ -12,170 +12,172 @@ from typing import Any
 import pytest
 
 from probes.acceptance.criteria import exactly
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
-from probes.faults.orphaned_ranks import marks, outlived, told
-from probes.findings import SHOWN, finding, listed
-from probes.restart.equality import Unequal, first_apart, unequal_steps
-from probes.restart.faulted_run import DONE, NAME, Voyage, costs, ettr
-from probes.restart.reference_run import NEWEST, SAVE_EVERY, STEPS, Original, Results
+from probes.faults.orphaned_ranks import describe_orphans, find_orphans, rank_processes
+from probes.findings import MAX_NAMES, finding, join_names
+from probes.restart.equality import UnequalStep, first_unequal_step, unequal_steps
+from probes.restart.faulted_run import DONE_EVENTS, GANG_NAME, FaultedRun, ettr, recovery_costs
+from probes.restart.reference_run import NEWEST, SAVE_EVERY, STEPS, ReferenceRun, Results
 from reference_trainer.launch.supervisor import Attempt
 from reports.record import Limit, Verdict
 
-Limits = Callable[[str], Any]
-NOT_MADE = "the run that nobody kills was not made"  # no gang came together
+LimitLookup = Callable[[str], Any]
+NO_REFERENCE_RUN = "the run that nobody kills was not made"  # no gang came together
 
 
-def apart(found: Results | str) -> tuple[Results, str]:
+def results_or_error(outcome: Results | str) -> tuple[Results, str]:
     """Results, or why there are none."""
-    return ([], found or "no reason was given") if isinstance(found, str) else (found, "")
+    return ([], outcome or "no reason was given") if isinstance(outcome, str) else (outcome, "")
 
 
-def judge_blows(voyage: Voyage, measure: Ledger) -> None:
+def judge_faults(run: FaultedRun, measure: Recorder) -> None:
     """That each blow happened, once."""
-    for number, strike in enumerate(voyage.strikes, 1):
-        unseen = strike.error or "the run ended before its victim was struck"
-        measure("struck", strike.count or None, on=f"blow {number}", note=unseen)
+    for number, injector in enumerate(run.injectors, 1):
+        note = injector.error or "the run ended before its victim was struck"
+        measure("struck", injector.count or None, on=f"blow {number}", note=note)
 
 
-def came_back(found: Results | str, words: str, measure: Ledger) -> bool:
+def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> bool:
     """Whether a resume ended with results; `words` say what happened when it did not."""
-    _, error = apart(found)
+    _, error = results_or_error(outcome)
     because = "one checkpoint that cannot be used, or be written, is no reason to end a run"
     limit = Limit(one_of=["finished"], because=because)
     measure("outcome", "gave up" if error else "finished", limit=limit)
     if error:
-        measure.explain(finding("RESTART-DEAD", f"{words}: {error}"))
+        measure.explain(finding("RESTART-DEAD", f"{failure}: {error}"))
     return not error
 
 
-def judge_return(voyage: Voyage, limits: Limits, measure: Ledger) -> None:
+def judge_recovery(run: FaultedRun, limits: LimitLookup, measure: Recorder) -> None:
     """Whether it came back by itself, where it began again, and what that cost."""
-    judge_end(voyage, measure)
-    judge_resume(voyage, measure)
-    if voyage.scenario.timed and not voyage.scenario.dies:
-        judge_speed(voyage, limits("back_to_work"), measure)
+    judge_completion(run, measure)
+    judge_resume(run, measure)
+    if run.scenario.timed and not run.scenario.gives_up:
+        judge_recovery_time(run, limits("back_to_work"), measure)
 
 
-def judge_end(voyage: Voyage, measure: Ledger) -> None:
+def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     """How it ended, and in how many attempts.
 
     A run that does not come back has failed in any case; of one that was not struck as planned
     nothing else is known.
     """
-    scenario, attempts = voyage.scenario, voyage.attempts
-    came_back, expected = bool(voyage.results), not scenario.dies
-    dead = expected and not came_back
-    known, unstruck = dead or voyage.all_struck, "a blow did not happen"
-    outcome = "finished" if came_back else "gave up"
-    wanted = f"{scenario.words}: {'it ends by itself' if expected else 'it gives up'}"
+    scenario, attempts = run.scenario, run.attempts
+    finished, expected = bool(run.results), not scenario.gives_up
+    failed = expected and not finished
+    known, note = failed or run.all_injected, "a blow did not happen"
+    outcome = "finished" if finished else "gave up"
+    because = f"{scenario.summary}: {'it ends by itself' if expected else 'it gives up'}"
     measure(
         "outcome",
         outcome if known else None,
-        limit=Limit(one_of=["finished" if expected else "gave up"], because=wanted),
-        note=unstruck,
+        limit=Limit(one_of=["finished" if expected else "gave up"], because=because),
+        note=note,
     )
     measure(
         "attempts",
         len(attempts) if known else None,
         limit=exactly(scenario.attempts, "attempts", "one for each blow, and one to end in"),
-        note=unstruck,
-    )
-    if dead:
-        measure.explain(finding("RESTART-DEAD", f"the run did not come back: {voyage.error}"))
-    elif known and len(attempts) != scenario.attempts:
-        reasons = "; ".join(attempt.reason or "ended" for attempt in attempts)
-        said = f"it took {len(attempts)} attempts, expected {scenario.attempts}: {reasons}"
-        measure.explain(finding("RESTART-ATTEMPTS", said))
-
-
-def judge_resume(voyage: Voyage, measure: Ledger) -> None:
-    """Where the last life began, and how many steps each blow cost."""
-    scenario, saved = voyage.scenario, voyage.saved
-    again = len(voyage.lives) > 1
-    began, note = voyage.lives[-1][0]["start_step"] if again else None, "no second life was seen"
-    wanted = saved if scenario.resumes is None else scenario.resumes
-    if began is not None and began != wanted and not voyage.all_struck:
-        began, note = None, "a blow did not happen"
-    if began is not None and began == saved > wanted:
-        began, note = None, f"a blow came late: step {saved} had been saved before it"
-    measure(
-        "resumed_from",
-        began,
-        limit=exactly(wanted, "step", "the newest that was saved whole"),
         note=note,
     )
-    because = f"it saves every {SAVE_EVERY} steps" if scenario.lost else "it saves before it leaves"
-    if scenario.lost > SAVE_EVERY:
+    if failed:
+        measure.explain(finding("RESTART-DEAD", f"the run did not come back: {run.error}"))
+    elif known and len(attempts) != scenario.attempts:
+        reasons = "; ".join(attempt.reason or "ended" for attempt in attempts)
+        statement = f"it took {len(attempts)} attempts, expected {scenario.attempts}: {reasons}"
+        measure.explain(finding("RESTART-ATTEMPTS", statement))
+
+
+def judge_resume(run: FaultedRun, measure: Recorder) -> None:
+    """Where the last life began, and how many steps each blow cost."""
+    scenario, saved = run.scenario, run.last_saved
+    resumed = len(run.journals) > 1
+    step, note = run.journals[-1][0]["start_step"] if resumed else None, "no second life was seen"
+    expected = saved if scenario.resume_step is None else scenario.resume_step
+    if step is not None and step != expected and not run.all_injected:
+        step, note = None, "a blow did not happen"
+    if step is not None and step == saved > expected:
+        step, note = None, f"a blow came late: step {saved} had been saved before it"
+    measure(
+        "resumed_from",
+        step,
+        limit=exactly(expected, "step", "the newest that was saved whole"),
+        note=note,
+    )
+    because = (
+        f"it saves every {SAVE_EVERY} steps" if scenario.max_lost else "it saves before it leaves"
+    )
+    if scenario.max_lost > SAVE_EVERY:
         because += ", in the background: the save before may not have ended"
-    lost = [done - start["start_step"] for done, start in voyage.cuts]
+    lost = [done - start["start_step"] for done, start in run.resume_points]
     measure(
         "steps_lost",
         max(lost, default=None),
-        limit=Limit(high=scenario.lost, unit="steps", because=because),
+        limit=Limit(high=scenario.max_lost, unit="steps", because=because),
         note="no second life was seen",
     )
-    if max(lost, default=0) > scenario.lost:
-        said = f"{max(lost)} steps were lost, from {scenario.lost} at most"
-        measure.explain(finding("RESTART-LOST", said))
+    if max(lost, default=0) > scenario.max_lost:
+        statement = f"{max(lost)} steps were lost, from {scenario.max_lost} at most"
+        measure.explain(finding("RESTART-LOST", statement))
 
 
-def judge_speed(voyage: Voyage, limit: Limit, measure: Ledger) -> None:
+def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> None:
     """How long it took from the last blow to a new step, and what took it."""
-    seconds = back_to_work(voyage)
+    seconds = recovery_seconds(run)
     measure("back_to_work", seconds, note="no new step was seen")
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
         return
-    parts = dataclasses.asdict(costs(voyage, len(voyage.strikes) - 1))
-    said = {name: "an unknown time" if s is None else f"{s:.0f} s" for name, s in parts.items()}
+    parts = dataclasses.asdict(recovery_costs(run, len(run.injectors) - 1))
+    texts = {name: "an unknown time" if s is None else f"{s:.0f} s" for name, s in parts.items()}
     measure.explain(
         finding(
             "RESTART-SLOW",
-            f"the loss was seen after {said['detect']}, a whole gang was there {said['reschedule']}"
-            f" later, and its start took {said['init']}",
+            f"the loss was seen after {texts['detect']}, a whole gang was there "
+            f"{texts['reschedule']} later, and its start took {texts['init']}",
         )
     )
 
 
-def back_to_work(voyage: Voyage) -> float | None:
+def recovery_seconds(run: FaultedRun) -> float | None:
     """Seconds from the last blow to the first new step: victim's clock to its successor's.
 
     A step is done when its save begins: how long that takes is another measurement, and saves of
     the steps before that are held up on purpose are none.
     """
-    if len(voyage.lives) < 2 or not voyage.strikes[-1].at:
+    if len(run.journals) < 2 or not run.injectors[-1].injected_at:
         return None
-    done = voyage.cuts[-1][0]
-    ends = (event for event in voyage.lives[-1] if event["event"] in DONE)
-    new = next((event["t"] for event in ends if event["step"] > done), None)
-    again = voyage.seconds(len(voyage.lives) - 1)
-    held = sum(planted for step, (_, planted) in again.items() if step <= done)
-    return new - held - voyage.strikes[-1].at if new else None
+    done = run.resume_points[-1][0]
+    ends = (event for event in run.journals[-1] if event["event"] in DONE_EVENTS)
+    resumed_at = next((event["t"] for event in ends if event["step"] > done), None)
+    durations = run.step_seconds(len(run.journals) - 1)
+    stalled = sum(planted for step, (_, planted) in durations.items() if step <= done)
+    return resumed_at - stalled - run.injectors[-1].injected_at if resumed_at else None
 
 
-def judge_equality(original: Original, voyage: Voyage, measure: Ledger) -> None:
+def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -> None:
     """Bit by bit: all ranks after the last resume, and the victim's rank in every life."""
-    whole, victim = original.results, voyage.strikes[0].rank
-    unequal = unequal_steps(whole, voyage.results, voyage.results[0]["start_step"] + 1)
-    compared = len(voyage.results) * len(voyage.results[0]["steps"])
-    before = len(voyage.lives) - 1
-    unequal += voyage.unequal(whole[victim], before)
+    expected, victim = original.results, run.injectors[0].rank
+    unequal = unequal_steps(expected, run.results, run.results[0]["start_step"] + 1)
+    compared = len(run.results) * len(run.results[0]["steps"])
+    earlier = len(run.journals) - 1
+    unequal += run.find_unequal(expected[victim], earlier)
     # What was unequal before anything was restored, the restart is not to blame for.
-    fresh = before and voyage.unequal(whole[victim], 1)
+    unrestored = earlier and run.find_unequal(expected[victim], 1)
     if compared:  # else it came back after its last step: nothing is known of what it restored
-        compared += sum(len(voyage.steps(at)) for at in range(before))
-    code = "RESTART-UNREPEATABLE" if fresh else "RESTART-UNEQUAL"
-    tell_unequal(unequal, compared, original, voyage.results, measure, code)
-    losses = [step["loss"] for result in voyage.results for step in result["steps"]]
+        compared += sum(len(run.step_events(attempt)) for attempt in range(earlier))
+    code = "RESTART-UNREPEATABLE" if unrestored else "RESTART-UNEQUAL"
+    report_unequal(unequal, compared, original, run.results, measure, code)
+    losses = [step["loss"] for result in run.results for step in result["steps"]]
     measure("non_finite", sum(not math.isfinite(loss) for loss in losses))
 
 
-def tell_unequal(
-    unequal: list[Unequal],
+def report_unequal(
+    unequal: list[UnequalStep],
     compared: int,
-    original: Original,
-    found: Results,
-    measure: Ledger,
+    original: ReferenceRun,
+    results: Results,
+    measure: Recorder,
     code: str = "RESTART-UNEQUAL",
 ) -> None:
     """The steps that differ from the run never killed, and whether its parameters do."""
@@ -185,79 +187,83 @@ def tell_unequal(
         samples=compared,
         note="no step was done after a resume",
     )
-    same = {r["digest"] for r in found} == {r["digest"] for r in original.results}
-    measure("final_state", "equal" if same else "unequal")
-    if unequal or not same:
-        said, ranks = "all steps are equal, the parameters are not", list[int]()
+    equal = {r["digest"] for r in results} == {r["digest"] for r in original.results}
+    measure("final_state", "equal" if equal else "unequal")
+    if unequal or not equal:
+        statement, ranks = "all steps are equal, the parameters are not", list[int]()
         if unequal:
-            first, ranks = first_apart(unequal)
-            said = str(first)
-        measure.explain(finding(code, said, [f"rank {rank}" for rank in ranks[:SHOWN]]))
+            first, ranks = first_unequal_step(unequal)
+            statement = str(first)
+        measure.explain(finding(code, statement, [f"rank {rank}" for rank in ranks[:MAX_NAMES]]))
 
 
-def leaks(
-    cluster: Cluster, folder: Path, measure: Ledger, attempts: Iterable[Attempt] = ()
+def find_leaks(
+    cluster: Cluster, folder: Path, measure: Recorder, attempts: Iterable[Attempt] = ()
 ) -> None:
     """That the runs in this folder, which have ended, hold nothing, and that no rank still runs."""
-    left = len(cluster.groups_named(NAME))
-    measure("left_behind", left)
-    if left:
-        measure.explain(finding("RESTART-LEAK", f"{left} placement groups are left"))
-    known = marks(folder, attempts)
-    running, unasked = outlived(cluster, known)
+    groups = len(cluster.groups_named(GANG_NAME))
+    measure("left_behind", groups)
+    if groups:
+        measure.explain(finding("RESTART-LEAK", f"{groups} placement groups are left"))
+    known = rank_processes(folder, attempts)
+    running, unasked = find_orphans(cluster, known)
     if running:
         measure("still_running", len(running))
-        some = dict(islice(running.items(), SHOWN))
-        said = f"of a run that has ended there still runs {told(some)}"
-        suspects = [place for (host, *_), rank in some.items() for place in (f"rank {rank}", host)]
-        measure.explain(finding("RESTART-LEAK", said, suspects))
+        shown = dict(islice(running.items(), MAX_NAMES))
+        statement = f"of a run that has ended there still runs {describe_orphans(shown)}"
+        suspects = [name for (host, *_), rank in shown.items() for name in (f"rank {rank}", host)]
+        measure.explain(finding("RESTART-LEAK", statement, suspects))
     else:
-        note = f"{listed(unasked)} could not be asked" if unasked else "no rank said where it runs"
+        note = (
+            f"{join_names(unasked)} could not be asked" if unasked else "no rank said where it runs"
+        )
         measure("still_running", None if unasked or not known else 0, note=note)
 
 
-def tell(names: dict[str, str], original: Original, voyage: Voyage, measure: Ledger) -> None:
+def report_run(
+    names: dict[str, str], original: ReferenceRun, run: FaultedRun, measure: Recorder
+) -> None:
     """Figures that only inform, evidence, and the loss curve with the first kill marked."""
-    for number in range(len(voyage.strikes)):
-        for part, seconds in dataclasses.asdict(costs(voyage, number)).items():
-            measure.note(f"{part}_s", seconds, "s", on=f"blow {number + 1}")
-    measure.note("ettr", ettr(voyage), "ratio")
-    _tell_storage(voyage, measure)
+    for number in range(len(run.injectors)):
+        for phase, seconds in dataclasses.asdict(recovery_costs(run, number)).items():
+            measure.note(f"{phase}_s", seconds, "s", on=f"blow {number + 1}")
+    measure.note("ettr", ettr(run), "ratio")
+    _report_storage(run, measure)
     measure.keep(
-        f"attempts-{voyage.scenario.name}.json",
-        [dataclasses.asdict(attempt) for attempt in voyage.attempts],
+        f"attempts-{run.scenario.name}.json",
+        [dataclasses.asdict(attempt) for attempt in run.attempts],
         kind="log",
-        caption=f"{voyage.scenario.words}: where the ranks of each attempt were, and how it ended",
+        caption=f"{run.scenario.summary}: where the ranks of each attempt were, and how it ended",
     )
-    whom = voyage.strikes[0].whom(names)
-    measure.covered(f"{voyage.scenario.words}; the victim was {whom}")
-    if not voyage.cuts:
+    victim = run.injectors[0].describe_target(names)
+    measure.covered(f"{run.scenario.summary}; the victim was {victim}")
+    if not run.resume_points:
         return
     measure.series(
         "loss",
         {
             "reference": [[s["step"], s["loss"]] for s in original.results[0]["steps"]],
-            "resumed": [[s["step"], s["loss"]] for at in range(len(voyage.lives))
-                        for s in voyage.steps(at)],
-            "killed_at": voyage.cuts[0][0],
-            "resumed_from": voyage.cuts[0][1]["start_step"],
+            "resumed": [[s["step"], s["loss"]] for index in range(len(run.journals))
+                        for s in run.step_events(index)],
+            "killed_at": run.resume_points[0][0],
+            "resumed_from": run.resume_points[0][1]["start_step"],
         },
     )  # fmt: skip
 
 
-def _tell_storage(voyage: Voyage, measure: Ledger) -> None:
+def _report_storage(run: FaultedRun, measure: Recorder) -> None:
     """How fast the last life saved and loaded, and how long a step waited for its save.
 
     A save that was held up on purpose says nothing of that; nor does a step that waited for it.
     """
-    if not voyage.results:
+    if not run.results:
         return
-    result, scenario = voyage.results[0], voyage.scenario
-    saves = [save for save in result["checkpoints"] if not scenario.held(save["step"])]
+    result, scenario = run.results[0], run.scenario
+    saves = [save for save in result["checkpoints"] if not scenario.stall_seconds(save["step"])]
     if saves:
         rate = sum(s["bytes"] for s in saves) / sum(s["seconds"] for s in saves)
         measure.note("save_rate", rate, "bytes/s", samples=len(saves))
-    if saves and not scenario.held_beside:
+    if saves and not scenario.stalls_in_background:
         saved = {save["step"] for save in saves}
         spans = [span for span in result["spans"] if span["step"] in saved]
         stall = max(span["segments"]["checkpoint"] for span in spans)
@@ -268,52 +274,52 @@ def _tell_storage(voyage: Voyage, measure: Ledger) -> None:
         measure.note("load_rate", rate, "bytes/s")
 
 
-def repeats(original: Original, measure: Ledger) -> None:
+def judge_repeat(original: ReferenceRun, measure: Recorder) -> None:
     """That the same run, once more, is the same: else two runs' difference says nothing."""
-    found, error = apart(original.again)
+    results, error = results_or_error(original.repeated)
     if error:
         pytest.fail(f"the run could not be repeated: {error}", pytrace=False)
-    unequal = unequal_steps(original.results, found)
-    compared = sum(len(result["steps"]) for result in found)
-    tell_unequal(unequal, compared, original, found, measure, "RESTART-UNREPEATABLE")
+    unequal = unequal_steps(original.results, results)
+    compared = sum(len(result["steps"]) for result in results)
+    report_unequal(unequal, compared, original, results, measure, "RESTART-UNREPEATABLE")
 
 
-def equal(original: Original, found: Results, first: int, measure: Ledger) -> None:
+def judge_steps(original: ReferenceRun, results: Results, first: int, measure: Recorder) -> None:
     """That a resume is the run never killed, from step `first` on."""
-    unequal = unequal_steps(original.results, found, first)
-    compared = len(found) * (STEPS - first + 1)
-    tell_unequal(unequal, compared, original, found, measure)
+    unequal = unequal_steps(original.results, results, first)
+    compared = len(results) * (STEPS - first + 1)
+    report_unequal(unequal, compared, original, results, measure)
 
 
-def judge_refusal(name: str, original: Original, found: Results, measure: Ledger) -> None:
+def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: Recorder) -> None:
     """That the damaged checkpoint was not loaded, the one before it was, and the run says why."""
-    starts = {result["start_step"] for result in found}
+    starts = {result["start_step"] for result in results}
     measure("not_refused", int(NEWEST in starts))
     if NEWEST in starts:
-        said = f"{name}: step-{NEWEST} was loaded although it was damaged"
-        measure.explain(finding("RESTART-TRUSTED", said))
-    wanted = exactly(SAVE_EVERY, "step", "the newest that is whole and this run's")
-    measure("resumed_from", max(starts), limit=wanted)
-    equal(original, found, max(starts) + 1, measure)
-    why = {entry["name"]: entry["reason"] for entry in found[0]["skipped"]}
-    reason = why.get(f"step-{NEWEST}", "")
+        statement = f"{name}: step-{NEWEST} was loaded although it was damaged"
+        measure.explain(finding("RESTART-TRUSTED", statement))
+    limit = exactly(SAVE_EVERY, "step", "the newest that is whole and this run's")
+    measure("resumed_from", max(starts), limit=limit)
+    judge_steps(original, results, max(starts) + 1, measure)
+    reasons = {entry["name"]: entry["reason"] for entry in results[0]["skipped"]}
+    reason = reasons.get(f"step-{NEWEST}", "")
     measure("reasons", int(bool(reason)), limit=exactly(1, "sentences", "a refusal says why"))
     if not reason and NEWEST not in starts:
-        said = f"{name}: step-{NEWEST} was passed over without a word"
-        measure.explain(finding("RESTART-SILENT", said))
+        statement = f"{name}: step-{NEWEST} was passed over without a word"
+        measure.explain(finding("RESTART-SILENT", statement))
     measure.covered(f"{name}: {reason or 'no reason was given'}")
 
 
-def judge_full_disk(original: Original, found: Results, measure: Ledger) -> None:
+def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder) -> None:
     """That the save that met a full disk was given up by all, and later ones were not."""
     victim = len(original.results) - 1
-    said = [save["error"] for save in found[0]["unsaved"]]
-    named = sum(f"rank {victim} on" in error and "No space left" in error for error in said)
+    errors = [save["error"] for save in results[0]["unsaved"]]
+    named = sum(f"rank {victim} on" in error and "No space left" in error for error in errors)
     measure("saves_refused", named, limit=exactly(1, "saves", "one met a full disk, and is named"))
-    committed = [save["step"] for save in found[0]["checkpoints"]]
+    committed = [save["step"] for save in results[0]["checkpoints"]]
     if NEWEST in committed:
-        torn = f"step-{NEWEST} was committed although rank {victim} could not write its part"
-        measure.explain(finding("RESTART-TORN", torn, [f"rank {victim}"]))
+        statement = f"step-{NEWEST} was committed although rank {victim} could not write its part"
+        measure.explain(finding("RESTART-TORN", statement, [f"rank {victim}"]))
     measure("saved_after", len(committed), limit=exactly(1, "saves", "there was room again"))
-    equal(original, found, SAVE_EVERY + 1, measure)
-    measure.covered(said[0] if said else "no save was refused")
+    judge_steps(original, results, SAVE_EVERY + 1, measure)
+    measure.covered(errors[0] if errors else "no save was refused")

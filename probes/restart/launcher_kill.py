@@ -13,33 +13,33 @@ import time
 from pathlib import Path
 from typing import Any
 
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import ROOT, Cluster
-from probes.faults.process_faults import read_lines
+from probes.faults.process_faults import read_json_lines
 from probes.findings import finding
-from probes.restart.faulted_run import NAME, Scenario, Voyage, lives
+from probes.restart.faulted_run import GANG_NAME, FaultedRun, FaultScenario, split_by_attempt
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.supervisor import Attempt
-from reference_trainer.options import arguments
+from reference_trainer.options import cli_options
 
 FREE_SECONDS = 15  # for Ray to take a dead driver's gang back
 RUN_SECONDS = 180
 
 
-class Command:
+class LauncherProcess:
     """`python -m reference_trainer launch`, as a process of its own, gone after the block."""
 
     def __init__(self, cluster: Cluster, config: TrainConfig) -> None:
-        self.keeper = cluster.keeper
-        self.words = Path(str(config.out)) / f"said-{time.time_ns()}.txt"
-        self.words.parent.mkdir(parents=True, exist_ok=True)
-        options = ["--workers", str(cluster.size), "--name", NAME, *arguments(config)]
-        with self.words.open("w") as said:
+        self.cleanup = cluster.cleanup
+        self.log_path = Path(str(config.out)) / f"said-{time.time_ns()}.txt"
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        options = ["--workers", str(cluster.size), "--name", GANG_NAME, *cli_options(config)]
+        with self.log_path.open("w") as log:
             self.child = subprocess.Popen(
                 [sys.executable, "-m", "reference_trainer", "launch", *options],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
                 cwd=ROOT,
                 env={
@@ -49,9 +49,9 @@ class Command:
                     "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0",
                 },
             )
-        self.keeper.keep("process", str(self.child.pid))
+        self.cleanup.register("process", str(self.child.pid))
 
-    def __enter__(self) -> Command:
+    def __enter__(self) -> LauncherProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,13 +61,13 @@ class Command:
         """SIGKILL; returns when the process is gone."""
         self.child.kill()
         self.child.wait(timeout=10)
-        self.keeper.forget("process", str(self.child.pid))
+        self.cleanup.unregister("process", str(self.child.pid))
 
-    def said(self) -> str:
+    def output(self) -> str:
         """All that it has said so far, its ranks' log lines among it."""
-        return self.words.read_text(errors="replace")
+        return self.log_path.read_text(errors="replace")
 
-    def end(self) -> int | None:
+    def wait(self) -> int | None:
         """Wait for its end; the exit code, None when it took too long."""
         try:
             return self.child.wait(timeout=RUN_SECONDS)
@@ -75,18 +75,18 @@ class Command:
             return None
 
 
-class Cut:
+class LauncherKill:
     """A blow to a command, as a Strike is one to a rank: when its log shows a step."""
 
-    def __init__(self, rank: int, step: int, command: Command) -> None:
+    def __init__(self, rank: int, step: int, command: LauncherProcess) -> None:
         self.rank, self.step, self.command = rank, step, command
-        self.count, self.at, self.sent, self.error = 0, 0.0, 0.0, ""
+        self.count, self.injected_at, self.sent, self.error = 0, 0.0, 0.0, ""
 
-    def strike(self) -> None:
+    def wait_and_kill(self) -> None:
         """Wait for the moment and kill the command; does nothing when it has ended by itself."""
         deadline = time.monotonic() + RUN_SECONDS
-        shown = re.compile(rf"\bstep {self.step}/")
-        while not shown.search(self.command.said()):
+        pattern = re.compile(rf"\bstep {self.step}/")
+        while not pattern.search(self.command.output()):
             if self.command.child.poll() is not None or time.monotonic() > deadline:
                 return
             time.sleep(0.05)
@@ -95,14 +95,14 @@ class Cut:
             self.command.kill()
             self.count = int(self.command.child.returncode == -signal.SIGKILL)
 
-    def whom(self, names: dict[str, str]) -> str:
+    def describe_target(self, node_names: dict[str, str]) -> str:
         """The launcher, wherever it runs."""
         return "the launcher"
 
 
-def twice(
-    cluster: Cluster, config: TrainConfig, scenario: Scenario, folder: Path
-) -> tuple[Voyage, int]:
+def run_kill_rerun(
+    cluster: Cluster, config: TrainConfig, scenario: FaultScenario, folder: Path
+) -> tuple[FaultedRun, int]:
     """Type the command, kill it, wait until its gang is gone, and type it again.
 
     (What was seen of the run, how many groups the dead one still had after 15 s.)
@@ -111,55 +111,57 @@ def twice(
     config = dataclasses.replace(
         config, out=str(out), checkpoints=str(folder / "checkpoints"), **scenario.changes
     )
-    with Command(cluster, config) as first:
-        cut = Cut(victim, scenario.blows[0].step, first)
-        cut.strike()
-    kept, ended = _wait_until_free(cluster), time.time()
-    with Command(cluster, config) as again:
-        code = again.end()
-    last_words = (again.said().strip().splitlines() or ["it said nothing"])[-1]
-    voyage = Voyage(
+    with LauncherProcess(cluster, config) as first:
+        kill = LauncherKill(victim, scenario.faults[0].step, first)
+        kill.wait_and_kill()
+    groups, ended = _wait_until_free(cluster), time.time()
+    with LauncherProcess(cluster, config) as second:
+        exit_code = second.wait()
+    last_line = (second.output().strip().splitlines() or ["it said nothing"])[-1]
+    run = FaultedRun(
         scenario=scenario,
-        strikes=[cut],
-        results=_results(out, cluster.size) if code == 0 else [],
-        attempts=_attempts(read_lines(out / "attempts.jsonl"), ended),
-        error=f"the same command ended with {code}: {last_words}",
-        lives=lives(read_lines(out / f"metrics.rank{victim}.jsonl")),
+        injectors=[kill],
+        results=_read_results(out, cluster.size) if exit_code == 0 else [],
+        attempts=_read_attempts(read_json_lines(out / "attempts.jsonl"), ended),
+        error=f"the same command ended with {exit_code}: {last_line}",
+        journals=split_by_attempt(read_json_lines(out / f"metrics.rank{victim}.jsonl")),
     )
-    return voyage, kept
+    return run, groups
 
 
-def _attempts(events: list[dict[str, Any]], killed: float) -> list[Attempt]:
+def _read_attempts(events: list[dict[str, Any]], killed_at: float) -> list[Attempt]:
     """The attempts of both commands by their event log; the first's last one ended when killed."""
-    found: list[Attempt] = []
+    attempts: list[Attempt] = []
     for event in events:
         if event["event"] == "attempt":
-            if found and not found[-1].ended:
-                found[-1].ended, found[-1].reason = killed, "the launcher was killed"
-            found.append(Attempt(places=[], started=event["t"]))
+            if attempts and not attempts[-1].ended:
+                attempts[-1].ended, attempts[-1].reason = killed_at, "the launcher was killed"
+            attempts.append(Attempt(places=[], started=event["t"]))
         elif event["event"] == "ready":
-            found[-1].ready = event["t"]
+            attempts[-1].ready = event["t"]
         elif event["event"] not in ("mended", "removed"):  # how the next attempt has begun
-            found[-1].ended, found[-1].reason = event["t"], str(event.get("reason", ""))
-    return found
+            attempts[-1].ended, attempts[-1].reason = event["t"], str(event.get("reason", ""))
+    return attempts
 
 
 def _wait_until_free(cluster: Cluster) -> int:
     """How many groups the command still has, at the latest after 15 s."""
     deadline = time.monotonic() + FREE_SECONDS
-    while (left := len(cluster.groups_named(NAME))) and time.monotonic() < deadline:
+    while (groups := len(cluster.groups_named(GANG_NAME))) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return left
+    return groups
 
 
-def _results(out: Path, size: int) -> list[dict[str, Any]]:
+def _read_results(out: Path, size: int) -> list[dict[str, Any]]:
     files = [out / f"result.rank{rank}.json" for rank in range(size)]
     return [json.loads(file.read_text(encoding="ascii")) for file in files if file.exists()]
 
 
-def judge_left_behind(kept: int, measure: Ledger) -> None:
+def judge_left_behind(groups: int, measure: Recorder) -> None:
     """That the killed launcher holds nothing any more."""
-    measure("left_behind", kept, on="the killed launcher")
-    if kept:
-        said = f"{kept} placement groups of the killed launcher are left after {FREE_SECONDS} s"
-        measure.explain(finding("RESTART-LEAK", said))
+    measure("left_behind", groups, on="the killed launcher")
+    if groups:
+        statement = (
+            f"{groups} placement groups of the killed launcher are left after {FREE_SECONDS} s"
+        )
+        measure.explain(finding("RESTART-LEAK", statement))

@@ -18,19 +18,19 @@ from typing import Any
 import pytest
 
 from probes.cluster.cluster import Cluster
-from probes.faults.process_faults import read_lines
+from probes.faults.process_faults import read_json_lines
 from probes.findings import finding
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
-from reference_trainer.launch.launchers import rank
+from reference_trainer.launch.launchers import train_rank
 
 SAVE_EVERY, NEWEST = 4, 8
 # Steps, by save mode: in the background, a save may last until the next one is due.
-LOST_AT_MOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY}
+MAX_STEPS_LOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY}
 STEPS = 10
 TIMEOUT_SECONDS = 300
 Results = list[dict[str, Any]]
-MISTAKES = {
+WRONG_RESUMES = {
     "rng": "the run is resumed without restoring its random state",
     "data": "the run is resumed one sample further on",
     "optimizer": "the run is resumed without its optimizer's state",
@@ -39,7 +39,7 @@ MISTAKES = {
 }
 
 
-class Original:
+class ReferenceRun:
     """Made at first use: `results` of the run never killed, in order of rank; `config` is its own.
 
     `mistaken[what]` are the results of the resumes that got one thing wrong, `damaged[name]` those
@@ -50,22 +50,22 @@ class Original:
         self,
         folder: Path | None,
         *,
-        damages: dict[str, Callable[[Path], None]] | None = None,
-        fills: bool = False,
-        repeats: bool = False,
+        corruptions: dict[str, Callable[[Path], None]] | None = None,
+        fill_disk: bool = False,
+        repeat: bool = False,
         device: str = "auto",
         steps: int = STEPS,
     ) -> None:
         self.folder = folder or Path()
-        self.damages, self.fills, self.repeats = damages or {}, fills, repeats
+        self.corruptions, self.fill_disk, self.repeat = corruptions or {}, fill_disk, repeat
         self.device, self.steps = device, steps
         self.results: Results = []
-        self.again: Results | str = ""  # of the same run, once more, which saves nothing
-        self.mistaken: dict[str, Results | str] = {}
-        self.damaged: dict[str, Results | str] = {}
+        self.repeated: Results | str = ""  # of the same run, once more, which saves nothing
+        self.wrong_resumes: dict[str, Results | str] = {}
+        self.corrupted: dict[str, Results | str] = {}
         self.full_disk: Results | str = ""
-        self.filled = 0  # how many files were made to meet a full disk
-        self._blind: list[str] | None = None
+        self.full_disk_files = 0  # how many files were made to meet a full disk
+        self._blind_nodes: list[str] | None = None
 
     @property
     def config(self) -> TrainConfig:
@@ -82,29 +82,31 @@ class Original:
         )
 
     @property
-    def paced(self) -> TrainConfig:
+    def slow_config(self) -> TrainConfig:
         """For a run that is killed: slow enough to be met in a step, and it keeps one checkpoint.
 
         Whoever removes the old one before the new one is whole has none, when it is killed.
         """
         return dataclasses.replace(self.config, pace_s=0.15, keep_last=1)
 
-    def see(self, cluster: Cluster, measure: Any) -> None:
+    def require_shared_folder(self, cluster: Cluster, measure: Any) -> None:
         """Without a folder that every node sees the probe ends here."""
-        folder, first = self.folder, self._blind is None
-        if self._blind is None:
+        folder, unreported = self.folder, self._blind_nodes is None
+        if self._blind_nodes is None:
             names = [node["name"] for node in cluster.nodes]
-            self._blind = cluster.blind_to(str(folder)) if folder.is_absolute() else names
-        if self._blind:
-            known = folder if folder.is_absolute() else "a folder that all share"
-            said = f"{', '.join(self._blind)} do not see {known}"
-            if first:  # one cause is one finding, however many probes it stops
-                measure.explain(finding("RESTART-NO-FOLDER", said, self._blind))
-            pytest.fail(f"a checkpoint needs a folder that every node sees: {said}", pytrace=False)
+            self._blind_nodes = (
+                cluster.nodes_not_seeing(str(folder)) if folder.is_absolute() else names
+            )
+        if self._blind_nodes:
+            shared = folder if folder.is_absolute() else "a folder that all share"
+            cause = f"{', '.join(self._blind_nodes)} do not see {shared}"
+            if unreported:  # one cause is one finding, however many probes it stops
+                measure.explain(finding("RESTART-NO-FOLDER", cause, self._blind_nodes))
+            pytest.fail(f"a checkpoint needs a folder that every node sees: {cause}", pytrace=False)
 
-    def ready(self, cluster: Cluster, measure: Any) -> None:
+    def ensure_reference_run(self, cluster: Cluster, measure: Any) -> None:
         """Have it, if need be with a gang of its own."""
-        self.see(cluster, measure)
+        self.require_shared_folder(cluster, measure)
         if not self.results:
             measure.progress("restart: a run that is never killed, and resumes of it")
             with cluster.gang() as gang:
@@ -120,71 +122,71 @@ class Original:
             raise RuntimeError(f"the run that nobody kills failed: {error}") from error
 
     def _run(self, gang: Gang) -> None:
-        for left in self.folder.iterdir():  # of a try that failed: nothing may be resumed from it
-            shutil.rmtree(left)
-        results = gang.run(rank, self.config, timeout=TIMEOUT_SECONDS)
-        if self.repeats:
-            self.again = self._repeated(gang)
-        for what in MISTAKES:
-            self.mistaken[what] = self._resumed(gang, f"forgets-{what}", forget=what)
-        for name, damage in self.damages.items():
-            self.damaged[name] = self._resumed(gang, name, damage)
-        if self.fills:
-            self._fill_disk(gang, len(results) - 1)
+        for stale in self.folder.iterdir():  # of a try that failed: nothing may be resumed from it
+            shutil.rmtree(stale)
+        results = gang.run(train_rank, self.config, timeout=TIMEOUT_SECONDS)
+        if self.repeat:
+            self.repeated = self._run_again(gang)
+        for part in WRONG_RESUMES:
+            self.wrong_resumes[part] = self._resume_copy(gang, f"forgets-{part}", forget=part)
+        for name, corrupt in self.corruptions.items():
+            self.corrupted[name] = self._resume_copy(gang, name, corrupt)
+        if self.fill_disk:
+            self._resume_on_full_disk(gang, len(results) - 1)
         self.results = results
 
-    def _repeated(self, gang: Gang) -> Results | str:
+    def _run_again(self, gang: Gang) -> Results | str:
         config = dataclasses.replace(self.config, checkpoints=None, save_every=0)
         try:
-            return gang.run(rank, config, timeout=TIMEOUT_SECONDS)
+            return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
         except GangError as error:
             return str(error)
 
-    def _fill_disk(self, gang: Gang, victim: int) -> None:
-        with self._full_disk("full-disk", victim):
-            hold = f"upload:rank={victim}:seconds=1:from={NEWEST}:to={NEWEST}"
-            self.full_disk = self._resumed(
+    def _resume_on_full_disk(self, gang: Gang, victim: int) -> None:
+        with self._link_to_full_disk("full-disk", victim):
+            stall = f"upload:rank={victim}:seconds=1:from={NEWEST}:to={NEWEST}"
+            self.full_disk = self._resume_copy(
                 gang,
                 "full-disk",
                 lambda newest: shutil.rmtree(newest),
                 save_every=SAVE_EVERY,
-                stall=hold,
+                stall=stall,
                 out=str(self.folder / "full-disk-out"),
             )
 
-    def _resumed(
+    def _resume_copy(
         self,
         gang: Gang,
         name: str,
-        damage: Callable[[Path], None] = lambda newest: None,
+        corrupt: Callable[[Path], None] = lambda newest: None,
         **changes: Any,
     ) -> Results | str:
         """Resume from a copy of the checkpoints up to step 8, whose newest was damaged first."""
         copy = self.folder / name
         for step in (SAVE_EVERY, NEWEST):
             shutil.copytree(self.folder / "original" / f"step-{step}", copy / f"step-{step}")
-        damage(copy / f"step-{NEWEST}")
+        corrupt(copy / f"step-{NEWEST}")
         config = dataclasses.replace(
             self.config, **{"save_every": 0, "checkpoints": str(copy), **changes}
         )
         try:
-            return gang.run(rank, config, timeout=TIMEOUT_SECONDS)
+            return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
         except GangError as error:
             return str(error)
 
     @contextmanager
-    def _full_disk(self, name: str, victim: int) -> Any:
+    def _link_to_full_disk(self, name: str, victim: int) -> Any:
         """Have one rank's file of step 8 lie on /dev/full: every write to it meets ENOSPC."""
         stop = threading.Event()
         journal = self.folder / f"{name}-out" / f"metrics.rank{victim}.jsonl"
 
         def fill() -> None:
             while not stop.wait(0.02):
-                if not any(line["event"] == "saving" for line in read_lines(journal)):
+                if not any(line["event"] == "saving" for line in read_json_lines(journal)):
                     continue
-                for fresh in (self.folder / name).glob(f"step-{NEWEST}.tmp-*"):
-                    (fresh / f"__{victim}_0.distcp").symlink_to("/dev/full")
-                    self.filled += 1
+                for partial in (self.folder / name).glob(f"step-{NEWEST}.tmp-*"):
+                    (partial / f"__{victim}_0.distcp").symlink_to("/dev/full")
+                    self.full_disk_files += 1
                     return
 
         thread = threading.Thread(target=fill, daemon=True)

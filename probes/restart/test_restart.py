@@ -2,27 +2,31 @@
 
 import pytest
 
-from probes.restart.checkpoint_corruption import DAMAGES, QUICK_DAMAGES
-from probes.restart.controls import a_leak_is_seen, an_untouched_one_is_seen, mistakes_are_seen
-from probes.restart.faulted_run import NAME, sail
-from probes.restart.judge import (
-    came_back,
-    judge_blows,
-    judge_equality,
-    judge_full_disk,
-    judge_refusal,
-    judge_return,
-    leaks,
-    repeats,
-    tell,
+from probes.restart.checkpoint_corruption import CORRUPTIONS, QUICK_CORRUPTIONS
+from probes.restart.controls import (
+    control_intact_checkpoint,
+    control_leaked_group,
+    control_wrong_resume,
 )
-from probes.restart.launcher_kill import judge_left_behind, twice
-from probes.restart.scenarios import AGAIN, SCENARIOS, later
+from probes.restart.faulted_run import GANG_NAME, run_with_faults
+from probes.restart.judge import (
+    find_leaks,
+    judge_equality,
+    judge_faults,
+    judge_full_disk,
+    judge_recovery,
+    judge_refusal,
+    judge_repeat,
+    report_run,
+    resume_finished,
+)
+from probes.restart.launcher_kill import judge_left_behind, run_kill_rerun
+from probes.restart.scenarios import LAUNCHER_KILLED, SCENARIOS, params_by_tier
 
 pytestmark = pytest.mark.criterion("RESTART")
 
 
-@pytest.mark.parametrize("scenario", later(SCENARIOS, quick=1, standard=4))
+@pytest.mark.parametrize("scenario", params_by_tier(SCENARIOS, quick=1, standard=4))
 def test_killed_run_resumes_as_if_never_killed(
     scenario, cluster, workplace, original, limits, measure
 ):
@@ -31,26 +35,26 @@ def test_killed_run_resumes_as_if_never_killed(
     Loss, gradient norm, learning rate and sample ids of every step and rank, and the parameters at
     the end, are compared bit by bit.  The same resume with one thing wrong must be seen as unequal.
     """
-    original.see(cluster, measure)
-    measure.progress(f"restart: {scenario.words}")
-    voyage = sail(
-        original.paced,
+    original.require_shared_folder(cluster, measure)
+    measure.progress(f"restart: {scenario.summary}")
+    run = run_with_faults(
+        original.slow_config,
         scenario,
         workplace,
-        gang=lambda: cluster.gang(name=NAME),
+        gang=lambda: cluster.gang(name=GANG_NAME),
         victim=scenario.victim % cluster.size,
-        before=original.run,
+        setup=original.run,
     )
-    if not scenario.dies:
-        mistakes_are_seen(original, measure)
-    if voyage.results and not scenario.dies:
-        judge_equality(original, voyage, measure)
-    judge_blows(voyage, measure)
-    judge_return(voyage, limits, measure)
-    leaks(cluster, workplace, measure, voyage.attempts)
-    tell(cluster.names, original, voyage, measure)
-    if scenario.dies:
-        a_leak_is_seen(cluster, cluster.gang(1, name=NAME), measure)
+    if not scenario.gives_up:
+        control_wrong_resume(original, measure)
+    if run.results and not scenario.gives_up:
+        judge_equality(original, run, measure)
+    judge_faults(run, measure)
+    judge_recovery(run, limits, measure)
+    find_leaks(cluster, workplace, measure, run.attempts)
+    report_run(cluster.node_names, original, run, measure)
+    if scenario.gives_up:
+        control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)
 
 
 def test_a_run_can_be_repeated(cluster, original, measure):
@@ -58,9 +62,9 @@ def test_a_run_can_be_repeated(cluster, original, measure):
 
     Where it is not, no comparison of two runs says anything, and a number was wrong.
     """
-    original.ready(cluster, measure)
-    mistakes_are_seen(original, measure)
-    repeats(original, measure)
+    original.ensure_reference_run(cluster, measure)
+    control_wrong_resume(original, measure)
+    judge_repeat(original, measure)
     config = original.config
     shape = f"{config.steps} steps of a model of width {config.dim}"
     measure.covered(f"{shape}, twice by the same ranks: once with saves and once without")
@@ -71,40 +75,40 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
     cluster, workplace, original, limits, measure
 ):
     """A launcher that is killed leaves nothing behind, and the same command typed again resumes."""
-    original.ready(cluster, measure)
-    measure.progress(f"restart: {AGAIN.words}")
-    voyage, kept = twice(cluster, original.paced, AGAIN, workplace)
-    mistakes_are_seen(original, measure)
-    if voyage.results:
-        judge_equality(original, voyage, measure)
-    judge_blows(voyage, measure)
-    judge_left_behind(kept, measure)
-    judge_return(voyage, limits, measure)
-    leaks(cluster, workplace, measure, voyage.attempts)
-    tell(cluster.names, original, voyage, measure)
-    a_leak_is_seen(cluster, cluster.gang(1, name=NAME), measure)
+    original.ensure_reference_run(cluster, measure)
+    measure.progress(f"restart: {LAUNCHER_KILLED.summary}")
+    run, groups = run_kill_rerun(cluster, original.slow_config, LAUNCHER_KILLED, workplace)
+    control_wrong_resume(original, measure)
+    if run.results:
+        judge_equality(original, run, measure)
+    judge_faults(run, measure)
+    judge_left_behind(groups, measure)
+    judge_recovery(run, limits, measure)
+    find_leaks(cluster, workplace, measure, run.attempts)
+    report_run(cluster.node_names, original, run, measure)
+    control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)
 
 
-@pytest.mark.parametrize("name", later(DAMAGES, quick=QUICK_DAMAGES))
+@pytest.mark.parametrize("name", params_by_tier(CORRUPTIONS, quick=QUICK_CORRUPTIONS))
 def test_a_damaged_checkpoint_is_refused(name, cluster, original, measure):
     """A checkpoint that is torn, altered or not this run's is never loaded: the one before it is.
 
     The run then ends as if nothing had been wrong.
     """
-    original.ready(cluster, measure)
-    found = original.damaged[name]
-    an_untouched_one_is_seen(original, measure)
-    if came_back(found, f"{name}: the run did not come back", measure):
-        judge_refusal(name, original, found, measure)
+    original.ensure_reference_run(cluster, measure)
+    outcome = original.corrupted[name]
+    control_intact_checkpoint(original, measure)
+    if resume_finished(outcome, f"{name}: the run did not come back", measure):
+        judge_refusal(name, original, outcome, measure)
 
 
 @pytest.mark.tier("standard")
 def test_a_full_disk_costs_a_save_and_not_the_run(cluster, original, measure):
     """A save that meets a full disk on one rank is given up by all; run and later saves go on."""
-    original.ready(cluster, measure)
-    measure("struck", original.filled or None, note="no file was made to meet a full disk")
-    if not original.filled:
+    original.ensure_reference_run(cluster, measure)
+    measure("struck", original.full_disk_files or None, note="no file was made to meet a full disk")
+    if not original.full_disk_files:
         return
-    mistakes_are_seen(original, measure)
-    if came_back(original.full_disk, "a full disk ended the run", measure):
+    control_wrong_resume(original, measure)
+    if resume_finished(original.full_disk, "a full disk ended the run", measure):
         judge_full_disk(original, original.full_disk, measure)

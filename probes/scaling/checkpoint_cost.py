@@ -7,26 +7,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from probes.acceptance.contract import ClusterTerms
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.findings import finding
-from probes.scaling.plan import said
-from probes.scaling.replay import mend
-from probes.scaling.run_ladder import hangs
+from probes.scaling.plan import node_count_text
+from probes.scaling.replay import replace_lost_workers
+from probes.scaling.run_ladder import gang_hangs
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.model.flops import parameter_count
-from scaling.ladder.checkpoint_stall import Save, awaited, saves_of, slowest, typical
-from scaling.ladder.ladder import WARM_UP, Rung, climb
+from scaling.ladder.checkpoint_stall import (
+    CheckpointSave,
+    collect_saves,
+    median_save,
+    slow_writer_node,
+    slowest_writer,
+)
+from scaling.ladder.ladder import WARM_UP_STEPS, Rung, run_rung
 
-SAVES, BETWEEN = 3, 4  # saves that are judged, and steps from one to the next
-COPIES, BYTES = 3, 12  # that lie there at once, and bytes of a parameter: itself, AdamW's moments
-LEAST_DELAY = 0.5  # seconds: of a save that is made slow, on storage that is fast
-PATIENCE = 900  # seconds: for so many saves, on storage that is slow
+SAVES, SAVE_GAP = 3, 4  # saves that are judged, and steps from one to the next
+COPIES, PARAM_BYTES = (
+    3,
+    12,
+)  # that lie there at once, and bytes of a parameter: itself, AdamW's moments
+MIN_DELAY_S = 0.5  # seconds: of a save that is made slow, on storage that is fast
+TIMEOUT_S = 900  # seconds: for so many saves, on storage that is slow
 
 
 @dataclass(frozen=True)
-class Saving:
+class SavePlan:
     """How the largest rung saves: where (None: nowhere), the load of its steps, and what was agreed
     of training's saves (`save_minutes`, `save_gb`)."""
 
@@ -35,43 +44,45 @@ class Saving:
     terms: ClusterTerms
 
 
-def saving(cluster: Cluster, gang: Gang, count: int, how: Saving, measure: Ledger) -> None:
+def time_saves(cluster: Cluster, gang: Gang, count: int, plan: SavePlan, measure: Recorder) -> None:
     """The share of the time that training stands still for saves, and who is slow at them."""
-    on = said(count)
-    if why := without(cluster, gang, count, how):
-        measure("saving", None, on=on, note=why)
+    on = node_count_text(count)
+    if reason := no_save_reason(cluster, gang, count, plan):
+        measure("saving", None, on=on, note=reason)
         return
     measure.progress(f"scaling: saves of {on}")
     try:
-        rung = climb(gang, cluster.names, count, timed(how), timeout=PATIENCE)
+        rung = run_rung(gang, cluster.node_names, count, save_config(plan), timeout=TIMEOUT_S)
     except GangError as error:
         measure("saving", None, on=on, note=str(error))
-        mend(gang, error)
+        replace_lost_workers(gang, error)
         return
-    saves = saves_of(rung)[:SAVES]  # the last one has no step after it that would show who is late
+    saves = collect_saves(rung)[
+        :SAVES
+    ]  # the last one has no step after it that would show who is late
     if len(saves) < SAVES:
-        failed = "; ".join(rung.unsaved) or "the trainer told of no others"
-        measure("saving", None, on=on, note=f"{len(saves)} of {SAVES} saves were made: {failed}")
+        errors = "; ".join(rung.save_errors) or "the trainer told of no others"
+        measure("saving", None, on=on, note=f"{len(saves)} of {SAVES} saves were made: {errors}")
         return
-    judge(saves, rung, how.terms, measure)
-    planted(gang, cluster.names, count, how, typical(saves), measure)
+    judge_saves(saves, rung, plan.terms, measure)
+    control_slow_save(gang, cluster.node_names, count, plan, median_save(saves), measure)
 
 
-def without(cluster: Cluster, gang: Gang, count: int, how: Saving) -> str:
+def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> str:
     """Why nothing can be saved, in words; empty where it can."""
     if count == 1 < len(cluster.nodes):  # each node would be a job of its own
         return "no rung of several nodes was left to save"
-    if hangs(gang):
+    if gang_hangs(gang):
         return "ranks of what ran before hang, or are gone"
-    wanted = "saves need a folder that the driver and every node can write to ([cluster] shared)"
-    if how.folder is None:
-        return f"{wanted}, found none for the driver"
-    if blind := cluster.blind_to(str(how.folder)):
-        return f"{wanted}; {', '.join(blind)} did not see what the driver wrote"
-    needed = COPIES * BYTES * parameter_count(how.config)
-    free = shutil.disk_usage(how.folder).free
+    need = "saves need a folder that the driver and every node can write to ([cluster] shared)"
+    if plan.folder is None:
+        return f"{need}, found none for the driver"
+    if nodes := cluster.nodes_not_seeing(str(plan.folder)):
+        return f"{need}; {', '.join(nodes)} did not see what the driver wrote"
+    needed = COPIES * PARAM_BYTES * parameter_count(plan.config)
+    free = shutil.disk_usage(plan.folder).free
     if free < needed:
-        return f"{wanted}, with {gb(needed)} free for {COPIES} saves, found {gb(free)}"
+        return f"{need}, with {gb(needed)} free for {COPIES} saves, found {gb(free)}"
     return ""
 
 
@@ -80,59 +91,72 @@ def gb(size: float) -> str:
     return f"{size / 1e9:.3g} GB"
 
 
-def timed(how: Saving) -> TrainConfig:
+def save_config(plan: SavePlan) -> TrainConfig:
     """The load with a save after every few steps, each in place of the one before."""
-    steps = SAVES * BETWEEN + 1 - WARM_UP  # the rung adds those
-    folder = f"{how.folder}/timed"
-    return replace(how.config, steps=steps, checkpoints=folder, save_every=BETWEEN, keep_last=1)
+    steps = SAVES * SAVE_GAP + 1 - WARM_UP_STEPS  # the rung adds those
+    folder = f"{plan.folder}/timed"
+    return replace(plan.config, steps=steps, checkpoints=folder, save_every=SAVE_GAP, keep_last=1)
 
 
-def judge(saves: list[Save], rung: Rung, terms: ClusterTerms, measure: Ledger) -> None:
+def judge_saves(
+    saves: list[CheckpointSave], rung: Rung, terms: ClusterTerms, measure: Recorder
+) -> None:
     """The typical save against the agreed time between two; as large as agreed, in proportion."""
-    one, on = typical(saves), said(rung.count)
-    size = terms.save_gb * 1e9 if terms.save_gb else one.bytes
-    still, minutes = one.held_up * size / one.bytes, terms.save_minutes
-    share, told = still / (60 * minutes), ", ".join(f"{save.held_up:.2g}" for save in saves)
-    every = f"{on}, {gb(size)} every {minutes:g} minutes"
-    measure("saving", share, on=every, samples=len(saves))
-    measure.note("save_stall", one.held_up, "s", on=f"{on}, {gb(one.bytes)}", samples=len(saves))
-    measure.note("save_rate", one.bytes / one.held_up, "bytes/s", on=on, samples=len(saves))
-    measure.covered(f"saves of {gb(one.bytes)} held {on} up for {told} s, read back and all")
-    if measure.fails("saving", share):
-        node = awaited(one, rung.nodes)
-        found = f"a save of {gb(one.bytes)} holds training up for {one.held_up:.3g} s"
-        found += f", one of {gb(size)} {still:.3g} s in proportion" if terms.save_gb else ""
+    usual, on = median_save(saves), node_count_text(rung.count)
+    size = terms.save_gb * 1e9 if terms.save_gb else usual.size_bytes
+    stall_s, minutes = usual.stall_s * size / usual.size_bytes, terms.save_minutes
+    share, stalls = stall_s / (60 * minutes), ", ".join(f"{save.stall_s:.2g}" for save in saves)
+    subject = f"{on}, {gb(size)} every {minutes:g} minutes"
+    measure("saving", share, on=subject, samples=len(saves))
+    measure.note(
+        "save_stall", usual.stall_s, "s", on=f"{on}, {gb(usual.size_bytes)}", samples=len(saves)
+    )
+    measure.note(
+        "save_rate", usual.size_bytes / usual.stall_s, "bytes/s", on=on, samples=len(saves)
+    )
+    measure.covered(
+        f"saves of {gb(usual.size_bytes)} held {on} up for {stalls} s, read back and all"
+    )
+    if measure.would_fail("saving", share):
+        node = slow_writer_node(usual, rung.nodes)
+        cost = f"a save of {gb(usual.size_bytes)} holds training up for {usual.stall_s:.3g} s"
+        cost += f", one of {gb(size)} {stall_s:.3g} s in proportion" if terms.save_gb else ""
         why = "no single node's writing accounts for it"
         why = f"the others wait for what {node} writes" if node else why
-        words = f"at {on} {found}: {share:.1%} of the time at one every {minutes:g} minutes; {why}"
-        measure.explain(finding("SCALE-CHECKPOINT", words, [node] if node else []))
+        message = f"at {on} {cost}: {share:.1%} of the time at one every {minutes:g} minutes; {why}"
+        measure.explain(finding("SCALE-CHECKPOINT", message, [node] if node else []))
 
 
-def planted(
-    gang: Gang, names: dict[str, str], count: int, how: Saving, usual: Save, measure: Ledger
+def control_slow_save(
+    gang: Gang,
+    node_names: dict[str, str],
+    count: int,
+    plan: SavePlan,
+    usual: CheckpointSave,
+    measure: Recorder,
 ) -> None:
     """A save that is slow on one rank comes back with that rank, however slow another is."""
-    culprit, delay = len(usual.own) // 2, max(LEAST_DELAY, 2 * max(usual.own))
+    culprit, delay = len(usual.write_s) // 2, max(MIN_DELAY_S, 2 * max(usual.write_s))
     stall = f"upload:rank={culprit}:seconds={delay}"
-    folder, every = f"{how.folder}/late", WARM_UP + 1
-    late = replace(
-        how.config, steps=1, checkpoints=folder, save_every=every, keep_last=1, stall=stall
+    folder, every = f"{plan.folder}/late", WARM_UP_STEPS + 1
+    config = replace(
+        plan.config, steps=1, checkpoints=folder, save_every=every, keep_last=1, stall=stall
     )
-    found, saw = None, "one rank"
-    if len(usual.own) > 1:
+    caught, observed = None, "one rank"
+    if len(usual.write_s) > 1:
         try:
-            rung = climb(gang, names, count, late, timeout=PATIENCE)
-            saw = "; ".join(rung.unsaved)
-            for save in saves_of(rung):
-                rank, seconds, others = slowest(save.own)
-                found = rank == culprit and seconds - others > delay / 2
-                saw = f"rank {rank} writes for {seconds:.2g} s, the others for {others:.2g} s"
+            rung = run_rung(gang, node_names, count, config, timeout=TIMEOUT_S)
+            observed = "; ".join(rung.save_errors)
+            for save in collect_saves(rung):
+                rank, seconds, median = slowest_writer(save.write_s)
+                caught = rank == culprit and seconds - median > delay / 2
+                observed = f"rank {rank} writes for {seconds:.2g} s, the others for {median:.2g} s"
         except GangError as error:
-            saw = str(error)
-            mend(gang, error)
+            observed = str(error)
+            replace_lost_workers(gang, error)
     measure.control(
         "slow save",
         f"rank {culprit} writes {delay:.2g} s longer than its part of a save takes",
-        caught=found,
-        saw=saw,
+        caught=caught,
+        saw=observed,
     )

@@ -6,92 +6,100 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.findings import finding
-from probes.scaling.plan import said
-from probes.scaling.run_ladder import top_efficiency, wanted
+from probes.scaling.plan import node_count_text
+from probes.scaling.run_ladder import required_efficiency, top_efficiency
 from reports.record import Finding, Limit, Verdict
 from scaling.ladder import step_breakdown as decompose
 from scaling.ladder.ladder import Rung
-from scaling.ladder.skew import exposed_said
-from scaling.ladder.step_breakdown import laggard, residual, slow_node, unsummed, wall_gap
-from scaling.loss.causes import Cause
+from scaling.ladder.skew import describe_exposed
+from scaling.ladder.step_breakdown import (
+    find_straggler,
+    loss_residual,
+    segment_gap,
+    slowest_node,
+    wall_gap,
+)
+from scaling.loss.causes import LossCause
 from scaling.loss.explain import Explanation
 from scaling.loss.ladder_result import Ladder
 
-Limits = Callable[[str], Limit | None]
+LimitLookup = Callable[[str], Limit | None]
 
 # Sharded, each rank's optimizer has less to do; that gains a few per cent at most.
-MOST_EFFICIENT = 1.1
+MAX_EFFICIENCY = 1.1
 # What scaling.loss.causes may name.
-CAUSES = (
+CAUSE_CODES = (
     *("SCALE-SLOW-NODE", "SCALE-SLOWING", "SCALE-STRAGGLER", "SCALE-DATA", "SCALE-CHECKPOINT"),
     *("SCALE-JITTER", "SCALE-LINK", "SCALE-NETWORK", "SCALE-COMMUNICATION", "SCALE-TOKENS"),
     "SCALE-UNEXPLAINED",
 )
 # What costs a rung its figures, or makes them worthless.
-WRONG = ("SCALE-RUNG", "SCALE-NAN", "SCALE-APART")
+INVALID_CODES = ("SCALE-RUNG", "SCALE-NAN", "SCALE-APART")
 
 
-def judge(ladder: Ladder, limits: Limits, measure: Ledger) -> list[Explanation]:
+def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list[Explanation]:
     """Efficiency and residual of each rung, and who holds the others up; the rungs, explained."""
     rungs, limit = ladder.rungs, limits("efficiency")
-    base, explained = rungs[0].median_node(), ladder.explained(wanted(limit))
-    blamed = accused(ladder, explained, limit)
-    for rung, why in reversed([*zip(rungs[1:], explained, strict=True)]):
-        on, efficiency = said(rung.count), ladder.efficiency(rung)
-        value, doubt = believed(efficiency)
+    base, explained = rungs[0].median_node(), ladder.explanations(required_efficiency(limit))
+    causes = causes_to_report(ladder, explained, limit)
+    for rung, loss in reversed([*zip(rungs[1:], explained, strict=True)]):
+        on, efficiency = node_count_text(rung.count), ladder.efficiency(rung)
+        value, note = plausible_efficiency(efficiency)
         measure(
-            "efficiency", value, on=f"{on}, {rung.load}", samples=len(rung.steps[0]), note=doubt
+            "efficiency", value, on=f"{on}, {rung.load_text}", samples=len(rung.steps[0]), note=note
         )
-        tell(ladder, rung, measure)
-        unexplained = residual(base, rung.steps)
-        measure("residual", max(unexplained, unsummed(rung.steps)), on=on)
-        measure.covered(str(why))
-        if rung.count in blamed:
-            measure.explain(finding("SCALE-LOSS", str(why)))
-        for cause in blamed.get(rung.count, []):
-            assert cause.code in CAUSES
-            places = words_of(cause.where)
-            suspects = [node for node in dict.fromkeys(rung.nodes) if node in places]
-            measure.explain(finding(cause.code, f"at {on} {cause.said}", suspects))
+        note_intervals(ladder, rung, measure)
+        unexplained = loss_residual(base, rung.steps)
+        measure("residual", max(unexplained, segment_gap(rung.steps)), on=on)
+        measure.covered(str(loss))
+        if rung.count in causes:
+            measure.explain(finding("SCALE-LOSS", str(loss)))
+        for cause in causes.get(rung.count, []):
+            assert cause.code in CAUSE_CODES
+            names = words_of(cause.where)
+            suspects = [node for node in dict.fromkeys(rung.nodes) if node in names]
+            measure.explain(finding(cause.code, f"at {on} {cause.statement}", suspects))
     if len(rungs) == 1:
-        alone = f"{said(1)}, {rungs[0].load}"
-        measure("efficiency", None, on=alone, note="one node cannot show scaling")
-    measure("residual", unsummed(rungs[0].steps), on=said(1))
+        subject = f"{node_count_text(1)}, {rungs[0].load_text}"
+        measure("efficiency", None, on=subject, note="one node cannot show scaling")
+    measure("residual", segment_gap(rungs[0].steps), on=node_count_text(1))
     for rung in rungs:
-        one_model(rung, measure, said(rung.count))
-    measure.covered(exposed_said(rungs[-1].steps, rungs[-1].separable, rungs[-1].nodes))
-    stragglers(rungs, limits, measure)
+        judge_rung(rung, measure, node_count_text(rung.count))
+    measure.covered(describe_exposed(rungs[-1].steps, rungs[-1].separable, rungs[-1].nodes))
+    judge_stragglers(rungs, limits, measure)
     return explained
 
 
-def accused(
+def causes_to_report(
     ladder: Ladder, explained: Sequence[Explanation], limit: Limit | None
-) -> dict[int, list[Cause]]:
+) -> dict[int, list[LossCause]]:
     """The causes to name, by node count of each rung that does not pass the limit of efficiency.
 
     What is named on a larger rung is not named again on a smaller one.
     """
-    found: dict[int, list[Cause]] = {}
-    named: list[Cause] = []
-    for rung, why in reversed([*zip(ladder.rungs[1:], explained, strict=True)]):
+    causes: dict[int, list[LossCause]] = {}
+    named: list[LossCause] = []
+    for rung, loss in reversed([*zip(ladder.rungs[1:], explained, strict=True)]):
         if limit and limit.judge(ladder.efficiency(rung)) is not Verdict.PASS:
-            found[rung.count] = [cause for cause in why.causes if not again(cause, named)]
-            named += why.causes
-    return found
+            causes[rung.count] = [
+                cause for cause in loss.causes if not already_reported(cause, named)
+            ]
+            named += loss.causes
+    return causes
 
 
-def again(cause: Cause, named: Sequence[Cause]) -> bool:
+def already_reported(cause: LossCause, named: Sequence[LossCause]) -> bool:
     """Whether a cause is among those that were named, at no other place than there.
 
     What is unexplained in other segments is another cause.
     """
 
-    def known(one: Cause) -> bool:
-        alike = cause.code == one.code and words_of(cause.where) <= words_of(one.where)
-        free = cause.code != "SCALE-UNEXPLAINED"
-        return alike and (free or words_of(cause.segment) <= words_of(one.segment))
+    def known(reported: LossCause) -> bool:
+        same = cause.code == reported.code and words_of(cause.where) <= words_of(reported.where)
+        any_segment = cause.code != "SCALE-UNEXPLAINED"
+        return same and (any_segment or words_of(cause.segment) <= words_of(reported.segment))
 
     return any(map(known, named))
 
@@ -101,107 +109,107 @@ def words_of(where: str) -> set[str]:
     return set(re.split("[ ,]+", where))
 
 
-def tell(ladder: Ladder, rung: Rung, measure: Ledger) -> None:
+def note_intervals(ladder: Ladder, rung: Rung, measure: Recorder) -> None:
     """What is known beside a rung's efficiency: the interval, and what collectives should take.
 
     The replay is what the rung is judged by; the alpha-beta time is of the same calls alone.
     """
-    on = said(rung.count)
-    least, most = ladder.intervals[rung.count]
-    between = f"{on}, {rung.load}, {ladder.over}"
-    measure.note("efficiency_from", least, "ratio", on=between)
-    measure.note("efficiency_to", most, "ratio", on=between)
-    measure.note("replayed_communication", ladder.replayed.get(rung.count), "s", on=on)
-    measure.note("alpha_beta_communication", ladder.by_fits.get(rung.count), "s", on=on)
+    on = node_count_text(rung.count)
+    low, high = ladder.intervals[rung.count]
+    subject = f"{on}, {rung.load_text}, {ladder.interval_basis}"
+    measure.note("efficiency_from", low, "ratio", on=subject)
+    measure.note("efficiency_to", high, "ratio", on=subject)
+    measure.note("replayed_communication", ladder.replay_growth.get(rung.count), "s", on=on)
+    measure.note("alpha_beta_communication", ladder.fit_growth.get(rung.count), "s", on=on)
 
 
-def believed(efficiency: float) -> tuple[float | None, str]:
+def plausible_efficiency(efficiency: float) -> tuple[float | None, str]:
     """The value and "", or None and why: many nodes cannot be so much better than one."""
-    if efficiency <= MOST_EFFICIENT:
+    if efficiency <= MAX_EFFICIENCY:
         return efficiency, ""
     return None, f"{efficiency:.2f}: one node was slower alone, so something disturbed it there"
 
 
-def other_runs(others: Sequence[Sequence[Rung]], measure: Ledger) -> None:
+def note_other_runs(runs: Sequence[Sequence[Rung]], measure: Recorder) -> None:
     """What the runs that are not the typical one gave: their efficiency, and that they trained."""
-    for number, rungs in enumerate(others, 1):
+    for number, rungs in enumerate(runs, 1):
         for rung in rungs:
-            one_model(rung, measure, f"{said(rung.count)}, other run {number}")
-        on = f"{said(rungs[-1].count)}, {rungs[-1].load}, other run {number}"
+            judge_rung(rung, measure, f"{node_count_text(rung.count)}, other run {number}")
+        on = f"{node_count_text(rungs[-1].count)}, {rungs[-1].load_text}, other run {number}"
         measure.note("efficiency_again", top_efficiency(rungs), "ratio", on=on)
 
 
-def one_model(rung: Rung, measure: Ledger, on: str) -> None:
+def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
     """What a rung took in, that its steps fill its time, and that its ranks trained one model."""
     measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
     measure.note("tokens_per_gpu_step", rung.tokens_per_rank, "tokens", on=on)
     if rung.mfu is not None:
         measure.note("mfu", rung.mfu, "ratio", on=on)
-    if rung.memory is not None:
-        measure.note("memory_over_estimate", rung.memory, "ratio", on=on)
+    if rung.memory_ratio is not None:
+        measure.note("memory_over_estimate", rung.memory_ratio, "ratio", on=on)
     measure("wall_gap", wall_gap(rung.steps), on=on)
     measure("non_finite", rung.non_finite, on=on)
     measure("disagreements", len(rung.disagreements), on=on)
-    measure.explain(*wrong(rung, on))
+    measure.explain(*find_invalid_rung(rung, on))
 
 
-def wrong(rung: Rung, on: str) -> list[Finding]:
+def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
     """What shows that a rung's ranks did not train one model, however fast they were."""
-    found = []
+    findings = []
     if rung.non_finite:
         losses = f"{rung.non_finite} losses of ranks and steps were no numbers"
-        found.append(finding("SCALE-NAN", f"at {on} {losses}"))
+        findings.append(finding("SCALE-NAN", f"at {on} {losses}"))
     if rung.disagreements:
-        found.append(finding("SCALE-APART", f"at {on} in {rung.disagreements[0]}"))
-    return found
+        findings.append(finding("SCALE-APART", f"at {on} in {rung.disagreements[0]}"))
+    return findings
 
 
-def stragglers(rungs: Sequence[Rung], limits: Limits, measure: Ledger) -> None:
+def judge_stragglers(rungs: Sequence[Rung], limits: LimitLookup, measure: Recorder) -> None:
     """A node slow by itself, and a rank that holds the others up in the largest rung."""
-    by_node = rungs[0].by_node()
-    node, alone = slow_node(by_node)
-    late = laggard(rungs[-1].steps)
-    name = rungs[-1].nodes[late.rank]
+    by_node = rungs[0].node_seconds()
+    node, excess = slowest_node(by_node)
+    slowest = find_straggler(rungs[-1].steps)
+    name = rungs[-1].nodes[slowest.rank]
     measure.note("one_node_spread", max(by_node.values()) / min(by_node.values()), "ratio")
-    measure("straggler", alone, on=f"{node} alone")
-    measure("straggler", late.share, on=f"rank {late.rank} ({name}) in {late.segment}")
-    measure.explain(*held_up(rungs, limits("straggler")))
+    measure("straggler", excess, on=f"{node} alone")
+    measure("straggler", slowest.share, on=f"rank {slowest.rank} ({name}) in {slowest.segment}")
+    measure.explain(*straggler_wait(rungs, limits("straggler")))
 
 
-def held_up(rungs: Sequence[Rung], limit: Limit | None) -> list[Finding]:
+def straggler_wait(rungs: Sequence[Rung], limit: Limit | None) -> list[Finding]:
     """The node and the rank that break the limit of stragglers, where there is one."""
     if limit is None:
         return []
-    found = []
-    node, alone = slow_node(rungs[0].by_node())
-    if limit.judge(alone) is Verdict.FAIL:
-        words = f"{node} alone takes {alone:.0%} longer for a step than the median node"
-        found.append(finding("SCALE-STRAGGLER", words, [node]))
-    late = laggard(rungs[-1].steps)
-    name = rungs[-1].nodes[late.rank]
-    if limit.judge(late.share) is Verdict.FAIL:
-        words = f"rank {late.rank} on {name} holds the others up in {late.segment}"
-        suspects = [f"rank {late.rank}", name]
-        found.append(finding("SCALE-STRAGGLER", f"{words}: {late.share:.0%}", suspects))
-    return found
+    findings = []
+    node, excess = slowest_node(rungs[0].node_seconds())
+    if limit.judge(excess) is Verdict.FAIL:
+        message = f"{node} alone takes {excess:.0%} longer for a step than the median node"
+        findings.append(finding("SCALE-STRAGGLER", message, [node]))
+    slowest = find_straggler(rungs[-1].steps)
+    name = rungs[-1].nodes[slowest.rank]
+    if limit.judge(slowest.share) is Verdict.FAIL:
+        message = f"rank {slowest.rank} on {name} holds the others up in {slowest.segment}"
+        suspects = [f"rank {slowest.rank}", name]
+        findings.append(finding("SCALE-STRAGGLER", f"{message}: {slowest.share:.0%}", suspects))
+    return findings
 
 
-def foresee(ladder: Ladder, measure: Ledger) -> None:
+def record_prediction(ladder: Ladder, measure: Recorder) -> None:
     """What more nodes would do: a prediction, with its band and its assumptions."""
     try:
-        seen = ladder.foreseen()
+        outlook = ladder.forecast()
     except ValueError as error:
         measure.covered(str(error))
         return
-    measure.covered(str(seen))
-    measure.keep("prediction.json", dataclasses.asdict(seen), caption=str(seen))
+    measure.covered(str(outlook))
+    measure.keep("prediction.json", dataclasses.asdict(outlook), caption=str(outlook))
 
 
-def draw(
+def record_figures(
     ladder: Ladder,
     explained: Sequence[Explanation],
-    limits: Limits,
-    measure: Ledger,
+    limits: LimitLookup,
+    measure: Recorder,
     strong: Mapping[str, Sequence[float]],
 ) -> None:
     """Numbers for the three figures, and the table behind them.
@@ -209,19 +217,19 @@ def draw(
     `strong` is the same work on fewer nodes; empty where it was not run.
     """
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
-    parts = [decompose.terms(base), *(decompose.terms(rung.steps) for rung in rungs[1:])]
+    parts = [decompose.mean_terms(base), *(decompose.mean_terms(rung.steps) for rung in rungs[1:])]
     limit = limits("efficiency")
     caption = "every timed step of every rank, cut into segments; the collectives of each rung"
-    measure.keep("ladder.json", ladder.told(), kind="series", caption=caption)
-    between = [ladder.intervals[rung.count] for rung in rungs[1:]]
+    measure.keep("ladder.json", ladder.to_dict(), kind="series", caption=caption)
+    intervals = [ladder.intervals[rung.count] for rung in rungs[1:]]
     measure.series(
         "efficiency",
         {
             "nodes": [rung.count for rung in rungs],
             "efficiency": [1.0, *map(ladder.efficiency, rungs[1:])],
-            "low": [None, *(low for low, _ in between)],
-            "high": [None, *(high for _, high in between)],
-            "over": ladder.over,
+            "low": [None, *(low for low, _ in intervals)],
+            "high": [None, *(high for _, high in intervals)],
+            "over": ladder.interval_basis,
             "limit": limit.low if limit else None,
             "tokens_per_second": [rung.tokens_per_second for rung in rungs],
             "tokens_per_gpu_step": [rung.tokens_per_rank for rung in rungs],
@@ -232,10 +240,10 @@ def draw(
         measure.series(
             "lost",
             {
-                "nodes": [why.nodes for why in explained],
-                "lost": [why.lost for why in explained],
-                "parts": [[dataclasses.asdict(part) for part in why.parts] for why in explained],
-                "sentences": [str(why) for why in explained],
+                "nodes": [loss.nodes for loss in explained],
+                "lost": [loss.lost for loss in explained],
+                "parts": [[dataclasses.asdict(part) for part in loss.parts] for loss in explained],
+                "sentences": [str(loss) for loss in explained],
             },
         )
     measure.series(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reference_trainer.config import TrainConfig
-from scaling.ladder.ladder import load
-from scaling.loss.replay import Moment
+from scaling.ladder.ladder import load_text
+from scaling.loss.replay import ReplayItem
 
 
 @dataclass(frozen=True)
@@ -15,18 +15,18 @@ class Plan:
     """What is climbed: node counts, the load, its collectives in order, the agreed fabric (None: it
     is not known), and how long a rung may take, in seconds."""
 
-    nodes: list[int]
+    node_counts: list[int]
     config: TrainConfig
-    order: Sequence[Moment]
+    order: Sequence[ReplayItem]
     fabric: str | None = None
-    patience: float = 300
+    timeout_s: float = 300
 
     @property
     def load(self) -> str:
         """What each GPU takes in, in words."""
-        return load(self.config.batch * self.config.seq)
+        return load_text(self.config.batch * self.config.seq)
 
 
-def said(count: int) -> str:
+def node_count_text(count: int) -> str:
     """`1 node`, `4 nodes`."""
     return f"{count} nodes" if count > 1 else "1 node"

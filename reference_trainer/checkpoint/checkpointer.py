@@ -25,28 +25,28 @@ from typing import Any
 
 from reference_trainer import manifest
 from reference_trainer.checkpoint import rng_state as rng
-from reference_trainer.checkpoint.rank_errors import agree, attempt
-from reference_trainer.checkpoint.save import Writer
-from reference_trainer.checkpoint.select import Choice, Chooser
+from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
+from reference_trainer.checkpoint.save import CheckpointWriter
+from reference_trainer.checkpoint.select import CheckpointSelector, Selection
 from reference_trainer.checkpoint.storage import Storage
-from reference_trainer.distributed import World, another_group
+from reference_trainer.distributed import World, new_gloo_group
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.telemetry.injected_delay import Stalls
+from reference_trainer.telemetry.injected_delay import DelayInjector
 
-FORGOTTEN = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
+RESET_PARTS = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
 # For a save in the background when the run ends in an error.  More than gang.py's END_SECONDS.
-PATIENCE_SECONDS = 10
+ABANDON_SECONDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainState:
     """What a checkpoint holds besides counters: the sharded model, its optimizer, the schedule."""
 
     model: Any
     optimizer: Any
     schedule: Any
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Model, optimizer and schedule with names that do not depend on the world size."""
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -54,7 +54,7 @@ class Training:
         schedule = {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"}
         return {"model": model, "optimizer": optimizer, "schedule": schedule}
 
-    def set(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put a loaded state into model, optimizer and schedule."""
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
@@ -68,14 +68,14 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class LoaderState:
     """How far the data was read: the id of the next sample, and how many a step takes."""
 
     position: int
     per_step: int
 
 
-class Checkpoints:
+class Checkpointer:
     """The checkpoints of one run in one folder.  Every method is called by all ranks together.
 
     In the `background` a save costs the run a copy of its state; else it waits for the storage.
@@ -86,49 +86,49 @@ class Checkpoints:
         folder: str,
         world: World,
         identity: dict[str, Any],
-        keep: int,
+        keep_last: int,
         *,
         settings: dict[str, Any] | None = None,
         background: bool = False,
-        timeout: float = 300,
-        stalls: Stalls | None = None,
-        tell: Callable[..., None] = lambda event, **values: None,
+        timeout_s: float = 300,
+        delays: DelayInjector | None = None,
+        on_event: Callable[..., None] = lambda event, **values: None,
     ) -> None:
         self.folder, self.world, self.identity = Path(folder), world, identity
         self.storage = Storage(self.folder, world)
         # Two threads must not talk over one group: their messages would cross.
-        talk = world
+        save_world = world
         if background:
-            talk = dataclasses.replace(world, group=another_group(world, timeout))
-        self._timeout = timeout
-        self._writer = Writer(
+            save_world = dataclasses.replace(world, group=new_gloo_group(world, timeout_s))
+        self._timeout_s = timeout_s
+        self._writer = CheckpointWriter(
             self.storage,
-            talk,
+            save_world,
             identity=identity,
             settings=settings or {},
-            keep=keep,
-            stalls=stalls or Stalls((), world.rank),
-            tell=tell,
+            keep_last=keep_last,
+            delays=delays or DelayInjector((), world.rank),
+            on_event=on_event,
         )
-        self._stage = _stager(world.device.type == "cuda") if background else None
+        self._stage = _make_stager(world.device.type == "cuda") if background else None
         self._saving: futures.Future[dict[str, Any]] | None = None
 
-    def open(self, resume: bool) -> Choice:
+    def select(self, resume: bool) -> Selection:
         """Choose what to resume from (see Chooser.choose).  Raises CheckpointError."""
-        chooser = Chooser(self.storage, self.world, self.identity)
-        choice, self._writer.distrusted = chooser.choose(resume)
+        selector = CheckpointSelector(self.storage, self.world, self.identity)
+        choice, self._writer.skipped_steps = selector.select(resume)
         return choice
 
-    def save(self, step: int, progress: Progress, training: Training) -> list[dict[str, Any]]:
+    def save(self, step: int, loader: LoaderState, training: TrainState) -> list[dict[str, Any]]:
         """Save the state after `step`; the saves that have ended by now (see Writer.save).
 
         In the background that is none: `wait` for it, at the latest before the next one.
         """
         assert self._saving is None, "the save before was not waited for"
-        state = self._capture(step, progress, training)
+        state = self._full_state(step, loader, training)
         if self._stage is None:
             return [self._writer.save(step, state)]
-        self._saving = _in_background(self._writer.save, step, self._stage(state))
+        self._saving = _run_in_background(self._writer.save, step, self._stage(state))
         return []
 
     def wait(self) -> list[dict[str, Any]]:
@@ -140,21 +140,21 @@ class Checkpoints:
         if self._saving is None:
             return []
         try:
-            saved = self._saving.result(self._timeout)
+            saved = self._saving.result(self._timeout_s)
         except futures.TimeoutError:
-            late = f"the save in the background did not end within {self._timeout:.0f} s"
-            raise CheckpointError(late) from None
+            message = f"the save in the background did not end within {self._timeout_s:.0f} s"
+            raise CheckpointError(message) from None
         self._saving = None
         return [saved]
 
     def abandon(self) -> None:
         """The run ends in an error: give a save in the background a moment to see it too."""
         if self._saving is not None:
-            futures.wait([self._saving], PATIENCE_SECONDS)
+            futures.wait([self._saving], ABANDON_SECONDS)
 
     def load(
-        self, choice: Choice, training: Training, forget: str = ""
-    ) -> tuple[Progress, bytes | None]:
+        self, choice: Selection, training: TrainState, forget: str = ""
+    ) -> tuple[LoaderState, bytes | None]:
         """Load a chosen checkpoint; returns (progress, this rank's random state).
 
         The random state is None when the world size differs, for then no rank has its own.
@@ -162,47 +162,47 @@ class Checkpoints:
         failed on any.
         """
         rank, folder = self.world.rank, self._fetch(choice)
-        blank = deepcopy(training.state()) if forget in ("optimizer", "all") else {}
-        loaded, problem = attempt(lambda: self._read(choice, folder, training), rank)
-        agree(self.world, problem, f"{choice.path} was not loaded")
+        initial = deepcopy(training.state_dict()) if forget in ("optimizer", "all") else {}
+        loaded, problem = try_call(lambda: self._load_state(choice, folder, training), rank)
+        raise_on_all(self.world, problem, f"{choice.path} was not loaded")
         assert loaded is not None
         if forget == "peer":
-            _mix_up(loaded, self.folder, choice, self.world)
+            _load_stale_rank(loaded, self.folder, choice, self.world)
         # The state is loaded in place, so what is to be forgotten was set aside before.
-        loaded.update({part: blank[part] for part in FORGOTTEN.get(forget, ())})
-        training.set(loaded)
+        loaded.update({part: initial[part] for part in RESET_PARTS.get(forget, ())})
+        training.load_state_dict(loaded)
         if folder != Path(str(choice.path)):
             shutil.rmtree(folder, ignore_errors=True)
-        at = loaded["progress"]
-        progress = Progress(position=int(at["position"]), per_step=int(at["per_step"]))
-        return progress, loaded.get("rng", {}).get(f"rank{rank}")
+        saved = loaded["progress"]
+        loader = LoaderState(position=int(saved["position"]), per_step=int(saved["per_step"]))
+        return loader, loaded.get("rng", {}).get(f"rank{rank}")
 
-    def _capture(self, step: int, progress: Progress, training: Training) -> dict[str, Any]:
-        state = training.state()
-        state["progress"] = {"step": step, **dataclasses.asdict(progress)}
+    def _full_state(self, step: int, loader: LoaderState, training: TrainState) -> dict[str, Any]:
+        state = training.state_dict()
+        state["progress"] = {"step": step, **dataclasses.asdict(loader)}
         # DCP keeps one copy of a key that several ranks save, so each rank has its own.
         state["rng"] = {f"rank{self.world.rank}": rng.capture()}
         return state
 
-    def _fetch(self, choice: Choice) -> Path:
+    def _fetch(self, choice: Selection) -> Path:
         """The folder of the chosen checkpoint on this node, sent here if it lies elsewhere."""
         path = Path(str(choice.path))
         if self.storage.shared:
             return path
-        names, problem = attempt(lambda: [*manifest.read(path)["files"], manifest.NAME])
-        problem = problem if self.world.rank == choice.keeper else None
-        agree(self.world, problem, f"{path} was not sent")
-        names = self.world.gather(names)[choice.keeper]
+        names, problem = try_call(lambda: [*manifest.read(path)["files"], manifest.NAME])
+        problem = problem if self.world.rank == choice.source_rank else None
+        raise_on_all(self.world, problem, f"{path} was not sent")
+        names = self.world.gather(names)[choice.source_rank]
         copy = self.folder / f"{path.name}.tmp-{self.world.broadcast(secrets.token_hex(4))}"
-        self.storage.spread(copy, names, choice.keeper, self.world, original=path)
-        _, problem = attempt(lambda: _require_whole(copy, choice.step, self.identity))
-        agree(self.world, problem, f"{path} was not sent whole")
+        self.storage.distribute(copy, names, choice.source_rank, self.world, original=path)
+        _, problem = try_call(lambda: _require_intact(copy, choice.step, self.identity))
+        raise_on_all(self.world, problem, f"{path} was not sent whole")
         return copy
 
-    def _read(self, choice: Choice, folder: Path, training: Training) -> dict[str, Any]:
+    def _load_state(self, choice: Selection, folder: Path, training: TrainState) -> dict[str, Any]:
         import torch.distributed.checkpoint as dcp
 
-        state = training.state()
+        state = training.state_dict()
         state["progress"] = {"step": 0, "position": 0, "per_step": 0}
         if choice.saved_world == self.world.size:
             state["rng"] = {f"rank{self.world.rank}": b""}
@@ -213,26 +213,26 @@ class Checkpoints:
         return state
 
 
-def _require_whole(folder: Path, step: int, identity: dict[str, Any]) -> None:
+def _require_intact(folder: Path, step: int, identity: dict[str, Any]) -> None:
     if reason := manifest.verify(folder, step, identity):
         raise CheckpointError(reason)
 
 
-def _mix_up(loaded: dict[str, Any], folder: Path, choice: Choice, world: World) -> None:
+def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, world: World) -> None:
     """Plant an error: the last rank has model and optimizer of the checkpoint before."""
     import torch.distributed.checkpoint as dcp
 
     older = [step for step in manifest.committed_steps(folder) if step < choice.step]
     if not older:
         raise CheckpointError(f"there is none before step-{choice.step} to mix up with")
-    last = world.rank == world.size - 1
-    reader = dcp.FileSystemReader(str(folder / f"step-{older[0] if last else choice.step}"))
-    mixed = {part: loaded[part] for part in ("model", "optimizer")}
-    dcp.load(mixed, storage_reader=reader, process_group=world.group)
-    loaded.update(mixed)
+    is_last = world.rank == world.size - 1
+    reader = dcp.FileSystemReader(str(folder / f"step-{older[0] if is_last else choice.step}"))
+    state = {part: loaded[part] for part in ("model", "optimizer")}
+    dcp.load(state, storage_reader=reader, process_group=world.group)
+    loaded.update(state)
 
 
-def _in_background(function: Callable[..., Any], *arguments: Any) -> futures.Future[Any]:
+def _run_in_background(function: Callable[..., Any], *arguments: Any) -> futures.Future[Any]:
     """As an executor's submit, but the process may end while it still runs."""
     future: futures.Future[Any] = futures.Future()
 
@@ -246,7 +246,7 @@ def _in_background(function: Callable[..., Any], *arguments: Any) -> futures.Fut
     return future
 
 
-def _stager(on_gpu: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _make_stager(on_gpu: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """A function that copies a state into memory of its own, which it uses again each time."""
     from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 

@@ -9,25 +9,25 @@ from reference_trainer.distributed import World
 from reference_trainer.manifest import CheckpointError
 
 
-def agree(world: World, problem: str | None, what: str) -> None:
+def raise_on_all(world: World, problem: str | None, failure: str) -> None:
     """Raise CheckpointError on all ranks when any has a problem; "" is one that a peer explains."""
-    told = world.gather((world.host, problem))
-    if any(why is not None for _, why in told):
-        bad = [f"rank {rank} on {host}: {why}" for rank, (host, why) in enumerate(told) if why]
-        raise CheckpointError(f"{what}: {'; '.join(bad) or 'no rank says why'}")
+    reports = world.gather((world.host, problem))
+    if any(why is not None for _, why in reports):
+        lines = [f"rank {rank} on {host}: {why}" for rank, (host, why) in enumerate(reports) if why]
+        raise CheckpointError(f"{failure}: {'; '.join(lines) or 'no rank says why'}")
 
 
-def attempt(action: Callable[[], Any], rank: int = 0) -> tuple[Any, str | None]:
+def try_call(action: Callable[[], Any], rank: int = 0) -> tuple[Any, str | None]:
     """(result, None), or (None, the problem of this rank in one line)."""
     from torch.distributed.checkpoint.api import CheckpointException  # derives from BaseException
 
     try:
         return action(), None
     except (Exception, CheckpointException) as error:  # noqa: BLE001  (`agree` raises it on all)
-        return None, _sentence(error, rank)
+        return None, _error_text(error, rank)
 
 
-def _sentence(error: BaseException, rank: int) -> str:
+def _error_text(error: BaseException, rank: int) -> str:
     failures = getattr(error, "failures", None)
     if isinstance(failures, dict):  # DCP tells every rank of every rank's failure: keep our own
         if rank not in failures:

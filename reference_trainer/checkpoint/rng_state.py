@@ -17,10 +17,10 @@ def seed_all(seed: int, rank: int, step: int = 0) -> None:
     """
     import torch
 
-    mixed = np.random.SeedSequence([seed, rank, step] if step else [seed, rank]).generate_state(2)
-    random.seed(int(mixed[0]))
-    np.random.seed(int(mixed[0]))
-    torch.manual_seed(int(mixed[1]))  # seeds the GPUs too
+    seeds = np.random.SeedSequence([seed, rank, step] if step else [seed, rank]).generate_state(2)
+    random.seed(int(seeds[0]))
+    np.random.seed(int(seeds[0]))
+    torch.manual_seed(int(seeds[1]))  # seeds the GPUs too
 
 
 def capture() -> bytes:

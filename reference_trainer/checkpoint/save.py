@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from reference_trainer import manifest
-from reference_trainer.checkpoint.rank_errors import agree, attempt
+from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
 from reference_trainer.checkpoint.storage import Storage
 from reference_trainer.distributed import World
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.telemetry.injected_delay import Stalls
+from reference_trainer.telemetry.injected_delay import DelayInjector
 
 log = logging.getLogger("reference_trainer")
 
-Told = dict[str, dict[str, Any]]  # file name -> {"size", "sha256"}
+FileEntries = dict[str, dict[str, Any]]  # file name -> {"size", "sha256"}
 
 
-class Writer:
+class CheckpointWriter:
     """Writes a run's checkpoints.  `tell(event, **values)` hears how far a save is on this rank.
 
     `world` carries the talk between ranks: in the background it must be one of its own.
@@ -38,15 +38,15 @@ class Writer:
         *,
         identity: dict[str, Any],
         settings: dict[str, Any],
-        keep: int,
-        stalls: Stalls,
-        tell: Callable[..., None],
+        keep_last: int,
+        delays: DelayInjector,
+        on_event: Callable[..., None],
     ) -> None:
-        self.storage, self.world, self.keep = storage, world, keep
+        self.storage, self.world, self.keep_last = storage, world, keep_last
         self.identity, self.settings = identity, settings
-        self.stalls, self.tell, self.folder = stalls, tell, storage.folder
-        self.distrusted: set[int] = set()
-        self._own = 0.0
+        self.delays, self.on_event, self.folder = delays, on_event, storage.folder
+        self.skipped_steps: set[int] = set()
+        self._own_s = 0.0
 
     def save(self, step: int, state: dict[str, Any]) -> dict[str, Any]:
         """Save the state; returns {"step", "path", "bytes", "seconds", "own"} or {"step", "error"}.
@@ -55,126 +55,126 @@ class Writer:
         this rank's seconds of writing, without its waits for others.  "untidy" beside the former
         says why old ones could not be removed.
         """
-        began, world, self._own = time.perf_counter(), self.world, 0.0
-        unfinished: Path | None = None
+        start, world, self._own_s = time.perf_counter(), self.world, 0.0
+        temp_folder: Path | None = None
         try:
-            unfinished = self._begin(step)
-            size = self._finish(step, state, unfinished)
-            untidy = self._tidied(step)
+            temp_folder = self._make_folder(step)
+            size = self._write_and_commit(step, state, temp_folder)
+            untidy = self._try_tidy(step)
         except CheckpointError as error:
-            if unfinished is not None:  # all ranks have stopped writing; give the space back
-                shutil.rmtree(unfinished, ignore_errors=True)
-            self.tell("unsaved", step=step, error=str(error))
+            if temp_folder is not None:  # all ranks have stopped writing; give the space back
+                shutil.rmtree(temp_folder, ignore_errors=True)
+            self.on_event("unsaved", step=step, error=str(error))
             return {"step": step, "error": str(error)}
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         path = str(self.folder / f"step-{step}")
-        saved = {"step": step, "path": path, "bytes": size, "seconds": seconds, "own": self._own}
+        saved = {"step": step, "path": path, "bytes": size, "seconds": seconds, "own": self._own_s}
         saved |= untidy
-        self.tell("saved", **saved)
+        self.on_event("saved", **saved)
         if world.rank != 0 and not self.storage.shared:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.rmtree(temp_folder, ignore_errors=True)
         return saved
 
-    def _finish(self, step: int, state: dict[str, Any], unfinished: Path) -> int:
+    def _write_and_commit(self, step: int, state: dict[str, Any], temp_folder: Path) -> int:
         """Write, tell each other, commit; bytes of the whole checkpoint."""
-        world, failed = self.world, f"step {step} was not saved"
-        with self._at_work():
-            self.stalls.wait("upload", step)
-        files, problem = attempt(lambda: self._write(unfinished, state), world.rank)
-        agree(world, problem, failed)
-        told = world.gather(files)
-        self.storage.collect(unfinished, [sorted(named) for named in told], world)
-        self.tell("written", step=step)
-        self.stalls.wait("commit", step)
+        world, failure = self.world, f"step {step} was not saved"
+        with self._count_own_time():
+            self.delays.inject("upload", step)
+        files, problem = try_call(lambda: self._write(temp_folder, state), world.rank)
+        raise_on_all(world, problem, failure)
+        rank_entries = world.gather(files)
+        self.storage.collect(temp_folder, [sorted(entries) for entries in rank_entries], world)
+        self.on_event("written", step=step)
+        self.delays.inject("commit", step)
         problem = None
         if world.rank == 0:
-            _, problem = attempt(lambda: self._commit(unfinished, step, told))
-        agree(world, problem, failed)
-        return sum(entry["size"] for named in told for entry in named.values())
+            _, problem = try_call(lambda: self._commit(temp_folder, step, rank_entries))
+        raise_on_all(world, problem, failure)
+        return sum(entry["size"] for entries in rank_entries for entry in entries.values())
 
-    def _tidied(self, step: int) -> dict[str, str]:
+    def _try_tidy(self, step: int) -> dict[str, str]:
         """{"untidy": reason} if that failed: the save is whole all the same; every rank is told."""
         problem = None
         if self.world.rank == 0:
-            _, problem = attempt(lambda: self._tidy(step))
+            _, problem = try_call(lambda: self._tidy(step))
         problem = self.world.broadcast(problem)
         return {} if problem is None else {"untidy": problem}
 
-    def _begin(self, step: int) -> Path:
+    def _make_folder(self, step: int) -> Path:
         # A name never used before: a save over an old one could mix two steps after a crash.
         token = self.world.broadcast(secrets.token_hex(4))
         path = self.folder / f"step-{step}.tmp-{token}"
         problem = None
-        if self.world.rank in self.storage.speakers:
-            _, problem = attempt(lambda: path.mkdir(parents=True))
-        agree(self.world, problem, f"step {step} was not saved")
+        if self.world.rank in self.storage.leaders:
+            _, problem = try_call(lambda: path.mkdir(parents=True))
+        raise_on_all(self.world, problem, f"step {step} was not saved")
         return path
 
-    def _write(self, path: Path, state: dict[str, Any]) -> Told:
+    def _write(self, path: Path, state: dict[str, Any]) -> FileEntries:
         """Write this rank's part; what this rank wrote."""
         import torch.distributed.checkpoint as dcp
 
         # One thread: with more, torch 2.13 reports success although a file could not be written.
         writer = dcp.FileSystemWriter(path, thread_count=1)
         # Of what DCP does this alone is a rank's own: before and after it they wait for each other.
-        writer.write_data = self._at_work()(writer.write_data)
+        writer.write_data = self._count_own_time()(writer.write_data)
         dcp.save(state, storage_writer=writer, process_group=self.world.group)
-        mine = sorted(path.glob(f"__{self.world.rank}_*"))
+        files = sorted(path.glob(f"__{self.world.rank}_*"))
         if self.world.rank == 0:
-            mine.append(path / ".metadata")
-        with self._at_work():
-            return {file.name: manifest.describe(file) for file in mine}
+            files.append(path / ".metadata")
+        with self._count_own_time():
+            return {file.name: manifest.describe_file(file) for file in files}
 
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
+    def _count_own_time(self) -> Iterator[None]:
         """The body is this rank's own work: it waits for no other."""
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             yield
         finally:
-            self._own += time.perf_counter() - begun
+            self._own_s += time.perf_counter() - start
 
-    def _commit(self, path: Path, step: int, told: list[Told]) -> None:
-        files = {name: entry for named in told for name, entry in named.items()}
-        for rank, named in enumerate(told):
-            for name, entry in named.items():
+    def _commit(self, path: Path, step: int, rank_entries: list[FileEntries]) -> None:
+        files = {name: entry for entries in rank_entries for name, entry in entries.items()}
+        for rank, entries in enumerate(rank_entries):
+            for name, entry in entries.items():
                 _require_visible(path / name, entry["size"], rank)
         manifest.write(
             path,
             step=step,
-            world=self.world.size,
+            world_size=self.world.size,
             identity=self.identity,
             settings=self.settings,
             files=files,
         )
-        self.tell("sealed", step=step)
-        self.stalls.wait("rename", step)
+        self.on_event("sealed", step=step)
+        self.delays.inject("rename", step)
         final = self.folder / f"step-{step}"
         if final.exists():  # one that was skipped as damaged when this run resumed: keep it aside
             aside = final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
             log.warning("step %d was damaged when this run began: it is kept as %s", step, aside)
         path.rename(final)
         manifest.sync_folder(self.folder)
-        self.distrusted.discard(step)
+        self.skipped_steps.discard(step)
 
     def _tidy(self, step: int) -> None:
         """Point LATEST at the new checkpoint and remove the oldest."""
-        fresh = self.folder / "LATEST.tmp"
-        with fresh.open("w", encoding="ascii") as file:
+        latest = self.folder / "LATEST.tmp"
+        with latest.open("w", encoding="ascii") as file:
             file.write(f"step-{step}\n")
             file.flush()
             os.fsync(file.fileno())
-        fresh.rename(self.folder / "LATEST")
+        latest.rename(self.folder / "LATEST")
         manifest.sync_folder(self.folder)
         steps = manifest.committed_steps(self.folder)
-        for old in [s for s in steps if s <= step and self._trusted(s)][self.keep :]:
-            doomed = self.folder / f"step-{old}.tmp-pruned"  # half-deleted must not look whole
-            (self.folder / f"step-{old}").rename(doomed)
-            shutil.rmtree(doomed)
+        for old in [s for s in steps if s <= step and self._is_loadable(s)][self.keep_last :]:
+            pruned = self.folder / f"step-{old}.tmp-pruned"  # half-deleted must not look whole
+            (self.folder / f"step-{old}").rename(pruned)
+            shutil.rmtree(pruned)
 
-    def _trusted(self, step: int) -> bool:
+    def _is_loadable(self, step: int) -> bool:
         """Whether this run would load it: another's, or a damaged one, must not push out ours."""
-        if step in self.distrusted:
+        if step in self.skipped_steps:
             return False
         try:
             return bool(manifest.read(self.folder / f"step-{step}")["identity"] == self.identity)

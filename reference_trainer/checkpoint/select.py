@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from reference_trainer import manifest
-from reference_trainer.checkpoint.rank_errors import agree, attempt
+from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
 from reference_trainer.checkpoint.storage import Storage
 from reference_trainer.distributed import World
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.telemetry.heartbeat import PULSE
+from reference_trainer.telemetry.heartbeat import PROGRESS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Selection:
     """What to resume from.  step 0 and path None: nothing.  `note` is a sentence for the log.
 
     `keeper` is the rank that has it, where the folder is not shared; `bytes` are all its files'.
@@ -29,17 +29,17 @@ class Choice:
     saved_world: int
     skipped: list[dict[str, str]]
     note: str
-    keeper: int = 0
-    bytes: int = 0
+    source_rank: int = 0
+    size_bytes: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def distrusted(self) -> set[int]:
+    def skipped_steps(self) -> set[int]:
         """The steps that were skipped."""
         return {int(entry["name"].removeprefix("step-")) for entry in self.skipped}
 
 
-class Chooser:
+class CheckpointSelector:
     """Looks for it, from the newest to the oldest.  Every method is called by all ranks together.
 
     To read a checkpoint whole takes long: where all ranks see it, each reads its share.
@@ -49,7 +49,7 @@ class Chooser:
         self.storage, self.world, self.identity = storage, world, identity
         self.folder = storage.folder
 
-    def choose(self, resume: bool) -> tuple[Choice, set[int]]:
+    def select(self, resume: bool) -> tuple[Selection, set[int]]:
         """The choice, and the steps in rank 0's folder that it does not trust.
 
         Removes what dead attempts left.  Raises CheckpointError when the folder cannot be used, or
@@ -57,27 +57,27 @@ class Chooser:
         from this run's.
         """
         world, shared = self.world, self.storage.shared
-        failed, speaks = "cannot open the checkpoint folder", world.rank in self.storage.speakers
-        steps, problem = attempt(lambda: self._prepare(resume)) if speaks else ([], None)
-        agree(world, problem, failed)
+        failure, leads = "cannot open the checkpoint folder", world.rank in self.storage.leaders
+        steps, problem = try_call(lambda: self._prepare(resume)) if leads else ([], None)
+        raise_on_all(world, problem, failure)
         if shared:
-            step, skipped = _newest(world.broadcast(steps), self._why_not_together)
+            step, skipped = _newest_usable(world.broadcast(steps), self._shared_reject_reason)
         else:
-            step, skipped = _newest(steps, self._why_not)
-        mine, problem = attempt(lambda: self._choice(step, skipped)) if speaks else (None, None)
-        agree(world, problem, failed)
-        choices: list[Choice | None] = world.gather(mine)
-        keeper = -max((c.step, -rank) for rank, c in enumerate(choices) if c is not None)[1]
-        chosen, first = choices[keeper], choices[0]
+            step, skipped = _newest_usable(steps, self._reject_reason)
+        picked, problem = try_call(lambda: self._build(step, skipped)) if leads else (None, None)
+        raise_on_all(world, problem, failure)
+        picks: list[Selection | None] = world.gather(picked)
+        source_rank = -max((c.step, -rank) for rank, c in enumerate(picks) if c is not None)[1]
+        chosen, first = picks[source_rank], picks[0]
         assert chosen is not None
         assert first is not None
-        return replace(chosen, keeper=keeper), first.distrusted
+        return replace(chosen, source_rank=source_rank), first.skipped_steps
 
     def _prepare(self, resume: bool) -> list[int]:
         """Clear up, and list the steps that there are, newest first."""
         self.folder.mkdir(parents=True, exist_ok=True)
         manifest.sync_folder(self.folder.parent)  # else a power loss takes the folder itself
-        for leftover in manifest.unfinished(self.folder):
+        for leftover in manifest.unfinished_saves(self.folder):
             shutil.rmtree(leftover, ignore_errors=True)  # a rank that still ends may write there
         steps = manifest.committed_steps(self.folder)
         if steps and not resume:
@@ -87,76 +87,78 @@ class Chooser:
             )
         return steps
 
-    def _choice(self, step: int | None, skipped: list[dict[str, str]]) -> Choice:
+    def _build(self, step: int | None, skipped: list[dict[str, str]]) -> Selection:
         if step is None:
-            what = "no usable checkpoint" if skipped else "no checkpoint"
-            note = f"{what} in {self.folder}: starting from step 0"
-            return Choice(step=0, path=None, saved_world=0, skipped=skipped, note=note)
+            absence = "no usable checkpoint" if skipped else "no checkpoint"
+            note = f"{absence} in {self.folder}: starting from step 0"
+            return Selection(step=0, path=None, saved_world=0, skipped=skipped, note=note)
         path = self._path(step)
         content = manifest.read(path)
-        world, size = int(content["world"]), sum(file["size"] for file in content["files"].values())
-        where = "" if self.storage.shared else f", kept on {self.world.host}"
-        note = f"resuming from {path}{where}, saved by {world} ranks"
-        return Choice(
+        ranks, size = int(content["world"]), sum(file["size"] for file in content["files"].values())
+        location = "" if self.storage.shared else f", kept on {self.world.host}"
+        note = f"resuming from {path}{location}, saved by {ranks} ranks"
+        return Selection(
             step=step,
             path=str(path),
-            saved_world=world,
+            saved_world=ranks,
             skipped=skipped,
             note=note,
-            bytes=size,
+            size_bytes=size,
             settings=content.get("settings", {}),
         )
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step}"
 
-    def _why_not(self, step: int) -> str | None:
+    def _reject_reason(self, step: int) -> str | None:
         """Why a checkpoint must not be loaded, as this rank alone finds."""
-        files, problem = self._listed(step)
-        return problem or next(self._damages(step, sorted(files), files), (None, None))[1]
+        files, problem = self._list_files(step)
+        return problem or next(self._damaged(step, sorted(files), files), (None, None))[1]
 
-    def _why_not_together(self, step: int) -> str | None:
+    def _shared_reject_reason(self, step: int) -> str | None:
         """The same, found by all ranks of a shared folder.  Raises CheckpointError on all.
 
         What only one rank finds damaged is read again by rank 0: a node that reads wrongly must
         not make the job fall back to an older step.
         """
         world = self.world
-        files, problem = world.broadcast(self._listed(step) if world.rank == 0 else None)
+        files, problem = world.broadcast(self._list_files(step) if world.rank == 0 else None)
         if problem:
             return str(problem)
         largest_first = sorted(files, key=lambda name: (-files[name]["size"], name))
-        bad = dict(self._damages(step, largest_first[world.rank :: world.size], files))
-        told = {name: why for named in world.gather(bad) for name, why in named.items()}
-        if not told:
+        bad = dict(self._damaged(step, largest_first[world.rank :: world.size], files))
+        reasons = {name: why for part in world.gather(bad) for name, why in part.items()}
+        if not reasons:
             return None
-        again = next(self._damages(step, sorted(told), files), None) if world.rank == 0 else None
+        again = next(self._damaged(step, sorted(reasons), files), None) if world.rank == 0 else None
         if (again := world.broadcast(again)) is not None:
             return str(again[1])
-        agree(world, "; ".join(bad.values()) or None, f"rank 0 reads {self._path(step)} whole, but")
+        raise_on_all(
+            world, "; ".join(bad.values()) or None, f"rank 0 reads {self._path(step)} whole, but"
+        )
         return None
 
-    def _listed(self, step: int) -> tuple[dict[str, Any], str | None]:
-        files, problem = attempt(lambda: manifest.listed(self._path(step), step, self.identity))
+    def _list_files(self, step: int) -> tuple[dict[str, Any], str | None]:
+        files, problem = try_call(lambda: manifest.own_files(self._path(step), step, self.identity))
         return files or {}, problem
 
-    def _damages(
+    def _damaged(
         self, step: int, names: Sequence[str], files: dict[str, Any]
     ) -> Iterator[tuple[str, str]]:
         """(name, why) of the files among these that are not as they were written."""
         for name in names:
-            PULSE.now("starting")  # one that reads for long gets on all the same
-            if why := manifest.check(self._path(step) / name, files[name]):
-                yield name, why
+            PROGRESS.update("starting")  # one that reads for long gets on all the same
+            if reason := manifest.check_file(self._path(step) / name, files[name]):
+                yield name, reason
 
 
-def _newest(
-    steps: Sequence[int], why_not: Callable[[int], str | None]
+def _newest_usable(
+    steps: Sequence[int], reject_reason: Callable[[int], str | None]
 ) -> tuple[int | None, list[dict[str, str]]]:
     """The first step that nothing is wrong with, and {"name", "reason"} of those before it."""
     skipped: list[dict[str, str]] = []
     for step in steps:
-        reason = why_not(step)
+        reason = reject_reason(step)
         if reason is None:
             return step, skipped
         skipped.append({"name": f"step-{step}", "reason": reason})

@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from reference_trainer.checkpoint.rank_errors import agree, attempt
+from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
 from reference_trainer.distributed import World
 from reference_trainer.manifest import CheckpointError
 
-CHUNK = 16 << 20  # bytes sent at once: a few of them fit beside any model
+CHUNK_BYTES = 16 << 20  # bytes sent at once: a few of them fit beside any model
 
 
 class Storage:
@@ -30,75 +30,75 @@ class Storage:
         token = world.broadcast(f"step-0.tmp-{secrets.token_hex(8)}")  # if left, it is cleared away
         problem = None
         if world.rank == 0:
-            _, problem = attempt(lambda: self._show(token))
-        agree(world, problem, "cannot open the checkpoint folder")
-        told = world.gather((world.host, (folder / token).exists()))
+            _, problem = try_call(lambda: self._make_marker(token))
+        raise_on_all(world, problem, "cannot open the checkpoint folder")
+        reports = world.gather((world.host, (folder / token).exists()))
         if world.rank == 0:
             with suppress(FileNotFoundError):  # another run that begins here has cleared it away
                 (folder / token).rmdir()
-        if not told[0][1]:
+        if not reports[0][1]:
             raise CheckpointError(f"another run has just begun in {folder}: give each its own")
-        hosts = [host for host, _ in told]
-        self.far = [rank for rank, (_, sees) in enumerate(told) if not sees]
+        hosts = [host for host, _ in reports]
+        self.remote_ranks = [rank for rank, (_, sees) in enumerate(reports) if not sees]
         # One rank of each far node speaks for it.
-        speakers = [r for r in self.far if hosts.index(hosts[r], self.far[0]) == r]
-        self.speakers = [0, *speakers]
+        leaders = [r for r in self.remote_ranks if hosts.index(hosts[r], self.remote_ranks[0]) == r]
+        self.leaders = [0, *leaders]
 
     @property
     def shared(self) -> bool:
         """Whether every rank sees the same folder."""
-        return not self.far
+        return not self.remote_ranks
 
-    def _show(self, token: str) -> None:
+    def _make_marker(self, token: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / token).mkdir()
 
     def collect(self, path: Path, names: Sequence[Sequence[str]], world: World) -> None:
         """Send what far ranks wrote in `path` to rank 0's node; names[rank] are rank's files."""
-        for rank in self.far:
+        for rank in self.remote_ranks:
             for name in names[rank]:
-                _send(path / name, path / name, rank, [0], world)
+                _send_file(path / name, path / name, rank, [0], world)
 
-    def spread(
+    def distribute(
         self, copy: Path, names: Sequence[str], source: int, world: World, *, original: Path
     ) -> None:
         """Send the files of `original` on source's node to all nodes, its own too, as `copy`."""
         problem = None
-        if world.rank in self.speakers:
-            _, problem = attempt(lambda: copy.mkdir(parents=True))
-        agree(world, problem, f"{original} was not sent")
-        targets = [rank for rank in self.speakers if rank != source]
+        if world.rank in self.leaders:
+            _, problem = try_call(lambda: copy.mkdir(parents=True))
+        raise_on_all(world, problem, f"{original} was not sent")
+        targets = [rank for rank in self.leaders if rank != source]
         for name in names:
-            _send(original / name, copy / name, source, targets, world)
+            _send_file(original / name, copy / name, source, targets, world)
         problem = None
         if world.rank == source:
-            _, problem = attempt(lambda: _link(original, copy, names))
-        agree(world, problem, f"{original} was not sent")
+            _, problem = try_call(lambda: _link_files(original, copy, names))
+        raise_on_all(world, problem, f"{original} was not sent")
 
 
-def _link(original: Path, copy: Path, names: Sequence[str]) -> None:
+def _link_files(original: Path, copy: Path, names: Sequence[str]) -> None:
     for name in names:
         os.link(original / name, copy / name)
 
 
-def _send(path: Path, there: Path, source: int, targets: Sequence[int], world: World) -> None:
+def _send_file(path: Path, copy: Path, source: int, targets: Sequence[int], world: World) -> None:
     """One file from `source` to the nodes of `targets`; an error is agreed on."""
     file: BinaryIO | None = None
     problem = None
     if world.rank == source:
-        file, problem = attempt(lambda: path.open("rb"))
+        file, problem = try_call(lambda: path.open("rb"))
     elif world.rank in targets:
-        file, problem = attempt(lambda: there.open("xb"))
+        file, problem = try_call(lambda: copy.open("xb"))
     try:
-        agree(world, problem, f"{path.name} was not sent")
-        _, problem = attempt(lambda: _pass_on(file, source, targets, world))
+        raise_on_all(world, problem, f"{path.name} was not sent")
+        _, problem = try_call(lambda: _send_chunks(file, source, targets, world))
     finally:
         if file is not None:
             file.close()
-    agree(world, problem, f"{path.name} was not sent")
+    raise_on_all(world, problem, f"{path.name} was not sent")
 
 
-def _pass_on(file: BinaryIO | None, source: int, targets: Sequence[int], world: World) -> None:
+def _send_chunks(file: BinaryIO | None, source: int, targets: Sequence[int], world: World) -> None:
     """Chunk by chunk, until one is short; who neither has nor wants the file does nothing.
 
     Whoever fails goes on with nothing, to the end: the others must not be left waiting.
@@ -112,24 +112,24 @@ def _pass_on(file: BinaryIO | None, source: int, targets: Sequence[int], world: 
         chunk = b""
         if world.rank == source:
             try:
-                chunk = file.read(CHUNK)
+                chunk = file.read(CHUNK_BYTES)
             except OSError as error:
                 failure = error
-        head = torch.tensor([len(chunk)])
-        body = torch.from_numpy(np.frombuffer(bytearray(chunk), dtype=np.uint8))
+        length = torch.tensor([len(chunk)])
+        payload = torch.from_numpy(np.frombuffer(bytearray(chunk), dtype=np.uint8))
         if world.rank == source:
             for target in targets:
-                dist.send(head, group=world.group, group_dst=target)
-                dist.send(body, group=world.group, group_dst=target)
+                dist.send(length, group=world.group, group_dst=target)
+                dist.send(payload, group=world.group, group_dst=target)
         else:
-            dist.recv(head, group=world.group, group_src=source)
-            body = torch.empty(int(head), dtype=torch.uint8)
-            dist.recv(body, group=world.group, group_src=source)
+            dist.recv(length, group=world.group, group_src=source)
+            payload = torch.empty(int(length), dtype=torch.uint8)
+            dist.recv(payload, group=world.group, group_src=source)
             try:
-                file.write(body.numpy().tobytes())
+                file.write(payload.numpy().tobytes())
             except OSError as error:
                 failure = failure or error
-        if int(head) < CHUNK:
+        if int(length) < CHUNK_BYTES:
             break
     if failure:
         raise failure

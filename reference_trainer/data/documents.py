@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from reference_trainer.manifest import seal
+from reference_trainer.manifest import content_sha256
 
 
 class DataError(RuntimeError):
@@ -30,7 +30,7 @@ class UnreadableDocument(DataError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class CorpusFile:
     """One file of a corpus: its path in the folder, bytes, sha256, and how many documents."""
 
     name: str
@@ -49,7 +49,7 @@ class Corpus:
     """A folder of documents, as it was when it was scanned."""
 
     folder: Path
-    sources: tuple[Source, ...]
+    sources: tuple[CorpusFile, ...]
 
     @property
     def documents(self) -> int:
@@ -59,7 +59,7 @@ class Corpus:
     @property
     def sha256(self) -> str:
         """One digest of all names and contents: nodes that agree on it mean the same documents."""
-        return seal({"sources": [asdict(source) for source in self.sources]})
+        return content_sha256({"sources": [asdict(source) for source in self.sources]})
 
     def texts(self, node: int, nodes: int) -> Iterator[tuple[int, bytes]]:
         """(number, UTF-8 text) of each document whose number is `node` modulo `nodes`, in order.
@@ -68,13 +68,13 @@ class Corpus:
         """
         first = 0
         for source in self.sources:
-            mine = range((node - first) % nodes, source.documents, nodes)
-            for place, text in _texts(self.folder / source.name, source, mine):
-                yield first + place, text
+            indices = range((node - first) % nodes, source.documents, nodes)
+            for index, text in _read_texts(self.folder / source.name, source, indices):
+                yield first + index, text
             first += source.documents
 
 
-def scan(folder: Path) -> Corpus:
+def scan_corpus(folder: Path) -> Corpus:
     """Find and count the documents of a folder; reads every file once, for its sha256.
 
     Raises EmptyCorpus or UnreadableDocument.
@@ -82,10 +82,10 @@ def scan(folder: Path) -> Corpus:
     if not folder.is_dir():
         raise EmptyCorpus(f"{folder} is no folder: name the folder that holds the documents")
     try:
-        found = sorted((path.relative_to(folder).as_posix(), path) for path in _files(folder))
+        files = sorted((path.relative_to(folder).as_posix(), path) for path in _walk_files(folder))
     except OSError as error:
-        raise _unreadable(str(error.filename), str(error.strerror)) from error
-    sources = tuple(_source(path, name) for name, path in found)
+        raise _unreadable_error(str(error.filename), str(error.strerror)) from error
+    sources = tuple(_scan_file(path, name) for name, path in files)
     corpus = Corpus(folder=folder, sources=sources)
     if not corpus.documents:
         raise EmptyCorpus(
@@ -95,18 +95,18 @@ def scan(folder: Path) -> Corpus:
     return corpus
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _walk_files(folder: Path) -> Iterator[Path]:
     """All files below a folder, and links to folders, for which reading then fails aloud."""
     for entry in os.scandir(folder):
         if entry.name.startswith("."):
             continue
         if entry.is_dir(follow_symlinks=False):
-            yield from _files(Path(entry.path))
+            yield from _walk_files(Path(entry.path))
         else:
             yield Path(entry.path)
 
 
-def _source(path: Path, name: str) -> Source:
+def _scan_file(path: Path, name: str) -> CorpusFile:
     digest, lines = hashlib.sha256(), 0
     try:
         with path.open("rb") as file:
@@ -115,45 +115,45 @@ def _source(path: Path, name: str) -> Source:
                 lines += bool(line.strip())
             size = file.tell()
     except OSError as error:
-        raise _unreadable(str(path), str(error.strerror)) from error
+        raise _unreadable_error(str(path), str(error.strerror)) from error
     documents = lines if name.endswith(".jsonl") else 1
-    return Source(name=name, size=size, sha256=digest.hexdigest(), documents=documents)
+    return CorpusFile(name=name, size=size, sha256=digest.hexdigest(), documents=documents)
 
 
-def _texts(path: Path, source: Source, places: range) -> Iterator[tuple[int, bytes]]:
+def _read_texts(path: Path, source: CorpusFile, indices: range) -> Iterator[tuple[int, bytes]]:
     """(place in the file, text) of the documents at these places."""
-    if not places:
+    if not indices:
         return
     try:
         with path.open("rb") as file:
             if not source.by_line:
-                yield 0, _checked(file.read(), str(path))
+                yield 0, _require_utf8(file.read(), str(path))
                 return
-            full = (pair for pair in enumerate(file, start=1) if pair[1].strip())
-            for place, (number, line) in enumerate(full):
-                if place in places:
-                    yield place, _text_of(line, f"line {number} of {path}")
+            lines = (pair for pair in enumerate(file, start=1) if pair[1].strip())
+            for index, (number, line) in enumerate(lines):
+                if index in indices:
+                    yield index, _parse_line(line, f"line {number} of {path}")
     except OSError as error:
-        raise _unreadable(str(path), str(error.strerror)) from error
+        raise _unreadable_error(str(path), str(error.strerror)) from error
 
 
-def _checked(content: bytes, what: str) -> bytes:
+def _require_utf8(content: bytes, location: str) -> bytes:
     try:
         content.decode()
     except UnicodeDecodeError as error:
-        raise _unreadable(what, f"byte {error.start} is not UTF-8") from None
+        raise _unreadable_error(location, f"byte {error.start} is not UTF-8") from None
     return content
 
 
-def _text_of(line: bytes, what: str) -> bytes:
+def _parse_line(line: bytes, location: str) -> bytes:
     try:
         text: str = json.loads(line)["text"]
         return text.encode()
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise _unreadable(what, 'it is no JSON object with a "text" in UTF-8') from None
+        raise _unreadable_error(location, 'it is no JSON object with a "text" in UTF-8') from None
 
 
-def _unreadable(what: str, why: str) -> UnreadableDocument:
+def _unreadable_error(location: str, reason: str) -> UnreadableDocument:
     return UnreadableDocument(
-        f"{what} cannot be read as a document: {why}; mend it or take it out of the folder"
+        f"{location} cannot be read as a document: {reason}; mend it or take it out of the folder"
     )

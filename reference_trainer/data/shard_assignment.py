@@ -10,83 +10,83 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.data.documents import DataError
 from reference_trainer.data.shard_stream import ShardStream
 from reference_trainer.data.shards import (
-    COMMON,
+    COMMON_KEYS,
     BadShard,
     MissingShard,
     Shard,
     ShortShard,
     StaleShards,
+    entries_text,
     open_shard,
-    words,
 )
-from reference_trainer.data.synthetic import Stream
+from reference_trainer.data.synthetic import SampleStream
 from reference_trainer.distributed import World
 
 
-def stream_of(config: TrainConfig, world: World) -> Stream:
+def open_stream(config: TrainConfig, world: World) -> SampleStream:
     """This rank's data: synthetic, or from shards.  All ranks call it.
 
     Raises DataError on all ranks alike.
     """
     per_step = world.size * config.batch
     if not config.data:
-        return Stream(seed=config.seed, seq=config.seq, vocab=config.vocab, per_step=per_step)
-    shard, holders = hold(config, world)
+        return SampleStream(seed=config.seed, seq=config.seq, vocab=config.vocab, per_step=per_step)
+    shard, shard_ids = assign_shards(config, world)
     return ShardStream(
-        shard, holders, seed=config.seed, seq=config.seq, vocab=config.vocab, per_step=per_step
+        shard, shard_ids, seed=config.seed, seq=config.seq, vocab=config.vocab, per_step=per_step
     )
 
 
-def hold(config: TrainConfig, world: World) -> tuple[Shard, list[int]]:
+def assign_shards(config: TrainConfig, world: World) -> tuple[Shard, list[int]]:
     """This rank's shard, and the number of the shard that each rank holds.  All ranks call it.
 
     One rank of each node reads its shard once to check its sha256.  Raises DataError on all ranks.
     """
-    shard, problem = _attempt(lambda: fitting(Path(config.data), config))
-    told = world.gather((world.host, problem, shard and shard.content))
-    _raise_first([(host, problem) for host, problem, _ in told])
-    holders = agree_on([(host, content) for host, _, content in told])
+    shard, problem = _try_read(lambda: open_usable_shard(Path(config.data), config))
+    reports = world.gather((world.host, problem, shard and shard.content))
+    _raise_first([(host, problem) for host, problem, _ in reports])
+    shard_ids = validate_shard_set([(host, content) for host, _, content in reports])
     assert shard is not None
-    places = [(host, node) for (host, _, _), node in zip(told, holders, strict=True)]
+    places = [(host, node) for (host, _, _), node in zip(reports, shard_ids, strict=True)]
     if places.index(places[world.rank]) == world.rank:
-        _, problem = _attempt(lambda: shard.check(whole=True))
+        _, problem = _try_read(lambda: shard.check(whole=True))
     _raise_first(world.gather((world.host, problem)))
-    return shard, holders
+    return shard, shard_ids
 
 
-def fitting(folder: Path, config: TrainConfig) -> Shard:
+def open_usable_shard(folder: Path, config: TrainConfig) -> Shard:
     """The shard in a folder, if this run can use it.  Raises DataError."""
     shard = open_shard(folder)
-    vocab, wanted = shard.content["vocab"], config.seq + 1
+    vocab, needed = shard.content["vocab"], config.seq + 1
     if vocab > config.vocab:
         raise StaleShards(
             f"{shard.folder} has a vocabulary of {vocab}, expected at most the model's"
             f" {config.vocab}: train with --vocab {vocab} or more"
         )
     for lane in shard.lanes:
-        if (count := len(shard.tokens(lane))) < wanted:
+        if (count := len(shard.tokens(lane))) < needed:
             raise ShortShard(
-                f"{shard.folder} has {count} tokens in lane {lane}, expected {wanted} or more for"
+                f"{shard.folder} has {count} tokens in lane {lane}, expected {needed} or more for"
                 " one sample: use a smaller --seq, fewer lanes or more documents"
             )
     return shard
 
 
-def agree_on(told: Sequence[tuple[str, dict[str, Any]]]) -> list[int]:
+def validate_shard_set(reports: Sequence[tuple[str, dict[str, Any]]]) -> list[int]:
     """The number of the shard that each rank holds, given the (host, content) of each.
 
     Raises StaleShards unless they are shards of one set, MissingShard unless they are all of it.
     """
-    first_host, first = told[0]
+    first_host, first = reports[0]
     files: dict[int, Any] = {}
-    for rank, (host, content) in enumerate(told):
-        differ = [name for name in COMMON if content[name] != first[name]]
-        same = files.setdefault(content["node"], content["files"]) == content["files"]
-        if differ or not same:
-            theirs, ours = (words(c, differ) or "other files" for c in (content, first))
+    for rank, (host, content) in enumerate(reports):
+        keys = [name for name in COMMON_KEYS if content[name] != first[name]]
+        same_files = files.setdefault(content["node"], content["files"]) == content["files"]
+        if keys or not same_files:
+            actual, expected = (entries_text(c, keys) or "other files" for c in (content, first))
             raise StaleShards(
-                f"rank {rank} on {host} has a shard with {theirs}, rank 0 on {first_host} one with"
-                f" {ours}: make them anew on every node from the same documents"
+                f"rank {rank} on {host} has a shard with {actual}, rank 0 on {first_host} one with"
+                f" {expected}: make them anew on every node from the same documents"
             )
     missing = sorted(set(range(first["nodes"])) - files.keys())
     if missing:
@@ -94,10 +94,10 @@ def agree_on(told: Sequence[tuple[str, dict[str, Any]]]) -> list[int]:
             f"no rank's node has shard {', '.join(map(str, missing))} of {first['nodes']}: use"
             f" {first['nodes']} nodes, or make shards for as many as there are"
         )
-    return [content["node"] for _, content in told]
+    return [content["node"] for _, content in reports]
 
 
-def _attempt(action: Callable[[], Any]) -> tuple[Any, DataError | None]:
+def _try_read(action: Callable[[], Any]) -> tuple[Any, DataError | None]:
     """(result, None) or (None, what went wrong)."""
     try:
         return action(), None
@@ -107,8 +107,8 @@ def _attempt(action: Callable[[], Any]) -> tuple[Any, DataError | None]:
         return None, BadShard(f"{error}: the shard cannot be read")
 
 
-def _raise_first(told: Sequence[tuple[str, DataError | None]]) -> None:
+def _raise_first(reports: Sequence[tuple[str, DataError | None]]) -> None:
     """Raise on every rank what went wrong on the first that has a problem."""
-    for rank, (host, problem) in enumerate(told):
+    for rank, (host, problem) in enumerate(reports):
         if problem is not None:
             raise type(problem)(f"rank {rank} on {host}: {problem}")

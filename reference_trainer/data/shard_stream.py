@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from reference_trainer.data.documents import DataError
 from reference_trainer.data.shards import Shard
-from reference_trainer.data.synthetic import Batch, Stream, share
+from reference_trainer.data.synthetic import Batch, SampleStream, share_of_rank
 
 
-class Lane:
+class ShardPartition:
     """One lane's samples.  `tokens` [tokens] are mapped; `order` takes 8 bytes a sample."""
 
     def __init__(self, number: int, tokens: NDArray[Any], *, seed: int, seq: int) -> None:
@@ -49,12 +49,12 @@ class Lane:
 
     def sample(self, number: int) -> NDArray[np.int64]:
         """Tokens [seq + 1] of the lane's sample `number`, counted on from epoch to epoch."""
-        epoch, place = divmod(number, self.samples)
-        first = int(self.order(epoch)[place]) * self.seq
+        epoch, index = divmod(number, self.samples)
+        first = int(self.order(epoch)[index]) * self.seq
         return self.tokens[first : first + self.seq + 1].astype(np.int64)
 
 
-class ShardStream(Stream):
+class ShardStream(SampleStream):
     """The row of samples as one rank sees it, read from its node's shard one step ahead.
 
     `holders[rank]` is the number of the shard that the rank's node holds.  What goes wrong in
@@ -64,7 +64,7 @@ class ShardStream(Stream):
     def __init__(
         self,
         shard: Shard,
-        holders: Sequence[int],
+        shard_ids: Sequence[int],
         *,
         seed: int,
         seq: int,
@@ -72,58 +72,59 @@ class ShardStream(Stream):
         per_step: int,
     ) -> None:
         super().__init__(seed=seed, seq=seq, vocab=vocab, per_step=per_step)
-        self.shard, self.holders = shard, list(holders)
-        self.lanes = {
-            lane: Lane(lane, shard.tokens(lane), seed=seed, seq=seq) for lane in shard.lanes
+        self.shard, self.shard_ids = shard, list(shard_ids)
+        self.partitions = {
+            lane: ShardPartition(lane, shard.tokens(lane), seed=seed, seq=seq)
+            for lane in shard.lanes
         }
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="data")
         self._ahead: tuple[list[int], Future[Batch]] | None = None
 
-    def ids(self, rank: int, world: int) -> list[int]:
+    def ids(self, rank: int, world_size: int) -> list[int]:
         """Ids of the samples that `rank` takes next: its share of its node's.
 
         Raises DataError on every rank alike when there is none for some rank.
         """
-        held, nodes = Counter(self.holders), self.shard.content["nodes"]
-        each, most = self.per_step // nodes, max(held.values())
-        if each < most:
+        sharers, nodes = Counter(self.shard_ids), self.shard.content["nodes"]
+        count, ranks = self.per_step // nodes, max(sharers.values())
+        if count < ranks:
             raise DataError(
-                f"a step has {each} samples of a shard, too few for {most} ranks that share it:"
+                f"a step has {count} samples of a shard, too few for {ranks} ranks that share it:"
                 " use a larger --batch"
             )
-        node = self.holders[rank]
+        node = self.shard_ids[rank]
         first = self.position + (node - self.position) % nodes
-        mine = range(first, self.position + self.per_step, nodes)
-        return share(mine, self.holders[:rank].count(node), held[node])
+        samples = range(first, self.position + self.per_step, nodes)
+        return share_of_rank(samples, self.shard_ids[:rank].count(node), sharers[node])
 
-    def least(self, world: int) -> int:
+    def min_samples(self, world_size: int) -> int:
         """How many samples of a step every rank has at least: of a node's, shared by its ranks."""
-        return self.per_step // self.shard.content["nodes"] // max(Counter(self.holders).values())
+        return self.per_step // self.shard.content["nodes"] // max(Counter(self.shard_ids).values())
 
     def read(self, ids: list[int]) -> Batch:
         """The batch of these samples, which must be on this node."""
-        count = self.shard.content["lanes"]
-        rows = [self.lanes[i % count].sample(i // count) for i in ids]
+        lanes = self.shard.content["lanes"]
+        rows = [self.partitions[i % lanes].sample(i // lanes) for i in ids]
         return Batch(ids=ids, tokens=np.stack(rows))
 
-    def take(self, rank: int, world: int) -> Batch:
+    def take(self, rank: int, world_size: int) -> Batch:
         """This rank's batch of the next step; moves the position on, and begins to read on."""
-        batch = self._begin(self.ids(rank, world)).result()
+        batch = self._read_ahead(self.ids(rank, world_size)).result()
         self.position += self.per_step
-        self._begin(self.ids(rank, world))
+        self._read_ahead(self.ids(rank, world_size))
         return batch
 
     def identity(self) -> dict[str, str]:
         """What else two runs must share to have the same data: not how many nodes there are."""
-        made = self.shard.content
-        corpus = made["corpus"]["sha256"]
-        return {"data": f"{made['tokeniser']} of corpus {corpus} in {made['lanes']} lanes"}
+        content = self.shard.content
+        corpus = content["corpus"]["sha256"]
+        return {"data": f"{content['tokeniser']} of corpus {corpus} in {content['lanes']} lanes"}
 
     def close(self) -> None:
         """End the reading ahead; waits for the batch it is at."""
         self._reader.shutdown(cancel_futures=True)
 
-    def _begin(self, ids: list[int]) -> Future[Batch]:
+    def _read_ahead(self, ids: list[int]) -> Future[Batch]:
         """Read these, unless that was begun before; a resume may have moved the position."""
         if self._ahead is None or self._ahead[0] != ids:
             self._ahead = ids, self._reader.submit(self.read, ids)

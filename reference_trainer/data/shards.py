@@ -28,21 +28,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reference_trainer import manifest
-from reference_trainer.data.documents import Corpus, DataError, EmptyCorpus, scan
+from reference_trainer.data.documents import Corpus, DataError, EmptyCorpus, scan_corpus
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 SCHEMA = 1
-NAMES = re.compile(r"shard-\d+-of-\d+")
+SHARD_PATTERN = re.compile(r"shard-\d+-of-\d+")
 LANES = 48  # can be dealt evenly to 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 nodes
 TOKENISER = "bytes"
-END = 256  # the token after each document: no byte has this value
-VOCAB = END + 1
+EOD = 256  # the token after each document: no byte has this value
+VOCAB = EOD + 1
 FOLDER = click.Path(file_okay=False, path_type=Path)
 # What the shards of all nodes have in common.
-COMMON = ("tokeniser", "vocab", "dtype", "corpus", "lanes", "nodes")
+COMMON_KEYS = ("tokeniser", "vocab", "dtype", "corpus", "lanes", "nodes")
 
 
 class MissingShard(DataError):
@@ -87,8 +87,8 @@ class Shard:
 
     def check(self, whole: bool) -> None:
         """Compare all files' sizes, and if `whole` their sha256.  Raises BadShard."""
-        for name, wanted in self.content["files"].items():
-            if problem := manifest.check(self.folder / name, wanted, whole=whole):
+        for name, entry in self.content["files"].items():
+            if problem := manifest.check_file(self.folder / name, entry, sha256=whole):
                 raise BadShard(f"{self.folder}: {problem}; remove the folder and make it anew")
 
 
@@ -106,17 +106,17 @@ def tokenise(text: bytes) -> NDArray[np.uint16]:
     """The tokens of a document [bytes + 1]: its bytes, then END."""
     import numpy as np
 
-    tokens = np.full(len(text) + 1, END, dtype=dtype_for(VOCAB))
+    tokens = np.full(len(text) + 1, EOD, dtype=dtype_for(VOCAB))
     tokens[:-1] = np.frombuffer(text, dtype=np.uint8)
     return tokens
 
 
-def words(content: dict[str, Any], names: Sequence[str]) -> str:
+def entries_text(content: dict[str, Any], names: Sequence[str]) -> str:
     """These entries of a manifest, for a sentence."""
-    return ", ".join(f"{name} {_word(content[name])}" for name in names)
+    return ", ".join(f"{name} {_format_entry(content[name])}" for name in names)
 
 
-def make(documents: Path, out: Path, *, node: int, nodes: int, lanes: int = LANES) -> Shard:
+def make_shard(documents: Path, out: Path, *, node: int, nodes: int, lanes: int = LANES) -> Shard:
     """Tokenise the documents of node `node` of `nodes` into a shard in the folder `out`.
 
     Written to a fresh folder and renamed, so what has a shard's name is whole.  A shard that is
@@ -127,28 +127,28 @@ def make(documents: Path, out: Path, *, node: int, nodes: int, lanes: int = LANE
     _require_numbers(node, nodes, lanes)
     if out.resolve().is_relative_to(documents.resolve()):
         raise ValueError(f"out is {out}, expected a folder outside of the documents")
-    corpus = scan(documents)
+    corpus = scan_corpus(documents)
     if corpus.documents < lanes:
         raise EmptyCorpus(
             f"{documents} has {corpus.documents} documents, expected at least one for each of"
             f" {lanes} lanes: split them, or choose fewer lanes"
         )
-    content = _describe(corpus, node, nodes, lanes)
+    content = _new_content(corpus, node, nodes, lanes)
     path = out / f"shard-{node}-of-{nodes}"
     out.mkdir(parents=True, exist_ok=True)
     for leftover in out.glob(f"{path.name}.tmp-*"):
         shutil.rmtree(leftover)
-    if _names(out):
-        there = _same(open_shard(out), content)
-        there.check(whole=True)
-        return there
-    fresh = out / f"{path.name}.tmp-{secrets.token_hex(4)}"
-    fresh.mkdir()
+    if _shard_names(out):
+        existing = _require_same(open_shard(out), content)
+        existing.check(whole=True)
+        return existing
+    temp_folder = out / f"{path.name}.tmp-{secrets.token_hex(4)}"
+    temp_folder.mkdir()
     try:
-        content = _write(fresh, corpus, content)
-        fresh.rename(path)
+        content = _write_shard(temp_folder, corpus, content)
+        temp_folder.rename(path)
     except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(temp_folder, ignore_errors=True)
         raise
     manifest.sync_folder(out)
     return Shard(folder=path, content=content)
@@ -159,7 +159,7 @@ def open_shard(out: Path) -> Shard:
 
     Raises MissingShard, BadShard, or StaleShards when there are several.
     """
-    names = _names(out)
+    names = _shard_names(out)
     if not names:
         raise MissingShard(
             f"{out} has no shard, expected a folder shard-I-of-N: make it on this node with"
@@ -170,14 +170,14 @@ def open_shard(out: Path) -> Shard:
             f"{out} has {', '.join(names)}, expected one shard: remove the others;"
             " each node keeps its own in a folder of its own"
         )
-    shard = Shard(folder=out / names[0], content=_read(out / names[0]))
+    shard = Shard(folder=out / names[0], content=_read_manifest(out / names[0]))
     shard.check(whole=False)
     return shard
 
 
-def _names(out: Path) -> list[str]:
+def _shard_names(out: Path) -> list[str]:
     entries = out.iterdir() if out.is_dir() else ()
-    return sorted(entry.name for entry in entries if NAMES.fullmatch(entry.name))
+    return sorted(entry.name for entry in entries if SHARD_PATTERN.fullmatch(entry.name))
 
 
 def _require_numbers(node: int, nodes: int, lanes: int) -> None:
@@ -192,7 +192,7 @@ def _require_numbers(node: int, nodes: int, lanes: int) -> None:
         )
 
 
-def _describe(corpus: Corpus, node: int, nodes: int, lanes: int) -> dict[str, Any]:
+def _new_content(corpus: Corpus, node: int, nodes: int, lanes: int) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "tokeniser": TOKENISER,
@@ -206,59 +206,59 @@ def _describe(corpus: Corpus, node: int, nodes: int, lanes: int) -> dict[str, An
     }
 
 
-def _same(shard: Shard, content: dict[str, Any]) -> Shard:
+def _require_same(shard: Shard, content: dict[str, Any]) -> Shard:
     """The shard that is there, if it is what would be made."""
-    differ = [n for n in (*COMMON, "node") if shard.content[n] != content[n]]
-    if differ:
+    keys = [n for n in (*COMMON_KEYS, "node") if shard.content[n] != content[n]]
+    if keys:
         raise StaleShards(
-            f"{shard.folder} is there with {words(shard.content, differ)}, expected"
-            f" {words(content, differ)}: remove it, or choose another folder"
+            f"{shard.folder} is there with {entries_text(shard.content, keys)}, expected"
+            f" {entries_text(content, keys)}: remove it, or choose another folder"
         )
     return shard
 
 
-def _write(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[str, Any]:
+def _write_shard(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[str, Any]:
     """Write lanes and manifest, fsync them; returns the manifest's content."""
     node, nodes, lanes = content["node"], content["nodes"], content["lanes"]
     names = [lane_name(lane) for lane in range(node, lanes, nodes)]
-    documents = Counter[str]()
+    counts = Counter[str]()
     with ExitStack() as stack:
         files = {name: stack.enter_context((folder / name).open("xb")) for name in names}
         for number, text in corpus.texts(node, nodes):
             name = lane_name(number % lanes)
             files[name].write(tokenise(text).tobytes())
-            documents[name] += 1
+            counts[name] += 1
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
-    told = {
-        name: {**manifest.describe(folder / name), "documents": documents[name]} for name in names
+    entries = {
+        name: {**manifest.describe_file(folder / name), "documents": counts[name]} for name in names
     }
-    size = sum(file["size"] for file in told.values())
+    size = sum(file["size"] for file in entries.values())
     tokens = size // int(content["dtype"][-1])
-    content = {**content, "documents": documents.total(), "tokens": tokens, "files": told}
-    manifest.put(folder, content)
+    content = {**content, "documents": counts.total(), "tokens": tokens, "files": entries}
+    manifest.write_content(folder, content)
     return content
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    again = "remove the folder and make it anew"
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    remedy = "remove the folder and make it anew"
     try:
         content = json.loads((folder / manifest.NAME).read_text(encoding="ascii"))
-        sealed = content.pop("seal")
+        stored_sha256 = content.pop("seal")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BadShard(f"{folder}: {manifest.NAME} cannot be read ({error!r}); {again}") from error
-    if sealed != manifest.seal(content):
-        raise BadShard(f"{folder}: {manifest.NAME} does not match its own sha256; {again}")
+        raise BadShard(f"{folder}: {manifest.NAME} cannot be read ({error!r}); {remedy}") from error
+    if stored_sha256 != manifest.content_sha256(content):
+        raise BadShard(f"{folder}: {manifest.NAME} does not match its own sha256; {remedy}")
     if content["schema"] != SCHEMA:
-        found = f"schema {content['schema']}, this trainer reads {SCHEMA}"
-        raise StaleShards(f"{folder}: {manifest.NAME} has {found}; {again}")
+        problem = f"schema {content['schema']}, this trainer reads {SCHEMA}"
+        raise StaleShards(f"{folder}: {manifest.NAME} has {problem}; {remedy}")
     if folder.name != f"shard-{content['node']}-of-{content['nodes']}":
-        raise BadShard(f"{folder} was renamed: it is {content['rule']}; {again}")
+        raise BadShard(f"{folder} was renamed: it is {content['rule']}; {remedy}")
     return content
 
 
-def _word(value: Any) -> str:
+def _format_entry(value: Any) -> str:
     if isinstance(value, dict):
         return f"{value['sha256'][:12]} of {value['documents']} documents"
     return str(value)
@@ -281,13 +281,13 @@ def shards(documents: Path, out: Path, node: int, nodes: int, lanes: int) -> Non
     Run it on every node.  For a folder that all nodes see, run it once, as node 0 of 1.
     """
     try:
-        made = make(documents, out, node=node, nodes=nodes, lanes=lanes)
+        shard = make_shard(documents, out, node=node, nodes=nodes, lanes=lanes)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     except (DataError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    said = made.content
+    content = shard.content
     click.echo(
-        f"{made.folder}: {said['documents']} of {said['corpus']['documents']} documents,"
-        f" {said['tokens']} tokens in {len(made.lanes)} lanes"
+        f"{shard.folder}: {content['documents']} of {content['corpus']['documents']} documents,"
+        f" {content['tokens']} tokens in {len(shard.lanes)} lanes"
     )

@@ -17,25 +17,25 @@ from reference_trainer.data.documents import DataError
 
 # Tokens walk round a ring of this many values, hence loss can fall from log(vocab) to log(RING)
 # within a few steps, and well below it once the order is learned.
-RING = 32
+RING_SIZE = 32
 # One token in eight jumps to a random place instead of the next one: the loss stays above zero.
-JUMP = 8
+JUMP_PERIOD = 8
 
 
-def sample(seed: int, index: int, length: int, vocab: int) -> NDArray[np.int64]:
+def make_sample(seed: int, index: int, length: int, vocab: int) -> NDArray[np.int64]:
     """Tokens [length] of sample `index`, each in 0..vocab-1: a noisy walk round a ring.
 
     Uses the raw output of Philox, which numpy keeps stable across versions, unlike the streams
     of its distributions.
     """
     raw = np.random.Philox(key=[seed, index]).random_raw(2 * length)
-    jumps = raw[:length] % JUMP == 0
+    jumps = raw[:length] % JUMP_PERIOD == 0
     jumps[0] = True
-    places = (raw[length:] % RING).astype(np.int64)
-    here = np.arange(length)
-    last_jump = np.maximum.accumulate(np.where(jumps, here, 0))
-    ring = (places[last_jump] + here - last_jump) % RING
-    return ring * 7 % vocab  # 7 spreads the ring over the vocabulary
+    values = (raw[length:] % RING_SIZE).astype(np.int64)
+    positions = np.arange(length)
+    last_jump = np.maximum.accumulate(np.where(jumps, positions, 0))
+    walk = (values[last_jump] + positions - last_jump) % RING_SIZE
+    return walk * 7 % vocab  # 7 spreads the ring over the vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,30 +51,30 @@ class Batch:
         return f"{zlib.crc32(self.tokens.tobytes()):08x}"
 
 
-class Stream:
+class SampleStream:
     """The row of samples as one rank sees it: `per_step` samples a step, for all ranks together."""
 
     def __init__(self, *, seed: int, seq: int, vocab: int, per_step: int) -> None:
         self.seed, self.seq, self.vocab, self.per_step = seed, seq, vocab, per_step
         self.position = 0
 
-    def ids(self, rank: int, world: int) -> list[int]:
+    def ids(self, rank: int, world_size: int) -> list[int]:
         """Ids of the samples that `rank` takes in the next step of `world` ranks.
 
         Shares differ by one sample at most.  Raises DataError when there is none for some rank.
         """
-        return share(range(self.position, self.position + self.per_step), rank, world)
+        return share_of_rank(range(self.position, self.position + self.per_step), rank, world_size)
 
-    def take(self, rank: int, world: int) -> Batch:
+    def take(self, rank: int, world_size: int) -> Batch:
         """This rank's batch of the next step; moves the position on by `per_step` samples."""
-        ids = self.ids(rank, world)
-        rows = [sample(self.seed, i, self.seq + 1, self.vocab) for i in ids]
+        ids = self.ids(rank, world_size)
+        rows = [make_sample(self.seed, i, self.seq + 1, self.vocab) for i in ids]
         self.position += self.per_step
         return Batch(ids=ids, tokens=np.stack(rows))
 
-    def least(self, world: int) -> int:
+    def min_samples(self, world_size: int) -> int:
         """How many samples of a step every rank has at least."""
-        return self.per_step // world
+        return self.per_step // world_size
 
     def identity(self) -> dict[str, str]:
         """What else two runs must share to have the same data; here the seed is enough."""
@@ -84,11 +84,11 @@ class Stream:
         """End what reads ahead; here nothing does."""
 
 
-def share(row: range, rank: int, world: int) -> list[int]:
+def share_of_rank(samples: range, rank: int, world_size: int) -> list[int]:
     """The part of a step's samples that `rank` of `world` takes, in order; see Stream.ids."""
-    if not 0 <= rank < world:
-        raise ValueError(f"rank is {rank}, expected 0..{world - 1}")
-    if world > len(row):
-        raise DataError(f"a step has {len(row)} samples, too few for {world} ranks")
-    first, last = (len(row) * place // world for place in (rank, rank + 1))
-    return list(row[first:last])
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank is {rank}, expected 0..{world_size - 1}")
+    if world_size > len(samples):
+        raise DataError(f"a step has {len(samples)} samples, too few for {world_size} ranks")
+    first, last = (len(samples) * bound // world_size for bound in (rank, rank + 1))
+    return list(samples[first:last])

@@ -15,15 +15,15 @@ from typing import Any
 
 import click
 
-from reference_trainer.distributed import VARIABLES
+from reference_trainer.distributed import LAUNCH_VARIABLES
 from reference_trainer.launch.gang import Gang, GangError
-from reference_trainer.launch.launchers import LAUNCHERS, Ended, Job
-from reference_trainer.options import config_from, config_options
+from reference_trainer.launch.launchers import LAUNCHERS, JobResult, TrainingJob
+from reference_trainer.options import build_config, config_options
 
 
-def seen() -> dict[str, str | None]:
+def read_rendezvous() -> dict[str, str | None]:
     """The rendezvous variables as this rank's process has them."""
-    return {name: os.environ.get(name) for name in VARIABLES}
+    return {name: os.environ.get(name) for name in LAUNCH_VARIABLES}
 
 
 @click.command()
@@ -50,7 +50,7 @@ def launch(
     **values: Any,
 ) -> None:
     """Start the job on the Ray cluster that this process is in."""
-    config = config_from(values)
+    config = build_config(values)
     if restarts < 0 or wait <= 0:
         raise click.UsageError("--restarts takes 0 or more, --wait a number above 0")
     import ray
@@ -58,49 +58,49 @@ def launch(
     if isinstance(sys.stdout, TextIOWrapper):  # Ray prints the ranks' lines and does not flush
         sys.stdout.reconfigure(line_buffering=True)
     # A submitted job brings its code along (RAY_JOB_CONFIG_JSON_ENV_VAR); any other ships this.
-    ours = {"py_modules": [str(Path(__file__).parents[1])], "excludes": ["**/__pycache__"]}
-    shipped = None if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ours
-    ray.init(log_to_driver=True, logging_level="warning", runtime_env=shipped)
+    default_env = {"py_modules": [str(Path(__file__).parents[1])], "excludes": ["**/__pycache__"]}
+    runtime_env = None if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else default_env
+    ray.init(log_to_driver=True, logging_level="warning", runtime_env=runtime_env)
     resource = "GPU" if ray.cluster_resources().get("GPU") else "CPU"
-    job = Job(
+    job = TrainingJob(
         config=config,
-        size=_size(workers, resource),
+        size=_count_ranks(workers, resource),
         resource=resource,
         environment=dict.fromkeys(unset),
         restarts=restarts,
-        wait=wait,
+        wait_s=wait,
         name=name,
-        announce=announce,
-        say=click.echo,
+        on_start=print_rendezvous,
+        notify=click.echo,
     )
     try:
-        ended = LAUNCHERS[launcher](job)
+        result = LAUNCHERS[launcher](job)
     except GangError as error:
         raise click.ClickException(str(error)) from None
-    _report(job, ended)
+    _print_result(job, result)
 
 
-def announce(gang: Gang, attempt: int) -> None:
+def print_rendezvous(gang: Gang, attempt: int) -> None:
     """One line for each rank: where it is, and its rendezvous."""
-    for place, variables in zip(gang.places, gang.run(seen, timeout=60), strict=True):
-        words = [f"{name}={value}" for name, value in variables.items() if value is not None]
-        click.echo(f"attempt={attempt} node={place.node} host={place.host} {' '.join(words)}")
+    for place, variables in zip(gang.places, gang.run(read_rendezvous, timeout=60), strict=True):
+        settings = [f"{name}={value}" for name, value in variables.items() if value is not None]
+        click.echo(f"attempt={attempt} node={place.node} host={place.host} {' '.join(settings)}")
 
 
-def _report(job: Job, ended: Ended) -> None:
+def _print_result(job: TrainingJob, result: JobResult) -> None:
     """The last line; a run whose loss is no number has failed."""
-    steps = ended.result["steps"]
-    last = steps[-1] if steps else {"step": ended.result["start_step"], "loss": None}
+    steps = result.rank0["steps"]
+    last = steps[-1] if steps else {"step": result.rank0["start_step"], "loss": None}
     if last["loss"] is not None and not math.isfinite(last["loss"]):
         raise click.ClickException(f"the loss of step {last['step']} is {last['loss']}")
     loss = "" if last["loss"] is None else f" loss={last['loss']:.4f}"
-    attempts = "" if ended.attempts is None else f" attempts={ended.attempts}"
+    attempts = "" if result.attempts is None else f" attempts={result.attempts}"
     click.echo(
-        f"done ranks={job.size}{attempts} step={last['step']}{loss} digest={ended.result['digest']}"
+        f"done ranks={job.size}{attempts} step={last['step']}{loss} digest={result.rank0['digest']}"
     )
 
 
-def _size(workers: str, resource: str) -> int:
+def _count_ranks(workers: str, resource: str) -> int:
     """How many ranks: a number, or all accelerators (all nodes, where there are none)."""
     import ray
 

@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reference_trainer.launch.worker import Place, Worker, demand
+from reference_trainer.launch.worker import RankLocation, Worker, ray_resources
 
 SETTLE_SECONDS = 3  # for survivors to see that a peer is gone
 # For them to end, once a death is known.  Less than a run gives its save in the background
 # (checkpoint.py): whoever still writes then is replaced, and cannot write beside the next run.
 END_SECONDS = 1
 START_SECONDS = 60  # for new workers in the places of dead ones
-LOOK_SECONDS = 0.5  # between two looks at workers that start
-PATIENCE_SECONDS = 5  # of waiting for room before it is worth a word
+POLL_SECONDS = 0.5  # between two looks at workers that start
+NOTICE_SECONDS = 5  # of waiting for room before it is worth a word
 
 
 class GangError(RuntimeError):
@@ -44,10 +44,10 @@ class WorkerLost(GangError):
     """
 
     def __init__(
-        self, message: str, ranks: list[int], at: float, failed: Sequence[int] = ()
+        self, message: str, ranks: list[int], lost_at: float, failed: Sequence[int] = ()
     ) -> None:
         super().__init__(message)
-        self.ranks, self.at, self.failed = ranks, at, failed
+        self.ranks, self.lost_at, self.failed = ranks, lost_at, failed
 
 
 class Gang:
@@ -69,12 +69,12 @@ class Gang:
         environment: dict[str, str | None] | None = None,
         timeout: float = 60,
         name: str = "gang",
-        say: Callable[[str], None] = lambda words: None,
+        notify: Callable[[str], None] = lambda message: None,
     ) -> None:
         self.size, self.resource, self.strategy = size, resource, strategy
         self.environment, self.timeout, self.name = environment or {}, timeout, name
-        self.say = say
-        self.places: list[Place] = []
+        self.notify = notify
+        self.places: list[RankLocation] = []
         self._workers: list[Any] = []
         self._bundles: list[int] = []  # each worker's place in the group
         self._calls: list[Any] = []  # what the workers were last told to run
@@ -83,7 +83,7 @@ class Gang:
 
     def __enter__(self) -> Gang:
         try:
-            self._place()
+            self._request_group()
             self._start()
         except BaseException:
             self.remove()
@@ -93,24 +93,24 @@ class Gang:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    def _place(self) -> None:
+    def _request_group(self) -> None:
         import ray
 
         # pg.wait, not pg.ready(): the latter runs a task in the group first.
-        wants = f"a gang of {self.size} {self.resource} ({self.strategy})"
+        label = f"a gang of {self.size} {self.resource} ({self.strategy})"
         try:
             self._group = ray.util.placement_group(
                 [{self.resource: 1}] * self.size, strategy=self.strategy, name=self.name
             )
         except ray.exceptions.RaySystemError as error:  # one of this name stands already
-            raise GangPending(f"{wants} could not be asked for: {error}") from error
-        patience = min(PATIENCE_SECONDS, self.timeout)
-        if self._group.wait(timeout_seconds=patience):
+            raise GangPending(f"{label} could not be asked for: {error}") from error
+        notice_s = min(NOTICE_SECONDS, self.timeout)
+        if self._group.wait(timeout_seconds=notice_s):
             return
-        self.say(f"{wants} waits for room: {self._free():.0f} free; it holds nothing meanwhile")
-        if not self._group.wait(timeout_seconds=self.timeout - patience):
+        self.notify(f"{label} waits for room: {self._free():.0f} free; it holds nothing meanwhile")
+        if not self._group.wait(timeout_seconds=self.timeout - notice_s):
             raise GangPending(
-                f"{wants} found no room in {self.timeout:.0f} s: {self._free():.0f} free;"
+                f"{label} found no room in {self.timeout:.0f} s: {self._free():.0f} free;"
                 " it held nothing while it waited"
             )
 
@@ -121,13 +121,13 @@ class Gang:
 
     def _start(self) -> None:
         self._workers = [self._spawn(index) for index in range(self.size)]
-        calls = [worker.place.remote() for worker in self._workers]
-        if not self._arrived(calls, self.timeout):
+        calls = [worker.location.remote() for worker in self._workers]
+        if not self._wait_for_answers(calls, self.timeout):
             raise GangError(
-                f"starting: ranks {_late(calls)} of {self.size} did not answer within"
-                f" {self.timeout:.0f} s, or a node was lost: the group is {self._state()}"
+                f"starting: ranks {_pending(calls)} of {self.size} did not answer within"
+                f" {self.timeout:.0f} s, or a node was lost: the group is {self._group_state()}"
             )
-        places = self._get(calls, LOOK_SECONDS, "starting")
+        places = self._collect(calls, POLL_SECONDS, "starting")
         indices = sorted(range(self.size), key=lambda index: places[index].order)
         self.places = [places[index] for index in indices]
         self._workers = [self._workers[index] for index in indices]
@@ -141,7 +141,7 @@ class Gang:
         return (
             ray.remote(Worker)
             .options(
-                **demand(self.resource),
+                **ray_resources(self.resource),
                 max_concurrency=2,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     placement_group=self._group, placement_group_bundle_index=bundle
@@ -150,7 +150,7 @@ class Gang:
             .remote()
         )
 
-    def mend(self, lost: Sequence[int]) -> list[int]:
+    def replace_workers(self, lost: Sequence[int]) -> list[int]:
         """Put new workers where ranks were `lost` in the last run; which, none: make a new gang.
 
         The others keep their process, with torch in memory, once their call has ended; whose call
@@ -161,56 +161,56 @@ class Gang:
         import ray
 
         died = ray.exceptions.RayActorError
-        dead = self._who(self._calls, _raised(self._calls, died))
-        if not lost or not set(lost) <= set(dead) or self._state() != "CREATED":
+        dead = self._owners(self._calls, _failed(self._calls, died))
+        if not lost or not set(lost) <= set(dead) or self._group_state() != "CREATED":
             return []
-        late = self._who(self._calls, _late(self._calls, END_SECONDS))
-        dead = self._who(self._calls, _raised(self._calls, died))  # more may have followed
-        fresh = sorted({*dead, *late})
-        for rank in fresh:
+        late = self._owners(self._calls, _pending(self._calls, END_SECONDS))
+        dead = self._owners(self._calls, _failed(self._calls, died))  # more may have followed
+        replaced = sorted({*dead, *late})
+        for rank in replaced:
             ray.kill(self._workers[rank])  # also one that is only thought to be dead
             self._workers[rank] = self._spawn(self._bundles[rank])
-        places = self._settled([self._workers[rank].place.remote() for rank in fresh])
-        found = dict(zip(fresh, places, strict=False))
-        self.places = [found.get(rank, place) for rank, place in enumerate(self.places)]
-        return fresh if places else []
+        places = self._locate_workers([self._workers[rank].location.remote() for rank in replaced])
+        located = dict(zip(replaced, places, strict=False))
+        self.places = [located.get(rank, place) for rank, place in enumerate(self.places)]
+        return replaced if places else []
 
-    def _settled(self, calls: list[Any]) -> list[Place]:
+    def _locate_workers(self, calls: list[Any]) -> list[RankLocation]:
         """Where new workers are; none when one does not come, or the group has lost a node."""
         import ray
 
-        there = self._arrived(calls, min(self.timeout, START_SECONDS))
-        return list(ray.get(calls)) if there and not _raised(calls, ray.exceptions.RayError) else []
+        ready = self._wait_for_answers(calls, min(self.timeout, START_SECONDS))
+        return list(ray.get(calls)) if ready and not _failed(calls, ray.exceptions.RayError) else []
 
-    def _arrived(self, calls: list[Any], seconds: float) -> bool:
+    def _wait_for_answers(self, calls: list[Any], seconds: float) -> bool:
         """Whether all workers answer in time; not, as soon as the group has lost a node."""
         deadline = time.monotonic() + seconds
-        while _late(calls, LOOK_SECONDS):
-            if time.monotonic() > deadline or self._state() != "CREATED":
+        while _pending(calls, POLL_SECONDS):
+            if time.monotonic() > deadline or self._group_state() != "CREATED":
                 return False
         return True
 
     def busy(self) -> list[int]:
         """Workers that still run what they were last told to."""
-        return self._who(self._calls, _late(self._calls)) if self._calls else []
+        return self._owners(self._calls, _pending(self._calls)) if self._calls else []
 
-    def _who(self, calls: list[Any], at: Sequence[int]) -> list[int]:
+    def _owners(self, calls: list[Any], indices: Sequence[int]) -> list[int]:
         """The workers behind some of these calls."""
         workers = [worker for job in self.jobs for worker in job]
-        return [workers[one] for one in at] if calls is self._calls else [*at]
+        return [workers[index] for index in indices] if calls is self._calls else [*indices]
 
     def rendezvous(self, group: Sequence[int], port: int) -> list[dict[str, str]]:
         """The variables torchrun would set for each of the workers in `group`."""
         places = [self.places[worker] for worker in group]
         nodes = [place.node for place in places]
-        order = list(dict.fromkeys(nodes))
+        node_order = list(dict.fromkeys(nodes))
         return [
             {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(len(group)),
                 "LOCAL_RANK": str(nodes[:rank].count(place.node)),
                 "LOCAL_WORLD_SIZE": str(nodes.count(place.node)),
-                "NODE_RANK": str(order.index(place.node)),
+                "NODE_RANK": str(node_order.index(place.node)),
                 "MASTER_ADDR": places[0].address,
                 "MASTER_PORT": str(port),
             }
@@ -234,7 +234,7 @@ class Gang:
         GangError on timeout.
         """
         calls = self.begin(function, *arguments, environment=environment, each=each, groups=groups)
-        return self._get(calls, timeout, getattr(function, "__name__", "run"))
+        return self._collect(calls, timeout, getattr(function, "__name__", "run"))
 
     def begin(
         self,
@@ -247,19 +247,19 @@ class Gang:
         """As `run`, but returns one object reference a rank at once."""
         groups = groups or [range(self.size)]
         self.jobs = [[*group] for group in groups]
-        firsts = [self._workers[group[0]].free_port.remote() for group in groups]
+        ports = [self._workers[group[0]].free_port.remote() for group in groups]
         calls = []
-        for group, port in zip(groups, self._get(firsts, 30, "finding a port"), strict=True):
+        for group, port in zip(groups, self._collect(ports, 30, "finding a port"), strict=True):
             for worker, variables in zip(group, self.rendezvous(group, port), strict=True):
-                full = {**variables, **self.environment, **(environment or {})}
-                own = [*arguments, *(each[worker] if each else [])]
-                calls.append(self._workers[worker].run.remote(full, function, own))
+                merged = {**variables, **self.environment, **(environment or {})}
+                call_arguments = [*arguments, *(each[worker] if each else [])]
+                calls.append(self._workers[worker].run.remote(merged, function, call_arguments))
         self._calls = calls
         return calls
 
-    def beat(self, rank: int) -> Any:
+    def heartbeat(self, rank: int) -> Any:
         """Ask a rank what it is doing: an object reference (see Worker.beat)."""
-        return self._workers[rank].beat.remote()
+        return self._workers[rank].heartbeat.remote()
 
     def ask(self, function: Callable[[], Any], timeout: float = 10) -> dict[int, Any]:
         """What `function()` returns on each rank that answers in time, by rank.
@@ -269,40 +269,42 @@ class Gang:
         import ray
 
         calls = [worker.run.remote({}, function, ()) for worker in self._workers]
-        unanswered = {*_late(calls, timeout), *_raised(calls, Exception)}
-        return {at: ray.get(call) for at, call in enumerate(calls) if at not in unanswered}
+        unanswered = {*_pending(calls, timeout), *_failed(calls, Exception)}
+        return {rank: ray.get(call) for rank, call in enumerate(calls) if rank not in unanswered}
 
-    def _get(self, calls: list[Any], timeout: float, what: str) -> list[Any]:
+    def _collect(self, calls: list[Any], timeout: float, task: str) -> list[Any]:
         import ray
 
         try:
             return list(ray.get(calls, timeout=timeout))
         except ray.exceptions.GetTimeoutError:
-            late = f"ranks {self._who(calls, _late(calls))} of {len(calls)}"
-            raise GangError(f"{what}: {late} did not answer within {timeout:.0f} s") from None
+            unanswered = f"ranks {self._owners(calls, _pending(calls))} of {len(calls)}"
+            raise GangError(f"{task}: {unanswered} did not answer within {timeout:.0f} s") from None
         except ray.exceptions.RayError as error:
-            raise self.lost(calls, error, what) from error
+            raise self.describe_loss(calls, error, task) from error
 
-    def lost(self, calls: list[Any], error: Exception, what: str) -> WorkerLost:
+    def describe_loss(self, calls: list[Any], error: Exception, task: str) -> WorkerLost:
         """Which ranks are gone: the first error seen may be a survivor's complaint."""
         import ray
 
-        at, deadline = time.time(), time.monotonic() + SETTLE_SECONDS
+        lost_at, deadline = time.time(), time.monotonic() + SETTLE_SECONDS
         dead: list[int] = []
-        failed = _raised(calls, ray.exceptions.RayTaskError)
+        failed = _failed(calls, ray.exceptions.RayTaskError)
         # A survivor may see its socket close a moment before Ray hears of the death; and once Ray
         # has heard of one, others of the same node may follow.
         while time.monotonic() < deadline:
             known = dead
-            late = _late(calls, SETTLE_SECONDS / 10)
-            dead = _raised(calls, ray.exceptions.RayActorError)
-            if known or not late:
+            pending = _pending(calls, SETTLE_SECONDS / 10)
+            dead = _failed(calls, ray.exceptions.RayActorError)
+            if known or not pending:
                 break
         cause = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        dead, failed = self._who(calls, dead), self._who(calls, failed)
-        who = f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}" if failed else "a rank"
-        said = f"{what}: ranks {dead} died" if dead else f"{what}: {who} failed: {cause}"
-        return WorkerLost(said, dead, at, failed)
+        dead, failed = self._owners(calls, dead), self._owners(calls, failed)
+        name = (
+            f"rank {failed[0]}" if len(failed) == 1 else f"ranks {failed}" if failed else "a rank"
+        )
+        message = f"{task}: ranks {dead} died" if dead else f"{task}: {name} failed: {cause}"
+        return WorkerLost(message, dead, lost_at, failed)
 
     def silent(self, timeout: float = 5) -> list[int]:
         """Ranks whose process does not even say where it is: stopped or cut off, else dead.
@@ -312,8 +314,8 @@ class Gang:
         """
         import ray
 
-        calls = [worker.place.remote() for worker in self._workers]
-        return _late(calls, timeout) or _raised(calls, ray.exceptions.RayError)
+        calls = [worker.location.remote() for worker in self._workers]
+        return _pending(calls, timeout) or _failed(calls, ray.exceptions.RayError)
 
     def remove(self, timeout: float = 30) -> None:
         """Kill the workers and remove the group; returns when Ray says that it is gone."""
@@ -326,18 +328,18 @@ class Gang:
             return
         ray.util.remove_placement_group(self._group)
         deadline = time.monotonic() + timeout
-        while self._state() not in ("REMOVED", None) and time.monotonic() < deadline:
+        while self._group_state() not in ("REMOVED", None) and time.monotonic() < deadline:
             time.sleep(0.05)
         self._group = None
 
-    def _state(self) -> str | None:
+    def _group_state(self) -> str | None:
         import ray
 
         state = ray.util.placement_group_table(self._group).get("state")
         return None if state is None else str(state)
 
 
-def _late(calls: list[Any], timeout: float = 0) -> list[int]:
+def _pending(calls: list[Any], timeout: float = 0) -> list[int]:
     """Ranks whose call has not ended after so many seconds."""
     import ray
 
@@ -345,18 +347,18 @@ def _late(calls: list[Any], timeout: float = 0) -> list[int]:
     return [rank for rank, call in enumerate(calls) if call not in done]
 
 
-def _raised(calls: list[Any], kind: type[Exception]) -> list[int]:
+def _failed(calls: list[Any], error_type: type[Exception]) -> list[int]:
     """Ranks whose call has ended and raised this kind of error."""
     import ray
 
-    found = []
+    ranks = []
     for rank, call in enumerate(calls):
         try:
             ray.get(call, timeout=0)
         except ray.exceptions.GetTimeoutError:  # a RayError, too
             continue
-        except kind:
-            found.append(rank)
+        except error_type:
+            ranks.append(rank)
         except Exception:  # noqa: S112, BLE001  (any other failure: its process lives)
             continue
-    return found
+    return ranks

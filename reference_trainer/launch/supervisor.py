@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reference_trainer.launch.gang import Gang, GangError, GangPending, WorkerLost
-from reference_trainer.launch.worker import Place
-from reference_trainer.telemetry.heartbeat import farewell
+from reference_trainer.launch.worker import RankLocation
+from reference_trainer.telemetry.heartbeat import exit_message
 
-LOOK_SECONDS = 0.5  # between two heartbeats; death is heard of at once
+POLL_SECONDS = 0.5  # between two heartbeats; death is heard of at once
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class Timeouts:
     """How long is too long, in seconds: long before the first step, short after it.
 
     `answer` is for a heartbeat (importing torch may hold a process up for a while), `step` for a
@@ -45,7 +45,7 @@ class Attempt:
     to leave (SIGTERM) and did; the reason says whether with its state saved.
     """
 
-    places: list[Place]
+    places: list[RankLocation]
     started: float
     ready: float | None = None
     ended: float = 0.0
@@ -55,14 +55,14 @@ class Attempt:
 
 
 def supervise(
-    make: Callable[[], Gang],
+    make_gang: Callable[[], Gang],
     function: Callable[..., Any],
     *arguments: Any,
     restarts: int = 3,
     timeout: float = 600,
-    patience: Patience | None = None,
+    timeouts: Timeouts | None = None,
     on_start: Callable[[Gang, int], None] | None = None,
-    tell: Callable[[str, dict[str, Any]], None] = lambda event, values: None,
+    on_event: Callable[[str, dict[str, Any]], None] = lambda event, values: None,
 ) -> tuple[list[Any], list[Attempt]]:
     """Run `function` to its end, with the gang mended, or a new one, after each lost rank.
 
@@ -73,98 +73,98 @@ def supervise(
     time, and when the attempts are used up; each of them is in the exception's `attempts`.
     """
     attempts: list[Attempt] = []
-    with ExitStack() as held:
+    with ExitStack() as stack:
         gang: Gang | None = None
         while True:
             lost = attempts[-1].lost if attempts else []
             attempt = Attempt(places=[], started=time.time())
             attempts.append(attempt)
-            tell("attempt", {"number": len(attempts)})
+            on_event("attempt", {"number": len(attempts)})
             try:
-                gang = _ready(gang, lost, make, held, tell)
+                gang = _ready_gang(gang, lost, make_gang, stack, on_event)
                 attempt.places, attempt.ready = gang.places, time.time()
-                tell("ready", {"hosts": [place.host for place in gang.places]})
+                on_event("ready", {"hosts": [place.host for place in gang.places]})
                 if on_start:
                     on_start(gang, len(attempts))
                 calls = gang.begin(function, *arguments)
-                results = follow(gang, calls, timeout, patience or Patience())
+                results = wait_for_results(gang, calls, timeout, timeouts or Timeouts())
                 attempt.ended = time.time()
             except WorkerLost as loss:
-                attempt.ended, attempt.lost, attempt.reason = loss.at, loss.ranks, str(loss)
+                attempt.ended, attempt.lost, attempt.reason = loss.lost_at, loss.ranks, str(loss)
             except GangPending as error:
                 attempt.ended, attempt.reason = time.time(), str(error)
-                tell("given-up", {"reason": str(error)})
-                raise _with(attempts, error) from None
+                on_event("given-up", {"reason": str(error)})
+                raise _with_attempts(attempts, error) from None
             except GangError as error:  # it had room, and did not come together in time
                 attempt.ended, attempt.reason = time.time(), str(error)
             else:
-                attempt.left = any(isinstance(one, dict) and one.get("left") for one in results)
+                attempt.left = any(isinstance(r, dict) and r.get("left") for r in results)
                 if not attempt.left:
-                    tell("done", {"attempts": len(attempts)})
+                    on_event("done", {"attempts": len(attempts)})
                     return results, attempts
-                attempt.reason = farewell(results[0])
-            words = {"ranks": attempt.lost, "reason": attempt.reason}
-            tell("left" if attempt.left else "lost", words)
+                attempt.reason = exit_message(results[0])
+            details = {"ranks": attempt.lost, "reason": attempt.reason}
+            on_event("left" if attempt.left else "lost", details)
             if len(attempts) > restarts:
-                said = f"{len(attempts)} attempts were lost, the last one so: {attempt.reason}"
-                tell("given-up", {"reason": said})
-                raise _with(attempts, GangError(said))
+                message = f"{len(attempts)} attempts were lost, the last one so: {attempt.reason}"
+                on_event("given-up", {"reason": message})
+                raise _with_attempts(attempts, GangError(message))
 
 
-def _ready(
+def _ready_gang(
     gang: Gang | None,
     lost: Sequence[int],
-    make: Callable[[], Gang],
-    held: ExitStack,
-    tell: Callable[[str, dict[str, Any]], None],
+    make_gang: Callable[[], Gang],
+    stack: ExitStack,
+    on_event: Callable[[str, dict[str, Any]], None],
 ) -> Gang:
     """The old gang with new processes for what it lost, or else a new one.
 
     The old one is removed before the new one is asked for: its room may be all that there is.
     """
     if gang is not None:
-        if replaced := gang.mend(lost):
-            tell("mended", {"ranks": replaced})
+        if replaced := gang.replace_workers(lost):
+            on_event("mended", {"ranks": replaced})
             return gang
-        held.close()
-        tell("removed", {})
-    return held.enter_context(make())
+        stack.close()
+        on_event("removed", {})
+    return stack.enter_context(make_gang())
 
 
-def _with(attempts: list[Attempt], error: GangError) -> GangError:
+def _with_attempts(attempts: list[Attempt], error: GangError) -> GangError:
     error.attempts = attempts
     return error
 
 
-def follow(gang: Gang, calls: list[Any], timeout: float, patience: Patience) -> list[Any]:
+def wait_for_results(gang: Gang, calls: list[Any], timeout: float, timeouts: Timeouts) -> list[Any]:
     """Wait for all ranks' results.  Raises WorkerLost as soon as one is dead, silent or stuck."""
     import ray
 
     deadline = time.monotonic() + timeout
-    pending, watch = list(calls), Heartbeats(gang, patience)
+    pending, monitor = list(calls), HeartbeatMonitor(gang, timeouts)
     while pending:
-        done, pending = ray.wait(pending, num_returns=1, timeout=LOOK_SECONDS)
+        done, pending = ray.wait(pending, num_returns=1, timeout=POLL_SECONDS)
         for call in done:
             try:
                 ray.get(call)
             except ray.exceptions.RayError as error:
-                raise gang.lost(calls, error, "train") from error
-        watch.look([rank for rank, call in enumerate(calls) if call in pending])
+                raise gang.describe_loss(calls, error, "train") from error
+        monitor.poll([rank for rank, call in enumerate(calls) if call in pending])
         if time.monotonic() > deadline:
             raise WorkerLost(f"the attempt did not end within {timeout:.0f} s", [], time.time())
     return list(ray.get(calls))
 
 
-class Heartbeats:
+class HeartbeatMonitor:
     """Asks every rank what it does, again once it has answered, and judges the silence."""
 
-    def __init__(self, gang: Gang, patience: Patience) -> None:
-        self.gang, self.patience = gang, patience
-        self._asked = [time.monotonic()] * gang.size
-        self._calls = [gang.beat(rank) for rank in range(gang.size)]
-        self._last: list[dict[str, Any]] = [{"step": 0, "phase": "", "age": 0.0}] * gang.size
+    def __init__(self, gang: Gang, timeouts: Timeouts) -> None:
+        self.gang, self.timeouts = gang, timeouts
+        self._asked_at = [time.monotonic()] * gang.size
+        self._calls = [gang.heartbeat(rank) for rank in range(gang.size)]
+        self._answers: list[dict[str, Any]] = [{"step": 0, "phase": "", "age": 0.0}] * gang.size
 
-    def look(self, running: list[int]) -> None:
+    def poll(self, running: list[int]) -> None:
         """Raises WorkerLost that names the ranks which do not answer, or do not get on."""
         import ray
 
@@ -174,35 +174,35 @@ class Heartbeats:
             if call not in done:
                 continue
             try:
-                self._last[rank] = ray.get(call)
+                self._answers[rank] = ray.get(call)
             except ray.exceptions.RayError:  # its result says better how it died
                 continue
-            self._calls[rank], self._asked[rank] = self.gang.beat(rank), now
-        self._judge(running, now)
+            self._calls[rank], self._asked_at[rank] = self.gang.heartbeat(rank), now
+        self._check(running, now)
 
-    def _judge(self, running: list[int], now: float) -> None:
-        early = [self._last[rank]["phase"] != "training" for rank in range(self.gang.size)]
-        limits = self.patience.first_answer, self.patience.answer
-        silent = [r for r in running if now - self._asked[r] > limits[0 if early[r] else 1]]
+    def _check(self, running: list[int], now: float) -> None:
+        starting = [self._answers[rank]["phase"] != "training" for rank in range(self.gang.size)]
+        limits = self.timeouts.first_answer, self.timeouts.answer
+        silent = [r for r in running if now - self._asked_at[r] > limits[0 if starting[r] else 1]]
         if silent:
-            longest = max(now - self._asked[rank] for rank in silent)
+            longest = max(now - self._asked_at[rank] for rank in silent)
             raise WorkerLost(
-                f"train: {self._named(silent)} did not answer for {longest:.0f} s",
+                f"train: {self._describe_ranks(silent)} did not answer for {longest:.0f} s",
                 silent,
                 time.time(),
             )
-        limits = self.patience.first_step, self.patience.step
-        late = [r for r in running if self._last[r]["age"] > limits[0 if early[r] else 1]]
+        limits = self.timeouts.first_step, self.timeouts.step
+        late = [r for r in running if self._answers[r]["age"] > limits[0 if starting[r] else 1]]
         if late:  # all wait for the one that is furthest behind
-            step = min(self._last[rank]["step"] for rank in late)
-            behind = [rank for rank in late if self._last[rank]["step"] == step]
-            longest = max(self._last[rank]["age"] for rank in behind)
+            step = min(self._answers[rank]["step"] for rank in late)
+            behind = [rank for rank in late if self._answers[rank]["step"] == step]
+            longest = max(self._answers[rank]["age"] for rank in behind)
             raise WorkerLost(
-                f"train: {self._named(behind)} stayed in step {step} for {longest:.0f} s",
+                f"train: {self._describe_ranks(behind)} stayed in step {step} for {longest:.0f} s",
                 behind,
                 time.time(),
             )
 
-    def _named(self, ranks: list[int]) -> str:
+    def _describe_ranks(self, ranks: list[int]) -> str:
         places = [f"rank {rank} on {self.gang.places[rank].host}" for rank in ranks]
         return ", ".join(places)

@@ -16,13 +16,13 @@ import threading
 GRACE_SECONDS = 40  # torchrun itself waits 30 s before it kills ranks that do not end
 
 
-def run(torchrun: list[str], gpus: str) -> None:
+def run_torchrun(options: list[str], gpus: str) -> None:
     """Run `torchrun` with these words to its end, on these accelerators; no words: nothing.
 
     The agents meet where the gang's ranks would have.  A Ray worker's search path is handed on.
     Raises RuntimeError when it fails.
     """
-    if not torchrun:
+    if not options:
         return
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     # By default restarted ranks find the addresses of dead ones (pytorch/pytorch issue 135712):
@@ -30,19 +30,19 @@ def run(torchrun: list[str], gpus: str) -> None:
     environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = gpus
-    home = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
-    agent = ["-m", "torch.distributed.run", "--rdzv-endpoint", home, *torchrun]
-    words = [sys.executable, __file__, sys.executable, *agent]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, env=environment) as child:
+    endpoint = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
+    agent = ["-m", "torch.distributed.run", "--rdzv-endpoint", endpoint, *options]
+    command = [sys.executable, __file__, sys.executable, *agent]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as child:
         if child.wait() != 0:
             raise RuntimeError(f"torchrun ended with {child.returncode}")
 
 
-def main(words: list[str]) -> int:
+def main(command: list[str]) -> int:
     """Start the command; end it, and what it started, when the input ends."""
-    child = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
-    def cut() -> None:
+    def end_child() -> None:
         while os.read(0, 1):  # not sys.stdin, whose lock a thread would hold when Python ends
             pass
         child.send_signal(signal.SIGTERM)  # torchrun ends its ranks
@@ -51,7 +51,7 @@ def main(words: list[str]) -> int:
         except subprocess.TimeoutExpired:
             child.kill()
 
-    threading.Thread(target=cut, daemon=True).start()
+    threading.Thread(target=end_child, daemon=True).start()
     return child.wait()
 
 

@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from reference_trainer.telemetry.heartbeat import PULSE, born, listen
+from reference_trainer.telemetry.heartbeat import PROGRESS, handle_sigterm, process_start_ticks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RankLocation:
     """Where a rank lives: Ray node id and address, host name, process, accelerator ids.
 
     `born` is when the process started, in clock ticks since boot; None without /proc.
@@ -30,7 +30,7 @@ class Place:
     born: int | None = None
 
     @property
-    def order(self) -> tuple[Any, ...]:
+    def sort_key(self) -> tuple[Any, ...]:
         """Ranks are numbered by address, then node, then accelerator: the same every time."""
         return (
             [int(part) if part.isdigit() else -1 for part in self.address.split(".")],
@@ -41,19 +41,19 @@ class Place:
 
 
 @contextmanager
-def held_port() -> Iterator[int]:
+def reserve_port() -> Iterator[int]:
     """A free TCP port for a rendezvous that starts a moment later: nothing else is given it.
 
     Linux lets a second socket listen on a port if both say SO_REUSEADDR, as c10d's TCPStore does,
     and the first never listens; meanwhile no outgoing connection is given the port either.  Other
     systems do not allow that: there the port was free a moment ago, and is not held.
     """
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("", 0))
-        port = int(held.getsockname()[1])
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("", 0))
+        port = int(sock.getsockname()[1])
         if sys.platform != "linux":
-            held.close()
+            sock.close()
         yield port
 
 
@@ -61,32 +61,32 @@ class Worker:
     """One rank's process.  Turned into a Ray actor by `Gang`."""
 
     def __init__(self) -> None:
-        self._held = ExitStack()
-        listen()  # here, for a signal's handler is set in the main thread or not at all
+        self._port_hold = ExitStack()
+        handle_sigterm()  # here, for a signal's handler is set in the main thread or not at all
 
-    def beat(self) -> dict[str, Any]:
+    def heartbeat(self) -> dict[str, Any]:
         """What the run in this process is doing (see heartbeat.py); another thread answers."""
-        return PULSE.read()
+        return PROGRESS.read()
 
-    def place(self) -> Place:
+    def location(self) -> RankLocation:
         """Where this process runs."""
         import ray
 
         context = ray.get_runtime_context()
         gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
-        return Place(
+        return RankLocation(
             node=context.get_node_id(),
             address=ray.util.get_node_ip_address(),
             host=socket.gethostname(),
             pid=os.getpid(),
             gpus=gpus,
-            born=born(),
+            born=process_start_ticks(),
         )
 
     def free_port(self) -> int:
         """A TCP port for the next rendezvous, held until this is called again."""
-        self._held.close()
-        return self._held.enter_context(held_port())
+        self._port_hold.close()
+        return self._port_hold.enter_context(reserve_port())
 
     def run(
         self,
@@ -110,9 +110,9 @@ class Worker:
             raise
 
 
-def demand(resource: str) -> dict[str, Any]:
+def ray_resources(resource: str) -> dict[str, Any]:
     """What a rank asks Ray for: one of `resource`, and no CPU beside another one."""
     if resource == "CPU":
         return {"num_cpus": 1}
-    asked: dict[str, Any] = {"num_gpus": 1} if resource == "GPU" else {"resources": {resource: 1}}
-    return {"num_cpus": 0, **asked}
+    options: dict[str, Any] = {"num_gpus": 1} if resource == "GPU" else {"resources": {resource: 1}}
+    return {"num_cpus": 0, **options}

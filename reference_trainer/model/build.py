@@ -10,7 +10,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.distributed import World
-from reference_trainer.model.emulated_compute import Pace
+from reference_trainer.model.emulated_compute import EmulatedCompute
 from reference_trainer.model.transformer import Transformer
 
 
@@ -33,17 +33,17 @@ def build_model(config: TrainConfig, world: World) -> Any:
         fully_shard(block, mesh=world.mesh, mp_policy=policy)
     fully_shard(model, mesh=world.mesh, mp_policy=policy)
     if config.pace_s > 0:
-        pace = Pace(config.pace_s / config.accumulate, config.layers)
+        emulated = EmulatedCompute(config.pace_s / config.accumulate, config.layers)
         for block in model.blocks:
-            pace.attach(block)
+            emulated.attach(block)
     return model
 
 
-def digest(model: Any) -> str:
+def parameter_digest(model: Any) -> str:
     """sha256 of all parameters, whole, in order of name; all ranks call it and get the same."""
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         full = parameter.detach().full_tensor().float().cpu().contiguous()
-        whole.update(name.encode())
-        whole.update(full.numpy().tobytes())
-    return whole.hexdigest()
+        hasher.update(name.encode())
+        hasher.update(full.numpy().tobytes())
+    return hasher.hexdigest()

@@ -15,7 +15,7 @@ from typing import Any
 FORWARD_SHARE = 1 / 3
 
 
-class Pace:
+class EmulatedCompute:
     """Pads forward and backward of each block it is attached to.
 
     Attach it after `fully_shard`: its hooks must run after FSDP's own, which gather the weights.
@@ -25,20 +25,20 @@ class Pace:
     def __init__(self, seconds: float, blocks: int) -> None:
         self.forward_s = seconds * FORWARD_SHARE / blocks
         self.backward_s = seconds * (1 - FORWARD_SHARE) / blocks
-        self.late = 0
+        self.overruns = 0
         self._forward_began = self._backward_began = 0.0
 
     def attach(self, block: Any) -> None:
         """Pad this module, which takes one tensor that needs a gradient and returns one."""
-        block.register_forward_pre_hook(self._enter)
-        block.register_forward_hook(self._leave)
+        block.register_forward_pre_hook(self._before_forward)
+        block.register_forward_hook(self._after_forward)
 
-    def _enter(self, block: Any, inputs: tuple[Any, ...]) -> None:
+    def _before_forward(self, block: Any, inputs: tuple[Any, ...]) -> None:
         # The gradient of the input is the last thing a block's backward computes.
         inputs[0].register_hook(lambda gradient: self._pad(self._backward_began, self.backward_s))
         self._forward_began = time.perf_counter()
 
-    def _leave(self, block: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def _after_forward(self, block: Any, inputs: tuple[Any, ...], output: Any) -> None:
         self._pad(self._forward_began, self.forward_s)
         # Registered after FSDP's hook on the same tensor, hence called after the all-gather.
         output.register_hook(self._begin_backward)
@@ -46,9 +46,9 @@ class Pace:
     def _begin_backward(self, gradient: Any) -> None:
         self._backward_began = time.perf_counter()
 
-    def _pad(self, began: float, seconds: float) -> None:
-        left = began + seconds - time.perf_counter()
-        if left > 0:
-            time.sleep(left)
+    def _pad(self, start: float, seconds: float) -> None:
+        remaining = start + seconds - time.perf_counter()
+        if remaining > 0:
+            time.sleep(remaining)
         else:
-            self.late += 1
+            self.overruns += 1

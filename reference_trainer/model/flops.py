@@ -42,7 +42,7 @@ def matmul_parameters(config: TrainConfig) -> int:
 
 def _block_matmuls(config: TrainConfig) -> int:
     shape = config.shape
-    attention = 2 * config.dim**2 + 2 * config.dim * shape.kv_heads * shape.head
+    attention = 2 * config.dim**2 + 2 * config.dim * shape.kv_heads * shape.head_dim
     return attention + 3 * config.dim * shape.hidden
 
 
@@ -72,13 +72,13 @@ def peak_flops(device_name: str, dtype: str) -> float | None:
     None for another type than bf16, which is "auto" there, for a slice of a GPU (MIG, vGPU), and
     for a name that the table does not know.
     """
-    has = _words(device_name)
-    known = [name for name in PEAK_FLOPS if _words(name) <= has]
-    slice_ = has & {"mig", "grid"} or any(re.fullmatch(r"\d+[abcq]", word) for word in has)
-    if dtype == "fp32" or slice_ or not known:
+    parts = _split_name(device_name)
+    known = [name for name in PEAK_FLOPS if _split_name(name) <= parts]
+    is_slice = parts & {"mig", "grid"} or any(re.fullmatch(r"\d+[abcq]", part) for part in parts)
+    if dtype == "fp32" or is_slice or not known:
         return None
-    return PEAK_FLOPS[max(known, key=lambda name: len(_words(name)))]
+    return PEAK_FLOPS[max(known, key=lambda name: len(_split_name(name)))]
 
 
-def _words(name: str) -> set[str]:
+def _split_name(name: str) -> set[str]:
     return {*re.findall("[a-z0-9]+", name.lower())}

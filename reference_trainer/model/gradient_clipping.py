@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-TINY = 1e-6  # as in torch.nn.utils.clip_grads_with_norm_: no division by a norm of zero
+EPSILON = 1e-6  # as in torch.nn.utils.clip_grads_with_norm_: no division by a norm of zero
 
 
 def local_gradients(parameters: Iterable[Any]) -> list[Any]:
@@ -17,18 +17,18 @@ def local_gradients(parameters: Iterable[Any]) -> list[Any]:
     import torch
 
     with torch.no_grad():
-        return [each.grad.to_local() for each in parameters if each.grad is not None]
+        return [parameter.grad.to_local() for parameter in parameters if parameter.grad is not None]
 
 
-def squares(gradients: list[Any]) -> Any:
+def square_sum(gradients: list[Any]) -> Any:
     """The sum of the squares of all numbers in these tensors, a scalar on their device."""
     import torch
 
     return torch.nn.utils.get_total_norm(gradients).square()
 
 
-def clip(gradients: list[Any], norm: Any, most: float) -> None:
+def clip_gradients(gradients: list[Any], norm: Any, max_norm: float) -> None:
     """Scale the gradients so that `norm`, the whole model's, becomes `most` where it is more."""
     import torch
 
-    torch._foreach_mul_(gradients, (most / (norm + TINY)).clamp(max=1.0))
+    torch._foreach_mul_(gradients, (max_norm / (norm + EPSILON)).clamp(max=1.0))

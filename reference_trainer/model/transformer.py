@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from reference_trainer.config import TrainConfig
 
-THETA = 10000.0  # base of the angles, arXiv 2104.09864, section 3.2
+ROPE_THETA = 10000.0  # base of the angles, arXiv 2104.09864, section 3.2
 
 
 class Attention(nn.Module):
@@ -20,34 +20,34 @@ class Attention(nn.Module):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
         shape = config.shape
-        self.head, self.dropout = shape.head, config.dropout
-        self.widths = config.dim, shape.kv_heads * shape.head, shape.kv_heads * shape.head
-        self.shared = shape.kv_heads != config.heads
+        self.head_dim, self.dropout = shape.head_dim, config.dropout
+        self.widths = config.dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.grouped_query = shape.kv_heads != config.heads
         self.qkv = nn.Linear(config.dim, sum(self.widths), bias=False)
         self.out = nn.Linear(config.dim, config.dim, bias=False)
-        speeds = THETA ** (-torch.arange(0, shape.head, 2) / shape.head)
-        angles = torch.outer(torch.arange(config.seq), speeds)
+        frequencies = ROPE_THETA ** (-torch.arange(0, shape.head_dim, 2) / shape.head_dim)
+        angles = torch.outer(torch.arange(config.seq), frequencies)
         self.register_buffer("turns", torch.stack([angles.cos(), angles.sin()]), persistent=False)
 
     def forward(self, x: Any) -> Any:
         """Mix tokens of [batch, seq, dim]; position t sees positions 0..t only."""
         batch, seq, dim = x.shape
         q, k, v = (
-            part.view(batch, seq, -1, self.head).transpose(1, 2)
+            part.view(batch, seq, -1, self.head_dim).transpose(1, 2)
             for part in self.qkv(x).split(self.widths, dim=-1)
         )
         mixed = F.scaled_dot_product_attention(
-            turned(q, self.turns[:, :seq]),
-            turned(k, self.turns[:, :seq]),
+            apply_rotary(q, self.turns[:, :seq]),
+            apply_rotary(k, self.turns[:, :seq]),
             v,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=True,
-            enable_gqa=self.shared,
+            enable_gqa=self.grouped_query,
         )
         return self.out(mixed.transpose(1, 2).reshape(batch, seq, dim))
 
 
-def turned(x: Any, turns: Any) -> Any:
+def apply_rotary(x: Any, turns: Any) -> Any:
     """Rotary positions: each pair of a head's numbers turned by its position's angle, in fp32.
 
     x [batch, heads, seq, head], turns [2, seq, head / 2]: cosines and sines.
@@ -57,7 +57,7 @@ def turned(x: Any, turns: Any) -> Any:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a SwiGLU MLP, each with a norm before and a residual round it."""
 
     def __init__(self, config: TrainConfig) -> None:
@@ -84,11 +84,11 @@ class Transformer(nn.Module):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
         self.tokens = nn.Embedding(config.vocab, config.dim)
-        self.blocks = nn.ModuleList([Block(config) for _ in range(config.layers)])
+        self.blocks = nn.ModuleList([TransformerBlock(config) for _ in range(config.layers)])
         self.recompute = config.recompute
         self.norm = nn.RMSNorm(config.dim)
         self.head = nn.Linear(config.dim, config.vocab, bias=False)
-        self.apply(_initialise)
+        self.apply(_init_weights)
 
     def forward(self, tokens: Any) -> Any:
         """int64 tokens [batch, seq] -> logits [batch, seq, vocab]."""
@@ -108,7 +108,7 @@ def count_parameters(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _initialise(module: Any) -> None:
+def _init_weights(module: Any) -> None:
     # 0.02 as in GPT-2; RMSNorm already starts with gains of one.
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)

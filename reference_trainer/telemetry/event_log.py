@@ -18,7 +18,7 @@ class JsonLines:
             return
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._file = (Path(folder) / name).open("ab")
-        if self._file.tell() and not _ends_whole(Path(folder) / name):
+        if self._file.tell() and not _ends_with_newline(Path(folder) / name):
             self._file.write(b"\n")  # a killed run left half a line: do not glue ours to it
 
     def write(self, record: dict[str, Any]) -> None:
@@ -33,7 +33,7 @@ class JsonLines:
             self._file.close()
 
 
-class Journal:
+class EventLog:
     """The events of one rank in `<out>/metrics.rank{r}.jsonl`; a resumed run appends.
 
     Events: "start", "begin" (a step begins), "step" (its numbers), "saving", "saved", "end".
@@ -52,7 +52,7 @@ class Journal:
         self._lines.close()
 
 
-def _ends_whole(path: Path) -> bool:
+def _ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"

@@ -15,11 +15,11 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from reference_trainer.telemetry.step_timer import Spans
+from reference_trainer.telemetry.step_timer import StepTimer
 
 # FSDP2's calls of one group of parameters, and the collective that each waits for.  `unshard`
 # starts one and waits only where nothing is asynchronous.
-CALLS = {
+FSDP_CALLS = {
     "unshard": "all-gather",
     "wait_for_unshard": "all-gather",
     "post_backward": "reduce-scatter",
@@ -27,36 +27,36 @@ CALLS = {
 }
 
 
-def watch(model: Any, spans: Spans) -> bool:
+def time_fsdp_waits(model: Any, timer: StepTimer) -> bool:
     """Have `spans` told each wait of this sharded model; False where this torch has no such calls.
 
     The calls are torch's own business and have no public hooks, so they are looked for by name.
     """
-    groups = [*_groups(model)]
-    if not groups or not all(hasattr(group, name) for group in groups for name in CALLS):
+    groups = [*_parameter_groups(model)]
+    if not groups or not all(hasattr(group, name) for group in groups for name in FSDP_CALLS):
         return False
     for group in groups:
-        for name, collective in CALLS.items():
-            setattr(group, name, _timed(getattr(group, name), collective, spans))
-    spans.separable = True
+        for name, collective in FSDP_CALLS.items():
+            setattr(group, name, _time_call(getattr(group, name), collective, timer))
+    timer.separable = True
     return True
 
 
-def _groups(model: Any) -> Iterator[Any]:
+def _parameter_groups(model: Any) -> Iterator[Any]:
     """Groups of parameters that FSDP2 gathers and reduces together."""
     from torch.distributed.fsdp import FSDPModule
 
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state = module._get_fsdp_state()
-            one = getattr(state, "_fsdp_param_group", None)  # torch 2.6 knows but one each
-            yield from getattr(state, "_fsdp_param_groups", [one] if one else [])
+            group = getattr(state, "_fsdp_param_group", None)  # torch 2.6 knows but one each
+            yield from getattr(state, "_fsdp_param_groups", [group] if group else [])
 
 
-def _timed(call: Callable[..., Any], collective: str, spans: Spans) -> Callable[..., Any]:
+def _time_call(call: Callable[..., Any], collective: str, timer: StepTimer) -> Callable[..., Any]:
     @functools.wraps(call)
     def timed(*args: Any, **options: Any) -> Any:
-        with spans.waiting(collective):
+        with timer.waiting(collective):
             return call(*args, **options)
 
     return timed

@@ -16,43 +16,43 @@ from typing import Any
 
 
 @dataclass
-class Pulse:
+class Progress:
     """The step that is under way (0: none yet), what of it, and when it last went on."""
 
     step: int = 0
     phase: str = ""  # starting | training | saving | ended; empty: no run yet
-    since: float = field(default_factory=time.monotonic)
-    told_to_leave: threading.Event = field(default_factory=threading.Event)
+    updated_at: float = field(default_factory=time.monotonic)
+    stop_requested: threading.Event = field(default_factory=threading.Event)
 
-    def now(self, phase: str, step: int = 0) -> None:
+    def update(self, phase: str, step: int = 0) -> None:
         """The run has come this far."""
-        self.step, self.phase, self.since = step, phase, time.monotonic()
+        self.step, self.phase, self.updated_at = step, phase, time.monotonic()
 
     def read(self) -> dict[str, Any]:
         """{"step", "phase", "age": seconds since it last went on}."""
-        return {"step": self.step, "phase": self.phase, "age": time.monotonic() - self.since}
+        return {"step": self.step, "phase": self.phase, "age": time.monotonic() - self.updated_at}
 
 
-PULSE = Pulse()
+PROGRESS = Progress()
 
 
-def listen() -> None:
+def handle_sigterm() -> None:
     """Take SIGTERM as the notice of a preemption: save, then leave.  Main thread only."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: PULSE.told_to_leave.set())
+        signal.signal(signal.SIGTERM, lambda *_: PROGRESS.stop_requested.set())
 
 
-def farewell(result: Mapping[str, Any]) -> str:
+def exit_message(result: Mapping[str, Any]) -> str:
     """What a run that was told to leave says at its end, by its result: whether it can go on."""
     step = result["steps"][-1]["step"]
     if any(save["step"] == step for save in result["checkpoints"]):
         return f"it was told to leave, and left with step {step} saved"
-    failed = [save["error"] for save in result["unsaved"] if save["step"] == step]
-    why = failed[0] if failed else f"step {step} was not saved: it has no checkpoint folder"
-    return f"it was told to leave, and left, but {why}"
+    errors = [save["error"] for save in result["unsaved"] if save["step"] == step]
+    reason = errors[0] if errors else f"step {step} was not saved: it has no checkpoint folder"
+    return f"it was told to leave, and left, but {reason}"
 
 
-def born() -> int | None:
+def process_start_ticks() -> int | None:
     """When this process started, in clock ticks since boot; None without /proc (proc(5))."""
     try:
         return int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
@@ -60,9 +60,9 @@ def born() -> int | None:
         return None
 
 
-def seconds_up() -> float | None:
+def process_age() -> float | None:
     """How long this process has lived, by Linux' own clock; None elsewhere."""
-    started = born()
-    if started is None:
+    start_ticks = process_start_ticks()
+    if start_ticks is None:
         return None
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")

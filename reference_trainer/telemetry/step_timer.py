@@ -42,7 +42,7 @@ class Clock(Protocol):
     def intervals(self, stamps: list[Any]) -> list[float]:
         """Seconds between each boundary and the next: one fewer than there are boundaries."""
 
-    def whole(self, stamps: list[Any], intervals: list[float]) -> float:
+    def total(self, stamps: list[Any], intervals: list[float]) -> float:
         """Seconds from the first boundary to the last; `intervals` are those between them."""
 
 
@@ -62,7 +62,7 @@ class HostClock:
         """Seconds between consecutive stamps."""
         return [(b - a) / 1e9 for a, b in pairwise(stamps)]
 
-    def whole(self, stamps: list[int], intervals: list[float]) -> float:
+    def total(self, stamps: list[int], intervals: list[float]) -> float:
         """From the first stamp to the last, whatever is between."""
         return (stamps[-1] - stamps[0]) / 1e9
 
@@ -89,12 +89,12 @@ class CudaClock:
         self.wait(stamps[-1])
         return [a.elapsed_time(b) / 1e3 for a, b in pairwise(stamps)]
 
-    def whole(self, stamps: list[Any], intervals: list[float]) -> float:
+    def total(self, stamps: list[Any], intervals: list[float]) -> float:
         """The sum of the intervals, for one long interval would be rounded otherwise than they."""
         return sum(intervals)
 
 
-class Spans:
+class StepTimer:
     """Cuts steps into segments.  begin(step), mark(name) at each boundary, end() -> record.
 
     A record: {"step", "t" (seconds since the epoch at the step's start), "rank", "seconds" (from
@@ -116,17 +116,17 @@ class Spans:
 
     def begin(self, step: int) -> None:
         """Start a step at the very moment the step before it ended, if there was one."""
-        self._step, self._t = step, time.time()
-        begun, self._begun = self._last or (self.clock.stamp(), time.monotonic_ns())
-        self._stamps = [begun]
+        self._step, self._started_at = step, time.time()
+        start, self._begun_ns = self._last or (self.clock.stamp(), time.monotonic_ns())
+        self._stamps = [start]
         self._names, self._waits = [], []
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:
         """The body waits for a collective, within the interval that is open.  Never nested."""
-        begun = self.clock.stamp()
+        start = self.clock.stamp()
         yield
-        self._waits.append((len(self._names), collective, begun, self.clock.stamp()))
+        self._waits.append((len(self._names), collective, start, self.clock.stamp()))
 
     def mark(self, segment: str) -> None:
         """End the interval that began at the last boundary, and call it `segment`."""
@@ -145,16 +145,16 @@ class Spans:
             segments[name] += seconds
         self._last = self._stamps[-1], ended
         exposed: dict[str, dict[str, float]] = {}
-        for at, collective, *ends in self._waits:
-            spent = exposed.setdefault(self._names[at], {})
+        for index, collective, *ends in self._waits:
+            waits = exposed.setdefault(self._names[index], {})
             (seconds,) = self.clock.intervals(ends)
-            spent[collective] = spent.get(collective, 0.0) + seconds
+            waits[collective] = waits.get(collective, 0.0) + seconds
         record = {
             "step": self._step,
-            "t": self._t,
+            "t": self._started_at,
             "rank": self.rank,
-            "seconds": self.clock.whole(self._stamps, intervals),
-            "wall": (ended - self._begun) / 1e9,
+            "seconds": self.clock.total(self._stamps, intervals),
+            "wall": (ended - self._begun_ns) / 1e9,
             "segments": segments,
             "clock": self.clock.name,
             "separable": self.separable,

@@ -10,34 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reports.charts.bars import pairs, terms
-from reports.charts.curves import busbw, efficiency, loss
+from reports.charts.bars import draw_pairs, draw_terms
+from reports.charts.curves import draw_busbw, draw_efficiency, draw_loss
 from reports.charts.figure import Figure
-from reports.charts.gang_timeline import gang
-from reports.charts.lost_time import lost
+from reports.charts.gang_timeline import draw_gang
+from reports.charts.lost_time import draw_lost_time
 
-__all__ = ["FIGURES", "Figure", "figures"]
+__all__ = ["FIGURES", "Figure", "draw_figures"]
 
 FIGURES: dict[str, Callable[[Any], Figure]] = {
-    "busbw": busbw,
-    "pairs": pairs,
-    "efficiency": efficiency,
-    "lost": lost,
-    "terms": terms,
-    "gang": gang,
-    "loss": loss,
+    "busbw": draw_busbw,
+    "pairs": draw_pairs,
+    "efficiency": draw_efficiency,
+    "lost": draw_lost_time,
+    "terms": draw_terms,
+    "gang": draw_gang,
+    "loss": draw_loss,
 }
 
 
-def figures(series: Mapping[str, Any]) -> list[Figure]:
+def draw_figures(series: Mapping[str, Any]) -> list[Figure]:
     """All figures of one result, in the order of FIGURES."""
-    return [_drawn(name, series[name]) for name in FIGURES if name in series]
+    return [_draw_or_explain(name, series[name]) for name in FIGURES if name in series]
 
 
-def _drawn(name: str, values: Any) -> Figure:
+def _draw_or_explain(name: str, values: Any) -> Figure:
     """The figure, or in its place a sentence that says why it could not be drawn."""
     try:
         return FIGURES[name](values)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
-        why = f"{type(error).__name__}: {error}"
-        return Figure(name, f"The series {name!r} could not be drawn ({why}).")
+        reason = f"{type(error).__name__}: {error}"
+        return Figure(name, f"The series {name!r} could not be drawn ({reason}).")

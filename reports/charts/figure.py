@@ -43,17 +43,17 @@ def read_numbers(values: Any) -> list[Number]:
     return [read_number(value) for value in values]
 
 
-def whole(values: Iterable[Number]) -> list[float]:
+def finite(values: Iterable[Number]) -> list[float]:
     """The numbers, without the holes."""
     return [value for value in values if value is not None]
 
 
-def joined(xs: list[Number], ys: list[Number]) -> list[tuple[float, float]]:
+def zip_xy(xs: list[Number], ys: list[Number]) -> list[tuple[float, float]]:
     """Points that have both coordinates."""
     return [(x, y) for x, y in zip(xs, ys, strict=False) if x is not None and y is not None]
 
 
-def size(count: float) -> str:
+def binary_size(count: float) -> str:
     """A message size in binary units: `64 MiB`."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
     power = min(len(units) - 1, int(math.log2(count) // 10)) if count >= 1 else 0
@@ -65,6 +65,6 @@ def percent(share: Number, digits: int = 1) -> str:
     return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 
-def shown(value: Number, unit: str = "") -> str:
+def or_dash(value: Number, unit: str = "") -> str:
     """Three digits and the unit, or a dash for a hole."""
     return "-" if value is None else number(value) + (f" {unit}" if unit else "")

@@ -8,45 +8,45 @@ from typing import Any
 
 from reports.charts.figure import Figure
 from reports.charts.gang_series import (
-    Block,
     Event,
-    Half,
-    Span,
-    brief,
-    counted,
+    JobSpan,
+    Panel,
+    PartialAllocation,
+    brief_s,
+    gang_sentence,
+    natural_key,
     plural,
-    read_block,
     read_count,
-    read_word,
-    rows_of,
-    sentence_of,
-    shortened,
+    read_panel,
+    read_text,
+    shorten,
+    table_rows,
 )
 from reports.charts.svg import (
     GREY,
-    JOBS,
+    JOB_COLORS,
     ORANGE,
     RED,
     WIDTH,
     Drawing,
-    Mark,
+    Marker,
     Point,
     Scale,
     ink_on,
-    outline,
-    room_for,
-    snapped,
-    wide,
+    place_marks,
+    rect_path,
+    text_width,
+    to_grid,
 )
 from reports.record import number
 
-LEFT, RIGHT = ENDS = 92.0, WIDTH - 18.0  # of the time axis
-NODES, WAITERS, MARKS, LEVELS, LABELS = 16, 12, 12, 5, 40  # drawn at most
-SIZE = 55_000  # bytes of SVG, about: beyond it neighbours are joined
-STEPS = (0.5, 1, 2, 4, 8, 16, 32, 64)  # widths below which they are
-LOW, GAP = 16, 4  # height of a waiting lane, and between lanes
-FINE = 5  # lower than this, lines between accelerators would hide them
-Run = tuple[float, float, str]  # from x to x, and what is said there
+LEFT, RIGHT = AXIS = 92.0, WIDTH - 18.0  # of the time axis
+MAX_NODES, MAX_WAIT_LANES, MAX_MARKS, LEVELS, MAX_LABELS = 16, 12, 12, 5, 40  # drawn at most
+MAX_SVG_BYTES = 55_000  # bytes of SVG, about: beyond it neighbours are joined
+GRID_STEPS = (0.5, 1, 2, 4, 8, 16, 32, 64)  # widths below which they are
+WAIT_HEIGHT, GAP = 16, 4  # height of a waiting lane, and between lanes
+MIN_SLOT_HEIGHT = 5  # lower than this, lines between accelerators would hide them
+Bar = tuple[float, float, str]  # from x to x, and what is said there
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Sheet:
     colors: dict[str, str]
     nodes: dict[str, float]  # those drawn, and how many accelerators each has
     step: float
-    tall: float
+    lane_height: float
 
 
-def gang(series: dict[str, Any]) -> Figure:
+def draw_gang(series: dict[str, Any]) -> Figure:
     """GPUs held on each node over time; a gang has all it needs or nothing.
 
     Keys: title, unit, capacity {node: free at the start}, samples [{t, nodes {node: {job: held}},
@@ -68,308 +68,314 @@ def gang(series: dict[str, Any]) -> Figure:
     optional marks [[t, words[, true: a fault]]], half [[from, to, job, held, need]], and control:
     samples, end, marks, half of the same cluster with a deliberate fault.
     """
-    units = plural(read_word(series["unit"]))
+    units = plural(read_text(series["unit"]))
     capacity = {node: read_count(count) for node, count in series["capacity"].items()}
-    blocks = [read_block(series)] + (
-        [read_block(series["control"])] if series.get("control") else []
+    panels = [read_panel(series)] + (
+        [read_panel(series["control"])] if series.get("control") else []
     )
-    sizes = _sizes(capacity, blocks)
-    nodes = _busiest(sizes, blocks)
-    few = f"; {len(nodes)} of {len(sizes)} nodes drawn" if len(nodes) < len(sizes) else ""
-    sentence = sentence_of(blocks, read_count(series["taken"]), units, few)
-    svg, left_out = _drawn(sentence, blocks, {node: sizes[node] for node in nodes})
-    title = f"Who held which {units}, when: {shortened(read_word(series['title']), 80)}"
+    sizes = _node_sizes(capacity, panels)
+    nodes = _busiest_nodes(sizes, panels)
+    note = f"; {len(nodes)} of {len(sizes)} nodes drawn" if len(nodes) < len(sizes) else ""
+    sentence = gang_sentence(panels, read_count(series["taken"]), units, note)
+    svg, left_out = _to_svg(sentence, panels, {node: sizes[node] for node in nodes})
+    title = f"Who held which {units}, when: {shorten(read_text(series['title']), 80)}"
     header = ["job", "where", "from s", "to s", units]
-    return Figure(title, sentence, svg, header, rows_of(blocks, left_out))
+    return Figure(title, sentence, svg, header, table_rows(panels, left_out))
 
 
-def _sizes(capacity: dict[str, float], blocks: list[Block]) -> dict[str, float]:
+def _node_sizes(capacity: dict[str, float], panels: list[Panel]) -> dict[str, float]:
     """Accelerators of each node: those that were free, or more where more were held."""
     sizes = dict(capacity)
-    for block in blocks:
-        for node, count in block.full.items():
+    for panel in panels:
+        for node, count in panel.max_by_node.items():
             sizes[node] = max(count, sizes.get(node, 0))
     if not sizes:
         raise ValueError("there is no node")
     return sizes
 
 
-def _busiest(sizes: dict[str, float], blocks: list[Block]) -> list[str]:
+def _busiest_nodes(sizes: dict[str, float], panels: list[Panel]) -> list[str]:
     """The nodes with the most changes, in their own order."""
-    changes = Counter(span.node for block in blocks for span in block.spans)
-    busy = set(sorted(sizes, key=lambda node: -changes[node])[:NODES])
+    changes = Counter(span.node for panel in panels for span in panel.spans)
+    busy = set(sorted(sizes, key=lambda node: -changes[node])[:MAX_NODES])
     return [node for node in sizes if node in busy]
 
 
-def _drawn(sentence: str, blocks: list[Block], nodes: dict[str, float]) -> tuple[str, list[Event]]:
+def _to_svg(sentence: str, panels: list[Panel], nodes: dict[str, float]) -> tuple[str, list[Event]]:
     """The picture, coarse enough to stay small, and the marks that found no room in it."""
-    jobs = {span.job for block in blocks for span in block.spans}
-    colors = {job: JOBS[at % len(JOBS)] for at, job in enumerate(sorted(jobs, key=counted))}
-    tall = round(min(34.0, max(18.0, 300 / (len(nodes) * len(blocks)))))
-    slots = [_all_slots(block, nodes, tall) for block in blocks]
-    for step in STEPS:
-        sheet = Sheet(Drawing(sentence), colors, nodes, step, tall)
-        bottom, left_out = _legend(sheet, blocks), list[Event]()
-        for at, block in enumerate(blocks):
-            if at:
-                words = "control: the same cluster with a deliberate fault"
-                sheet.drawing.text(4, bottom + 26, words, size=12, bold=True)
+    jobs = {span.job for panel in panels for span in panel.spans}
+    colors = {
+        job: JOB_COLORS[i % len(JOB_COLORS)] for i, job in enumerate(sorted(jobs, key=natural_key))
+    }
+    height = round(min(34.0, max(18.0, 300 / (len(nodes) * len(panels)))))
+    slots = [_node_slots(panel, nodes, height) for panel in panels]
+    for step in GRID_STEPS:
+        sheet = Sheet(Drawing(sentence), colors, nodes, step, height)
+        bottom, left_out = _draw_legend(sheet, panels), list[Event]()
+        for i, panel in enumerate(panels):
+            if i:
+                heading = "control: the same cluster with a deliberate fault"
+                sheet.drawing.text(4, bottom + 26, heading, size=12, bold=True)
                 bottom += 34
-            bottom, unplaced = _draw(sheet, block, slots[at], bottom)
+            bottom, unplaced = _draw_panel(sheet, panel, slots[i], bottom)
             left_out += unplaced
         sheet.drawing.height = bottom
         svg = sheet.drawing.svg()
-        if len(svg) < SIZE:
+        if len(svg) < MAX_SVG_BYTES:
             break
     return svg, left_out
 
 
-def _legend(sheet: Sheet, blocks: list[Block]) -> float:
+def _draw_legend(sheet: Sheet, panels: list[Panel]) -> float:
     """The meaning of each colour; returns where the lanes may begin."""
-    named: dict[str, list[str]] = {}
+    by_color: dict[str, list[str]] = {}
     for job, color in sheet.colors.items():
-        named.setdefault(color, []).append(job)
-    keys = [(_several(jobs), color) for color, jobs in named.items()]
-    keys += [("waits", GREY)] if any(block.waits for block in blocks) else []
-    keys += [("part of a gang", ORANGE)] if any(block.halves for block in blocks) else []
-    keys += [("a fault", RED)] if any(one.fault for block in blocks for one in block.marks) else []
+        by_color.setdefault(color, []).append(job)
+    keys = [(_job_names(jobs), color) for color, jobs in by_color.items()]
+    keys += [("waits", GREY)] if any(panel.waits for panel in panels) else []
+    keys += [("part of a gang", ORANGE)] if any(panel.partials for panel in panels) else []
+    keys += [("a fault", RED)] if any(m.fault for panel in panels for m in panel.marks) else []
     x, y = 4.0, 4.0
-    for words, color in keys:
-        if x > 4 and x + 16 + wide(words, 12) > WIDTH:
+    for label, color in keys:
+        if x > 4 and x + 16 + text_width(label, 12) > WIDTH:
             x, y = 4.0, y + 18
         if color == GREY:
             sheet.drawing.hatch([(x, x + 12)], y, 12, color)
         else:
             sheet.drawing.box(x, y, 12, 12, color)
-        sheet.drawing.text(x + 17, y + 10, words, size=12)
-        x += 32 + wide(words, 12)
+        sheet.drawing.text(x + 17, y + 10, label, size=12)
+        x += 32 + text_width(label, 12)
     return y + 18
 
 
-def _several(jobs: list[str]) -> str:
+def _job_names(jobs: list[str]) -> str:
     """Jobs that share a colour: at most three of them."""
-    return ", ".join(shortened(job, 10) for job in jobs[:3]) + (", ..." if len(jobs) > 3 else "")
+    return ", ".join(shorten(job, 10) for job in jobs[:3]) + (", ..." if len(jobs) > 3 else "")
 
 
-def _draw(
-    sheet: Sheet, block: Block, slots: dict[str, list[list[Run]]], top: float
+def _draw_panel(
+    sheet: Sheet, panel: Panel, slots: dict[str, list[list[Bar]]], top: float
 ) -> tuple[float, list[Event]]:
     """One block below `top`; returns where it ends, and the marks that found no room."""
-    scale, waiters = Scale(block.start, block.end, *ENDS), _waiters(block)
-    faults, left_out = _placed([one for one in block.marks if one.fault], scale, [])
-    marks, more = _placed([one for one in block.marks if not one.fault], scale, faults)
+    scale, waiters = Scale(panel.start, panel.end, *AXIS), _wait_lanes(panel)
+    faults, left_out = _place_events([event for event in panel.marks if event.fault], scale, [])
+    marks, more = _place_events([event for event in panel.marks if not event.fault], scale, faults)
     lines = [mark.x for mark in marks]
-    y = first = top + 15 * max((mark.level + 1 for mark in marks), default=0) + 4
-    bottom = first + len(slots) * (sheet.tall + GAP) + len(waiters) * (LOW + GAP)
-    _axis(sheet, scale, first, bottom)
-    labels: list[tuple[float, Run]] = []
+    y = top_y = top + 15 * max((mark.level + 1 for mark in marks), default=0) + 4
+    bottom = top_y + len(slots) * (sheet.lane_height + GAP) + len(waiters) * (WAIT_HEIGHT + GAP)
+    _draw_axis(sheet, scale, top_y, bottom)
+    labels: list[tuple[float, Bar]] = []
     for node, lanes in slots.items():
-        labels += _node(sheet, node, lanes, y)
-        y += sheet.tall + GAP
+        labels += _draw_node(sheet, node, lanes, y)
+        y += sheet.lane_height + GAP
     for name, waits, halves in waiters:
-        _waiter(sheet, scale, name, (waits, halves), lines, y)
-        y += LOW + GAP
+        _draw_wait_lane(sheet, scale, name, (waits, halves), lines, y)
+        y += WAIT_HEIGHT + GAP
     for mark in marks:
-        high, loud = first - 4 - 15 * mark.level, mark in faults
-        look = (RED, 2.0, "", 1.0) if loud else ("currentColor", 1.0, "3 3", 0.8)
-        sheet.drawing.line([(mark.x, high - 11), (mark.x, y)], *look)
+        base, bold = top_y - 4 - 15 * mark.level, mark in faults
+        style = (RED, 2.0, "", 1.0) if bold else ("currentColor", 1.0, "3 3", 0.8)
+        sheet.drawing.line([(mark.x, base - 11), (mark.x, y)], *style)
         shift = 3 if mark.anchor == "start" else -3
-        sheet.drawing.text(mark.x + shift, high - 1, mark.words, mark.anchor, size=12, bold=loud)
-    _label(sheet, labels, lines)
+        sheet.drawing.text(mark.x + shift, base - 1, mark.label, mark.anchor, size=12, bold=bold)
+    _draw_labels(sheet, labels, lines)
     return y + 18, left_out + more
 
 
-def _placed(events: list[Event], scale: Scale, there: list[Mark]) -> tuple[list[Mark], list[Event]]:
+def _place_events(
+    events: list[Event], scale: Scale, fixed: list[Marker]
+) -> tuple[list[Marker], list[Event]]:
     """Those `there` and the events' marks, as far as there is room; the events without."""
-    wanted = [(scale(min(max(one.at, scale.low), scale.high)), one) for one in events]
-    marks = room_for(
-        [(x, shortened(one.words, 30)) for x, one in wanted], MARKS - len(there), LEVELS, there
+    spots = [(scale(min(max(event.time_s, scale.low), scale.high)), event) for event in events]
+    marks = place_marks(
+        [(x, shorten(event.label, 30)) for x, event in spots], MAX_MARKS - len(fixed), LEVELS, fixed
     )
-    drawn = Counter((mark.x, mark.words) for mark in marks)
+    placed = Counter((mark.x, mark.label) for mark in marks)
     left_out = []
-    for x, one in wanted:
-        key = x, shortened(one.words, 30)
-        drawn[key] -= 1
-        if drawn[key] < 0:
-            left_out.append(one)
+    for x, event in spots:
+        key = x, shorten(event.label, 30)
+        placed[key] -= 1
+        if placed[key] < 0:
+            left_out.append(event)
     return marks, left_out
 
 
-def _axis(sheet: Sheet, scale: Scale, top: float, bottom: float) -> None:
+def _draw_axis(sheet: Sheet, scale: Scale, top: float, bottom: float) -> None:
     for tick in scale.ticks(6):
-        at = scale(tick)
-        sheet.drawing.line([(at, top), (at, bottom)], "currentColor", 1, opacity=0.15)
-        sheet.drawing.text(at, bottom + 13, f"{brief(tick)} s", "middle", size=12)
+        x = scale(tick)
+        sheet.drawing.line([(x, top), (x, bottom)], "currentColor", 1, opacity=0.15)
+        sheet.drawing.text(x, bottom + 13, f"{brief_s(tick)} s", "middle", size=12)
 
 
-def _label(sheet: Sheet, boxes: list[tuple[float, Run]], lines: list[float]) -> None:
+def _draw_labels(sheet: Sheet, boxes: list[tuple[float, Bar]], lines: list[float]) -> None:
     """The names of the jobs in the widest boxes, where no line of a mark runs through them."""
     widest = sorted(boxes, key=lambda box: box[1][0] - box[1][1])
-    for middle, (left, right, job) in widest[:LABELS]:
-        start, end = _widest(left, right, [(x - 1, x + 1) for x in lines])
-        words = shortened(job, 12)
-        if end - start > wide(words, 12) + 2:
+    for middle, (left, right, job) in widest[:MAX_LABELS]:
+        start, end = _widest_gap(left, right, [(x - 1, x + 1) for x in lines])
+        label = shorten(job, 12)
+        if end - start > text_width(label, 12) + 2:
             ink = ink_on(sheet.colors[job])
-            sheet.drawing.text((start + end) / 2, middle + 4, words, "middle", ink, 12)
+            sheet.drawing.text((start + end) / 2, middle + 4, label, "middle", ink, 12)
 
 
-def _all_slots(block: Block, nodes: dict[str, float], tall: float) -> dict[str, list[list[Run]]]:
+def _node_slots(panel: Panel, nodes: dict[str, float], tall: float) -> dict[str, list[list[Bar]]]:
     """For each node its accelerators, from the bottom, and who held each from x to x."""
-    spans: dict[str, list[Span]] = {node: [] for node in nodes}
-    for span in block.spans:
+    spans: dict[str, list[JobSpan]] = {node: [] for node in nodes}
+    for span in panel.spans:
         if span.node in spans:
             spans[span.node].append(span)
-    scale = Scale(block.start, block.end, *ENDS)
+    scale = Scale(panel.start, panel.end, *AXIS)
     return {
-        node: [_runs(slot, scale) for slot in _slots(spans[node], size, int(tall / 2))]
+        node: [_slot_bars(slot, scale) for slot in _assign_slots(spans[node], size, int(tall / 2))]
         for node, size in nodes.items()
     }
 
 
-def _runs(spans: list[Span], scale: Scale) -> list[Run]:
-    return snapped(((scale(s.start), scale(s.end), s.job) for s in spans), ENDS, STEPS[0])
+def _slot_bars(spans: list[JobSpan], scale: Scale) -> list[Bar]:
+    return to_grid(((scale(s.start), scale(s.end), s.job) for s in spans), AXIS, GRID_STEPS[0])
 
 
-def _slots(spans: list[Span], size: float, most: int) -> list[list[Span]]:
+def _assign_slots(spans: list[JobSpan], size: float, cap: int) -> list[list[JobSpan]]:
     """A holding stays on the accelerators that it is on, and takes the lowest that are free."""
-    whole = size.is_integer() and all(span.amount.is_integer() for span in spans)
-    slots: list[list[Span]] = [[] for _ in range(int(size) if whole and 0 < size <= most else most)]
+    ints = size.is_integer() and all(span.amount.is_integer() for span in spans)
+    slots: list[list[JobSpan]] = [[] for _ in range(int(size) if ints and 0 < size <= cap else cap)]
     ends = {(span.job, span.end) for span in spans}
-    for span in sorted(spans, key=lambda one: (one.start, (one.job, one.start) not in ends)):
+    for span in sorted(spans, key=lambda item: (item.start, (item.job, item.start) not in ends)):
         free = [slot for slot in slots if not slot or slot[-1].end <= span.start]
-        before = (span.job, span.start)
-        free.sort(key=lambda slot: not slot or (slot[-1].job, slot[-1].end) != before)
+        previous = (span.job, span.start)
+        free.sort(key=lambda slot: not slot or (slot[-1].job, slot[-1].end) != previous)
         for slot in free[: max(1, round(span.amount / size * len(slots)))]:
             slot.append(span)
     return slots
 
 
-def _node(sheet: Sheet, node: str, slots: list[list[Run]], top: float) -> list[tuple[float, Run]]:
+def _draw_node(
+    sheet: Sheet, node: str, slots: list[list[Bar]], top: float
+) -> list[tuple[float, Bar]]:
     """The lane of a node; returns its boxes in which words may fit, each with its middle."""
-    sheet.drawing.text(LEFT - 6, top + sheet.tall / 2 + 4, shortened(node, 12), "end", size=12)
-    sheet.drawing.box(LEFT, top, RIGHT - LEFT, sheet.tall, "currentColor", 0.07)
-    high, labels = sheet.tall / len(slots), []
-    if len(slots) == sheet.nodes[node] and high >= FINE:
-        for at in range(1, len(slots)):
-            y = round(top + at * high, 1)
+    sheet.drawing.text(LEFT - 6, top + sheet.lane_height / 2 + 4, shorten(node, 12), "end", size=12)
+    sheet.drawing.box(LEFT, top, RIGHT - LEFT, sheet.lane_height, "currentColor", 0.07)
+    slot_height, labels = sheet.lane_height / len(slots), []
+    if len(slots) == sheet.nodes[node] and slot_height >= MIN_SLOT_HEIGHT:
+        for i in range(1, len(slots)):
+            y = round(top + i * slot_height, 1)
             sheet.drawing.line([(LEFT, y), (RIGHT, y)], "currentColor", 0.5, opacity=0.4)
     moves: dict[str, str] = {}
-    for (left, right, job), (low, count) in _boxes(slots, sheet.step):
-        y = round(top + sheet.tall - (low + count) * high, 1)
-        tall, color = round(count * high, 1), sheet.colors[job]
-        moves[color] = moves.get(color, "") + outline(left, y, right - left, tall)
-        if right - left > 10 and tall >= 11:
-            labels.append((y + tall / 2, (left, right, job)))
+    for (left, right, job), (low, count) in _merge_slots(slots, sheet.step):
+        y = round(top + sheet.lane_height - (low + count) * slot_height, 1)
+        height, color = round(count * slot_height, 1), sheet.colors[job]
+        moves[color] = moves.get(color, "") + rect_path(left, y, right - left, height)
+        if right - left > 10 and height >= 11:
+            labels.append((y + height / 2, (left, right, job)))
     for color, path in moves.items():
         sheet.drawing.path(path, color)
     return labels
 
 
-def _boxes(slots: list[list[Run]], step: float) -> list[tuple[Run, tuple[int, int]]]:
+def _merge_slots(slots: list[list[Bar]], step: float) -> list[tuple[Bar, tuple[int, int]]]:
     """(from x, to x, job) and (lowest slot, slots): equal ones above each other are one."""
-    found: list[tuple[Run, tuple[int, int]]] = []
-    below: dict[Run, tuple[int, int]] = {}
-    for at, slot in enumerate(slots):
-        here = {run: below.pop(run, (at, 0)) for run in snapped(slot, ENDS, step)}
-        found += below.items()
-        below = {run: (low, count + 1) for run, (low, count) in here.items()}
-    return found + list(below.items())
+    boxes: list[tuple[Bar, tuple[int, int]]] = []
+    below: dict[Bar, tuple[int, int]] = {}
+    for i, slot in enumerate(slots):
+        current = {run: below.pop(run, (i, 0)) for run in to_grid(slot, AXIS, step)}
+        boxes += below.items()
+        below = {run: (low, count + 1) for run, (low, count) in current.items()}
+    return boxes + list(below.items())
 
 
-def _waiters(block: Block) -> list[tuple[str, list[Span], list[Half]]]:
+def _wait_lanes(panel: Panel) -> list[tuple[str, list[JobSpan], list[PartialAllocation]]]:
     """Lanes of jobs that waited or held a part; those with parts first, then the longest wait."""
-    lanes: dict[str, tuple[list[Span], list[Half]]] = {}
-    for span in block.waits:
+    lanes: dict[str, tuple[list[JobSpan], list[PartialAllocation]]] = {}
+    for span in panel.waits:
         lanes.setdefault(span.job, ([], []))[0].append(span)
-    for half in block.halves:
+    for half in panel.partials:
         lanes.setdefault(half.job, ([], []))[1].append(half)
-    ranked = sorted(lanes, key=lambda job: (not lanes[job][1], -_length(lanes[job][0])))
-    own = ranked if len(ranked) <= WAITERS else ranked[: WAITERS - 1]
-    found = [(f"{shortened(job, 7)} waits", *lanes[job]) for job in sorted(own, key=counted)]
-    if rest := set(ranked) - set(own):
-        waits = [span._replace(amount=0) for span in block.waits if span.job in rest]
-        halves = [half for half in block.halves if half.job in rest]
-        found.append((f"{len(rest)} others", waits, halves))
-    return found
+    ranked = sorted(lanes, key=lambda job: (not lanes[job][1], -_total_length(lanes[job][0])))
+    single = ranked if len(ranked) <= MAX_WAIT_LANES else ranked[: MAX_WAIT_LANES - 1]
+    result = [(f"{shorten(job, 7)} waits", *lanes[job]) for job in sorted(single, key=natural_key)]
+    if merged := set(ranked) - set(single):
+        waits = [span._replace(amount=0) for span in panel.waits if span.job in merged]
+        halves = [half for half in panel.partials if half.job in merged]
+        result.append((f"{len(merged)} others", waits, halves))
+    return result
 
 
-def _length(spans: list[Span]) -> float:
+def _total_length(spans: list[JobSpan]) -> float:
     return sum(span.end - span.start for span in spans)
 
 
-def _waiter(
+def _draw_wait_lane(
     sheet: Sheet,
     scale: Scale,
     name: str,
-    story: tuple[list[Span], list[Half]],
+    lane: tuple[list[JobSpan], list[PartialAllocation]],
     lines: list[float],
     top: float,
 ) -> None:
     """A waiting lane: hatched while it waits, orange over it while a part of a gang is held."""
     drawing, step = sheet.drawing, sheet.step
     drawing.text(LEFT - 6, top + 12, name, "end", size=12)
-    waited = ((scale(one.start), scale(one.end), _told(one, scale)) for one in story[0])
-    held = ((scale(one.start), scale(one.end), one.words) for one in story[1])
-    waits, parts = snapped(waited, ENDS, step), snapped(held, ENDS, step, least=2)
-    told = _part_words(parts, waits, lines)
-    clear = [(left, right) for left, right, _ in parts + told]
-    told += _wait_words(waits, clear, [(x - 2, x + 2) for x in lines])
-    clear += [(left, right) for left, right, _ in told]
-    drawing.hatch([(left, right) for left, right, _ in waits], top, LOW, GREY, clear)
+    waited = ((scale(item.start), scale(item.end), _wait_label(item, scale)) for item in lane[0])
+    held = ((scale(item.start), scale(item.end), item.held_text) for item in lane[1])
+    waits, parts = to_grid(waited, AXIS, step), to_grid(held, AXIS, step, min_width=2)
+    labels = _place_part_labels(parts, waits, lines)
+    clear = [(left, right) for left, right, _ in parts + labels]
+    labels += _place_wait_labels(waits, clear, [(x - 2, x + 2) for x in lines])
+    clear += [(left, right) for left, right, _ in labels]
+    drawing.hatch([(left, right) for left, right, _ in waits], top, WAIT_HEIGHT, GREY, clear)
     for left, right, _ in parts:
-        drawing.box(left, top, right - left, LOW, ORANGE)
-    for left, right, words in told:
+        drawing.box(left, top, right - left, WAIT_HEIGHT, ORANGE)
+    for left, right, label in labels:
         inside = any(start < right and left < end for start, end, _ in parts)
         ink = ink_on(ORANGE) if inside else "currentColor"
-        drawing.text((left + right) / 2, top + 12, words, "middle", ink, 12)
+        drawing.text((left + right) / 2, top + 12, label, "middle", ink, 12)
 
 
-def _told(span: Span, scale: Scale) -> str:
+def _wait_label(span: JobSpan, scale: Scale) -> str:
     """`waits for 3` if there is room for it; without words, equal neighbours are joined."""
-    words = f"waits for {number(span.amount)}" if span.amount else ""
-    return words if scale(span.end) - scale(span.start) > wide(words, 12) + 10 else ""
+    label = f"waits for {number(span.amount)}" if span.amount else ""
+    return label if scale(span.end) - scale(span.start) > text_width(label, 12) + 10 else ""
 
 
-def _wait_words(waits: list[Run], clear: list[Point], lines: list[Point]) -> list[Run]:
+def _place_wait_labels(waits: list[Bar], clear: list[Point], lines: list[Point]) -> list[Bar]:
     """Where a wait has room for its words: rather beside the lines of marks than across them."""
-    told = []
-    for left, right, words in (one for one in waits if one[2]):
-        size = wide(words, 12)
-        for taken in (clear + lines, clear):
-            start, end = _widest(left, right, taken)
+    labels = []
+    for left, right, label in (wait for wait in waits if wait[2]):
+        size = text_width(label, 12)
+        for blocked in (clear + lines, clear):
+            start, end = _widest_gap(left, right, blocked)
             middle = (start + end) / 2
             if end - start > size:
-                told.append((middle - size / 2, middle + size / 2, words))
+                labels.append((middle - size / 2, middle + size / 2, label))
                 break
-    return told
+    return labels
 
 
-def _part_words(parts: list[Run], waits: list[Run], lines: list[float]) -> list[Run]:
+def _place_part_labels(parts: list[Bar], waits: list[Bar], lines: list[float]) -> list[Bar]:
     """`1 of 3` in each part that is wide enough; when none is, beside the widest."""
-    told = []
-    for left, right, words in parts:
-        size = wide(words, 12)
-        for taken in ([(x - 1, x + 1) for x in lines], []):
-            start, end = _widest(left, right, taken)
+    labels = []
+    for left, right, label in parts:
+        size = text_width(label, 12)
+        for blocked in ([(x - 1, x + 1) for x in lines], []):
+            start, end = _widest_gap(left, right, blocked)
             if end - start > size + 2:
-                told.append(((start + end - size) / 2, (start + end + size) / 2, words))
+                labels.append(((start + end - size) / 2, (start + end + size) / 2, label))
                 break
-    if told or not parts:
-        return told
-    left, right, words = max(parts, key=lambda one: one[1] - one[0])
-    size = wide(words, 12) + 2
+    if labels or not parts:
+        return labels
+    left, right, label = max(parts, key=lambda item: item[1] - item[0])
+    size = text_width(label, 12) + 2
     frames = [x for start, end, _ in waits if start <= right and left <= end for x in (start, end)]
     places = [right + 2, left - size - 2, *(x + 2 for x in frames), *(x - size - 2 for x in frames)]
-    lines = [*lines, *(x for one in [*waits, *parts] for x in one[:2])]
+    lines = [*lines, *(x for item in [*waits, *parts] for x in item[:2])]
     room = [x for x in places if x >= LEFT and x + size <= WIDTH]
     free = [x for x in room if not any(x < line < x + size for line in lines)]
-    return [(x, x + size, words) for x in (free or room)[:1]]
+    return [(x, x + size, label) for x in (free or room)[:1]]
 
 
-def _widest(left: float, right: float, clear: list[Point]) -> Point:
+def _widest_gap(left: float, right: float, taken: list[Point]) -> Point:
     """The widest stretch of a wait that nothing else takes."""
-    best, at = (left, left), left
-    for start, end in [*sorted(clear), (right, right)]:
-        best = max(best, (at, min(start, right)), key=lambda one: one[1] - one[0])
-        at = max(at, end)
+    best, x = (left, left), left
+    for start, end in [*sorted(taken), (right, right)]:
+        best = max(best, (x, min(start, right)), key=lambda gap: gap[1] - gap[0])
+        x = max(x, end)
     return best

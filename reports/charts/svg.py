@@ -22,16 +22,16 @@ BLUE, SKY, GREEN, ORANGE, RED, PINK, YELLOW, GREY = (
     "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#f0e442", "#8a8a8a",
 )  # fmt: skip
 PALETTE = [BLUE, SKY, GREEN, ORANGE, PINK, YELLOW, RED]
-JOBS = [BLUE, GREEN, SKY, PINK, YELLOW]  # what jobs do is no fault: no orange, no red
+JOB_COLORS = [BLUE, GREEN, SKY, PINK, YELLOW]  # what jobs do is no fault: no orange, no red
 # Dark is slow and pale is fast, so that the eye goes to what is wrong.
 SLOW_TO_FAST = [
     "#08306b", "#08519c", "#2171b5", "#4292c6", "#6baed6", "#9ecae1", "#c6dbef", "#deebf7",
     "#eaf3fb",
 ]  # fmt: skip
-DARK = {BLUE, GREEN, *SLOW_TO_FAST[:3]}
+DARK_COLORS = {BLUE, GREEN, *SLOW_TO_FAST[:3]}
 
 WIDTH, HEIGHT = 480, 260
-FONT = 13
+FONT_SIZE = 13
 Point = tuple[float, float]
 T = TypeVar("T")
 
@@ -47,28 +47,28 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        low, high = self._at(self.low), self._at(self.high)
-        share = (self._at(value) - low) / ((high - low) or 1.0)
+        low, high = self._transform(self.low), self._transform(self.high)
+        share = (self._transform(value) - low) / ((high - low) or 1.0)
         return round(self.start + share * (self.end - self.start), 1)
 
-    def _at(self, value: float) -> float:
+    def _transform(self, value: float) -> float:
         return math.log2(max(value, 1e-12)) if self.log else value
 
     def ticks(self, count: int = 5) -> list[float]:
         """Round values inside the scale: powers of two, or steps of 1, 2 or 5."""
         if self.log:
             first, last = math.ceil(math.log2(self.low)), math.floor(math.log2(self.high))
-            apart = max(1, math.ceil((last - first) / count))
-            return [2.0**power for power in range(first, last + 1, apart)]
+            stride = max(1, math.ceil((last - first) / count))
+            return [2.0**power for power in range(first, last + 1, stride)]
         step = round_step((self.high - self.low) / count)
         lowest = math.ceil(self.low / step - 1e-9)
-        return [at * step for at in range(lowest, math.floor(self.high / step + 1e-9) + 1)]
+        return [i * step for i in range(lowest, math.floor(self.high / step + 1e-9) + 1)]
 
 
 def round_step(rough: float) -> float:
     """The smallest of 1, 2, 5, 10 times a power of ten that is not below `rough`."""
     power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
-    return next(power * by for by in (1, 2, 5, 10) if power * by >= rough * 0.999)
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
 
 
 class Drawing:
@@ -125,14 +125,14 @@ class Drawing:
         clear: Sequence[Point] = (),
     ) -> None:
         """Frames side by side, each from x to x, filled with diagonals but for what is `clear`."""
-        moves = [outline(left, y, right - left, height) for left, right in frames]
-        free = sorted(clear)
+        moves = [rect_path(left, y, right - left, height) for left, right in frames]
+        gaps = sorted(clear)
         for left, right in frames:
-            for end, start in free:
+            for end, start in gaps:
                 if left < start and end < right:
-                    moves.append(_diagonals(left, min(end, right), y + height, height))
+                    moves.append(_hatch_path(left, min(end, right), y + height, height))
                     left = start
-            moves.append(_diagonals(left, right, y + height, height))
+            moves.append(_hatch_path(left, right, y + height, height))
         self.path("".join(moves), color, filled=False)
 
     def dot(self, x: float, y: float, color: str, radius: float = 3.5) -> None:
@@ -143,17 +143,17 @@ class Drawing:
         self,
         x: float,
         y: float,
-        words: object,
+        label: object,
         anchor: str = "start",
         color: str = "currentColor",
-        size: float = FONT,
+        size: float = FONT_SIZE,
         bold: bool = False,
     ) -> None:
         """One line of text; `anchor` is start, middle or end."""
         extra = ' font-weight="600"' if bold else ""
         self.parts.append(
             f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{color}"'
-            f' font-size="{size:g}"{extra}>{escape(one_line(words))}</text>'
+            f' font-size="{size:g}"{extra}>{escape(one_line(label))}</text>'
         )
 
     def svg(self) -> str:
@@ -184,106 +184,106 @@ class Plot(Drawing):
     def axes(self, xs: list[tuple[float, str]], xlabel: str, ylabel: str, unit: str = "") -> None:
         """Ticks and labels; horizontal grid lines only."""
         for value in self.y.ticks():
-            at = self.y(value)
-            self.line([(self.x.start, at), (self.x.end, at)], "currentColor", 1, opacity=0.15)
+            y = self.y(value)
+            self.line([(self.x.start, y), (self.x.end, y)], "currentColor", 1, opacity=0.15)
             label = f"{number(round(value * 100, 6))} %" if unit == "%" else f"{round(value, 9):g}"
-            self.text(self.x.start - 6, at + 4, label, "end", size=12)
+            self.text(self.x.start - 6, y + 4, label, "end", size=12)
         for value, label in xs:
             self.text(self.x(value), self.y.start + 16, label, "middle", size=12)
         self.line([(self.x.start, self.y.start), (self.x.end, self.y.start)], "currentColor", 1)
         self.text((self.x.start + self.x.end) / 2, HEIGHT - 6, xlabel, "middle", size=12)
         self.text(4, 11, ylabel, size=12)
 
-    def level(self, value: float, words: str, color: str, dash: str = "6 4") -> None:
+    def level(self, value: float, label: str, color: str, dash: str = "6 4") -> None:
         """A horizontal line with its name at the left end."""
-        at = self.y(value)
-        self.line([(self.x.start, at), (self.x.end, at)], color, 1.5, dash)
-        self.text(self.x.start + 6, at - 4, words, size=12)
+        y = self.y(value)
+        self.line([(self.x.start, y), (self.x.end, y)], color, 1.5, dash)
+        self.text(self.x.start + 6, y - 4, label, size=12)
 
-    def mark(self, value: float, words: str, color: str, left: bool = False, row: int = 0) -> None:
+    def mark(self, value: float, label: str, color: str, left: bool = False, row: int = 0) -> None:
         """A vertical line with its name at the top, on the side where there is room."""
-        at = self.x(value)
-        self.line([(at, self.y.end), (at, self.y.start)], color, 1.5, "4 3")
-        share = (at - self.x.start) / (self.x.end - self.x.start)
+        x = self.x(value)
+        self.line([(x, self.y.end), (x, self.y.start)], color, 1.5, "4 3")
+        share = (x - self.x.start) / (self.x.end - self.x.start)
         left = share > 0.75 or (left and share > 0.25)
         anchor, shift = ("end", -5) if left else ("start", 5)
-        self.text(at + shift, self.y.end + 10 + 14 * row, words, anchor, size=12)
+        self.text(x + shift, self.y.end + 10 + 14 * row, label, anchor, size=12)
 
     def whisker(self, x: float, low: float | None, high: float | None, color: str) -> None:
         """An error bar from low to high, with caps; nothing where an end is not known."""
         if low is None or high is None:
             return
-        at, ends = self.x(x), (self.y(low), self.y(high))
-        self.line([(at, ends[0]), (at, ends[1])], color, 1.5)
+        center, ends = self.x(x), (self.y(low), self.y(high))
+        self.line([(center, ends[0]), (center, ends[1])], color, 1.5)
         for y in ends:
-            self.line([(at - 4, y), (at + 4, y)], color, 1.5)
+            self.line([(center - 4, y), (center + 4, y)], color, 1.5)
 
     def curve(self, points: Sequence[Point], color: str, width: float = 2, dash: str = "") -> None:
         """A line through points given as values."""
         self.line([(self.x(x), self.y(y)) for x, y in points], color, width, dash)
 
 
-def snapped(
-    runs: Iterable[tuple[float, float, T]], ends: Point, step: float, least: float = 0
+def to_grid(
+    runs: Iterable[tuple[float, float, T]], ends: Point, step: float, min_width: float = 0
 ) -> list[tuple[float, float, T]]:
     """Runs of one lane on a grid: none is lost but in an equal neighbour or in a crowd."""
-    found: list[tuple[int, int, T]] = []
+    kept: list[tuple[int, int, T]] = []
     zero, width = ends[0], ends[1] - ends[0]
-    last, thin = math.ceil(width / step), max(1, math.ceil(least / step))
-    for start, end, what in runs:
-        first = max(0, min(round((start - zero) / step), last - thin))
-        left = max(first, found[-1][1]) if found else first
-        right = max(min(round((end - zero) / step), last), first + thin)
+    last, min_steps = math.ceil(width / step), max(1, math.ceil(min_width / step))
+    for start, end, tag in runs:
+        first = max(0, min(round((start - zero) / step), last - min_steps))
+        left = max(first, kept[-1][1]) if kept else first
+        right = max(min(round((end - zero) / step), last), first + min_steps)
         if right <= left:
             continue
-        if found and found[-1][1:] == (left, what):
-            left = found.pop()[0]
-        found.append((left, right, what))
+        if kept and kept[-1][1:] == (left, tag):
+            left = kept.pop()[0]
+        kept.append((left, right, tag))
     return [
-        (zero + left * step, min(zero + right * step, ends[1]), what) for left, right, what in found
+        (zero + left * step, min(zero + right * step, ends[1]), tag) for left, right, tag in kept
     ]
 
 
-def outline(x: float, y: float, width: float, height: float) -> str:
+def rect_path(x: float, y: float, width: float, height: float) -> str:
     """A rectangle as moves of a path: many of one colour take a third of the room of boxes."""
     return f"M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z"
 
 
-def _diagonals(left: float, right: float, foot: float, height: float, apart: int = 7) -> str:
+def _hatch_path(left: float, right: float, base: float, height: float, step: int = 7) -> str:
     """Lines up to the right, cut at both sides; those of neighbours lie on one grid."""
     moves = ""
-    at = (left - height) // apart * apart
-    while at < right:
-        start, end = max(at, left), min(at + height, right)
+    x = (left - height) // step * step
+    while x < right:
+        start, end = max(x, left), min(x + height, right)
         if end > start:
             rise = round(end - start, 2)
-            moves += f"M{start:g} {round(foot - start + at, 2):g}l{rise:g} {-rise:g}"
-        at += apart
+            moves += f"M{start:g} {round(base - start + x, 2):g}l{rise:g} {-rise:g}"
+        x += step
     return moves
 
 
-def wide(words: str, size: float = FONT) -> float:
+def text_width(text: str, size: float = FONT_SIZE) -> float:
     """About how wide words are drawn, rather too much than too little."""
-    return size * sum(1.0 if ord(sign) > 0x2E7F else 0.58 for sign in words)
+    return size * sum(1.0 if ord(char) > 0x2E7F else 0.58 for char in text)
 
 
-class Mark(NamedTuple):
+class Marker(NamedTuple):
     """A vertical line with its words at the top, on one of some levels."""
 
     x: float
-    words: str
+    label: str
     level: int = 0
     anchor: str = "start"
 
     @property
-    def reach(self) -> Point:
+    def extent(self) -> Point:
         """From where to where the words go."""
-        size = wide(self.words, 12) + 6
+        size = text_width(self.label, 12) + 6
         return (self.x, self.x + size) if self.anchor == "start" else (self.x - size, self.x)
 
-    def beside(self, other: Mark) -> bool:
+    def is_clear_of(self, other: Marker) -> bool:
         """Whether neither lies on the words or runs through the words of the other."""
-        (left, right), (start, end) = self.reach, other.reach
+        (left, right), (start, end) = self.extent, other.extent
         if self.level == other.level:
             return right <= start or end <= left
         if self.level > other.level:
@@ -291,9 +291,9 @@ class Mark(NamedTuple):
         return not left < other.x < right
 
 
-def room_for(
-    marks: Sequence[tuple[float, str]], most: int, levels: int, there: Sequence[Mark] = ()
-) -> list[Mark]:
+def place_marks(
+    marks: Sequence[tuple[float, str]], max_count: int, levels: int, fixed: Sequence[Marker] = ()
+) -> list[Marker]:
     """Marks, given from left to right, whose words find room; of too many, some from all over.
 
     Those that are `there` already stay, and come first in what is returned.
@@ -301,19 +301,19 @@ def room_for(
     Words to the right of their line are placed from the right, each as low as it can be: then no
     line runs through words.  The others follow from the left, for the same reason.
     """
-    placed = list(there)
-    chosen = list(marks[:: math.ceil(len(marks) / most) or 1]) if most > 0 else []
-    left_over = [one for one in reversed(chosen) if not _place(placed, *one, levels, ["start"])]
-    for x, words in reversed(left_over):
-        _place(placed, x, words, levels, ["end", "start"])
+    placed = list(fixed)
+    chosen = list(marks[:: math.ceil(len(marks) / max_count) or 1]) if max_count > 0 else []
+    unplaced = [mark for mark in reversed(chosen) if not _place(placed, *mark, levels, ["start"])]
+    for x, label in reversed(unplaced):
+        _place(placed, x, label, levels, ["end", "start"])
     return placed
 
 
-def _place(placed: list[Mark], x: float, words: str, levels: int, anchors: Sequence[str]) -> bool:
+def _place(placed: list[Marker], x: float, label: str, levels: int, anchors: Sequence[str]) -> bool:
     for level, anchor in product(range(levels), anchors):
-        mark = Mark(x, words, level, anchor)
-        left, right = mark.reach
-        if left >= 0 and right <= WIDTH and all(map(mark.beside, placed)):
+        mark = Marker(x, label, level, anchor)
+        left, right = mark.extent
+        if left >= 0 and right <= WIDTH and all(map(mark.is_clear_of, placed)):
             placed.append(mark)
             return True
     return False
@@ -321,4 +321,4 @@ def _place(placed: list[Mark], x: float, words: str, levels: int, anchors: Seque
 
 def ink_on(color: str) -> str:
     """Black or white, whichever can be read on `color`."""
-    return "#ffffff" if color in DARK else "#000000"
+    return "#ffffff" if color in DARK_COLORS else "#000000"

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reports.record import Evidence
-from reports.sanitize import clean, href
+from reports.sanitize import clean, relative_link
 
 LINES, COLUMNS = 40, 240
 TAIL_BYTES = 64 * 1024
-BUDGET = 500_000  # characters of tails in one page: it must still go by mail
-TEXTS = {"table", "log", "series", "command"}
+MAX_TAIL_CHARS = 500_000  # characters of tails in one page: it must still go by mail
+TEXT_KINDS = {"table", "log", "series", "command"}
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class EvidenceView:
     """One evidence entry.  `problem` says why the file cannot be trusted or shown."""
 
     entry: Evidence
@@ -25,58 +25,60 @@ class Exhibit:
     tail: str = ""
 
 
-class Shelf:
+class EvidenceReader:
     """Reads evidence from a run folder, and from nowhere else."""
 
     def __init__(self, run: Path | None) -> None:
         self.run = run.resolve() if run else None
-        self.left = BUDGET
+        self.chars_left = MAX_TAIL_CHARS
 
-    def exhibit(self, entry: Evidence) -> Exhibit:
+    def view(self, entry: Evidence) -> EvidenceView:
         """The entry with its link, the check of its hash, and the end of its text."""
-        link = href(entry.path)
+        link = relative_link(entry.path)
         if link is None:
-            return Exhibit(entry, None, "the path does not point into the run folder: not read")
+            return EvidenceView(
+                entry, None, "the path does not point into the run folder: not read"
+            )
         if self.run is None:
-            return Exhibit(entry, link)
+            return EvidenceView(entry, link)
         path = (self.run / entry.path).resolve()
         if not path.is_relative_to(self.run):
-            return Exhibit(entry, None, "the path leads out of the run folder: not read")
+            return EvidenceView(entry, None, "the path leads out of the run folder: not read")
         if not path.is_file():
-            return Exhibit(entry, None, "the file is missing from the run folder")
+            return EvidenceView(entry, None, "the file is missing from the run folder")
         try:
-            return Exhibit(entry, link, _check(path, entry), self._tail(path, entry))
+            return EvidenceView(entry, link, _check_hash(path, entry), self._tail(path, entry))
         except OSError as error:
-            return Exhibit(entry, link, f"the file cannot be read: {error.strerror}")
+            return EvidenceView(entry, link, f"the file cannot be read: {error.strerror}")
 
     def _tail(self, path: Path, entry: Evidence) -> str:
         """The last lines of a text file, while the page has room."""
-        if entry.kind not in TEXTS or self.left <= 0:
+        if entry.kind not in TEXT_KINDS or self.chars_left <= 0:
             return ""
-        text = tail(path)
-        self.left -= len(text)
+        text = read_tail(path)
+        self.chars_left -= len(text)
         return text
 
 
-def tail(path: Path) -> str:
+def read_tail(path: Path) -> str:
     """The last LINES lines of a file, each cut to COLUMNS; says what was left out."""
     with path.open("rb") as file:
         total = file.seek(0, 2)
         file.seek(max(0, total - TAIL_BYTES))
         text = file.read().decode("utf-8", "replace")
-    found = clean(text).rstrip("\n").split("\n")
-    last = [line if len(line) <= COLUMNS else line[:COLUMNS] + " ..." for line in found[-LINES:]]
-    if len(found) > LINES or total > TAIL_BYTES:
-        last.insert(0, f"... the last {len(last)} lines")
-    return "\n".join(last)
+    lines = clean(text).rstrip("\n").split("\n")
+    kept = [line if len(line) <= COLUMNS else line[:COLUMNS] + " ..." for line in lines[-LINES:]]
+    if len(lines) > LINES or total > TAIL_BYTES:
+        kept.insert(0, f"... the last {len(kept)} lines")
+    return "\n".join(kept)
 
 
-def _check(path: Path, entry: Evidence) -> str:
+def _check_hash(path: Path, entry: Evidence) -> str:
     """Whether the file is the one that was recorded."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
+        for chunk in iter(lambda: file.read(1 << 20), b""):
+            digest.update(chunk)
     return (
         ""
         if digest.hexdigest() == entry.sha256

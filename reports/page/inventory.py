@@ -9,7 +9,7 @@ from typing import Any
 
 from reports.redact import redact
 
-LONGEST = 160
+MAX_VALUE_CHARS = 160
 
 
 @dataclass(frozen=True)
@@ -22,34 +22,34 @@ class Inventory:
     rows: list[list[str]]
 
 
-def inventory(cluster: Mapping[str, Any]) -> Inventory:
+def build_inventory(cluster: Mapping[str, Any]) -> Inventory:
     """Nested facts, without secrets, as two lists and one table."""
     facts = redact(cluster)
-    nodes = [flat(node) for node in _nodes(facts)]
-    rest = {key: value for key, value in facts.items() if not (nodes and key == "nodes")}
+    nodes = [flatten(node) for node in _node_facts(facts)]
+    cluster_facts = {key: value for key, value in facts.items() if not (nodes and key == "nodes")}
     keys = list(dict.fromkeys(key for node in nodes for key in node))
-    same = [key for key in keys if len(nodes) > 1 and len({node.get(key) for node in nodes}) == 1]
-    header = [key for key in keys if key not in same]
+    common = [key for key in keys if len(nodes) > 1 and len({node.get(key) for node in nodes}) == 1]
+    header = [key for key in keys if key not in common]
     header.sort(key=lambda key: key != "name")
     return Inventory(
-        facts=list(flat(rest).items()),
-        common=[(key, nodes[0][key]) for key in same],
+        facts=list(flatten(cluster_facts).items()),
+        common=[(key, nodes[0][key]) for key in common],
         header=header,
         rows=[[node.get(key, "-") for key in header] for node in nodes],
     )
 
 
-def flat(value: Any, name: str = "") -> dict[str, str]:
+def flatten(value: Any, name: str = "") -> dict[str, str]:
     """`{"a": {"b": 1}}` as `{"a.b": "1"}`; lists become one line."""
     if isinstance(value, Mapping):
-        found: dict[str, str] = {}
+        pairs: dict[str, str] = {}
         for key, item in value.items():
-            found |= flat(item, f"{name}.{key}" if name else str(key))
-        return found
-    return {name: words(value)}
+            pairs |= flatten(item, f"{name}.{key}" if name else str(key))
+        return pairs
+    return {name: fact_text(value)}
 
 
-def words(value: Any) -> str:
+def fact_text(value: Any) -> str:
     """One fact in words: a list of words with commas, anything deeper as short JSON."""
     if value is None or value in ("", []):
         return "none"
@@ -58,26 +58,26 @@ def words(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
         text = ", ".join(str(item) for item in value)
     elif isinstance(value, list):
-        text = _alike(value)
+        text = _list_text(value)
     else:
         text = str(value)
-    return text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+    return text if len(text) <= MAX_VALUE_CHARS else text[:MAX_VALUE_CHARS] + " ..."
 
 
-def _alike(value: list[Any]) -> str:
+def _list_text(value: list[Any]) -> str:
     """Eight equal GPUs are `8 x {...}`."""
-    told = [json.dumps(item, sort_keys=True, default=str) for item in value]
-    if len(set(told)) == 1 and len(told) > 1:
-        return f"{len(told)} x {told[0]}"
-    return ", ".join(told)
+    items = [json.dumps(item, sort_keys=True, default=str) for item in value]
+    if len(set(items)) == 1 and len(items) > 1:
+        return f"{len(items)} x {items[0]}"
+    return ", ".join(items)
 
 
-def size(cluster: Mapping[str, Any]) -> str:
+def cluster_size(cluster: Mapping[str, Any]) -> str:
     """`8 nodes, 64 GPUs`, as far as the facts say."""
-    nodes = _nodes(cluster)
+    nodes = _node_facts(cluster)
     parts = [f"{len(nodes)} node{'s' * (len(nodes) != 1)}"] if nodes else []
     ranks, resource = cluster.get("ranks"), str(cluster.get("resource") or "rank")
-    gpus = sum(_gpus(node) for node in nodes)
+    gpus = sum(_gpu_count(node) for node in nodes)
     if gpus:
         parts.append(f"{gpus} GPU{'s' * (gpus != 1)}")
     elif isinstance(ranks, int) and ranks:
@@ -85,14 +85,14 @@ def size(cluster: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "size not told"
 
 
-def _gpus(node: Mapping[str, Any]) -> int:
+def _gpu_count(node: Mapping[str, Any]) -> int:
     gpus = node.get("gpus")
     if isinstance(gpus, list):
         return len(gpus)
     return gpus if isinstance(gpus, int) else 0
 
 
-def _nodes(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     nodes = cluster.get("nodes")
     if not isinstance(nodes, list) or not all(isinstance(node, Mapping) for node in nodes):
         return []

@@ -14,28 +14,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.acceptance import (
-    Row,
+    ReportRow,
+    all_findings,
     decision_sentence,
-    findings,
-    headline,
-    rows,
+    report_rows,
+    summary_sentence,
     waiver_note,
     worst_first,
 )
-from reports.charts import Figure, figures
+from reports.charts import Figure, draw_figures
 from reports.compare import Comparison, compare
-from reports.page.evidence import Exhibit, Shelf
-from reports.page.inventory import inventory, size
+from reports.page.evidence import EvidenceReader, EvidenceView
+from reports.page.inventory import build_inventory, cluster_size
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict, number
 from reports.redact import redact_text
-from reports.sanitize import clean, href, one_line, titled
+from reports.sanitize import capitalise, clean, one_line, relative_link
 from reports.text import GLYPHS, acceptance_table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
-MANY = 4  # passing subjects of one measurement shown in its section; the appendix has all
+MAX_PASSING = 4  # passing subjects of one measurement shown in its section; the appendix has all
 
 GLOSSARY = {
     "alpha-beta": "the time of collectives by a latency and a bandwidth that were fitted to them",
@@ -60,45 +60,45 @@ GLOSSARY = {
 class Group:
     """Equal measurements of many subjects: those to show, and a sentence for the others."""
 
-    shown: list[Measurement]
-    others: str
+    measurements: list[Measurement]
+    omitted_note: str
 
 
 @dataclass(frozen=True)
-class Section:
+class ProbeSection:
     """One probe's result with what belongs to it."""
 
     result: ProbeResult
     groups: list[Group]
     charts: list[Figure]
-    exhibits: list[Exhibit]
+    evidence: list[EvidenceView]
 
 
 def render(record: RunRecord, run: Path | None, baseline: RunRecord | None = None) -> str:
     """The whole page.  `run` is the folder with the evidence; without it none is inlined."""
-    table = rows(record)
-    shelf = Shelf(run)
-    found = compare(record, baseline) if baseline else None
-    sections = {row.criterion.id: [_section(r, shelf) for r in row.results] for row in table}
-    environment = _environment()
+    table = report_rows(record)
+    reader = EvidenceReader(run)
+    diff = compare(record, baseline) if baseline else None
+    sections = {row.criterion.id: [_build_section(r, reader) for r in row.results] for row in table}
+    environment = _jinja_environment()
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     return environment.get_template("report.html.j2").render(
         record=record,
         table=table,
         sections=sections,
-        problems=[row for row in worst_first(table) if _problem(row)],
-        decision=_decision(record),
-        findings=findings(record),
-        unexplained=_unexplained(table),
-        strip=_strip(record),
-        untested=_untested(record, table),
+        problems=[row for row in worst_first(table) if _needs_attention(row)],
+        decision=_decision_parts(record),
+        findings=all_findings(record),
+        unexplained=_unexplained_results(table),
+        strip=_header_facts(record),
+        untested=_untested_items(record, table),
         waivers=[waiver_note(record, waiver) for waiver in record.contract.waivers],
-        inventory=inventory(record.cluster),
+        inventory=build_inventory(record.cluster),
         command=redact_text(record.command),
         paste=acceptance_table(record, width=80, unicode=True),
         digest=record_digest(record),
-        comparison=found,
-        changes=_changes(table, found),
+        comparison=diff,
+        changes=_verdict_changes(table, diff),
         glossary=GLOSSARY,
         script=script,
         script_hash=_script_hash(script),
@@ -110,7 +110,7 @@ def record_digest(record: RunRecord) -> str:
     return hashlib.sha256((record.model_dump_json(indent=1) + "\n").encode()).hexdigest()
 
 
-def _environment() -> Environment:
+def _jinja_environment() -> Environment:
     """Escapes everything; cleans every word, so that no control character reaches the page."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -125,11 +125,11 @@ def _environment() -> Environment:
     )
     environment.filters["glyph"] = lambda verdict: GLYPHS[verdict]
     environment.filters["line"] = one_line
-    environment.filters["titled"] = titled
-    environment.filters["href"] = href
+    environment.filters["titled"] = capitalise
+    environment.filters["href"] = relative_link
     environment.filters["number"] = number
     environment.filters["command"] = lambda text: redact_text(one_line(text))
-    environment.filters["headline"] = headline
+    environment.filters["headline"] = summary_sentence
     # Only for SVG that reports.charts.svg wrote, and for our own script: neither holds
     # foreign markup.
     environment.filters["drawn"] = Markup
@@ -141,28 +141,28 @@ def _script_hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _decision(record: RunRecord) -> dict[str, str]:
+def _decision_parts(record: RunRecord) -> dict[str, str]:
     """The sentence in its three parts, and the verdict that colours it."""
-    word, _, rest = decision_sentence(record).partition(": ")
-    counts, _, code = rest.rpartition("   ")
+    word, _, details = decision_sentence(record).partition(": ")
+    counts, _, code = details.rpartition("   ")
     verdict = Verdict.UNPROVEN if record.exit_code in (2, 20) else record.decision
     return {"word": word, "counts": counts, "code": code, "verdict": verdict.value}
 
 
-def _problem(row: Row) -> bool:
-    return row.verdict is not Verdict.PASS and row.counts
+def _needs_attention(row: ReportRow) -> bool:
+    return row.verdict is not Verdict.PASS and row.can_decide
 
 
-def _strip(record: RunRecord) -> list[tuple[str, str]]:
+def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
     """Which cluster, when, how long, how big, by which contract."""
     cluster, contract = record.cluster, record.contract
     facts = [
         ("cluster", str(cluster.get("name", "not told"))),
-        ("size", size(cluster)),
+        ("size", cluster_size(cluster)),
         ("fabric", str(cluster.get("fabric", ""))),
         ("run", record.id),
         ("started", record.started[:19].replace("T", " ") + " UTC"),
-        ("took", _duration(record)),
+        ("took", _run_duration(record)),
         ("tier", record.tier),
         ("contract", f"{contract.name} @ {contract.sha256[:12] or 'no hash'}"),
         ("suite", record.versions.get("seatrial", "")),
@@ -170,7 +170,7 @@ def _strip(record: RunRecord) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _duration(record: RunRecord) -> str:
+def _run_duration(record: RunRecord) -> str:
     """`47 min 38 s`, or that the run did not end."""
     try:
         start, end = (
@@ -185,40 +185,40 @@ def _duration(record: RunRecord) -> str:
     return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
 
 
-def _section(result: ProbeResult, shelf: Shelf) -> Section:
-    return Section(
+def _build_section(result: ProbeResult, reader: EvidenceReader) -> ProbeSection:
+    return ProbeSection(
         result=result,
-        groups=_groups(result.measurements),
-        charts=figures(result.series),
-        exhibits=[shelf.exhibit(entry) for entry in result.evidence],
+        groups=_group_by_name(result.measurements),
+        charts=draw_figures(result.series),
+        evidence=[reader.view(entry) for entry in result.evidence],
     )
 
 
-def _groups(measurements: list[Measurement]) -> list[Group]:
+def _group_by_name(measurements: list[Measurement]) -> list[Group]:
     """By name, the worst first; of more than MANY passing subjects, one and a sentence."""
-    named: dict[str, list[Measurement]] = {}
-    for one in measurements:
-        named.setdefault(one.name, []).append(one)
-    groups = [_group(same) for same in named.values()]
-    return sorted(groups, key=lambda group: -_rank(group.shown[0]))
+    by_name: dict[str, list[Measurement]] = {}
+    for m in measurements:
+        by_name.setdefault(m.name, []).append(m)
+    groups = [_build_group(same_name) for same_name in by_name.values()]
+    return sorted(groups, key=lambda group: -_verdict_rank(group.measurements[0]))
 
 
-def _group(same: list[Measurement]) -> Group:
-    broken = [one for one in same if one.verdict not in (None, Verdict.PASS)]
-    good = [one for one in same if one.verdict in (None, Verdict.PASS)]
-    broken.sort(key=lambda one: -_rank(one))
-    if len(good) <= MANY:
+def _build_group(same_name: list[Measurement]) -> Group:
+    broken = [m for m in same_name if m.verdict not in (None, Verdict.PASS)]
+    good = [m for m in same_name if m.verdict in (None, Verdict.PASS)]
+    broken.sort(key=lambda m: -_verdict_rank(m))
+    if len(good) <= MAX_PASSING:
         return Group(broken + good, "")
-    values = sorted({one.value for one in good if isinstance(one.value, int | float)})
+    values = sorted({m.value for m in good if isinstance(m.value, int | float)})
     span = f", {good[0].unit} {values[0]:g} to {values[-1]:g}" if len(values) > 1 else ""
-    return Group([*broken, good[0]], f"and {len(good) - 1} more of {good[0].what}, all pass{span}")
+    return Group([*broken, good[0]], f"and {len(good) - 1} more of {good[0].title}, all pass{span}")
 
 
-def _rank(one: Measurement) -> int:
-    return (one.verdict or Verdict.PASS).rank
+def _verdict_rank(m: Measurement) -> int:
+    return (m.verdict or Verdict.PASS).rank
 
 
-def _unexplained(table: list[Row]) -> list[ProbeResult]:
+def _unexplained_results(table: list[ReportRow]) -> list[ProbeResult]:
     """Results that are not accepted and that no finding explains: they need a next step too."""
     return [
         result
@@ -228,34 +228,35 @@ def _unexplained(table: list[Row]) -> list[ProbeResult]:
     ]
 
 
-def _untested(record: RunRecord, table: list[Row]) -> list[tuple[str, str]]:
+def _untested_items(record: RunRecord, table: list[ReportRow]) -> list[tuple[str, str]]:
     """What this run does not show, and why."""
-    found = [
+    items = [
         (row.criterion.id, f"not provable here: {row.criterion.not_provable}")
         for row in table
         if row.criterion.not_provable
     ]
-    found += [(row.criterion.id, "no probe ran for it") for row in table if not row.results]
+    items += [(row.criterion.id, "no probe ran for it") for row in table if not row.results]
     for result in record.results:
         if result.state != "finished":
-            said = result.error or "the probe did not come to its end"
-            found.append((result.criterion, f"{result.state}: {said}"))
-        found += [(result.criterion, c.sentence()) for c in result.controls if not c.caught]
+            message = result.error or "the probe did not come to its end"
+            items.append((result.criterion, f"{result.state}: {message}"))
+        items += [(result.criterion, c.sentence()) for c in result.controls if not c.caught]
     if record.state != "finished":
-        found.append(("run", "the run was interrupted: later probes did not run"))
-    return found
+        items.append(("run", "the run was interrupted: later probes did not run"))
+    return items
 
 
-def _changes(table: list[Row], found: Comparison | None) -> dict[str, str]:
+def _verdict_changes(table: list[ReportRow], diff: Comparison | None) -> dict[str, str]:
     """The cell `vs baseline` of each row."""
-    if found is None:
+    if diff is None:
         return {}
     return {
-        row.criterion.id: _change(row.verdict, found.before.get(row.criterion.id)) for row in table
+        row.criterion.id: _change_text(row.verdict, diff.before.get(row.criterion.id))
+        for row in table
     }
 
 
-def _change(now: Verdict, before: Verdict | None) -> str:
+def _change_text(now: Verdict, before: Verdict | None) -> str:
     if before is None:
         return "new"
     return "same" if now is before else f"was {before.value}"

@@ -30,7 +30,7 @@ class Fit:
         )
 
 
-def fit(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> Fit | None:
+def fit_alpha_beta(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> Fit | None:
     """Least squares of the relative error, so that 8 B and 16 GiB weigh the same.
 
     `rows` are those of `summarise`.  With one size only, all its time is bandwidth.  Neither
@@ -40,7 +40,7 @@ def fit(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> Fit | N
     if not rows or not operation.factor(ranks):
         return None
     points = [(row["size"] * operation.factor(ranks), row["seconds"]) for row in rows]
-    alpha, beta = _solve(points)
+    alpha, beta = _solve_least_squares(points)
     if beta <= 0 or alpha < 0:
         slope = sum(x / t for x, t in points) / sum((x / t) ** 2 for x, t in points)
         constant = sum(1 / t for _, t in points) / sum(1 / t**2 for _, t in points)
@@ -50,7 +50,7 @@ def fit(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> Fit | N
     return Fit(alpha * 1e6, 1 / beta / 1e9 if beta else float("inf"), residual, len(points))
 
 
-def _solve(points: list[tuple[float, float]]) -> tuple[float, float]:
+def _solve_least_squares(points: list[tuple[float, float]]) -> tuple[float, float]:
     """Weighted least squares of t = a + b x with weights 1 / t^2; all in b for a single point."""
     if len({x for x, _ in points}) < 2:
         return 0.0, points[0][1] / points[0][0]

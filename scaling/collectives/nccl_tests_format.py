@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from scaling.collectives.alpha_beta import fit
-from scaling.collectives.operations import ITEM, OPERATIONS, Operation
+from scaling.collectives.alpha_beta import fit_alpha_beta
+from scaling.collectives.operations import ITEM_BYTES, OPERATIONS, Operation
 
-HEAD = (
+HEADER = (
     "#                                                              out-of-place"
     "                       in-place",
     "#       size         count      type   redop    root     time   algbw   busbw  #wrong"
@@ -24,20 +24,20 @@ HEAD = (
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)       "
     "      (us)  (GB/s)  (GB/s)",
 )
-SIDES = ("out_of_place", "in_place")
+PLACEMENTS = ("out_of_place", "in_place")
 
 
-def table(rows: list[dict[str, Any]], operation: Operation) -> str:
+def format_table(rows: list[dict[str, Any]], operation: Operation) -> str:
     """The rows of `summarise` in nccl-tests' columns, N/A where torch has no such form; below them
     the wrong elements of all.
     """
-    lines = list(HEAD)
-    for size, sides in _by_size(rows).items():
-        first = next(iter(sides.values()))
+    lines = list(HEADER)
+    for size, placements in _group_by_size(rows).items():
+        first = next(iter(placements.values()))
         line = f"{size:12d}  {first['count']:12d}  {'float':>8}  {operation.redop:>6}  "
         line += f"{operation.root:6d}"
-        for side in SIDES:
-            row = sides.get(side)
+        for placement in PLACEMENTS:
+            row = placements.get(placement)
             line += (
                 f"  {row['seconds'] * 1e6:7.2f}  {row['algbw']:6.3f}  {row['busbw']:6.3f}"
                 f"  {row['wrong']:6d}"
@@ -50,16 +50,18 @@ def table(rows: list[dict[str, Any]], operation: Operation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def document(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> dict[str, Any]:
+def results_document(
+    rows: list[dict[str, Any]], operation: Operation, ranks: int
+) -> dict[str, Any]:
     """nccl-tests' `results[]`: times in microseconds, bandwidths in GB/s."""
     results = []
-    for size, sides in _by_size(rows).items():
-        first = next(iter(sides.values()))
+    for size, placements in _group_by_size(rows).items():
+        first = next(iter(placements.values()))
         result = {"size": size, "count": first["count"], "type": "float"}
         result |= {"redop": operation.redop, "root": operation.root}
-        for side in SIDES:
-            row = sides.get(side)
-            result[side] = row and {
+        for placement in PLACEMENTS:
+            row = placements.get(placement)
+            result[placement] = row and {
                 "time": row["seconds"] * 1e6,
                 "alg_bw": row["algbw"],
                 "bus_bw": row["busbw"],
@@ -76,14 +78,14 @@ def document(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> di
     }
 
 
-def _by_size(rows: list[dict[str, Any]]) -> dict[int, dict[str, dict[str, Any]]]:
+def _group_by_size(rows: list[dict[str, Any]]) -> dict[int, dict[str, dict[str, Any]]]:
     sizes: dict[int, dict[str, dict[str, Any]]] = {}
     for row in rows:
         sizes.setdefault(row["size"], {})[row["placement"]] = row
     return sizes
 
 
-def bytes_of(text: str) -> int:
+def parse_size(text: str) -> int:
     """`8`, `64K`, `4M`, `16G`: binary suffixes, as nccl-tests reads them.  ValueError otherwise."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     return int(number) << {"": 0, "K": 10, "M": 20, "G": 30}.get(unit, -1)
@@ -113,10 +115,10 @@ def main(
     """
     import torch.distributed as dist
 
-    from scaling.collectives.sweep import SIZES, joined, summarise, swept
+    from scaling.collectives.sweep import SIZES, process_group, summarise, sweep_operation
 
     try:
-        first, last = bytes_of(minbytes), bytes_of(maxbytes)
+        first, last = parse_size(minbytes), parse_size(maxbytes)
     except ValueError:
         raise click.UsageError(
             f"sizes are numbers with K, M or G, found {minbytes!r} and {maxbytes!r}"
@@ -126,38 +128,40 @@ def main(
         raise click.UsageError(f"no power of two lies in {minbytes} to {maxbytes}, from 8 to 16G")
     operation = OPERATIONS[name]
     try:
-        with joined(backend=backend) as device:
-            found = swept(device, operation, longest, budget, sizes)
+        with process_group(backend=backend) as device:
+            result = sweep_operation(device, operation, longest, budget, sizes)
             sweeps: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(sweeps, found)
+            dist.all_gather_object(sweeps, result)
     except RuntimeError as error:
         raise click.ClickException(str(error)) from None
     rows = summarise(sweeps)
     if not rows:
-        if found["rank"] == 0:
-            click.echo(f"Error: nothing was measured: {_why_none(operation, found)}", err=True)
+        if result["rank"] == 0:
+            click.echo(
+                f"Error: nothing was measured: {_no_size_reason(operation, result)}", err=True
+            )
         sys.exit(2)
-    if found["rank"] == 0:
-        _tell(rows, operation, found, file)
+    if result["rank"] == 0:
+        _print_results(rows, operation, result, file)
     sys.exit(1 if any(row["wrong"] for row in rows) else 0)
 
 
-def _why_none(operation: Operation, found: dict[str, Any]) -> str:
+def _no_size_reason(operation: Operation, result: dict[str, Any]) -> str:
     """Why no size was left: all were too large, or too small for so many ranks."""
-    least = ITEM * found["ranks"]
-    small = f"{operation.name} over {found['ranks']} ranks takes {least} bytes and more"
-    return found["note"] or small
+    min_bytes = ITEM_BYTES * result["ranks"]
+    too_small = f"{operation.name} over {result['ranks']} ranks takes {min_bytes} bytes and more"
+    return result["note"] or too_small
 
 
-def _tell(
-    rows: list[dict[str, Any]], operation: Operation, found: dict[str, Any], file: Path | None
+def _print_results(
+    rows: list[dict[str, Any]], operation: Operation, result: dict[str, Any], file: Path | None
 ) -> None:
-    ranks = found["ranks"]
-    click.echo(f"# {operation.name} over {ranks} ranks, {found['backend']}")
-    click.echo(table(rows, operation), nl=False)
-    if found["note"]:
-        click.echo(f"# {found['note']}")
-    if model := fit(rows, operation, ranks):
+    ranks = result["ranks"]
+    click.echo(f"# {operation.name} over {ranks} ranks, {result['backend']}")
+    click.echo(format_table(rows, operation), nl=False)
+    if result["note"]:
+        click.echo(f"# {result['note']}")
+    if model := fit_alpha_beta(rows, operation, ranks):
         click.echo(f"# {model}")
     for row in rows:
         for rank, offset in row["first_wrong"]:
@@ -165,4 +169,4 @@ def _tell(
                 f"# wrong: rank {rank}, element {offset} of {row['elements']}, {row['size']} B"
             )
     if file:
-        file.write_text(json.dumps(document(rows, operation, ranks), indent=1))
+        file.write_text(json.dumps(results_document(rows, operation, ranks), indent=1))

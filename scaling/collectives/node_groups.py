@@ -10,14 +10,16 @@ import time
 from typing import Any
 
 from scaling.collectives.operations import OPERATIONS
-from scaling.collectives.sweep import joined
+from scaling.collectives.sweep import process_group
 
 # Of one meeting of a pair: long against the latency of its fabric (4 MiB take 34 ms at 1 Gbit/s,
 # 256 MiB 5 ms at 400), short against the whole scan.
-MESSAGE = {"gloo": 4 << 20, "nccl": 256 << 20}
-GROUP_SECONDS, LEAST = 0.5, 4  # of a group's calls, and how many at least
-PATIENCE = 2.0  # seconds of one transfer, after which it is not repeated
-VALUES = 61  # what is sent repeats after so many numbers: a prime, so it fits no packet's size
+MESSAGE_BYTES = {"gloo": 4 << 20, "nccl": 256 << 20}
+GROUP_SECONDS, MIN_CALLS = 0.5, 4  # of a group's calls, and how many at least
+SLOW_TRANSFER_S = 2.0  # seconds of one transfer, after which it is not repeated
+PAYLOAD_PERIOD = (
+    61  # what is sent repeats after so many numbers: a prime, so it fits no packet's size
+)
 
 
 def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float, int]:
@@ -29,28 +31,30 @@ def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float
     import torch
     import torch.distributed as dist
 
-    with joined() as device:
-        made = [dist.new_group(ranks) for ranks in groups]  # all ranks make all groups, in order
-        mine = next((at for at, ranks in enumerate(groups) if dist.get_rank() in ranks), None)
-        if mine is None:
+    with process_group() as device:
+        process_groups = [
+            dist.new_group(ranks) for ranks in groups
+        ]  # all ranks make all groups, in order
+        index = next((i for i, ranks in enumerate(groups) if dist.get_rank() in ranks), None)
+        if index is None:
             dist.barrier()
             dist.barrier()
             return 0.0, 0
-        group, ranks = made[mine], len(groups[mine])
-        size = size or MESSAGE[dist.get_backend()]
+        group, ranks = process_groups[index], len(groups[index])
+        size = size or MESSAGE_BYTES[dist.get_backend()]
         buffer = torch.zeros(size // 4, device=device)
 
         def call() -> float:
-            begun = time.perf_counter()
+            start = time.perf_counter()
             dist.all_reduce(buffer, group=group)
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            return time.perf_counter() - begun
+            return time.perf_counter() - start
 
         call()  # connects
-        taken = torch.tensor([call()], dtype=torch.float64, device=device)
-        dist.all_reduce(taken, op=dist.ReduceOp.MAX, group=group)
-        calls = max(LEAST, int(GROUP_SECONDS / float(taken)))
+        longest = torch.tensor([call()], dtype=torch.float64, device=device)
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=group)
+        calls = max(MIN_CALLS, int(GROUP_SECONDS / float(longest)))
         dist.barrier()
         seconds = statistics.median(call() for _ in range(calls))
         buffer.fill_(dist.get_rank(group) + 1)
@@ -61,7 +65,7 @@ def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float
 
 
 def pair_sweep(
-    meetings: list[list[tuple[int, int]]], repeats: int = 6, size: int | None = None
+    rounds: list[list[tuple[int, int]]], repeats: int = 6, size: int | None = None
 ) -> dict[int, tuple[float, int]]:
     """Send `size` bytes one way, then the other, in the given rounds.
 
@@ -73,24 +77,24 @@ def pair_sweep(
     import torch
     import torch.distributed as dist
 
-    found: dict[int, tuple[float, int]] = {}
-    with joined() as device:
-        rank, size = dist.get_rank(), size or MESSAGE[dist.get_backend()]
-        sent = torch.arange(size // 4, device=device).remainder(VALUES).add(1).float()
-        buffer = torch.empty_like(sent)
-        for pairs in meetings:
+    results: dict[int, tuple[float, int]] = {}
+    with process_group() as device:
+        rank, size = dist.get_rank(), size or MESSAGE_BYTES[dist.get_backend()]
+        payload = torch.arange(size // 4, device=device).remainder(PAYLOAD_PERIOD).add(1).float()
+        buffer = torch.empty_like(payload)
+        for pairs in rounds:
             pair = next((pair for pair in pairs if rank in pair), None)
-            for way in (0, 1):
+            for direction in (0, 1):
                 dist.barrier()
                 if pair is None:
                     continue
-                if pair[way] == rank:
-                    _send(sent, pair[1 - way])
+                if pair[direction] == rank:
+                    _send(payload, pair[1 - direction])
                 else:
-                    seconds, wrong = _receive(buffer, sent, pair[way], repeats)
-                    found[pair[way]] = size / seconds / 1e9, wrong
+                    seconds, wrong = _time_receive(buffer, payload, pair[direction], repeats)
+                    results[pair[direction]] = size / seconds / 1e9, wrong
         dist.barrier()
-    return found
+    return results
 
 
 def _send(buffer: Any, peer: int) -> None:
@@ -106,7 +110,7 @@ def _send(buffer: Any, peer: int) -> None:
         dist.send(buffer, peer)
 
 
-def _receive(buffer: Any, wanted: Any, peer: int, repeats: int) -> tuple[float, int]:
+def _time_receive(buffer: Any, payload: Any, peer: int, repeats: int) -> tuple[float, int]:
     """Least seconds from asking to the last byte, and the elements that are not as they were sent.
 
     A link that takes PATIENCE is asked once.
@@ -114,7 +118,7 @@ def _receive(buffer: Any, wanted: Any, peer: int, repeats: int) -> tuple[float, 
     import torch
     import torch.distributed as dist
 
-    ready, least, wrong = torch.ones(1, device=buffer.device), float("inf"), 0
+    ready, best_s, wrong = torch.ones(1, device=buffer.device), float("inf"), 0
     for _ in range(repeats):
         buffer.zero_()
         start = time.perf_counter()
@@ -122,9 +126,9 @@ def _receive(buffer: Any, wanted: Any, peer: int, repeats: int) -> tuple[float, 
         dist.recv(buffer, peer)
         if buffer.is_cuda:
             torch.cuda.synchronize()
-        least = min(least, time.perf_counter() - start)
-        wrong += int((buffer != wanted).sum())
-        if least > PATIENCE:
+        best_s = min(best_s, time.perf_counter() - start)
+        wrong += int((buffer != payload).sum())
+        if best_s > SLOW_TRANSFER_S:
             break
     dist.send(torch.zeros_like(ready), peer)
-    return least, wrong
+    return best_s, wrong

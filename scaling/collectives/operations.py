@@ -11,12 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-PATTERN = 7  # payloads repeat 0..6
+PATTERN_PERIOD = 7  # payloads repeat 0..6
 # What is summed grows with the ranks, and float32 is exact to 2^24 only: so ranks repeat 0..250 in
 # it.  A prime, for what is mistaken for another rank's is most often a power of two away.
-MARKS = 251
-ITEM = 4  # bytes of a float32
-BOTH, IN, OUT = ("out_of_place", "in_place"), ("in_place",), ("out_of_place",)
+RANK_PERIOD = 251
+ITEM_BYTES = 4  # bytes of a float32
+BOTH_PLACEMENTS, IN_PLACE, OUT_OF_PLACE = (
+    ("out_of_place", "in_place"),
+    ("in_place",),
+    ("out_of_place",),
+)
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,11 @@ class Operation:
 
     name: str
     factor: Callable[[int], float]
-    parts: bool
+    sharded: bool
     buffers: Callable[[Any, int, bool], Buffers]
     redop: str = "none"
     root: int = -1
-    placements: tuple[str, ...] = BOTH
+    placements: tuple[str, ...] = BOTH_PLACEMENTS
 
     def busbw(self, size: int, seconds: float, ranks: int) -> float:
         """Bus bandwidth in GB/s (1e9 bytes); 0 for one rank, where nothing moves."""
@@ -42,7 +46,7 @@ class Operation:
 
     def count(self, size: int, ranks: int) -> int:
         """Elements per rank: nccl-tests' count column."""
-        return size // ITEM // (ranks if self.parts else 1)
+        return size // ITEM_BYTES // (ranks if self.sharded else 1)
 
 
 @dataclass
@@ -56,30 +60,30 @@ class Buffers:
     expected: Any
 
 
-def _ramp(device: Any, count: int) -> Any:
+def _make_ramp(device: Any, count: int) -> Any:
     import torch
 
     # A float32 range is no range beyond 2^24, so a short one is repeated.
-    ramp = torch.arange(PATTERN, device=device, dtype=torch.float32)
-    return ramp.repeat(count // PATTERN + 1)[:count]
+    ramp = torch.arange(PATTERN_PERIOD, device=device, dtype=torch.float32)
+    return ramp.repeat(count // PATTERN_PERIOD + 1)[:count]
 
 
-def _ramps(ramp: Any, added: Any, out: Any = None) -> Any:
+def _offset_ramps(ramp: Any, offsets: Any, out: Any = None) -> Any:
     """For each number of a tensor a ramp with it added, one after the other; into `out`, if any."""
     import torch
 
-    rows = None if out is None else out.view(len(added), len(ramp))
-    return torch.add(ramp, added[:, None].to(ramp), out=rows).view(-1)
+    rows = None if out is None else out.view(len(offsets), len(ramp))
+    return torch.add(ramp, offsets[:, None].to(ramp), out=rows).view(-1)
 
 
-def _marks(ranks: int) -> Any:
+def _rank_values(ranks: int) -> Any:
     """What stands for each rank, or part, in what is summed: (ranks,) integers."""
     import torch
 
-    return torch.arange(ranks) % MARKS
+    return torch.arange(ranks) % RANK_PERIOD
 
 
-def _here() -> tuple[int, int]:
+def _rank_and_size() -> tuple[int, int]:
     import torch.distributed as dist
 
     return dist.get_rank(), dist.get_world_size()
@@ -89,18 +93,18 @@ def _all_reduce(device: Any, count: int, in_place: bool) -> Buffers:
     """Sum over ranks; torch only has the in-place form."""
     import torch.distributed as dist
 
-    rank, ranks = _here()
-    ramp = _ramp(device, count)
-    out = ramp + (rank % MARKS + 1)
+    rank, ranks = _rank_and_size()
+    ramp = _make_ramp(device, count)
+    out = ramp + (rank % RANK_PERIOD + 1)
 
     def reset() -> None:
-        out.copy_(ramp).add_(rank % MARKS + 1)
+        out.copy_(ramp).add_(rank % RANK_PERIOD + 1)
 
     return Buffers(
         run=lambda: dist.all_reduce(out),
         reset=reset,
         out=out,
-        expected=ramp * ranks + (int(_marks(ranks).sum()) + ranks),
+        expected=ramp * ranks + (int(_rank_values(ranks).sum()) + ranks),
     )
 
 
@@ -109,20 +113,20 @@ def _all_gather(device: Any, count: int, in_place: bool) -> Buffers:
     import torch
     import torch.distributed as dist
 
-    rank, ranks = _here()
-    ramp = _ramp(device, count)
+    rank, ranks = _rank_and_size()
+    ramp = _make_ramp(device, count)
     out = torch.zeros(count * ranks, device=device)
-    own = out[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
+    part = out[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
 
     def reset() -> None:
         out.fill_(-1)
-        own.copy_(ramp).add_(rank + 1)
+        part.copy_(ramp).add_(rank + 1)
 
     return Buffers(
-        run=lambda: dist.all_gather_into_tensor(out, own),
+        run=lambda: dist.all_gather_into_tensor(out, part),
         reset=reset,
         out=out,
-        expected=_ramps(ramp, torch.arange(ranks) + 1),
+        expected=_offset_ramps(ramp, torch.arange(ranks) + 1),
     )
 
 
@@ -131,21 +135,21 @@ def _reduce_scatter(device: Any, count: int, in_place: bool) -> Buffers:
     import torch
     import torch.distributed as dist
 
-    rank, ranks = _here()
-    ramp, marks = _ramp(device, count), _marks(ranks)
-    whole = torch.empty(count * ranks, device=device)
-    out = whole[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
+    rank, ranks = _rank_and_size()
+    ramp, rank_values = _make_ramp(device, count), _rank_values(ranks)
+    source = torch.empty(count * ranks, device=device)
+    out = source[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
 
     def reset() -> None:
         if not in_place:
             out.fill_(-1)
-        _ramps(ramp, marks + (rank % MARKS + 1), whole)
+        _offset_ramps(ramp, rank_values + (rank % RANK_PERIOD + 1), source)
 
     return Buffers(
-        run=lambda: dist.reduce_scatter_tensor(out, whole),
+        run=lambda: dist.reduce_scatter_tensor(out, source),
         reset=reset,
         out=out,
-        expected=ramp * ranks + (int(marks.sum()) + ranks + ranks * (rank % MARKS)),
+        expected=ramp * ranks + (int(rank_values.sum()) + ranks + ranks * (rank % RANK_PERIOD)),
     )
 
 
@@ -154,15 +158,15 @@ def _all_to_all(device: Any, count: int, in_place: bool) -> Buffers:
     import torch
     import torch.distributed as dist
 
-    rank, ranks = _here()
-    ramp, marks = _ramp(device, count), _marks(ranks)
-    source = _ramps(ramp, rank % MARKS * MARKS + marks)
+    rank, ranks = _rank_and_size()
+    ramp, rank_values = _make_ramp(device, count), _rank_values(ranks)
+    source = _offset_ramps(ramp, rank % RANK_PERIOD * RANK_PERIOD + rank_values)
     out = torch.empty_like(source)
     return Buffers(
         run=lambda: dist.all_to_all_single(out, source),
         reset=lambda: out.fill_(-1),
         out=out,
-        expected=_ramps(ramp, marks * MARKS + rank % MARKS),
+        expected=_offset_ramps(ramp, rank_values * RANK_PERIOD + rank % RANK_PERIOD),
     )
 
 
@@ -170,8 +174,8 @@ def _broadcast(device: Any, count: int, in_place: bool) -> Buffers:
     """Rank 0's buffer on every rank; torch only has the in-place form."""
     import torch.distributed as dist
 
-    rank, _ = _here()
-    ramp = _ramp(device, count)
+    rank, _ = _rank_and_size()
+    ramp = _make_ramp(device, count)
     out = ramp.clone()
     return Buffers(
         run=lambda: dist.broadcast(out, src=0),
@@ -186,36 +190,43 @@ def _send_recv(device: Any, count: int, in_place: bool) -> Buffers:
     import torch
     import torch.distributed as dist
 
-    rank, ranks = _here()
-    ramp = _ramp(device, count)
+    rank, ranks = _rank_and_size()
+    ramp = _make_ramp(device, count)
     source, out = ramp + (rank + 1), torch.empty_like(ramp)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
 
     def run() -> None:
-        sent = dist.P2POp(dist.isend, source, after)
-        received = dist.P2POp(dist.irecv, out, before)
-        for work in dist.batch_isend_irecv([sent, received]):
+        send_op = dist.P2POp(dist.isend, source, after)
+        recv_op = dist.P2POp(dist.irecv, out, before)
+        for work in dist.batch_isend_irecv([send_op, recv_op]):
             work.wait()
 
     return Buffers(run=run, reset=lambda: out.fill_(-1), out=out, expected=ramp + (before + 1))
 
 
-def _shared(ranks: int) -> float:
+def _ring_factor(ranks: int) -> float:
     return (ranks - 1) / ranks
 
 
-def _whole(ranks: int) -> float:
+def _unit_factor(ranks: int) -> float:
     return 1.0
 
 
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation("all_reduce", lambda n: 2 * _shared(n), False, _all_reduce, "sum", placements=IN),
-        Operation("all_gather", _shared, True, _all_gather),
-        Operation("reduce_scatter", _shared, True, _reduce_scatter, "sum"),
-        Operation("alltoall", _shared, True, _all_to_all, placements=OUT),
-        Operation("broadcast", _whole, False, _broadcast, root=0, placements=IN),
-        Operation("sendrecv", _whole, False, _send_recv, placements=OUT),
+        Operation(
+            "all_reduce",
+            lambda n: 2 * _ring_factor(n),
+            False,
+            _all_reduce,
+            "sum",
+            placements=IN_PLACE,
+        ),
+        Operation("all_gather", _ring_factor, True, _all_gather),
+        Operation("reduce_scatter", _ring_factor, True, _reduce_scatter, "sum"),
+        Operation("alltoall", _ring_factor, True, _all_to_all, placements=OUT_OF_PLACE),
+        Operation("broadcast", _unit_factor, False, _broadcast, root=0, placements=IN_PLACE),
+        Operation("sendrecv", _unit_factor, False, _send_recv, placements=OUT_OF_PLACE),
     )
 }

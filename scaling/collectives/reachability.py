@@ -16,50 +16,50 @@ from pathlib import Path
 ESTABLISHED = 1  # include/net/tcp_states.h
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3  # include/uapi/linux/in.h: don't fragment, don't learn
 UDP_HEADERS = 28  # IPv4 and UDP
-AGAIN = 0.5  # seconds between two tries of a datagram
-AT_ONCE = 32  # doors that one node knocks at together
+RETRY_S = 0.5  # seconds between two tries of a datagram
+MAX_PARALLEL = 32  # doors that one node knocks at together
 
 _listeners: list[socket.socket] = []
 
 
-def listen(address: str) -> int:
+def start_tcp_listener(address: str) -> int:
     """Accept connections on `address` in the background until this process ends; the port."""
     server = socket.create_server((address, 0))
     _listeners.append(server)
-    threading.Thread(target=_accept, args=(server,), daemon=True).start()
+    threading.Thread(target=_accept_connections, args=(server,), daemon=True).start()
     return int(server.getsockname()[1])
 
 
-def _accept(server: socket.socket) -> None:
+def _accept_connections(server: socket.socket) -> None:
     while True:
         with suppress(OSError):  # one that went away again must not end the others' chance
             server.accept()[0].close()
 
 
-def patience(doors: int, seconds: float) -> float:
+def max_wait_s(endpoints: int, seconds: float) -> float:
     """Seconds that so many doors may take, where none of them answers."""
-    return seconds * -(-doors // AT_ONCE)
+    return seconds * -(-endpoints // MAX_PARALLEL)
 
 
-def reach(
-    own: str, doors: Mapping[str, tuple[str, int] | None], seconds: float = 3
+def check_tcp(
+    source: str, endpoints: Mapping[str, tuple[str, int] | None], seconds: float = 3
 ) -> dict[str, bool]:
     """Whether a TCP connection from `own` to each named door is accepted; some tried at once."""
 
-    def knock(door: tuple[str, int] | None) -> bool:
-        if door is None:
+    def can_connect(endpoint: tuple[str, int] | None) -> bool:
+        if endpoint is None:
             return False
         try:
-            socket.create_connection(door, timeout=seconds, source_address=(own, 0)).close()
+            socket.create_connection(endpoint, timeout=seconds, source_address=(source, 0)).close()
         except OSError:
             return False
         return True
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(doors, pool.map(knock, doors.values()), strict=True))
+    with ThreadPoolExecutor(MAX_PARALLEL) as pool:
+        return dict(zip(endpoints, pool.map(can_connect, endpoints.values()), strict=True))
 
 
-def connections() -> set[tuple[str, str, int, int]]:
+def tcp_connections() -> set[tuple[str, str, int, int]]:
     """This process's established IPv4 TCP connections: (own address, peer, own port, peer's port).
 
     From /proc/self/fd and /proc/self/net/tcp (kernel Documentation/networking/proc_net_tcp.rst);
@@ -70,57 +70,59 @@ def connections() -> set[tuple[str, str, int, int]]:
         files = list(Path("/proc/self/fd").iterdir())
     except OSError:
         return set()
-    mine = set()
+    own_sockets = set()
     for file in files:
         try:
-            mine.add(os.readlink(file))
+            own_sockets.add(os.readlink(file))
         except OSError:  # closed meanwhile
             continue
     return {
         ends
         for ends, state, inode in parse_tcp(table)
-        if state == ESTABLISHED and f"socket:[{inode}]" in mine and not ends[0].startswith("127.")
+        if state == ESTABLISHED
+        and f"socket:[{inode}]" in own_sockets
+        and not ends[0].startswith("127.")
     }
 
 
 def parse_tcp(text: str) -> list[tuple[tuple[str, str, int, int], int, str]]:
     """((own address, peer, own port, peer's port), state, inode) of each line of /proc/net/tcp."""
-    found = []
+    rows = []
     for line in text.splitlines()[1:]:
-        words = line.split()
-        own, own_port = _end(words[1])
-        peer, peer_port = _end(words[2])
-        found.append(((own, peer, own_port, peer_port), int(words[3], 16), words[9]))
-    return found
+        columns = line.split()
+        local, local_port = _parse_endpoint(columns[1])
+        peer, peer_port = _parse_endpoint(columns[2])
+        rows.append(((local, peer, local_port, peer_port), int(columns[3], 16), columns[9]))
+    return rows
 
 
-def _end(text: str) -> tuple[str, int]:
+def _parse_endpoint(text: str) -> tuple[str, int]:
     """`0100007F:1F90` is 127.0.0.1:8080: the address in host byte order."""
     address, port = text.split(":")
     packed = int(address, 16).to_bytes(4, sys.byteorder)
     return socket.inet_ntoa(packed), int(port, 16)
 
 
-def echo(address: str) -> int:
+def start_udp_echo(address: str) -> int:
     """Answer each datagram on `address` with its size, until this process ends; the port."""
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)  # all nodes knock at once
     server.bind((address, 0))
     _listeners.append(server)
-    threading.Thread(target=_answer, args=(server,), daemon=True).start()
+    threading.Thread(target=_answer_datagrams, args=(server,), daemon=True).start()
     return int(server.getsockname()[1])
 
 
-def _answer(server: socket.socket) -> None:
+def _answer_datagrams(server: socket.socket) -> None:
     while True:
         with suppress(OSError):  # a filter on the way back concerns that sender alone
             data, sender = server.recvfrom(1 << 16)
             server.sendto(str(len(data)).encode(), sender)
 
 
-def passes(
-    own: str,
-    doors: Mapping[str, tuple[str, int] | None],
+def check_udp(
+    source: str,
+    endpoints: Mapping[str, tuple[str, int] | None],
     sizes: Mapping[str, int],
     seconds: float = 4,
 ) -> dict[str, bool]:
@@ -129,35 +131,39 @@ def passes(
     `sizes` are bytes of the IPv4 packet, with its 28 bytes of headers, per door.  Sent again and
     again for `seconds`, for datagrams get lost.
     """
-    waiting = {door: name for name, door in doors.items() if door}
-    answers = dict.fromkeys(doors, False)
+    waiting = {endpoint: name for name, endpoint in endpoints.items() if endpoint}
+    answers = dict.fromkeys(endpoints, False)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
-        sock.bind((own, 0))
-        deadline = time.monotonic() + patience(len(waiting), seconds)
+        sock.bind((source, 0))
+        deadline = time.monotonic() + max_wait_s(len(waiting), seconds)
         while waiting and time.monotonic() < deadline:
-            some = dict(islice(waiting.items(), AT_ONCE))
-            for door, name in some.items():
+            batch = dict(islice(waiting.items(), MAX_PARALLEL))
+            for endpoint, name in batch.items():
                 with suppress(OSError):  # EMSGSIZE: the own interface is smaller
-                    sock.sendto(b"x" * (sizes[name] - UDP_HEADERS), door)
-            for door in _answered(sock, min(deadline, time.monotonic() + AGAIN), len(some)):
-                if name := waiting.pop(door, ""):
+                    sock.sendto(b"x" * (sizes[name] - UDP_HEADERS), endpoint)
+            for endpoint in _wait_for_answers(
+                sock, min(deadline, time.monotonic() + RETRY_S), len(batch)
+            ):
+                if name := waiting.pop(endpoint, ""):
                     answers[name] = True
-            for door in some.keys() & waiting.keys():
-                waiting[door] = waiting.pop(door)  # those that did not answer go to the end
+            for endpoint in batch.keys() & waiting.keys():
+                waiting[endpoint] = waiting.pop(endpoint)  # those that did not answer go to the end
     return answers
 
 
-def _answered(sock: socket.socket, until: float, most: int) -> list[tuple[str, int]]:
+def _wait_for_answers(
+    sock: socket.socket, deadline: float, max_answers: int
+) -> list[tuple[str, int]]:
     """Who answered before `until` (monotonic seconds)."""
-    found: list[tuple[str, int]] = []
-    while len(found) < most and (left := until - time.monotonic()) > 0:
-        sock.settimeout(left)
+    senders: list[tuple[str, int]] = []
+    while len(senders) < max_answers and (remaining_s := deadline - time.monotonic()) > 0:
+        sock.settimeout(remaining_s)
         try:
             sender = sock.recvfrom(64)[1]
         except TimeoutError:
             break
         except OSError:  # an earlier datagram was refused
             continue
-        found.append((sender[0], sender[1]))
-    return found
+        senders.append((sender[0], sender[1]))
+    return senders

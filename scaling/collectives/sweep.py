@@ -16,18 +16,20 @@ from datetime import timedelta
 from typing import Any
 
 from scaling.collectives.operations import OPERATIONS, Buffers, Operation
-from scaling.collectives.reachability import connections
+from scaling.collectives.reachability import tcp_connections
 
-LARGEST = {"gloo": 64 << 20, "nccl": 16 << 30}
+MAX_BYTES = {"gloo": 64 << 20, "nccl": 16 << 30}
 SIZES = tuple(1 << power for power in range(3, 35))  # 8 B to 16 GiB
-MORE_SECONDS = 0.1  # for each rank: the more there are, the longer they may take to come together
+SECONDS_PER_RANK = (
+    0.1  # for each rank: the more there are, the longer they may take to come together
+)
 PRECISION = 0.02  # wanted standard error of the median, as a ratio
-BATCH = 5  # calls between two looks at the precision
-MOST = 1000  # calls of one size
+BATCH_CALLS = 5  # calls between two looks at the precision
+MAX_CALLS = 1000  # calls of one size
 
 
 @contextmanager
-def joined(backend: str | None = None, seconds: float = 600) -> Iterator[Any]:
+def process_group(backend: str | None = None, seconds: float = 600) -> Iterator[Any]:
     """Join the process group that the environment names; yields the device to work on.
 
     NCCL where there is a GPU, gloo elsewhere, unless `backend` or SEATRIAL_BACKEND says which.
@@ -38,16 +40,16 @@ def joined(backend: str | None = None, seconds: float = 600) -> Iterator[Any]:
     import torch
     import torch.distributed as dist
 
-    seen = torch.cuda.is_available()
-    backend = backend or os.environ.get("SEATRIAL_BACKEND") or ("nccl" if seen else "gloo")
-    if backend == "nccl" and not seen:
+    has_gpu = torch.cuda.is_available()
+    backend = backend or os.environ.get("SEATRIAL_BACKEND") or ("nccl" if has_gpu else "gloo")
+    if backend == "nccl" and not has_gpu:
         raise RuntimeError("NCCL needs a GPU, and torch sees none in this process")
     device = torch.device("cpu")
     if backend == "nccl":
         local = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
-    seconds += MORE_SECONDS * int(os.environ.get("WORLD_SIZE", "1"))
+    seconds += SECONDS_PER_RANK * int(os.environ.get("WORLD_SIZE", "1"))
     dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
     try:
         yield device
@@ -57,7 +59,7 @@ def joined(backend: str | None = None, seconds: float = 600) -> Iterator[Any]:
 
 def sweep(
     names: tuple[str, ...] = ("all_reduce",),
-    longest: float = 0.3,
+    max_call_s: float = 0.3,
     budget: float = 0.25,
     only: int | None = None,
     corrupt: int | None = None,
@@ -72,21 +74,21 @@ def sweep(
     """
     import torch.distributed as dist
 
-    before = connections()
-    with joined() as device:
-        found = {
-            name: swept(
-                device, OPERATIONS[name], longest, budget, [only] if only else None, corrupt
+    before = tcp_connections()
+    with process_group() as device:
+        results = {
+            name: sweep_operation(
+                device, OPERATIONS[name], max_call_s, budget, [only] if only else None, corrupt
             )
             for name in names
         }
         # Those of the rendezvous store go wherever MASTER_ADDR is: they are not the group's.
-        store = int(os.environ["MASTER_PORT"])
-        opened = [ends for ends in connections() - before if store not in ends[2:]]
+        store_port = int(os.environ["MASTER_PORT"])
+        opened = [ends for ends in tcp_connections() - before if store_port not in ends[2:]]
         dist.barrier()  # who leaves first closes the others' connections
-        first = found[names[0]]
-        told = {key: first[key] for key in ("rank", "ranks", "backend")}
-        return {**told, "connections": opened, "sweeps": found}
+        first = results[names[0]]
+        common = {key: first[key] for key in ("rank", "ranks", "backend")}
+        return {**common, "connections": opened, "sweeps": results}
 
 
 def connect() -> float:
@@ -94,13 +96,13 @@ def connect() -> float:
     import torch
     import torch.distributed as dist
 
-    with joined() as device:
-        one = torch.ones(1, device=device)
-        dist.all_reduce(one)
-        return float(one)  # on a GPU nothing waited before
+    with process_group() as device:
+        ones = torch.ones(1, device=device)
+        dist.all_reduce(ones)
+        return float(ones)  # on a GPU nothing waited before
 
 
-def warm() -> None:
+def warm_up() -> None:
     """Import torch, which takes long on a cold network file system, and wake the device."""
     import torch
     import torch.distributed
@@ -109,10 +111,10 @@ def warm() -> None:
         torch.cuda.synchronize()  # makes the device's context
 
 
-def swept(
+def sweep_operation(
     device: Any,
     operation: Operation,
-    longest: float,
+    max_call_s: float,
     budget: float,
     sizes: list[int] | None = None,
     corrupt: int | None = None,
@@ -121,22 +123,24 @@ def swept(
     import torch.distributed as dist
 
     backend, ranks = dist.get_backend(), dist.get_world_size()
-    fits, note = _fitting(device, backend), ""
+    max_bytes, note = _max_message_bytes(device, backend), ""
     rows: list[dict[str, Any]] = []
-    wanted = sizes or SIZES
-    for size in wanted:
+    planned = sizes or SIZES
+    for size in planned:
         if operation.count(size, ranks) == 0:
             continue
-        if size > fits:
-            note = f"sizes over {fits} bytes are left out: {_why(device, backend)}"
+        if size > max_bytes:
+            note = (
+                f"sizes over {max_bytes} bytes are left out: {_size_limit_reason(device, backend)}"
+            )
             break
-        found = [
-            _one_size(operation, size, placement, device, budget, corrupt)
+        new_rows = [
+            _time_size(operation, size, placement, device, budget, corrupt)
             for placement in operation.placements
         ]
-        rows += found
-        slowest = max(row["slowest"] for row in found)
-        if slowest > longest and size != wanted[-1]:
+        rows += new_rows
+        slowest = max(row["slowest"] for row in new_rows)
+        if slowest > max_call_s and size != planned[-1]:
             note = f"sizes over {size} bytes are left out: a call of it takes {slowest:.2g} s"
             break
     return {
@@ -149,23 +153,23 @@ def swept(
     }
 
 
-def _fitting(device: Any, backend: str) -> int:
+def _max_message_bytes(device: Any, backend: str) -> int:
     """Largest message that fits four times into every rank's free device memory."""
     import torch
     import torch.distributed as dist
 
     if device.type != "cuda":
-        return LARGEST[backend]
+        return MAX_BYTES[backend]
     free = torch.tensor([torch.cuda.mem_get_info(device)[0]], device=device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)  # ranks must agree on the sizes
-    return min(LARGEST[backend], int(free[0]) // 4)
+    return min(MAX_BYTES[backend], int(free[0]) // 4)
 
 
-def _why(device: Any, backend: str) -> str:
+def _size_limit_reason(device: Any, backend: str) -> str:
     return "device memory holds no four of them" if device.type == "cuda" else f"{backend}'s range"
 
 
-def _one_size(
+def _time_size(
     operation: Operation, size: int, placement: str, device: Any, budget: float, corrupt: int | None
 ) -> dict[str, Any]:
     """Sanity first, then speed, then sanity again now that the links are warm and loaded."""
@@ -174,10 +178,10 @@ def _one_size(
     rank, ranks = dist.get_rank(), dist.get_world_size()
     count = operation.count(size, ranks)
     buffers = operation.buffers(device, count, placement == "in_place")
-    bad = corrupt == rank
-    before, first = _wrong(buffers, bad)
-    times = _times(buffers, device, budget)
-    after, second = _wrong(buffers, bad)
+    corrupted = corrupt == rank
+    before, first = _count_wrong(buffers, corrupted)
+    times = _time_calls(buffers, device, budget)
+    after, second = _count_wrong(buffers, corrupted)
     return {
         "size": size,
         "count": count,
@@ -191,7 +195,7 @@ def _one_size(
     }
 
 
-def _wrong(buffers: Buffers, corrupt: bool) -> tuple[int, int | None]:
+def _count_wrong(buffers: Buffers, corrupt: bool) -> tuple[int, int | None]:
     """How many elements are not what they must be, and the offset of the first."""
     import torch
 
@@ -204,40 +208,40 @@ def _wrong(buffers: Buffers, corrupt: bool) -> tuple[int, int | None]:
     return count, int(differs.to(torch.uint8).argmax()) if count else None
 
 
-def _times(buffers: Buffers, device: Any, budget: float) -> dict[str, Any]:
+def _time_calls(buffers: Buffers, device: Any, budget: float) -> dict[str, Any]:
     """Seconds of each call, in batches, until all ranks agree that it is enough."""
     import torch
     import torch.distributed as dist
 
-    timed: list[float] = []
+    times: list[float] = []
     buffers.out.zero_()  # sums of zero stay zero however often they are taken
-    call_seconds(buffers, device)  # warm-up
-    begun, enough = time.perf_counter(), False
-    while not enough and len(timed) < MOST:
-        timed += [call_seconds(buffers, device) for _ in range(3 if not timed else BATCH)]
-        late = time.perf_counter() - begun + BATCH * timed[-1] > budget
+    time_call(buffers, device)  # warm-up
+    start, done = time.perf_counter(), False
+    while not done and len(times) < MAX_CALLS:
+        times += [time_call(buffers, device) for _ in range(3 if not times else BATCH_CALLS)]
+        over_budget = time.perf_counter() - start + BATCH_CALLS * times[-1] > budget
         state = torch.tensor(
-            [float(late), _precision(timed), statistics.median(timed)],
+            [float(over_budget), _median_precision(times), statistics.median(times)],
             dtype=torch.float64,
             device=device,
         )
         dist.all_reduce(state, op=dist.ReduceOp.MAX)
-        enough = bool(state[0]) or (len(timed) > BATCH and float(state[1]) < PRECISION)
-    return {"timed": timed, "calls": len(timed) + 1, "slowest": float(state[2])}
+        done = bool(state[0]) or (len(times) > BATCH_CALLS and float(state[1]) < PRECISION)
+    return {"timed": times, "calls": len(times) + 1, "slowest": float(state[2])}
 
 
-def _precision(timed: list[float]) -> float:
+def _median_precision(times: list[float]) -> float:
     """Standard error of the median as a ratio, from the median absolute deviation.
 
     1.4826 x MAD estimates sigma, and a median's standard error is 1.2533 sigma / sqrt(n), both
     for normal noise.
     """
-    middle = statistics.median(timed)
-    mad = statistics.median(abs(seconds - middle) for seconds in timed)
-    return 1.2533 * 1.4826 * mad / float(len(timed)) ** 0.5 / middle
+    median = statistics.median(times)
+    mad = statistics.median(abs(seconds - median) for seconds in times)
+    return 1.2533 * 1.4826 * mad / float(len(times)) ** 0.5 / median
 
 
-def call_seconds(buffers: Buffers, device: Any) -> float:
+def time_call(buffers: Buffers, device: Any) -> float:
     """Seconds of one call: CUDA events on a GPU, the host's clock elsewhere."""
     import torch
 
@@ -264,13 +268,13 @@ def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     ranks, operation = sweeps[0]["ranks"], OPERATIONS[sweeps[0]["operation"]]
     rows = []
-    for at, row in enumerate(sweeps[0]["rows"]):
-        mine = [found["rows"][at] for found in sweeps]
-        by_rank = [statistics.median(r["times"]) for r in mine]
-        seconds = statistics.fmean(by_rank)
-        calls = sorted(t for r in mine for t in r["times"])
+    for index, row in enumerate(sweeps[0]["rows"]):
+        rank_rows = [result["rows"][index] for result in sweeps]
+        medians = [statistics.median(r["times"]) for r in rank_rows]
+        seconds = statistics.fmean(medians)
+        call_times = sorted(t for r in rank_rows for t in r["times"])
         high, low = (
-            operation.busbw(row["size"], calls[int(q * (len(calls) - 1))], ranks)
+            operation.busbw(row["size"], call_times[int(q * (len(call_times) - 1))], ranks)
             for q in (0.1, 0.9)
         )
         rows.append(
@@ -282,13 +286,13 @@ def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "low": low,
                 "high": high,
                 "spread": (high - low) / 2,
-                "samples": len(calls),
-                "rank_seconds": by_rank,
-                "rank_cv": statistics.pstdev(by_rank) / seconds,
-                "wrong": sum(r["wrong"] for r in mine),
+                "samples": len(call_times),
+                "rank_seconds": medians,
+                "rank_cv": statistics.pstdev(medians) / seconds,
+                "wrong": sum(r["wrong"] for r in rank_rows),
                 "first_wrong": [
-                    (found["rank"], r["first_wrong"])
-                    for found, r in zip(sweeps, mine, strict=True)
+                    (result["rank"], r["first_wrong"])
+                    for result, r in zip(sweeps, rank_rows, strict=True)
                     if r["wrong"]
                 ],
             }
@@ -296,7 +300,7 @@ def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def plateau(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def plateau_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The row that is judged: the typical one of large messages, never an average over sizes.
 
     Of the sizes down to an eighth of the largest, the one whose busbw is the (lower) median: one
@@ -307,6 +311,6 @@ def plateau(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return sorted(large, key=lambda row: float(row["busbw"]))[(len(large) - 1) // 2]
 
 
-def moved(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> float:
+def ring_bytes_sent(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> float:
     """Bytes that the calls of these rows make each rank send around a ring."""
     return sum(row["size"] * operation.factor(ranks) * row["calls"] for row in rows)

@@ -10,15 +10,15 @@ from typing import Any
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
-from reference_trainer.launch.launchers import rank
+from reference_trainer.launch.launchers import train_rank
 from reference_trainer.model.flops import flops_per_token
-from scaling.ladder.rank_consistency import disagreements
-from scaling.ladder.skew import separable
-from scaling.ladder.step_breakdown import Step, mean_seconds, steps_of
+from scaling.ladder.rank_consistency import find_disagreements
+from scaling.ladder.skew import waits_separable
+from scaling.ladder.step_breakdown import Step, mean_seconds, parse_steps
 
-NODES = "{nodes}"  # in the name of a folder of shards: how many nodes it is for
+NODES_PLACEHOLDER = "{nodes}"  # in the name of a folder of shards: how many nodes it is for
 HOST_CLOCK = "host"  # of the trainer's clocks (spans.py) the one that knows no stream of a GPU
-WARM_UP = 2  # connections, allocator and kernels: not what a step costs
+WARM_UP_STEPS = 2  # connections, allocator and kernels: not what a step costs
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,11 @@ class Rung:
     clock: str = HOST_CLOCK  # what the segments' boundaries were read from
     flops: float = 0.0  # of forward and backward, per token
     peak_flops: float | None = None  # FLOP/s of a rank's GPU, where there is one that is known
-    memory: float | None = None  # the largest share of a rank's estimated bytes that one had in use
+    memory_ratio: float | None = (
+        None  # the largest share of a rank's estimated bytes that one had in use
+    )
     saves: Sequence[Sequence[dict[str, Any]]] = ()  # by rank: what the trainer tells of each
-    unsaved: tuple[str, ...] = ()  # why saves failed, in words
+    save_errors: tuple[str, ...] = ()  # why saves failed, in words
 
     @property
     def mfu(self) -> float | None:
@@ -58,7 +60,7 @@ class Rung:
     @property
     def seconds(self) -> float:
         """Mean seconds of a step, over steps and the ranks that are judged: T_n."""
-        return mean_seconds(self.judged)
+        return mean_seconds(self.judged_steps)
 
     @property
     def tokens_per_second(self) -> float:
@@ -68,67 +70,67 @@ class Rung:
     @property
     def tokens_per_rank(self) -> int:
         """Tokens that each rank takes in per step: what an efficiency means nothing without."""
-        return self.tokens_per_step // len(self.judged)
+        return self.tokens_per_step // len(self.judged_steps)
 
     @property
-    def load(self) -> str:
+    def load_text(self) -> str:
         """The same in words, to stand beside every efficiency."""
-        return load(self.tokens_per_rank)
+        return load_text(self.tokens_per_rank)
 
     @property
-    def judged(self) -> list[list[Step]]:
+    def judged_steps(self) -> list[list[Step]]:
         """What an efficiency is made of: the steps of all ranks, or of the median node's."""
         return self.steps if self.count > 1 else self.median_node()
 
     def median_node(self) -> list[list[Step]]:
         """The steps of the ranks on the node whose step time is the median: one rung's base."""
-        by_node = self.by_node()
-        return self.on(sorted(by_node, key=lambda name: by_node[name])[(len(by_node) - 1) // 2])
+        node_s = self.node_seconds()
+        return self.steps_on(sorted(node_s, key=lambda name: node_s[name])[(len(node_s) - 1) // 2])
 
-    def by_node(self) -> dict[str, float]:
+    def node_seconds(self) -> dict[str, float]:
         """Mean seconds of a step on each node."""
-        return {node: mean_seconds(self.on(node)) for node in dict.fromkeys(self.nodes)}
+        return {node: mean_seconds(self.steps_on(node)) for node in dict.fromkeys(self.nodes)}
 
-    def on(self, node: str) -> list[list[Step]]:
+    def steps_on(self, node: str) -> list[list[Step]]:
         """The steps of the ranks on one node."""
         return [steps for name, steps in zip(self.nodes, self.steps, strict=True) if name == node]
 
 
-def load(tokens: int) -> str:
+def load_text(tokens: int) -> str:
     """What each GPU takes in, in words."""
     return f"{tokens:,} tokens per GPU and step"
 
 
-def counts(nodes: int) -> list[int]:
+def rung_sizes(nodes: int) -> list[int]:
     """1, 2, 4, 8 ... up to `nodes`, and `nodes` itself."""
-    found = [1 << power for power in range(nodes.bit_length()) if 1 << power <= nodes]
-    return found if found[-1] == nodes else [*found, nodes]
+    sizes = [1 << power for power in range(nodes.bit_length()) if 1 << power <= nodes]
+    return sizes if sizes[-1] == nodes else [*sizes, nodes]
 
 
-def first_of(nodes: Sequence[int], count: int, run: int = 0) -> int:
+def first_node(nodes: Sequence[int], count: int, run: int = 0) -> int:
     """The node at which a rung of `count` nodes begins, among rungs of so many `nodes` each.
 
     Each rung begins where the one before it ended, and each run of the ladder where the last did,
     so that every node has its turn among several nodes that are not yet all of them.
     """
-    between = [one for one in nodes if 1 < one < nodes[-1]]
-    if count not in between:
+    partial = [size for size in nodes if 1 < size < nodes[-1]]
+    if count not in partial:
         return 0
-    return (run * sum(between) + sum(one for one in between if one < count)) % nodes[-1]
+    return (run * sum(partial) + sum(size for size in partial if size < count)) % nodes[-1]
 
 
-def groups_of(gang: Gang, count: int, first: int = 0) -> list[list[int]]:
+def worker_groups(gang: Gang, count: int, first: int = 0) -> list[list[int]]:
     """The workers of `count` nodes in a row, from the gang's `first` on, as one group; of each
     node, for count 1."""
     order = list(dict.fromkeys(place.node for place in gang.places))
     workers = {node: [w for w, p in enumerate(gang.places) if p.node == node] for node in order}
     if count == 1:
         return [workers[node] for node in order]
-    taken = sorted((first + at) % len(order) for at in range(count))
-    return [[worker for at in taken for worker in workers[order[at]]]]
+    chosen = sorted((first + index) % len(order) for index in range(count))
+    return [[worker for index in chosen for worker in workers[order[index]]]]
 
 
-def climb(
+def run_rung(
     gang: Gang,
     names: dict[str, str],
     count: int,
@@ -141,40 +143,42 @@ def climb(
     Weak scaling: every rank keeps its batch.  The first steps are not counted.  `{nodes}` in the
     config's folder of shards becomes the rung's number of nodes, for shards are made for one.
     """
-    return _run(gang, names, groups_of(gang, count, first), count, config, [rank], timeout)
+    return _run_groups(
+        gang, names, worker_groups(gang, count, first), count, config, [train_rank], timeout
+    )
 
 
-def hush(
+def skip_collectives(
     gang: Gang, names: dict[str, str], count: int, config: TrainConfig, timeout: float = 300
 ) -> Rung:
     """Every node alone, with the model sharded as among `count` nodes, and nothing sent.
 
     A control: what such a step takes longer than one node's is no communication.
     """
-    ranks = sum(map(len, groups_of(gang, count)))
+    ranks = sum(map(len, worker_groups(gang, count)))
     synthetic = dataclasses.replace(config, data="")  # no shard is whole without the other ranks
-    alone = groups_of(gang, 1)
-    return _run(gang, names, alone, 1, synthetic, [hushed, ranks], timeout)
+    solo = worker_groups(gang, 1)
+    return _run_groups(gang, names, solo, 1, synthetic, [run_on_fake_group, ranks], timeout)
 
 
-def strong(config: TrainConfig, count: int, most: int) -> TrainConfig:
+def strong_scaling_config(config: TrainConfig, count: int, max_nodes: int) -> TrainConfig:
     """Strong scaling: the step of `most` nodes, done by `count` of them, part by part.
 
     An emulated accelerator takes as many times longer for it.  ValueError where the sequences
     cannot be dealt evenly.
     """
-    sequences = config.batch * most
+    sequences = config.batch * max_nodes
     if sequences % count:
         raise ValueError(f"{sequences} sequences a step cannot be dealt evenly to {count} nodes")
     return dataclasses.replace(
         config,
         batch=sequences // count,
-        accumulate=config.accumulate * -(-most // count),  # a part fits into memory as before
-        pace_s=config.pace_s * most / count,
+        accumulate=config.accumulate * -(-max_nodes // count),  # a part fits into memory as before
+        pace_s=config.pace_s * max_nodes / count,
     )
 
 
-def hushed(size: int, config: TrainConfig) -> dict[str, Any]:
+def run_on_fake_group(size: int, config: TrainConfig) -> dict[str, Any]:
     """One rank's run as one of `size` ranks of which no other is there: torch's fake group.
 
     Its numbers mean nothing, for it has a part of the weights only; its time does.  So its rung
@@ -185,12 +189,12 @@ def hushed(size: int, config: TrainConfig) -> dict[str, Any]:
 
     dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
     try:
-        return rank(config)
+        return train_rank(config)
     finally:
         dist.destroy_process_group()
 
 
-def _run(
+def _run_groups(
     gang: Gang,
     names: dict[str, str],
     groups: list[list[int]],
@@ -199,27 +203,29 @@ def _run(
     work: list[Any],
     timeout: float,
 ) -> Rung:
-    shards = config.data.replace(NODES, str(count))  # made for so many nodes
-    timed = dataclasses.replace(config, steps=config.steps + WARM_UP, data=shards)
-    results: list[dict[str, Any]] = gang.run(*work, timed, groups=groups, timeout=timeout)
+    shards = config.data.replace(NODES_PLACEHOLDER, str(count))  # made for so many nodes
+    timed_config = dataclasses.replace(config, steps=config.steps + WARM_UP_STEPS, data=shards)
+    results: list[dict[str, Any]] = gang.run(*work, timed_config, groups=groups, timeout=timeout)
     members = [worker for group in groups for worker in group]
-    told = iter(results)
-    jobs = [[next(told) for _ in group] for group in groups]
+    remaining = iter(results)
+    jobs = [[next(remaining) for _ in group] for group in groups]
     return Rung(
         count=count,
         nodes=[names[gang.places[worker].node] for worker in members],
-        steps=[steps_of(result["spans"])[WARM_UP:] for result in results],
+        steps=[parse_steps(result["spans"])[WARM_UP_STEPS:] for result in results],
         tokens_per_step=results[0]["tokens_per_step"],
         non_finite=sum(not math.isfinite(s["loss"]) for r in results for s in r["steps"]),
-        disagreements=tuple(said for job in jobs for said in disagreements(job)),
-        separable=separable([span for result in results for span in result["spans"]]),
+        disagreements=tuple(message for job in jobs for message in find_disagreements(job)),
+        separable=waits_separable([span for result in results for span in result["spans"]]),
         clock=results[0]["spans"][0]["clock"],
-        flops=flops_per_token(timed),
+        flops=flops_per_token(timed_config),
         peak_flops=results[0]["peak_flops"],
-        memory=max(
+        memory_ratio=max(
             (r["peak_memory_bytes"] / r["state_bytes"] for r in results if r["peak_memory_bytes"]),
             default=None,
         ),
         saves=[result["checkpoints"] for result in results],
-        unsaved=tuple(dict.fromkeys(one["error"] for r in results for one in r["unsaved"])),
+        save_errors=tuple(
+            dict.fromkeys(failure["error"] for r in results for failure in r["unsaved"])
+        ),
     )

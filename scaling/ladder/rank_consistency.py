@@ -10,23 +10,27 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-NEAR = 1e-3  # a mean of float32 losses, taken in another order
+LOSS_TOLERANCE = 1e-3  # a mean of float32 losses, taken in another order
 
 
-def disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
+def find_disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
     """Steps in which these results are not those of one job, each with the first thing that shows.
 
     `results` are the trainer's, of every rank of one job, in the order of ranks.
     """
-    alone = [r for r in results if r["world"] != len(results)]
-    apart = f"rank {alone[0]['rank']} was one of {alone[0]['world']}" if alone else ""
-    whole = results[0]["tokens_per_step"]
+    wrong_world = [r for r in results if r["world"] != len(results)]
+    world_message = (
+        f"rank {wrong_world[0]['rank']} was one of {wrong_world[0]['world']}" if wrong_world else ""
+    )
+    step_tokens = results[0]["tokens_per_step"]
     rows = zip(*(result["steps"] for result in results), strict=True)
-    told = [(row[0]["step"], apart or _disagreement(row, whole)) for row in rows]
-    return [f"step {step}: {said}" for step, said in told if said]
+    messages = [
+        (row[0]["step"], world_message or _step_disagreement(row, step_tokens)) for row in rows
+    ]
+    return [f"step {step}: {message}" for step, message in messages if message]
 
 
-def _disagreement(ranks: Sequence[dict[str, Any]], whole: int) -> str:
+def _step_disagreement(ranks: Sequence[dict[str, Any]], step_tokens: int) -> str:
     """What shows that these are not one step, of `whole` tokens; "" for nothing."""
     for name in ("loss", "norm"):
         if len({rank[f"{name}_hex"] for rank in ranks}) > 1:
@@ -35,10 +39,10 @@ def _disagreement(ranks: Sequence[dict[str, Any]], whole: int) -> str:
     if len(set(ids)) < len(ids):
         return "ranks took the same samples"
     tokens = sum(rank["tokens"] for rank in ranks)
-    if tokens != whole:
-        return f"{tokens} tokens were taken, not {whole}"
+    if tokens != step_tokens:
+        return f"{tokens} tokens were taken, not {step_tokens}"
     loss = ranks[0]["loss"]
     mean = sum(rank["local_loss"] * rank["tokens"] for rank in ranks) / tokens
-    if math.isfinite(loss) and not math.isclose(mean, loss, rel_tol=NEAR):
+    if math.isfinite(loss) and not math.isclose(mean, loss, rel_tol=LOSS_TOLERANCE):
         return f"the loss is {loss:.6g}, the mean of the ranks' own is {mean:.6g}"
     return ""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # Segments without a collective inside: what a rank spends there is its own doing.
-OWN = ("data", "optimizer", "checkpoint", "other")
+LOCAL_SEGMENTS = ("data", "optimizer", "checkpoint", "other")
 
 
 @dataclass(frozen=True)
@@ -34,70 +34,73 @@ class Step:
     exposed: dict[str, dict[str, float]] = field(default_factory=dict)
     wall: float | None = None
 
-    def spent(self, segments: Sequence[str]) -> float:
+    def seconds_in(self, segments: Sequence[str]) -> float:
         """Seconds in these segments, with what they waited."""
         return sum(self.segments[name] for name in segments)
 
     @property
-    def waited(self) -> dict[str, float]:
+    def waits(self) -> dict[str, float]:
         """Seconds by collective, in all segments together."""
         names = dict.fromkeys(name for waits in self.exposed.values() for name in waits)
         return {n: sum(waits.get(n, 0.0) for waits in self.exposed.values()) for n in names}
 
-    def computed(self, segments: Sequence[str]) -> float:
+    def compute_in(self, segments: Sequence[str]) -> float:
         """Seconds in these segments, without what they waited."""
         waited = sum(sum(self.exposed.get(name, {}).values()) for name in segments)
-        return self.spent(segments) - waited
+        return self.seconds_in(segments) - waited
 
     @property
     def terms(self) -> dict[str, float]:
         """Seconds by segment without its waits, which follow the segment that they are first in."""
-        found, waited = dict[str, float](), self.waited
+        result, waited = dict[str, float](), self.waits
         for name, seconds in self.segments.items():
             waits = self.exposed.get(name, {})
-            found[name] = seconds - sum(waits.values())
-            found |= {f"exposed {one}": waited[one] for one in waits}
-        return found
+            result[name] = seconds - sum(waits.values())
+            result |= {f"exposed {collective}": waited[collective] for collective in waits}
+        return result
 
 
-def steps_of(spans: Sequence[dict[str, Any]]) -> list[Step]:
+def parse_steps(spans: Sequence[dict[str, Any]]) -> list[Step]:
     """The trainer's span records as steps."""
     return [
-        Step(one["seconds"], one["segments"], one.get("exposed", {}), one.get("wall"))
-        for one in spans
+        Step(span["seconds"], span["segments"], span.get("exposed", {}), span.get("wall"))
+        for span in spans
     ]
 
 
-def terms(ranks: Sequence[Sequence[Step]]) -> dict[str, float]:
+def mean_terms(ranks: Sequence[Sequence[Step]]) -> dict[str, float]:
     """Mean seconds of each term, over ranks and steps: segments, and what is separable of them."""
-    every = [step.terms for steps in ranks for step in steps]
-    names = dict.fromkeys(name for one in every for name in one)
-    return {name: sum(one.get(name, 0.0) for one in every) / len(every) for name in names}
+    all_terms = [step.terms for steps in ranks for step in steps]
+    names = dict.fromkeys(name for step_terms in all_terms for name in step_terms)
+    return {
+        name: sum(step_terms.get(name, 0.0) for step_terms in all_terms) / len(all_terms)
+        for name in names
+    }
 
 
 def mean_seconds(ranks: Sequence[Sequence[Step]]) -> float:
     """Mean seconds of a step, over ranks and steps: T_n."""
-    every = [step.seconds for steps in ranks for step in steps]
-    return sum(every) / len(every)
+    seconds = [step.seconds for steps in ranks for step in steps]
+    return sum(seconds) / len(seconds)
 
 
-def residual(base: Sequence[Sequence[Step]], here: Sequence[Sequence[Step]]) -> float:
+def loss_residual(base: Sequence[Sequence[Step]], current: Sequence[Sequence[Step]]) -> float:
     """|(1 - E_n) - sum of the lost shares|: what the terms do not explain of the lost percent.
 
     E_n comes from whole steps, the shares from their segments, so a segment that is missing or
     counted twice shows here.  On a GPU a step is the sum of its segments: there `wall_gap` sees it.
     """
-    lost = 1 - mean_seconds(base) / mean_seconds(here)
-    return abs(lost - sum(loss(terms(base), terms(here)).values()))
+    lost = 1 - mean_seconds(base) / mean_seconds(current)
+    return abs(lost - sum(loss_by_term(mean_terms(base), mean_terms(current)).values()))
 
 
-def unsummed(ranks: Sequence[Sequence[Step]]) -> float:
+def segment_gap(ranks: Sequence[Sequence[Step]]) -> float:
     """The largest |seconds - sum of segments| / seconds of any step; 0 where all add up.
 
     It sees what `residual` cannot: a segment that is missing in the same way on both rungs.
     """
-    every = [step for steps in ranks for step in steps if step.seconds > 0]
-    return max((abs(s.seconds - sum(s.segments.values())) / s.seconds for s in every), default=0.0)
+    timed = [step for steps in ranks for step in steps if step.seconds > 0]
+    return max((abs(s.seconds - sum(s.segments.values())) / s.seconds for s in timed), default=0.0)
 
 
 def wall_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
@@ -116,15 +119,15 @@ def wall_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
     return worst
 
 
-def loss(base: dict[str, float], here: dict[str, float]) -> dict[str, float]:
+def loss_by_term(base: dict[str, float], current: dict[str, float]) -> dict[str, float]:
     """Share of this rung's step that each term added since the base rung; sums to 1 - E_n."""
-    total = sum(here.values())
-    names = dict.fromkeys([*here, *base])
-    return {name: (here.get(name, 0.0) - base.get(name, 0.0)) / total for name in names}
+    total = sum(current.values())
+    names = dict.fromkeys([*current, *base])
+    return {name: (current.get(name, 0.0) - base.get(name, 0.0)) / total for name in names}
 
 
 @dataclass(frozen=True)
-class Laggard:
+class Straggler:
     """Who holds the others up: its place in the list, in which segment, by what share of a step."""
 
     rank: int
@@ -132,25 +135,25 @@ class Laggard:
     share: float
 
 
-def laggard(ranks: Sequence[Sequence[Step]]) -> Laggard:
+def find_straggler(ranks: Sequence[Sequence[Step]]) -> Straggler:
     """The rank whose own segments exceed the median rank's most, as a share of the mean step.
 
     Only segments without a collective are looked at: inside the others all ranks wait for the
     slowest, and so look alike.
     """
-    mean, worst = mean_seconds(ranks), Laggard(0, "none", 0.0)
-    for name in OWN:
-        typical = [statistics.median(step.segments[name] for step in steps) for steps in ranks]
-        middle = statistics.median_low(typical)
-        rank = max(range(len(ranks)), key=typical.__getitem__)
-        share = (typical[rank] - middle) / mean
+    mean, worst = mean_seconds(ranks), Straggler(0, "none", 0.0)
+    for name in LOCAL_SEGMENTS:
+        medians = [statistics.median(step.segments[name] for step in steps) for steps in ranks]
+        median = statistics.median_low(medians)
+        rank = max(range(len(ranks)), key=medians.__getitem__)
+        share = (medians[rank] - median) / mean
         if share > worst.share:
-            worst = Laggard(rank, name, share)
+            worst = Straggler(rank, name, share)
     return worst
 
 
-def slow_node(seconds: dict[str, float]) -> tuple[str, float]:
+def slowest_node(seconds: dict[str, float]) -> tuple[str, float]:
     """The slowest node when each runs alone, and by what share it exceeds the median node."""
     node = max(seconds, key=lambda name: seconds[name])
-    middle = statistics.median_low(seconds.values())
-    return node, seconds[node] / middle - 1
+    median = statistics.median_low(seconds.values())
+    return node, seconds[node] / median - 1

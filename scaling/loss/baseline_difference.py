@@ -16,29 +16,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaling.ladder.ladder import Rung
-from scaling.ladder.skew import account
+from scaling.ladder.skew import critical_path
 from scaling.loss.significance import (
     Series,
-    clear,
+    dominant_node,
+    excess_over_peers,
     expected_maximum,
+    is_significant,
+    mad_deviation,
     median_error,
-    outlying,
-    owner,
-    relative,
-    spread,
+    outlier_excess,
 )
-from scaling.loss.slow_under_load import also_there
-from scaling.loss.throttling import own_work, slowing_of
+from scaling.loss.slow_under_load import subtract_idle_slowdown
+from scaling.loss.throttling import find_throttling, local_work_seconds
 
 # Equal steps repeat within this on a sound machine: half of the 8 % that the author of "NCCL Ring
 # vs Tree for Multi-Node LLM Fine-Tuning" gives as the noise of whole runs.
-QUIET = 0.04
+HEALTHY_NOISE = 0.04
 
-LIKELY = 1.64  # standard errors: one in twenty by chance, enough for a second witness
+LIKELY_Z = 1.64  # standard errors: one in twenty by chance, enough for a second witness
 
 
 @dataclass(frozen=True)
-class Levels:
+class CollectiveSegmentGrowth:
     """Seconds per step that meetings gained since one node; the five terms sum to `growth`.
 
     slow: the slowest node is that much slower alone.  slowing: nodes became slower over the window.
@@ -59,71 +59,79 @@ class Levels:
     error: float
     spikes: float
     ordinary: float
-    alone: float
+    base_s: float
     slow_node: str | None = None
     also_slow: Mapping[str, float] = field(default_factory=dict)
     slowing_node: str | None = None
-    slowing_told: bool = True
+    compute_slowed: bool = True
     spiky_node: str | None = None
 
 
-def levels(base: Rung, here: Rung) -> Levels:
+def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
     """Cut what the meetings of a rung gained.  `base` is the rung of one node, run on every node.
 
     ValueError where a node of `here` did not run alone.
     """
-    names = list(dict.fromkeys(here.nodes))
+    names = list(dict.fromkeys(rung.nodes))
     if missing := [name for name in names if name not in base.nodes]:
         raise ValueError(f"no run alone of {', '.join(missing)}: the rung of 1 node lacks it")
-    transfer = {name: account(base.on(name)).transfer for name in names}
-    alone = {name: _summed(series.values()) for name, series in transfer.items()}
-    own = {name: own_work(base, name) for name in names}
-    first = statistics.fmean(account(base.median_node()).met())
-    slowing, node, steady, met = slowing_of(alone, own, account(here.steps).met(), here)
-    slow_names = _slow(steady, own)
-    if slow_names and base.separable and here.separable:
-        # A node that slows down is most of what two others, or one, are compared with.
-        alike = len(names) > 3 or not (slowing.now or slowing.past)
-        compared = [name for name in slow_names if alike or name == node]
-        steady = also_there(steady, compared, base, here)
-        slow_names = _slow(steady, {name: own_work(here, name) for name in names})
-    slow = statistics.median(steady[slow_names[0]]) - first if slow_names else 0.0
-    frontier, noise = _frontier(transfer, alone, steady)
-    typical, expected = statistics.median(met), statistics.median(frontier)
-    communication, variation, slow, fall = _positive(
-        typical - expected - slowing.past + slowing.waited,
-        expected - first - slow,
-        slow,
-        slowing.now + slowing.past,
+    transfer = {name: critical_path(base.steps_on(name)).transfer for name in names}
+    alone = {name: _sum_series(series.values()) for name, series in transfer.items()}
+    local_work = {name: local_work_seconds(base, name) for name in names}
+    base_s = statistics.fmean(critical_path(base.median_node()).transfer_by_step())
+    throttling, slowing_node, steady, collective = find_throttling(
+        alone, local_work, critical_path(rung.steps).transfer_by_step(), rung
     )
-    tail = statistics.fmean(met) - typical
-    rough = {name: outlying(series, noise) for name, series in steady.items()}
-    broad = expected_maximum(len(names)) * max(0.0, noise - QUIET * first)
-    likely = broad + statistics.fmean(map(max, zip(*rough.values(), strict=True)))
-    return Levels(
-        growth=statistics.fmean(met) + slowing.now + slowing.waited - first,
+    slow_names = _find_slow_nodes(steady, local_work)
+    if slow_names and base.separable and rung.separable:
+        # A node that slows down is most of what two others, or one, are compared with.
+        many_peers = len(names) > 3 or not (throttling.now or throttling.past)
+        compared = [name for name in slow_names if many_peers or name == slowing_node]
+        steady = subtract_idle_slowdown(steady, compared, base, rung)
+        slow_names = _find_slow_nodes(
+            steady, {name: local_work_seconds(rung, name) for name in names}
+        )
+    slow = statistics.median(steady[slow_names[0]]) - base_s if slow_names else 0.0
+    frontier, noise = _compute_frontier(transfer, alone, steady)
+    typical, expected = statistics.median(collective), statistics.median(frontier)
+    communication, variation, slow, slowing_s = _carry_negatives(
+        typical - expected - throttling.past + throttling.waited,
+        expected - base_s - slow,
+        slow,
+        throttling.now + throttling.past,
+    )
+    tail = statistics.fmean(collective) - typical
+    outliers = {name: outlier_excess(series, noise) for name, series in steady.items()}
+    broad_noise = expected_maximum(len(names)) * max(0.0, noise - HEALTHY_NOISE * base_s)
+    likely = broad_noise + statistics.fmean(map(max, zip(*outliers.values(), strict=True)))
+    return CollectiveSegmentGrowth(
+        growth=statistics.fmean(collective) + throttling.now + throttling.waited - base_s,
         slow=slow,
-        slowing=fall,
+        slowing=slowing_s,
         variation=variation,
         tail=tail,
         communication=communication,
-        error=math.hypot(median_error(met), median_error(frontier)),
-        spikes=max(statistics.fmean(outlying(met)), min(likely, max(0.0, tail + variation))),
-        ordinary=expected_maximum(len(names)) * min(noise, QUIET * first),
-        alone=first,
+        error=math.hypot(median_error(collective), median_error(frontier)),
+        spikes=max(
+            statistics.fmean(outlier_excess(collective)), min(likely, max(0.0, tail + variation))
+        ),
+        ordinary=expected_maximum(len(names)) * min(noise, HEALTHY_NOISE * base_s),
+        base_s=base_s,
         slow_node=slow_names[0] if slow_names else None,
-        also_slow={name: statistics.median(steady[name]) - first for name in slow_names[1:]},
-        slowing_node=node,
-        slowing_told=slowing.told,
-        spiky_node=owner({n: sum(value > 0 for value in at) for n, at in rough.items()}),
+        also_slow={name: statistics.median(steady[name]) - base_s for name in slow_names[1:]},
+        slowing_node=slowing_node,
+        compute_slowed=throttling.is_compute,
+        spiky_node=dominant_node(
+            {n: sum(value > 0 for value in excess) for n, excess in outliers.items()}
+        ),
     )
 
 
-def _summed(series: Iterable[Sequence[float]]) -> list[float]:
-    return [sum(at) for at in zip(*series, strict=True)]
+def _sum_series(series: Iterable[Sequence[float]]) -> list[float]:
+    return [sum(row) for row in zip(*series, strict=True)]
 
 
-def _frontier(
+def _compute_frontier(
     transfer: Mapping[str, dict[str, list[float]]], alone: Series, steady: Series
 ) -> tuple[list[float], float]:
     """(seconds of all meetings by step if communication were free, a node's noise in them).
@@ -132,40 +140,42 @@ def _frontier(
     the noise of each.  What was taken out of a node's step as slowing is taken out of each meeting.
     """
     series: dict[str, list[list[float]]] = {}
-    for name, meetings in transfer.items():
-        kept = [x / y if y else 1.0 for x, y in zip(steady[name], alone[name], strict=True)]
-        for segment, spent in meetings.items():
-            level = [x * y for x, y in zip(spent, kept, strict=True)]
-            series.setdefault(segment, []).append(level)
-    slowest = [[max(at) for at in zip(*nodes, strict=True)] for nodes in series.values()]
-    noise = sum(statistics.median(map(spread, nodes)) for nodes in series.values())
-    return _summed(slowest), noise
+    for name, segments in transfer.items():
+        ratios = [x / y if y else 1.0 for x, y in zip(steady[name], alone[name], strict=True)]
+        for segment, spent in segments.items():
+            scaled = [x * y for x, y in zip(spent, ratios, strict=True)]
+            series.setdefault(segment, []).append(scaled)
+    slowest = [[max(row) for row in zip(*nodes, strict=True)] for nodes in series.values()]
+    noise = sum(statistics.median(map(mad_deviation, nodes)) for nodes in series.values())
+    return _sum_series(slowest), noise
 
 
-def _slow(steady: Series, own: Series) -> list[str]:
+def _find_slow_nodes(steady: Series, local_work: Series) -> list[str]:
     """Nodes that are slower than the others beyond the noise, the slowest first.
 
     Clear in meetings; or clear in their own work, and at least likely in meetings.
     """
     if len(steady) < 2:
         return []
-    found = []
+    slow = []
     for name in steady:
-        more = relative(steady, name)
-        likely = statistics.median(more) > LIKELY * median_error(more)
-        if clear(more, len(steady)) or (likely and clear(relative(own, name), len(own))):
-            found.append(name)
-    return sorted(found, key=lambda name: -statistics.median(steady[name]))
+        excess = excess_over_peers(steady, name)
+        likely = statistics.median(excess) > LIKELY_Z * median_error(excess)
+        if is_significant(excess, len(steady)) or (
+            likely and is_significant(excess_over_peers(local_work, name), len(local_work))
+        ):
+            slow.append(name)
+    return sorted(slow, key=lambda name: -statistics.median(steady[name]))
 
 
-def _positive(*terms: float) -> tuple[float, ...]:
+def _carry_negatives(*terms: float) -> tuple[float, ...]:
     """The same sum, where a term below 0 is taken out of the next.
 
     Communication is never below 0: where it would be, the nodes alone varied more than here.
     """
-    found, debt = [], 0.0
+    result, deficit = [], 0.0
     for term in terms:
-        found.append(max(0.0, term + debt))
-        debt = min(0.0, term + debt)
-    found[1] += debt  # a rung faster than one node: variation may be a gain
-    return tuple(found)
+        result.append(max(0.0, term + deficit))
+        deficit = min(0.0, term + deficit)
+    result[1] += deficit  # a rung faster than one node: variation may be a gain
+    return tuple(result)

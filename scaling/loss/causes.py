@@ -11,42 +11,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from scaling.ladder.ladder import Rung
-from scaling.loss.baseline_difference import Levels
-from scaling.loss.local_segments import Own
-from scaling.loss.significance import FALSE_ALARM, student
-from scaling.loss.slow_under_load import Company
+from scaling.loss.baseline_difference import CollectiveSegmentGrowth
+from scaling.loss.local_segments import LocalSegmentGrowth
+from scaling.loss.significance import FALSE_ALARM_RATE, student_t
+from scaling.loss.slow_under_load import LoadSlowdown
 
 # Sound clusters lose 2 to 4 % in all between 8 and 128 GPUs (torchtitan, llm-foundry): a single
 # cause below 2 % of a step is not told from what they have too.
-LEAST = 0.02
+MIN_SHARE = 0.02
 
 # A replay of a rung's collectives met what its steps waited for within this, on links that set the
 # pace.  Within it all is as replayed; what is beyond it is not.
-NEAR = 0.15
+REPLAY_TOLERANCE = 0.15
 
-EVERY = "every node"
+EVERY_NODE = "every node"
 FABRIC = "fabric"
 COLLECTIVES = "collectives"  # in a part's words
-MEETINGS = "forward, backward, clip"  # what holds a collective, as a cause's segment
-UNTOLD = "they are not told apart here"
+SEGMENTS_TEXT = "forward, backward, clip"  # what holds a collective, as a cause's segment
+NOT_SEPARATED = "they are not told apart here"
 # Parts: what meetings took beyond the replay, where it was in collectives, and where nobody knows.
-WAITED = f"in {COLLECTIVES} beyond the replay"
-UNKNOWN = "unexplained beyond the replay"
+WAITED_PART = f"in {COLLECTIVES} beyond the replay"
+UNKNOWN_PART = "unexplained beyond the replay"
 
 
 @dataclass(frozen=True)
-class Cause:
+class LossCause:
     """One cause: finding code, place, segment, share of this rung's step, and its evidence."""
 
     code: str
     where: str
     segment: str
     share: float
-    said: str
+    statement: str
 
 
 @dataclass(frozen=True)
-class Part:
+class LossPart:
     """A part of what is lost: its share of this rung's step, and what it went into."""
 
     share: float
@@ -54,7 +54,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Talk:
+class CollectiveTimes:
     """What is known of a rung's collectives beside its steps; None where it is not known.
 
     `replayed` is the seconds they add to a step when they are replayed without the trainer,
@@ -63,12 +63,12 @@ class Talk:
     """
 
     replayed: float | None = None
-    agreed: float | None = None
-    doubt: float = 0.0
-    strays: Mapping[str, str] = field(default_factory=dict)
+    at_agreed_rate: float | None = None
+    uncertainty: float = 0.0
+    off_fabric: Mapping[str, str] = field(default_factory=dict)
 
 
-class Ledger:
+class LossBudget:
     """Seconds per step that are still to be explained, and what was explained so far.
 
     `waits` are shares of what collectives cost, by collective, where the clock tells them apart: a
@@ -78,132 +78,152 @@ class Ledger:
     def __init__(self, seconds: float, waits: Mapping[str, float] | None = None) -> None:
         self.seconds = seconds  # of this rung's step
         self.waits = waits or {COLLECTIVES: 1.0}
-        self.parts: list[Part] = []
-        self.causes: list[Cause] = []
+        self.parts: list[LossPart] = []
+        self.causes: list[LossCause] = []
 
     def matters(self, seconds: float) -> bool:
         """Whether this much of a step is worth a name."""
-        return seconds >= LEAST * self.seconds
+        return seconds >= MIN_SHARE * self.seconds
 
-    def book(self, seconds: float, part: str) -> None:
+    def add_part(self, seconds: float, part: str) -> None:
         """Seconds that have a name and are no cause: too few, or as they should be."""
-        each = self.waits if COLLECTIVES in part else {COLLECTIVES: 1.0}
-        for collective, share in each.items():
+        shares = self.waits if COLLECTIVES in part else {COLLECTIVES: 1.0}
+        for collective, share in shares.items():
             if seconds * share:
-                said = part.replace(COLLECTIVES, collective)
-                self.parts.append(Part(seconds * share / self.seconds, said))
+                text = part.replace(COLLECTIVES, collective)
+                self.parts.append(LossPart(seconds * share / self.seconds, text))
 
-    def name(
-        self, code: str, where: str, segment: str, seconds: float, part: str, why: str
+    def add_cause(
+        self, code: str, where: str, segment: str, seconds: float, part: str, evidence: str
     ) -> None:
         """Book seconds under a cause.  `why` is its evidence."""
         share = seconds / self.seconds
-        self.book(seconds, part)
-        self.causes.append(Cause(code, where, segment, share, f"{why}: {share:.1%} of a step"))
+        self.add_part(seconds, part)
+        self.causes.append(
+            LossCause(code, where, segment, share, f"{evidence}: {share:.1%} of a step")
+        )
 
 
-def slow_nodes(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
+def detect_slow_nodes(
+    budget: LossBudget, growth: CollectiveSegmentGrowth, local_growth: list[LocalSegmentGrowth]
+) -> None:
     """A node slower alone, and one that became slower: in meetings and in their own segments.
 
     What such a node lost in own segments is booked here as far as its speed explains it.
     """
-    by, later = (part / met.alone if met.alone else 0.0 for part in (met.slow, met.slowing))
-    slow = met.slow + _stretched(owns, met.slow_node, by)
-    part = f"behind slow {met.slow_node}"
-    if met.slow_node and ledger.matters(slow):
-        why = f"{met.slow_node} alone takes {by:.1%} longer for its compute"
-        hidden = [name for name, more in met.also_slow.items() if ledger.matters(more)]
-        why += f"; {', '.join(hidden)} slower too, hidden behind it" if hidden else ""
-        where = ", ".join([met.slow_node, *hidden])
-        ledger.name("SCALE-SLOW-NODE", where, "compute", slow, part, why)
+    slow_ratio, slowing_ratio = (
+        part / growth.base_s if growth.base_s else 0.0 for part in (growth.slow, growth.slowing)
+    )
+    slow = growth.slow + _subtract_slow_node(local_growth, growth.slow_node, slow_ratio)
+    part = f"behind slow {growth.slow_node}"
+    if growth.slow_node and budget.matters(slow):
+        evidence = f"{growth.slow_node} alone takes {slow_ratio:.1%} longer for its compute"
+        hidden = [name for name, extra_s in growth.also_slow.items() if budget.matters(extra_s)]
+        evidence += f"; {', '.join(hidden)} slower too, hidden behind it" if hidden else ""
+        where = ", ".join([growth.slow_node, *hidden])
+        budget.add_cause("SCALE-SLOW-NODE", where, "compute", slow, part, evidence)
     else:
-        ledger.book(slow, part)
-    slowing = met.slowing + _stretched(owns, met.slowing_node, later)
-    part = f"as {met.slowing_node or 'the job'} slows down"
-    if ledger.matters(slowing):
-        where = met.slowing_node or "not shown by any single node"
-        verb, doubt = "compute takes", ""
-        if not met.slowing_told:
-            verb, doubt = f"{MEETINGS} take", f", for compute or links: {UNTOLD}"
-        why = f"{verb} {later:.1%} longer over the window than at its start{doubt}"
-        ledger.name("SCALE-SLOWING", where, "compute", slowing, part, f"{where}: {why}")
+        budget.add_part(slow, part)
+    slowing = growth.slowing + _subtract_slow_node(local_growth, growth.slowing_node, slowing_ratio)
+    part = f"as {growth.slowing_node or 'the job'} slows down"
+    if budget.matters(slowing):
+        where = growth.slowing_node or "not shown by any single node"
+        verb, caveat = "compute takes", ""
+        if not growth.compute_slowed:
+            verb, caveat = f"{SEGMENTS_TEXT} take", f", for compute or links: {NOT_SEPARATED}"
+        evidence = f"{verb} {slowing_ratio:.1%} longer over the window than at its start{caveat}"
+        budget.add_cause("SCALE-SLOWING", where, "compute", slowing, part, f"{where}: {evidence}")
     else:
-        ledger.book(slowing, part)
+        budget.add_part(slowing, part)
 
 
-def _stretched(owns: list[Own], node: str | None, by: float) -> float:
+def _subtract_slow_node(
+    local_growth: list[LocalSegmentGrowth], node: str | None, ratio: float
+) -> float:
     """Takes out of own segments what a node slower `by` a share lost there; seconds."""
     taken = 0.0
-    for at, own in enumerate(owns):
-        if node is None or own.segment == "checkpoint":  # storage has its own reasons
+    for index, local in enumerate(local_growth):
+        if node is None or local.segment == "checkpoint":  # storage has its own reasons
             continue
-        part = min(max(own.nodes[node], 0.0), by * own.alone)
-        owns[at] = replace(own, nodes={**own.nodes, node: own.nodes[node] - part})
-        taken += part
+        lost_s = min(max(local.nodes[node], 0.0), ratio * local.base_s)
+        local_growth[index] = replace(
+            local, nodes={**local.nodes, node: local.nodes[node] - lost_s}
+        )
+        taken += lost_s
     return taken
 
 
-def own_segments(ledger: Ledger, owns: list[Own]) -> None:
+def detect_slow_segments(budget: LossBudget, local_growth: list[LocalSegmentGrowth]) -> None:
     """Data, checkpoints and other own segments: slow on one node, or on all.
 
     What is booked here is taken out of `owns`; what is not is left for jitter and unexplained.
     """
-    for at, own in enumerate(owns):
-        if own.segment == "checkpoint":
-            owns[at] = _checkpoint(ledger, own)
+    for index, local in enumerate(local_growth):
+        if local.segment == "checkpoint":
+            local_growth[index] = _detect_checkpoint_stall(budget, local)
             continue
-        nodes, common = dict(own.nodes), own.common
-        for node in own.tied:
-            if ledger.matters(nodes[node]):
-                code = "SCALE-DATA" if own.segment == "data" else "SCALE-STRAGGLER"
-                why = f"{node} comes last and is slower in {own.segment} than the other nodes"
-                part = f"waiting for {node}'s {own.segment}"
-                ledger.name(code, node, own.segment, nodes.pop(node), part, why)
-        if own.segment == "data" and own.shared and ledger.matters(common):
-            why = "data take longer on every node than on one node alone"
-            ledger.name("SCALE-DATA", EVERY, "data", common, "waiting for data everywhere", why)
+        nodes, common = dict(local.nodes), local.common
+        for node in local.slow_nodes:
+            if budget.matters(nodes[node]):
+                code = "SCALE-DATA" if local.segment == "data" else "SCALE-STRAGGLER"
+                evidence = (
+                    f"{node} comes last and is slower in {local.segment} than the other nodes"
+                )
+                part = f"waiting for {node}'s {local.segment}"
+                budget.add_cause(code, node, local.segment, nodes.pop(node), part, evidence)
+        if local.segment == "data" and local.significant and budget.matters(common):
+            evidence = "data take longer on every node than on one node alone"
+            budget.add_cause(
+                "SCALE-DATA", EVERY_NODE, "data", common, "waiting for data everywhere", evidence
+            )
             common = 0.0
-        owns[at] = replace(own, nodes=nodes, common=common)
+        local_growth[index] = replace(local, nodes=nodes, common=common)
 
 
-def _checkpoint(ledger: Ledger, own: Own) -> Own:
+def _detect_checkpoint_stall(budget: LossBudget, local: LocalSegmentGrowth) -> LocalSegmentGrowth:
     """Checkpoint stalls: no noise to test against, for a save either happened or did not."""
-    seconds = own.common + sum(own.nodes.values())
-    if ledger.matters(seconds):
-        worst = max(own.nodes, key=own.nodes.__getitem__)
-        where = worst if own.nodes[worst] > seconds / 2 else EVERY
-        why = f"saves hold up {where} longer than with one node"
-        ledger.name("SCALE-CHECKPOINT", where, own.segment, seconds, "in checkpoints", why)
+    seconds = local.common + sum(local.nodes.values())
+    if budget.matters(seconds):
+        worst = max(local.nodes, key=local.nodes.__getitem__)
+        where = worst if local.nodes[worst] > seconds / 2 else EVERY_NODE
+        evidence = f"saves hold up {where} longer than with one node"
+        budget.add_cause(
+            "SCALE-CHECKPOINT", where, local.segment, seconds, "in checkpoints", evidence
+        )
     else:
-        ledger.book(seconds, "in checkpoints")
-    return replace(own, nodes={}, common=0.0)
+        budget.add_part(seconds, "in checkpoints")
+    return replace(local, nodes={}, common=0.0)
 
 
-def jitter(ledger: Ledger, met: Levels, owns: list[Own]) -> None:
+def detect_jitter(
+    budget: LossBudget, growth: CollectiveSegmentGrowth, local_growth: list[LocalSegmentGrowth]
+) -> None:
     """Steps that scatter on changing ranks.  A job waits for the slowest, so scatter costs time.
 
     The noise of sound nodes costs some as well: that part is ordinary variation.
     """
-    whole = met.variation + met.tail
-    share = min(whole, max(met.spikes, whole - met.ordinary))
-    if ledger.matters(met.spikes) and ledger.matters(share):
-        where = f"mostly {met.spiky_node}" if met.spiky_node else "changing nodes"
-        why = f"single steps take far longer than the typical step, on {where}"
-        ledger.name("SCALE-JITTER", where, "compute", share, "in jitter", why)
-        whole -= share
-    ledger.book(whole, "in ordinary variation")
-    for own in owns:
-        scattered, part = sum(own.nodes.values()), f"in jitter of {own.segment}"
-        if ledger.matters(scattered):
-            why = f"{own.segment} takes far longer in single steps, on changing nodes"
-            ledger.name("SCALE-JITTER", "changing nodes", own.segment, scattered, part, why)
+    remaining = growth.variation + growth.tail
+    jitter_s = min(remaining, max(growth.spikes, remaining - growth.ordinary))
+    if budget.matters(growth.spikes) and budget.matters(jitter_s):
+        where = f"mostly {growth.spiky_node}" if growth.spiky_node else "changing nodes"
+        evidence = f"single steps take far longer than the typical step, on {where}"
+        budget.add_cause("SCALE-JITTER", where, "compute", jitter_s, "in jitter", evidence)
+        remaining -= jitter_s
+    budget.add_part(remaining, "in ordinary variation")
+    for local in local_growth:
+        scattered, part = sum(local.nodes.values()), f"in jitter of {local.segment}"
+        if budget.matters(scattered):
+            evidence = f"{local.segment} takes far longer in single steps, on changing nodes"
+            budget.add_cause(
+                "SCALE-JITTER", "changing nodes", local.segment, scattered, part, evidence
+            )
         else:
-            ledger.book(scattered, part)
+            budget.add_part(scattered, part)
 
 
-def communication(
-    ledger: Ledger, met: Levels, here: Rung, talk: Talk, limit: float | None, lost: float,
-    apart: Company | None = None,
+def detect_communication(
+    budget: LossBudget, growth: CollectiveSegmentGrowth, rung: Rung, times: CollectiveTimes,
+    limit: float | None, lost: float, slowdown: LoadSlowdown | None = None,
 ) -> None:  # fmt: skip
     """What nodes alone do not explain: nodes slow in company, where waits are timed `apart`; on the
     wrong network, beyond the replay, on slow links, or too much for the limit.
@@ -212,67 +232,76 @@ def communication(
     Links are slow where links of the agreed rate would spare what matters; what is left and is too
     much for the limit is too much for so few tokens.  Without an agreed rate nobody can tell.
     """
-    seconds = met.communication
-    if here.overlaps:  # meetings hold what is hidden behind compute: only what a step lost counts
+    seconds = growth.communication
+    if rung.overlaps:  # meetings hold what is hidden behind compute: only what a step lost counts
         seconds = min(seconds, max(lost, 0.0))
-    noise = beyond(met.error, len(here.steps[0]))
-    if apart:
-        seconds = _in_company(ledger, seconds, apart, noise)
-    if talk.strays and ledger.matters(seconds):
-        roads = ", ".join(sorted(set(talk.strays.values())))
-        nodes = ", ".join(talk.strays)
-        why = f"the bytes of collectives of {nodes} went over {roads}, not over the agreed fabric"
-        part = f"waiting for collectives over {roads}"
-        ledger.name("SCALE-NETWORK", nodes, MEETINGS, seconds, part, why)
-        return
-    if talk.replayed is None:
-        said = "in collectives, with no replay to compare with"
-        ledger.book(seconds, said)
-        return
-    replayed = max(talk.replayed, 0.0)
-    excess = seconds - replayed
-    if excess > NEAR * replayed:
-        if excess > noise + talk.doubt and ledger.matters(excess):
-            _beyond_replay(ledger, seconds, replayed, waited=apart is not None)
-        seconds = replayed  # what is not beyond the noise is left for `unexplained`
-    seconds -= _slow_links(ledger, seconds, replayed, talk.agreed)
-    _too_much(ledger, met, here, seconds, talk, limit, lost)
-
-
-def _beyond_replay(ledger: Ledger, seconds: float, replayed: float, waited: bool) -> None:
-    """Names what meetings gained beyond the replay; `waited`: all of it was, for collectives."""
-    took, alone = (f"{each * 1e3:.3g} ms" for each in (seconds, replayed))
-    if waited:
-        code, where, part = "SCALE-LINK", FABRIC, WAITED
-        why = f"steps wait {took} for collectives, replayed without the trainer they take {alone}"
-    else:
-        code, where, part = "SCALE-UNEXPLAINED", EVERY, UNKNOWN
-        why = (
-            f"{MEETINGS} take {took} longer, for collectives or compute: {UNTOLD}; replayed "
-            f"without the trainer the collectives take {alone}"
+    noise = noise_limit(growth.error, len(rung.steps[0]))
+    if slowdown:
+        seconds = _detect_load_slowdown(budget, seconds, slowdown, noise)
+    if times.off_fabric and budget.matters(seconds):
+        networks = ", ".join(sorted(set(times.off_fabric.values())))
+        nodes = ", ".join(times.off_fabric)
+        evidence = (
+            f"the bytes of collectives of {nodes} went over {networks}, not over the agreed fabric"
         )
-    ledger.name(code, where, MEETINGS, seconds - replayed, part, why)
+        part = f"waiting for collectives over {networks}"
+        budget.add_cause("SCALE-NETWORK", nodes, SEGMENTS_TEXT, seconds, part, evidence)
+        return
+    if times.replayed is None:
+        message = "in collectives, with no replay to compare with"
+        budget.add_part(seconds, message)
+        return
+    replayed = max(times.replayed, 0.0)
+    excess = seconds - replayed
+    if excess > REPLAY_TOLERANCE * replayed:
+        if excess > noise + times.uncertainty and budget.matters(excess):
+            _add_beyond_replay(budget, seconds, replayed, waited=slowdown is not None)
+        seconds = replayed  # what is not beyond the noise is left for `unexplained`
+    seconds -= _detect_slow_links(budget, seconds, replayed, times.at_agreed_rate)
+    _detect_few_tokens(budget, growth, rung, seconds, times, limit, lost)
 
 
-def _in_company(ledger: Ledger, seconds: float, apart: Company, noise: float) -> float:
+def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, waited: bool) -> None:
+    """Names what meetings gained beyond the replay; `waited`: all of it was, for collectives."""
+    took_text, replay_text = (f"{each * 1e3:.3g} ms" for each in (seconds, replayed))
+    if waited:
+        code, where, part = "SCALE-LINK", FABRIC, WAITED_PART
+        evidence = (
+            f"steps wait {took_text} for collectives, replayed without the trainer they take "
+            f"{replay_text}"
+        )
+    else:
+        code, where, part = "SCALE-UNEXPLAINED", EVERY_NODE, UNKNOWN_PART
+        evidence = (
+            f"{SEGMENTS_TEXT} take {took_text} longer, for collectives or compute: "
+            f"{NOT_SEPARATED}; replayed without the trainer the collectives take {replay_text}"
+        )
+    budget.add_cause(code, where, SEGMENTS_TEXT, seconds - replayed, part, evidence)
+
+
+def _detect_load_slowdown(
+    budget: LossBudget, seconds: float, slowdown: LoadSlowdown, noise: float
+) -> float:
     """Books what compute took of these seconds; returns what was waited for collectives."""
-    waited = min(seconds, apart.transfer)
-    computed = apart.common + sum(apart.nodes.values())
-    by = min(1.0, (seconds - waited) / computed) if computed > 0 else 0.0
-    for node, more in apart.nodes.items():
-        if ledger.matters(by * more):
+    waited = min(seconds, slowdown.transfer)
+    computed = slowdown.common + sum(slowdown.nodes.values())
+    ratio = min(1.0, (seconds - waited) / computed) if computed > 0 else 0.0
+    for node, extra_s in slowdown.nodes.items():
+        if budget.matters(ratio * extra_s):
             part = f"behind {node}, slow in company only"
-            why = f"{node} computes longer with the others than alone, and they wait for it"
-            ledger.name("SCALE-STRAGGLER", node, "compute", by * more, part, why)
-    common = by * apart.common
-    if common > noise and ledger.matters(common):
+            evidence = f"{node} computes longer with the others than alone, and they wait for it"
+            budget.add_cause("SCALE-STRAGGLER", node, "compute", ratio * extra_s, part, evidence)
+    common = ratio * slowdown.common
+    if common > noise and budget.matters(common):
         part = "unexplained compute on every node"
-        why = "compute takes longer on every node than on one node alone"
-        ledger.name("SCALE-UNEXPLAINED", EVERY, "compute", common, part, why)
+        evidence = "compute takes longer on every node than on one node alone"
+        budget.add_cause("SCALE-UNEXPLAINED", EVERY_NODE, "compute", common, part, evidence)
     return waited
 
 
-def _slow_links(ledger: Ledger, seconds: float, replayed: float, agreed: float | None) -> float:
+def _detect_slow_links(
+    budget: LossBudget, seconds: float, replayed: float, agreed: float | None
+) -> float:
     """Books what a step waits because links are slower than agreed; returns it, in seconds.
 
     Of what the replay would save, a step that hides some of its collectives saves only its share.
@@ -280,75 +309,83 @@ def _slow_links(ledger: Ledger, seconds: float, replayed: float, agreed: float |
     if agreed is None or not replayed:
         return 0.0
     slow = (replayed - agreed) * min(1.0, seconds / replayed)
-    if slow <= NEAR * seconds or not ledger.matters(slow):
+    if slow <= REPLAY_TOLERANCE * seconds or not budget.matters(slow):
         return 0.0
-    why = (
+    evidence = (
         f"collectives replayed without the trainer take {replayed * 1e3:.3g} ms, and would take "
         f"{agreed * 1e3:.3g} ms on links of the agreed rate"
     )
     part = "waiting for collectives on slow links"
-    ledger.name("SCALE-LINK", EVERY, MEETINGS, slow, part, why)
+    budget.add_cause("SCALE-LINK", EVERY_NODE, SEGMENTS_TEXT, slow, part, evidence)
     return slow
 
 
-def _too_much(
-    ledger: Ledger, met: Levels, here: Rung, seconds: float, talk: Talk,
-    limit: float | None, lost: float,
+def _detect_few_tokens(
+    budget: LossBudget, growth: CollectiveSegmentGrowth, rung: Rung, seconds: float,
+    times: CollectiveTimes, limit: float | None, lost: float,
 ) -> None:  # fmt: skip
     """Books collectives as replayed, under a cause where they alone break the limit."""
-    one, part = ledger.seconds - lost, "waiting for collectives, as replayed"
-    sought = limit is not None and limit < 1 and ledger.matters(seconds) and met.alone
-    if limit is None or not sought or _kept(one, seconds, limit):
-        ledger.book(seconds, part)
-    elif talk.agreed is None:
-        why = (
+    base_s, part = budget.seconds - lost, "waiting for collectives, as replayed"
+    too_slow = limit is not None and limit < 1 and budget.matters(seconds) and growth.base_s
+    if limit is None or not too_slow or _meets_limit(base_s, seconds, limit):
+        budget.add_part(seconds, part)
+    elif times.at_agreed_rate is None:
+        evidence = (
             f"collectives take {seconds * 1e3:.3g} ms; slow links and too few tokens are not told "
             "apart without an agreed line rate"
         )
-        ledger.name("SCALE-COMMUNICATION", EVERY, MEETINGS, seconds, part, why)
+        budget.add_cause("SCALE-COMMUNICATION", EVERY_NODE, SEGMENTS_TEXT, seconds, part, evidence)
     else:
-        per_gpu = here.tokens_per_step / len(here.steps)
-        needed = per_gpu * tokens_factor(one, met.alone, seconds, limit)
-        why = (
+        per_gpu = rung.tokens_per_step / len(rung.steps)
+        needed = per_gpu * tokens_factor(base_s, growth.base_s, seconds, limit)
+        evidence = (
             f"{per_gpu:,.0f} tokens per GPU and step are too few for collectives that are as "
             f"replayed; {needed:,.0f} would reach {limit:.0%}"
         )
-        ledger.name("SCALE-TOKENS", EVERY, MEETINGS, seconds, part, why)
+        budget.add_cause("SCALE-TOKENS", EVERY_NODE, SEGMENTS_TEXT, seconds, part, evidence)
 
 
-def _kept(one: float, more: float, limit: float) -> bool:
+def _meets_limit(base_s: float, extra_s: float, limit: float) -> bool:
     """Whether a step of `one` s on one node, and `more` s longer on many, keeps the limit."""
-    return one / (one + more) >= limit
+    return base_s / (base_s + extra_s) >= limit
 
 
-def beyond(error: float, steps: int) -> float:
+def noise_limit(error: float, steps: int) -> float:
     """The least difference that noise with this standard error over so many steps does not make."""
-    return student(FALSE_ALARM, steps - 1) * error if steps > 2 else math.inf
+    return student_t(FALSE_ALARM_RATE, steps - 1) * error if steps > 2 else math.inf
 
 
-def tokens_factor(one: float, compute: float, collectives: float, limit: float) -> float:
+def tokens_factor(base_s: float, compute: float, collectives: float, limit: float) -> float:
     """How many times the tokens per GPU at which efficiency would reach `limit`.
 
     `one` is a step on one node, `compute` the part of it that grows with the tokens, `collectives`
     what more nodes add, which does not grow; all in seconds.
     """
-    enough = limit * collectives / (1 - limit)  # a step on one node that would hide so much
-    return (enough - (one - compute)) / compute
+    needed_s = limit * collectives / (1 - limit)  # a step on one node that would hide so much
+    return (needed_s - (base_s - compute)) / compute
 
 
-def unexplained(ledger: Ledger, owns: list[Own], lost: float, doubt: float) -> None:
+def detect_unexplained(
+    budget: LossBudget, local_growth: list[LocalSegmentGrowth], lost: float, uncertainty: float
+) -> None:
     """What is left; a cause of its own where it is beyond `doubt` (seconds) and matters.
 
     A segment that grew on every node, clearly and without a known reason, is beyond doubt.
     """
-    left = lost - sum(part.share for part in ledger.parts) * ledger.seconds
-    grown = [own.segment for own in owns if own.shared and ledger.matters(own.common)]
-    if ledger.matters(abs(left)) and (grown or abs(left) > doubt):
-        segment = ", ".join(grown) or "unknown"
-        longer = f"{segment} longer on every node" if grown else "no segment stands out"
-        why = f"nothing that was looked for explains it, {longer}"
-        if left < 0:
-            why = "the parts that were found are larger than what is lost"
-        ledger.name("SCALE-UNEXPLAINED", EVERY, segment, left, "unexplained", why)
+    remaining = lost - sum(part.share for part in budget.parts) * budget.seconds
+    grown_segments = [
+        local.segment
+        for local in local_growth
+        if local.significant and budget.matters(local.common)
+    ]
+    if budget.matters(abs(remaining)) and (grown_segments or abs(remaining) > uncertainty):
+        segment = ", ".join(grown_segments) or "unknown"
+        longer = f"{segment} longer on every node" if grown_segments else "no segment stands out"
+        evidence = f"nothing that was looked for explains it, {longer}"
+        if remaining < 0:
+            evidence = "the parts that were found are larger than what is lost"
+        budget.add_cause(
+            "SCALE-UNEXPLAINED", EVERY_NODE, segment, remaining, "unexplained", evidence
+        )
     else:
-        ledger.book(left, "unexplained")
+        budget.add_part(remaining, "unexplained")

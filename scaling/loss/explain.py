@@ -8,31 +8,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scaling.ladder.ladder import Rung
-from scaling.ladder.skew import Account, account, grown
+from scaling.ladder.skew import CriticalPath, critical_path, transfer_growth
 from scaling.ladder.step_breakdown import mean_seconds
-from scaling.loss.baseline_difference import Levels, levels
+from scaling.loss.baseline_difference import CollectiveSegmentGrowth, split_growth
 from scaling.loss.causes import (
-    EVERY,
+    EVERY_NODE,
     FABRIC,
-    MEETINGS,
-    UNKNOWN,
-    WAITED,
-    Cause,
-    Ledger,
-    Part,
-    Talk,
-    beyond,
-    communication,
-    jitter,
-    own_segments,
-    slow_nodes,
-    unexplained,
+    SEGMENTS_TEXT,
+    UNKNOWN_PART,
+    WAITED_PART,
+    CollectiveTimes,
+    LossBudget,
+    LossCause,
+    LossPart,
+    detect_communication,
+    detect_jitter,
+    detect_slow_nodes,
+    detect_slow_segments,
+    detect_unexplained,
+    noise_limit,
 )
-from scaling.loss.local_segments import own_levels
+from scaling.loss.local_segments import find_local_growth
 from scaling.loss.significance import standard_error
-from scaling.loss.slow_under_load import company
+from scaling.loss.slow_under_load import find_load_slowdown
 
-NOTHING = Talk()  # is known of a rung's collectives
+NOT_MEASURED = CollectiveTimes()  # is known of a rung's collectives
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Explanation:
 
     nodes: int
     lost: float
-    parts: tuple[Part, ...]
-    causes: tuple[Cause, ...]
+    parts: tuple[LossPart, ...]
+    causes: tuple[LossCause, ...]
 
     def __str__(self) -> str:
-        return sentence(self.nodes, self.lost, self.parts)
+        return loss_sentence(self.nodes, self.lost, self.parts)
 
 
 @dataclass(frozen=True)
-class Place:
+class SlowLink:
     """A node, or two that share a link, that pairs of nodes show as slow; and how, in words."""
 
     nodes: tuple[str, ...]
@@ -57,7 +57,7 @@ class Place:
 
 
 def explain(
-    base: Rung, here: Rung, talk: Talk = NOTHING, limit: float | None = None
+    base: Rung, rung: Rung, times: CollectiveTimes = NOT_MEASURED, limit: float | None = None
 ) -> Explanation:
     """Every part of what a rung lost against one node, and the causes among the parts.
 
@@ -66,119 +66,135 @@ def explain(
     efficiency that was wanted; without it too few tokens per GPU are not looked for.  ValueError
     where a node of `here` did not run alone.
     """
-    first, mine = account(base.median_node()), account(here.steps)
-    seconds = mean_seconds(here.steps)
+    base_path, path = critical_path(base.median_node()), critical_path(rung.steps)
+    seconds = mean_seconds(rung.steps)
     lost = seconds - mean_seconds(base.median_node())
-    ledger = Ledger(seconds, shares(grown(base.median_node(), here.steps)))
-    alike = levels(base, here)
-    met = _with_leaving(alike, mine, first)
-    apart = company(base, here, met.communication - alike.communication)
-    owns = own_levels(base, here, mine, first)
-    slow_nodes(ledger, met, owns)
-    own_segments(ledger, owns)
-    jitter(ledger, met, owns)
-    communication(ledger, met, here, talk, limit, lost, apart)
-    unexplained(ledger, owns, lost, beyond(met.error, mine.steps) + talk.doubt)
-    causes = sorted(ledger.causes, key=lambda cause: -cause.share)
-    return Explanation(here.count, lost / seconds, tuple(ledger.parts), tuple(causes))
+    budget = LossBudget(seconds, positive_shares(transfer_growth(base.median_node(), rung.steps)))
+    raw = split_growth(base, rung)
+    growth = _add_unaligned_wait(raw, path, base_path)
+    slowdown = find_load_slowdown(base, rung, growth.communication - raw.communication)
+    local_growth = find_local_growth(base, rung, path, base_path)
+    detect_slow_nodes(budget, growth, local_growth)
+    detect_slow_segments(budget, local_growth)
+    detect_jitter(budget, growth, local_growth)
+    detect_communication(budget, growth, rung, times, limit, lost, slowdown)
+    detect_unexplained(
+        budget, local_growth, lost, noise_limit(growth.error, path.steps) + times.uncertainty
+    )
+    causes = sorted(budget.causes, key=lambda cause: -cause.share)
+    return Explanation(rung.count, lost / seconds, tuple(budget.parts), tuple(causes))
 
 
-def shares(seconds: Mapping[str, float]) -> dict[str, float]:
+def positive_shares(seconds: Mapping[str, float]) -> dict[str, float]:
     """Each one's share of what all grew by; none where nothing did."""
-    more = {name: each for name, each in seconds.items() if each > 0}
-    return {name: each / sum(more.values()) for name, each in more.items()}
+    grown = {name: each for name, each in seconds.items() if each > 0}
+    return {name: each / sum(grown.values()) for name, each in grown.items()}
 
 
-def _with_leaving(met: Levels, mine: Account, first: Account) -> Levels:
+def _add_unaligned_wait(
+    growth: CollectiveSegmentGrowth, path: CriticalPath, base_path: CriticalPath
+) -> CollectiveSegmentGrowth:
     """Communication with the waiting that nobody's own work accounts for: it is in collectives too.
 
     Ranks do not leave a collective together: with gloo on 4 nodes that was 1 to 4 % of a step.
     """
-    apart = statistics.fmean(mine.unaligned) - statistics.fmean(first.unaligned)
-    scatter = math.hypot(standard_error(mine.unaligned), standard_error(first.unaligned))
+    unaligned = statistics.fmean(path.unaligned) - statistics.fmean(base_path.unaligned)
+    noise = math.hypot(standard_error(path.unaligned), standard_error(base_path.unaligned))
     return replace(
-        met,
-        communication=met.communication + max(0.0, apart),
-        error=math.hypot(met.error, scatter),
+        growth,
+        communication=growth.communication + max(0.0, unaligned),
+        error=math.hypot(growth.error, noise),
     )
 
 
-def about_links(cause: Cause) -> bool:
+def is_link_cause(cause: LossCause) -> bool:
     """Whether pairs of nodes may place a cause: one of links, or of what links may have done."""
     return cause.code in ("SCALE-LINK", "SCALE-COMMUNICATION") or (
-        (cause.code, cause.segment) == ("SCALE-UNEXPLAINED", MEETINGS)
+        (cause.code, cause.segment) == ("SCALE-UNEXPLAINED", SEGMENTS_TEXT)
     )
 
 
 def explain_ladder(
     rungs: Sequence[Rung],
-    talks: Mapping[int, Talk] | None = None,
+    times: Mapping[int, CollectiveTimes] | None = None,
     limit: float | None = None,
-    places: Sequence[Place] | None = None,
+    slow_links: Sequence[SlowLink] | None = None,
 ) -> list[Explanation]:
     """Each rung above one node, explained; `talks` are by node count.
 
     Rungs in rising order.  `places` are what pairs of nodes show, None where none were tried.  A
     link that shows first where nodes were added is looked for at the nodes added there.
     """
-    base, before = rungs[0], {*rungs[0].nodes[:1]}
-    found: list[Explanation] = []
-    seen = False
+    base, known_nodes = rungs[0], {*rungs[0].nodes[:1]}
+    explanations: list[Explanation] = []
+    link_seen = False
     for rung in rungs[1:]:
-        one = explain(base, rung, (talks or {}).get(rung.count, NOTHING), limit)
-        links = [c for c in one.causes if (c.code, c.where) == ("SCALE-LINK", FABRIC)]
-        if links and not seen and found and places is None:
-            fresh = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in before)
-            where = f"{FABRIC}, first with {fresh}" if fresh else FABRIC
-            one = replace(
-                one,
-                causes=tuple(replace(c, where=where) if c in links else c for c in one.causes),
+        explanation = explain(base, rung, (times or {}).get(rung.count, NOT_MEASURED), limit)
+        links = [c for c in explanation.causes if (c.code, c.where) == ("SCALE-LINK", FABRIC)]
+        if links and not link_seen and explanations and slow_links is None:
+            added = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in known_nodes)
+            where = f"{FABRIC}, first with {added}" if added else FABRIC
+            explanation = replace(
+                explanation,
+                causes=tuple(
+                    replace(c, where=where) if c in links else c for c in explanation.causes
+                ),
             )
-        seen |= bool(links)
-        if places is not None:
-            one = _placed(one, [place for place in places if {*place.nodes} <= {*rung.nodes}])
-        found.append(one)
-        before |= {*rung.nodes}
-    return found
+        link_seen |= bool(links)
+        if slow_links is not None:
+            explanation = _locate_causes(
+                explanation, [link for link in slow_links if {*link.nodes} <= {*rung.nodes}]
+            )
+        explanations.append(explanation)
+        known_nodes |= {*rung.nodes}
+    return explanations
 
 
-def _placed(one: Explanation, shown: Sequence[Place]) -> Explanation:
+def _locate_causes(explanation: Explanation, slow_links: Sequence[SlowLink]) -> Explanation:
     """The same with its causes of links at those that pairs of its nodes have shown as slow.
 
     What only may have been in collectives was, where there is such a link.
     """
-    code, where, said = "", EVERY, ["pairs of nodes are all alike"]
-    if shown:
-        code, said = "SCALE-LINK", [place.said for place in shown]
-        where = ", ".join(dict.fromkeys(node for place in shown for node in place.nodes))
+    code, where, messages = "", EVERY_NODE, ["pairs of nodes are all alike"]
+    if slow_links:
+        code, messages = "SCALE-LINK", [link.said for link in slow_links]
+        where = ", ".join(dict.fromkeys(node for link in slow_links for node in link.nodes))
     causes = tuple(
-        replace(each, code=code or each.code, where=where, said="; ".join([each.said, *said]))
-        if about_links(each)
-        else each
-        for each in one.causes
+        replace(
+            cause,
+            code=code or cause.code,
+            where=where,
+            statement="; ".join([cause.statement, *messages]),
+        )
+        if is_link_cause(cause)
+        else cause
+        for cause in explanation.causes
     )
-    parts = [replace(p, said=WAITED) if shown and p.said == UNKNOWN else p for p in one.parts]
-    return replace(one, causes=causes, parts=tuple(parts))
+    parts = [
+        replace(p, said=WAITED_PART) if slow_links and p.said == UNKNOWN_PART else p
+        for p in explanation.parts
+    ]
+    return replace(explanation, causes=causes, parts=tuple(parts))
 
 
-def sentence(nodes: int, lost: float, parts: Sequence[Part]) -> str:
+def loss_sentence(nodes: int, lost: float, parts: Sequence[LossPart]) -> str:
     """One sentence per rung, in per cent of its step: its parts sum to the whole as printed."""
     if lost < 0:
         return f"at {nodes} nodes nothing is lost: a step is {-lost:.1%} shorter"
     shown = [part for part in parts if round(part.share * 1000)]
-    tenths = rounded([part.share * 1000 for part in shown], round(lost * 1000))
+    tenths = round_to_sum([part.share * 1000 for part in shown], round(lost * 1000))
     pairs = sorted(zip(tenths, shown, strict=True), key=lambda pair: -pair[0])
-    said = ", ".join(f"{tenth / 10:.1f} {part.said}" for tenth, part in pairs if tenth)
-    return f"at {nodes} nodes {lost * 100:.1f} % is lost" + (f": {said}" if said else "")
+    text = ", ".join(f"{tenth / 10:.1f} {part.said}" for tenth, part in pairs if tenth)
+    return f"at {nodes} nodes {lost * 100:.1f} % is lost" + (f": {text}" if text else "")
 
 
-def rounded(values: Sequence[float], whole: int) -> list[int]:
+def round_to_sum(values: Sequence[float], total: int) -> list[int]:
     """Whole numbers near `values` that sum to `whole`: the largest remainders are rounded up."""
-    found = [math.floor(value) for value in values]
-    order = sorted(range(len(values)), key=lambda at: found[at] - values[at])
-    missing = whole - sum(found)
+    result = [math.floor(value) for value in values]
+    order = sorted(range(len(values)), key=lambda index: result[index] - values[index])
+    missing = total - sum(result)
     if missing < 0:  # the parts are larger than the whole: the least remainders are rounded down
         order.reverse()
     for turn in range(abs(missing) if values else 0):
-        found[order[turn % len(order)]] += 1 if missing > 0 else -1
-    return found
+        result[order[turn % len(order)]] += 1 if missing > 0 else -1
+    return result

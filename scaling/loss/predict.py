@@ -18,22 +18,22 @@ from dataclasses import dataclass, replace
 from scaling.collectives.alpha_beta import Fit
 from scaling.collectives.operations import OPERATIONS
 from scaling.ladder.step_breakdown import Step
-from scaling.loss.significance import bootstrap, expected_maximum, percentiles, spread
+from scaling.loss.significance import bootstrap, expected_maximum, mad_deviation, percentiles
 
-SIZES = (16, 64, 256, 1024)
+NODE_COUNTS = (16, 64, 256, 1024)
 
-Table = Sequence[Sequence[Step]]  # [rank][step]
+RankSteps = Sequence[Sequence[Step]]  # [rank][step]
 
 # Percentiles of a bootstrap are steady to a tenth of the interval from some hundreds of rounds on.
-ROUNDS = 400
+BOOTSTRAP_ROUNDS = 400
 
-SEEN = 0.001  # of a step: less is not worth a word
+MIN_SHARE = 0.001  # of a step: less is not worth a word
 
 Z90 = 1.645  # nine of ten normal values lie within so many standard deviations
 
 
 @dataclass(frozen=True)
-class Call:
+class CollectiveCall:
     """`times` calls per step of one collective of `size` bytes, as nccl-tests counts size."""
 
     operation: str
@@ -41,8 +41,8 @@ class Call:
     times: int
 
 
-def communication(
-    calls: Sequence[Call], fits: Mapping[str, Fit], measured: int, per_node: int = 1
+def communication_model(
+    calls: Sequence[CollectiveCall], fits: Mapping[str, Fit], measured: int, per_node: int = 1
 ) -> Callable[[int], float]:
     """Seconds per step of these calls, as a function of the number of nodes.
 
@@ -65,12 +65,15 @@ def communication(
     return seconds
 
 
-def sharded(parameter_bytes: float, blocks: int) -> list[Call]:
+def sharded_step_calls(parameter_bytes: float, blocks: int) -> list[CollectiveCall]:
     """The calls of a fully sharded step: each block's weights are gathered twice, its gradients
     reduced once.  Bytes of all parameters together, in the type that is sent.
     """
     size = parameter_bytes / blocks
-    return [Call("all_gather", size, 2 * blocks), Call("reduce_scatter", size, blocks)]
+    return [
+        CollectiveCall("all_gather", size, 2 * blocks),
+        CollectiveCall("reduce_scatter", size, blocks),
+    ]
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Forecast:
     """Predictions, what they assume, and how well the model met the rungs it was made from.
 
     `share` is how much of the predicted communication a step saw; `beside` the seconds of a step
@@ -100,23 +103,23 @@ class Outlook:
     load: str = ""  # of each GPU, in words
 
     def __str__(self) -> str:
-        said = ", ".join(
+        figures = ", ".join(
             f"{p.efficiency:.0%} ({p.low:.0%} to {p.high:.0%}) on {p.nodes}"
             for p in self.predictions
         )
         load = f", {self.load}" if self.load else ""
-        return f"predicted, not measured: efficiency {said} nodes{load}"
+        return f"predicted, not measured: efficiency {figures} nodes{load}"
 
 
-def outlook(
-    rungs: Mapping[int, Table],
+def forecast_efficiency(
+    rungs: Mapping[int, RankSteps],
     collectives: Callable[[int], float],
-    sizes: Sequence[int] = SIZES,
-    spoken: Mapping[int, float] | None = None,
+    sizes: Sequence[int] = NODE_COUNTS,
+    communication_loss: Mapping[int, float] | None = None,
     causes: Sequence[str] = (),
     load: str = "",
     seed: int = 0,
-) -> Outlook:
+) -> Forecast:
     """Efficiency at sizes that were not measured.
 
     `rungs` are the steps of every rank by node count, 1 among them; `collectives(n)` the seconds
@@ -125,35 +128,41 @@ def outlook(
     of the largest one beside that, and `load` what each GPU takes in.  ValueError where the rungs
     do not suffice.
     """
-    above = sorted(count for count in rungs if count > 1)
-    if 1 not in rungs or len(above) < 2:
+    larger = sorted(count for count in rungs if count > 1)
+    if 1 not in rungs or len(larger) < 2:
         known = ", ".join(map(str, sorted(rungs))) or "none"
         raise ValueError(f"a prediction needs 1 node and two larger rungs, there are: {known}")
-    series = [[step_seconds(rungs[count])] for count in (1, *above)]
-    means = [statistics.fmean(one[0]) for one in series]
-    model = _Model(tuple(above), collectives, spread(series[0][0]), dict.fromkeys(above, 0.0))
-    if spoken is not None:
-        lost = zip(above, model.talk(means), strict=True)
-        beside = {count: max(0.0, seconds - spoken[count]) for count, seconds in lost}
-        model = replace(model, beside=beside)
+    series = [[step_seconds(rungs[count])] for count in (1, *larger)]
+    means = [statistics.fmean(runs[0]) for runs in series]
+    model = _Model(
+        tuple(larger), collectives, mad_deviation(series[0][0]), dict.fromkeys(larger, 0.0)
+    )
+    if communication_loss is not None:
+        lost = zip(larger, model.communication_seconds(means), strict=True)
+        other_loss = {
+            count: max(0.0, seconds - communication_loss[count]) for count, seconds in lost
+        }
+        model = replace(model, other_loss=other_loss)
     misfit = model.misfit(means)
 
     def predict(nodes: int) -> Prediction:
         best = model.efficiency(means, nodes)
-        drawn = bootstrap(series, lambda drawn: model.efficiency(drawn, nodes), ROUNDS, seed)
-        low, high = percentiles(drawn, 0.9)
+        samples = bootstrap(
+            series, lambda samples: model.efficiency(samples, nodes), BOOTSTRAP_ROUNDS, seed
+        )
+        low, high = percentiles(samples, 0.9)
         # How far the model is off grows with the doublings beyond what was measured.
-        off = Z90 * misfit * best * math.sqrt(1 + max(0.0, math.log2(nodes / above[-1])))
-        down, up = math.hypot(best - low, off), math.hypot(high - best, off)
+        model_error = Z90 * misfit * best * math.sqrt(1 + max(0.0, math.log2(nodes / larger[-1])))
+        down, up = math.hypot(best - low, model_error), math.hypot(high - best, model_error)
         return Prediction(nodes, best, max(0.0, best - down), min(1.0, best + up))
 
-    share, lost_else = model.share(means), model.beside[above[-1]]
-    assumptions = _assumptions(above, share, model.noise / means[0])
-    if lost_else > SEEN * means[-1]:
+    share, top_loss = model.share(means), model.other_loss[larger[-1]]
+    assumptions = _list_assumptions(larger, share, model.noise / means[0])
+    if top_loss > MIN_SHARE * means[-1]:
         named = f" ({', '.join(causes)})" if causes else ""
-        said = f"{lost_else:.2g} s of a step were lost to what is not known to be communication"
-        assumptions += (f"on {above[-1]} nodes {said}{named}, and are at every size",)
-    return Outlook(tuple(map(predict, sizes)), share, lost_else, misfit, assumptions, load)
+        message = f"{top_loss:.2g} s of a step were lost to what is not known to be communication"
+        assumptions += (f"on {larger[-1]} nodes {message}{named}, and are at every size",)
+    return Forecast(tuple(map(predict, sizes)), share, top_loss, misfit, assumptions, load)
 
 
 @dataclass(frozen=True)
@@ -164,31 +173,31 @@ class _Model:
     by nodes.
     """
 
-    above: tuple[int, ...]
+    larger: tuple[int, ...]
     collectives: Callable[[int], float]
     noise: float  # standard deviation of a node's steps alone, seconds
-    beside: Mapping[int, float]
+    other_loss: Mapping[int, float]
 
-    def talk(self, means: Sequence[float]) -> list[float]:
+    def communication_seconds(self, means: Sequence[float]) -> list[float]:
         """Seconds of each rung's step that nothing but communication explains."""
         return [
-            mean - means[0] - self.noise * expected_maximum(count) - self.beside[count]
-            for mean, count in zip(means[1:], self.above, strict=True)
+            mean - means[0] - self.noise * expected_maximum(count) - self.other_loss[count]
+            for mean, count in zip(means[1:], self.larger, strict=True)
         ]
 
     def share(self, means: Sequence[float]) -> float:
         """The share of communication that fits the rungs best: least squares, not below 0."""
-        extra = self.talk(means)
-        full = [self.collectives(count) for count in self.above]
-        below = sum(x * x for x in full)
-        found = sum(x * y for x, y in zip(full, extra, strict=True))
-        return max(0.0, found / below) if below else 0.0
+        extra = self.communication_seconds(means)
+        modelled = [self.collectives(count) for count in self.larger]
+        denominator = sum(x * x for x in modelled)
+        numerator = sum(x * y for x, y in zip(modelled, extra, strict=True))
+        return max(0.0, numerator / denominator) if denominator else 0.0
 
     def seconds(self, means: Sequence[float], nodes: int) -> float:
         """Seconds of a step on that many nodes."""
         waiting = self.noise * expected_maximum(nodes)
-        beside = self.beside.get(nodes, self.beside[self.above[-1]])
-        return means[0] + waiting + beside + self.share(means) * self.collectives(nodes)
+        other_loss = self.other_loss.get(nodes, self.other_loss[self.larger[-1]])
+        return means[0] + waiting + other_loss + self.share(means) * self.collectives(nodes)
 
     def efficiency(self, means: Sequence[float], nodes: int) -> float:
         """T(1) / T(n)."""
@@ -198,18 +207,18 @@ class _Model:
         """Root mean square of (model / measured - 1); one number was fitted, so one rung less."""
         errors = [
             self.seconds(means, count) / mean - 1
-            for count, mean in zip(self.above, means[1:], strict=True)
+            for count, mean in zip(self.larger, means[1:], strict=True)
         ]
         return math.sqrt(sum(error**2 for error in errors) / (len(errors) - 1))
 
 
-def step_seconds(ranks: Table) -> list[float]:
+def step_seconds(ranks: RankSteps) -> list[float]:
     """Mean seconds over ranks of each step."""
-    return [statistics.fmean(step.seconds for step in at) for at in zip(*ranks, strict=True)]
+    return [statistics.fmean(step.seconds for step in row) for row in zip(*ranks, strict=True)]
 
 
-def _assumptions(above: Sequence[int], share: float, noise: float) -> tuple[str, ...]:
-    rungs = ", ".join(map(str, (1, *above)))
+def _list_assumptions(larger: Sequence[int], share: float, noise: float) -> tuple[str, ...]:
+    rungs = ", ".join(map(str, (1, *larger)))
     return (
         f"the rungs of {rungs} nodes are all that is known; nothing larger was run",
         "every GPU keeps its tokens per step (weak scaling), its model and its sharding",
@@ -224,7 +233,7 @@ def _assumptions(above: Sequence[int], share: float, noise: float) -> tuple[str,
 
 def efficiency_interval(
     base: Sequence[Sequence[float]],
-    here: Sequence[Sequence[float]],
+    current: Sequence[Sequence[float]],
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
@@ -234,5 +243,5 @@ def efficiency_interval(
     a single run the interval knows nothing of how runs differ, only how steps do; with few steps it
     is narrow.
     """
-    drawn = bootstrap([base, here], lambda means: means[0] / means[1], ROUNDS, seed)
-    return percentiles(drawn, confidence)
+    samples = bootstrap([base, current], lambda means: means[0] / means[1], BOOTSTRAP_ROUNDS, seed)
+    return percentiles(samples, confidence)

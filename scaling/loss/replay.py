@@ -24,21 +24,21 @@ from dataclasses import replace
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
 from reference_trainer.model.flops import block_parameters, parameter_count
-from scaling.collectives.alpha_beta import Fit, fit
+from scaling.collectives.alpha_beta import Fit, fit_alpha_beta
 from scaling.collectives.operations import OPERATIONS, Buffers
-from scaling.collectives.sweep import call_seconds, joined
-from scaling.loss.predict import Call, communication
+from scaling.collectives.sweep import process_group, time_call
+from scaling.loss.predict import CollectiveCall, communication_model
 
 GRADIENT_BYTES = 4  # the trainer reduces in float32
 SMALL_BYTES = 64  # the mean of the loss, and the norm of the gradients with it
-SMALLER = 16  # so many times smaller calls are timed too: latency and bandwidth are told apart
-PLAYED = 16  # steps
-EVERY = 4  # of so many steps that are played, one is of the smaller calls
+SIZE_DIVISOR = 16  # so many times smaller calls are timed too: latency and bandwidth are told apart
+REPLAY_STEPS = 16  # steps
+SMALL_STEP_EVERY = 4  # of so many steps that are played, one is of the smaller calls
 
-Moment = tuple[str, int] | None  # a collective and its bytes, or None: a block computes
+ReplayItem = tuple[str, int] | None  # a collective and its bytes, or None: a block computes
 
 
-def order_of(config: TrainConfig, weight_bytes: int) -> list[Moment]:
+def step_collectives(config: TrainConfig, weight_bytes: int) -> list[ReplayItem]:
     """The collectives of one fully sharded step in their order; a weight is sent in so many bytes.
 
     As FSDP2 makes them: each block's weights are gathered for forward, and again for backward one
@@ -51,28 +51,28 @@ def order_of(config: TrainConfig, weight_bytes: int) -> list[Moment]:
         ("all_gather", block * weight_bytes),
         ("reduce_scatter", block * GRADIENT_BYTES),
     )
-    order: list[Moment] = []
+    order: list[ReplayItem] = []
     for part in range(1, config.accumulate + 1):
         order += [("all_gather", root * weight_bytes), *[gather, None] * config.layers, gather]
-        for left in reversed(range(config.layers)):
-            order += [gather] if left else []
+        for layer in reversed(range(config.layers)):
+            order += [gather] if layer else []
             order += [None, reduce] if part == config.accumulate else [None]
     return [*order, ("reduce_scatter", root * GRADIENT_BYTES), ("all_reduce", SMALL_BYTES)]
 
 
-def calls_of(order: Sequence[Moment]) -> list[Call]:
+def count_calls(order: Sequence[ReplayItem]) -> list[CollectiveCall]:
     """How often each collective is called in a step."""
-    times = Counter(moment for moment in order if moment)
-    return [Call(operation, size, count) for (operation, size), count in times.items()]
+    counts = Counter(item for item in order if item)
+    return [CollectiveCall(operation, size, count) for (operation, size), count in counts.items()]
 
 
-def expected(
+def time_collectives(
     gang: Gang,
     groups: Sequence[Sequence[int]],
-    order: Sequence[Moment],
-    rest: float,
-    busy: float = 0.0,
-    steps: int = PLAYED,
+    order: Sequence[ReplayItem],
+    sleep_s: float,
+    busy_s: float = 0.0,
+    steps: int = REPLAY_STEPS,
     timeout: float = 120,
 ) -> tuple[list[float], dict[str, Fit]]:
     """Seconds of each played step in a group of the gang's workers, and fits of its collectives.
@@ -83,27 +83,29 @@ def expected(
     fits.  Raises GangError when it could not be measured.
     """
     size = len(groups[0])
-    found = gang.run(played, [*order], rest, busy, steps, groups=groups, timeout=timeout)
-    each = [found[at : at + size] for at in range(0, len(found), size)]
+    results = gang.run(
+        replay_on_rank, [*order], sleep_s, busy_s, steps, groups=groups, timeout=timeout
+    )
+    by_group = [results[row : row + size] for row in range(0, len(results), size)]
     series = [
-        [statistics.fmean(at) for at in zip(*(seconds for seconds, _ in group), strict=True)]
-        for group in each
+        [statistics.fmean(row) for row in zip(*(seconds for seconds, _ in group), strict=True)]
+        for group in by_group
     ]
     rows: dict[str, list[dict[str, float]]] = {}
-    calls = [one for _, one in found[:size]]
-    for operation, moved in calls[0] if size > 1 else ():
-        seconds = statistics.fmean(one[operation, moved] for one in calls)
-        rows.setdefault(operation, []).append({"size": moved, "seconds": seconds})
+    calls = [rank_calls for _, rank_calls in results[:size]]
+    for operation, size_bytes in calls[0] if size > 1 else ():
+        seconds = statistics.fmean(rank_calls[operation, size_bytes] for rank_calls in calls)
+        rows.setdefault(operation, []).append({"size": size_bytes, "seconds": seconds})
     fits = {}
     for operation, sizes in rows.items():
-        fitted = fit(sizes, OPERATIONS[operation], size)
+        fitted = fit_alpha_beta(sizes, OPERATIONS[operation], size)
         assert fitted is not None  # there are sizes, and more than one rank
         fits[operation] = fitted
     return sorted(series, key=statistics.median)[(len(series) - 1) // 2], fits
 
 
-def spared_by_agreed_links(
-    order: Sequence[Moment], fits: Mapping[str, Fit], ranks: int, busbw: float
+def saved_at_agreed_rate(
+    order: Sequence[ReplayItem], fits: Mapping[str, Fit], ranks: int, busbw: float
 ) -> float:
     """Seconds per step that these calls would take less, were the links as fast as agreed.
 
@@ -112,28 +114,30 @@ def spared_by_agreed_links(
     links is so by itself, as gloo's reduce-scatter is.
     """
     large = {name for name, size in filter(None, order) if size > SMALL_BYTES}
-    by = max(1.0, busbw / max(fits[name].bandwidth for name in large))
-    faster = {name: replace(one, bandwidth=one.bandwidth * by if name in large else one.bandwidth)
-              for name, one in fits.items()}  # fmt: skip
-    now, then = (modelled(order, each, ranks) for each in (fits, faster))
-    return now - then
+    speedup = max(1.0, busbw / max(fits[name].bandwidth for name in large))
+    rates = {name: fit.bandwidth * (speedup if name in large else 1) for name, fit in fits.items()}
+    faster = {name: replace(model, bandwidth=rates[name]) for name, model in fits.items()}
+    current_s, agreed_s = (modelled_seconds(order, models, ranks) for models in (fits, faster))
+    return current_s - agreed_s
 
 
-def modelled(order: Sequence[Moment], fits: Mapping[str, Fit], ranks: int) -> float:
+def modelled_seconds(order: Sequence[ReplayItem], fits: Mapping[str, Fit], ranks: int) -> float:
     """Seconds per step of these calls by their alpha-beta fits, which were taken on so many ranks:
     what they would take with nothing before or beside them."""
-    return communication(calls_of(order), fits, measured=ranks)(ranks)
+    return communication_model(count_calls(order), fits, measured=ranks)(ranks)
 
 
-def least_sent(order: Sequence[Moment], ranks: int, steps: int = PLAYED) -> float:
+def min_bytes_sent(order: Sequence[ReplayItem], ranks: int, steps: int = REPLAY_STEPS) -> float:
     """Bytes that a node must send, at the least, when so many steps are played."""
-    calls = calls_of(order)
-    step = sum(call.times * call.size * OPERATIONS[call.operation].factor(ranks) for call in calls)
-    return step * steps * (EVERY - 1) / EVERY
+    calls = count_calls(order)
+    step_bytes = sum(
+        call.times * call.size * OPERATIONS[call.operation].factor(ranks) for call in calls
+    )
+    return step_bytes * steps * (SMALL_STEP_EVERY - 1) / SMALL_STEP_EVERY
 
 
-def played(
-    order: Sequence[Moment], rest: float, busy: float, steps: int
+def replay_on_rank(
+    order: Sequence[ReplayItem], sleep_s: float, busy_s: float, steps: int
 ) -> tuple[list[float], dict[tuple[str, int], float]]:
     """One rank's seconds of each played step, and of the typical collective of each size (bytes).
 
@@ -141,11 +145,11 @@ def played(
     """
     import torch.distributed as dist
 
-    whole: list[float] = []
-    taken: dict[tuple[str, int], list[float]] = {}
-    with joined() as device:
+    step_times: list[float] = []
+    call_times: dict[tuple[str, int], list[float]] = {}
+    with process_group() as device:
 
-        def ready(operation: str, size: int) -> Buffers:
+        def make_buffers(operation: str, size: int) -> Buffers:
             kind = OPERATIONS[operation]
             count = max(1, kind.count(size, dist.get_world_size()))
             buffers = kind.buffers(device, count, kind.placements[0] == "in_place")
@@ -153,30 +157,32 @@ def played(
             buffers.run()  # connections are made with the first call
             return buffers
 
-        kinds = dict.fromkeys(moment for moment in order if moment)
-        sizes = {(name, size // smaller) for name, size in kinds for smaller in (1, SMALLER)}
-        buffers = {(name, size): ready(name, size) for name, size in sorted(sizes)}
+        collectives = dict.fromkeys(item for item in order if item)
+        sizes = {
+            (name, size // smaller) for name, size in collectives for smaller in (1, SIZE_DIVISOR)
+        }
+        buffers = {(name, size): make_buffers(name, size) for name, size in sorted(sizes)}
         for step in range(steps):
-            smaller = SMALLER if step % EVERY == EVERY - 1 else 1
+            smaller = SIZE_DIVISOR if step % SMALL_STEP_EVERY == SMALL_STEP_EVERY - 1 else 1
             spent: dict[tuple[str, int], list[float]] = {}
-            begun = time.perf_counter()
-            for moment in order:
-                if moment is None:
-                    _compute(rest, busy)
+            start = time.perf_counter()
+            for item in order:
+                if item is None:
+                    _emulate_compute(sleep_s, busy_s)
                     continue
-                call = moment[0], moment[1] // smaller
-                spent.setdefault(call, []).append(call_seconds(buffers[call], device))
+                call = item[0], item[1] // smaller
+                spent.setdefault(call, []).append(time_call(buffers[call], device))
             if smaller == 1:
-                whole.append(time.perf_counter() - begun)
+                step_times.append(time.perf_counter() - start)
             for call, each in spent.items():
-                taken.setdefault(call, []).append(statistics.fmean(each))
-    calls = {call: statistics.median(each) for call, each in taken.items()}
-    return whole, calls
+                call_times.setdefault(call, []).append(statistics.fmean(each))
+    calls = {call: statistics.median(each) for call, each in call_times.items()}
+    return step_times, calls
 
 
-def _compute(rest: float, busy: float) -> None:
+def _emulate_compute(sleep_s: float, busy_s: float) -> None:
     """What a block's computing is for the machine: an accelerator's time, and a core's."""
-    time.sleep(rest)  # it waits for nothing: an accelerator that computes needs no core
-    begun = time.thread_time()
-    while time.thread_time() - begun < busy:
+    time.sleep(sleep_s)  # it waits for nothing: an accelerator that computes needs no core
+    start = time.thread_time()
+    while time.thread_time() - start < busy_s:
         pass

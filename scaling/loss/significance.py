@@ -15,21 +15,21 @@ from itertools import pairwise
 
 # One healthy run in a thousand may be accused by one detector.  An acceptance run has about ten
 # detectors and four rungs, so some 4 % of healthy clusters would see one false accusation at worst.
-FALSE_ALARM = 1e-3
+FALSE_ALARM_RATE = 1e-3
 
-SCALE = 1.4826  # scaled MAD: the standard deviation, where noise is normal
+MAD_SCALE = 1.4826  # scaled MAD: the standard deviation, where noise is normal
 
 # Beyond this many standard deviations a value is no noise: one normal value in 3.5 million.
-OUTLIER = 5.0
+OUTLIER_SIGMAS = 5.0
 
 
 Series = Mapping[str, Sequence[float]]  # by node, then by step
 
 
-def spread(values: Sequence[float]) -> float:
+def mad_deviation(values: Sequence[float]) -> float:
     """The standard deviation of the body of `values`, from their MAD: outliers do not count."""
-    middle = statistics.median(values)
-    return SCALE * statistics.median(abs(value - middle) for value in values)
+    median = statistics.median(values)
+    return MAD_SCALE * statistics.median(abs(value - median) for value in values)
 
 
 def variance(values: Sequence[float]) -> float:
@@ -39,7 +39,7 @@ def variance(values: Sequence[float]) -> float:
 
 
 @lru_cache
-def student(tail: float, freedom: int) -> float:
+def student_t(tail: float, freedom: int) -> float:
     """Student's t that is exceeded with chance `tail`, by the Cornish-Fisher series.
 
     Within 10 % from 6 degrees of freedom on (Abramowitz and Stegun 26.7.5).
@@ -63,17 +63,17 @@ def standard_error(series: Sequence[float]) -> float:
     mean, deviation = statistics.fmean(series), math.sqrt(variance(series))
     if deviation == 0:
         return 0.0
-    off = [value - mean for value in series]
-    alike = sum(a * b for a, b in pairwise(off)) / sum(a * a for a in off)
-    alike = min(max(alike, 0.0), 0.8)
-    return deviation / math.sqrt(count) * math.sqrt((1 + alike) / (1 - alike))
+    centred = [value - mean for value in series]
+    correlation = sum(a * b for a, b in pairwise(centred)) / sum(a * a for a in centred)
+    correlation = min(max(correlation, 0.0), 0.8)
+    return deviation / math.sqrt(count) * math.sqrt((1 + correlation) / (1 - correlation))
 
 
-def clear(series: Sequence[float], tests: int = 1) -> bool:
+def is_significant(series: Sequence[float], tests: int = 1) -> bool:
     """Whether the mean of a series is above 0 beyond its noise, as one of `tests` looked at."""
     if len(series) < 3:
         return False
-    limit = student(FALSE_ALARM / tests, len(series) - 1) * standard_error(series)
+    limit = student_t(FALSE_ALARM_RATE / tests, len(series) - 1) * standard_error(series)
     return statistics.fmean(series) > limit
 
 
@@ -82,10 +82,12 @@ def median_error(series: Sequence[float]) -> float:
 
     A median scatters sqrt(pi / 2) times as much as a mean, where noise is normal.
     """
-    return math.sqrt(math.pi / 2) * spread(series) / math.sqrt(len(series))
+    return math.sqrt(math.pi / 2) * mad_deviation(series) / math.sqrt(len(series))
 
 
-def rising(series: Sequence[float], tests: int = 1, peers: Sequence[Sequence[float]] = ()) -> bool:
+def is_rising(
+    series: Sequence[float], tests: int = 1, peers: Sequence[Sequence[float]] = ()
+) -> bool:
     """Whether a series rises beyond its noise: its second half against its first, or its slope.
 
     A jump shows best in the halves, a ramp in the slope; so two tests are counted for one.  Peers
@@ -93,37 +95,47 @@ def rising(series: Sequence[float], tests: int = 1, peers: Sequence[Sequence[flo
     """
     if len(series) < 6:
         return False
-    tail = FALSE_ALARM / (2 * tests)
-    every = [series, *(peer for peer in peers if peer is not series)]
+    tail = FALSE_ALARM_RATE / (2 * tests)
+    all_series = [series, *(peer for peer in peers if peer is not series)]
     for rise, variances, freedom in (
-        (_halves(series)[0], [_halves(one)[1] for one in every], len(series) - 2),
-        (_slope(series)[0], [_slope(one)[1] for one in every], len(series) - 2),
+        (_half_rise(series)[0], [_half_rise(values)[1] for values in all_series], len(series) - 2),
+        (
+            _slope_and_variance(series)[0],
+            [_slope_and_variance(values)[1] for values in all_series],
+            len(series) - 2,
+        ),
     ):
         pooled = math.sqrt(statistics.fmean(variances))
-        beyond = rise > student(tail, freedom * len(every)) * pooled
+        exceeds = rise > student_t(tail, freedom * len(all_series)) * pooled
         # A machine noisier than its peers must stand out of its own noise as well, one in 50.
-        if beyond and (len(every) == 1 or rise > student(0.02, freedom) * math.sqrt(variances[0])):
+        if exceeds and (
+            len(all_series) == 1 or rise > student_t(0.02, freedom) * math.sqrt(variances[0])
+        ):
             return True
     return False
 
 
-def followed(shape: Sequence[float], series: Sequence[float], expected: float) -> list[float]:
+def fit_shape(shape: Sequence[float], series: Sequence[float], expected: float) -> list[float]:
     """`shape` times the number with which `series` follows it; empty if under half the `expected`.
 
     Both are split into halves, and of each half the lesser half of the series is compared: delays
     only add, so the undisturbed steps tell.
     """
     half = len(series) // 2
-    apart = statistics.fmean(shape[-half:]) - statistics.fmean(shape[:half])
-    by = (_floor(series[-half:]) - _floor(series[:half])) / apart if apart > 0 else 0.0
-    return [by * value for value in shape] if by >= expected / 2 > 0 else []
+    shape_rise = statistics.fmean(shape[-half:]) - statistics.fmean(shape[:half])
+    factor = (
+        (_lower_mean(series[-half:]) - _lower_mean(series[:half])) / shape_rise
+        if shape_rise > 0
+        else 0.0
+    )
+    return [factor * value for value in shape] if factor >= expected / 2 > 0 else []
 
 
-def _floor(values: Sequence[float]) -> float:
+def _lower_mean(values: Sequence[float]) -> float:
     return statistics.fmean(sorted(values)[: (len(values) + 1) // 2])
 
 
-def _halves(series: Sequence[float]) -> tuple[float, float]:
+def _half_rise(series: Sequence[float]) -> tuple[float, float]:
     """(second half's mean above the first's, variance of that)."""
     half = len(series) // 2
     first, second = series[:half], series[-half:]
@@ -131,35 +143,37 @@ def _halves(series: Sequence[float]) -> tuple[float, float]:
     return rise, (variance(first) + variance(second)) / half
 
 
-def _slope(series: Sequence[float]) -> tuple[float, float]:
+def _slope_and_variance(series: Sequence[float]) -> tuple[float, float]:
     """(slope per step, variance of that)."""
-    slope, left = _line(series)
-    return slope, sum(x * x for x in left) / (len(left) - 2) / _leverage(len(left))
+    slope, residuals = _fit_line(series)
+    return slope, sum(x * x for x in residuals) / (len(residuals) - 2) / _squared_distances(
+        len(residuals)
+    )
 
 
-def _leverage(count: int) -> float:
+def _squared_distances(count: int) -> float:
     """Sum of squared distances of 0, 1 ... count - 1 from their middle."""
     return count * (count * count - 1) / 12
 
 
-def _line(series: Sequence[float]) -> tuple[float, list[float]]:
+def _fit_line(series: Sequence[float]) -> tuple[float, list[float]]:
     """(slope per step of the least-squares line, what it leaves of each value)."""
     mean, middle = statistics.fmean(series), (len(series) - 1) / 2
-    slope = sum((k - middle) * x for k, x in enumerate(series)) / _leverage(len(series))
+    slope = sum((k - middle) * x for k, x in enumerate(series)) / _squared_distances(len(series))
     return slope, [x - mean - slope * (k - middle) for k, x in enumerate(series)]
 
 
-def onset(series: Sequence[float]) -> list[float]:
+def fit_rise(series: Sequence[float]) -> list[float]:
     """What each step is above the start of a rising series: a ramp or one jump, what fits best.
 
     Seconds in, seconds out; never below 0.  Meant for series of which `rising` is true.
     """
     count = len(series)
-    mean, (slope, _) = statistics.fmean(series), _line(series)
+    mean, (slope, _) = statistics.fmean(series), _fit_line(series)
     shapes = [[slope * k for k in range(count)]]
-    for at in range(max(2, count // 4), count - max(2, count // 4) + 1):
-        jump = statistics.fmean(series[at:]) - statistics.fmean(series[:at])
-        shapes.append([0.0] * at + [jump] * (count - at))
+    for index in range(max(2, count // 4), count - max(2, count // 4) + 1):
+        jump = statistics.fmean(series[index:]) - statistics.fmean(series[:index])
+        shapes.append([0.0] * index + [jump] * (count - index))
 
     def misfit(shape: list[float]) -> float:
         start = mean - statistics.fmean(shape)
@@ -168,29 +182,31 @@ def onset(series: Sequence[float]) -> list[float]:
     return [max(value, 0.0) for value in min(shapes, key=misfit)]
 
 
-def relative(series: Series, name: str) -> list[float]:
+def excess_over_peers(series: Series, name: str) -> list[float]:
     """What one node's series is above the median of the others', step by step."""
-    others = [values for other, values in series.items() if other != name]
+    peers = [values for peer, values in series.items() if peer != name]
     return [
-        value - statistics.median(at)
-        for value, at in zip(series[name], zip(*others, strict=True), strict=False)
+        value - statistics.median(row)
+        for value, row in zip(series[name], zip(*peers, strict=True), strict=False)
     ]
 
 
-def outlying(series: Sequence[float], deviation: float | None = None) -> list[float]:
+def outlier_excess(series: Sequence[float], deviation: float | None = None) -> list[float]:
     """What each value is above the median where it is an outlier, else 0.
 
     `deviation` is the noise of the body; unless given, that of the lesser half, which delays in
     up to half of the steps leave alone.
     """
-    middle = statistics.median(series)
+    median = statistics.median(series)
     if deviation is None:
-        deviation = SCALE * statistics.median(middle - value for value in series if value <= middle)
-    limit = OUTLIER * deviation
-    return [value - middle if value - middle > limit else 0.0 for value in series]
+        deviation = MAD_SCALE * statistics.median(
+            median - value for value in series if value <= median
+        )
+    limit = OUTLIER_SIGMAS * deviation
+    return [value - median if value - median > limit else 0.0 for value in series]
 
 
-def owner(count: Mapping[str, int]) -> str | None:
+def dominant_node(count: Mapping[str, int]) -> str | None:
     """Whose nearly all of several events are, by name; None where that may be chance."""
     name = max(count, key=count.__getitem__)
     # Three quarters on one of two nodes or more is beyond chance only from some events on.
@@ -205,14 +221,14 @@ def expected_maximum(count: int) -> float:
     return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
-def resampled(count: int, draw: random.Random) -> list[int]:
+def block_resample(count: int, draw: random.Random) -> list[int]:
     """Indices of one circular block bootstrap: blocks keep what neighbouring steps share.
 
     Blocks of count ^ (1/3) steps (Hall, Horowitz and Jing 1995).
     """
     length = max(1, round(count ** (1 / 3)))
     starts = [draw.randrange(count) for _ in range(math.ceil(count / length))]
-    return [(start + at) % count for start in starts for at in range(length)][:count]
+    return [(start + offset) % count for start in starts for offset in range(length)][:count]
 
 
 def percentiles(values: Sequence[float], confidence: float) -> tuple[float, float]:
@@ -234,12 +250,14 @@ def bootstrap(
     of each quantity.  The same seed gives the same values.
     """
     draw = random.Random(seed)
-    found = []
+    results = []
     for _ in range(rounds):
         means = []
         for repeats in series:
             chosen = [draw.choice(repeats) for _ in repeats] if len(repeats) > 1 else repeats
-            picked = [[one[at] for at in resampled(len(one), draw)] for one in chosen]
-            means.append(statistics.fmean(statistics.fmean(one) for one in picked))
-        found.append(statistic(means))
-    return found
+            picked = [
+                [steps[index] for index in block_resample(len(steps), draw)] for steps in chosen
+            ]
+            means.append(statistics.fmean(statistics.fmean(steps) for steps in picked))
+        results.append(statistic(means))
+    return results

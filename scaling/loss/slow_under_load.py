@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scaling.ladder.ladder import Rung
-from scaling.ladder.skew import Table, account, computing
-from scaling.loss.significance import clear, relative
+from scaling.ladder.skew import RankSteps, critical_path, slowest_compute
+from scaling.loss.significance import excess_over_peers, is_significant
 
 
 @dataclass(frozen=True)
-class Company:
+class LoadSlowdown:
     """What meetings gained since the nodes ran alone, seconds per step.
 
     transfer: even the last rank waits so much more, or ranks leave collectives so far apart.
@@ -30,54 +30,61 @@ class Company:
     nodes: dict[str, float]
 
 
-def company(base: Rung, here: Rung, leaving: float = 0.0) -> Company | None:
+def find_load_slowdown(base: Rung, rung: Rung, unaligned_s: float = 0.0) -> LoadSlowdown | None:
     """`base` is the rung of one node, run on every node.  None where a clock tells no waits.
 
     `leaving` is what ranks wait, in seconds per step, for no rank's own work.
     """
-    if not (base.separable and here.separable):
+    if not (base.separable and rung.separable):
         return None
-    names = list(dict.fromkeys(here.nodes))
-    timed = [*here.steps[0][0].exposed]
-    alone, together = ({n: _computing(rung, n, timed) for n in names} for rung in (base, here))
-    more = {n: [x - y for x, y in zip(together[n], alone[n], strict=False)] for n in names}
-    last = [max(zip(at, names, strict=True))[1] for at in zip(*together.values(), strict=True)]
-    owed: dict[str, float] = {}
+    names = list(dict.fromkeys(rung.nodes))
+    segments = [*rung.steps[0][0].exposed]
+    alone, together = ({n: _node_compute(run, n, segments) for n in names} for run in (base, rung))
+    growth = {n: [x - y for x, y in zip(together[n], alone[n], strict=False)] for n in names}
+    last = [max(zip(row, names, strict=True))[1] for row in zip(*together.values(), strict=True)]
+    waited_for: dict[str, float] = {}
     for name in names if len(names) > 1 else ():
-        beyond = relative(more, name)
-        if clear(beyond, tests=len(names)):
-            mine = [x for x, who in zip(beyond, last, strict=False) if who == name]
-            owed[name] = max(0.0, sum(mine)) / len(beyond)
-    waits = _waits(here.steps, timed) - _waits(base.median_node(), timed)
-    return Company(
-        transfer=max(0.0, leaving) + max(0.0, waits),
-        common=max(0.0, statistics.median_low(map(statistics.median, more.values()))),
-        nodes=owed,
+        excess = excess_over_peers(growth, name)
+        if is_significant(excess, tests=len(names)):
+            waited = [x for x, last_node in zip(excess, last, strict=False) if last_node == name]
+            waited_for[name] = max(0.0, sum(waited)) / len(excess)
+    waits = _mean_waits(rung.steps, segments) - _mean_waits(base.median_node(), segments)
+    return LoadSlowdown(
+        transfer=max(0.0, unaligned_s) + max(0.0, waits),
+        common=max(0.0, statistics.median_low(map(statistics.median, growth.values()))),
+        nodes=waited_for,
     )
 
 
-def also_there(
-    alone: dict[str, list[float]], slow: Sequence[str], base: Rung, here: Rung
+def subtract_idle_slowdown(
+    alone: dict[str, list[float]], slow: Sequence[str], base: Rung, rung: Rung
 ) -> dict[str, list[float]]:
     """What nodes' meetings took `alone`, less what the `slow` of them computed longer only there.
 
     What a node lost while it ran alone, and no longer does, costs no step of the others.
     """
-    timed = [*here.steps[0][0].exposed]
-    before, now = ({n: _computing(rung, n, timed) for n in alone} for rung in (base, here))
-    found = dict(alone)
+    segments = [*rung.steps[0][0].exposed]
+    before, now = ({n: _node_compute(run, n, segments) for n in alone} for run in (base, rung))
+    result = dict(alone)
     for name in slow:
-        was, is_ = (statistics.median(relative(series, name)) for series in (before, now))
-        past = max(0.0, was - max(0.0, is_))
-        found[name] = [value - past for value in alone[name]]
-    return found
+        alone_s, loaded_s = (
+            statistics.median(excess_over_peers(series, name)) for series in (before, now)
+        )
+        idle_s = max(0.0, alone_s - max(0.0, loaded_s))
+        result[name] = [value - idle_s for value in alone[name]]
+    return result
 
 
-def _computing(rung: Rung, node: str, segments: Sequence[str]) -> list[float]:
+def _node_compute(rung: Rung, node: str, segments: Sequence[str]) -> list[float]:
     """Seconds by step that the slowest of a node's ranks computes in these meetings."""
-    return [max(step.computed(segments) for step in at) for at in zip(*rung.on(node), strict=True)]
+    return [
+        max(step.compute_in(segments) for step in row)
+        for row in zip(*rung.steps_on(node), strict=True)
+    ]
 
 
-def _waits(ranks: Table, timed: Sequence[str]) -> float:
+def _mean_waits(ranks: RankSteps, segments: Sequence[str]) -> float:
     """Mean seconds of meetings that no rank's compute in the timed ones accounts for."""
-    return statistics.fmean(account(ranks).met()) - statistics.fmean(computing(ranks, timed))
+    return statistics.fmean(critical_path(ranks).transfer_by_step()) - statistics.fmean(
+        slowest_compute(ranks, segments)
+    )

@@ -15,19 +15,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scaling.ladder.ladder import Rung
-from scaling.ladder.skew import MEETINGS, computing, split
+from scaling.ladder.skew import COLLECTIVE_SEGMENTS, slowest_compute, split_segment
 from scaling.ladder.step_breakdown import mean_seconds
-from scaling.loss.significance import Series, followed, onset, owner, relative, rising, spread
+from scaling.loss.significance import (
+    Series,
+    dominant_node,
+    excess_over_peers,
+    fit_rise,
+    fit_shape,
+    is_rising,
+    mad_deviation,
+)
 
 # Of three ranks two wait for the third, so a mean rank waits two thirds of what it costs; in the
 # meeting where the third is late it is one third.
-MOST = 0.6
+MIN_SKEW_SHARE = 0.6
 
-STEADY = ("optimizer", "other")  # own work that a slow processor stretches
+STEADY_SEGMENTS = ("optimizer", "other")  # own work that a slow processor stretches
 
 
 @dataclass(frozen=True)
-class Slowing:
+class ThrottlingCost:
     """Seconds per step: lost to slowing in this rung, or before it, while the node ran alone.
 
     waited: lost in this rung as timed waits became longer, which is no slowing.  told: whether
@@ -37,114 +45,127 @@ class Slowing:
     now: float = 0.0
     past: float = 0.0
     waited: float = 0.0
-    told: bool = True
+    is_compute: bool = True
 
 
-def slowing_of(
-    alone: dict[str, list[float]], own: dict[str, list[float]], met: list[float], here: Rung
-) -> tuple[Slowing, str | None, dict[str, list[float]], list[float]]:
+def find_throttling(
+    alone: dict[str, list[float]],
+    local_work: dict[str, list[float]],
+    collective: list[float],
+    rung: Rung,
+) -> tuple[ThrottlingCost, str | None, dict[str, list[float]], list[float]]:
     """(the cost, the node, the nodes' series and the rung's as if nothing had become slower).
 
     A node that slowed down alone and is stable here has reached its lower speed before: it costs
     the whole fall in every step.
     """
-    falls = _falls(alone, own)
+    slowdowns = _find_slowdowns(alone, local_work)
     steady = {
-        name: _less(series, falls[name]) if name in falls else series
+        name: _subtract_series(series, slowdowns[name]) if name in slowdowns else series
         for name, series in alone.items()
     }
-    worst = max(falls, key=lambda name: falls[name][-1], default=None)
-    together = {name: own_work(here, name) for name in alone}
-    shown = _own_falls(together)
-    node = max(shown, key=lambda name: shown[name][-1], default=worst)
+    worst = max(slowdowns, key=lambda name: slowdowns[name][-1], default=None)
+    together = {name: local_work_seconds(rung, name) for name in alone}
+    local_slowdowns = _local_slowdowns(together)
+    node = max(local_slowdowns, key=lambda name: local_slowdowns[name][-1], default=worst)
     scale = statistics.median(map(statistics.median, alone.values()))
-    busy, waited = met, 0.0
-    if here.separable:
-        busy = computing(here.steps, here.steps[0][0].exposed)
-        waits = _less(met, busy)
-        if rising(waits):
-            longer = onset(waits)
-            waited, met = statistics.fmean(longer), _less(met, longer)
-    fits = [onset(busy)] if rising(busy) else []
-    if node in shown:
-        fits.append(followed(shown[node], busy, scale))
+    busy, waited = collective, 0.0
+    if rung.separable:
+        busy = slowest_compute(rung.steps, rung.steps[0][0].exposed)
+        waits = _subtract_series(collective, busy)
+        if is_rising(waits):
+            wait_rise = fit_rise(waits)
+            waited, collective = (
+                statistics.fmean(wait_rise),
+                _subtract_series(collective, wait_rise),
+            )
+    fits = [fit_rise(busy)] if is_rising(busy) else []
+    if node in local_slowdowns:
+        fits.append(fit_shape(local_slowdowns[node], busy, scale))
     if fits := [fit for fit in fits if fit]:
-        fit = min(fits, key=lambda fit: spread(_less(busy, fit)))
-        told = here.separable or node in shown
-        node = node if told else _awaited(here, fit) or node
-        cost = Slowing(statistics.fmean(fit), waited=waited, told=told)
-        return cost, node, steady, _less(met, fit)
-    past = _ahead(steady, worst, falls[worst][-1:])[0] if worst else 0.0
-    return Slowing(past=past, waited=waited), worst, steady, met
+        fit = min(fits, key=lambda fit: mad_deviation(_subtract_series(busy, fit)))
+        is_compute = rung.separable or node in local_slowdowns
+        node = node if is_compute else _find_awaited_node(rung, fit) or node
+        cost = ThrottlingCost(statistics.fmean(fit), waited=waited, is_compute=is_compute)
+        return cost, node, steady, _subtract_series(collective, fit)
+    past = _frontier_shift(steady, worst, slowdowns[worst][-1:])[0] if worst else 0.0
+    return ThrottlingCost(past=past, waited=waited), worst, steady, collective
 
 
-def _less(series: Sequence[float], other: Sequence[float]) -> list[float]:
-    return [x - y for x, y in zip(series, other, strict=True)]
+def _subtract_series(series: Sequence[float], subtracted: Sequence[float]) -> list[float]:
+    return [x - y for x, y in zip(series, subtracted, strict=True)]
 
 
-def _awaited(here: Rung, fall: Sequence[float]) -> str | None:
+def _find_awaited_node(rung: Rung, slowdown: Sequence[float]) -> str | None:
     """The node that the others wait for in a meeting of the steps that fell; None if not clear.
 
     Of two ranks each may wait for the other, so they show nobody.
     """
-    late = [more > max(fall) / 2 for more in fall]
-    if len(here.steps) < 3 or all(late):
+    is_slow = [value > max(slowdown) / 2 for value in slowdown]
+    if len(rung.steps) < 3 or all(is_slow):
         return None
-    fell, before = (
-        [[step for step, at in zip(steps, late, strict=True) if at is then] for steps in here.steps]
-        for then in (True, False)
+    after, before = (
+        [
+            [step for step, slow in zip(steps, is_slow, strict=True) if slow is wanted]
+            for steps in rung.steps
+        ]
+        for wanted in (True, False)
     )
-    lost = mean_seconds(fell) - mean_seconds(before)
-    for segment in MEETINGS:
-        if segment in fell[0][0].segments:
-            cut = split(fell, segment)
-            if cut.skew - split(before, segment).skew > MOST * lost > 0:
-                return owner(Counter(here.nodes[rank] for rank in cut.last))
+    lost = mean_seconds(after) - mean_seconds(before)
+    for segment in COLLECTIVE_SEGMENTS:
+        if segment in after[0][0].segments:
+            after_split = split_segment(after, segment)
+            if after_split.skew - split_segment(before, segment).skew > MIN_SKEW_SHARE * lost > 0:
+                return dominant_node(Counter(rung.nodes[rank] for rank in after_split.last_ranks))
     return None
 
 
-def _ahead(steady: Series, node: str, fall: list[float]) -> list[float]:
+def _frontier_shift(steady: Series, node: str, slowdown: list[float]) -> list[float]:
     """How far a fall of one node moves the frontier: not at all while another node is slower."""
-    levels = {name: statistics.median(series) for name, series in steady.items()}
-    room = max(levels.values()) - levels[node]
-    return [max(0.0, value - room) for value in fall]
+    medians = {name: statistics.median(series) for name, series in steady.items()}
+    slack = max(medians.values()) - medians[node]
+    return [max(0.0, value - slack) for value in slowdown]
 
 
-def _falls(alone: dict[str, list[float]], own: Series) -> dict[str, list[float]]:
+def _find_slowdowns(alone: dict[str, list[float]], local_work: Series) -> dict[str, list[float]]:
     """By node that slowed down alone: seconds of its meetings above their start, by step.
 
     Its own work is the second witness, for it is quiet where single steps of meetings are far off.
     """
-    peers, shown, found = list(alone.values()), _own_falls(own), {}
+    peers, local_slowdowns, slowdowns = list(alone.values()), _local_slowdowns(local_work), {}
     for name, series in alone.items():
-        if rising(series, len(alone), peers):
-            found[name] = onset(series)
-        elif name in shown and (fall := followed(shown[name], series, statistics.median(series))):
-            found[name] = fall
-    return found
+        if is_rising(series, len(alone), peers):
+            slowdowns[name] = fit_rise(series)
+        elif name in local_slowdowns and (
+            slowdown := fit_shape(local_slowdowns[name], series, statistics.median(series))
+        ):
+            slowdowns[name] = slowdown
+    return slowdowns
 
 
-def _own_falls(own: Series) -> dict[str, list[float]]:
+def _local_slowdowns(local_work: Series) -> dict[str, list[float]]:
     """By node whose own work grows over the window against the other nodes': by what share."""
-    against = {name: relative(own, name) for name in own if len(own) > 1}
-    peers = list(against.values())
+    excess = {
+        name: excess_over_peers(local_work, name) for name in local_work if len(local_work) > 1
+    }
+    peers = list(excess.values())
     return {
-        name: [value / statistics.median(own[name]) for value in onset(series)]
-        for name, series in against.items()
-        if rising(series, len(own), peers) and statistics.median(own[name]) > 0
+        name: [value / statistics.median(local_work[name]) for value in fit_rise(series)]
+        for name, series in excess.items()
+        if is_rising(series, len(local_work), peers) and statistics.median(local_work[name]) > 0
     }
 
 
-def own_work(rung: Rung, node: str) -> list[float]:
+def local_work_seconds(rung: Rung, node: str) -> list[float]:
     """Seconds of a node's steady own work by step, mean over its ranks.
 
     Data and checkpoints are left out: they slow down for other reasons than the processor.  What it
     computes in meetings is in it where waits are timed.
     """
     first = rung.steps[0][0]
-    timed = first.exposed if rung.separable else ()
-    names = [name for name in first.segments if name in STEADY or name in timed]
+    waited_segments = first.exposed if rung.separable else ()
+    names = [name for name in first.segments if name in STEADY_SEGMENTS or name in waited_segments]
     return [
-        statistics.fmean(step.computed(names) for step in at)
-        for at in zip(*rung.on(node), strict=True)
+        statistics.fmean(step.compute_in(names) for step in row)
+        for row in zip(*rung.steps_on(node), strict=True)
     ]

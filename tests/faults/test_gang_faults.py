@@ -91,7 +91,7 @@ def pairs() -> Iterator[Lab]:
 def test_two_accelerators_per_node_are_healthy(pairs: Lab) -> None:
     arguments = [PROBE, "--tier", "standard", "-k", "not storm"]
     record, _ = acceptance(pairs, "healthy", *arguments)
-    complaints = [line for result in record.results for line in result.complaints()]
+    complaints = [line for result in record.results for line in result.problems()]
     assert record.verdict("GANG") is Verdict.PASS, complaints
     assert {one.code for one in findings(record)} <= {"GANG-NODE-LOSS"}
 
@@ -151,7 +151,7 @@ def test_what_other_people_leave_free_is_enough(lab: Lab) -> None:
     with stranger(lab, "1") as job:
         record, _ = acceptance(lab, "beside", PROBE)
         assert state_of(job) == "CREATED 1"
-    complaints = [line for result in record.results for line in result.complaints()]
+    complaints = [line for result in record.results for line in result.problems()]
     assert record.verdict("GANG") is Verdict.PASS, complaints
     assert all("3 GPUs free" in result.coverage for result in record.results)
 
@@ -160,7 +160,7 @@ def test_what_other_people_leave_free_is_enough(lab: Lab) -> None:
 def test_other_people_who_come_and_go_do_not_fail_a_cluster(lab: Lab) -> None:
     with stranger(lab, "2", "4"):
         record, _ = acceptance(lab, "coming-and-going", PROBE)
-    complaints = [line for result in record.results for line in result.complaints()]
+    complaints = [line for result in record.results for line in result.problems()]
     assert record.verdict("GANG") is not Verdict.FAIL, complaints
     assert not findings(record)
 

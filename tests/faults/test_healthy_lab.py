@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from probes.acceptance.contract import load
-from probes.acceptance.criteria import TABLE
-from probes.cli.scaling import ladder_of
-from probes.scaling.run_ladder import wanted
+from probes.acceptance.criteria import CRITERIA
+from probes.cli.scaling import ladder_from_run
+from probes.scaling.run_ladder import required_efficiency
 from tests.lab.lab import Lab
 from tests.support.trial import acceptance
 
@@ -17,16 +17,16 @@ TIMES = [1, 2, *(pytest.param(time, marks=pytest.mark.soak) for time in range(3,
 @pytest.mark.parametrize("time", TIMES)
 def test_healthy_lab_is_accepted(lab: Lab, time: int) -> None:
     record, trial = acceptance(lab, f"healthy-{time}", "probes")
-    said = {id: record.verdict(id).value for id in TABLE}
-    complaints = [line for result in record.results for line in result.complaints()]
+    said = {id: record.verdict(id).value for id in CRITERIA}
+    complaints = [line for result in record.results for line in result.problems()]
     named = [finding for result in record.results for finding in result.findings]
     assert record.decision.accepted, f"{said} {complaints} {named}"
     assert trial.process.returncode == 0
     assert not named
     # A cause is a finding only where efficiency misses its limit: here it would not show.
-    limit = wanted(load("lab").limit("SCALING", "efficiency"))
-    rungs = ladder_of(trial.folder).explained(limit)
-    assert not [(one.nodes, cause.code, cause.said) for one in rungs for cause in one.causes]
+    limit = required_efficiency(load("lab").limit("SCALING", "efficiency"))
+    rungs = ladder_from_run(trial.folder).explanations(limit)
+    assert not [(one.nodes, cause.code, cause.statement) for one in rungs for cause in one.causes]
     assert all(control.caught for result in record.results for control in result.controls)
     assert record.rehearsal, "a lab run must say that it is a rehearsal"
     assert (trial.folder / "report.html").is_file()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from probes.faults.process_faults import read_lines
+from probes.faults.process_faults import read_json_lines
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.launchers import LAUNCHERS
 from tests.faults.launchers.launch import launched
@@ -39,7 +39,7 @@ def launch(lab: Lab, name: str, launcher: str, kill: int | None = None) -> dict[
 def in_step(out: Path, rank: int, step: int) -> dict[str, Any]:
     """Where a rank is, by its journal (host and pid), once it has begun a step."""
     journal, deadline = out / f"metrics.rank{rank}.jsonl", time.monotonic() + 120
-    while not any(e["event"] == "begin" and e["step"] >= step for e in read_lines(journal)):
+    while not any(e["event"] == "begin" and e["step"] >= step for e in read_json_lines(journal)):
         assert time.monotonic() < deadline, "the step never began"
         time.sleep(0.05)
     return starts_of(out, rank)[0]
@@ -47,7 +47,7 @@ def in_step(out: Path, rank: int, step: int) -> dict[str, Any]:
 
 def starts_of(out: Path, rank: int) -> list[dict[str, Any]]:
     """What a rank's journal says of the beginning of each of its lives."""
-    journal = read_lines(out / f"metrics.rank{rank}.jsonl")
+    journal = read_json_lines(out / f"metrics.rank{rank}.jsonl")
     return [event for event in journal if event["event"] == "start"]
 
 
@@ -81,7 +81,7 @@ def test_a_killed_rank_comes_back_under_each_launcher(
     starts = [start["start_step"] for start in starts_of(out, VICTIM)]
     assert starts == [0, 4]
     if launcher == "gang":
-        assert [event["event"] for event in read_lines(out / "attempts.jsonl")] == MENDED
+        assert [event["event"] for event in read_json_lines(out / "attempts.jsonl")] == MENDED
         assert outlived(out)  # those that wait on no socket of the victim's may end too late
         assert VICTIM not in outlived(out)
     same_from_step_5(result, unkilled)

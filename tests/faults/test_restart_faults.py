@@ -116,7 +116,7 @@ def test_two_minutes_of_punishment_are_survived(lab: Lab) -> None:
 def test_every_scenario_passes_on_a_sound_cluster(lab: Lab) -> None:
     arguments = ["probes/restart", "-k", "not punished", "--tier", "soak"]
     record, trial = acceptance(lab, "every-scenario", *arguments, seconds=1500)
-    wrong = {one.probe: one.complaints() for one in record.results if one.verdict != Verdict.PASS}
+    wrong = {one.probe: one.problems() for one in record.results if one.verdict != Verdict.PASS}
     assert not wrong, trial.log.read_text()
     assert len(record.results) >= 20
     nothing_left(lab)

@@ -105,5 +105,5 @@ def test_without_the_rung_of_one_node_there_is_nothing_to_compare_with(
 def test_a_ladder_on_shards_is_sound(lab: Lab, contract: str) -> None:
     record, _ = acceptance(lab, "on-shards", "probes/scaling/test_scaling.py", contract=contract)
     (result,) = record.results
-    assert record.verdict("SCALING") in (Verdict.PASS, Verdict.MARGINAL), result.complaints()
+    assert record.verdict("SCALING") in (Verdict.PASS, Verdict.MARGINAL), result.problems()
     assert "on the shards in /tmp/shards-{nodes}" in result.coverage

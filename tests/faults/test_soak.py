@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.fabric.detect import WAYS
+from probes.fabric.detect import WAY_TEXT
 from reports.record import Verdict
 from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.test_driver_death import end_driver, once
@@ -40,7 +40,7 @@ def test_slow_links_of_every_size_and_way(lab: Lab, rate: str, way: str) -> None
     assert record.verdict("FABRIC") is Verdict.FAIL
     (found,) = [one for result in record.results for one in result.findings]
     assert (found.code, found.suspects) == ("FAB-SLOW-LINK", ["node2"])
-    assert WAYS[way] in found.statement
+    assert WAY_TEXT[way] in found.statement
 
 
 @pytest.mark.parametrize("rate", ["700mbit", "100mbit"])
@@ -138,10 +138,10 @@ for _ in range(2):
 BERTHS = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from probes.faults.spare_nodes import Berths
+from probes.faults.spare_nodes import SpareNodes
 from probes.cluster.cluster import connect
 cluster = connect("auto")
-berths = Berths(cluster, 2)
+berths = SpareNodes(cluster, 2)
 time.sleep(5)  # they unpack what living jobs run in as soon as they are there
 berths.close()
 cluster.close()

@@ -39,13 +39,13 @@ with cluster.gang() as gang:
         gang.run(fall, timeout=30)
     except WorkerLost as loss:
         told["lost"] = loss.ranks
-    told["none"] = gang.mend([])
-    told["replaced"] = gang.mend(told["lost"])
+    told["none"] = gang.replace_workers([])
+    told["replaced"] = gang.replace_workers(told["lost"])
     told["same"] = [a == b for a, b in zip(before, pids(gang))]
     told["answer"] = gang.run(os.getpid, timeout=30) == pids(gang)
     gang.begin(stop)
     time.sleep(1)
-    told["stopped"] = gang.mend([1])
+    told["stopped"] = gang.replace_workers([1])
     told["busy"] = gang.busy()
 told["left"] = cluster.groups_named("gang")
 cluster.close()

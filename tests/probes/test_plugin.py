@@ -19,8 +19,8 @@ STAND_IN = """
 import probes.acceptance.session
 
 class Keeper:
-    def keep(self, *a): pass
-    def forget(self, *a): pass
+    def register(self, *a): pass
+    def unregister(self, *a): pass
 
 class StandIn:
     kind, rehearsal, emulated, resource, size = "ray", "a stand-in", False, "GPU", 2
@@ -28,7 +28,7 @@ class StandIn:
     facts = [{"name": "n0", "rdma": [], "environment": {}, "interfaces": {}}]
     nodes = [{"id": "1", "name": "n0", "alive": True}]
     errors = {}
-    keeper, embedded = Keeper(), None
+    cleanup, embedded_nodes = Keeper(), None
     def close(self): pass
 
 probes.acceptance.session.connect = lambda spec: StandIn()
@@ -86,7 +86,7 @@ def judged(pytester: pytest.Pytester) -> Any:
 
 
 def verdict(record: Any, criterion: str = "GANG") -> Verdict:
-    (result,) = record.of(criterion)
+    (result,) = record.results_of(criterion)
     found: Verdict = result.verdict
     return found
 
@@ -126,7 +126,7 @@ def test_no_proof_is_unproven(judged: Any, body: list[str]) -> None:
 def test_a_measure_without_any_limit_is_unproven(judged: Any) -> None:
     _, record = judged('measure("ranks", 4)', CAUGHT, criterion="LAUNCH")
     assert verdict(record, "LAUNCH") is Verdict.UNPROVEN
-    assert "expected a limit" in record.results[0].complaints()[0]
+    assert "expected a limit" in record.results[0].problems()[0]
 
 
 def test_every_broken_limit_is_shown_and_fails(judged: Any) -> None:
@@ -150,7 +150,7 @@ def test_a_failed_limit_beats_the_exception_after_it(judged: Any) -> None:
 def test_nodes_lost_since_the_run_began_prove_nothing(judged: Any) -> None:
     _, record = judged("pass", stand_in=STAND_IN + LOSES)
     assert verdict(record) is Verdict.UNPROVEN
-    assert "nodes were lost since the run began: n1" in record.results[0].complaints()[-1]
+    assert "nodes were lost since the run began: n1" in record.results[0].problems()[-1]
 
 
 def test_a_failing_teardown_does_not_end_in_0(judged: Any, pytester: pytest.Pytester) -> None:
@@ -248,8 +248,8 @@ def test_xdist_is_refused(pytester: pytest.Pytester) -> None:
 
 def test_versions_that_keep_the_driver_out_are_a_finding(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
-        "import probes.acceptance.session\nfrom probes.cluster.cluster import VersionsDiffer\n"
-        "def refuse(spec): raise VersionsDiffer('Version mismatch: Ray 2.59.0 there')\n"
+        "import probes.acceptance.session\nfrom probes.cluster.cluster import VersionMismatch\n"
+        "def refuse(spec): raise VersionMismatch('Version mismatch: Ray 2.59.0 there')\n"
         "probes.acceptance.session.connect = refuse\n"
     )
     pytester.makepyfile(test_probe=PROBE.format(criterion="HOSTS", body="pass"))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.acceptance.contract import load, shipped
-from probes.acceptance.criteria import ORDER, TABLE
+from probes.acceptance.contract import load, shipped_contracts
+from probes.acceptance.criteria import CRITERIA, RUN_ORDER
 from probes.findings.catalogue import CATALOGUE
 from tests.support.paths import REPO
 
@@ -74,10 +74,10 @@ def test_one_list_in_four_places() -> None:
     files = {path.parent.name.upper() for path in (REPO / "probes").rglob("test_*.py")}
     assert all((REPO / f"probes/{row}/test_{row}.py").exists() for row in map(str.lower, files))
     readme = re.findall(r"^\| ([A-Z]+) \|", (REPO / "README.md").read_text(), re.MULTILINE)
-    assert files == set(TABLE) == set(ORDER) == set(readme)
-    for name in shipped():
-        assert [c.id for c in load(name).facts().criteria] == list(TABLE)
-    for id, row in TABLE.items():
+    assert files == set(CRITERIA) == set(RUN_ORDER) == set(readme)
+    for name in shipped_contracts():
+        assert [c.id for c in load(name).facts().criteria] == list(CRITERIA)
+    for id, row in CRITERIA.items():
         assert f"| {id} | {row.title} | {row.how} |" in (REPO / "README.md").read_text()
 
 
@@ -93,13 +93,13 @@ def test_every_finding_code_used_is_in_the_catalogue_and_documented() -> None:
 
 
 def test_readme_shows_the_documented_path_literally() -> None:
-    from probes.launch.documented_path import documented
+    from probes.launch.documented_path import documented_commands
 
     launch = (REPO / "probes" / "launch" / "launch.md").read_text()
     block = re.search(r"```sh\n(.*?)```", launch, re.DOTALL)
     assert block
     assert block[1] in (REPO / "README.md").read_text()
-    assert [words[0] for words in documented()] == ["seatrial", "cd", "ray"]
+    assert [words[0] for words in documented_commands()] == ["seatrial", "cd", "ray"]
 
 
 @pytest.mark.parametrize(

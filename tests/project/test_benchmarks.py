@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks import fabric, harness, trainer
 from reference_trainer.config import TrainConfig
-from reference_trainer.telemetry.fsdp_waits import watch
+from reference_trainer.telemetry.fsdp_waits import time_fsdp_waits
 from reference_trainer.telemetry.step_timer import HostClock
-from reference_trainer.train import Run
+from reference_trainer.train import Trainer
 
 
 class Lab:
@@ -43,23 +43,23 @@ def test_the_fabric_table_fails_where_a_target_is_not_met(
 
 def test_a_step_without_the_clock_reads_it_not_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it waits for a collective, as on a GPU: there the clock is read most often."""
-    build, record, stamp = Run.__init__, Run._record, HostClock.stamp
+    build, record, stamp = Trainer.__init__, Trainer._record, HostClock.stamp
     stamps, read = dict[int, int](), [0]
 
-    def watched(self: Run, *given: Any) -> None:
+    def watched(self: Trainer, *given: Any) -> None:
         build(self, *given)
-        assert watch(self.model, self.spans)
+        assert time_fsdp_waits(self.model, self.timer)
 
     def stamped(self: HostClock) -> int:
         read[0] += 1
         return stamp(self)
 
-    def recorded(self: Run, step: int, *told: Any) -> None:
+    def recorded(self: Trainer, step: int, *told: Any) -> None:
         record(self, step, *told)
         stamps[step], read[0] = read[0], 0
 
-    monkeypatch.setattr(Run, "__init__", watched)
-    monkeypatch.setattr(Run, "_record", recorded)
+    monkeypatch.setattr(Trainer, "__init__", watched)
+    monkeypatch.setattr(Trainer, "_record", recorded)
     monkeypatch.setattr(HostClock, "stamp", stamped)
     config = TrainConfig(steps=2 * trainer.WARM_UP + 4, digest=False, device="cpu")
     assert trainer.price(config) > 0

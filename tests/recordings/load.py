@@ -12,7 +12,7 @@ from typing import Any
 
 from reports.acceptance import decision_sentence
 from reports.record import Control, Evidence, Limit, Measurement, ProbeResult, RunRecord
-from reports.store import LISTS, load, write_atomically
+from reports.store import EVENT_LISTS, load, write_atomically
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def events(recording: Recording) -> list[dict[str, Any]]:
 def probe_events(result: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     """probe_started, everything the probe saw, probe_finished."""
     probe = result.pop("probe")
-    lists = {kind: result.pop(key) for kind, key in LISTS.items()}
+    lists = {kind: result.pop(key) for kind, key in EVENT_LISTS.items()}
     series = result.pop("series")
     end = {key: result.pop(key) for key in ("state", "error", "seconds", "coverage")}
     told = [("probe_started", probe, result)]

@@ -13,12 +13,12 @@ from reference_trainer.config import TrainConfig
 
 
 def test_a_preset_is_a_shape_that_options_may_change():
-    from reference_trainer.options import config_from, config_options
+    from reference_trainer.options import build_config, config_options
 
     @click.command()
     @config_options
     def show(**values):
-        config = config_from(values)
+        config = build_config(values)
         click.echo(f"{config.dim} {config.layers} {config.seq} {config.vocab}")
 
     assert CliRunner().invoke(show, []).output == "64 2 64 256\n"

@@ -12,8 +12,8 @@ def folder_with_manifest(path: Path, **changes) -> Path:
     files = {}
     for name in (".metadata", "__0_0.distcp"):
         (path / name).write_bytes(b"content of " + name.encode())
-        files[name] = manifest.describe(path / name)
-    content = {"step": 4, "world": 1, "identity": {"dim": 64}, "files": files, **changes}
+        files[name] = manifest.describe_file(path / name)
+    content = {"step": 4, "world_size": 1, "identity": {"dim": 64}, "files": files, **changes}
     manifest.write(path, **content)
     return path
 
@@ -45,5 +45,5 @@ def test_only_committed_names_count(tmp_path):
     for name in ("step-12", "step-3", "step-5.tmp-ab12", "step-6.rejected-1", "steps", "step-x"):
         (tmp_path / name).mkdir()
     assert manifest.committed_steps(tmp_path) == [12, 3]
-    assert [path.name for path in manifest.unfinished(tmp_path)] == ["step-5.tmp-ab12"]
+    assert [path.name for path in manifest.unfinished_saves(tmp_path)] == ["step-5.tmp-ab12"]
     assert manifest.committed_steps(tmp_path / "nothing") == []

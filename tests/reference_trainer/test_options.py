@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from reference_trainer.__main__ import main
 from reference_trainer.config import TrainConfig
-from reference_trainer.distributed import VARIABLES
-from reference_trainer.options import arguments
+from reference_trainer.distributed import LAUNCH_VARIABLES
+from reference_trainer.options import cli_options
 
 
 def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
@@ -20,7 +20,7 @@ def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
 
     seen = []
     monkeypatch.setattr(module, "train", lambda config: seen.append(config) or {"left": False})
-    for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "1"), strict=True):
+    for name, value in zip(LAUNCH_VARIABLES, ("0", "1", "0", "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(name, value)
     wanted = TrainConfig(
         steps=3, batch=2, seq=8, vocab=99, dim=32, layers=1, heads=2, kv_heads=1, hidden=40,
@@ -35,7 +35,7 @@ def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):
     same = {name for name, value in default.as_dict().items() if getattr(wanted, name) == value}
     assert same == {"recompute"}  # which does not go with pace_s
     for config in (wanted, default):
-        done = CliRunner().invoke(main, ["train", *arguments(config)])
+        done = CliRunner().invoke(main, ["train", *cli_options(config)])
         assert done.exit_code == 0, done.output
     assert seen == [wanted, default]
 
@@ -68,10 +68,10 @@ def test_a_command_that_lives_elsewhere_is_imported_only_when_called(monkeypatch
 
     (tmp_path / "distant.py").write_text("import click\n@click.command()\ndef launch(): print(1)")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(front, "ELSEWHERE", {"launch": ("distant", "Far away.")})
+    monkeypatch.setattr(front, "LAZY", {"launch": ("distant", "Far away.")})
     assert "Far away." in CliRunner().invoke(main, ["--help"]).output
     assert "distant" not in sys.modules
     assert CliRunner().invoke(main, ["launch"]).output == "1\n"
-    monkeypatch.setattr(front, "ELSEWHERE", {"launch": ("nowhere_at_all", "Not there.")})
+    monkeypatch.setattr(front, "LAZY", {"launch": ("nowhere_at_all", "Not there.")})
     assert "launch" not in CliRunner().invoke(main, ["--help"]).output
     assert CliRunner().invoke(main, ["launch"]).exit_code == 2

@@ -19,9 +19,9 @@ import pytest
 from torch.distributed import TCPStore
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.launch.worker import held_port
-from reference_trainer.options import arguments
-from scaling.ladder.rank_consistency import disagreements
+from reference_trainer.launch.worker import reserve_port
+from reference_trainer.options import cli_options
+from scaling.ladder.rank_consistency import find_disagreements
 from tests.support.paths import REPO
 
 HELD = ExitStack()  # the port of the last pair
@@ -36,7 +36,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.checkpoint import storage
 from reference_trainer.train import train
 
-passing_on = storage._pass_on
+passing_on = storage._send_chunks
 
 
 class Unreadable:
@@ -58,7 +58,7 @@ results = {}
 for name, knobs in plan.items():
     alone, small = knobs.pop("alone", False), knobs.pop("small_files_on_rank_1", False)
     unreadable = knobs.pop("unreadable_on_rank_1", False) and rank == 1
-    storage._pass_on = no_reading if unreadable else passing_on
+    storage._send_chunks = no_reading if unreadable else passing_on
     if alone and rank == 1:
         continue
     if small and rank == 1:
@@ -79,7 +79,7 @@ os._exit(0)
 def start(*words: str) -> list[subprocess.Popen]:
     """Two ranks, with the five variables and nothing else of a launcher's."""
     HELD.close()
-    port, ranks = str(HELD.enter_context(held_port())), []
+    port, ranks = str(HELD.enter_context(reserve_port())), []
     for rank in ("0", "1"):
         job = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
         environment = {**os.environ, **job, "MASTER_PORT": port, "PYTHONPATH": str(REPO)}
@@ -152,7 +152,7 @@ def killed(folder) -> dict:
     out, checkpoints = folder / "killed", folder / "checkpoints"
     config = TrainConfig(**KNOBS, steps=8, out=str(out), checkpoints=str(checkpoints),
                          save_every=2, stall="data:rank=0:seconds=1.5:from=5")  # fmt: skip
-    ranks = start("-m", "reference_trainer", "train", *arguments(config))
+    ranks = start("-m", "reference_trainer", "train", *cli_options(config))
     try:
         wait_for(out / "metrics.rank1.jsonl", "begin", 5)
         ranks[1].send_signal(signal.SIGKILL)
@@ -208,8 +208,8 @@ def test_all_ranks_agree_on_the_loss_and_the_weights_but_not_on_the_data(whole):
         assert a["loss"] == pytest.approx((a["local_loss"] + b["local_loss"]) / 2, rel=1e-6)
         assert not set(a["ids"]) & set(b["ids"])
     assert one["tokens_per_step"] == 64
-    assert not disagreements([one, two])
-    assert disagreements([one, one])
+    assert not find_disagreements([one, two])
+    assert find_disagreements([one, one])
 
 
 def test_the_same_run_twice_is_the_same_bit_for_bit(whole):
@@ -335,7 +335,7 @@ def test_it_runs_under_torchrun(folder):
     config = TrainConfig(**KNOBS, steps=2, out=str(folder / "torchrun"))
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1",
-         "-m", "reference_trainer", "train", *arguments(config)],
+         "-m", "reference_trainer", "train", *cli_options(config)],
         capture_output=True, text=True, timeout=90, cwd=REPO,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -347,7 +347,7 @@ def test_it_runs_under_torchrun(folder):
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a port cannot be held")
 @pytest.mark.parametrize("libuv", [True, False])
 def test_a_held_port_is_for_the_rendezvous_alone(libuv: bool) -> None:
-    with held_port() as port:
+    with reserve_port() as port:
         with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
             stranger.bind(("127.0.0.1", port))
         store = TCPStore("127.0.0.1", port, 1, True, timedelta(seconds=30), use_libuv=libuv)

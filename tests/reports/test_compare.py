@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reports.compare import Comparison, compare, lines
+from reports.compare import Comparison, compare, comparison_lines
 from reports.page.render import render
 from reports.record import Limit, Measurement, RunRecord
 from reports.store import load
@@ -31,7 +31,7 @@ def change(old: RunRecord, new: RunRecord) -> Comparison:
 def test_a_run_equals_itself() -> None:
     found = compare(atlas(), atlas())
     assert found.sections() == []
-    assert list(lines(found))[-1] == "  no change beyond noise"
+    assert list(comparison_lines(found))[-1] == "  no change beyond noise"
 
 
 def test_inside_the_noise_is_no_change() -> None:

@@ -18,7 +18,7 @@ from reports.__main__ import main
 from reports.exports import CSV_HEADER, ctrf, measurements_csv, prometheus, write_all
 from reports.record import RunRecord
 from reports.redact import REDACTED, redact, redact_environment, redact_text
-from reports.store import load, seal
+from reports.store import load, write_checksums
 from tests.support.paths import RECORDINGS, REPO
 
 RUNS = sorted(path.parent for path in RECORDINGS.glob("*/events.jsonl"))
@@ -84,7 +84,7 @@ def test_the_schema_is_of_the_record(tmp_path: Path) -> None:
 
 def test_rendering_again_keeps_the_sums_true_and_hides_nothing(tmp_path: Path) -> None:
     run = shutil.copytree(RECORDINGS / "healthy-lab", tmp_path / "run")
-    seal(run)
+    write_checksums(run)
     (run / "evidence/proc-net-dev.txt").write_text("doctored")
     write_all(run, load(run))
     check = ["sha256sum", "--check", "SHA256SUMS"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reports.acceptance import rows, waiver_note
+from reports.acceptance import report_rows, waiver_note
 from reports.exports import ctrf, prometheus
 from reports.record import Control, Limit, Measurement, ProbeResult, Verdict
 from reports.store import load
@@ -102,14 +102,16 @@ def test_a_skipped_gate_does_not_pass_its_phase() -> None:
 def test_a_diagnosis_of_failure_is_not_reported_healthy() -> None:
     """Failures of the diagnostics were reported healthy."""
     record = load(RECORDINGS / "tcp-fallback")
-    healthy = [row.criterion.id for row in rows(record) if row.verdict.accepted]
+    healthy = [row.criterion.id for row in report_rows(record) if row.verdict.accepted]
     assert healthy == ["HOSTS", "GANG", "LAUNCH"]
 
 
 def test_a_probe_that_sees_no_difference_proves_nothing() -> None:
     record = load(RECORDINGS / "control-missed")
     assert record.verdict("FABRIC") is Verdict.UNPROVEN
-    assert any("could not be shown to fail" in line for line in record.of("FABRIC")[0].complaints())
+    assert any(
+        "could not be shown to fail" in line for line in record.results_of("FABRIC")[0].problems()
+    )
 
 
 def test_a_waiver_never_turns_a_failure_green() -> None:
@@ -124,7 +126,7 @@ def test_a_waiver_never_turns_a_failure_green() -> None:
 
 def test_what_this_cluster_cannot_prove_is_not_shown_as_passed() -> None:
     record = load(RECORDINGS / "healthy-lab")
-    fabric = next(row for row in rows(record) if row.criterion.id == "FABRIC")
+    fabric = next(row for row in report_rows(record) if row.criterion.id == "FABRIC")
     assert record.verdict("FABRIC") is Verdict.PASS
     assert fabric.verdict is Verdict.UNPROVEN
     assert fabric.label.startswith("not provable here")

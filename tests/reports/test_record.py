@@ -20,7 +20,7 @@ from reports.record import (
     RunRecord,
     Verdict,
     number,
-    worst,
+    worst_verdict,
 )
 
 # The same examples each time, and no clock: a busy machine is no bug.
@@ -69,14 +69,14 @@ def test_order_of_the_verdicts() -> None:
 @steady
 @given(st.lists(verdicts))
 def test_folding_takes_the_worst_and_nothing_is_unproven(parts: list[Verdict]) -> None:
-    folded = worst(parts)
+    folded = worst_verdict(parts)
     assert folded is (max(parts, key=lambda v: v.rank) if parts else Verdict.UNPROVEN)
 
 
 @steady
 @given(st.lists(verdicts, min_size=1), verdicts)
 def test_one_more_part_never_makes_it_better(parts: list[Verdict], more: Verdict) -> None:
-    assert worst([*parts, more]).rank >= worst(parts).rank
+    assert worst_verdict([*parts, more]).rank >= worst_verdict(parts).rank
 
 
 @steady
@@ -162,7 +162,7 @@ def test_a_missed_bound_never_reads_as_met() -> None:
 def test_a_missed_bound_is_seen_in_the_digits(value: float, low: float) -> None:
     one = good(value, low=low)
     if one.verdict is Verdict.FAIL and abs(value - low) > 1e-5 * max(abs(value), abs(low)):
-        assert number(low) != one.shown.split(" ")[0]
+        assert number(low) != one.value_text.split(" ")[0]
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ def test_a_missed_bound_is_seen_in_the_digits(value: float, low: float) -> None:
 def test_a_pass_needs_every_control_caught(control: list[Control], verdict: Verdict) -> None:
     one = result(good(), controls=control)
     assert one.verdict is verdict
-    assert bool(one.complaints()) == (verdict is not Verdict.PASS)
+    assert bool(one.problems()) == (verdict is not Verdict.PASS)
 
 
 @pytest.mark.parametrize("state", ["skipped", "error", "interrupted", "Finished", ""])
 def test_a_probe_that_did_not_finish_is_no_proof(state: str) -> None:
     one = result(good(), state=state)
     assert one.verdict is Verdict.UNPROVEN
-    assert one.complaints()
+    assert one.problems()
 
 
 def test_a_failure_outranks_a_missing_control_and_an_error() -> None:

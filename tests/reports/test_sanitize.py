@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reports.exports import measurements_csv, prometheus
 from reports.page.render import render
-from reports.sanitize import ascii_only, clean, csv_cell, href, label_value, one_line
+from reports.sanitize import ascii_only, clean, csv_cell, label_value, one_line, relative_link
 from reports.store import load
 from reports.text import acceptance_table
 from tests.recordings.generate.malicious_input import HOSTILE
@@ -134,9 +134,9 @@ def test_ordinary_words_stay(text: str) -> None:
     ["/etc/passwd", "../x", "a/../../x", "//evil.example/x", "a\\b", "", "a\nb", "\u202ex"],
 )
 def test_paths_that_lead_elsewhere_get_no_link(path: str) -> None:
-    assert href(path) is None
+    assert relative_link(path) is None
 
 
 def test_a_path_of_ours_gets_a_link() -> None:
-    assert href("evidence/a b#1.txt") == "./evidence/a%20b%231.txt"
-    assert href("javascript:alert(1)") == "./javascript%3Aalert%281%29"
+    assert relative_link("evidence/a b#1.txt") == "./evidence/a%20b%231.txt"
+    assert relative_link("javascript:alert(1)") == "./javascript%3Aalert%281%29"

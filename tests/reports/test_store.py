@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reports.record import Limit, Measurement, Verdict
-from reports.store import Store, UnreadableRun, fold, load, read_events
+from reports.store import Store, UnreadableRun, fold_events, load, read_events
 
 START = {
     "id": "r",
@@ -110,7 +110,7 @@ def test_what_json_cannot_hold_is_mended(store: Store) -> None:
 
 
 def test_evidence_has_a_kind_of_its_own(store: Store) -> None:
-    entry = store.keep("log.txt", "line\n", kind="log", caption="a log")
+    entry = store.add_file("log.txt", "line\n", kind="log", caption="a log")
     store.event("probe_started", PROBE, criterion="FABRIC")
     store.event("evidence", PROBE, **entry.model_dump())
     assert load(store.path).results[0].evidence == [entry]
@@ -118,7 +118,7 @@ def test_evidence_has_a_kind_of_its_own(store: Store) -> None:
 
 
 def test_evidence_is_never_overwritten_and_stays_in_its_folder(store: Store) -> None:
-    paths = [store.keep("../../a b.txt", "x", kind="log", caption="").path for _ in range(3)]
+    paths = [store.add_file("../../a b.txt", "x", kind="log", caption="").path for _ in range(3)]
     assert len(set(paths)) == 3
     assert all(path.startswith("evidence/") and ".." not in path for path in paths)
 
@@ -147,7 +147,7 @@ def test_the_sums_hold(store: Store) -> None:
 def test_what_cannot_be_read_is_refused_in_one_sentence(events: list[Any]) -> None:
     told = [{"event": kind, "probe": probe, "data": data} for kind, probe, data in events]
     with pytest.raises(UnreadableRun) as refused:
-        fold(told)
+        fold_events(told)
     assert "\n" not in str(refused.value)
     assert str(refused.value)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probes.nccl.report import Report, report
+from probes.nccl.report import NcclReport, analyse_files
 
 
-def told(folder: Path, text: str) -> Report:
+def told(folder: Path, text: str) -> NcclReport:
     """The report on a log of this text."""
     path = folder / "nccl.log"
     path.write_text(text)
-    return report([path])
+    return analyse_files([path])
 
 
-def codes(found: Report) -> set[str]:
+def codes(found: NcclReport) -> set[str]:
     """Its findings' codes."""
     return {finding.code for finding in found.findings}

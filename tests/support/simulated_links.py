@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scaling.collectives.fault_search import Link, Pair, rounds
+from scaling.collectives.fault_search import Link, Pair, round_robin
 
 RATE = 50.0  # GB/s of a healthy link, as 400 Gbit/s
 
@@ -89,7 +89,7 @@ def brute_force(cluster: Cluster, repeats: int = 3) -> tuple[dict[str, str], set
     """(guilty nodes, guilty links) by the plain way: every pair, several times."""
     best: dict[Link, float] = {}
     for _ in range(repeats):
-        for link, speed in cluster.meet(rounds(cluster.nodes)).items():
+        for link, speed in cluster.meet(round_robin(cluster.nodes)).items():
             best[link] = max(speed, best.get(link, 0.0))
     limit = 0.8 * statistics.quantiles(best.values(), n=4)[2]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from scaling.ladder.ladder import HOST_CLOCK, Rung
 from scaling.ladder.step_breakdown import Step
-from scaling.loss.causes import Talk
+from scaling.loss.causes import CollectiveTimes
 
 # Seconds of each segment on one node; they sum to 1.
 WORK = {
@@ -89,14 +89,14 @@ class Cluster:
         self.slow, self.late, self.tired = (*culprits, culprits[0])[:3]
 
     @property
-    def talk(self) -> Talk:
+    def talk(self) -> CollectiveTimes:
         """What a replay of the collectives finds at the largest rung.
 
         A link that is slow all the time is slow in the replay too; links of the agreed rate would
         spare what it costs.
         """
         agreed = self.communication + self.tokens
-        return Talk(replayed=agreed + self.link, agreed=agreed)
+        return CollectiveTimes(replayed=agreed + self.link, at_agreed_rate=agreed)
 
     def base(self) -> Rung:
         """Every node alone."""

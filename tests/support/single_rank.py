@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from reference_trainer.distributed import VARIABLES
-from reference_trainer.launch.worker import held_port
+from reference_trainer.distributed import LAUNCH_VARIABLES
+from reference_trainer.launch.worker import reserve_port
 
 
 @contextmanager
 def only_rank() -> Iterator[None]:
     """As a launcher would set it, with a rendezvous port that nothing else is given."""
-    with held_port() as port:
+    with reserve_port() as port:
         place = ("0", "1", "0", "127.0.0.1", str(port))
-        with patch.dict(os.environ, zip(VARIABLES, place, strict=True)):
+        with patch.dict(os.environ, zip(LAUNCH_VARIABLES, place, strict=True)):
             yield

@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from probes.gang import job_driver as gang_job
-from probes.gang.job_driver import Job
+from probes.gang.job_driver import JobDriver
 
 NAME = "SEATRIAL_TEST_FAULT"
 HERE = str(Path(__file__).resolve())
@@ -28,7 +28,7 @@ def pytest_configure() -> None:
     rivals.SCRIPT = Path(HERE)
 
 
-class Early(Job):
+class Early(JobDriver):
     """Takes one bundle of its gang before the rest."""
 
     def ask(self, name: str, size: int, *options: Any) -> str:
@@ -46,20 +46,20 @@ class Halves(Early):
 
     def ask(self, name: str, size: int, *options: Any) -> str:
         if "." in name:  # a group of a gang that is asked for in two anyway
-            return Job.ask(self, name, size, *options)
+            return JobDriver.ask(self, name, size, *options)
         first = f"{name}.1"
-        Job.ask(self, first, size // 2, *options)
+        JobDriver.ask(self, first, size // 2, *options)
 
         def rest() -> None:
             self.groups[first].wait(60)
             time.sleep(0.3)  # the other job must have its first half, or there is no deadlock
-            Job.ask(self, f"{name}.2", size - size // 2, *options)
+            JobDriver.ask(self, f"{name}.2", size - size // 2, *options)
 
         threading.Thread(target=rest, daemon=True).start()
         return name
 
 
-class Deaf(Job):
+class Deaf(JobDriver):
     """Says that it gives a gang back, and keeps it until its end."""
 
     def drop(self, name: str) -> str:
@@ -71,7 +71,7 @@ class Deaf(Job):
         return super().release()
 
 
-class Leak(Job):
+class Leak(JobDriver):
     """Leaves an actor behind that holds an accelerator outside the gang, until its end."""
 
     def ask(self, name: str, size: int, *options: Any) -> str:
@@ -81,11 +81,11 @@ class Leak(Job):
 
             self.groups[name].wait(30)  # before that it would look like a part of the gang
             self.stray = ray.remote(gang_job.Holder).options(num_cpus=0, num_gpus=1).remote()
-            ray.get(self.stray.where.remote(), timeout=30)
+            ray.get(self.stray.location.remote(), timeout=30)
         return said
 
 
-class Fussy(Job):
+class Fussy(JobDriver):
     """Asks for one thing more, which no cluster has, from its second gang on."""
 
     asked = 0
@@ -105,21 +105,21 @@ class Fussy(Job):
         return name
 
 
-class Scattered(Job):
+class Scattered(JobDriver):
     """Asks for SPREAD, whatever strategy it was told."""
 
     def ask(self, name: str, size: int, strategy: str = "PACK", *options: Any) -> str:
         return super().ask(name, size, "SPREAD", *options)
 
 
-class Huddled(Job):
+class Huddled(JobDriver):
     """Asks for PACK, whatever strategy it was told."""
 
     def ask(self, name: str, size: int, strategy: str = "PACK", *options: Any) -> str:
         return super().ask(name, size, "PACK", *options)
 
 
-class Swapped(Job):
+class Swapped(JobDriver):
     """Seats two ranks of its last component on each other's accelerators."""
 
     def seats(self, name: str, parts: dict[str, list[int]]) -> dict[str, list[tuple[str, str]]]:
@@ -128,14 +128,14 @@ class Swapped(Job):
         return super().seats(name, {**{one: parts[one] for one in rest}, last: swapped})
 
 
-class Greedy(Job):
+class Greedy(JobDriver):
     """Trains with more workers than any cluster has."""
 
     def train(self, size: int, *options: Any) -> int:
         return super().train(10 * size, *options)
 
 
-class Careless(Job):
+class Careless(JobDriver):
     """Forgets to give one gang of each stream back."""
 
     def flow(self, *options: Any) -> str:
@@ -143,15 +143,15 @@ class Careless(Job):
 
         def remove(group: Any) -> None:
             if forgotten:
-                gang_job.remove(group)
+                gang_job.remove_group(group)
             forgotten.append(group)
 
         said = super().flow(*options)
-        self.flows[-1].remove = remove
+        self.streams[-1].remove = remove
         return said
 
 
-class Endless(Job):
+class Endless(JobDriver):
     """Says that its stream has ended, and goes on."""
 
     def calm(self) -> list[dict[str, Any]]:
@@ -162,29 +162,29 @@ class Endless(Job):
         return super().release()
 
 
-class Sluggish(Job):
+class Sluggish(JobDriver):
     """Gives a gang back six seconds after it says so."""
 
     def drop(self, name: str) -> str:
-        threading.Timer(6, gang_job.remove, (self.groups.pop(name),)).start()
+        threading.Timer(6, gang_job.remove_group, (self.groups.pop(name),)).start()
         return name
 
 
-class Unmanned(Job):
+class Unmanned(JobDriver):
     """Starts one actor fewer than its gang has places."""
 
     def _spawn(self, count: int, **options: Any) -> None:
         super()._spawn(count - 1 or count, **options)
 
 
-class Modest(Job):
+class Modest(JobDriver):
     """Asks for less than it needs, where all it needs would have to wait."""
 
     def ask(self, name: str, size: int, *options: Any) -> str:
         return super().ask(name, max(size - 1, 1), *options)
 
 
-class Restless(Job):
+class Restless(JobDriver):
     """Starts its gang anew once nobody waits any more, to have a larger one."""
 
     def ask(self, name: str, size: int, *options: Any) -> str:
@@ -200,7 +200,7 @@ class Restless(Job):
             time.sleep(0.01)  # a short look: what it waits for lasts for a moment
         if name in self.groups:
             self.drop(name)
-            Job.ask(self, name, size)
+            JobDriver.ask(self, name, size)
 
 
 def waiting() -> bool:
@@ -210,7 +210,7 @@ def waiting() -> bool:
     return any(group["state"] == "PENDING" for group in state.placement_group_table().values())
 
 
-class Stubborn(Job):
+class Stubborn(JobDriver):
     """Never gives its first group up while it waits for its second."""
 
     def complete(self, gang: str, size: int, patience: float) -> str:
@@ -228,11 +228,11 @@ class Shaken(Fussy):
         dead = sum(not node["Alive"] for node in ray.nodes())
         self.before = dead if self.before is None else self.before
         if "B-" not in name or dead == self.before:
-            return Job.ask(self, name, size, *options)
+            return JobDriver.ask(self, name, size, *options)
         return self.ask_too_much(name, size)
 
 
-FAULTS: dict[str, type[Job]] = {
+FAULTS: dict[str, type[JobDriver]] = {
     kind.__name__.lower(): kind
     for kind in (
         Early, Halves, Deaf, Leak, Fussy, Scattered, Huddled, Swapped, Greedy, Careless, Endless,
@@ -246,7 +246,7 @@ def main() -> None:
     name = os.environ[NAME]
     if name == "orphaned":
         sys.exit(subprocess.call([sys.executable, gang_job.__file__, *sys.argv[1:]]))
-    gang_job.main(sys.argv[1], sys.argv[2], kind=FAULTS[name])
+    gang_job.main(sys.argv[1], sys.argv[2], job_type=FAULTS[name])
 
 
 if __name__ == "__main__":

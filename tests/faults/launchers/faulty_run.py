@@ -31,9 +31,9 @@ from reference_trainer.checkpoint import select as choosing
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch import launchers, supervisor
 from reference_trainer.launch.gang import Gang
-from reference_trainer.launch.supervisor import Patience
+from reference_trainer.launch.supervisor import Timeouts
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.telemetry.event_log import Journal
+from reference_trainer.telemetry.event_log import EventLog
 
 NAME = "SEATRIAL_TEST_FAULT"
 Change = Callable[[pytest.MonkeyPatch, TrainConfig], TrainConfig]
@@ -50,18 +50,18 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Two minutes of punishment are enough to see a fault, or none."""
     for item in items:
-        if hasattr(module := getattr(item, "module", None), "PUNISHED_SECONDS"):
-            setattr(module, "PUNISHED_SECONDS", 120)  # noqa: B010  (the suite's own module)
+        if hasattr(module := getattr(item, "module", None), "SOAK_SECONDS"):
+            setattr(module, "SOAK_SECONDS", 120)  # noqa: B010  (the suite's own module)
 
 
 def struck(change: Change) -> Callable[[], None]:
     """A fault in the ranks of the run that is killed."""
-    return lambda: setattr(restart_run, "rank", partial(_rank, change))
+    return lambda: setattr(restart_run, "train_rank", partial(_rank, change))
 
 
 def kept(change: Change) -> Callable[[], None]:
     """A fault in the ranks that resume from the checkpoints of the run never killed."""
-    return lambda: setattr(restart_original, "rank", partial(_rank, change))
+    return lambda: setattr(restart_original, "train_rank", partial(_rank, change))
 
 
 def supervised(**options: Any) -> Callable[[], None]:
@@ -75,7 +75,7 @@ def supervised(**options: Any) -> Callable[[], None]:
 
 def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as at:
-        return launchers.rank(change(at, config))
+        return launchers.train_rank(change(at, config))
 
 
 def forgets(what: str) -> Callable[[], None]:
@@ -85,9 +85,9 @@ def forgets(what: str) -> Callable[[], None]:
 
 def typed(**changes: Any) -> Callable[[], None]:
     """A fault in the job that the command starts."""
-    scenario = restart_scenarios.AGAIN
+    scenario = restart_scenarios.LAUNCHER_KILLED
     faulty = replace(scenario, changes={**scenario.changes, **changes})
-    return lambda: setattr(restart_scenarios, "AGAIN", faulty)
+    return lambda: setattr(restart_scenarios, "LAUNCHER_KILLED", faulty)
 
 
 def shrunk(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
@@ -98,13 +98,15 @@ def shrunk(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
 
 def silent(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
     """Takes the one before, and keeps it to itself."""
-    choose = choosing.Chooser.choose
+    choose = choosing.CheckpointSelector.select
 
-    def hush(self: choosing.Chooser, resume: bool) -> tuple[choosing.Choice, set[int]]:
+    def hush(
+        self: choosing.CheckpointSelector, resume: bool
+    ) -> tuple[choosing.Selection, set[int]]:
         choice, distrusted = choose(self, resume)
         return replace(choice, skipped=[]), distrusted
 
-    at.setattr(choosing.Chooser, "choose", hush)
+    at.setattr(choosing.CheckpointSelector, "select", hush)
     return config
 
 
@@ -135,7 +137,7 @@ def never_saves(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
 
 def trusting(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
     """Takes the newest checkpoint as it is."""
-    at.setattr(choosing.Chooser, "_why_not_together", lambda *_: None)
+    at.setattr(choosing.CheckpointSelector, "_shared_reject_reason", lambda *_: None)
     return config
 
 
@@ -160,14 +162,14 @@ def careless(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
     def attempt(action: Callable[[], Any], rank: int = 0) -> tuple[Any, str | None]:
         return saving_attempt(action, rank)[0] or {}, None
 
-    saving_attempt = saving.attempt
-    at.setattr(saving, "attempt", attempt)
+    saving_attempt = saving.try_call
+    at.setattr(saving, "try_call", attempt)
     return config
 
 
 def unstaged(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
     """Writes in the background what the next steps are changing."""
-    at.setattr(checkpoint, "_stager", lambda on_gpu: lambda state: state)
+    at.setattr(checkpoint, "_make_stager", lambda on_gpu: lambda state: state)
     return replace(config, stall=f"{config.stall},upload:rank=0:seconds=0.3:from=4:to=4")
 
 
@@ -176,10 +178,10 @@ def on_notice(action: Callable[[], Any]) -> Callable[[], None]:
 
     def change(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
         from reference_trainer.telemetry.heartbeat import (
-            PULSE,  # the rank's own: it cannot be sent there
+            PROGRESS,  # the rank's own: it cannot be sent there
         )
 
-        at.setattr(PULSE.told_to_leave, "set", action)
+        at.setattr(PROGRESS.stop_requested, "set", action)
         return config
 
     return struck(change)
@@ -198,10 +200,10 @@ def stuck(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
 
     A process that is only stopped would get SIGHUP and SIGCONT when its raylet, its parent, dies.
     """
-    write, rank = Journal.write, int(os.environ["RANK"])
+    write, rank = EventLog.write, int(os.environ["RANK"])
     first = not (Path(str(config.out)) / f"metrics.rank{rank}.jsonl").exists()
 
-    def stop(self: Journal, event: str, **values: Any) -> None:
+    def stop(self: EventLog, event: str, **values: Any) -> None:
         if event == "begin" and values["step"] == 5:
             ctypes.CDLL(None).signal(signal.SIGHUP, 1)  # SIG_IGN, from a thread that is not main
             write(self, event, **values)
@@ -212,7 +214,7 @@ def stuck(at: pytest.MonkeyPatch, config: TrainConfig) -> TrainConfig:
         write(self, event, **values)
 
     if first and rank == int(os.environ["WORLD_SIZE"]) - 1:
-        at.setattr(Journal, "write", stop)
+        at.setattr(EventLog, "write", stop)
     return config
 
 
@@ -229,7 +231,7 @@ def keeps_its_gang() -> None:
     remove = Gang.remove
 
     def forget(self: Gang, timeout: float = 30) -> None:
-        if self.name == restart_run.NAME:
+        if self.name == restart_run.GANG_NAME:
             self._group = None
         remove(self, timeout)
 
@@ -240,21 +242,21 @@ def reuses_its_gang() -> None:
     """Keeps its placement group, and waits until Ray has put its lost bundle elsewhere."""
     import ray
 
-    place, remove, kept = Gang._place, Gang.remove, []
+    place, remove, kept = Gang._request_group, Gang.remove, []
 
     def keep(self: Gang, timeout: float = 30) -> None:
-        if self.name == restart_run.NAME:
+        if self.name == restart_run.GANG_NAME:
             kept.append(self._group)
             self._group = None
         remove(self, timeout)
 
     def again(self: Gang) -> None:
         with pytest.MonkeyPatch.context() as at:
-            if kept and self.name == restart_run.NAME:
+            if kept and self.name == restart_run.GANG_NAME:
                 at.setattr(ray.util, "placement_group", lambda *_, **__: kept[-1])
             place(self)
 
-    setattr(Gang, "_place", again)  # noqa: B010  (as above)
+    setattr(Gang, "_request_group", again)  # noqa: B010  (as above)
     setattr(Gang, "remove", keep)  # noqa: B010  (as above)
 
 
@@ -263,7 +265,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     **{f"forgets-{what}": forgets(what) for what in ("rng", "data", "optimizer", "peer", "all")},
     "remembers": struck(remembers),
     "typed-forgets-rng": typed(forget="rng"),
-    "shrunk": lambda: setattr(restart_sizes, "rank", partial(_rank, shrunk)),
+    "shrunk": lambda: setattr(restart_sizes, "train_rank", partial(_rank, shrunk)),
     "prunes-first": struck(prunes_first),
     "never-saves": struck(never_saves),
     "unstaged": struck(unstaged),
@@ -279,7 +281,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "gives-up": supervised(restarts=0),
     "gives-up-early": supervised(restarts=1),
     "never-gives-up": supervised(restarts=9),
-    "no-heartbeat": supervised(timeout=75, patience=Patience(answer=1e6, step=1e6)),
+    "no-heartbeat": supervised(timeout=75, timeouts=Timeouts(answer=1e6, step=1e6)),
     "keeps-its-gang": keeps_its_gang,
     "reuses-its-gang": reuses_its_gang,
 }

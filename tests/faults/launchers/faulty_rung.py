@@ -50,7 +50,7 @@ def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
     rung = MIDDLE if change is dies_in_the_middle else RUNG
     there = os.environ["WORLD_SIZE"] == rung or change is slow_node
     there = there and not config.stall  # not in the probe's own control
-    return launchers.rank(change(config) if there else config)
+    return launchers.train_rank(change(config) if there else config)
 
 
 def stalled(*stalls: tuple[str, float]) -> Change:

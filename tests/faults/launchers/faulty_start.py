@@ -46,7 +46,7 @@ def never_comes() -> None:
 
 def falls_behind() -> None:
     """It joins, and is not there for the first collective."""
-    with collectives.joined():
+    with collectives.process_group():
         time.sleep(600)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from probes.gang.job_driver import COORDINATOR
 from reference_trainer.config import TrainConfig
-from reference_trainer.options import arguments
+from reference_trainer.options import cli_options
 from tests.lab.lab import Lab
 from tests.lab.node import SHARED
 from tests.support.paths import REPO
@@ -34,7 +34,7 @@ def launched(lab: Lab, name: str, config: TrainConfig, *words: str) -> Iterator[
     home.mkdir(parents=True)
     config = replace(config, out=f"{inside}/out", checkpoints=f"{inside}/checkpoints")
     head, log = lab.nodes[0], home / "said.txt"
-    command = [*["-m", "reference_trainer", "launch", "--name"], name, *words, *arguments(config)]
+    command = [*["-m", "reference_trainer", "launch", "--name"], name, *words, *cli_options(config)]
     with log.open("w") as said:
         child = subprocess.Popen(
             head.command(sys.executable, *command, cwd=str(REPO)),

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from probes.acceptance.component_placement import (
     SpecError,
-    collocated,
-    layout_faults,
-    parallel,
+    as_ranges,
+    check_parallel_sizes,
+    collocated_groups,
+    layout_errors,
     parse,
-    ranges,
     split_groups,
 )
 
@@ -64,8 +64,8 @@ def test_the_documented_placements() -> None:
         "inference": 4,
         "actor": 8,
     }
-    assert collocated(parts) == []
-    assert collocated(parse({"actor,rollout": "all"}, 32)) == [("actor", "rollout")]
+    assert collocated_groups(parts) == []
+    assert collocated_groups(parse({"actor,rollout": "all"}, 32)) == [("actor", "rollout")]
 
 
 # Refusing: each case with the words that its sentence needs.
@@ -167,7 +167,7 @@ def partitions(keys: int = 4) -> st.SearchStrategy[dict[str, set[int]]]:
 
 
 def written(parts: Mapping[str, set[int]]) -> dict[str, str | int]:
-    return {name: ranges(numbers) for name, numbers in parts.items() if numbers}
+    return {name: as_ranges(numbers) for name, numbers in parts.items() if numbers}
 
 
 @given(partitions())
@@ -176,7 +176,7 @@ def test_every_partition_is_read_back(parts: dict[str, set[int]]) -> None:
     read = parse(written(parts), total)
     assert read == {name: tuple(sorted(numbers)) for name, numbers in parts.items()}
     assert written({name: set(numbers) for name, numbers in read.items()}) == written(parts)
-    assert collocated(read) == []
+    assert collocated_groups(read) == []
 
 
 @given(partitions(), st.data())
@@ -184,7 +184,7 @@ def test_every_gap_is_refused_and_named(parts: dict[str, set[int]], data: st.Dat
     total = sum(map(len, parts.values())) + 1  # the last one stays with a key of its own
     idle = data.draw(st.sets(st.integers(0, total - 2), min_size=1))
     used = {name: numbers - idle for name, numbers in parts.items()} | {"last": {total - 1}}
-    assert f"found nobody on {ranges(idle)}: " in refused(written(used), total)
+    assert f"found nobody on {as_ranges(idle)}: " in refused(written(used), total)
 
 
 @given(partitions(), st.data())
@@ -197,7 +197,7 @@ def test_every_overlap_is_refused_and_named(
     said = refused(written(parts | {"last": last}), total + 3)
     owner = next(name for name, numbers in parts.items() if min(shared) in numbers)
     assert "'last': expected accelerators that no other key uses, found " in said
-    assert f"found {ranges(shared & parts[owner])} of '{owner}': " in said
+    assert f"found {as_ranges(shared & parts[owner])} of '{owner}': " in said
 
 
 WORDS = st.one_of(
@@ -228,33 +228,33 @@ def test_whatever_a_file_holds_is_read_or_refused_in_one_sentence(
 
 @given(st.sets(st.integers(0, 60)))
 def test_ranges(numbers: set[int]) -> None:
-    runs = [tuple(map(int, run.split("-"))) for run in ranges(numbers).split(", ") if run]
+    runs = [tuple(map(int, run.split("-"))) for run in as_ranges(numbers).split(", ") if run]
     assert [n for run in runs for n in range(run[0], run[-1] + 1)] == sorted(numbers)
     assert all(left[-1] + 1 < right[0] for left, right in pairwise(runs)), "as short as can be"
 
 
 def test_ranges_as_people_write_them() -> None:
-    assert ranges([0, 1, 2, 3, 8]) == ranges([8, 3, 2, 1, 0, 0]) == "0-3, 8"
-    assert (ranges([]), ranges([7]), ranges([7, 8])) == ("", "7", "7-8")
+    assert as_ranges([0, 1, 2, 3, 8]) == as_ranges([8, 3, 2, 1, 0, 0]) == "0-3, 8"
+    assert (as_ranges([]), as_ranges([7]), as_ranges([7, 8])) == ("", "7", "7-8")
 
 
 def test_collocated_components() -> None:
     parts = parse({"actor,rollout,reward": "0-3", "env": "4-5", "critic,inference": "6-7"}, 8)
-    assert collocated(parts) == [("actor", "rollout", "reward"), ("critic", "inference")]
-    assert collocated({}) == []
+    assert collocated_groups(parts) == [("actor", "rollout", "reward"), ("critic", "inference")]
+    assert collocated_groups({}) == []
 
 
 # Parallel sizes and tensor-parallel groups.
 
 
 def test_parallel_sizes() -> None:
-    parallel(32, 4, 2, 4)
-    parallel(1, 1, 1, 1)
+    check_parallel_sizes(32, 4, 2, 4)
+    check_parallel_sizes(1, 1, 1, 1)
     with pytest.raises(SpecError, match=r"product is 32, found tp 4 x pp 2 x dp 3 = 24: change"):
-        parallel(32, 4, 2, 3)
+        check_parallel_sizes(32, 4, 2, 3)
     for sizes in ((0, 1, 1), (-1, -1, 32), (-2, -2, 8), (1, 1, 0), (10**4000, 10**4000, 1)):
         with pytest.raises(SpecError, match=r"expected parallel sizes from 1 .* found tp "):
-            parallel(32, *sizes)
+            check_parallel_sizes(32, *sizes)
 
 
 NODES = ["n0"] * 8 + ["n1"] * 8
@@ -294,41 +294,41 @@ APART = parse({"actor": "0-1", "rollout": "2-3"}, 4)
 
 
 def test_layouts_as_asked() -> None:
-    assert layout_faults(TOGETHER, {"actor": ran(*FOUR), "rollout": ran(*FOUR)}) == []
-    assert layout_faults(APART, {"rollout": ran(*FOUR[2:]), "actor": ran(*FOUR[:2])}) == []
-    assert layout_faults({}, {}) == []
+    assert layout_errors(TOGETHER, {"actor": ran(*FOUR), "rollout": ran(*FOUR)}) == []
+    assert layout_errors(APART, {"rollout": ran(*FOUR[2:]), "actor": ran(*FOUR[:2])}) == []
+    assert layout_errors({}, {}) == []
 
 
 def test_too_few_ranks() -> None:
-    (said,) = layout_faults(APART, {"actor": ran(*FOUR[:2]), "rollout": ran(FOUR[2])})
+    (said,) = layout_errors(APART, {"actor": ran(*FOUR[:2]), "rollout": ran(FOUR[2])})
     assert said == (
         "'rollout' rank 1, of accelerator 3, reported no node, expected 2 ranks, found 1"
     )
-    (said,) = layout_faults(APART, {"actor": ran(*FOUR[:2])})
+    (said,) = layout_errors(APART, {"actor": ran(*FOUR[:2])})
     assert said.startswith("'rollout' rank 0-1, of accelerator 2-3, reported no node")
 
 
 def test_too_many_ranks() -> None:
     parts = {"actor": (0,)}
-    (said,) = layout_faults(parts, {"actor": ran("n0/g0", "n0/g1")})
+    (said,) = layout_errors(parts, {"actor": ran("n0/g0", "n0/g1")})
     assert said == "'actor' rank 1 is on accelerator g1 of node n0, expected 1 ranks, found 2"
-    (said,) = layout_faults(parts, {"actor": ran("n0/g0"), "critic": ran("n1/g0")})
+    (said,) = layout_errors(parts, {"actor": ran("n0/g0"), "critic": ran("n1/g0")})
     assert said == "'critic' rank 0 is on accelerator g0 of node n1, expected 0 ranks, found 1"
 
 
 def test_two_ranks_on_one_accelerator() -> None:
     seen = {"actor": ran("n0/g0", "n0/g0"), "rollout": ran("n1/g0", "n1/g1")}
-    (said,) = layout_faults(APART, seen)
+    (said,) = layout_errors(APART, seen)
     assert said == (
         "'actor' rank 1 is on accelerator g0 of node n0, expected another than rank 0 is on"
     )
     both = ran("n0/g0", "n0/g1", "n1/g0", "n1/g0")
-    assert len(layout_faults(TOGETHER, {"actor": both, "rollout": both})) == 2, "one for each"
+    assert len(layout_errors(TOGETHER, {"actor": both, "rollout": both})) == 2, "one for each"
 
 
 def test_collocated_in_another_order() -> None:
     seen = {"actor": ran(*FOUR), "rollout": ran(FOUR[0], FOUR[2], FOUR[1], FOUR[3])}
-    first, second = layout_faults(TOGETHER, seen)
+    first, second = layout_errors(TOGETHER, seen)
     assert first == (
         "'rollout' rank 1 is on accelerator g0 of node n1, expected accelerator g1 of node n0, "
         "where 'actor' rank 1 is"
@@ -338,12 +338,12 @@ def test_collocated_in_another_order() -> None:
 
 def test_collocated_elsewhere() -> None:
     seen = {"rollout": ran("n2/g0", "n2/g1", "n3/g0", "n3/g1"), "actor": ran(*FOUR)}
-    assert len(layout_faults(TOGETHER, seen)) == 4
+    assert len(layout_errors(TOGETHER, seen)) == 4
 
 
 def test_disaggregated_that_share() -> None:
     seen = {"actor": ran("n0/g0", "n0/g1"), "rollout": ran("n0/g1", "n1/g1")}
-    (said,) = layout_faults(APART, seen)
+    (said,) = layout_errors(APART, seen)
     assert said == (
         "'rollout' rank 0 is on accelerator g1 of node n0, expected one without 'actor', "
         "whose rank 1 is on it"
@@ -352,11 +352,11 @@ def test_disaggregated_that_share() -> None:
 
 def test_what_ranks_report_is_cut_and_kept_on_one_line() -> None:
     seen = {"actor": [("n\n" * 1000, "\x1b[31mg")] * 2, "rollout": ran(*FOUR[2:])}
-    (said,) = layout_faults(APART, seen)
+    (said,) = layout_errors(APART, seen)
     assert said.isprintable()
     assert len(said) < 250
     gpu = "GPU-8f3a1c2e-0b5d-4c77-9a10-3f6e2d1c0b9a"
-    (said,) = layout_faults(APART, {**seen, "actor": [("f" * 56, gpu)] * 2})
+    (said,) = layout_errors(APART, {**seen, "actor": [("f" * 56, gpu)] * 2})
     assert f"accelerator {gpu} of node {'f' * 56}," in said
 
 
@@ -370,11 +370,11 @@ def test_a_layout_that_ran_as_asked_has_no_fault_and_a_moved_rank_has(
     seen: Seen = {
         name: [(f"n{n // 4}", f"g{n % 4}") for n in numbers] for name, numbers in asked.items()
     }
-    assert layout_faults(asked, seen) == []
+    assert layout_errors(asked, seen) == []
     every = [(name, rank) for name, places in seen.items() for rank in range(len(places))]
     left, i = data.draw(st.sampled_from(every))
     right, j = data.draw(st.sampled_from(every))
     if seen[left][i] != seen[right][j]:
         seen[right][j] = seen[left][i]
-        faults = layout_faults(asked, seen)
+        faults = layout_errors(asked, seen)
         assert any(f"'{right}' rank {j} " in said or f"rank {j} is on" in said for said in faults)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from probes.acceptance.contract import ContractError, load, parse, shipped
-from probes.acceptance.criteria import TABLE
+from probes.acceptance.contract import ContractError, load, parse, shipped_contracts
+from probes.acceptance.criteria import CRITERIA
 from probes.cli.main import main
 from reports.record import Verdict
 
@@ -102,23 +102,23 @@ def test_at_most_has_its_marginal_band_below() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_contracts())
 def test_shipped_contracts_hold(name: str) -> None:
     contract = load(name)
     assert contract.agreed
     assert len(contract.sha256) == 64
-    for id, row in TABLE.items():
+    for id, row in CRITERIA.items():
         for measure in row.measures:
             limit = contract.limit(id, measure)
             assert limit is None or limit.because
 
 
-@pytest.mark.parametrize("name", [n for n in shipped() if n != "local"])
+@pytest.mark.parametrize("name", [n for n in shipped_contracts() if n != "local"])
 def test_a_real_contract_leaves_no_fabric_limit_open(name: str) -> None:
     contract = load(name)
     open_ = [
         name
-        for name, measure in TABLE["FABRIC"].measures.items()
+        for name, measure in CRITERIA["FABRIC"].measures.items()
         if contract.limit("FABRIC", name) is None and not measure.from_run
     ]
     assert open_ == []
@@ -172,7 +172,7 @@ def test_a_line_rate_gives_the_bandwidth_limit_where_none_is_agreed() -> None:
 
 
 def test_only_an_rdma_contract_may_claim_rdma() -> None:
-    titles = {n: load(n).facts().criteria[0].title for n in shipped()}
+    titles = {n: load(n).facts().criteria[0].title for n in shipped_contracts()}
     assert titles["h100-ndr400"] == "RDMA is in use"
     assert {titles[n] for n in ("lab", "local", "ethernet")} == {"the agreed fabric is in use"}
 

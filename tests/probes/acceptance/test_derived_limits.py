@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.derived_limits import fabric_of
+from probes.acceptance.derived_limits import detect_fabric
 
 
 def host(env: dict[str, str], state: str | None = None, ports: str = "lo ib0") -> dict[str, Any]:
@@ -19,11 +19,11 @@ def host(env: dict[str, str], state: str | None = None, ports: str = "lo ib0") -
 
 
 def test_the_fabric_is_derived_or_unknown() -> None:
-    assert fabric_of([host({}, "4: ACTIVE"), host({}, "4: ACTIVE")]) == "rdma"
-    assert fabric_of([host({}, "4: ACTIVE"), host({}, "1: DOWN")]) is None
-    assert fabric_of([host({"NCCL_SOCKET_IFNAME": "=ib0"})] * 2) == "ib0"
-    assert fabric_of([host({"GLOO_SOCKET_IFNAME": "ib0"}), host({})]) is None
-    assert fabric_of([]) is None
+    assert detect_fabric([host({}, "4: ACTIVE"), host({}, "4: ACTIVE")]) == "rdma"
+    assert detect_fabric([host({}, "4: ACTIVE"), host({}, "1: DOWN")]) is None
+    assert detect_fabric([host({"NCCL_SOCKET_IFNAME": "=ib0"})] * 2) == "ib0"
+    assert detect_fabric([host({"GLOO_SOCKET_IFNAME": "ib0"}), host({})]) is None
+    assert detect_fabric([]) is None
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_the_fabric_is_the_interface_that_the_environment_stands_for(
 ) -> None:
     library, _, value = told.partition("=")
     environment = {f"{library}_SOCKET_IFNAME": value}
-    assert fabric_of([host(environment, ports=one) for one in ports]) == fabric
+    assert detect_fabric([host(environment, ports=one) for one in ports]) == fabric

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from probes.acceptance.contract import load as contract
 from probes.acceptance.criteria import exactly
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.cli.main import main
 from reports.record import Limit, Verdict
 from reports.store import Store, load, read_events
@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Path:
         "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
         contract=facts,
     )  # fmt: skip
-    ledger = Ledger(store, lab, "p", "GANG", "claim", "again", lambda words: None)
+    ledger = Recorder(store, lab, "p", "GANG", "claim", "again", lambda words: None)
     ledger("handoff", 0.5)
     ledger("half_held", 0)
     ledger.covered("4 nodes")
@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> Path:
     ledger.control("c", "fault", caught=True, saw="it")
     ledger.keep("samples.json", [1], caption="samples")
     ledger.finish("finished", 1.0)
-    other = Ledger(store, lab, "q", "RESTART", "claim", "again", lambda words: None)
+    other = Recorder(store, lab, "q", "RESTART", "claim", "again", lambda words: None)
     interval = Limit(high=4, unit="steps", because="it saves every 4 steps")
     other("steps_lost", 2, limit=interval)
     other.control("c", "fault", caught=True, saw="it")
@@ -76,7 +76,7 @@ def test_another_order_is_judged_anew(run: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "four")
     for event in read_events(run)[:1]:
         store.event(event["event"], **event["data"])
-    ledger = Ledger(store, contract("lab"), "h", "HOSTS", "claim", "again", lambda words: None)
+    ledger = Recorder(store, contract("lab"), "h", "HOSTS", "claim", "again", lambda words: None)
     ledger("nodes", 4, limit=exactly(4, "nodes", "ordered"))
     ledger.control("c", "fault", caught=True, saw="it")
     ledger.finish("finished", 1.0)
@@ -101,7 +101,7 @@ def test_a_share_of_another_time_between_saves_is_not_judged_by_this_one(
     for event in read_events(run)[:1]:
         terms = {"nodes": 4, "save_minutes": 30.0}
         store.event(event["event"], **event["data"] | {"cluster": {"terms": terms}})
-    ledger = Ledger(store, contract("lab"), "s", "SCALING", "claim", "again", lambda words: None)
+    ledger = Recorder(store, contract("lab"), "s", "SCALING", "claim", "again", lambda words: None)
     ledger("saving", 0.008)
     ledger.control("c", "fault", caught=True, saw="it")
     ledger.finish("finished", 1.0)

@@ -15,20 +15,20 @@ import pytest
 from click.testing import CliRunner, Result
 
 from probes.acceptance.contract import Contract, parse
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.cli.main import main
 from probes.findings import finding
-from probes.scaling.judge import draw, foresee, judge
+from probes.scaling.judge import judge_ladder, record_figures, record_prediction
 from reports.record import Measurement, Verdict
 from reports.store import Store, load
 from scaling.collectives.alpha_beta import Fit
-from scaling.loss.explain import Place
-from scaling.loss.ladder_result import Ladder, retold
-from scaling.loss.predict import Call, communication, step_seconds
+from scaling.loss.explain import SlowLink
+from scaling.loss.ladder_result import Ladder, load_ladder
+from scaling.loss.predict import CollectiveCall, communication_model, step_seconds
 from tests.support.simulated_steps import Cluster, longer
 
 FITS = {"all_gather": Fit(50.0, 0.1, 0.02, 6)}
-CALLS = [Call("all_gather", 200_000, 4)]
+CALLS = [CollectiveCall("all_gather", 200_000, 4)]
 STRONG = {"nodes": [2, 4], "efficiency": [1.0, 0.75], "tokens_per_gpu_step": [16384, 8192]}
 AT_FOUR = "4 nodes, 8,192 tokens per GPU and step"
 
@@ -38,12 +38,12 @@ def ladder(**planted: Any) -> Ladder:
     whole = Cluster(nodes=4, steps=24, seed=3, **planted)
     two = Cluster(nodes=2, steps=24, seed=4).largest()
     rungs = [whole.base(), two, whole.largest()]
-    seconds, agreed = whole.talk.replayed or 0.0, whole.talk.agreed or 0.0
+    seconds, agreed = whole.talk.replayed or 0.0, whole.talk.at_agreed_rate or 0.0
     return Ladder(
         rungs=rungs,
-        talk={1: 0.0, 2: seconds / 2, 4: seconds},
-        agreed={2: agreed / 2, 4: agreed},
-        alpha_beta={2: 0.01, 4: 0.02},
+        replay_s={1: 0.0, 2: seconds / 2, 4: seconds},
+        agreed_s={2: agreed / 2, 4: agreed},
+        alpha_beta_s={2: 0.01, 4: 0.02},
         calls=CALLS,
         fits=FITS,
     )
@@ -62,7 +62,7 @@ def save(
     found: Ladder | None,
     low: float = 0.9,
     marginal: float | None = None,
-    seen: Callable[[Ledger], None] = lambda ledger: None,
+    seen: Callable[[Recorder], None] = lambda ledger: None,
 ) -> Path:
     """A run whose SCALING probe saw this ladder, or none, after it `seen` something else."""
     store, lab = Store(folder), agreed(low, marginal)
@@ -70,13 +70,13 @@ def save(
         "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
         contract=lab.facts().model_dump(mode="json"),
     )  # fmt: skip
-    ledger = Ledger(store, lab, "p", "SCALING", "claim", "again", lambda words: None)
+    ledger = Recorder(store, lab, "p", "SCALING", "claim", "again", lambda words: None)
     limits = partial(lab.limit, "SCALING")
     seen(ledger)
     if found:
-        explained = judge(found, limits, ledger)
-        foresee(found, ledger)
-        draw(found, explained, limits, ledger, STRONG)
+        explained = judge_ladder(found, limits, ledger)
+        record_prediction(found, ledger)
+        record_figures(found, explained, limits, ledger, STRONG)
     ledger.finish("finished", 1.0)
     store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
     store.save()
@@ -95,19 +95,19 @@ def said(*words: object) -> Result:
 
 def test_a_ladder_comes_back_as_it_was_told() -> None:
     found = ladder()
-    assert retold(json.loads(json.dumps(found.told()))) == found
+    assert load_ladder(json.loads(json.dumps(found.to_dict()))) == found
 
 
 def test_runs_that_differ_widen_the_interval_and_come_back() -> None:
     once = ladder()
-    one, two, four = (step_seconds(rung.judged) for rung in once.rungs)
+    one, two, four = (step_seconds(rung.judged_steps) for rung in once.rungs)
     slower = [[seconds * share for seconds in four] for share in (1.1, 0.9)]
-    thrice = replace(once, again={1: [one, one], 2: [two, two], 4: slower})
+    thrice = replace(once, other_runs={1: [one, one], 2: [two, two], 4: slower})
     low, high = once.intervals[4]
     least, most = thrice.intervals[4]
     assert least < low < high < most
     assert most - least > 2 * (high - low)
-    assert retold(json.loads(json.dumps(thrice.told()))) == thrice
+    assert load_ladder(json.loads(json.dumps(thrice.to_dict()))) == thrice
 
 
 def test_the_probe_says_of_each_rung_what_it_lost(run: Path) -> None:
@@ -140,11 +140,11 @@ def test_a_rung_in_the_marginal_band_is_told_why(tmp_path: Path) -> None:
 
 def test_a_link_that_is_slow_or_bytes_astray_are_found_at_their_nodes(tmp_path: Path) -> None:
     found = ladder(link=0.3)
-    place = Place(("node3",), "every link of node3 is slow both ways")
+    place = SlowLink(("node3",), "every link of node3 is slow both ways")
     strays = dict.fromkeys(found.rungs[-1].nodes, "eth0")
     for code, nodes, seen in (
-        ("SCALE-LINK", ["node3"], replace(found, places=[place])),
-        ("SCALE-NETWORK", [*strays], replace(found, strays={4: strays})),
+        ("SCALE-LINK", ["node3"], replace(found, slow_links=[place])),
+        ("SCALE-NETWORK", [*strays], replace(found, off_fabric={4: strays})),
     ):
         run = save(tmp_path / code, seen)
         (result,) = load(run).results
@@ -288,7 +288,7 @@ def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
     bad = replace(found.rungs[2], non_finite=3, disagreements=("step 3: apart",))
     without = replace(found, rungs=[found.rungs[0], bad])
 
-    def failed(ledger: Ledger) -> None:
+    def failed(ledger: Recorder) -> None:
         ledger.explain(finding("SCALE-RUNG", "2 nodes: ranks [1] died"))
 
     output = said("report", save(tmp_path / "run", without, 0.2, seen=failed)).output
@@ -301,7 +301,7 @@ def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_ladder_is_refused_with_what_failed(tmp_path: Path) -> None:
-    def failed(ledger: Ledger) -> None:
+    def failed(ledger: Recorder) -> None:
         ledger.explain(finding("SCALE-RUNG", "1 node: ranks [1] died"))
 
     done = said("report", save(tmp_path / "run", None, seen=failed))
@@ -324,7 +324,7 @@ def test_one_rung_is_nothing_to_compare(tmp_path: Path) -> None:
 
 
 def test_report_and_figure_have_the_same_work_on_more_nodes(tmp_path: Path) -> None:
-    def informed(ledger: Ledger) -> None:
+    def informed(ledger: Recorder) -> None:
         ledger.note("strong_efficiency", 0.75, "ratio", on=AT_FOUR)
 
     run = save(tmp_path / "run", ladder(), seen=informed)
@@ -343,7 +343,7 @@ def test_predict_gives_bands_and_assumptions(run: Path) -> None:
 
 
 def test_one_nodes_late_data_are_not_taken_for_communication() -> None:
-    sound, late = ladder().foreseen(), ladder(data=0.5).foreseen()
+    sound, late = ladder().forecast(), ladder(data=0.5).forecast()
     assert late.share == pytest.approx(sound.share, rel=0.2)
     assert late.beside == pytest.approx(0.5, rel=0.1)
     for one, other in zip(sound.predictions, late.predictions, strict=True):
@@ -354,12 +354,12 @@ def test_one_nodes_late_data_are_not_taken_for_communication() -> None:
 def test_what_ranks_of_one_node_say_to_each_other_is_no_more_said_by_more_nodes() -> None:
     """A step of one node has that already: the model grows from there."""
     found = ladder()
-    several = replace(found, alpha_beta={**found.alpha_beta, 1: 0.005})
+    several = replace(found, alpha_beta_s={**found.alpha_beta_s, 1: 0.005})
     for nodes, more in zip((2, 4), (0.01, 0.02), strict=True):
-        assert several.by_fits[nodes] == pytest.approx(more - 0.005)
-    per_step = communication(found.calls, found.fits, 4)
-    small = replace(found, alpha_beta={1: per_step(4) / 4})
-    assert small.foreseen().share > 1.2 * found.foreseen().share
+        assert several.fit_growth[nodes] == pytest.approx(more - 0.005)
+    per_step = communication_model(found.calls, found.fits, 4)
+    small = replace(found, alpha_beta_s={1: per_step(4) / 4})
+    assert small.forecast().share > 1.2 * found.forecast().share
 
 
 def test_communication_is_told_where_the_clock_has_names_for_it() -> None:
@@ -371,13 +371,13 @@ def test_communication_is_told_where_the_clock_has_names_for_it() -> None:
         for rung in found.rungs[1:]
     ]
     told = replace(found, rungs=[found.rungs[0], *named])
-    assert "waiting for all-gather" in str(told.explained()[-1])
-    assert told.foreseen().share == pytest.approx(found.foreseen().share)
+    assert "waiting for all-gather" in str(told.explanations()[-1])
+    assert told.forecast().share == pytest.approx(found.forecast().share)
 
 
 def test_without_timed_collectives_nothing_is_predicted(tmp_path: Path) -> None:
     found = ladder()
-    untimed = Ladder(rungs=found.rungs, talk={}, calls=found.calls, fits={})
+    untimed = Ladder(rungs=found.rungs, replay_s={}, calls=found.calls, fits={})
     done = said("predict", save(tmp_path / "run", untimed))
     assert done.exit_code == 4
     assert "none were timed on this ladder" in done.output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.cluster.byte_counters import growth, main_road, parse_net_dev
+from probes.cluster.byte_counters import counter_growth, main_device, parse_net_dev
 
 NET_DEV = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop
@@ -16,9 +16,9 @@ def test_net_dev_without_what_leaves_no_node() -> None:
 
 
 def test_growth_and_main_road() -> None:
-    assert growth({"a": 5}, {"a": 9, "new": 3}) == {"a": 4, "new": 3}
-    assert main_road({"eth0": 3, "fab0": 9}) == "fab0"
-    assert main_road({"eth0": 0}) == "none"
-    assert main_road({}) == "none"
-    over_ip = growth({"rdma": 0, "ib0": 0}, {"rdma": 1010, "ib0": 1000})
-    assert main_road(over_ip) == "ib0", "TCP over IPoIB is not RDMA"
+    assert counter_growth({"a": 5}, {"a": 9, "new": 3}) == {"a": 4, "new": 3}
+    assert main_device({"eth0": 3, "fab0": 9}) == "fab0"
+    assert main_device({"eth0": 0}) == "none"
+    assert main_device({}) == "none"
+    over_ip = counter_growth({"rdma": 0, "ib0": 0}, {"rdma": 1010, "ib0": 1000})
+    assert main_device(over_ip) == "ib0", "TCP over IPoIB is not RDMA"

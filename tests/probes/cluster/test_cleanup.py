@@ -16,7 +16,7 @@ import pytest
 
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.fixtures import shared_folder
-from probes.cluster.cleanup import Keeper
+from probes.cluster.cleanup import CleanupProcess
 from reports.store import load
 from tests.support.paths import REPO
 
@@ -30,8 +30,8 @@ def gone(path: Path, seconds: float = 10) -> bool:
 
 def test_a_shared_folder_that_cannot_be_written_is_none(tmp_path: Path) -> None:
     """Not even root makes a folder in /proc."""
-    keeper = Keeper()
-    cluster = SimpleNamespace(keeper=keeper, kind="ray")
+    keeper = CleanupProcess()
+    cluster = SimpleNamespace(cleanup=keeper, kind="ray")
     store = SimpleNamespace(path=tmp_path)
     try:
         for shared, made in (("/proc", False), (str(tmp_path), True), ("/no/such/folder", False)):
@@ -50,10 +50,10 @@ def test_what_is_kept_is_removed_and_what_is_forgotten_stays(tmp_path: Path) -> 
     kept.mkdir()
     stays.mkdir()
     (kept / "file").write_text("x")
-    keeper = Keeper()
-    keeper.keep("folder", str(kept))
-    keeper.keep("folder", str(stays))
-    keeper.forget("folder", str(stays))
+    keeper = CleanupProcess()
+    keeper.register("folder", str(kept))
+    keeper.register("folder", str(stays))
+    keeper.unregister("folder", str(stays))
     keeper.close()
     assert not kept.exists()
     assert stays.exists()
@@ -72,11 +72,11 @@ def test_a_folder_into_which_a_rank_still_saves_goes_too(tmp_path: Path, told: s
     )
     rank = subprocess.Popen([sys.executable, "-c", script, str(folder)])
     assert any(time.sleep(0.01) or any(folder.iterdir()) for _ in range(1000))
-    keeper = Keeper()
-    keeper.keep("folder", str(folder))
+    keeper = CleanupProcess()
+    keeper.register("folder", str(folder))
     if told == "the driver first":
         with patch("shutil.rmtree"):  # as if it had been filled at that moment
-            keeper.clear(folder)
+            keeper.remove_now(folder)
     keeper.close()
     assert rank.wait(timeout=10) == 0
     assert not folder.exists()
@@ -84,8 +84,8 @@ def test_a_folder_into_which_a_rank_still_saves_goes_too(tmp_path: Path, told: s
 
 def test_a_process_is_ended_with_its_group() -> None:
     victim = subprocess.Popen(["sh", "-c", "sleep 600 & sleep 600"], start_new_session=True)
-    keeper = Keeper()
-    keeper.keep("process", str(victim.pid))
+    keeper = CleanupProcess()
+    keeper.register("process", str(victim.pid))
     keeper.close()
     assert victim.wait(timeout=10) == -signal.SIGTERM
     with pytest.raises(ProcessLookupError):
@@ -97,8 +97,8 @@ def test_the_keeper_works_when_its_driver_is_killed(tmp_path: Path) -> None:
     folder.mkdir()
     script = (
         "import os, sys; sys.path.insert(0, sys.argv[2])\n"
-        "from probes.cluster.cleanup import Keeper\n"
-        "k = Keeper(); k.keep('folder', sys.argv[1]); print('kept', flush=True)\n"
+        "from probes.cluster.cleanup import CleanupProcess\n"
+        "k = CleanupProcess(); k.register('folder', sys.argv[1]); print('kept', flush=True)\n"
         "import time; time.sleep(600)"
     )
     driver = subprocess.Popen(

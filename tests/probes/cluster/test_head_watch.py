@@ -32,9 +32,9 @@ while True:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(head, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(head, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(head, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(head, "SILENCE_SECONDS", 1.0)
 
 
 @pytest.fixture(params=["http2", "tls"])

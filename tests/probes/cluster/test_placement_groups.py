@@ -9,7 +9,7 @@ import pytest
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 
 from probes.cluster import placement_groups as living_groups
-from probes.cluster.placement_groups import LivingGroups
+from probes.cluster.placement_groups import LivePlacementGroups
 
 States = dict[str, tuple[str, int]]  # name -> (state, how many of its two bundles are placed)
 
@@ -49,9 +49,9 @@ class Ray:
 def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
     """seen(ray) -> LivingGroups that ask it."""
 
-    def made(ray: Ray) -> LivingGroups:
-        monkeypatch.setattr(living_groups, "_accessor", lambda: ray)
-        return LivingGroups()
+    def made(ray: Ray) -> LivePlacementGroups:
+        monkeypatch.setattr(living_groups, "_gcs_accessor", lambda: ray)
+        return LivePlacementGroups()
 
     return made
 
@@ -63,7 +63,7 @@ def placed(groups: list[Any]) -> dict[str, int]:
 
 def test_what_is_removed_is_left_out_and_not_read_again(seen: Any) -> None:
     ray = Ray({"a": ("CREATED", 2), "old": ("REMOVED", 0), "b": ("PENDING", 0)})
-    assert placed(seen(ray).now()) == {"a": 2, "b": 0}
+    assert placed(seen(ray).snapshot()) == {"a": 2, "b": 0}
     assert ray.told == 2
 
 
@@ -71,7 +71,7 @@ def test_what_is_removed_is_left_out_and_not_read_again(seen: Any) -> None:
 def test_room_that_changes_hands_is_never_seen_in_both(seen: Any, turns: int) -> None:
     first: States = {"a": ("CREATED", 2), "b": ("PENDING", 0)}
     then: States = {"a": ("REMOVED", 2), "b": ("CREATED", 2)}
-    found = placed(seen(Ray(first, then, turns)).now())
+    found = placed(seen(Ray(first, then, turns)).snapshot())
     assert sum(found.values()) <= 2, found
 
 
@@ -80,7 +80,7 @@ def test_a_new_group_is_found(seen: Any) -> None:
     living = seen(ray)
     ray.now = ray.later = {"a": ("CREATED", 2), "late": ("PENDING", 0)}
     deadline = time.monotonic() + 30
-    while set(placed(living.now())) != {"a", "late"}:
+    while set(placed(living.snapshot())) != {"a", "late"}:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -93,4 +93,4 @@ def test_a_table_that_cannot_be_read_is_told(seen: Any, monkeypatch: pytest.Monk
     while not living._error and time.monotonic() < deadline:
         time.sleep(0.01)
     with pytest.raises(RuntimeError, match="placement groups cannot be listed: division"):
-        living.now()
+        living.snapshot()

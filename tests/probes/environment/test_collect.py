@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from probes.environment import collect as collecting
 from probes.environment.collect import (
-    conf_files,
-    effective,
+    effective_values,
     missing_files,
     parse_conf,
-    settings,
-    shown,
+    read_conf_files,
+    read_settings,
+    redact_value,
 )
 from probes.environment.lint import lint
-from probes.environment.nccl_libraries import libraries, mapped, version_of
+from probes.environment.nccl_libraries import find_libraries, mapped_paths, version_of
 from reports.sanitize import one_line
 from tests.probes.environment.test_lint import DEVICES, node
 
@@ -31,9 +31,9 @@ from tests.probes.environment.test_lint import DEVICES, node
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is home, with the system's conf file in it as system.conf; no NCCL_ set."""
-    for name in [name for name in os.environ if collecting._of_interest(name)]:
+    for name in [name for name in os.environ if collecting._is_relevant(name)]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(collecting, "home", lambda: str(tmp_path))
+    monkeypatch.setattr(collecting, "home_dir", lambda: str(tmp_path))
     monkeypatch.setattr(collecting, "SYSTEM_CONF", str(tmp_path / "system.conf"))
     return tmp_path
 
@@ -56,7 +56,7 @@ def test_who_wins(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (places / "system.conf").write_text("NCCL_NET=Socket\nNCCL_DEBUG=INFO\nNCCL_PROTO=LL\n")
     (places / ".nccl.conf").write_text("NCCL_NET=IB\nNCCL_NET=Socket\nNCCL_DEBUG=TRACE\n")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    seen = settings()
+    seen = read_settings()
     system, own = str(places / "system.conf"), str(places / ".nccl.conf")
     assert list(seen["files"]) == [own, system]
     assert seen["effective"]["NCCL_DEBUG"] == {"value": "WARN", "where": "environment"}
@@ -69,7 +69,7 @@ def test_who_wins(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = places / "other.conf"
     other.write_text("NCCL_NET=Socket\nGLOO_SOCKET_IFNAME=lo\nexport NCCL_ALGO=Ring\n")
     monkeypatch.setenv("NCCL_CONF_FILE", str(other))
-    seen = settings()
+    seen = read_settings()
     assert list(seen["files"]) == [str(other), system], "~/.nccl.conf is not read then"
     flags = {flag.variable: flag for flag in lint({"n0": seen}, "rdma")}
     assert flags["NCCL_NET"].severity == "fail"
@@ -77,7 +77,7 @@ def test_who_wins(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "blanks are part of the name" in flags["export NCCL_ALGO"].why
 
     monkeypatch.setenv("NCCL_CONF_FILE", "/nowhere/nccl.conf")
-    seen = settings()
+    seen = read_settings()
     assert seen["missing_files"] == {"NCCL_CONF_FILE": ["/nowhere/nccl.conf"]}
     assert list(seen["files"]) == [system]
 
@@ -91,19 +91,19 @@ def test_files_that_cannot_be_read(places: Path) -> None:
     }
     for content, said in cases.items():
         own.write_bytes(content)
-        _, trouble = conf_files({})
+        _, trouble = read_conf_files({})
         assert said in trouble[str(own)]
     own.unlink()
     own.mkdir()
     os.mkfifo(system)  # a reader that opens it would wait for ever
-    seen = settings()
+    seen = read_settings()
     assert set(seen["trouble"].values()) == {"is not a regular file"}
     flags = lint({"n0": seen}, None)
     assert [(f.code, f.where) for f in flags] == [
         ("ENV-DOUBTFUL", str(own)),
         ("ENV-DOUBTFUL", str(system)),
     ]
-    assert conf_files({"NCCL_CONF_FILE": "a\0b"})[1]["a\0b"].startswith("cannot be read")
+    assert read_conf_files({"NCCL_CONF_FILE": "a\0b"})[1]["a\0b"].startswith("cannot be read")
 
 
 def test_settings_and_lint_stand_hostile_values(
@@ -115,7 +115,7 @@ def test_settings_and_lint_stand_hostile_values(
     monkeypatch.setitem(os.environb, b"NCCL_\xff\x1b[2J", b"1")
     (places / ".nccl.conf").write_text("NCCL_DEBUG_FILE=" + "x" * 5000)
     start = time.monotonic()
-    seen = settings()
+    seen = read_settings()
     flags = lint({"n0": seen, "n1\x1b[2J\nn2": node()}, "fab0")
     assert time.monotonic() - start < 5
     assert len(json.dumps(seen)) < 100_000
@@ -134,7 +134,7 @@ def test_secrets_are_never_shown(places: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("NCCL_ALGO", "hf_" + key.replace("-", ""))
     monkeypatch.setenv("NCCL_DEBUG_FILE", "/tmp/" + "x" * 1000 + f"http://user:{key * 3}@host")
     (places / ".nccl.conf").write_text(f"NCCL_PSKS={key}\nNCCL_TOKEN={key}\nNCCL_X=token={key}\n")
-    seen = settings()
+    seen = read_settings()
     flags = lint({"n0": seen, "n1": node()}, "rdma")
     words = json.dumps(seen) + "".join(flag.statement for flag in flags)
     assert "s3cr3t" not in words
@@ -147,15 +147,15 @@ def test_secrets_are_never_shown(places: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_a_node_says_here(places: Path) -> None:
-    seen = settings()
+    seen = read_settings()
     assert seen["environment"] == seen["files"] == seen["trouble"] == seen["effective"] == {}
     assert "lo" in seen["interfaces"]
     assert seen["host"]["boot_id"]
-    assert effective({"NCCL_A": "1"}, {"/f": {"NCCL_A": "2", "NCCL_B": "3"}}) == {
+    assert effective_values({"NCCL_A": "1"}, {"/f": {"NCCL_A": "2", "NCCL_B": "3"}}) == {
         "NCCL_A": ("1", "environment"),
         "NCCL_B": ("3", "/f"),
     }
-    assert shown("NCCL_NET", "IB") == "IB"
+    assert redact_value("NCCL_NET", "IB") == "IB"
 
 
 def test_missing_files() -> None:
@@ -180,7 +180,7 @@ def test_a_version_from_name_and_from_bytes(tmp_path: Path) -> None:
     (new / "libnccl.so.2.28.9").write_bytes(b"")
     (new / "libnccl.so.2").symlink_to("libnccl.so.2.28.9")
     environment = {"LD_LIBRARY_PATH": f"{tmp_path}:{new}:", "LD_PRELOAD": f"{new}/libnccl.so.2"}
-    found = [x for x in libraries(environment) if x["path"].startswith(str(tmp_path))]
+    found = [x for x in find_libraries(environment) if x["path"].startswith(str(tmp_path))]
     assert [(x["version"], x["found"]) for x in found] == [
         ("2.28.9", "LD_PRELOAD"),
         ("2.27.5", "LD_LIBRARY_PATH"),
@@ -196,4 +196,4 @@ def test_mapped_libraries() -> None:
 7f04-7f05 rw-p 00000000 00:00 0     [heap]
 7f05-7f06 rw-p 00000000 00:00 0
 """
-    assert mapped(maps) == ["/a b/nvidia/nccl/lib/libnccl.so.2", "/old/libnccl.so.2.18.3"]
+    assert mapped_paths(maps) == ["/a b/nvidia/nccl/lib/libnccl.so.2", "/old/libnccl.so.2.18.3"]

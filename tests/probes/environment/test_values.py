@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from probes.environment.known_variables import KNOWN, meant
-from probes.environment.values import name_list, number
+from probes.environment.known_variables import KNOWN_NAMES, suggest_spelling
+from probes.environment.values import name_list, parse_int
 
 INTERFACES = ["docker0", "eth0", "eth1", "eth10", "fab0", "lo", "virbr0"]
 
 
 def test_known_and_foreign_names_are_no_slips() -> None:
-    for name in (*KNOWN, "NCCL_FASTRAK_IFNAME", "NCCL_SOMETHING_NEW", "NCCL_VERSION", "HOME"):
-        assert meant(name) == ""
+    for name in (*KNOWN_NAMES, "NCCL_FASTRAK_IFNAME", "NCCL_SOMETHING_NEW", "NCCL_VERSION", "HOME"):
+        assert suggest_spelling(name) == ""
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_known_and_foreign_names_are_no_slips() -> None:
      ("9" * 30, None), ("9" * 100_000, None), ("0x", 0), ("٣", 0)],
 )  # fmt: skip
 def test_numbers_as_strtoll_reads_them(value: str, read: int | None) -> None:
-    assert number(value) == read
+    assert parse_int(value) == read
 
 
 # As seen with the library of 2.27.5, by what it said it would use.

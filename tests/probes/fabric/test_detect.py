@@ -12,43 +12,45 @@ import pytest
 from probes.acceptance.contract import load as contract
 from probes.acceptance.contract import parse
 from probes.acceptance.derived_limits import _fabric_limits
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.fabric import controls, judge
 from probes.fabric import node_pairs as pairs
 from probes.fabric.detect import (
+    find_slow_groups,
+    find_slow_links,
+    find_wrong_links,
     is_slow,
-    slow_everywhere,
-    slow_in_groups,
-    slow_links,
-    wrong_links,
+    slow_fabric_finding,
 )
-from probes.fabric.library_report import Witness
-from probes.fabric.node_pairs import Crowds, slow_groups
-from probes.fabric.sweep import Journey
-from probes.nccl.parser import read
-from probes.nccl.report import judged
+from probes.fabric.library_report import TransportReport
+from probes.fabric.node_pairs import NodeGroupsResult, run_group_search
+from probes.fabric.sweep import SweepResult
+from probes.nccl.parser import read_logs
+from probes.nccl.report import judge_log
 from reports.record import ProbeResult, Verdict
 from reports.store import Store
-from scaling.collectives.fault_search import Hunt
+from scaling.collectives.fault_search import FaultSearchResult
 from tests.recordings.generate.nccl_logs import Job, faulty
 
 ROW = {"placement": "in_place", "calls": 10, "wrong": 0, "first_wrong": [], "spread": 0.0}
 LAB = contract("lab")
 
 
-def hunt(nodes: dict[str, str] | None = None, links: list[tuple[str, str]] | None = None) -> Hunt:
+def hunt(
+    nodes: dict[str, str] | None = None, links: list[tuple[str, str]] | None = None
+) -> FaultSearchResult:
     """What a hunt over three nodes found, slow links at half of 0.1 GB/s."""
     names = ["n0", "n1", "n2"]
     slow = {*(links or []), *((a, b) for a in names for b in names if {a, b} & {*(nodes or {})})}
     speeds = {(a, b): 0.05 if (a, b) in slow else 0.1 for a in names for b in names if a != b}
-    return Hunt(speeds, 0.1, nodes or {}, links or [], 3, 0, "3 of 3 pairs")
+    return FaultSearchResult(speeds, 0.1, nodes or {}, links or [], 3, 0, "3 of 3 pairs")
 
 
-def journey(busbw: float, road: str = "fab0", size: int = 1 << 20, **more: Any) -> Journey:
+def journey(busbw: float, road: str = "fab0", size: int = 1 << 20, **more: Any) -> SweepResult:
     """Ten calls among four ranks, whose bytes took this road."""
     row = {**ROW, "size": size, "busbw": busbw}
     sent = {f"n{at}": {road: size * 15} for at in range(4)}  # 2 x 3/4 of each call
-    return Journey(ranks=4, backend="gloo", rows=[row], sent=sent, **more)
+    return SweepResult(ranks=4, backend="gloo", rows=[row], sent=sent, **more)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +62,8 @@ def journey(busbw: float, road: str = "fab0", size: int = 1 << 20, **more: Any) 
         (hunt(links=[("n2", "n0")]), [["n2", "n0"]]),
     ],
 )
-def test_a_slow_link_has_its_place(found: Hunt, said: list[list[str]]) -> None:
-    told = slow_links(found)
+def test_a_slow_link_has_its_place(found: FaultSearchResult, said: list[list[str]]) -> None:
+    told = find_slow_links(found)
     assert [one.suspects for one in told] == said
     assert all(one.code == "FAB-SLOW-LINK" for one in told)
 
@@ -71,7 +73,7 @@ def test_a_fabric_may_be_slow_as_a_whole() -> None:
     assert not is_slow(journey(0.118), limit)
     assert not is_slow(journey(0.05), None)
     assert is_slow(journey(0.05), limit)
-    found = slow_everywhere(journey(0.05))
+    found = slow_fabric_finding(journey(0.05))
     assert (found.code, found.suspects) == ("FAB-SLOW", ["n0", "n1", "n2", "n3"])
 
 
@@ -108,15 +110,15 @@ def test_groups_of_nodes_show_what_pairs_do_not(
     slow: Callable[[set[int]], bool], nodes: list[str], groups: list[list[str]]
 ) -> None:
     gang = Gang(16, slow)
-    found = slow_groups(gang, gang.names)  # type: ignore[arg-type]  (a stand-in)
+    found = run_group_search(gang, gang.names)  # type: ignore[arg-type]  (a stand-in)
     assert (found.nodes, found.groups) == (nodes, groups)
     assert {node for node, count in found.wrong.items() if count} == {"n3"}
     assert "groups of 4 to 4 nodes" in found.coverage
 
 
 def test_who_is_slow_in_pairs_is_not_named_again_for_groups() -> None:
-    crowds = Crowds(["n1", "n7"], [["n1", "n2"], ["n8", "n9"]], {"n4": 3, "n5": 0}, "")
-    told = [(one.code, one.suspects) for one in slow_in_groups(crowds, hunt({"n1": "both"}))]
+    crowds = NodeGroupsResult(["n1", "n7"], [["n1", "n2"], ["n8", "n9"]], {"n4": 3, "n5": 0}, "")
+    told = [(one.code, one.suspects) for one in find_slow_groups(crowds, hunt({"n1": "both"}))]
     assert told == [
         ("FAB-SLOW-GROUP", ["n7"]),
         ("FAB-SLOW-GROUP", ["n8", "n9"]),
@@ -140,27 +142,27 @@ def test_changed_data_is_located(bad: list[tuple[str, str]], said: list[list[str
         bad = [*bad, ("n1", "n3")]
     if said == [["n2"]]:
         bad = [*bad, ("n3", "n2")]
-    found = wrong_links({**links, **dict.fromkeys(bad, 7)})
+    found = find_wrong_links({**links, **dict.fromkeys(bad, 7)})
     assert [one.suspects for one in found] == said
     assert all(one.code == "FAB-WRONG-LINK" for one in found)
     assert all(f"{7 * len(bad)} wrong elements" in one.statement for one in found)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Callable[..., Ledger]]:
+def ledger(tmp_path: Path) -> Iterator[Callable[..., Recorder]]:
     """`ledger(contract)`: a real one, of FABRIC."""
     stores: list[Store] = []
 
-    def make(agreed: Any = LAB) -> Ledger:
+    def make(agreed: Any = LAB) -> Recorder:
         stores.append(Store(tmp_path / f"run-{len(stores)}"))
-        return Ledger(stores[-1], agreed, "p", "FABRIC", "claim", "again", lambda words: None)
+        return Recorder(stores[-1], agreed, "p", "FABRIC", "claim", "again", lambda words: None)
 
     yield make
     for store in stores:
         store.close()
 
 
-def result(measure: Ledger) -> ProbeResult:
+def result(measure: Recorder) -> ProbeResult:
     """What is judged; a control is there, for without one nothing is proven."""
     measure.control("c", "fault", caught=True, saw="it")
     return measure.finish("finished", 1.0)
@@ -179,7 +181,7 @@ RAILS = parse(b'schema = 1\ntitle = "t"\n[cluster]\nfabric = "rdma"\nrails = 4\n
     ],
 )
 def test_uneven_rails_fail_with_the_rail(
-    ledger: Callable[..., Ledger], sent: list[int], verdict: Verdict, suspects: list[str]
+    ledger: Callable[..., Recorder], sent: list[int], verdict: Verdict, suspects: list[str]
 ) -> None:
     """SYNTHETIC: no InfiniBand sent these bytes."""
     even = {f"mlx5_{at}/1": 25_000 for at in range(4)}
@@ -213,13 +215,13 @@ def test_uneven_rails_fail_with_the_rail(
     ],
 )
 def test_a_node_whose_rails_all_trained_to_half_is_named(
-    ledger: Callable[..., Ledger], rates: dict[str, float], verdict: Verdict, said: list[str]
+    ledger: Callable[..., Recorder], rates: dict[str, float], verdict: Verdict, said: list[str]
 ) -> None:
     """SYNTHETIC: without a contract only the other node tells what a rail's rate should be."""
     sent = {"mlx5_0/1": 1000, "mlx5_1/1": 1000}
     measure, nobody = ledger(), parse(b"schema = 1\n", "f")
     judge.judge_rails(
-        journey(100, "rdma", rails={"n0": sent, "n1": sent}, rates=rates),
+        journey(100, "rdma", rails={"n0": sent, "n1": sent}, rail_gbps=rates),
         SimpleNamespace(fabric="rdma", rails=None),
         lambda name: nobody.limit("FABRIC", name),
         measure,
@@ -240,7 +242,7 @@ def test_a_node_whose_rails_all_trained_to_half_is_named(
     ],
 )
 def test_where_rdma_is_agreed_the_faults_of_the_log_are_judged(
-    ledger: Callable[..., Ledger],
+    ledger: Callable[..., Recorder],
     tmp_path: Path,
     fabric: str,
     job: Job,
@@ -250,10 +252,10 @@ def test_where_rdma_is_agreed_the_faults_of_the_log_are_judged(
     file = tmp_path / "nccl.log"
     file.write_text(job.text())
     nodes = {f"n{at}": fabric for at in range(4)}
-    word = Witness("NCCL's log", nodes, report=judged(read([file])))
+    word = TransportReport("NCCL's log", nodes, report=judge_log(read_logs([file])))
     agreed = parse(f'schema = 1\ntitle = "t"\n[cluster]\nfabric = "{fabric}"\n'.encode(), "f")
     measure = ledger(agreed)
-    judge.judge_road(journey(100, fabric, word=word), fabric, measure)
+    judge.judge_transport(journey(100, fabric, library=word), fabric, measure)
     found = result(measure)
     counts = [one.value for one in found.measurements if one.name == "log_faults"]
     assert (len(counts) == 1) is (fabric == "rdma")
@@ -287,13 +289,13 @@ RDMA = SimpleNamespace(fabric="rdma", management=None)
 BOTH = SimpleNamespace(fabric="rdma", management="eth0")
 
 
-def astray(road: str, said: str, busbw: float = 10.0) -> Journey:
+def astray(road: str, said: str, busbw: float = 10.0) -> SweepResult:
     """The forced run, as the counters and the library show it."""
-    word = Witness("NCCL's log", {f"n{at}": said for at in range(4)})
-    return journey(busbw, road, word=word)
+    word = TransportReport("NCCL's log", {f"n{at}": said for at in range(4)})
+    return journey(busbw, road, library=word)
 
 
-def spread(*roads: str) -> Journey:
+def spread(*roads: str) -> SweepResult:
     """A forced run over several interfaces at once."""
     found = astray("eth0", "tcp")
     for node, sent in list(found.sent.items()):
@@ -319,23 +321,23 @@ def spread(*roads: str) -> Journey:
     ],
 )
 def test_the_forced_road_must_look_different_to_all_who_look(
-    forced: Journey, terms: Any, seen: bool
+    forced: SweepResult, terms: Any, seen: bool
 ) -> None:
-    assert controls.noticed(forced, terms) is seen
+    assert controls.forced_path_observed(forced, terms) is seen
 
 
 def test_half_of_the_bytes_on_the_forced_road_is_not_seen_as_forced() -> None:
     half = astray("eth0", "eth0")
     half.sent["n2"] = {"eth0": half.sent["n2"]["eth0"] // 2}
-    assert not controls.noticed(half, LAN)
+    assert not controls.forced_path_observed(half, LAN)
 
 
 def test_each_node_may_call_its_port_otherwise() -> None:
     found = astray("eth0", "tcp")
     for at, node in enumerate(found.sent):
         found.sent[node] = {f"ens{at}": found.sent[node]["eth0"]}
-    assert controls.noticed(found, RDMA)
-    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in controls.told(found)
+    assert controls.forced_path_observed(found, RDMA)
+    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in controls.describe_forced_run(found)
 
 
 def port(mbits: int | None) -> list[dict[str, Any]]:
@@ -370,7 +372,9 @@ def test_a_slower_road_must_show_less_bandwidth(
     says: str,
 ) -> None:
     usual = journey(straight, terms.fabric) if straight else None
-    found, said = controls.slowed(astray("eth0", "eth0", forced), usual, terms, port(speed))
+    found, said = controls.forced_run_is_slower(
+        astray("eth0", "eth0", forced), usual, terms, port(speed)
+    )
     assert found is slower
     assert says in said
 
@@ -378,19 +382,19 @@ def test_a_slower_road_must_show_less_bandwidth(
 class Cluster:
     """Stands in for one without GPUs: what is forced is asked of the gang that there is."""
 
-    on_gpu, names, facts = False, {}, port(None)
+    on_gpu, node_names, facts = False, {}, port(None)
 
 
 @pytest.mark.parametrize(("forced", "seen"), [(0.024, True), (0.117, False)])
 def test_the_control_is_caught_where_all_of_it_shows(
-    ledger: Callable[..., Ledger], monkeypatch: pytest.MonkeyPatch, forced: float, seen: bool
+    ledger: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch, forced: float, seen: bool
 ) -> None:
     run = astray("eth0", "eth0", forced)
-    monkeypatch.setattr(controls, "travel", lambda *_, **__: run)
-    monkeypatch.setattr(controls, "pinned", lambda *_: {})
+    monkeypatch.setattr(controls, "run_sweep", lambda *_, **__: run)
+    monkeypatch.setattr(controls, "gang_env", lambda *_: {})
     measure = ledger()
     usual = journey(0.118, "fab0")
-    controls.wrong_road_control(Cluster, None, LAB.cluster, usual, None, measure)
+    controls.control_off_fabric(Cluster, None, LAB.cluster, usual, None, measure)
     (control,) = measure.finish("finished", 1.0).controls
     assert control.caught is seen
     assert "straight 0.118 GB/s" in control.saw

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from probes.fabric.detect import narrow, unreachable
-from probes.fabric.node_pairs import Cut
+from probes.fabric.detect import find_mtu_faults, find_unreachable
+from probes.fabric.node_pairs import ReachabilityResult
 
 
-def cut(mtu: dict[str, int], *narrow: tuple[str, str]) -> Cut:
-    return Cut(sorted(mtu), [], {}, list(narrow), mtu)
+def cut(mtu: dict[str, int], *narrow: tuple[str, str]) -> ReachabilityResult:
+    return ReachabilityResult(sorted(mtu), [], {}, list(narrow), mtu)
 
 
 def test_an_mtu_that_differs_is_named_and_so_is_a_hole() -> None:
-    assert narrow(cut({"a": 1500, "b": 1500, "c": 1500})) == []
-    (odd,) = narrow(cut({"a": 1500, "b": 9000, "c": 1500}))
+    assert find_mtu_faults(cut({"a": 1500, "b": 1500, "c": 1500})) == []
+    (odd,) = find_mtu_faults(cut({"a": 1500, "b": 9000, "c": 1500}))
     assert (odd.code, odd.suspects) == ("FAB-MTU", ["b"])
-    (hole,) = narrow(cut({"a": 1500, "b": 1500, "c": 1500}, ("a", "c"), ("b", "c")))
+    (hole,) = find_mtu_faults(cut({"a": 1500, "b": 1500, "c": 1500}, ("a", "c"), ("b", "c")))
     assert hole.suspects == ["c"]
-    (pair,) = narrow(cut(dict.fromkeys("abcd", 1500), ("a", "c")))
+    (pair,) = find_mtu_faults(cut(dict.fromkeys("abcd", 1500), ("a", "c")))
     assert pair.suspects == ["a", "c"]
 
 
 def test_unreachable_names_node_or_pair() -> None:
     nodes = ["n0", "n1", "n2", "n3"]
-    (found,) = unreachable(Cut(nodes, [("n0", "n1")], {}))
+    (found,) = find_unreachable(ReachabilityResult(nodes, [("n0", "n1")], {}))
     assert (found.code, found.suspects) == ("FAB-PAIR-BLOCKED", ["n0", "n1"])
     cut = [("n0", "n2"), ("n1", "n2"), ("n2", "n3")]
-    (found,) = unreachable(Cut(nodes, cut, {"n2": "fab0 is down"}))
+    (found,) = find_unreachable(ReachabilityResult(nodes, cut, {"n2": "fab0 is down"}))
     assert (found.code, found.suspects) == ("FAB-LINK-DOWN", ["n2"])
     assert "fab0 is down" in found.statement
-    assert unreachable(Cut(nodes, [], {})) == []
+    assert find_unreachable(ReachabilityResult(nodes, [], {})) == []

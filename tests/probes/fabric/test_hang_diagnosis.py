@@ -14,23 +14,23 @@ import pytest
 import torch.distributed as dist
 
 from probes.fabric import hang_diagnosis as no_start
-from probes.fabric.hang_diagnosis import apart, tell_why
-from probes.fabric.library_report import RankLogs, Witness
-from probes.fabric.node_pairs import Cut
-from probes.fabric.stack_dump import Whereabouts, summary, whereabouts
-from probes.fabric.sweep import init_seconds, others, travel
+from probes.fabric.hang_diagnosis import explain_start_failure, ranks_behind_finding
+from probes.fabric.library_report import RankLogs, TransportReport
+from probes.fabric.node_pairs import ReachabilityResult
+from probes.fabric.stack_dump import RankState, read_rank_state, summary
+from probes.fabric.sweep import check_ops, init_seconds, run_sweep
 from probes.findings import finding
 from probes.nccl.log import Log
-from probes.nccl.report import Report, judged
+from probes.nccl.report import NcclReport, judge_log
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from reference_trainer.launch.worker import Worker
 from reports.record import Finding
-from scaling.collectives.sweep import joined, sweep
+from scaling.collectives.sweep import process_group, sweep
 
 WHO = {rank: f"rank {rank} on node{rank}" for rank in range(4)}
 
 
-def came(at: str, group: int = 0, begun: int = 3, name: str = "gloo:all_reduce") -> Whereabouts:
+def came(at: str, group: int = 0, begun: int = 3, name: str = "gloo:all_reduce") -> RankState:
     """A rank's answer."""
     entry = {"collective_seq_id": begun, "profiling_name": name}
     return {"at": at, "stack": [at], "group": group, "begun": begun, "ended": 2, "entries": [entry]}
@@ -62,10 +62,10 @@ def test_where_a_rank_hangs_is_told_by_another_thread() -> None:
 
     rank = Worker.__new__(Worker)  # its listening to signals is the main thread's
     thread = threading.Thread(target=rank.run, args=({}, waits, ()), daemon=True)
-    assert whereabouts()["at"] == ""
+    assert read_rank_state()["at"] == ""
     thread.start()
     deadline = time.monotonic() + 5
-    while not (found := whereabouts())["at"] and time.monotonic() < deadline:
+    while not (found := read_rank_state())["at"] and time.monotonic() < deadline:
         time.sleep(0.01)
     assert found["at"].startswith("test_hang_diagnosis.py:")
     assert found["at"].endswith(" waits")
@@ -84,8 +84,8 @@ def test_where_a_rank_hangs_is_told_by_another_thread() -> None:
         ([], []),
     ],
 )
-def test_who_the_others_wait_for(found: list[Whereabouts], suspects: list[int]) -> None:
-    told = apart(dict(enumerate(found)), WHO, "connect: it took too long")
+def test_who_the_others_wait_for(found: list[RankState], suspects: list[int]) -> None:
+    told = ranks_behind_finding(dict(enumerate(found)), WHO, "connect: it took too long")
     assert [s for one in told for s in one.suspects] == [WHO[rank] for rank in suspects]
     assert {one.code for one in told} == ({"INIT-HANG"} if suspects else set())
 
@@ -93,8 +93,8 @@ def test_who_the_others_wait_for(found: list[Whereabouts], suspects: list[int]) 
 class Asked:
     """Stands in for cluster, gang, logs and ledger; notes what is asked, in order."""
 
-    def __init__(self, silent: list[int], word: Witness) -> None:
-        self.names = {f"id{rank}": f"node{rank}" for rank in range(4)}
+    def __init__(self, silent: list[int], word: TransportReport) -> None:
+        self.node_names = {f"id{rank}": f"node{rank}" for rank in range(4)}
         self.places = [SimpleNamespace(node=f"id{rank}") for rank in range(4)]
         self.jobs = [[0, 1, 2, 3]]
         self.order: list[str] = []
@@ -102,19 +102,19 @@ class Asked:
         self.kept: dict[str, Any] = {}
         self._silent, self._word = silent, word
 
-    def ask(self, function: Any) -> dict[int, Whereabouts]:
+    def ask(self, function: Any) -> dict[int, RankState]:
         self.order.append(function.__name__)
         return {rank: came("all_reduce", begun=3 - (rank == 2)) for rank in range(4)}
 
     def silent(self) -> list[int]:
         return self._silent
 
-    def says(self, *_: object) -> Witness:
+    def report(self, *_: object) -> TransportReport:
         return self._word
 
     def on_each_node(self, function: Any) -> dict[str, str]:
         self.order.append(function.__name__)
-        return dict.fromkeys(self.names, "RAS says this")
+        return dict.fromkeys(self.node_names, "RAS says this")
 
     def gang(self) -> Any:
         self.order.append("a fresh gang")
@@ -127,7 +127,7 @@ class Asked:
         self.found += [one for each in found for one in each]
 
     @property
-    def explained(self) -> set[str]:
+    def finding_codes(self) -> set[str]:
         return {one.code for one in self.found}
 
     def keep(self, name: str, content: Any, **_: object) -> None:
@@ -140,23 +140,25 @@ class Asked:
 def told_why(
     error: GangError,
     silent: tuple[int, ...] = (),
-    word: Witness | None = None,
+    word: TransportReport | None = None,
     jobs: list[list[int]] | None = None,
     fabric: str = "fab0",
     told: Iterable[Finding] = (),
 ) -> Asked:
     """What is done and said after this error, beside what was said before."""
-    asked = Asked([*silent], word or Witness())
+    asked = Asked([*silent], word or TransportReport())
     asked.found += told
     asked.jobs = jobs or asked.jobs
     all_of_it: Any = asked
-    tell_why(all_of_it, all_of_it, asked.names, fabric, error, all_of_it, all_of_it)
+    explain_start_failure(
+        all_of_it, all_of_it, asked.node_names, fabric, error, all_of_it, all_of_it
+    )
     return asked
 
 
 def test_after_a_deadline_the_ranks_are_asked_then_ras_then_the_network() -> None:
     asked = told_why(GangError("connect: ranks [0, 1] of 4 did not answer within 90 s"))
-    assert asked.order == ["whereabouts", "ras_status", "removed", "a fresh gang"]
+    assert asked.order == ["read_rank_state", "ras_status", "removed", "a fresh gang"]
     (found,) = asked.found
     assert (found.code, found.suspects) == ("INIT-HANG", ["rank 2 on node2"])
     assert "the others wait in all_reduce, its collective 3; rank 2" in found.statement
@@ -180,10 +182,14 @@ def test_a_rank_that_says_nothing_goes_before_all_else() -> None:
 
 
 def test_what_the_log_says_of_the_road_does_not_hide_the_rank_that_hangs() -> None:
-    log = Report(**{**vars(judged(Log())), "findings": [finding("FAB-NO-GDR", "no GPUDirect", [])]})
-    asked = told_why(GangError("connect: late"), word=Witness(report=log), fabric="rdma")
+    log = NcclReport(
+        **{**vars(judge_log(Log())), "findings": [finding("FAB-NO-GDR", "no GPUDirect", [])]}
+    )
+    asked = told_why(GangError("connect: late"), word=TransportReport(report=log), fabric="rdma")
     assert [one.code for one in asked.found] == ["INIT-HANG", "FAB-NO-GDR"]
-    asked = told_why(GangError("late"), word=Witness(report=log), fabric="rdma", told=log.findings)
+    asked = told_why(
+        GangError("late"), word=TransportReport(report=log), fabric="rdma", told=log.findings
+    )
     assert [one.code for one in asked.found] == ["FAB-NO-GDR", "INIT-HANG"]  # each said once
 
 
@@ -197,9 +203,9 @@ def test_who_reaches_whom_is_tried_on_the_interface_that_was_used(
 ) -> None:
     tried: list[str | None] = []
 
-    def reachability(_: Any, __: Any, interface: str | None) -> Cut:
+    def reachability(_: Any, __: Any, interface: str | None) -> ReachabilityResult:
         tried.append(interface)
-        return Cut(["node0", "node1", "node2"], [("node0", "node1")], {})
+        return ReachabilityResult(["node0", "node1", "node2"], [("node0", "node1")], {})
 
     class Fresh(Asked):
         def gang(self) -> Any:
@@ -211,11 +217,11 @@ def test_who_reaches_whom_is_tried_on_the_interface_that_was_used(
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(no_start, "reachability", reachability)
-    for word in (Witness(interface="docker0"), Witness()):
+    monkeypatch.setattr(no_start, "check_reach", reachability)
+    for word in (TransportReport(interface="docker0"), TransportReport()):
         asked: Any = Fresh([], word)
         lost = WorkerLost("a rank failed", [], 0.0)
-        tell_why(asked, asked, asked.names, "fab0", lost, asked, asked)
+        explain_start_failure(asked, asked, asked.node_names, "fab0", lost, asked, asked)
         assert [one.code for one in asked.found] == ["FAB-NO-START", "FAB-PAIR-BLOCKED"]
     assert tried == ["docker0", "fab0"]
 
@@ -224,8 +230,8 @@ def test_ranks_are_told_by_their_place_in_the_gang_and_not_in_the_call() -> None
     gang = Gang(16)
     gang.jobs, calls = [[0], [8], [3, 1]], [object() for _ in range(4)]
     gang._calls = calls
-    assert gang._who(calls, [1, 2]) == [8, 3]
-    assert gang._who(calls[:], [1, 2]) == [1, 2]  # calls of another kind: one for each worker
+    assert gang._owners(calls, [1, 2]) == [8, 3]
+    assert gang._owners(calls[:], [1, 2]) == [1, 2]  # calls of another kind: one for each worker
 
 
 @pytest.mark.parametrize("ranks", [2, 8192])
@@ -244,7 +250,10 @@ def test_a_sweep_may_take_what_its_start_may_and_more(
             raise GangError("it took too long")
 
     gang: Any = Ranks()
-    for look in (partial(travel, gang, {}, RankLogs.__new__(RankLogs)), partial(others, gang, 1)):
+    for look in (
+        partial(run_sweep, gang, {}, RankLogs.__new__(RankLogs)),
+        partial(check_ops, gang, 1),
+    ):
         with pytest.raises(GangError):
             look()
     assert len(waited) == 2
@@ -254,5 +263,5 @@ def test_a_sweep_may_take_what_its_start_may_and_more(
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     monkeypatch.setattr(dist, "init_process_group", lambda _, timeout: given.append(timeout))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
-    with joined("gloo"):
+    with process_group("gloo"):
         assert given[0].total_seconds() > max(waited)  # who gave up cannot be asked where it was

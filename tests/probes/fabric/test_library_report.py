@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from probes.fabric.library_report import RankLogs, sockets_say
-from reference_trainer.launch.worker import Place
+from probes.fabric.library_report import RankLogs, gloo_report
+from reference_trainer.launch.worker import RankLocation
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, none, socket
 
 NAMES = {"id0": "n0", "id1": "n1", "id2": "n2"}
@@ -22,7 +22,7 @@ class Ranks:
     def __init__(self, answers: list[Any], per_node: int = 1, first: int = 0) -> None:
         self.answers = answers
         self.places = [
-            Place(
+            RankLocation(
                 node=f"id{at // per_node}",
                 address="10.0.0.1",
                 host=f"node{at // per_node}.cluster",
@@ -56,11 +56,11 @@ def test_sockets_say_which_interface_carries_the_mesh() -> None:
     ranks = Ranks([interfaces(node) for node in range(3)])
     stray = ("10.78.0.1", "10.78.0.2", 1, 2)  # one of Ray's own connections
     ends = [[*mesh(0, 77), stray], mesh(1, 77), mesh(2, 78)]
-    word = sockets_say(ranks, NAMES, ends)  # type: ignore[arg-type]
-    assert word.roads == {"n0": "fab0", "n1": "fab0", "n2": "eth0"}
-    silent = sockets_say(ranks, NAMES, [[], [], []])  # type: ignore[arg-type]
-    assert silent.roads == {}
-    assert silent.trouble
+    word = gloo_report(ranks, NAMES, ends)  # type: ignore[arg-type]
+    assert word.transports == {"n0": "fab0", "n1": "fab0", "n2": "eth0"}
+    silent = gloo_report(ranks, NAMES, [[], [], []])  # type: ignore[arg-type]
+    assert silent.transports == {}
+    assert silent.problem
 
 
 class Nodes:
@@ -107,20 +107,20 @@ def gang(ranks: int = 4, per_node: int = 2, first: int = 1000) -> Any:
 @pytest.mark.parametrize("network", ["IB", "IBext_v8", "NCCL RDMA Plugin v8"])
 def test_the_log_says_the_road_of_each_node(version: str, network: str, tmp_path: Path) -> None:
     good = Job(version, hosts=2, gpus=2, network=lambda host: network)
-    word = written(tmp_path / "a", good).says(gang(), NAMES)
-    assert word.roads == {"n0": "rdma", "n1": "rdma"}
+    word = written(tmp_path / "a", good).report(gang(), NAMES)
+    assert word.transports == {"n0": "rdma", "n1": "rdma"}
     assert word.report
     assert word.report.exit_code == 0
     assert sorted(word.logs) == [f"nccl.node{r // 2}.{1000 + r}.log" for r in range(4)]
     fallback = Job(version, network=socket, devices=none, interface="eth1")
-    said = written(tmp_path / "b", fallback).says(gang(), NAMES).roads
+    said = written(tmp_path / "b", fallback).report(gang(), NAMES).transports
     assert said == {"n0": "eth1", "n1": "eth1"}
     half = Job(
         version,
         network=lambda host: "Socket" if host else network,
         devices=lambda host: 0 if host else 2,
     )
-    said = written(tmp_path / "c", half).says(gang(), NAMES).roads
+    said = written(tmp_path / "c", half).report(gang(), NAMES).transports
     assert said == {"n0": "rdma", "n1": "eth0"}
 
 
@@ -129,7 +129,7 @@ def test_what_nccl_writes_later_is_seen_too_and_what_it_wrote_before_counts_once
 ) -> None:
     logs = written(tmp_path, Job())
     open_files = {path: path.open("a") for path in tmp_path.rglob("*.log")}  # as NCCL keeps them
-    first = logs.says(gang(), NAMES).report
+    first = logs.report(gang(), NAMES).report
     assert first
     broke = (
         "node1:1003:1103 [1] misc/ibvwrap.cc:309 NCCL WARN Call to ibv_modify_qp failed with 110"
@@ -137,7 +137,7 @@ def test_what_nccl_writes_later_is_seen_too_and_what_it_wrote_before_counts_once
     for path, file in open_files.items():
         file.write(f"{broke}\n" if "node1.1003" in path.name else "")
         file.close()
-    later = logs.says(gang(), NAMES).report
+    later = logs.report(gang(), NAMES).report
     assert later
     assert [one.code for one in later.findings] == ["INIT-QP"]
     assert (later.edges, later.ranks) == (first.edges, first.ranks)
@@ -163,24 +163,24 @@ def test_a_rank_whose_log_is_not_whole_proves_no_road(
     else:
         ended = text[: text.index("node1:1003", text.index("Init COMPLETE"))]
         file.write_text({"empty": "", "cut": text[:-9], "ended": ended}[fault])
-    word = logs.says(gang(), NAMES)
-    assert word.roads == {}
-    assert said in word.trouble
+    word = logs.report(gang(), NAMES)
+    assert word.transports == {}
+    assert said in word.problem
     assert word.report  # what the others say is found all the same
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_whole_logs_of_every_version_say_their_roads(version: str, tmp_path: Path) -> None:
-    word = written(tmp_path, Job(version)).says(gang(), NAMES)
-    assert (word.roads, word.trouble) == ({"n0": "rdma", "n1": "rdma"}, "")
+    word = written(tmp_path, Job(version)).report(gang(), NAMES)
+    assert (word.transports, word.problem) == ({"n0": "rdma", "n1": "rdma"}, "")
 
 
 def test_a_later_gang_does_not_read_what_an_earlier_one_wrote(tmp_path: Path) -> None:
     logs = written(tmp_path, Job())
     write(logs, Job(network=socket, devices=none), first=2000)
-    assert logs.says(gang(), NAMES).roads == {"n0": "rdma", "n1": "rdma"}
-    assert logs.says(gang(first=2000), NAMES).roads == {"n0": "eth0", "n1": "eth0"}
-    assert logs.says(gang(2, 1), NAMES).report.ranks == 4  # type: ignore[union-attr]  # two wrote
+    assert logs.report(gang(), NAMES).transports == {"n0": "rdma", "n1": "rdma"}
+    assert logs.report(gang(first=2000), NAMES).transports == {"n0": "eth0", "n1": "eth0"}
+    assert logs.report(gang(2, 1), NAMES).report.ranks == 4  # type: ignore[union-attr]  # two wrote
 
 
 def test_each_of_many_ranks_has_room_for_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,9 +199,9 @@ def test_the_logs_are_gone_from_the_nodes_whatever_happens(tmp_path: Path) -> No
     with pytest.raises(RuntimeError), logs:
         raise RuntimeError
     assert list(tmp_path.rglob("*.log")) == [other]
-    word = logs.says(gang(), NAMES)
-    assert word.roads == {}
-    assert word.trouble
+    word = logs.report(gang(), NAMES)
+    assert word.transports == {}
+    assert word.problem
 
 
 def test_what_a_killed_driver_left_is_gone_after_a_day(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.fabric.node_pairs import turns
+from probes.fabric.node_pairs import turn_order
 
 
 @given(st.integers(1, 60))
 def test_each_turn_is_of_disjoint_pairs_and_all_meet(nodes: int) -> None:
-    table = [turns(node, nodes) for node in range(nodes)]
+    table = [turn_order(node, nodes) for node in range(nodes)]
     assert all(sorted(row) == list(range(nodes)) for row in table)
     for turn in range(nodes):
         met = [row[turn] for row in table]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.cluster.byte_counters import once
-from probes.fabric.rails import growth, idle_rails, read_rails, shares
+from probes.cluster.byte_counters import count_once
+from probes.fabric.rails import find_idle_rails, rail_growth, rail_shares, read_rails
 
 RATE = "400 Gb/sec (4X NDR)"
 
@@ -28,19 +28,19 @@ def grown(root: Path, sent: dict[str, int]) -> dict[str, float]:
     before = read_rails(str(root))
     for device, count in sent.items():
         port(root, device, (1 << 30) + count)
-    return shares(growth(before, read_rails(str(root))), 8)
+    return rail_shares(rail_growth(before, read_rails(str(root))), 8)
 
 
 def test_even_rails_are_no_finding(tmp_path: Path) -> None:
     parts = grown(tmp_path, {f"mlx5_{number}": 1_000_000 + number * 4000 for number in range(8)})
     assert len(parts) == 8
     assert all(0.95 < part < 1.05 for part in parts.values())
-    assert idle_rails({"n0": parts}, 0.7) == []
+    assert find_idle_rails({"n0": parts}, 0.7) == []
 
 
 def test_an_idle_rail_is_named(tmp_path: Path) -> None:
     parts = grown(tmp_path, {f"mlx5_{number}": 1_000_000 for number in range(7)})
-    (found,) = idle_rails({"n0": {"mlx5_0/1": 1.0}, "n1": parts}, 0.7)
+    (found,) = find_idle_rails({"n0": {"mlx5_0/1": 1.0}, "n1": parts}, 0.7)
     assert found.code == "FAB-PARTIAL-RAILS"
     assert found.suspects == ["n1", "mlx5_7/1"]
     assert "mlx5_7/1 0%" in found.statement
@@ -48,7 +48,7 @@ def test_an_idle_rail_is_named(tmp_path: Path) -> None:
 
 def test_half_the_rails_idle(tmp_path: Path) -> None:
     parts = grown(tmp_path, {f"mlx5_{number}": 1_000_000 for number in range(4)})
-    (found,) = idle_rails({"n1": parts}, 0.7)
+    (found,) = find_idle_rails({"n1": parts}, 0.7)
     assert found.suspects == ["n1", "mlx5_4/1", "mlx5_5/1", "mlx5_6/1", "mlx5_7/1"]
 
 
@@ -94,14 +94,14 @@ def test_a_rail_that_goes_down_meanwhile_has_carried_nothing(tmp_path: Path) -> 
     before = read_rails(str(tmp_path))
     port(tmp_path, "mlx5_0", 4000)
     port(tmp_path, "mlx5_1", 4000, state="1: DOWN")
-    sent = growth(before, read_rails(str(tmp_path)))
-    assert shares(sent, 2) == {"mlx5_0/1": 2.0, "mlx5_1/1": 0.0}
+    sent = rail_growth(before, read_rails(str(tmp_path)))
+    assert rail_shares(sent, 2) == {"mlx5_0/1": 2.0, "mlx5_1/1": 0.0}
 
 
 def test_storage_ports_as_fast_as_rails_are_left_out_where_the_rails_are_agreed() -> None:
     sent = {f"mlx5_{number}/1": 1000 for number in range(8)} | {"mlx5_8/1": 0, "mlx5_9/1": 0}
-    assert idle_rails({"n0": shares(sent, 8)}, 0.7) == []
-    assert idle_rails({"n0": shares(sent, 10)}, 0.7)
+    assert find_idle_rails({"n0": rail_shares(sent, 8)}, 0.7) == []
+    assert find_idle_rails({"n0": rail_shares(sent, 10)}, 0.7)
 
 
 def test_a_byte_over_a_bond_or_a_vlan_counts_once(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_byte_over_a_bond_or_a_vlan_counts_once(tmp_path: Path) -> None:
         (tmp_path / port / "master").symlink_to("../bond0")
     (tmp_path / "eth2" / "upper_eth2.100").symlink_to("../eth2.100")
     sent = {"bond0": 100, "eth0": 50, "eth1": 50, "eth2": 70, "eth2.100": 60}
-    assert once(sent, tmp_path) == {"bond0": 100, "eth2": 10, "eth2.100": 60}
+    assert count_once(sent, tmp_path) == {"bond0": 100, "eth2": 10, "eth2.100": 60}
 
 
 def test_efa_counts_in_its_own_file(tmp_path: Path) -> None:
@@ -126,4 +126,4 @@ def test_efa_counts_in_its_own_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("root", ["/nonexistent", "/proc/self"])
 def test_without_rdma_there_are_no_rails(root: str) -> None:
     assert read_rails(root) == {}
-    assert shares(growth({}, {}), 8) == {}
+    assert rail_shares(rail_growth({}, {}), 8) == {}

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from probes.faults.orphaned_ranks import end_running, marks
-from probes.faults.process_faults import Hand
+from probes.faults.orphaned_ranks import kill_running, rank_processes
+from probes.faults.process_faults import ProcessAgent
 from probes.restart import judge as restart_judging
 from reference_trainer.launch.supervisor import Attempt
-from reference_trainer.launch.worker import Place
+from reference_trainer.launch.worker import RankLocation
 
 HERE = socket.gethostname()
 
@@ -31,21 +31,21 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_who_still_runs_is_told_and_ended(child: subprocess.Popen[bytes]) -> None:
-    born = Hand().aim(child.pid)[0]
+    born = ProcessAgent().start_time(child.pid)[0]
     mark = (HERE, child.pid, born)
     others = [(HERE, child.pid, born + 1), ("elsewhere", child.pid, born), (HERE, 2**22 + 1, 7)]
-    assert end_running(others, 0.3) == (HERE, [])
+    assert kill_running(others, 0.3) == (HERE, [])
     assert child.poll() is None
-    assert end_running([mark, *others], 0) == (HERE, [mark])
+    assert kill_running([mark, *others], 0) == (HERE, [mark])
     child.wait(timeout=10)
-    assert end_running([mark], 0.3) == (HERE, [])
+    assert kill_running([mark], 0.3) == (HERE, [])
 
 
 def test_who_ends_in_time_is_not_told() -> None:
     process = subprocess.Popen(["sleep", "0.5"])
-    mark = (HERE, process.pid, Hand().aim(process.pid)[0])
+    mark = (HERE, process.pid, ProcessAgent().start_time(process.pid)[0])
     began = time.monotonic()
-    assert end_running([mark], 10) == (HERE, [])
+    assert kill_running([mark], 10) == (HERE, [])
     assert time.monotonic() - began < 8
     process.wait()
 
@@ -60,7 +60,7 @@ def test_a_run_says_where_its_ranks_are(tmp_path: Path) -> None:
     journal = tmp_path / "run-1" / "out" / "metrics.rank1.jsonl"
     journal.parent.mkdir(parents=True)
     journal.write_text("".join(json.dumps(line) + "\n" for line in lives))
-    assert marks(tmp_path) == {("n1", 7, 70): 1, ("n2", 9, 90): 1}
+    assert rank_processes(tmp_path) == {("n1", 7, 70): 1, ("n2", 9, 90): 1}
 
 
 MARK = ("node1", 4711, 90)
@@ -99,21 +99,21 @@ def test_what_is_known_to_run_is_told_whoever_could_not_be_asked(
         def groups_named(self, name: str) -> list[int]:
             return []
 
-    monkeypatch.setattr(restart_judging, "marks", lambda *_: known)
-    monkeypatch.setattr(restart_judging, "outlived", lambda *_: (running, unasked))
-    restart_judging.leaks(Cluster(), tmp_path, Notes())  # type: ignore[arg-type]  (stand-ins)
+    monkeypatch.setattr(restart_judging, "rank_processes", lambda *_: known)
+    monkeypatch.setattr(restart_judging, "find_orphans", lambda *_: (running, unasked))
+    restart_judging.find_leaks(Cluster(), tmp_path, Notes())  # type: ignore[arg-type]  (stand-ins)
     assert seen == {"left_behind": 0, "still_running": value}
     assert [one.code for one in found] == codes
     assert [one.suspects for one in found] == [["rank 3", "node1"]] * len(codes)
 
 
 def test_where_ranks_were_to_be_is_known_without_their_journal(tmp_path: Path) -> None:
-    def place(pid: int, born: int | None) -> Place:
-        return Place(node="id", address="10.0.0.1", host="n1", pid=pid, gpus=[], born=born)
+    def place(pid: int, born: int | None) -> RankLocation:
+        return RankLocation(node="id", address="10.0.0.1", host="n1", pid=pid, gpus=[], born=born)
 
     attempts = [
         Attempt(places=[place(1, 10), place(2, 20)], started=0.0),
         Attempt(places=[place(1, 10), place(3, None)], started=0.0),
     ]
-    assert marks(tmp_path, attempts) == {("n1", 1, 10): 0, ("n1", 2, 20): 1}
-    assert marks(None, []) == {}
+    assert rank_processes(tmp_path, attempts) == {("n1", 1, 10): 0, ("n1", 2, 20): 1}
+    assert rank_processes(None, []) == {}

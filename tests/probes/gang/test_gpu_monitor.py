@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from probes.gang import gpu_monitor as gpu_eyes
-from probes.gang.controls import free_gpu
-from probes.gang.gpu_monitor import GpuEye, GpuEyes
+from probes.gang.controls import find_free_gpu
+from probes.gang.gpu_monitor import GpuMonitor, GpuMonitors
 
 
 class Call:
@@ -46,7 +46,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Node]:
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(
-        gpu_eyes, "pinned", lambda kind, id: SimpleNamespace(remote=lambda counted: made[id])
+        gpu_eyes, "on_node", lambda kind, id: SimpleNamespace(remote=lambda counted: made[id])
     )
     return {"n1": made["1"], "n2": made["2"]}
 
@@ -69,25 +69,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_each_node_with_gpus_is_looked_at(nodes: dict[str, Node], clock: SimpleNamespace) -> None:
     nodes["n1"].next, nodes["n2"].next = Call({"GPU-a": [7]}), Call({})
-    eyes = GpuEyes(cluster())
-    assert eyes.look() == {"n1": {"GPU-a": [7]}, "n2": {}}
+    eyes = GpuMonitors(cluster())
+    assert eyes.poll() == {"n1": {"GPU-a": [7]}, "n2": {}}
     clock.now += 0.05
-    assert eyes.look() is None  # NVML would have nothing new
+    assert eyes.poll() is None  # NVML would have nothing new
     clock.now += 0.2
-    assert eyes.look() == {"n1": {"GPU-a": [7]}, "n2": {}}
+    assert eyes.poll() == {"n1": {"GPU-a": [7]}, "n2": {}}
 
 
 def test_a_node_that_does_not_answer_holds_nobody_up(
     nodes: dict[str, Node], clock: SimpleNamespace
 ) -> None:
     nodes["n2"].next = late = Call({"GPU-b": [8]}, ready=False)
-    eyes = GpuEyes(cluster())
-    assert eyes.look() == {"n1": {}}
+    eyes = GpuMonitors(cluster())
+    assert eyes.poll() == {"n1": {}}
     clock.now += 3
-    assert eyes.look() == {"n1": {}, "n2": "it does not answer for 2 s"}
+    assert eyes.poll() == {"n1": {}, "n2": "it does not answer for 2 s"}
     late.ready = True
     clock.now += 3
-    assert (eyes.look() or {})["n2"] == {"GPU-b": [8]}
+    assert (eyes.poll() or {})["n2"] == {"GPU-b": [8]}
 
 
 def test_an_eye_that_died_tells_nothing_any_more(
@@ -95,15 +95,15 @@ def test_an_eye_that_died_tells_nothing_any_more(
 ) -> None:
     import ray
 
-    eyes = GpuEyes(cluster())
+    eyes = GpuMonitors(cluster())
     nodes["n1"].next = Call({"GPU-a": [7]})
-    assert (eyes.look() or {})["n1"] == {"GPU-a": [7]}
+    assert (eyes.poll() or {})["n1"] == {"GPU-a": [7]}
     nodes["n1"].next = Call(ray.exceptions.RayError("gone"))
     clock.now += 1
-    assert (eyes.look() or {})["n1"] == "its observer died: RayError"
+    assert (eyes.poll() or {})["n1"] == "its observer died: RayError"
 
 
-def seen_by(eye: GpuEye) -> Any:
+def seen_by(eye: GpuMonitor) -> Any:
     """What it tells once it has looked."""
     deadline = time.monotonic() + 10
     while eye.uses() == "NVML has not answered yet":
@@ -123,31 +123,31 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             raise nvml.uses
         return nvml.uses
 
-    monkeypatch.setattr(gpu_eyes, "nvml_ready", lambda: None)
-    monkeypatch.setattr(gpu_eyes, "gpus", lambda: [{}] * nvml.count)
+    monkeypatch.setattr(gpu_eyes, "start_nvml", lambda: None)
+    monkeypatch.setattr(gpu_eyes, "list_gpus", lambda: [{}] * nvml.count)
     monkeypatch.setattr(gpu_eyes, "gpus_in_use", uses)
     monkeypatch.setattr(gpu_eyes, "PAUSE", 0.01)
     return nvml
 
 
 def test_what_nvml_sees_is_told(nvml: SimpleNamespace) -> None:
-    assert seen_by(GpuEye(8)) == {"GPU-a": [7]}
+    assert seen_by(GpuMonitor(8)) == {"GPU-a": [7]}
 
 
 def test_where_nvml_does_not_tell_its_words_are_kept(nvml: SimpleNamespace) -> None:
     nvml.uses = RuntimeError("NVML sees no GPU here")
-    assert seen_by(GpuEye(8)) == "NVML: NVML sees no GPU here"
+    assert seen_by(GpuMonitor(8)) == "NVML: NVML sees no GPU here"
 
 
 def test_gpus_that_are_not_this_clusters_make_it_blind(nvml: SimpleNamespace) -> None:
-    assert seen_by(GpuEye(4)) == "NVML sees 8 GPUs, Ray 4"
+    assert seen_by(GpuMonitor(4)) == "NVML sees 8 GPUs, Ray 4"
 
 
 def test_an_nvml_that_hangs_is_not_taken_at_its_last_word(
     nvml: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_eyes, "STALE", 0.2)
-    eye = GpuEye(8)
+    eye = GpuMonitor(8)
     assert seen_by(eye) == {"GPU-a": [7]}
     nvml.pause, deadline = 5.0, time.monotonic() + 10
     while not isinstance(eye.uses(), str):
@@ -158,8 +158,8 @@ def test_an_nvml_that_hangs_is_not_taken_at_its_last_word(
 
 def test_only_a_gpu_that_is_free_and_unused_is_squatted_on() -> None:
     facts = [{"name": name, "gpus": [{"uuid": f"{name}-{at}"} for at in range(2)]} for name in "ab"]
-    here: Any = SimpleNamespace(facts=facts, counted_on={"a": 2, "b": 2})
-    assert free_gpu(here, {"a": 1, "b": 2}, {"a": {}, "b": {"b-0": []}}) == ("b", "b-1")
-    assert free_gpu(here, {"a": 1, "b": 1}, {"a": {}, "b": {}}) is None
-    assert free_gpu(here, {"a": 2, "b": 2}, {"a": {"a-0": [], "a-1": []}}) is None
-    assert free_gpu(here, {"a": 2}, {"a": "NVML hangs"}) is None
+    here: Any = SimpleNamespace(facts=facts, gpus_by_node={"a": 2, "b": 2})
+    assert find_free_gpu(here, {"a": 1, "b": 2}, {"a": {}, "b": {"b-0": []}}) == ("b", "b-1")
+    assert find_free_gpu(here, {"a": 1, "b": 1}, {"a": {}, "b": {}}) is None
+    assert find_free_gpu(here, {"a": 2, "b": 2}, {"a": {"a-0": [], "a-1": []}}) is None
+    assert find_free_gpu(here, {"a": 2}, {"a": "NVML hangs"}) is None

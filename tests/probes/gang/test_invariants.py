@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from probes.cluster import node_facts as facts
-from probes.cluster.placement_groups import strangers
+from probes.cluster.placement_groups import other_jobs
 from probes.gang import invariants as checks
-from probes.gang.placement import one_astray, torn, usual_placements
-from probes.gang.test_gang_queue import halving
+from probes.gang.placement import control_misplaced_rank, default_placements, find_splits
+from probes.gang.test_gang_queue import halving_sizes
 
 Sample = dict[str, Any]
 
@@ -40,32 +40,32 @@ def test_a_part_of_a_gang_is_seen_with_its_span() -> None:
         sample(0.2, A_1=(3, 3), B_2=(1, 3)),
         sample(0.3, A_1=(3, 3), B_2=(0, 3)),
     ]
-    (span,) = checks.halves(seen)
+    (span,) = checks.find_partial_holds(seen)
     assert (span.start, span.end, span.gang, span.placed, span.size) == (0.1, 0.3, "B-2", 1, 3)
-    assert "job B held 1 of 3 while it waited" in span.said()
-    assert checks.half_samples(seen) == 2
-    assert checks.halves(seen[:1]) == []
+    assert "job B held 1 of 3 while it waited" in span.describe()
+    assert checks.count_partial(seen) == 2
+    assert checks.find_partial_holds(seen[:1]) == []
 
 
 def test_actors_that_run_while_their_gang_waits_are_a_part() -> None:
     waits = sample(0.0, actors={"B": 2}, A_1=(3, 3), B_2=(0, 3))
-    assert checks.part_held(waits) == {"B-2": ("B", 2, 3)}
-    assert checks.part_held(sample(0.0, actors={"A": 3}, A_1=(3, 3), B_2=(0, 3))) == {}
+    assert checks.partial_gangs(waits) == {"B-2": ("B", 2, 3)}
+    assert checks.partial_gangs(sample(0.0, actors={"A": 3}, A_1=(3, 3), B_2=(0, 3))) == {}
 
 
 def test_a_gang_that_lost_a_node_is_not_half_placed() -> None:
-    assert checks.part_held(sample(0.0, A_1=(1, 2, "RESCHEDULING"))) == {}
+    assert checks.partial_gangs(sample(0.0, A_1=(1, 2, "RESCHEDULING"))) == {}
 
 
 def test_spare_accelerators_are_not_counted() -> None:
-    assert checks.held(sample(0.0, A_1=(2, 2, "CREATED", "spare"), B_2=(1, 1))) == 1
+    assert checks.count_held(sample(0.0, A_1=(2, 2, "CREATED", "spare"), B_2=(1, 1))) == 1
 
 
 def test_more_held_on_a_node_than_there_is() -> None:
     seen = [sample(0.0, A_1=(3, 3)), sample(0.1, A_1=(3, 3), B_2=(3, 3))]
-    assert checks.overcommitted(seen, {"n": 4, "m": 9}) == [{"n": "6 of 4"}]
-    assert checks.overcommitted(seen, {"n": 6}) == []
-    assert checks.overcommitted(seen, {"m": 9}) == [{"n": "3 of 0"}, {"n": "6 of 0"}]
+    assert checks.find_overcommitted(seen, {"n": 4, "m": 9}) == [{"n": "6 of 4"}]
+    assert checks.find_overcommitted(seen, {"n": 6}) == []
+    assert checks.find_overcommitted(seen, {"m": 9}) == [{"n": "3 of 0"}, {"n": "6 of 0"}]
 
 
 @pytest.mark.parametrize(
@@ -75,22 +75,22 @@ def test_more_held_on_a_node_than_there_is() -> None:
 )
 def test_accelerators_neither_free_nor_held(free: list[int], lost: int) -> None:
     seen = [sample(at / 10, free=count, A_1=(3, 3)) for at, count in enumerate(free)]
-    assert checks.unaccounted(seen, 4) == lost
+    assert checks.count_leaked(seen, 4) == lost
 
 
 def test_a_leak_that_changes_its_sign_is_lag() -> None:
     flips = [sample(at / 10, free=at % 3, A_1=(3, 3)) for at in range(60)]
-    assert checks.unaccounted(flips, 4) == 0
+    assert checks.count_leaked(flips, 4) == 0
 
 
 def test_hold_and_wait_needs_two_jobs_that_hold_and_wait_long_enough() -> None:
     both = [sample(at / 10, A_1=(2, 4), B_2=(2, 4)) for at in range(20)]
-    assert {span.job for span in checks.deadlocks(both, 1.0)} == {"A", "B"}
-    assert checks.deadlocks(both[:5], 1.0) == []
+    assert {span.job for span in checks.find_deadlocks(both, 1.0)} == {"A", "B"}
+    assert checks.find_deadlocks(both[:5], 1.0) == []
     one_waits_empty = [sample(at / 10, A_1=(4, 4), B_2=(0, 4)) for at in range(20)]
-    assert checks.deadlocks(one_waits_empty, 1.0) == []
+    assert checks.find_deadlocks(one_waits_empty, 1.0) == []
     one_half = [sample(at / 10, A_1=(2, 4), B_2=(2, 2)) for at in range(20)]
-    assert checks.deadlocks(one_half, 1.0) == []
+    assert checks.find_deadlocks(one_half, 1.0) == []
 
 
 @pytest.mark.parametrize(
@@ -107,51 +107,51 @@ def test_hold_and_wait_needs_two_jobs_that_hold_and_wait_long_enough() -> None:
     ],
 )
 def test_a_strategy_that_was_not_kept(strategy: str, nodes: dict[str, int], wrong: str) -> None:
-    said = checks.misplaced(strategy, nodes, {"a": 8, "b": 8, "c": 8})
+    said = checks.explain_misplaced(strategy, nodes, {"a": 8, "b": 8, "c": 8})
     assert (wrong in said) if wrong else said == ""
 
 
 def test_the_picture_has_every_change_and_no_more() -> None:
     seen = [sample(at / 10, A_1=(3, 3), B_2=(0 if at < 5 else 3, 3)) for at in range(10)]
-    first, second = checks.changes(seen)
+    first, second = checks.sample_changes(seen)
     assert (first["t"], first["waits"]) == (0.0, {"B": 3})
     assert (second["t"], second["nodes"]) == (0.5, {"n": {"A": 3, "B": 3}})
 
 
 def test_lag_and_gaps() -> None:
     seen = [sample(0.0), sample(0.1), sample(0.4)]
-    assert checks.gaps(seen) == [pytest.approx(0.1), pytest.approx(0.3)]
-    assert checks.gaps([]) == []
-    assert checks.usual_most([one["took"] for one in seen]) == 0.001
-    assert checks.usual_most([*range(100)]) == 94
-    assert checks.usual_most([]) is None
+    assert checks.sample_gaps(seen) == [pytest.approx(0.1), pytest.approx(0.3)]
+    assert checks.sample_gaps([]) == []
+    assert checks.percentile_95([one["took"] for one in seen]) == 0.001
+    assert checks.percentile_95([*range(100)]) == 94
+    assert checks.percentile_95([]) is None
 
 
 @pytest.mark.parametrize("total", [2, 3, 4, 7, 8, 64])
 def test_mixed_sizes_are_twice_the_cluster(total: int) -> None:
-    sizes = halving(total)
+    sizes = halving_sizes(total)
     assert sum(sizes) == 2 * total
     assert all(1 <= size <= max(total // 2, 1) for size in sizes)
 
 
 @pytest.mark.parametrize("total", [2, 3, 8])
 def test_usual_placements_fit_and_a_rank_astray_is_seen(total: int) -> None:
-    from probes.acceptance.component_placement import layout_faults, parse
+    from probes.acceptance.component_placement import layout_errors, parse
 
-    for spec in usual_placements(total):
+    for spec in default_placements(total):
         parts = parse(spec, total)
         places = {name: [("n", str(number)) for number in ns] for name, ns in parts.items()}
-        assert layout_faults(parts, places) == []
-        assert layout_faults(parts, one_astray(places))
+        assert layout_errors(parts, places) == []
+        assert layout_errors(parts, control_misplaced_rank(places))
 
 
 def test_a_tensor_parallel_group_over_two_nodes_is_named() -> None:
     parts = {"actor": (0, 1, 2, 3)}
     whole = {"actor": [("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")]}
-    assert torn(parts, whole, {"tp": 2, "pp": 1, "dp": 2}) == []
-    (said,) = torn(parts, whole, {"tp": 4, "pp": 1, "dp": 1})
+    assert find_splits(parts, whole, {"tp": 2, "pp": 1, "dp": 2}) == []
+    (said,) = find_splits(parts, whole, {"tp": 4, "pp": 1, "dp": 1})
     assert "0-3" in said
-    assert torn(parts, whole, None) == []
+    assert find_splits(parts, whole, None) == []
 
 
 def used(t: float, free: int, gpus: int) -> Sample:
@@ -171,7 +171,7 @@ def used(t: float, free: int, gpus: int) -> Sample:
     ],
 )
 def test_gpus_in_use_behind_rays_back(seen: list[Sample], hidden: bool) -> None:
-    found = checks.unseen(seen, {"n": 8, "head": 0})
+    found = checks.find_hidden_gpus(seen, {"n": 8, "head": 0})
     assert bool(found) is hidden
     if hidden:
         count, gpus = found["n"]
@@ -181,16 +181,16 @@ def test_gpus_in_use_behind_rays_back(seen: list[Sample], hidden: bool) -> None:
 
 def test_a_gpu_without_a_known_process_is_named_all_the_same() -> None:
     seen = [sample(t) | {"free_on": {"n": 8}, "in_use": {"n": {"GPU-7": []}}} for t in range(4)]
-    assert checks.unseen(seen, {"n": 8}) == {"n": (1, ["GPU-7 (processes not told)"])}
+    assert checks.find_hidden_gpus(seen, {"n": 8}) == {"n": (1, ["GPU-7 (processes not told)"])}
 
 
 def test_a_node_of_which_nvml_tells_nothing_is_named() -> None:
     silent = sample(0.0) | {"free_on": {}, "in_use": {"n": {}, "m": "NVML: not found"}}
-    assert checks.sightless([silent], {"n": 8, "m": 8, "head": 0}) == {"m": "NVML: not found"}
-    assert checks.sightless([sample(0.0)], {"n": 8}) == {"n": "nobody looked"}
+    assert checks.nvml_errors([silent], {"n": 8, "m": 8, "head": 0}) == {"m": "NVML: not found"}
+    assert checks.nvml_errors([sample(0.0)], {"n": 8}) == {"n": "nobody looked"}
     once = [sample(0.0) | {"in_use": {"n": {}}}, sample(0.1) | {"in_use": {"n": "it hangs"}}]
-    assert checks.sightless(once, {"n": 8}) == {"n": "it hangs"}
-    assert checks.unseen([silent], {"n": 8, "m": 8}) == {}
+    assert checks.nvml_errors(once, {"n": 8}) == {"n": "it hangs"}
+    assert checks.find_hidden_gpus([silent], {"n": 8, "m": 8}) == {}
 
 
 def test_nvml_says_which_gpus_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_nvml_says_which_gpus_are_in_use(monkeypatch: pytest.MonkeyPatch) -> Non
     assert facts.gpus_in_use() == {"GPU-1": [77]}
     monkeypatch.setattr(Fake, "used", 500 * 2**20)  # in a container: memory without a process
     assert facts.gpus_in_use() == {"GPU-0": [], "GPU-1": [77]}
-    assert facts.gpus() == [{"name": "H200", "uuid": f"GPU-{at}"} for at in range(2)]
+    assert facts.list_gpus() == [{"name": "H200", "uuid": f"GPU-{at}"} for at in range(2)]
 
 
 def test_the_dashboard_and_its_agent_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,4 +237,4 @@ def test_the_dashboard_and_its_agent_are_no_strangers(monkeypatch: pytest.Monkey
         "04": "python probes/gang/job_driver.py",
         "05": "python -m reference_trainer launch --workers all",
     }
-    assert strangers(drivers, ["04"]) == ["05"]
+    assert other_jobs(drivers, ["04"]) == ["05"]

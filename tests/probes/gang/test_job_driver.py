@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from probes.cluster.embedded import LocalCluster
-from probes.gang.competing_job import Rival
-from probes.gang.scenario import Stage
+from probes.gang.competing_job import CompetingJob
+from probes.gang.scenario import ContentionRig
 
 NODES = 2
 
 
 @pytest.fixture
-def jobs() -> Iterator[dict[str, Rival]]:
+def jobs() -> Iterator[dict[str, CompetingJob]]:
     """Jobs A and B on two raylets of one emulated GPU each."""
     cluster = LocalCluster(NODES)
-    keeper = SimpleNamespace(keep=lambda *_: None, forget=lambda *_: None)
-    where: Any = SimpleNamespace(keeper=keeper, address=cluster.started["address"], resource="GPU")
-    jobs = {name: Rival(name, where) for name in "AB"}
+    cleanup = SimpleNamespace(register=lambda *_: None, unregister=lambda *_: None)
+    where: Any = SimpleNamespace(cleanup=cleanup, address=cluster.info["address"], resource="GPU")
+    jobs = {name: CompetingJob(name, where) for name in "AB"}
     try:
         for job in jobs.values():
-            job.ready()
+            job.wait_ready()
         yield jobs
     finally:
         for job in jobs.values():
@@ -32,16 +32,16 @@ def jobs() -> Iterator[dict[str, Rival]]:
         cluster.close()
 
 
-def test_who_waits_for_room_is_withdrawn_and_who_runs_is_not(jobs: dict[str, Rival]) -> None:
-    jobs["A"].ask("ask", "gang", NODES)
-    jobs["A"].ask("seats", "gang", {"rank": list(range(NODES))})
-    jobs["B"].ask("naive", NODES + 1)
-    assert jobs["A"].ask("withdraw") == 0
-    assert jobs["B"].ask("withdraw") == NODES + 1
-    assert jobs["B"].ask("withdraw") == 0
-    jobs["A"].ask("release")
-    jobs["B"].ask("ask", "next", NODES)
-    assert len(jobs["B"].ask("seats", "next", {"rank": list(range(NODES))})["rank"]) == NODES
+def test_who_waits_for_room_is_withdrawn_and_who_runs_is_not(jobs: dict[str, CompetingJob]) -> None:
+    jobs["A"].call("ask", "gang", NODES)
+    jobs["A"].call("seats", "gang", {"rank": list(range(NODES))})
+    jobs["B"].call("naive", NODES + 1)
+    assert jobs["A"].call("withdraw") == 0
+    assert jobs["B"].call("withdraw") == NODES + 1
+    assert jobs["B"].call("withdraw") == 0
+    jobs["A"].call("release")
+    jobs["B"].call("ask", "next", NODES)
+    assert len(jobs["B"].call("seats", "next", {"rank": list(range(NODES))})["rank"]) == NODES
 
 
 def test_no_job_gives_back_while_another_waits() -> None:
@@ -56,10 +56,10 @@ def test_no_job_gives_back_while_another_waits() -> None:
         def signal(self, number: int) -> None:
             pass
 
-        def ask(self, do: str) -> None:
-            told.append((do, self.name))
+        def call(self, command: str) -> None:
+            told.append((command, self.name))
 
-    stage: Any = Stage.__new__(Stage)
+    stage: Any = ContentionRig.__new__(ContentionRig)
     stage.jobs = {name: Told(name) for name in "AB"}
     stage.release()
     assert told == [("withdraw", "A"), ("withdraw", "B"), ("release", "A"), ("release", "B")]

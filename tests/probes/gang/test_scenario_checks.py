@@ -13,15 +13,15 @@ import pytest
 from probes.acceptance import component_placement as components
 from probes.acceptance.contract import ClusterTerms, Contract
 from probes.acceptance.contract import load as contract
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.findings import finding
 from probes.gang import job_driver as gang_job
 from probes.gang import scenario_checks as gang_closing
-from probes.gang.judge import bounded, staffed, tell_queue, undisturbed
-from probes.gang.node_loss import _noticed, lose
-from probes.gang.placement import layouts
-from probes.gang.scenario import Debt
-from probes.gang.scenario_checks import settle
+from probes.gang.judge import judge_actors, judge_big_wait, judge_undisturbed, report_queue_layer
+from probes.gang.node_loss import _judge_detection, kill_spare_node
+from probes.gang.placement import list_layouts
+from probes.gang.scenario import DeferredMeasurement
+from probes.gang.scenario_checks import judge_deferred
 from reports.record import ProbeResult, Verdict
 from reports.store import Store
 
@@ -31,11 +31,11 @@ Judged = Callable[..., Any]
 class Scene(SimpleNamespace):
     """What the judging asks of a scene, without a cluster."""
 
-    def owe(self, name: str, value: Any, *because: Any, **options: Any) -> None:
-        self.debts.append(Debt(name, value, because, **options))
+    def measure_at_end(self, name: str, value: Any, *because: Any, **options: Any) -> None:
+        self.deferred.append(DeferredMeasurement(name, value, because, **options))
 
     def finish(self) -> ProbeResult:
-        settle(self)  # type: ignore[arg-type]  (a stand-in)
+        judge_deferred(self)  # type: ignore[arg-type]  (a stand-in)
         self.measure.control("c", "fault", caught=True, saw="it")  # without one nothing is proven
         return self.measure.finish("finished", 1.0)
 
@@ -48,8 +48,8 @@ def judged(tmp_path: Path) -> Iterator[Judged]:
     def make(others: str = "", terms: Contract | None = None, **what: Any) -> Scene:
         stores.append(Store(tmp_path / f"run-{len(stores)}"))
         agreed = terms or contract("lab")
-        ledger = Ledger(stores[-1], agreed, "p", "GANG", "claim", "again", lambda words: None)
-        return Scene(measure=ledger, debts=[], strangers=lambda: others, **what)
+        ledger = Recorder(stores[-1], agreed, "p", "GANG", "claim", "again", lambda words: None)
+        return Scene(measure=ledger, deferred=[], describe_other_jobs=lambda: others, **what)
 
     yield make
     for store in stores:
@@ -61,7 +61,7 @@ STUCK = finding("GANG-STUCK", "it was not placed", ["job B"])
 
 def test_what_fails_on_a_cluster_of_our_own_is_the_clusters(judged: Judged) -> None:
     at = judged()
-    at.owe("never_placed", 1, STUCK)
+    at.measure_at_end("never_placed", 1, STUCK)
     result = at.finish()
     assert result.verdict is Verdict.FAIL
     assert [one.code for one in result.findings] == ["GANG-STUCK"]
@@ -69,7 +69,7 @@ def test_what_fails_on_a_cluster_of_our_own_is_the_clusters(judged: Judged) -> N
 
 def test_what_fails_beside_other_peoples_jobs_is_not_proven(judged: Judged) -> None:
     at = judged("other jobs use this cluster: 05000000")
-    at.owe("never_placed", 1, STUCK)
+    at.measure_at_end("never_placed", 1, STUCK)
     result = at.finish()
     assert result.verdict is Verdict.UNPROVEN
     assert not result.findings
@@ -78,14 +78,14 @@ def test_what_fails_beside_other_peoples_jobs_is_not_proven(judged: Judged) -> N
 
 def test_what_only_we_could_spoil_is_judged_whoever_else_is_there(judged: Judged) -> None:
     at = judged("other jobs use this cluster: 05000000")
-    at.owe("unstaffed", 1, ours=True)
+    at.measure_at_end("unstaffed", 1, ours=True)
     assert at.finish().verdict is Verdict.FAIL
 
 
 def test_what_holds_beside_other_peoples_jobs_still_counts(judged: Judged) -> None:
     at = judged("other jobs use this cluster: 05000000")
-    at.owe("never_placed", 0)
-    at.owe("handoff", 0.4)
+    at.measure_at_end("never_placed", 0)
+    at.measure_at_end("handoff", 0.4)
     result = at.finish()
     assert [one.verdict for one in result.measurements] == [Verdict.PASS, Verdict.PASS]
 
@@ -93,8 +93,8 @@ def test_what_holds_beside_other_peoples_jobs_still_counts(judged: Judged) -> No
 def test_half_a_gang_is_ours_whoever_else_is_there(judged: Judged) -> None:
     entry = {"job": "B", "placed": 1, "size": 3, "state": "PENDING", "nodes": {"n": 1}}
     half = {"t": 0.0, "took": 0.0, "free": 0, "actors": {}, "gangs": {"B-1": entry}}
-    at = judged("other jobs use this cluster: 05000000", stretches=[[half, half | {"t": 0.1}]])
-    gang_closing._halves(at, at.stretches[0])
+    at = judged("other jobs use this cluster: 05000000", segments=[[half, half | {"t": 0.1}]])
+    gang_closing._judge_partial_holds(at, at.segments[0])
     result = at.finish()
     assert result.verdict is Verdict.FAIL
     assert [one.code for one in result.findings] == ["GANG-HALF"]
@@ -115,8 +115,8 @@ def test_a_scene_without_enough_looks_is_not_proven(
     judged: Judged, times: list[float], enough: bool
 ) -> None:
     samples = [{"t": t, "took": 0.001} for t in times]
-    at = judged(stretches=[samples] if samples else [], samples=samples, sampled=True)
-    gang_closing._sampled(at)
+    at = judged(segments=[samples] if samples else [], samples=samples, sampled=True)
+    gang_closing._judge_sampling(at)
     result = at.finish()
     assert result.verdict is (Verdict.PASS if enough else Verdict.UNPROVEN)
     (rate,) = (one for one in result.measurements if one.name == "sample_rate")
@@ -126,8 +126,8 @@ def test_a_scene_without_enough_looks_is_not_proven(
 def test_more_held_than_there_is_names_the_node(judged: Judged) -> None:
     entry = {"job": "A", "placed": 3, "size": 3, "state": "CREATED", "nodes": {"n": 3}}
     sample = {"t": 0.0, "gangs": {"A-1": entry | {"spare": False}}}
-    at = judged(room={"n": 2})
-    gang_closing._promises(at, [sample])
+    at = judged(capacity={"n": 2})
+    gang_closing._judge_overcommit(at, [sample])
     result = at.finish()
     assert result.verdict is Verdict.FAIL
     assert [(one.code, one.suspects) for one in result.findings] == [("GANG-TWICE", ["n"])]
@@ -151,8 +151,10 @@ def test_a_gang_that_ran_must_go_on_running(
     judged: Judged, seen: tuple[bool, ...], verdict: Verdict
 ) -> None:
     samples = samples_of(*seen)
-    at = judged(samples=samples, watch=SimpleNamespace(samples=samples, dwell=lambda seconds: None))
-    undisturbed(at, "A-1")
+    at = judged(
+        samples=samples, observer=SimpleNamespace(samples=samples, wait=lambda seconds: None)
+    )
+    judge_undisturbed(at, "A-1")
     result = at.finish()
     assert result.verdict is verdict
     codes = [(one.code, one.suspects) for one in result.findings]
@@ -161,7 +163,7 @@ def test_a_gang_that_ran_must_go_on_running(
 
 def test_a_gang_without_its_actors_is_named(judged: Judged) -> None:
     at = judged(samples=[{"actors": {"A": 1}}], until=lambda done: None)
-    staffed(at, 3, ["A-1"])
+    judge_actors(at, 3, ["A-1"])
     result = at.finish()
     assert result.verdict is Verdict.FAIL
     assert "2 of 3 actors" in result.findings[0].statement
@@ -169,7 +171,7 @@ def test_a_gang_without_its_actors_is_named(judged: Judged) -> None:
 
 def test_without_a_gang_nobody_is_missed(judged: Judged) -> None:
     at = judged()
-    staffed(at, 3, [])
+    judge_actors(at, 3, [])
     assert at.finish().verdict is Verdict.UNPROVEN
 
 
@@ -178,11 +180,11 @@ QUEUED = {"queue": "kueue"}
 
 def test_a_declared_queue_says_what_is_out_of_sight(judged: Judged) -> None:
     at = judged()
-    tell_queue(at.measure, ClusterTerms(**QUEUED))
-    assert "kueue gangs pods" in at.measure._covered[0]
+    report_queue_layer(at.measure, ClusterTerms(**QUEUED))
+    assert "kueue gangs pods" in at.measure._coverage[0]
     quiet = judged()
-    tell_queue(quiet.measure, ClusterTerms())
-    assert not quiet.measure._covered
+    report_queue_layer(quiet.measure, ClusterTerms())
+    assert not quiet.measure._coverage
 
 
 def limited(folder: Path) -> Contract:
@@ -197,13 +199,13 @@ def test_a_big_gangs_wait_is_judged_where_a_queue_is_declared(
     judged: Judged, tmp_path: Path
 ) -> None:
     plain = judged()
-    bounded(plain, 500.0, ClusterTerms())
+    judge_big_wait(plain, 500.0, ClusterTerms())
     assert plain.finish().measurements[0].judged is False
     queued = judged(terms=limited(tmp_path))
-    bounded(queued, 500.0, ClusterTerms(**QUEUED))
+    judge_big_wait(queued, 500.0, ClusterTerms(**QUEUED))
     assert queued.finish().verdict is Verdict.FAIL
     never = judged(terms=limited(tmp_path))
-    bounded(never, None, ClusterTerms(**QUEUED))
+    judge_big_wait(never, None, ClusterTerms(**QUEUED))
     assert never.finish().verdict is Verdict.UNPROVEN
 
 
@@ -223,15 +225,15 @@ def test_a_big_gangs_wait_is_judged_where_a_queue_is_declared(
     ],
 )
 def test_what_is_split_is_the_contracts_own(terms: dict[str, Any], expected: list[Any]) -> None:
-    found = [(sorted(parts), split) for parts, split in layouts(ClusterTerms(**terms), 64, 64)]
+    found = [(sorted(parts), split) for parts, split in list_layouts(ClusterTerms(**terms), 64, 64)]
     assert found == expected
 
 
 def test_the_usual_placements_fit_what_is_free() -> None:
     for free in (2, 3, 5, 8, 100):
-        for parts, _ in layouts(ClusterTerms(), 128, free):
+        for parts, _ in list_layouts(ClusterTerms(), 128, free):
             assert max(max(numbers) for numbers in parts.values()) < min(free, 8)
-            assert not components.layout_faults(
+            assert not components.layout_errors(
                 parts, {c: [("n", str(i)) for i in numbers] for c, numbers in parts.items()}
             )
 
@@ -246,9 +248,9 @@ class Left:
         monkeypatch.setattr(gang_job, "on_cluster", lambda look, *options: look(*options))
         monkeypatch.setattr(gang_job, "living_jobs", lambda: set(self.jobs))
         monkeypatch.setattr(gang_job, "groups_of", lambda job: list(self.groups))
-        monkeypatch.setattr(gang_job, "lasting", self.lasting)
-        monkeypatch.setattr(gang_job, "kill", self.kill)
-        monkeypatch.setattr(gang_job, "remove", lambda group: self.groups.remove(group))
+        monkeypatch.setattr(gang_job, "detached_ids", self.lasting)
+        monkeypatch.setattr(gang_job, "kill_actors", self.kill)
+        monkeypatch.setattr(gang_job, "remove_group", lambda group: self.groups.remove(group))
         monkeypatch.setattr(gang_job, "QUIET_SECONDS", 0.2)
 
     def lasting(self, *wanted: Any) -> list[str]:
@@ -266,40 +268,40 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Left:
 
 
 def test_what_ray_train_left_is_ended(left: Left) -> None:
-    job = gang_job.Job("GPU")
+    job = gang_job.JobDriver("GPU")
     job.guard("02", alone=True)
     left.actors = {"coordinator": ("02", True), "another's": ("01", True)}
-    job.sweep()
+    job.clean_up()
     assert [*left.actors] == ["another's"]
     left.actors = {"coordinator": ("02", True)}
-    job.sweep()
+    job.clean_up()
     assert left.actors
 
 
 @pytest.mark.parametrize("case", ["others lived", "others came", "never trained"])
 def test_what_others_may_use_is_left_alone(left: Left, case: str) -> None:
-    job = gang_job.Job("GPU")
+    job = gang_job.JobDriver("GPU")
     if case != "never trained":
         job.guard("02", alone=case != "others lived")
     left.actors = {"coordinator": ("02", True)}
     if case == "others came":
         left.jobs["03"] = "python train.py"
-    job.sweep()
+    job.clean_up()
     assert left.actors
 
 
 def test_what_a_dying_job_asks_for_is_removed_when_it_is_dead(left: Left) -> None:
-    job = gang_job.Job("GPU")
+    job = gang_job.JobDriver("GPU")
     job.guard("02", alone=False)
     left.groups = ["its own"]
     left.actors = {"watches over its controller": ("02", False)}
-    job.sweep()
+    job.clean_up()
     assert left.groups  # it lives, and gives it back itself
     assert left.actors
     job.guard("02", alone=False)
     threading.Timer(0.1, left.jobs.pop, ("02",)).start()
     threading.Timer(0.2, left.groups.append, ("asked for while it died",)).start()
-    job.sweep(ending=True)
+    job.clean_up(ending=True)
     assert not left.groups
     assert not left.actors
     assert "02" not in left.jobs
@@ -311,7 +313,7 @@ class Harbour:
     def __init__(self, dead: bool) -> None:
         self.dead = dead
 
-    def lose(self, name: str) -> tuple[bool, float]:
+    def kill_nodes(self, name: str) -> tuple[bool, float]:
         return self.dead, 0.0
 
 
@@ -319,8 +321,8 @@ class Harbour:
 def test_a_fault_that_did_not_happen_proves_nothing(
     judged: Judged, dead: bool, verdict: Verdict
 ) -> None:
-    at = judged(watch=SimpleNamespace(mark=lambda words, fault: 1.0))
-    lose(at, Harbour(dead), "spare1", "lost")  # type: ignore[arg-type]  (a stand-in)
+    at = judged(observer=SimpleNamespace(mark=lambda words, fault: 1.0))
+    kill_spare_node(at, Harbour(dead), "spare1", "lost")  # type: ignore[arg-type]  (a stand-in)
     assert at.finish().verdict is verdict
 
 
@@ -328,8 +330,8 @@ def test_a_fault_that_did_not_happen_proves_nothing(
 def test_a_loss_that_ray_does_not_see_is_named(
     judged: Judged, seen: float | None, verdict: Verdict
 ) -> None:
-    at = judged(took=lambda since, until: until)
-    _noticed(at, 1.0, seen, "spare1")
+    at = judged(elapsed=lambda since, until: until)
+    _judge_detection(at, 1.0, seen, "spare1")
     result = at.finish()
     assert result.verdict is verdict
     codes = [(one.code, one.suspects) for one in result.findings]

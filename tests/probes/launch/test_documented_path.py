@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probes.launch.documented_path import announced, wrong_ranks
+from probes.launch.documented_path import rank_variables, wrong_ranks
 
 
 def ranks(count: int = 4) -> list[dict[str, str]]:
@@ -49,4 +49,4 @@ def test_announced_ranks_are_read_from_a_log() -> None:
         "\x1b[36m(pid=1)\x1b[0m attempt=1 node=id1 host=n1 RANK=1 WORLD_SIZE=2\n"
         "attempt=2 node=id0 RANK=0\n"
     )
-    assert [row["RANK"] for row in announced(text)] == ["0", "1"]
+    assert [row["RANK"] for row in rank_variables(text)] == ["0", "1"]

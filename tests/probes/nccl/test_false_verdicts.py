@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl.report import Report, report
+from probes.nccl.report import NcclReport, analyse_files
 
 RDMA, TCP, SHM, MNNVL = "NET/IB/0/GDRDMA", "NET/Socket/0", "SHM/direct", "P2P/MNNVL"
 
@@ -47,13 +47,13 @@ def good(host: int) -> str:
     return says(host, *comm(host, 2, 2), *ring(RDMA), CONNECTED)
 
 
-def told(folder: Path, *texts: str) -> Report:
+def told(folder: Path, *texts: str) -> NcclReport:
     for number, text in enumerate(texts):
         (folder / f"{number}.log").write_text(text)
-    return report(sorted(folder.glob("*.log")))
+    return analyse_files(sorted(folder.glob("*.log")))
 
 
-def codes(found: Report) -> list[str]:
+def codes(found: NcclReport) -> list[str]:
     return [finding.code for finding in found.findings]
 
 
@@ -148,7 +148,7 @@ def test_a_pipe_is_read_from_its_first_byte(tmp_path: Path) -> None:
     text = "".join(says(h, *comm(h, 2, 2), *ring(TCP), CONNECTED) for h in (0, 1))
     writer = threading.Thread(target=path.write_text, args=(text,))
     writer.start()
-    found = report([path])
+    found = analyse_files([path])
     writer.join()
     assert codes(found) == ["FAB-TCP"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl.report import Report, report
+from probes.nccl.report import NcclReport, analyse_files
 
 IB, SOCKET, SHM = "NET/IB/0/GDRDMA", "NET/Socket/0", "SHM/direct"
 
@@ -71,14 +71,14 @@ class Process:
         return "".join(f"{self.prefix}{line}\n" for line in self.lines)
 
 
-def told(folder: Path, *processes: Process) -> Report:
+def told(folder: Path, *processes: Process) -> NcclReport:
     paths = [folder / f"{number}.log" for number in range(len(processes))]
     for path, process in zip(paths, processes, strict=True):
         path.write_text(process.text())
-    return report(paths)
+    return analyse_files(paths)
 
 
-def codes(found: Report) -> set[str]:
+def codes(found: NcclReport) -> set[str]:
     return {finding.code for finding in found.findings}
 
 

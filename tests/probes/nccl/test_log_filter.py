@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl.log_filter import LEFT_OUT, sieved
-from probes.nccl.report import Report, report
+from probes.nccl.log_filter import OMITTED, filter_log
+from probes.nccl.report import NcclReport, analyse_files
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty
 
 ENOUGH = 1 << 20
@@ -27,16 +27,16 @@ TOPOLOGY = [
 ]
 
 
-def told(folder: Path, *texts: bytes) -> Report:
+def told(folder: Path, *texts: bytes) -> NcclReport:
     paths = [folder / f"nccl.{at}.log" for at in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_bytes(text)
-    return report(paths)
+    return analyse_files(paths)
 
 
 def sieve(text: str | bytes, most: int = ENOUGH) -> bytes:
     content = text if isinstance(text, bytes) else text.encode()
-    return sieved(io.BytesIO(content), most)
+    return filter_log(io.BytesIO(content), most)
 
 
 def noisy(text: str) -> str:
@@ -52,7 +52,7 @@ def noisy(text: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def said(found: Report) -> tuple[object, ...]:
+def said(found: NcclReport) -> tuple[object, ...]:
     """All of it but the numbers of lines."""
     findings = [(one.code, one.statement, one.suspects, one.remedy) for one in found.findings]
     facts = (found.transport, found.networks, found.gdr, found.edges, found.hosts, found.ranks)
@@ -96,7 +96,7 @@ def test_of_more_than_there_is_room_for_the_beginning_and_the_end_are_there(tmp_
     )
     texts[3] += peers + last
     less = {rank: sieve(text, 20_000) for rank, text in texts.items()}
-    assert len(less[3]) < 20_000 + len(LEFT_OUT)
+    assert len(less[3]) < 20_000 + len(OMITTED)
     assert less[3].startswith(job.of(3)[:100].encode())
     found = told(tmp_path, *less.values())
     assert [one.code for one in found.findings] == ["INIT-QP"]
@@ -129,7 +129,7 @@ def test_maps_of_many_rings_take_the_room_of_one(tmp_path: Path) -> None:
     text = (whole.replace(old, maps)) * 3
     less = sieve(text, 256 << 10)
     assert len(less) < 64 << 10
-    assert not less.endswith(LEFT_OUT)
+    assert not less.endswith(OMITTED)
     two = maps + maps.replace(":1100 [0]", ":1101 [1]")  # threads of one process, a GPU each
     assert sieve(two).count(b"[1] NCCL INFO Channel") == 1
     assert told(tmp_path, less, (job.of(1) * 3).encode()).exit_code == 0

@@ -21,8 +21,8 @@ MOST = 300  # MB of resident memory
 READ = """
 import json, sys
 from pathlib import Path
-from probes.nccl.report import report
-found = report([Path(sys.argv[1])])
+from probes.nccl.report import analyse_files
+found = analyse_files([Path(sys.argv[1])])
 found.text()
 found.to_json()
 status = Path("/proc/self/status").read_text()

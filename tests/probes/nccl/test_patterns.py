@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from probes.nccl.report import Report
+from probes.nccl.report import NcclReport
 from reports.record import Finding
 from tests.recordings.generate.nccl_logs import Job, none, socket
 from tests.support.nccl_report import codes, told
 
 
-def only(found: Report, code: str) -> Finding:
+def only(found: NcclReport, code: str) -> Finding:
     """The finding of this code; no other may be there."""
     assert codes(found) == {code}
     assert found.exit_code == 1

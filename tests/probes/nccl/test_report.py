@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from probes.cli.main import main
 from probes.findings.catalogue import CATALOGUE
-from probes.nccl.report import Report, report
-from scaling.collectives.nccl_tests_format import table
+from probes.nccl.report import NcclReport, analyse_files
+from scaling.collectives.nccl_tests_format import format_table
 from scaling.collectives.operations import OPERATIONS
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty, none, socket
 from tests.support.paths import REPO
@@ -61,15 +61,15 @@ WHERE = {  # suspects
 }
 
 
-def told(folder: Path, *texts: str) -> Report:
+def told(folder: Path, *texts: str) -> NcclReport:
     """The report on these texts, each in a file of its own."""
     paths = [folder / f"nccl.{number}.log" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text)
-    return report(paths)
+    return analyse_files(paths)
 
 
-def codes(found: Report) -> set[str]:
+def codes(found: NcclReport) -> set[str]:
     return {finding.code for finding in found.findings}
 
 
@@ -221,9 +221,9 @@ def test_wrong_elements_of_our_own_table(tmp_path: Path, placement: str) -> None
     row = {"size": 1024, "count": 256, "placement": placement, "seconds": 0.001, "wrong": 0}
     rows = [row | {"algbw": 1.0, "busbw": 1.5}, row | {"size": 2048, "algbw": 1, "busbw": 1}]
     for name in ("all_reduce", "broadcast", "alltoall"):
-        assert codes(told(tmp_path, table(rows, OPERATIONS[name]))) == set()
+        assert codes(told(tmp_path, format_table(rows, OPERATIONS[name]))) == set()
         rows[1]["wrong"] = 3
-        text = table(rows, OPERATIONS[name])
+        text = format_table(rows, OPERATIONS[name])
         found = told(tmp_path, text)
         assert codes(found) == {"NCCL-CORRUPT"}
         assert found.findings[0].evidence == ["nccl.0.log:5"]
@@ -286,7 +286,7 @@ def test_other_files_prove_nothing_in_one_sentence(
 def test_a_zipped_log_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.log.gz"
     path.write_bytes(gzip.compress(Job().text().encode()))
-    assert report([path]).transport == "rdma"
+    assert analyse_files([path]).transport == "rdma"
 
 
 def test_json_has_the_agreed_keys(tmp_path: Path) -> None:
@@ -339,6 +339,6 @@ def test_torn_logs_never_raise_and_never_prove(
         text[at : at + length] = data.draw(st.binary(max_size=20))
     path = tmp_path_factory.mktemp("torn") / "x.log"
     path.write_bytes(bytes(text))
-    found = report([path])
+    found = analyse_files([path])
     assert found.transport != "rdma"
     assert found.exit_code in (1, 20)

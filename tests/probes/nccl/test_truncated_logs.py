@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.nccl.report import Report, report
+from probes.nccl.report import NcclReport, analyse_files
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty, none, socket
 
 RETRY = (
@@ -30,14 +30,14 @@ HEALTHY = {  # jobs with something that looks bad until the rest is read
 }
 
 
-def codes(found: Report) -> set[str]:
+def codes(found: NcclReport) -> set[str]:
     return {finding.code for finding in found.findings}
 
 
-def cut_at(folder: Path, text: str, at: int) -> Report:
+def cut_at(folder: Path, text: str, at: int) -> NcclReport:
     path = folder / "nccl.log"
     path.write_text(text[:at])
-    return report([path])
+    return analyse_files([path])
 
 
 def offsets(text: str, count: int) -> list[int]:
@@ -97,9 +97,9 @@ def test_one_file_of_many_that_is_cut_off(tmp_path: Path) -> None:
     paths = [tmp_path / f"nccl.{rank}.log" for rank in job.ranks]
     for rank, path in zip(job.ranks, paths, strict=True):
         path.write_text(job.of(rank))
-    assert report(paths).exit_code == 0
+    assert analyse_files(paths).exit_code == 0
     paths[2].write_text(job.of(2)[:-150])
-    found = report(paths)
+    found = analyse_files(paths)
     assert (codes(found), found.exit_code) == (set(), 20)
     assert "nccl.2.log is cut off" in found.unproven[0]
     assert "nccl.1.log" not in " ".join(found.unproven)
@@ -109,7 +109,7 @@ def test_a_zipped_log_that_is_cut_off_is_no_hang(tmp_path: Path) -> None:
     path = tmp_path / "nccl.log.gz"
     text = Job(hosts=8, gpus=8).text()
     path.write_bytes(gzip.compress(text.encode())[:-200])
-    found = report([path])
+    found = analyse_files([path])
     assert (codes(found), found.exit_code) == (set(), 20)
     assert "cannot be read to its end" in found.unproven[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from probes.restart.equality import first_apart, unequal_steps
+from probes.restart.equality import first_unequal_step, unequal_steps
 
 
 def run(values: list[float]) -> list[dict[str, Any]]:
@@ -20,7 +20,7 @@ def test_equal_runs_are_equal() -> None:
 
 def test_one_bit_is_unequal_and_located() -> None:
     (found,) = unequal_steps(run([1.0, 2.0]), run([1.0, 2.0000000000000004]))
-    assert (found.rank, found.step, found.what) == (0, 2, ["loss_hex", "norm_hex"])
+    assert (found.rank, found.step, found.keys) == (0, 2, ["loss_hex", "norm_hex"])
     assert "step 2" in str(found)
 
 
@@ -33,7 +33,7 @@ def test_a_missing_step_is_unequal() -> None:
 def test_other_samples_are_unequal() -> None:
     other = copy.deepcopy(run([1.0]))
     other[0]["steps"][0]["ids"] = [77]
-    assert unequal_steps(run([1.0]), other)[0].what == ["ids"]
+    assert unequal_steps(run([1.0]), other)[0].keys == ["ids"]
 
 
 def test_who_computes_wrongly_is_told_from_those_that_it_misleads() -> None:
@@ -46,7 +46,7 @@ def test_who_computes_wrongly_is_told_from_those_that_it_misleads() -> None:
     sound = job({}, 1.0)
 
     def blamed(other: list[dict[str, Any]]) -> tuple[int, int, list[int]]:
-        first, ranks = first_apart(unequal_steps(sound, other))
+        first, ranks = first_unequal_step(unequal_steps(sound, other))
         return first.rank, first.step, ranks
 
     assert blamed(job({2: 1.5}, 1.125)) == (2, 1, [2])

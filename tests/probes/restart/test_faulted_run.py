@@ -12,20 +12,28 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from probes.faults.process_faults import Hand, Strike, offspring
-from probes.restart.controls import mistakes_are_seen
-from probes.restart.equality import BITS, unequal_steps
-from probes.restart.faulted_run import Aim, Blow, Scenario, Voyage, costs, ettr, lives
+from probes.faults.process_faults import ProcessAgent, ProcessFault, descendant_pids
+from probes.restart.controls import control_wrong_resume
+from probes.restart.equality import BITWISE_KEYS, unequal_steps
+from probes.restart.faulted_run import (
+    Fault,
+    FaultedRun,
+    FaultScenario,
+    FaultScheduler,
+    ettr,
+    recovery_costs,
+    split_by_attempt,
+)
 from probes.restart.judge import (
-    _tell_storage,
-    back_to_work,
-    judge_end,
+    _report_storage,
+    judge_completion,
     judge_equality,
     judge_resume,
+    recovery_seconds,
 )
-from probes.restart.launcher_kill import _attempts
-from probes.restart.random_kills import Punishment
-from probes.restart.world_size_change import distance, samples_differ
+from probes.restart.launcher_kill import _read_attempts
+from probes.restart.random_kills import RandomKillResult
+from probes.restart.world_size_change import loss_distance, samples_differ
 from reference_trainer.launch.supervisor import Attempt
 
 
@@ -41,47 +49,49 @@ def life(first, last, *, t, up_s=5.0):
 @pytest.fixture
 def voyage():
     """Six steps done, struck in the seventh; back from step 4, and on to 10."""
-    scenario = Scenario(name="x", words="x", blows=(Blow("begin", 7),), resumes=4, lost=4)
+    scenario = FaultScenario(
+        name="x", summary="x", faults=(Fault("begin", 7),), resume_step=4, max_lost=4
+    )
     journal = [*life(1, 6, t=100.0), {"event": "begin", "step": 7, "t": 106.1}]
     journal += life(5, 10, t=120.0)
-    return Voyage(
+    return FaultedRun(
         scenario=scenario,
-        strikes=[SimpleNamespace(sent=1106.2, at=106.2, count=1)],
+        injectors=[SimpleNamespace(sent=1106.2, injected_at=106.2, count=1)],
         results=[{}],
         attempts=[
             Attempt(places=[], started=1090.0, ready=1095.0, ended=1107.0),
             Attempt(places=[], started=1107.0, ready=1112.0, ended=1130.0),
         ],
         error="",
-        lives=lives(journal),
+        journals=split_by_attempt(journal),
     )
 
 
 def test_lives_are_cut_at_each_start(voyage):
-    assert [len(voyage.steps(at)) for at in (0, 1)] == [6, 6]
-    ((done, start),) = voyage.cuts
+    assert [len(voyage.step_events(at)) for at in (0, 1)] == [6, 6]
+    ((done, start),) = voyage.resume_points
     assert (done, start["start_step"]) == (6, 4)
-    assert lives([{"event": "step"}]) == []
+    assert split_by_attempt([{"event": "step"}]) == []
 
 
 def test_a_life_that_gets_nowhere_does_not_hide_what_was_done_before(voyage):
-    voyage.lives.insert(1, life(5, 4, t=110.0))
-    assert [done for done, _ in voyage.cuts] == [6, 6]
+    voyage.journals.insert(1, life(5, 4, t=110.0))
+    assert [done for done, _ in voyage.resume_points] == [6, 6]
 
 
 def test_costs_of_a_blow(voyage):
-    cost = costs(voyage, 0)
+    cost = recovery_costs(voyage, 0)
     assert cost.detect == pytest.approx(0.8)
     assert cost.reschedule == pytest.approx(5.0)
     assert cost.init == pytest.approx(6.0)  # 5 s up at its start, and 1 s of its first step
     assert cost.redo == pytest.approx(2.0)  # steps 5 and 6
-    assert back_to_work(voyage) == pytest.approx(120.0 + 3 - 106.2)
+    assert recovery_seconds(voyage) == pytest.approx(120.0 + 3 - 106.2)
     assert ettr(voyage) == pytest.approx(10 / 40)
 
 
 def test_a_step_is_done_when_its_save_begins(voyage):
-    voyage.lives[1].insert(-8, {"event": "saving", "step": 7, "t": 122.5})
-    assert back_to_work(voyage) == pytest.approx(122.5 - 106.2)
+    voyage.journals[1].insert(-8, {"event": "saving", "step": 7, "t": 122.5})
+    assert recovery_seconds(voyage) == pytest.approx(122.5 - 106.2)
 
 
 def held(voyage, mode="sync"):
@@ -92,21 +102,21 @@ def held(voyage, mode="sync"):
     journal += life(5, 10, t=120.0)
     journal[-5]["seconds"] += 8.0
     journal.insert(-5, {"event": "saving", "step": 8, "t": 123.5})
-    return replace(voyage, scenario=scenario, lives=lives(journal))
+    return replace(voyage, scenario=scenario, journals=split_by_attempt(journal))
 
 
 def test_who_dies_in_a_save_has_lost_the_step_that_was_saved(voyage):
-    ((done, start),) = held(voyage).cuts
+    ((done, start),) = held(voyage).resume_points
     assert (done, start["start_step"]) == (8, 4)
 
 
 def test_what_is_held_up_on_purpose_is_no_training_and_no_cost(voyage):
-    assert held(voyage).seconds(1)[8] == (1.0, 8.0)
-    assert costs(held(voyage), 0).redo == pytest.approx(4.0)  # steps 5 to 8
+    assert held(voyage).step_seconds(1)[8] == (1.0, 8.0)
+    assert recovery_costs(held(voyage), 0).redo == pytest.approx(4.0)  # steps 5 to 8
     assert ettr(held(voyage)) == pytest.approx(10 / (40 - 8))
-    assert back_to_work(held(voyage)) == pytest.approx(120.0 + 5 - 8 - 106.2)
+    assert recovery_seconds(held(voyage)) == pytest.approx(120.0 + 5 - 8 - 106.2)
     assert ettr(held(voyage, "async")) is None  # who waited for it is not known
-    assert costs(held(voyage, "async"), 0).redo == pytest.approx(12.0)
+    assert recovery_costs(held(voyage, "async"), 0).redo == pytest.approx(12.0)
 
 
 def test_what_a_save_that_was_held_took_is_not_told(voyage):
@@ -123,14 +133,14 @@ def test_what_a_save_that_was_held_took_is_not_told(voyage):
         told, run = Told(), held(voyage, mode)
         run.results = [result]
         told.note = lambda name, value, *_, told=told, **__: told(name, value)
-        _tell_storage(run, told)
+        _report_storage(run, told)
         assert told.values == wanted
 
 
 def test_without_the_run_never_killed_its_controls_say_so():
     told = []
-    original = SimpleNamespace(mistaken={}, results=[])
-    mistakes_are_seen(
+    original = SimpleNamespace(wrong_resumes={}, results=[])
+    control_wrong_resume(
         original, SimpleNamespace(control=lambda *_, caught, saw: told.append((caught, saw)))
     )
     assert set(told) == {(None, "the run that nobody kills was not made")}
@@ -144,26 +154,26 @@ def test_parameters_that_differ_after_a_step_are_unequal_whatever_the_loss():
 
 
 def test_what_the_first_gang_did_before_is_not_the_runs_time(voyage):
-    voyage.aside = 15.0
+    voyage.setup_s = 15.0
     assert ettr(voyage) == pytest.approx(10 / 25)
 
 
 def test_the_aim_counts_what_is_done_before_and_only_then():
     did = []
-    aim = Aim([], lambda gang: did.append(time.sleep(0.1)))  # what is done takes a while
+    aim = FaultScheduler([], lambda gang: did.append(time.sleep(0.1)))  # what is done takes a while
     aim("gang", 1)
-    assert aim.aside >= 0.1
-    before = aim.aside
+    assert aim.setup_s >= 0.1
+    before = aim.setup_s
     aim("gang", 2)
-    assert (len(did), aim.aside) == (1, before)
+    assert (len(did), aim.setup_s) == (1, before)
 
 
 def test_what_was_not_seen_is_none(voyage):
-    voyage.strikes[0].sent = voyage.strikes[0].at = 0.0
-    voyage.lives, voyage.attempts, voyage.results = voyage.lives[:1], voyage.attempts[:1], []
-    cost = costs(voyage, 0)
+    voyage.injectors[0].sent = voyage.injectors[0].injected_at = 0.0
+    voyage.journals, voyage.attempts, voyage.results = voyage.journals[:1], voyage.attempts[:1], []
+    cost = recovery_costs(voyage, 0)
     assert (cost.detect, cost.reschedule, cost.init, cost.redo) == (None, None, None, 0.0)
-    assert back_to_work(voyage) is None
+    assert recovery_seconds(voyage) is None
     assert ettr(voyage) is None
 
 
@@ -182,7 +192,7 @@ class Told:
 
 def whole_run():
     """What every rank of the run never killed tells, with steps that are all alike."""
-    bits = dict.fromkeys(BITS, "0x1")
+    bits = dict.fromkeys(BITWISE_KEYS, "0x1")
     steps = [{"step": step, "loss": 1.0, **bits} for step in range(1, 11)]
     return SimpleNamespace(results=[{"rank": 0, "steps": steps, "digest": "d"}])
 
@@ -191,11 +201,11 @@ def equality(voyage, first):
     """A function that judges the voyage, whose last life began with step `first`; what it told."""
     original, told = whole_run(), Told()
     steps = original.results[0]["steps"]
-    voyage.strikes[0].rank = 0
+    voyage.injectors[0].rank = 0
     voyage.results = [{"start_step": first - 1, "steps": steps[first - 1 :], "digest": "d"}]
-    voyage.lives[0] = [
+    voyage.journals[0] = [
         {**steps[event["step"] - 1], **event} if event["event"] == "step" else event
-        for event in voyage.lives[0]
+        for event in voyage.journals[0]
     ]
     return lambda: judge_equality(original, voyage, told) or told
 
@@ -208,7 +218,7 @@ def test_a_run_that_came_back_after_its_last_step_proves_nothing(voyage, first, 
 
 def test_what_is_unequal_before_any_restart_is_not_the_restarts_fault(voyage):
     judge = equality(voyage, 5)
-    voyage.lives[0][2]["loss_hex"] = "0x2"
+    voyage.journals[0][2]["loss_hex"] = "0x2"
     assert judge().codes == ["RESTART-UNREPEATABLE"]
 
 
@@ -220,7 +230,7 @@ def test_what_is_unequal_after_a_restart_is(voyage):
 
 def judged(voyage):
     told = Told()
-    judge_end(voyage, told)
+    judge_completion(voyage, told)
     judge_resume(voyage, told)
     return told.values, told.codes
 
@@ -232,8 +242,8 @@ def test_a_run_that_came_back_as_it_should(voyage):
 
 
 def test_a_blow_that_was_missed_proves_nothing_and_accuses_nobody(voyage):
-    voyage.strikes[0].count = 0
-    voyage.lives, voyage.attempts = voyage.lives[:1], voyage.attempts[:1]
+    voyage.injectors[0].count = 0
+    voyage.journals, voyage.attempts = voyage.journals[:1], voyage.attempts[:1]
     values, codes = judged(voyage)
     assert set(values.values()) == {None}
     assert codes == []
@@ -241,15 +251,15 @@ def test_a_blow_that_was_missed_proves_nothing_and_accuses_nobody(voyage):
 
 def test_a_blow_that_was_late_is_no_fault_of_the_run(voyage):
     """It was meant for step 7; the save of step 8 was done by then."""
-    voyage.lives[0].append({"event": "saved", "step": 8, "t": 108.0})
-    voyage.lives[1][0]["start_step"] = 8
+    voyage.journals[0].append({"event": "saved", "step": 8, "t": 108.0})
+    voyage.journals[1][0]["start_step"] = 8
     values, codes = judged(voyage)
     assert values["resumed_from"] is None
     assert codes == []
 
 
 def test_a_run_that_does_not_come_back_has_failed_whatever_was_struck(voyage):
-    voyage.strikes[0].count, voyage.results = 0, []
+    voyage.injectors[0].count, voyage.results = 0, []
     values, codes = judged(voyage)
     assert values["outcome"] == "gave up"
     assert codes == ["RESTART-DEAD"]
@@ -257,7 +267,7 @@ def test_a_run_that_does_not_come_back_has_failed_whatever_was_struck(voyage):
 
 def test_too_many_attempts_and_too_many_steps_lost_are_named(voyage):
     voyage.attempts.append(voyage.attempts[-1])
-    voyage.lives[1][0]["start_step"] = 0
+    voyage.journals[1][0]["start_step"] = 0
     values, codes = judged(voyage)
     assert (values["attempts"], values["steps_lost"]) == (3, 6)
     assert codes == ["RESTART-ATTEMPTS", "RESTART-LOST"]
@@ -265,16 +275,16 @@ def test_too_many_attempts_and_too_many_steps_lost_are_named(voyage):
 
 def test_a_hand_waits_for_its_victims_own_moment(tmp_path):
     """What the journal says of an earlier life, with another process, is not its moment."""
-    journal, hand = tmp_path / "journal.jsonl", Hand()
+    journal, hand = tmp_path / "journal.jsonl", ProcessAgent()
     victim = subprocess.Popen(["sleep", "60"])
     old = [{"event": "start", "pid": 1}, {"event": "begin", "step": 9}]
     new = [{"event": "start", "pid": victim.pid}, {"event": "begin", "step": 6}]
     found = []
     try:
-        started, _ = hand.aim(victim.pid)
+        started, _ = hand.start_time(victim.pid)
         lurk = threading.Thread(
             target=lambda: found.append(
-                hand.lurk(victim.pid, started, signal.SIGKILL, journal, "begin", 7)
+                hand.wait_and_signal(victim.pid, started, signal.SIGKILL, journal, "begin", 7)
             )
         )
         journal.write_text("".join(json.dumps(line) + "\n" for line in [*old, *new]))
@@ -289,19 +299,22 @@ def test_a_hand_waits_for_its_victims_own_moment(tmp_path):
         victim.kill()
         victim.wait()
     assert found[0][0] is True
-    assert hand.lurk(victim.pid, started, signal.SIGKILL, journal, "begin", 99) == (False, 0.0)
+    assert hand.wait_and_signal(victim.pid, started, signal.SIGKILL, journal, "begin", 99) == (
+        False,
+        0.0,
+    )
 
 
 def test_the_offspring_of_a_process():
     parent = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & wait"])
     try:
         deadline = time.monotonic() + 10
-        while len(offspring(parent.pid)) < 2 and time.monotonic() < deadline:
+        while len(descendant_pids(parent.pid)) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
-        children = offspring(parent.pid)
+        children = descendant_pids(parent.pid)
         assert len(children) == 2
     finally:
-        subprocess.run(["kill", "-9", *map(str, offspring(parent.pid))], check=False)
+        subprocess.run(["kill", "-9", *map(str, descendant_pids(parent.pid))], check=False)
         parent.kill()
         parent.wait()
 
@@ -317,7 +330,7 @@ def test_attempts_of_a_killed_launcher_and_of_the_next():
         {"event": "ready", "t": 33.0},
         {"event": "done", "t": 40.0},
     ]
-    found = [(a.started, a.ready, a.ended, a.reason) for a in _attempts(log, killed=10.0)]
+    found = [(a.started, a.ready, a.ended, a.reason) for a in _read_attempts(log, killed_at=10.0)]
     assert found == [
         (1.0, 3.0, 10.0, "the launcher was killed"),
         (20.0, 22.0, 30.0, "rank 1 died"),
@@ -327,31 +340,31 @@ def test_attempts_of_a_killed_launcher_and_of_the_next():
 
 def test_a_step_of_an_earlier_life_that_differs_is_found(voyage):
     steps = [{**step, "loss_hex": "a"} for step in life(1, 10, t=0.0) if step["event"] == "step"]
-    for lived in voyage.lives:
+    for lived in voyage.journals:
         for event in lived:
             event["loss_hex"] = "a"
     reference = {"rank": 0, "steps": steps}
-    assert voyage.unequal(reference, 2) == []
-    next(e for e in voyage.lives[0] if e["event"] == "step" and e["step"] == 3)["loss_hex"] = "b"
-    assert [one.step for one in voyage.unequal(reference, 2)] == [3]
+    assert voyage.find_unequal(reference, 2) == []
+    next(e for e in voyage.journals[0] if e["event"] == "step" and e["step"] == 3)["loss_hex"] = "b"
+    assert [one.step for one in voyage.find_unequal(reference, 2)] == [3]
 
 
 def test_who_cannot_be_aimed_at_is_not_struck_and_why_is_told(tmp_path, monkeypatch):
     def arm(self, gang):
         raise ray.exceptions.GetTimeoutError("the hand did not come")
 
-    monkeypatch.setattr(Strike, "_arm", arm)
-    strike = Strike(tmp_path, 0)
-    strike.aim(SimpleNamespace(places=["here"]))
+    monkeypatch.setattr(ProcessFault, "_start_agent", arm)
+    strike = ProcessFault(tmp_path, 0)
+    strike.arm(SimpleNamespace(places=["here"]))
     strike.close()
     assert (strike.count, strike.error) == (0, "the hand did not come")
 
 
 def test_an_attempt_that_nobody_struck_is_told_of_a_punished_run(voyage):
     voyage.attempts[0].reason = "train: ranks [3] died"
-    assert Punishment(voyages=[voyage]).unprovoked == []
-    voyage.strikes[0].count = 0
-    assert Punishment(voyages=[voyage, voyage]).unprovoked == ["train: ranks [3] died"] * 2
+    assert RandomKillResult(runs=[voyage]).unexplained == []
+    voyage.injectors[0].count = 0
+    assert RandomKillResult(runs=[voyage, voyage]).unexplained == ["train: ranks [3] died"] * 2
 
 
 def losses(*values):
@@ -362,8 +375,8 @@ def losses(*values):
 
 
 def test_a_loss_that_is_no_number_is_no_small_distance():
-    assert distance(losses(1, 2, 3), losses(1, 2.5, 3)) == 0.5
-    assert math.isnan(distance(losses(1, 2, 3), losses(1, math.nan, 3)))
+    assert loss_distance(losses(1, 2, 3), losses(1, 2.5, 3)) == 0.5
+    assert math.isnan(loss_distance(losses(1, 2, 3), losses(1, math.nan, 3)))
 
 
 def test_samples_of_all_ranks_together_are_compared():

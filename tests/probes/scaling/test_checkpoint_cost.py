@@ -11,16 +11,16 @@ from typing import Any, cast
 import pytest
 
 from probes.acceptance.contract import ClusterTerms, load
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.scaling import checkpoint_cost as scaling_saves
-from probes.scaling.checkpoint_cost import BETWEEN, SAVES, Saving, saving
+from probes.scaling.checkpoint_cost import SAVE_GAP, SAVES, SavePlan, time_saves
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from reports.record import ProbeResult, Verdict
 from reports.store import Store
-from scaling.ladder.checkpoint_stall import awaited, saves_of, typical
-from scaling.ladder.ladder import WARM_UP, Rung
+from scaling.ladder.checkpoint_stall import collect_saves, median_save, slow_writer_node
+from scaling.ladder.ladder import WARM_UP_STEPS, Rung
 from scaling.ladder.step_breakdown import Step
 
 NODES = ["a", "a", "b", "b", "c", "c"]  # of each rank
@@ -33,24 +33,24 @@ def rung(held: dict[int, float], own: tuple[float, ...] = QUICK, nodes: list[str
     last = max(held)
     steps = [
         Step(1 + wait, {"forward": 1.0, "checkpoint": wait})
-        for wait in (held.get(number, 0.0) for number in range(WARM_UP + 1, last + 1))
+        for wait in (held.get(number, 0.0) for number in range(WARM_UP_STEPS + 1, last + 1))
     ]
     saves = [[{"step": n, "bytes": 6000, "own": mine} for n in held] for mine in own]
     return Rung(len({*nodes}), nodes, [steps] * len(nodes), 100, saves=saves)
 
 
 def test_a_save_holds_up_by_what_its_step_took_longer() -> None:
-    found = saves_of(rung({WARM_UP: 9.0, 4: 0.5, 8: 3.0, 12: 1.0}))
-    assert [(save.step, save.held_up) for save in found] == [(4, 0.5), (8, 3.0), (12, 1.0)]
-    assert {(save.bytes, save.own) for save in found} == {(6000, QUICK)}
-    assert typical(found).step == 12
-    assert typical(found[:2]).step == 8  # of two the longer
+    found = collect_saves(rung({WARM_UP_STEPS: 9.0, 4: 0.5, 8: 3.0, 12: 1.0}))
+    assert [(save.step, save.stall_s) for save in found] == [(4, 0.5), (8, 3.0), (12, 1.0)]
+    assert {(save.size_bytes, save.write_s) for save in found} == {(6000, QUICK)}
+    assert median_save(found).step == 12
+    assert median_save(found[:2]).step == 8  # of two the longer
 
 
 def test_a_save_that_a_rank_did_not_make_is_none() -> None:
     one = rung({4: 1.0, 8: 1.0})
     fewer = [*one.saves[:2], one.saves[2][1:], *one.saves[3:]]
-    assert [save.step for save in saves_of(replace(one, saves=fewer))] == [8]
+    assert [save.step for save in collect_saves(replace(one, saves=fewer))] == [8]
 
 
 def test_the_wait_of_a_rank_that_begins_its_save_early_is_no_stall() -> None:
@@ -58,10 +58,10 @@ def test_the_wait_of_a_rank_that_begins_its_save_early_is_no_stall() -> None:
     one = rung({4: 1.0, 5: 0.0})
     saved, after = one.steps[0][-2:]
     early = [*one.steps[0][:-2], Step(3.0, {"forward": 1.0, "checkpoint": 2.0}), waits(after, 2.0)]
-    assert saves_of(replace(one, steps=[early, *one.steps[1:]]))[0].held_up == 1.0
+    assert collect_saves(replace(one, steps=[early, *one.steps[1:]]))[0].stall_s == 1.0
     late = [*one.steps[0][:-2], Step(4.0, {"forward": 1.0, "checkpoint": 3.0}), after]
     others = [[*one.steps[0][:-2], saved, waits(after, 2.0)]] * 5
-    assert saves_of(replace(one, steps=[late, *others]))[0].held_up == 3.0
+    assert collect_saves(replace(one, steps=[late, *others]))[0].stall_s == 3.0
 
 
 def waits(step: Step, seconds: float) -> Step:
@@ -83,8 +83,8 @@ def waits(step: Step, seconds: float) -> Step:
 def test_the_node_that_the_others_wait_for_writes_longest(
     own: tuple[float, ...], held: float, nodes: list[str], node: str | None
 ) -> None:
-    (save,) = saves_of(rung({4: held}, own, nodes))
-    assert awaited(save, nodes) == node
+    (save,) = collect_saves(rung({4: held}, own, nodes))
+    assert slow_writer_node(save, nodes) == node
 
 
 @pytest.fixture
@@ -118,15 +118,15 @@ def run(
                 raise one
             return cast(Rung, one)
 
-        monkeypatch.setattr(scaling_saves, "climb", climb)
+        monkeypatch.setattr(scaling_saves, "run_rung", climb)
         agreed = load("lab")
         stores.append(Store(tmp_path / f"run-{len(stores)}"))
-        ledger = Ledger(stores[-1], agreed, "p", "SCALING", "claim", "again", lambda words: None)
+        ledger = Recorder(stores[-1], agreed, "p", "SCALING", "claim", "again", lambda words: None)
         nodes = [{"name": name} for name in dict.fromkeys(NODES)]
-        seen = SimpleNamespace(names={}, nodes=nodes, blind_to=lambda folder: [*blind])
-        gang = SimpleNamespace(busy=lambda: [*hangs], silent=list, mend=mended.append)
-        work = Saving(folder, config, ClusterTerms(**terms))
-        saving(cast(Cluster, seen), cast(Gang, gang), count, work, ledger)
+        seen = SimpleNamespace(node_names={}, nodes=nodes, nodes_not_seeing=lambda folder: [*blind])
+        gang = SimpleNamespace(busy=lambda: [*hangs], silent=list, replace_workers=mended.append)
+        work = SavePlan(folder, config, ClusterTerms(**terms))
+        time_saves(cast(Cluster, seen), cast(Gang, gang), count, work, ledger)
         for config in asked:
             assert config.save_every
             assert str(config.checkpoints).startswith(str(folder))
@@ -140,15 +140,15 @@ def run(
 
 def saved(held: float, own: tuple[float, ...] = QUICK) -> Rung:
     """The climb with as many saves as are timed."""
-    each = {BETWEEN * (at + 1): held for at in range(SAVES)}
-    return rung({**each, SAVES * BETWEEN + 1: 100.0}, own)  # the last one is not judged
+    each = {SAVE_GAP * (at + 1): held for at in range(SAVES)}
+    return rung({**each, SAVES * SAVE_GAP + 1: 100.0}, own)  # the last one is not judged
 
 
 def late(by: float, rank: int = 3) -> Rung:
     """The climb with one save that is slow on one rank."""
     own = [0.1] * 6
     own[rank] += by
-    return rung({WARM_UP + 1: by}, tuple(own))
+    return rung({WARM_UP_STEPS + 1: by}, tuple(own))
 
 
 def judged(result: ProbeResult) -> tuple[Any, Verdict | None]:
@@ -206,7 +206,7 @@ def test_a_save_is_judged_as_one_of_the_agreed_size(run: Any) -> None:
 def test_the_delay_that_is_planted_stands_out_of_a_node_that_is_slow_anyway(run: Any) -> None:
     slow = (0.1, 0.1, 0.1, 0.1, 0.1, 5.0)
     own = (0.1, 0.1, 0.1, 10.1, 0.1, 5.5)
-    (control,) = run(saved(5.0, slow), rung({WARM_UP + 1: 10.0}, own)).controls
+    (control,) = run(saved(5.0, slow), rung({WARM_UP_STEPS + 1: 10.0}, own)).controls
     assert control.caught
     assert control.fault.startswith("rank 3 writes 10 s longer")
 
@@ -220,7 +220,7 @@ def test_the_delay_that_is_planted_stands_out_of_a_node_that_is_slow_anyway(run:
         ([], {"config": replace(TRAINED, dim=1 << 20, layers=96)}, "for 3 saves, found "),
         ([], {"count": 1}, "no rung of several nodes was left"),
         ([GangError("rank 1 failed: CheckpointError: no space left")], {}, "no space left"),
-        ([replace(rung({4: 0.2}), unsaved=("full",))], {}, "1 of 3 saves were made: full"),
+        ([replace(rung({4: 0.2}), save_errors=("full",))], {}, "1 of 3 saves were made: full"),
     ],
     ids=["no folder", "not shared", "hang", "full", "one node", "breaks", "fails"],
 )  # fmt: skip
@@ -234,7 +234,7 @@ def test_what_could_not_be_saved_is_not_proven(
 
 
 def test_a_control_that_breaks_says_why_and_leaves_the_gang_whole(run: Any, mended: Any) -> None:
-    lost = WorkerLost("ranks [3] died", ranks=[3], at=0.0)
+    lost = WorkerLost("ranks [3] died", ranks=[3], lost_at=0.0)
     (control,) = run(saved(0.2), lost).controls
     assert (control.caught, control.saw, mended) == (None, "ranks [3] died", [[3]])
     run(lost)

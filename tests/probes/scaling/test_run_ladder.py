@@ -8,21 +8,28 @@ from typing import Any, cast
 
 import pytest
 
-from probes.acceptance.measure import Ledger
+from probes.acceptance.measure import Recorder
 from probes.scaling import controls as scaling_controls
 from probes.scaling import run_ladder as scaling_rungs
 from probes.scaling import test_scaling
-from probes.scaling.controls import same_compute, same_work
-from probes.scaling.judge import other_runs
+from probes.scaling.controls import compare_compute, time_same_work
+from probes.scaling.judge import note_other_runs
 from probes.scaling.plan import Plan
-from probes.scaling.replay import Replay, astray
-from probes.scaling.run_ladder import ascend, placed, repeat, told, typical, wanted
-from probes.scaling.test_scaling import MOST_STEPS, long_enough
+from probes.scaling.replay import Replay, nodes_off_fabric
+from probes.scaling.run_ladder import (
+    build_ladder,
+    locate_slow_links,
+    median_run,
+    required_efficiency,
+    rerun_ladder,
+    run_ladder,
+)
+from probes.scaling.test_scaling import MAX_STEPS, fill_window
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from reports.record import Limit
 from scaling.collectives.alpha_beta import Fit
-from scaling.collectives.fault_search import Hunt
+from scaling.collectives.fault_search import FaultSearchResult
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step, mean_seconds
 from scaling.loss.ladder_result import Ladder
@@ -62,9 +69,9 @@ def climbs(monkeypatch: pytest.MonkeyPatch, *ladders: Any) -> None:
             raise one
         return one
 
-    monkeypatch.setattr(scaling_rungs, "climb", climb)
-    monkeypatch.setattr(scaling_rungs, "replayed", lambda *_: REPLAY)
-    monkeypatch.setattr(scaling_rungs, "groups_of", lambda *_: [])
+    monkeypatch.setattr(scaling_rungs, "run_rung", climb)
+    monkeypatch.setattr(scaling_rungs, "replay_collectives", lambda *_: REPLAY)
+    monkeypatch.setattr(scaling_rungs, "worker_groups", lambda *_: [])
 
 
 def slower(found: Ladder, share: float) -> list[Rung]:
@@ -79,8 +86,8 @@ LOAD = f"{TrainConfig().batch * TrainConfig().seq:,} tokens per GPU and step"
 GANG = cast(Gang, None)  # nothing is asked of it
 
 
-def ledger(notes: Notes) -> Ledger:
-    return cast(Ledger, notes)
+def ledger(notes: Notes) -> Recorder:
+    return cast(Recorder, notes)
 
 
 def plan(*nodes: int) -> Plan:
@@ -97,28 +104,28 @@ def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyP
     }
     usual, slow, slowest = [*once.rungs], slower(once, 1.2), slower(once, 1.5)
     climbs(monkeypatch, slow, slowest)
-    ladders, whole = repeat(GANG, {}, (usual, first), plan(1, 2, 4), 2, ledger(notes))
+    ladders, whole = rerun_ladder(GANG, {}, (usual, first), plan(1, 2, 4), 2, ledger(notes))
     assert whole
     assert [rungs for rungs, _ in ladders] == [usual, slow, slowest]
-    chosen, others = typical(ladders)
+    chosen, others = median_run(ladders)
     assert chosen == (slow, replays)
     assert others == [usual, slowest]
-    found = told(chosen, others, plan(1, 2, 4), None)
-    assert {count: len(runs) for count, runs in found.again.items()} == {1: 2, 2: 2, 4: 2}
-    assert (found.over, once.over) == ("over 3 runs", "within one run")
-    other_runs(others, ledger(notes))
+    found = build_ladder(chosen, others, plan(1, 2, 4), None)
+    assert {count: len(runs) for count, runs in found.other_runs.items()} == {1: 2, 2: 2, 4: 2}
+    assert (found.interval_basis, once.interval_basis) == ("over 3 runs", "within one run")
+    note_other_runs(others, ledger(notes))
     heard = [one for one in notes.seen if one[0] == "efficiency_again"]
     load = "4 nodes, 8,192 tokens per GPU and step, other run"
     assert [on for _, _, on in heard] == [f"{load} 1", f"{load} 2"]
     assert any(one[2] == "2 nodes, other run 2" for one in notes.seen)  # its losses are looked at
-    assert typical([(usual, replays)]) == ((usual, replays), [])
+    assert median_run([(usual, replays)]) == ((usual, replays), [])
 
 
 def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
     once, notes = ladder(), Notes()
     climbs(monkeypatch, [once.rungs[0], GangError("ranks [3] died")])
     first: tuple[list[Rung], dict[int, Replay]] = ([*once.rungs], {})
-    ladders, whole = repeat(GANG, {}, first, plan(1, 2, 4), 2, ledger(notes))
+    ladders, whole = rerun_ladder(GANG, {}, first, plan(1, 2, 4), 2, ledger(notes))
     assert not whole
     assert ladders == [first]
     assert notes.seen == [("efficiency", None, f"run 2, {LOAD}")]
@@ -131,7 +138,7 @@ class Mendable:
     def __init__(self) -> None:
         self.mended: list[list[int]] = []
 
-    def mend(self, lost: list[int]) -> list[int]:
+    def replace_workers(self, lost: list[int]) -> list[int]:
         self.mended.append(lost)
         return lost
 
@@ -146,9 +153,9 @@ def test_a_middle_rung_that_dies_costs_the_larger_ones_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     once, notes, gang = ladder(), Notes(), Mendable()
-    died = WorkerLost("rank: ranks [1] died", ranks=[1], at=0.0)
+    died = WorkerLost("rank: ranks [1] died", ranks=[1], lost_at=0.0)
     climbs(monkeypatch, [once.rungs[0], died, once.rungs[2]])
-    rungs, replays = ascend(cast(Gang, gang), {}, plan(1, 2, 4), ledger(notes))
+    rungs, replays = run_ladder(cast(Gang, gang), {}, plan(1, 2, 4), ledger(notes))
     assert rungs == [once.rungs[0], once.rungs[2]]
     assert [*replays] == [1, 4]
     assert gang.mended == [[1]]
@@ -162,19 +169,19 @@ def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:
     fits = {"all_gather": Fit(latency_us=0.0, bandwidth=1.0, residual=0.0, points=2)}
     alone, both = Replay([0.5] * 3, fits), Replay([0.7] * 3, fits)
     rungs = [cluster.base(), cluster.largest()]
-    found = told((rungs, {1: alone, 2: both}), [], plan(1, 2), None)
+    found = build_ladder((rungs, {1: alone, 2: both}), [], plan(1, 2), None)
     # 1 MiB at 1 GB/s, times 1/2 among two ranks and 3/4 among four.
-    assert found.alpha_beta == {1: (1 << 20) / 2e9, 2: pytest.approx((1 << 20) * 0.75e-9)}
-    assert found.by_fits == {2: pytest.approx((1 << 20) / 4e9)}
-    assert found.replayed == {2: pytest.approx(0.2)}
-    unknown = told((rungs, {1: Replay(), 2: both}), [], plan(1, 2), None)
-    assert unknown.by_fits == unknown.replayed == {}  # what one node's cost is not known
+    assert found.alpha_beta_s == {1: (1 << 20) / 2e9, 2: pytest.approx((1 << 20) * 0.75e-9)}
+    assert found.fit_growth == {2: pytest.approx((1 << 20) / 4e9)}
+    assert found.replay_growth == {2: pytest.approx(0.2)}
+    unknown = build_ladder((rungs, {1: Replay(), 2: both}), [], plan(1, 2), None)
+    assert unknown.fit_growth == unknown.replay_growth == {}  # what one node's cost is not known
     single = Cluster(nodes=2, steps=8)
-    bare = told(
+    bare = build_ladder(
         ([single.base(), single.largest()], {1: Replay([0.0] * 3), 2: both}),
         [], plan(1, 2), None,
     )  # fmt: skip
-    assert bare.by_fits == {2: pytest.approx((1 << 20) / 2e9)}
+    assert bare.fit_growth == {2: pytest.approx((1 << 20) / 2e9)}
 
 
 def test_bytes_are_astray_only_where_most_went_elsewhere_and_enough_of_them() -> None:
@@ -183,38 +190,38 @@ def test_bytes_are_astray_only_where_most_went_elsewhere_and_enough_of_them() ->
         "node1": {"fab0": 300, "eth0": 10_000},
         "node2": {"fab0": 0, "eth0": 3_000},  # no collective is as small: Ray's own
     }
-    assert astray(sent, "fab0", least=8_000) == {"node1": "eth0"}
-    assert astray(sent, None, least=8_000) == {}
-    assert astray(sent, "rdma", least=8_000) == {"node0": "fab0", "node1": "eth0"}
+    assert nodes_off_fabric(sent, "fab0", min_bytes=8_000) == {"node1": "eth0"}
+    assert nodes_off_fabric(sent, None, min_bytes=8_000) == {}
+    assert nodes_off_fabric(sent, "rdma", min_bytes=8_000) == {"node0": "fab0", "node1": "eth0"}
 
 
 def test_pairs_meet_only_where_a_rung_that_is_judged_lost_to_links(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hunt = Hunt({("node0", "node3"): 0.01}, 0.1, {"node3": "both"}, [], 3, 0, "all")
+    hunt = FaultSearchResult({("node0", "node3"): 0.01}, 0.1, {"node3": "both"}, [], 3, 0, "all")
     asked = []
 
     def pairs(*_: Any) -> Any:
         asked.append(1)
         return hunt, {}
 
-    monkeypatch.setattr(scaling_rungs, "bad_pairs", pairs)
+    monkeypatch.setattr(scaling_rungs, "run_pair_search", pairs)
     limit = Limit(low=0.6, marginal_low=0.9, because="as agreed")
     notes = ledger(Notes())
     for found in (ladder(), ladder(data=0.3)):
-        assert placed(GANG, {}, found, limit, notes) is found
+        assert locate_slow_links(GANG, {}, found, limit, notes) is found
     slow = ladder(link=0.3)
-    assert placed(GANG, {}, slow, None, notes) is slow
+    assert locate_slow_links(GANG, {}, slow, None, notes) is slow
     assert not asked
-    (place,) = placed(GANG, {}, slow, limit, notes).places or []
+    (place,) = locate_slow_links(GANG, {}, slow, limit, notes).slow_links or []
     assert place.nodes == ("node3",)
     assert "every link of node3 is slow both ways" in place.said
 
 
 def test_what_passes_is_the_end_of_the_marginal_band() -> None:
-    assert wanted(None) is None
-    assert wanted(Limit(low=0.5, because="as agreed")) == 0.5
-    assert wanted(Limit(low=0.5, marginal_low=0.7, because="as agreed")) == 0.7
+    assert required_efficiency(None) is None
+    assert required_efficiency(Limit(low=0.5, because="as agreed")) == 0.5
+    assert required_efficiency(Limit(low=0.5, marginal_low=0.7, because="as agreed")) == 0.7
 
 
 def computing(*seconds: float) -> list[list[Step]]:
@@ -224,8 +231,8 @@ def computing(*seconds: float) -> list[list[Step]]:
 
 def test_steps_that_send_nothing_must_compute_as_long_as_those_of_one_node() -> None:
     alone = computing(*[1.0, 1.01, 0.99, 1.0] * 6)
-    assert "the same within the noise" in same_compute(computing(1.0, 1.01, 1.0, 0.99), alone)
-    longer = same_compute(computing(1.3, 1.31, 1.3, 1.29), alone)
+    assert "the same within the noise" in compare_compute(computing(1.0, 1.01, 1.0, 0.99), alone)
+    longer = compare_compute(computing(1.3, 1.31, 1.3, 1.29), alone)
     assert longer.endswith("1.000 s on one node: +0.300 s are unexplained")
 
 
@@ -240,9 +247,9 @@ def test_the_same_work_on_more_nodes_is_a_series_up_to_where_it_failed(
         GangError("ranks [3] died"),
     ]
     climbs(monkeypatch, rungs)
-    monkeypatch.setattr(scaling_controls, "climb", scaling_rungs.climb)
+    monkeypatch.setattr(scaling_controls, "run_rung", scaling_rungs.run_rung)
     notes = Notes()
-    found = same_work(GANG, {}, [1, 2, 4], TrainConfig(batch=4), ledger(notes))
+    found = time_same_work(GANG, {}, [1, 2, 4], TrainConfig(batch=4), ledger(notes))
     assert found == {
         "nodes": [1, 2], "efficiency": [1.0, 0.8], "tokens_per_gpu_step": [800, 400],
     }  # fmt: skip
@@ -259,20 +266,20 @@ def test_a_window_is_long_enough_for_a_gpu_to_heat_up(
     monkeypatch: pytest.MonkeyPatch, window: int, seconds: float, steps: int
 ) -> None:
     rung = cast(Rung, SimpleNamespace(seconds=seconds))
-    monkeypatch.setattr(test_scaling, "climb", lambda *_: rung)
-    assert long_enough(GANG, {}, TrainConfig(steps=24), window).steps == steps <= MOST_STEPS
+    monkeypatch.setattr(test_scaling, "run_rung", lambda *_: rung)
+    assert fill_window(GANG, {}, TrainConfig(steps=24), window).steps == steps <= MAX_STEPS
 
 
 def test_a_replay_is_as_doubtful_as_its_noise_and_the_cores_work() -> None:
     base, steady, rough = ladder().rungs[0], Replay([0.5] * 12), Replay([0.5, 0.6, 0.7] * 4)
     pace = mean_seconds(base.median_node()) - 0.01
     real, emulated = plan(1, 2), replace(plan(1, 2), config=TrainConfig(pace_s=pace))
-    assert scaling_rungs.doubtful(steady, steady, base, real) == 0
-    assert scaling_rungs.doubtful(steady, steady, base, emulated) == pytest.approx(0.01)
-    assert scaling_rungs.doubtful(rough, steady, base, real) > 0.05
+    assert scaling_rungs.replay_uncertainty(steady, steady, base, real) == 0
+    assert scaling_rungs.replay_uncertainty(steady, steady, base, emulated) == pytest.approx(0.01)
+    assert scaling_rungs.replay_uncertainty(rough, steady, base, real) > 0.05
     drifted = replace(steady, before=[0.4] * 6)
     assert drifted.seconds == pytest.approx(0.45)
-    assert scaling_rungs.doubtful(drifted, steady, base, real) == pytest.approx(0.1)
+    assert scaling_rungs.replay_uncertainty(drifted, steady, base, real) == pytest.approx(0.1)
 
 
 def test_a_rank_that_died_in_a_part_of_the_gang_is_mended_in_its_own_place(
@@ -281,13 +288,17 @@ def test_a_rank_that_died_in_a_part_of_the_gang_is_mended_in_its_own_place(
     """Of the workers 2 and 3, which ran alone, the second died: worker 3 is replaced, not 1."""
     import ray
 
-    gang, place = Gang(4), SimpleNamespace(place=SimpleNamespace(remote=lambda: None))
+    gang, place = Gang(4), SimpleNamespace(location=SimpleNamespace(remote=lambda: None))
     gang._workers, gang._bundles, gang.places = [place] * 4, [*range(4)], [cast(Any, None)] * 4
     gang._calls, gang.jobs = ["of worker 2", "of worker 3"], [[2, 3]]
-    monkeypatch.setattr("reference_trainer.launch.gang._raised", lambda *_: [1])
-    monkeypatch.setattr("reference_trainer.launch.gang._late", lambda *_: [])
+    monkeypatch.setattr("reference_trainer.launch.gang._failed", lambda *_: [1])
+    monkeypatch.setattr("reference_trainer.launch.gang._pending", lambda *_: [])
     monkeypatch.setattr(ray, "kill", lambda _: None)
-    for name, value in (("_state", "CREATED"), ("_spawn", place), ("_settled", ["new"])):
+    for name, value in (
+        ("_group_state", "CREATED"),
+        ("_spawn", place),
+        ("_locate_workers", ["new"]),
+    ):
         monkeypatch.setattr(gang, name, lambda *_, value=value: value)
-    assert gang.mend([3]) == [3]
+    assert gang.replace_workers([3]) == [3]
     assert gang.places == [None, None, None, "new"]

@@ -100,7 +100,7 @@ def tcp() -> Recording:
 def unproven() -> list[Recording]:
     """Runs in which nothing failed and which must not be accepted."""
     run = atlas.record()
-    fabric = run.of("FABRIC")[0]
+    fabric = run.results_of("FABRIC")[0]
     missed = control("wrong road", "NCCL_IB_DISABLE=1", "busbw 375 GB/s: no change", caught=False)
     return [
         Recording(

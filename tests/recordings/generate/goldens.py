@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from probes.nccl.report import report
+from probes.nccl.report import analyse_files
 from reports.exports import ctrf, measurements_csv, prometheus
 from reports.page.render import render
 from reports.store import load
@@ -76,7 +76,7 @@ def _said(log: str) -> str:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "nccl.log"
         path.write_text(log)
-        answer = report([path])
+        answer = analyse_files([path])
     return f"{answer.text(WIDTH)}\nexit {answer.exit_code}\n"
 
 

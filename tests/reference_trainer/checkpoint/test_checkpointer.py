@@ -13,11 +13,11 @@ import pytest
 from probes.restart import checkpoint_corruption as damages
 from reference_trainer import manifest
 from reference_trainer.config import TrainConfig
-from reference_trainer.distributed import VARIABLES, LaunchError, choose_device
+from reference_trainer.distributed import LAUNCH_VARIABLES, LaunchError, choose_device
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.model.emulated_compute import Pace
-from reference_trainer.options import arguments
-from scaling.ladder.step_breakdown import steps_of, wall_gap
+from reference_trainer.model.emulated_compute import EmulatedCompute
+from reference_trainer.options import cli_options
+from scaling.ladder.step_breakdown import parse_steps, wall_gap
 from tests.conftest import SMALL, hexes
 from tests.support.single_rank import only_rank
 
@@ -50,7 +50,7 @@ def test_compiled_blocks_compute_the_same(alone, tmp_path):
     """In a process of its own, for the compiler warns of what is torch's own."""
     knobs = {**SMALL, "steps": 3, "dropout": 0.0}
     config = TrainConfig(**knobs, compile=True, out=str(tmp_path))
-    words = [sys.executable, "-m", "reference_trainer", "train", *arguments(config)]
+    words = [sys.executable, "-m", "reference_trainer", "train", *cli_options(config)]
     with only_rank():
         subprocess.run(words, check=True, timeout=300)
     compiled = json.loads((tmp_path / "result.rank0.json").read_text())
@@ -75,7 +75,7 @@ def test_every_step_is_the_sum_of_its_segments(alone, tmp_path):
         assert tuple(span["segments"]) == names
         assert sum(span["segments"].values()) == pytest.approx(span["seconds"], rel=1e-9)
         assert (span["clock"], span["separable"]) == ("host", False)
-    assert wall_gap([steps_of(spans)]) < 0.1  # the host's clock says so too
+    assert wall_gap([parse_steps(spans)]) < 0.1  # the host's clock says so too
     assert all(seconds >= 0.03 for seconds in spans[1]["segments"].values())
     assert spans[0]["segments"]["checkpoint"] == 0
     # one a segment and step, two of "other": once before the data and once at the end
@@ -132,7 +132,7 @@ def future(path: Path):
 def foreign(path: Path):
     content = manifest.read(path)
     (path / "manifest.json").unlink()
-    manifest.write(path, step=4, world=1, identity={**content["identity"], "dim": 99},
+    manifest.write(path, step=4, world_size=1, identity={**content["identity"], "dim": 99},
                    files=content["files"])  # fmt: skip
 
 
@@ -174,8 +174,8 @@ def test_a_damaged_checkpoint_is_skipped_with_a_reason(alone, saved, folder, dam
 
 def test_dcp_alone_would_load_the_flipped_bit(alone, saved, folder, monkeypatch):
     """Why there is a manifest: without it a damaged weight goes in without a word."""
-    damages.flip(folder / "step-4")
-    monkeypatch.setattr(manifest, "check", lambda *_: None)
+    damages.flip_bit(folder / "step-4")
+    monkeypatch.setattr(manifest, "check_file", lambda *_: None)
     ran = alone(steps=6, checkpoints=str(folder))
     assert ran["start_step"] == 4
     assert ran["digest"] != saved[1]["digest"]
@@ -265,12 +265,12 @@ def test_padding_goes_up_to_a_time_and_never_on_top(pace_s, seconds, late):
             time.sleep(0.1)
             return super().forward(x)
 
-    pace, block = Pace(pace_s, blocks=1), Slow(4, 4)
+    pace, block = EmulatedCompute(pace_s, blocks=1), Slow(4, 4)
     pace.attach(block)
     begun = time.perf_counter()
     out = block(torch.ones(1, 4, requires_grad=True))
     assert seconds <= time.perf_counter() - begun < seconds + 0.09
-    assert pace.late == late
+    assert pace.overruns == late
     begun = time.perf_counter()
     out.sum().backward()
     assert time.perf_counter() - begun >= pace.backward_s == pytest.approx(pace_s * 2 / 3)
@@ -291,7 +291,7 @@ def test_a_run_leaves_the_process_as_it_was(alone):
 
 def test_a_missing_variable_is_one_sentence_at_once(monkeypatch):
     """It needs no torch, whose import takes seconds, to see that a variable is missing."""
-    for name, value in zip(VARIABLES[:4], ("0", "1", "0", "127.0.0.1"), strict=True):
+    for name, value in zip(LAUNCH_VARIABLES[:4], ("0", "1", "0", "127.0.0.1"), strict=True):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MASTER_PORT", raising=False)
     code = (
@@ -313,7 +313,7 @@ def test_a_missing_variable_is_one_sentence_at_once(monkeypatch):
 def test_an_impossible_variable_is_one_sentence(monkeypatch, name, value, message):
     from reference_trainer.train import train
 
-    for known, good in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "1"), strict=True):
+    for known, good in zip(LAUNCH_VARIABLES, ("0", "1", "0", "127.0.0.1", "1"), strict=True):
         monkeypatch.setenv(known, value if known == name else good)
     with pytest.raises(LaunchError, match=message):
         train(TrainConfig(**SMALL))

@@ -15,8 +15,8 @@ from reference_trainer import manifest
 from reference_trainer.checkpoint import save as saving
 from reference_trainer.config import TrainConfig
 from reference_trainer.manifest import CheckpointError
-from reference_trainer.options import arguments
-from reference_trainer.telemetry.heartbeat import PULSE, farewell
+from reference_trainer.options import cli_options
+from reference_trainer.telemetry.heartbeat import PROGRESS, exit_message
 from tests.conftest import SMALL, hexes
 from tests.support.single_rank import only_rank
 from tests.support.small_disk import needs_root, small_disk
@@ -84,7 +84,7 @@ def full_disk(monkeypatch):
 
     Writing to /dev/full gives it, and the kernel needs no privilege for that.
     """
-    begin = saving.Writer._begin
+    begin = saving.CheckpointWriter._make_folder
 
     @contextmanager
     def full(*steps):
@@ -95,7 +95,7 @@ def full_disk(monkeypatch):
             return path
 
         with monkeypatch.context() as patch:
-            patch.setattr(saving.Writer, "_begin", begin_on_full_disk)
+            patch.setattr(saving.CheckpointWriter, "_make_folder", begin_on_full_disk)
             yield
 
     return full
@@ -164,13 +164,13 @@ def test_a_save_in_the_background_that_never_ends_is_not_waited_for(alone, tmp_p
 
 def test_told_to_leave_it_saves_and_leaves(alone, saved, tmp_path):
     """The flag is what SIGTERM sets; a save is made although none is due."""
-    PULSE.told_to_leave.set()
+    PROGRESS.stop_requested.set()
     try:
         ran = alone(steps=6, checkpoints=str(tmp_path), save_every=5)
     finally:
-        PULSE.told_to_leave.clear()
+        PROGRESS.stop_requested.clear()
     assert ran["left"]
-    assert farewell(ran) == "it was told to leave, and left with step 1 saved"
+    assert exit_message(ran) == "it was told to leave, and left with step 1 saved"
     assert [step["step"] for step in ran["steps"]] == [1]
     resumed = alone(steps=6, checkpoints=str(tmp_path))
     assert (resumed["start_step"], resumed["left"]) == (1, False)
@@ -180,12 +180,12 @@ def test_told_to_leave_it_saves_and_leaves(alone, saved, tmp_path):
 def test_who_leaves_unsaved_says_so(alone, tmp_path, full_disk):
     said = []
     for folder in (str(tmp_path), None):
-        PULSE.told_to_leave.set()
+        PROGRESS.stop_requested.set()
         try:
             with full_disk(1):
-                said.append(farewell(alone(steps=6, checkpoints=folder)))
+                said.append(exit_message(alone(steps=6, checkpoints=folder)))
         finally:
-            PULSE.told_to_leave.clear()
+            PROGRESS.stop_requested.clear()
     assert said[0].startswith("it was told to leave, and left, but step 1 was not saved: rank 0 on")
     assert "No space left on device" in said[0]
     assert said[1].endswith("but step 1 was not saved: it has no checkpoint folder")
@@ -195,7 +195,7 @@ def test_a_rank_of_its_own_that_is_sent_sigterm_saves_and_can_be_started_again(a
     """As torchrun's ranks are: code 75 says that the job is not done."""
     knobs = {**SMALL, "steps": 40, "checkpoints": str(tmp_path / "saved"), "out": str(tmp_path)}
     config = TrainConfig(**knobs, save_every=40, pace_s=0.1)
-    words = [sys.executable, "-m", "reference_trainer", "train", *arguments(config)]
+    words = [sys.executable, "-m", "reference_trainer", "train", *cli_options(config)]
     with only_rank():
         rank = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         try:

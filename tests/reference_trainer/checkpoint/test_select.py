@@ -8,7 +8,7 @@ import pytest
 
 from reference_trainer import manifest
 from reference_trainer.checkpoint import select as choosing
-from reference_trainer.checkpoint.select import Choice, Chooser
+from reference_trainer.checkpoint.select import CheckpointSelector, Selection
 from reference_trainer.checkpoint.storage import Storage
 from reference_trainer.manifest import CheckpointError
 from tests.support.thread_ranks import on_ranks
@@ -26,8 +26,8 @@ def folder(tmp_path: Path) -> Path:
         path.mkdir()
         for name, size in SIZES.items():
             (path / name).write_bytes(bytes([step]) * size)
-        files = {name: manifest.describe(path / name) for name in SIZES}
-        manifest.write(path, step=step, world=2, identity=OURS, files=files)
+        files = {name: manifest.describe_file(path / name) for name in SIZES}
+        manifest.write(path, step=step, world_size=2, identity=OURS, files=files)
     return tmp_path
 
 
@@ -35,7 +35,7 @@ def choose(folder: Path, identity: dict[str, int] = OURS) -> list:
     """What each of two ranks chooses, or raises."""
 
     def rank(world):
-        return Chooser(Storage(folder, world), world, identity).choose(resume=True)
+        return CheckpointSelector(Storage(folder, world), world, identity).select(resume=True)
 
     told = on_ranks(HOSTS, rank, CheckpointError)
     assert {str(one) for one in told} == {str(told[0])}  # all ranks say the same
@@ -50,19 +50,19 @@ def flip(path: Path) -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were read whole, in order."""
     seen: list[str] = []
-    check = manifest.check
+    check = manifest.check_file
 
     def spy(path, wanted):
         seen.append(path.name)
         return check(path, wanted)
 
-    monkeypatch.setattr(choosing.manifest, "check", spy)
+    monkeypatch.setattr(choosing.manifest, "check_file", spy)
     return seen
 
 
 def test_every_file_is_read_once_by_one_of_the_ranks(folder: Path, read: list[str]) -> None:
     choice, distrusted = choose(folder)[0]
-    assert (choice.step, choice.keeper, choice.bytes) == (4, 0, sum(SIZES.values()))
+    assert (choice.step, choice.source_rank, choice.size_bytes) == (4, 0, sum(SIZES.values()))
     assert not distrusted
     assert sorted(read) == sorted(SIZES)
 
@@ -79,7 +79,7 @@ def test_a_damage_that_any_rank_finds_is_told_by_all(folder: Path, name: str) ->
 
 def test_nothing_is_read_of_what_is_not_ours(folder: Path, read: list[str]) -> None:
     choice, distrusted = choose(folder, {"dim": 32})[0]
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, Selection)
     assert (choice.step, distrusted, read) == (0, {2, 4}, [])
 
 
@@ -87,7 +87,7 @@ def test_a_node_that_reads_wrongly_does_not_make_the_job_fall_back(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 1's share is the second and the fourth in size; rank 0 reads them again."""
-    check, wrong = manifest.check, ["__1_0.distcp", ".metadata"]
+    check, wrong = manifest.check_file, ["__1_0.distcp", ".metadata"]
 
     def once(path, wanted):
         if path.name in wrong:
@@ -95,7 +95,7 @@ def test_a_node_that_reads_wrongly_does_not_make_the_job_fall_back(
             return f"{path.name} is missing"
         return check(path, wanted)
 
-    monkeypatch.setattr(choosing.manifest, "check", once)
+    monkeypatch.setattr(choosing.manifest, "check_file", once)
     said = str(choose(folder)[0])
     assert said == (
         f"rank 0 reads {folder}/step-4 whole, but: rank 1 on node1:"

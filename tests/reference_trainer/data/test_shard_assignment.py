@@ -12,19 +12,19 @@ from reference_trainer import manifest
 from reference_trainer.__main__ import main
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.documents import DataError
-from reference_trainer.data.shard_assignment import hold, stream_of
+from reference_trainer.data.shard_assignment import assign_shards, open_stream
 from reference_trainer.data.shards import (
     BadShard,
     MissingShard,
     Shard,
     ShortShard,
     StaleShards,
-    make,
+    make_shard,
     open_shard,
 )
-from reference_trainer.data.synthetic import Stream
-from reference_trainer.distributed import VARIABLES
-from reference_trainer.options import arguments
+from reference_trainer.data.synthetic import SampleStream
+from reference_trainer.distributed import LAUNCH_VARIABLES
+from reference_trainer.options import cli_options
 from tests.reference_trainer.data.test_shards import TEXTS, write
 from tests.support.single_rank import only_rank
 from tests.support.thread_ranks import on_ranks
@@ -38,7 +38,7 @@ def pristine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nodes")
     write(folder / "corpus", TEXTS)
     for node in (0, 1):
-        make(folder / "corpus", folder / f"node{node}", node=node, nodes=2, lanes=12)
+        make_shard(folder / "corpus", folder / f"node{node}", node=node, nodes=2, lanes=12)
     return folder
 
 
@@ -53,7 +53,9 @@ def together(folders: list[Path], hosts: str, **knobs) -> list:
     """What `hold` gives each rank, or raises there; rank r looks into folders[r] on hosts[r]."""
 
     def rank(world):
-        return hold(TrainConfig(**{**SMALL, "data": str(folders[world.rank]), **knobs}), world)
+        return assign_shards(
+            TrainConfig(**{**SMALL, "data": str(folders[world.rank]), **knobs}), world
+        )
 
     return on_ranks(hosts, rank, DataError)
 
@@ -130,7 +132,7 @@ def alter(path: Path, before: str, after: str) -> None:
 def future(folder: Path) -> None:
     content = open_shard(folder.parent).content
     (folder / manifest.NAME).unlink()
-    manifest.put(folder, {**content, "schema": 99})
+    manifest.write_content(folder, {**content, "schema": 99})
 
 
 @pytest.mark.parametrize("how", SPOIL)
@@ -157,7 +159,7 @@ def test_a_shard_that_no_rank_holds_is_missed(nodes):
 
 def anew(nodes: Path, *, node: int = 1, count: int = 2, lanes: int = 12) -> None:
     shutil.rmtree(nodes / "node1")
-    make(nodes / "corpus", nodes / "node1", node=node, nodes=count, lanes=lanes)
+    make_shard(nodes / "corpus", nodes / "node1", node=node, nodes=count, lanes=lanes)
 
 
 def another_corpus(nodes: Path) -> None:
@@ -187,8 +189,8 @@ def test_one_shard_that_is_not_the_same_on_two_nodes_is_refused(nodes):
     flip(shard.folder / "lane-00003")
     (shard.folder / manifest.NAME).unlink()
     content = shard.content
-    content["files"]["lane-00003"].update(manifest.describe(shard.folder / "lane-00003"))
-    manifest.put(shard.folder, content)
+    content["files"]["lane-00003"].update(manifest.describe_file(shard.folder / "lane-00003"))
+    manifest.write_content(shard.folder, content)
     told = together([nodes / f"node{n}" for n in range(3)], "abc")
     refused(told, StaleShards, "rank 2 on c has a shard with other files")
 
@@ -203,8 +205,8 @@ def test_a_vocabulary_or_a_sample_that_does_not_fit_is_refused(nodes):
 
 def test_synthetic_data_is_as_it_was():
     world = SimpleNamespace(size=3)
-    stream = stream_of(TrainConfig(batch=4), world)
-    assert type(stream) is Stream
+    stream = open_stream(TrainConfig(batch=4), world)
+    assert type(stream) is SampleStream
     assert stream.per_step == 12
     assert stream.identity() == {}
 
@@ -215,7 +217,7 @@ def alone(tmp_path):
     from reference_trainer.train import train
 
     write(tmp_path / "corpus", TEXTS)
-    make(tmp_path / "corpus", tmp_path / "data", node=0, nodes=1, lanes=12)
+    make_shard(tmp_path / "corpus", tmp_path / "data", node=0, nodes=1, lanes=12)
 
     def run(**knobs):
         with only_rank():
@@ -246,10 +248,10 @@ def test_a_run_on_shards_resumes_exactly_and_other_data_is_another_run(alone, tm
 
 
 def test_the_command_line_says_it_in_one_line(monkeypatch, tmp_path):
-    for name, value in zip(VARIABLES, ("0", "1", "0", "127.0.0.1", "0"), strict=True):
+    for name, value in zip(LAUNCH_VARIABLES, ("0", "1", "0", "127.0.0.1", "0"), strict=True):
         monkeypatch.setenv(name, value)
     config = TrainConfig(**SMALL, data=str(tmp_path))
-    done = CliRunner().invoke(main, ["train", *arguments(config)])
+    done = CliRunner().invoke(main, ["train", *cli_options(config)])
     assert done.exit_code == 1
     (line,) = done.output.splitlines()
     assert f"{tmp_path} has no shard, expected a folder shard-I-of-N" in line

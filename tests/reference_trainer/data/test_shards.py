@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_trainer.__main__ import main
-from reference_trainer.data.documents import DataError, EmptyCorpus, UnreadableDocument, scan
-from reference_trainer.data.shard_stream import Lane, ShardStream
+from reference_trainer.data.documents import DataError, EmptyCorpus, UnreadableDocument, scan_corpus
+from reference_trainer.data.shard_stream import ShardPartition, ShardStream
 from reference_trainer.data.shards import (
-    END,
+    EOD,
     BadShard,
     dtype_for,
-    make,
+    make_shard,
 )
 
 TEXTS = [f"document {i}: " + "la " * (i % 7 + 3) for i in range(24)]
@@ -43,14 +43,14 @@ def documents_of(shard) -> dict[int, str]:
     found = {}
     for lane in shard.lanes:
         tokens = shard.tokens(lane)
-        assert tokens[-1] == END
-        for place, text in enumerate(np.split(tokens, np.flatnonzero(tokens == END) + 1)[:-1]):
+        assert tokens[-1] == EOD
+        for place, text in enumerate(np.split(tokens, np.flatnonzero(tokens == EOD) + 1)[:-1]):
             found[lane + place * shard.content["lanes"]] = bytes(text[:-1].tolist()).decode()
     return found
 
 
 def shards_of(source: Path, out: Path, nodes: int, lanes: int) -> list:
-    return [make(source, out / f"{nodes}.{i}", node=i, nodes=nodes, lanes=lanes)
+    return [make_shard(source, out / f"{nodes}.{i}", node=i, nodes=nodes, lanes=lanes)
             for i in range(nodes)]  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_sharding_anew_for_another_number_of_nodes_moves_whole_lanes(documents, 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 5), st.integers(0, 2**63))
 def test_a_lane_gives_each_sample_once_an_epoch(count, seq, number, seed):
     tokens = np.arange(count * seq + 1 + number % seq, dtype="<u2")
-    lane = Lane(number, tokens, seed=seed, seq=seq)
+    lane = ShardPartition(number, tokens, seed=seed, seq=seq)
     assert lane.samples == count
     for epoch in (0, 1, 0):
         rows = [lane.sample(epoch * count + place) for place in range(count)]
@@ -105,7 +105,7 @@ def test_a_lane_gives_each_sample_once_an_epoch(count, seq, number, seed):
 
 def test_the_order_is_pinned():
     """Whoever changes it makes every checkpoint continue with other data."""
-    lane = Lane(3, np.zeros(81, dtype="<u2"), seed=7, seq=10)
+    lane = ShardPartition(3, np.zeros(81, dtype="<u2"), seed=7, seq=10)
     assert lane.order(0).tolist() == [2, 5, 7, 3, 0, 6, 4, 1]
     assert lane.order(1).tolist() == [6, 4, 0, 2, 5, 3, 1, 7]
 
@@ -158,9 +158,9 @@ def test_the_reader_equals_a_slow_reading_of_the_documents(sharded, position, pe
     (seen,) = row(streams(sharded(nodes), 1, per_step, position))
     assert sorted(seen) == list(range(position, position + per_step))
     for i, tokens in seen.items():
-        lane = [t for text in TEXTS[i % 12 :: 12] for t in [*text.encode(), END]]
+        lane = [t for text in TEXTS[i % 12 :: 12] for t in [*text.encode(), EOD]]
         epoch, place = divmod(i // 12, (len(lane) - 1) // 8)
-        order = Lane(i % 12, np.array(lane), seed=5, seq=8).order(epoch)
+        order = ShardPartition(i % 12, np.array(lane), seed=5, seq=8).order(epoch)
         assert tokens == lane[order[place] * 8 : order[place] * 8 + 9]
 
 
@@ -253,7 +253,7 @@ def test_a_larger_vocabulary_takes_four_bytes():
 def test_what_a_killed_attempt_left_is_cleared_away(corpus, tmp_path):
     (tmp_path / "shard-0-of-1.tmp-dead").mkdir()
     (tmp_path / "shard-0-of-1.tmp-dead" / "lane-00000").touch()
-    shard = make(corpus, tmp_path, node=0, nodes=1, lanes=12)
+    shard = make_shard(corpus, tmp_path, node=0, nodes=1, lanes=12)
     assert list(tmp_path.iterdir()) == [shard.folder]
 
 
@@ -284,7 +284,7 @@ def test_an_unreadable_document_is_named_and_leaves_nothing(tmp_path, how):
     source = write(tmp_path / "corpus", TEXTS)
     UNREADABLE[how][0](source)
     with pytest.raises(UnreadableDocument, match=UNREADABLE[how][1]) as caught:
-        make(source, tmp_path / "out", node=0, nodes=1, lanes=1)
+        make_shard(source, tmp_path / "out", node=0, nodes=1, lanes=1)
     assert str(caught.value).endswith("; mend it or take it out of the folder")
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
@@ -292,12 +292,12 @@ def test_an_unreadable_document_is_named_and_leaves_nothing(tmp_path, how):
 def test_too_few_documents_are_refused(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(EmptyCorpus, match="none has no documents, expected text files"):
-        scan(tmp_path / "none")
+        scan_corpus(tmp_path / "none")
     with pytest.raises(EmptyCorpus, match="nowhere is no folder"):
-        scan(tmp_path / "nowhere")
+        scan_corpus(tmp_path / "nowhere")
     few = write(tmp_path / "few", TEXTS[:5])
     with pytest.raises(EmptyCorpus, match=r"few has 5 documents, expected .* each of 48 lanes"):
-        make(few, tmp_path / "out", node=0, nodes=1)
+        make_shard(few, tmp_path / "out", node=0, nodes=1)
 
 
 def test_impossible_numbers_are_usage_errors(corpus, tmp_path):

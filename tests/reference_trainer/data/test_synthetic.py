@@ -5,28 +5,28 @@ from __future__ import annotations
 import pytest
 
 from reference_trainer.data.documents import DataError
-from reference_trainer.data.synthetic import RING, Stream, sample
+from reference_trainer.data.synthetic import RING_SIZE, SampleStream, make_sample
 
 
 def stream(position=0, per_step=12):
-    made = Stream(seed=7, seq=16, vocab=64, per_step=per_step)
+    made = SampleStream(seed=7, seq=16, vocab=64, per_step=per_step)
     made.position = position
     return made
 
 
 def test_a_sample_depends_on_seed_and_index_only():
-    tokens = sample(7, 11, 40, 256)
-    assert (tokens == sample(7, 11, 40, 256)).all()
-    assert (tokens != sample(7, 12, 40, 256)).any()
-    assert (tokens != sample(8, 11, 40, 256)).any()
+    tokens = make_sample(7, 11, 40, 256)
+    assert (tokens == make_sample(7, 11, 40, 256)).all()
+    assert (tokens != make_sample(7, 12, 40, 256)).any()
+    assert (tokens != make_sample(8, 11, 40, 256)).any()
     assert tokens.min() >= 0
     assert tokens.max() < 256
-    assert sample(7, 11, 40, 5).max() < 5
+    assert make_sample(7, 11, 40, 5).max() < 5
 
 
 def test_most_tokens_follow_from_the_one_before():
-    tokens = sample(7, 3, 4000, 256)
-    followed = (tokens[1:] == (tokens[:-1] // 7 + 1) % RING * 7).mean()
+    tokens = make_sample(7, 3, 4000, 256)
+    followed = (tokens[1:] == (tokens[:-1] // 7 + 1) % RING_SIZE * 7).mean()
     assert 0.85 < followed < 0.92  # 7/8, and a jump lands on the next one once in RING
 
 
@@ -60,7 +60,7 @@ def test_more_ranks_than_samples_is_refused():
 def test_a_batch_is_its_samples_and_its_crc_tells_them_apart():
     one, same, other = (stream(per_step=6).take(rank, 2) for rank in (1, 1, 0))
     assert one.ids == [3, 4, 5]
-    assert (one.tokens[2] == sample(7, 5, 17, 64)).all()
+    assert (one.tokens[2] == make_sample(7, 5, 17, 64)).all()
     assert one.crc32 == same.crc32 != other.crc32
     with pytest.raises(ValueError, match=r"rank is 2, expected 0\.\.1"):
         stream().ids(2, 2)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.distributed import join
+from reference_trainer.distributed import join_job
 from reference_trainer.model.build import build_model
-from reference_trainer.model.gradient_clipping import clip, local_gradients, squares
+from reference_trainer.model.gradient_clipping import clip_gradients, local_gradients, square_sum
 from reference_trainer.model.transformer import next_token_loss
 from tests.support.single_rank import only_rank
 
@@ -17,7 +17,7 @@ CONFIG = TrainConfig(dim=16, seq=8, vocab=32, layers=2, heads=2, batch=2, device
 
 @pytest.mark.parametrize("share", [0.1, 10.0])
 def test_gradients_are_clipped_to_the_norm_as_torch_does(share: float) -> None:
-    with only_rank(), join(CONFIG) as world:
+    with only_rank(), join_job(CONFIG) as world:
         model = build_model(CONFIG, world)
         tokens = torch.arange(18).reshape(2, 9)
         next_token_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()
@@ -26,9 +26,9 @@ def test_gradients_are_clipped_to_the_norm_as_torch_does(share: float) -> None:
         for parameter, gradient in zip(theirs, ours, strict=True):
             parameter.grad = gradient.clone()
 
-        norm = squares(ours).sqrt()
+        norm = square_sum(ours).sqrt()
         most = share * norm.item()  # less than there is, and more
-        clip(ours, norm, most)
+        clip_gradients(ours, norm, most)
         assert norm.item() == torch.nn.utils.clip_grad_norm_(theirs, most).item()
         for parameter, wanted in zip(model.parameters(), theirs, strict=True):
             assert torch.equal(parameter.grad.to_local(), wanted.grad)

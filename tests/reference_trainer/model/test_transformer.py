@@ -27,11 +27,11 @@ def test_positions_turn_by_what_is_between_them_alone():
     """Rotary positions: the product of two turned vectors depends on their distance only."""
     import torch
 
-    from reference_trainer.model.transformer import Attention, turned
+    from reference_trainer.model.transformer import Attention, apply_rotary
 
     turns = Attention(TrainConfig(dim=32, heads=2, seq=24)).turns
     q, k = torch.randn(2, 1, 1, 1, 16).expand(2, 1, 1, 24, 16)
-    products = turned(q, turns)[0, 0] @ turned(k, turns)[0, 0].T
+    products = apply_rotary(q, turns)[0, 0] @ apply_rotary(k, turns)[0, 0].T
     for apart in range(24):
         along = products.diagonal(apart)
         assert torch.allclose(along, along[:1].expand_as(along), atol=1e-4)

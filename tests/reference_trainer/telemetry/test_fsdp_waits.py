@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.distributed import join
-from reference_trainer.telemetry.fsdp_waits import CALLS, _groups, watch
-from reference_trainer.train import Run
-from scaling.ladder.step_breakdown import steps_of, terms
+from reference_trainer.distributed import join_job
+from reference_trainer.telemetry.fsdp_waits import FSDP_CALLS, _parameter_groups, time_fsdp_waits
+from reference_trainer.train import Trainer
+from scaling.ladder.step_breakdown import mean_terms, parse_steps
 from tests.support.single_rank import only_rank
 
 LAYERS, DELAY = 2, 0.02
@@ -27,13 +27,13 @@ CONFIG = TrainConfig(
 
 def ran(late: str | None = None, watched: bool = True, **knobs: Any) -> dict[str, Any]:
     """A watched run whose `late` call takes longer for each group of parameters."""
-    with only_rank(), join(config := replace(CONFIG, **knobs), None) as world:
-        run = Run(config, world)
-        for group in _groups(run.model) if late else ():
+    with only_rank(), join_job(config := replace(CONFIG, **knobs), None) as world:
+        run = Trainer(config, world)
+        for group in _parameter_groups(run.model) if late else ():
             call = getattr(group, late)  # it sleeps first: the planted delay itself
             setattr(group, late, lambda *a, call=call: (time.sleep(DELAY), call(*a))[1])
         if watched:
-            assert watch(run.model, run.spans)
+            assert time_fsdp_waits(run.model, run.timer)
         try:
             run.loop()
             return run.finish()
@@ -52,7 +52,7 @@ def test_watching_changes_no_number_and_waits_are_within_their_segments() -> Non
         }
         for name, waits in span["exposed"].items():
             assert 0 < sum(waits.values()) < span["segments"][name]
-    (step, _) = steps_of(result["spans"])
+    (step, _) = parse_steps(result["spans"])
     assert sum(step.terms.values()) == pytest.approx(step.seconds)
     assert [*step.terms] == [
         *("data", "forward", "exposed all-gather", "backward", "exposed reduce-scatter"),
@@ -72,7 +72,7 @@ def test_a_late_collective_is_no_compute(late: str, segments: dict[str, int]) ->
     """The root's weights stay for backward; each block's are gathered again."""
     span = ran(late)["spans"][-1]
     for segment, times in segments.items():
-        waited = span["exposed"][segment][CALLS[late]]
+        waited = span["exposed"][segment][FSDP_CALLS[late]]
         assert waited >= times * DELAY
         assert span["segments"][segment] - sum(span["exposed"][segment].values()) < DELAY
 
@@ -83,12 +83,12 @@ def test_each_part_of_a_step_waits_and_the_last_one_reduces() -> None:
 
 
 def test_without_those_calls_nothing_is_separable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CALLS, "a call of another torch", "all-gather")
-    with only_rank(), join(CONFIG, None) as world:
-        run = Run(CONFIG, world)
-        assert not watch(run.model, run.spans)
+    monkeypatch.setitem(FSDP_CALLS, "a call of another torch", "all-gather")
+    with only_rank(), join_job(CONFIG, None) as world:
+        run = Trainer(CONFIG, world)
+        assert not time_fsdp_waits(run.model, run.timer)
         run.close()
-    assert not run.spans.separable
+    assert not run.timer.separable
 
 
 def test_a_term_that_is_waited_for_is_not_in_its_segment() -> None:
@@ -97,6 +97,6 @@ def test_a_term_that_is_waited_for_is_not_in_its_segment() -> None:
         "segments": {"forward": 4.0, "backward": 2.0},
         "exposed": {"forward": {"all-gather": 1.0}, "backward": {"all-gather": 0.5}},
     }
-    assert terms([steps_of([record])]) == {
+    assert mean_terms([parse_steps([record])]) == {
         "forward": 3.0, "exposed all-gather": 1.5, "backward": 1.5
     }  # fmt: skip

@@ -7,19 +7,19 @@ import time
 import pytest
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.telemetry.injected_delay import Stall, Stalls, parse_stalls
+from reference_trainer.telemetry.injected_delay import DelayInjector, InjectedDelay, parse_delays
 
 
 def test_planted_delays_are_read_and_counted():
-    plan = parse_stalls("data:rank=2:seconds=0.25, clip:rank=0:seconds=0:from=3:to=4")
-    assert plan[0] == Stall(segment="data", rank=2, seconds=0.25)
-    stalls = Stalls(plan, rank=0)
+    plan = parse_delays("data:rank=2:seconds=0.25, clip:rank=0:seconds=0:from=3:to=4")
+    assert plan[0] == InjectedDelay(segment="data", rank=2, seconds=0.25)
+    stalls = DelayInjector(plan, rank=0)
     for step in range(1, 7):
-        stalls.wait("clip", step)
-        stalls.wait("data", step)
+        stalls.inject("clip", step)
+        stalls.inject("data", step)
     assert stalls.fired == 2
     begun = time.perf_counter()
-    Stalls(plan, rank=2).wait("data", 1)
+    DelayInjector(plan, rank=2).inject("data", 1)
     assert time.perf_counter() - begun >= 0.25
 
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from reference_trainer.telemetry.step_timer import CudaClock, HostClock, Spans
-from scaling.ladder.step_breakdown import steps_of, unsummed, wall_gap
+from reference_trainer.telemetry.step_timer import CudaClock, HostClock, StepTimer
+from scaling.ladder.step_breakdown import parse_steps, segment_gap, wall_gap
 
 
 class TickClock:
@@ -29,13 +29,13 @@ class TickClock:
     def intervals(self, stamps):
         return [float(b - a) for a, b in pairwise(stamps)]
 
-    def whole(self, stamps, intervals):
+    def total(self, stamps, intervals):
         return float(stamps[-1] - stamps[0])
 
 
 def test_segments_and_steps_telescope(tmp_path):
     """Also the time between two steps belongs to a step: nothing falls between the cracks."""
-    spans = Spans(TickClock(100, 1, 2, 4, 8, 16), rank=3, folder=str(tmp_path))
+    spans = StepTimer(TickClock(100, 1, 2, 4, 8, 16), rank=3, folder=str(tmp_path))
     spans.begin(1)
     spans.mark("data")
     spans.mark("forward")
@@ -88,7 +88,7 @@ class LosingCudaClock(Losing, CudaClock):
 
 def timed(clock):
     """Three steps, cut by this clock; a third of each segment is a wait."""
-    spans = Spans(clock, rank=0)
+    spans = StepTimer(clock, rank=0)
     for step in range(1, 4):
         spans.begin(step)
         for segment in ("data", "forward", "backward", "optimizer"):
@@ -97,24 +97,24 @@ def timed(clock):
             time.sleep(0.007)
             spans.mark(segment)
         spans.end()
-    return [steps_of(spans.records)]
+    return [parse_steps(spans.records)]
 
 
 def test_terms_sum_to_their_step_between_events_that_round(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     steps = timed(CudaClock())
-    assert unsummed(steps) == 0
+    assert segment_gap(steps) == 0
     assert wall_gap(steps) < 0.2  # what it rounds by
 
 
 def test_time_that_no_segment_holds_is_missed_by_their_sum():
     sound, torn = timed(HostClock()), timed(LosingHostClock())
-    assert unsummed(sound) < 1e-6 < 0.1 < unsummed(torn)
+    assert segment_gap(sound) < 1e-6 < 0.1 < segment_gap(torn)
     assert wall_gap(sound) < 0.1
 
 
 def test_time_that_events_lose_is_missed_by_the_hosts_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     torn = timed(LosingCudaClock())
-    assert unsummed(torn) < 1e-6  # its seconds are the sum of what events tell
+    assert segment_gap(torn) < 1e-6  # its seconds are the sum of what events tell
     assert wall_gap(torn) > 0.1  # a quarter of it

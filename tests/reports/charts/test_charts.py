@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.charts import FIGURES, Figure, figures
-from reports.charts.figure import percent, size
+from reports.charts import FIGURES, Figure, draw_figures
+from reports.charts.figure import binary_size, percent
 from reports.charts.svg import Scale
 from reports.store import load
 from tests.support.paths import RECORDINGS
@@ -30,7 +30,7 @@ def series(name: str, run: str = "healthy-atlas") -> dict[str, Any]:
 
 
 def draw(name: str, values: Any) -> Figure:
-    (figure,) = figures({name: values})
+    (figure,) = draw_figures({name: values})
     return figure
 
 
@@ -63,8 +63,8 @@ def test_what_cannot_be_drawn_is_said(name: str, broken: Any) -> None:
 
 
 def test_only_the_series_that_are_there() -> None:
-    assert figures({}) == []
-    assert figures({"something else": [1, 2]}) == []
+    assert draw_figures({}) == []
+    assert draw_figures({"something else": [1, 2]}) == []
 
 
 def test_busbw_says_how_far_it_is_from_limit_and_line_rate() -> None:
@@ -247,7 +247,7 @@ def test_ticks_are_few_and_inside(low: float, width: float) -> None:
 
 
 def test_units() -> None:
-    assert [size(n) for n in (0, 1, 1024, 3 * 2**20, 2**33)] == [
+    assert [binary_size(n) for n in (0, 1, 1024, 3 * 2**20, 2**33)] == [
         "0 B", "1 B", "1 KiB", "3 MiB", "8 GiB",
     ]  # fmt: skip
     assert percent(0.914) == "91.4 %"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.charts import Figure, figures
-from reports.charts.gang_series import ROWS
-from reports.charts.svg import BLUE, GREEN, GREY, ORANGE, WIDTH, snapped
+from reports.charts import Figure, draw_figures
+from reports.charts.gang_series import MAX_ROWS
+from reports.charts.svg import BLUE, GREEN, GREY, ORANGE, WIDTH, to_grid
 from reports.store import load
 from tests.recordings.generate.gang_contention import deadlock, series, storm, two_gangs
 from tests.recordings.generate.malicious_input import HOSTILE, contested, unreadable
@@ -26,7 +26,7 @@ PARTIAL = RECORDINGS / "partial-gang"
 
 
 def draw(values: Any) -> Figure:
-    (figure,) = figures({"gang": values})
+    (figure,) = draw_figures({"gang": values})
     return figure
 
 
@@ -236,7 +236,7 @@ def test_a_storm_stays_small(nodes: int) -> None:
     worst = series("x", dict.fromkeys(names, 8), steps, 60)
     figure = draw(worst | {"control": worst})
     assert len(figure.svg) < 60_000
-    assert len(figure.rows) <= ROWS
+    assert len(figure.rows) <= MAX_ROWS
     assert figure.rows[-1][0].endswith(" more")
     assert boxes(figure, BLUE)
     assert boxes(figure, GREEN)
@@ -339,7 +339,7 @@ def test_on_the_grid_nothing_overlaps_and_nothing_is_lost(
     runs: list[tuple[float, float, str]], step: float
 ) -> None:
     whole = [(start, start + size, what) for start, size, what in sorted(runs)]
-    found = snapped(whole, (0.0, 120.0), step)
+    found = to_grid(whole, (0.0, 120.0), step)
     for (_, right, what), (left, _, after) in pairwise(found):
         assert right < left or (right == left and what != after)
     for start, end, _ in whole:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.charts.svg import RED, WIDTH, Mark, room_for
+from reports.charts.svg import RED, WIDTH, Marker, place_marks
 from tests.reports.charts.test_gang_timeline import alone, draw, steady, words
 
 
@@ -16,33 +16,33 @@ from tests.reports.charts.test_gang_timeline import alone, draw, steady, words
     st.lists(st.tuples(st.floats(92, 462), st.text("abc de", min_size=1, max_size=30)), max_size=30)
 )
 def test_marks_do_not_overlap(marks: list[tuple[float, str]]) -> None:
-    placed = room_for(sorted(marks), 12, 5)
+    placed = place_marks(sorted(marks), 12, 5)
     assert len(placed) <= 12
     assert bool(placed) == bool(marks)
     for at, one in enumerate(placed):
-        left, right = one.reach
+        left, right = one.extent
         assert 0 <= left <= right <= WIDTH
         for other in placed[:at]:
-            start, end = other.reach
+            start, end = other.extent
             if one.level == other.level:
                 assert right <= start or end <= left
             above, below = sorted((one, other), key=lambda mark: -mark.level)
             if above.level > below.level:
-                assert not below.reach[0] < above.x < below.reach[1]
+                assert not below.extent[0] < above.x < below.extent[1]
 
 
 def test_marks_close_to_each_other_all_find_room() -> None:
     close = [(300.0 + at, f"command {at}") for at in range(4)]
-    assert {mark.words for mark in room_for(close, 12, 5)} == {one for _, one in close}
+    assert {mark.label for mark in place_marks(close, 12, 5)} == {one for _, one in close}
     edge = [(455.0 + at, f"command {at}") for at in range(4)]
-    assert {mark.anchor for mark in room_for(edge, 12, 5)} == {"end"}
+    assert {mark.anchor for mark in place_marks(edge, 12, 5)} == {"end"}
 
 
 def test_words_and_a_line_through_them_are_no_neighbours() -> None:
-    low = Mark(100, "something said")
-    assert not Mark(120, "x", level=1).beside(low)
-    assert Mark(90, "x", level=1).beside(low)
-    assert not Mark(120, "x").beside(low)
+    low = Marker(100, "something said")
+    assert not Marker(120, "x", level=1).is_clear_of(low)
+    assert Marker(90, "x", level=1).is_clear_of(low)
+    assert not Marker(120, "x").is_clear_of(low)
 
 
 def test_marks_without_room_are_told_in_the_table() -> None:

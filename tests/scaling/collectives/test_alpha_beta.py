@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.collectives.alpha_beta import fit
+from scaling.collectives.alpha_beta import fit_alpha_beta
 from scaling.collectives.operations import OPERATIONS
 from tests.scaling.collectives.test_sweep import ALL_REDUCE
 
@@ -25,7 +25,7 @@ def test_the_fit_finds_the_latency_and_bandwidth_that_made_the_times(
         {"size": 1 << power, "seconds": alpha + (1 << power) * factor / gbs / 1e9}
         for power in range(3, 35)
     ]
-    found = fit(rows, operation, ranks)  # type: ignore[arg-type]
+    found = fit_alpha_beta(rows, operation, ranks)  # type: ignore[arg-type]
     assert found is not None
     assert found.latency_us == pytest.approx(alpha * 1e6, rel=1e-3)
     assert found.bandwidth == pytest.approx(gbs, rel=1e-3)
@@ -33,5 +33,5 @@ def test_the_fit_finds_the_latency_and_bandwidth_that_made_the_times(
 
 
 def test_a_fit_of_nothing_is_none() -> None:
-    assert fit([], ALL_REDUCE, 2) is None
-    assert fit([{"size": 8, "seconds": 1e-3}], ALL_REDUCE, 1) is None
+    assert fit_alpha_beta([], ALL_REDUCE, 2) is None
+    assert fit_alpha_beta([{"size": 8, "seconds": 1e-3}], ALL_REDUCE, 1) is None

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from scaling.collectives.fault_search import (
     Link,
-    attribute,
-    blame,
-    hunt,
-    outliers,
-    packed,
-    rounds,
-    yardstick,
+    attribute_slow_links,
+    classify,
+    low_outliers,
+    pack_rounds,
+    round_robin,
+    search_faults,
+    typical_speed,
 )
 from tests.support.simulated_links import RATE, Cluster, brute_force, planted
 
@@ -28,14 +28,14 @@ every_size = pytest.mark.parametrize("size", SIZES)
 
 def found(cluster: Cluster, **options: object) -> tuple[dict[str, str], set[Link]]:
     """What a hunt blames; its own count of rounds is checked on the way."""
-    told = hunt(cluster.nodes, cluster.meet, **options)  # type: ignore[arg-type]
+    told = search_faults(cluster.nodes, cluster.meet, **options)  # type: ignore[arg-type]
     assert told.rounds == cluster.rounds
-    assert len(told.links) == len(set(told.links))
-    assert told.confirmed <= len(cluster.meetings)
+    assert len(told.slow_links) == len(set(told.slow_links))
+    assert told.rechecks <= len(cluster.meetings)
     assert told.speeds.keys() == {
         link for a, b in cluster.meetings for link in ((a, b), (b, a))
     }  # both directions of whoever met, and of nobody else
-    return told.nodes, set(told.links)
+    return told.slow_nodes, set(told.slow_links)
 
 
 # Rounds
@@ -43,7 +43,7 @@ def found(cluster: Cluster, **options: object) -> tuple[dict[str, str], set[Link
 
 @given(st.integers(0, 40))
 def test_rounds_let_everybody_meet_once(count: int) -> None:
-    table = rounds(list(range(count)))
+    table = round_robin(list(range(count)))
     met = [tuple(sorted(pair)) for pairs in table for pair in pairs]
     assert sorted(met) == list(combinations(range(count), 2))
     assert len(table) == (0 if count < 2 else count - 1 + count % 2)
@@ -53,7 +53,7 @@ def test_rounds_let_everybody_meet_once(count: int) -> None:
 
 @given(st.sets(st.tuples(st.sampled_from("abcdef"), st.sampled_from("ghijkl"))))
 def test_packed_rounds_are_disjoint_and_complete(pairs: set[tuple[str, str]]) -> None:
-    table = packed(sorted(pairs))
+    table = pack_rounds(sorted(pairs))
     assert sorted(pair for meetings in table for pair in meetings) == sorted(pairs)
     for meetings in table:
         assert len({node for pair in meetings for node in pair}) == 2 * len(meetings)
@@ -72,34 +72,34 @@ def test_outliers_are_the_low_ones_though_nearly_half_are(
 ) -> None:
     bad = bad[: len(good) - 1]
     speeds = {at: value * unit for at, value in enumerate([*bad, *good])}
-    assert outliers(speeds) == set(range(len(bad)))
+    assert low_outliers(speeds) == set(range(len(bad)))
 
 
 @given(healthy_speeds)
 def test_a_dip_of_15_percent_is_no_outlier(good: list[float]) -> None:
-    assert outliers(dict(enumerate([0.85, *good]))) == set()
+    assert low_outliers(dict(enumerate([0.85, *good]))) == set()
 
 
 def test_equal_speeds_are_no_outliers_and_what_failed_is_one() -> None:
     nothing: dict[str, float] = {}
-    assert outliers(nothing) == set()
-    assert outliers({"a": 7.0}) == set()
-    assert outliers(dict.fromkeys("abcd", 7.0)) == set()  # MAD 0
-    assert outliers({**dict.fromkeys("abcd", 7.0), "e": 5.0}) == {"e"}
-    assert outliers(dict.fromkeys("abcd", 7.0) | {"e": math.nan, "f": 0.0}) == {"e", "f"}
-    assert outliers(dict.fromkeys("ab", 0.0)) == {"a", "b"}
-    assert outliers({"a": math.inf, "b": 1.0}) == {"a"}
+    assert low_outliers(nothing) == set()
+    assert low_outliers({"a": 7.0}) == set()
+    assert low_outliers(dict.fromkeys("abcd", 7.0)) == set()  # MAD 0
+    assert low_outliers({**dict.fromkeys("abcd", 7.0), "e": 5.0}) == {"e"}
+    assert low_outliers(dict.fromkeys("abcd", 7.0) | {"e": math.nan, "f": 0.0}) == {"e", "f"}
+    assert low_outliers(dict.fromkeys("ab", 0.0)) == {"a", "b"}
+    assert low_outliers({"a": math.inf, "b": 1.0}) == {"a"}
 
 
 def test_what_is_within_the_noise_is_no_outlier_however_small_the_effect_may_be() -> None:
     noisy = [0.82, 0.88, 0.94, 1.0, 1.06, 1.12, 1.18]
     even = [0.98, 0.99, 1.0, 1.0, 1.0, 1.01, 1.02]
-    assert outliers(dict(enumerate([0.75, *even]))) == {0}
-    assert outliers(dict(enumerate([0.75, *noisy]))) == set()
+    assert low_outliers(dict(enumerate([0.75, *even]))) == {0}
+    assert low_outliers(dict(enumerate([0.75, *noisy]))) == set()
 
 
 def test_two_healthy_values_do_not_say_what_the_noise_is() -> None:
-    assert outliers(dict(enumerate([0.0, 0.0, 0.56, 0.56, 0.84, 1.0]))) == {0, 1, 2, 3}
+    assert low_outliers(dict(enumerate([0.0, 0.0, 0.56, 0.56, 0.84, 1.0]))) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_two_healthy_values_do_not_say_what_the_noise_is() -> None:
 def test_the_yardstick_is_the_stricter_of_relative_and_absolute(
     options: dict[str, float], limit: float
 ) -> None:
-    usual, slow = yardstick([10.0] * 5, **options)
+    usual, slow = typical_speed([10.0] * 5, **options)
     assert usual == 10
     assert slow == pytest.approx(limit)
 
@@ -136,8 +136,8 @@ def test_more_noise_is_no_fault_either(noise: float, matrix: bool) -> None:
 def test_a_healthy_cluster_takes_one_round_or_all() -> None:
     for size, whole, quick in [(8, 7, 1), (9, 9, 2), (64, 63, 1), (7, 7, 7), (2, 1, 1)]:
         cluster = Cluster(size, noise=0, dips=0)
-        assert hunt(cluster.nodes, cluster.meet).rounds == quick
-        assert hunt(cluster.nodes, cluster.meet, matrix=True).rounds == whole
+        assert search_faults(cluster.nodes, cluster.meet).rounds == quick
+        assert search_faults(cluster.nodes, cluster.meet, matrix=True).rounds == whole
 
 
 @either_mode
@@ -146,7 +146,7 @@ def test_a_healthy_cluster_takes_one_round_or_all() -> None:
 def test_one_meeting_that_went_wrong_is_nobodys_fault(
     size: int, share: float, matrix: bool
 ) -> None:
-    last = len(rounds(range(size))) * (size // 2) + 3
+    last = len(round_robin(range(size))) * (size // 2) + 3
     for number in range(1, last):
         cluster = Cluster(size, number, spoilt={number: share})
         assert found(cluster, matrix=matrix) == ({}, set()), f"meeting {number}"
@@ -154,7 +154,7 @@ def test_one_meeting_that_went_wrong_is_nobodys_fault(
 
 def test_a_node_that_was_busy_during_all_of_the_first_pass_is_nobodys_fault() -> None:
     cluster = Cluster(8)
-    first = [pair for pairs in rounds(cluster.nodes) for pair in pairs]
+    first = [pair for pairs in round_robin(cluster.nodes) for pair in pairs]
     cluster.spoilt = {at: 0.2 for at, pair in enumerate(first, 1) if "n3" in pair}
     assert len(cluster.spoilt) == 7
     assert found(cluster, matrix=True) == ({}, set())
@@ -194,13 +194,13 @@ def test_a_slow_link_is_found_and_which_way(one_way: bool, share: float, size: i
 def test_quick_finds_the_slow_link_that_meets_and_says_which_it_did_not_see() -> None:
     links = {("n0", "n15"): 0.0, ("n2", "n3"): 0.0}
     cluster = Cluster(16, links=links)
-    told = hunt(cluster.nodes, cluster.meet)
-    assert told.links == [("n0", "n15")]
-    assert told.nodes == {}
+    told = search_faults(cluster.nodes, cluster.meet)
+    assert told.slow_links == [("n0", "n15")]
+    assert told.slow_nodes == {}
     assert ("n2", "n3") not in told.speeds
     assert "a link that did not meet is not judged" in told.coverage
-    whole = hunt(cluster.nodes, cluster.meet, matrix=True)
-    assert set(whole.links) == links.keys()
+    whole = search_faults(cluster.nodes, cluster.meet, matrix=True)
+    assert set(whole.slow_links) == links.keys()
     assert "did not meet" not in whole.coverage
 
 
@@ -208,22 +208,24 @@ def test_quick_finds_the_slow_link_that_meets_and_says_which_it_did_not_see() ->
 
 
 def test_of_two_nodes_neither_can_be_blamed() -> None:
-    told = hunt(["n0", "n1"], Cluster(2, sends={"n0": 0.3}).meet)
-    assert (told.nodes, told.links) == ({}, [("n0", "n1")])
-    told = hunt(["n0", "n1"], Cluster(2, sends={"n0": 0}, receives={"n0": 0}).meet)
-    assert (told.nodes, set(told.links)) == ({}, {("n0", "n1"), ("n1", "n0")})
+    told = search_faults(["n0", "n1"], Cluster(2, sends={"n0": 0.3}).meet)
+    assert (told.slow_nodes, told.slow_links) == ({}, [("n0", "n1")])
+    told = search_faults(["n0", "n1"], Cluster(2, sends={"n0": 0}, receives={"n0": 0}).meet)
+    assert (told.slow_nodes, set(told.slow_links)) == ({}, {("n0", "n1"), ("n1", "n0")})
     assert "nobody is proven good" in told.coverage
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 9])
 def test_a_fault_that_all_share_needs_an_absolute_yardstick(size: int) -> None:
     everybody = {f"n{at}": 0.5 for at in range(size)}
-    relative = hunt(list(everybody), Cluster(size, sends=everybody).meet)
-    assert (relative.nodes, relative.links) == ({}, [])
+    relative = search_faults(list(everybody), Cluster(size, sends=everybody).meet)
+    assert (relative.slow_nodes, relative.slow_links) == ({}, [])
     assert "a fault that all share does not show" in relative.coverage
-    absolute = hunt(list(everybody), Cluster(size, sends=everybody).meet, expected=RATE)
-    assert set(absolute.links) == absolute.speeds.keys()  # slow, and nobody good to blame one by
-    assert absolute.nodes == {}
+    absolute = search_faults(list(everybody), Cluster(size, sends=everybody).meet, expected=RATE)
+    assert (
+        set(absolute.slow_links) == absolute.speeds.keys()
+    )  # slow, and nobody good to blame one by
+    assert absolute.slow_nodes == {}
     assert "nobody is proven good" in absolute.coverage
     assert "all share" not in absolute.coverage
     assert absolute.rounds <= 2 * size
@@ -238,8 +240,8 @@ def test_an_absolute_yardstick_leaves_the_healthy_alone_and_still_tells_nodes_ap
 
 @pytest.mark.parametrize("size", [0, 1])
 def test_fewer_than_two_nodes_have_no_links(size: int) -> None:
-    told = hunt([f"n{at}" for at in range(size)], Cluster(size).meet)
-    assert (told.nodes, told.links, told.rounds, told.speeds) == ({}, [], 0, {})
+    told = search_faults([f"n{at}" for at in range(size)], Cluster(size).meet)
+    assert (told.slow_nodes, told.slow_links, told.rounds, told.speeds) == ({}, [], 0, {})
     assert told.coverage.startswith("0 of 0 pairs")
 
 
@@ -249,36 +251,36 @@ def test_a_meeting_that_failed_is_slow() -> None:
         gone = {link: math.nan for link in speeds if link[0] == "n2"}
         return {link: speed for link, speed in (speeds | gone).items() if link[1] != "n2"}
 
-    told = hunt([f"n{at}" for at in range(5)], meet)
-    assert told.nodes == {"n2": "both"}
+    told = search_faults([f"n{at}" for at in range(5)], meet)
+    assert told.slow_nodes == {"n2": "both"}
     assert told.speeds["n2", "n0"] == told.speeds["n0", "n2"] == 0
     assert told.typical == pytest.approx(RATE, rel=0.1)
 
 
 def test_a_node_named_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="found twice: a"):
-        hunt(["a", "b", "a"], Cluster(2).meet)
+        search_faults(["a", "b", "a"], Cluster(2).meet)
 
 
 @pytest.mark.parametrize("expected", [0.0, -1.0, math.nan, math.inf])
 def test_a_yardstick_that_measures_nothing_is_refused(expected: float) -> None:
     with pytest.raises(ValueError, match="GB/s above zero"):
-        hunt(["a", "b"], Cluster(2).meet, expected=expected)
+        search_faults(["a", "b"], Cluster(2).meet, expected=expected)
 
 
 def test_coverage_is_one_sentence_with_its_numbers() -> None:
-    told = hunt([f"n{at}" for at in range(4)], Cluster(4).meet, expected=RATE)
+    told = search_faults([f"n{at}" for at in range(4)], Cluster(4).meet, expected=RATE)
     assert told.coverage == "6 of 6 pairs, both directions, 3 rounds"
-    told = hunt([f"n{at}" for at in range(8)], Cluster(8).meet, expected=RATE)
+    told = search_faults([f"n{at}" for at in range(8)], Cluster(8).meet, expected=RATE)
     assert told.coverage.startswith("4 of 28 pairs, both directions, 1 round;")
-    assert told.confirmed == 0
+    assert told.rechecks == 0
 
 
 def test_confirmations_are_counted() -> None:
     cluster = Cluster(8, sends={"n0": 0.3})
-    told = hunt(cluster.nodes, cluster.meet)
+    told = search_faults(cluster.nodes, cluster.meet)
     # Round 1 suspects n0 and n7, round 2 clears n7, round 3 is n0 and another good one.
-    assert (told.rounds, told.confirmed, len(cluster.meetings)) == (3, 1, 4 + 2 + 1)
+    assert (told.rounds, told.rechecks, len(cluster.meetings)) == (3, 1, 4 + 2 + 1)
 
 
 def test_blame_takes_three_different_partners() -> None:
@@ -295,10 +297,10 @@ def test_what_was_fast_once_stays_fast() -> None:
 
 
 def test_a_first_round_that_proves_nobody_good_is_followed_by_others() -> None:
-    first = rounds([f"n{at}" for at in range(8)])[0]
+    first = round_robin([f"n{at}" for at in range(8)])[0]
     cluster = Cluster(8, links=dict.fromkeys([*first, *(pair[::-1] for pair in first)], 0.0))
-    told = hunt(cluster.nodes, cluster.meet)
-    assert (told.nodes, set(told.links)) == ({}, set(cluster.links))
+    told = search_faults(cluster.nodes, cluster.meet)
+    assert (told.slow_nodes, set(told.slow_links)) == ({}, set(cluster.links))
     assert "nobody" not in told.coverage
 
 
@@ -346,7 +348,7 @@ def met_first(cluster: Cluster) -> list[set[str]]:
 def test_bad_nodes_take_few_rounds() -> None:
     for seed in range(20):
         cluster = planted(64, 6, seed)
-        hunt(cluster.nodes, cluster.meet)
+        search_faults(cluster.nodes, cluster.meet)
         assert cluster.rounds <= 4
 
 
@@ -369,28 +371,31 @@ def test_of_three_nodes_one_may_be_all_there_is_to_go_by() -> None:
 def test_the_order_of_the_nodes_does_not_matter() -> None:
     cluster = planted(12, 3, seed=5)
     for nodes in (cluster.nodes, cluster.nodes[::-1], sorted(cluster.nodes)):
-        assert hunt(nodes, cluster.meet).nodes == cluster.guilty()
+        assert search_faults(nodes, cluster.meet).slow_nodes == cluster.guilty()
 
 
 def test_attribution_takes_the_fewest_that_explain_all() -> None:
     met = [(a, b) for a in "abcd" for b in "abcd" if a != b]
-    assert attribute([], met, 4) == ([], [])
-    assert attribute([("a", "b")], met, 4) == ([], [("a", "b")])
-    assert attribute([("a", "b")], [("a", "b"), ("b", "a")], 2) == ([], [("a", "b")])
-    assert attribute([("a", "b"), ("a", "c")], met, 4) == ([], [("a", "b"), ("a", "c")])
+    assert attribute_slow_links([], met, 4) == ([], [])
+    assert attribute_slow_links([("a", "b")], met, 4) == ([], [("a", "b")])
+    assert attribute_slow_links([("a", "b")], [("a", "b"), ("b", "a")], 2) == ([], [("a", "b")])
+    assert attribute_slow_links([("a", "b"), ("a", "c")], met, 4) == ([], [("a", "b"), ("a", "c")])
     sends = [link for link in met if link[0] == "c"]
-    assert attribute(sends, met, 4) == ([("c", "sends")], [])
-    assert attribute([*sends, ("a", "b")], met, 4) == ([("c", "sends")], [("a", "b")])
-    guilty, left = attribute([link for link in met if "c" in link], met, 4)
+    assert attribute_slow_links(sends, met, 4) == ([("c", "sends")], [])
+    assert attribute_slow_links([*sends, ("a", "b")], met, 4) == ([("c", "sends")], [("a", "b")])
+    guilty, left = attribute_slow_links([link for link in met if "c" in link], met, 4)
     assert (sorted(guilty), left) == ([("c", "receives"), ("c", "sends")], [])
 
 
 def test_blame_finds_the_node_else_the_pair() -> None:
     nodes = ["a", "b", "c", "d"]
-    assert blame([("a", "c"), ("b", "c"), ("c", "d")], nodes) == (["c"], [])
-    assert blame([("a", "b")], nodes) == ([], [("a", "b")])
-    assert blame([], nodes) == ([], [])
-    assert blame([("a", "b")], ["a", "b"]) == ([], [("a", "b")])
+    assert classify([("a", "c"), ("b", "c"), ("c", "d")], nodes) == (["c"], [])
+    assert classify([("a", "b")], nodes) == ([], [("a", "b")])
+    assert classify([], nodes) == ([], [])
+    assert classify([("a", "b")], ["a", "b"]) == ([], [("a", "b")])
     both = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")]
-    assert blame(both, nodes) == (["a", "b"], [])
-    assert blame([("a", "c"), ("b", "c"), ("c", "d"), ("a", "b")], nodes) == (["c"], [("a", "b")])
+    assert classify(both, nodes) == (["a", "b"], [])
+    assert classify([("a", "c"), ("b", "c"), ("c", "d"), ("a", "b")], nodes) == (
+        ["c"],
+        [("a", "b")],
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.collectives.line_rate import line_rate, rails
+from scaling.collectives.line_rate import find_rails, line_rate
 
 
 def port(
@@ -25,14 +25,14 @@ def node(
 def test_line_rate_has_a_reason_or_is_unknown() -> None:
     rate = line_rate([node(8), node(8)], "rdma")
     assert rate is not None
-    assert rate.gbytes == 400
+    assert rate.gbytes_per_s == 400
     assert "8 x 400 Gbit/s" in rate.because
     assert "less" not in rate.because
     assert line_rate([node(8), node(0)], "rdma") is None
     assert line_rate([node(0, None)], "eth0") is None
     ethernet = line_rate([node(0, 100_000)], "eth0")
     assert ethernet is not None
-    assert ethernet.gbytes == 12.5
+    assert ethernet.gbytes_per_s == 12.5
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_node_that_has_less_does_not_lower_what_is_asked_of_all(
     for facts in ([good, bad], [bad, good, good]):
         rate = line_rate(facts, fabric)
         assert rate is not None
-        assert rate.gbytes == (400 if fabric == "rdma" else 12.5)
+        assert rate.gbytes_per_s == (400 if fabric == "rdma" else 12.5)
         assert rate.because.endswith("on n1; less on n2")
 
 
@@ -59,12 +59,12 @@ def test_ports_of_another_kind_are_no_rails() -> None:
     storage = [port(device="mlx5_8", layer="Ethernet")] * 2
     rate = line_rate([{"host": "n1", "interfaces": {}, "rdma": [*storage, *[port()] * 8]}], "rdma")
     assert rate is not None
-    assert rate.gbytes == 400
+    assert rate.gbytes_per_s == 400
     assert "8 x 400 Gbit/s active InfiniBand ports" in rate.because
     down = port(state="1: DOWN", rate="10 Gb/sec (4X SDR)")
     for ports in ([*storage, port(), port()], [*storage, port(), down]):  # as many of both kinds
-        assert {rail.layer for rail in rails(ports)} == {"InfiniBand"}
-    assert [rail.name for rail in rails([*storage, port(), down])] == ["mlx5_0/1"]
+        assert {rail.layer for rail in find_rails(ports)} == {"InfiniBand"}
+    assert [rail.name for rail in find_rails([*storage, port(), down])] == ["mlx5_0/1"]
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_a_port_that_is_down_is_no_rail() -> None:
     down = {"host": "n1", "interfaces": {}, "rdma": [port(), port(state="1: DOWN")]}
     rate = line_rate([down], "rdma")
     assert rate is not None
-    assert rate.gbytes == 50
+    assert rate.gbytes_per_s == 50

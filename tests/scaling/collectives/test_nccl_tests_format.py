@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.collectives.nccl_tests_format import bytes_of, document
+from scaling.collectives.nccl_tests_format import parse_size, results_document
 from scaling.collectives.sweep import summarise
 from tests.scaling.collectives.test_sweep import ALL_REDUCE, sweep
 
 
 def test_the_document_has_the_keys_of_nccl_tests_and_no_environment() -> None:
-    found = document(summarise([sweep(0, [1e-3]), sweep(1, [1e-3])]), ALL_REDUCE, 2)
+    found = results_document(summarise([sweep(0, [1e-3]), sweep(1, [1e-3])]), ALL_REDUCE, 2)
     (result,) = found["results"]
     assert list(result)[:5] == ["size", "count", "type", "redop", "root"]
     assert result["in_place"]["time"] == pytest.approx(1000)
@@ -23,10 +23,10 @@ def test_the_document_has_the_keys_of_nccl_tests_and_no_environment() -> None:
     ("text", "size"), [("8", 8), ("4K", 4096), ("64m", 64 << 20), ("1G", 1 << 30)]
 )
 def test_sizes_are_read_as_nccl_tests_reads_them(text: str, size: int) -> None:
-    assert bytes_of(text) == size
+    assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "M", "8X", "-"])
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
-        bytes_of(text)
+        parse_size(text)

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from scaling.collectives import operations
-from scaling.collectives.operations import OPERATIONS, PATTERN, Buffers
-from scaling.collectives.sweep import moved
+from scaling.collectives.operations import OPERATIONS, PATTERN_PERIOD, Buffers
+from scaling.collectives.sweep import ring_bytes_sent
 from tests.scaling.collectives.test_sweep import ALL_REDUCE
 
 RANKS = 10_000
@@ -23,8 +23,8 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Buffers]:
     """Buffers of a collective as that rank of RANKS has them."""
 
     def of(name: str, rank: int) -> Buffers:
-        monkeypatch.setattr(operations, "_here", lambda: (rank, RANKS))
-        found = OPERATIONS[name].buffers(CPU, PATTERN, False)
+        monkeypatch.setattr(operations, "_rank_and_size", lambda: (rank, RANKS))
+        found = OPERATIONS[name].buffers(CPU, PATTERN_PERIOD, False)
         found.reset()
         return found
 
@@ -58,7 +58,11 @@ def test_sums_over_very_many_ranks_are_exact(
     assert total is not None
     assert total.max() < 1 << 24  # so is each sum on the way, in whatever order
     for rank in (0, 1, 251, RANKS // 2, RANKS - 1):
-        part = total if name == "all_reduce" else total[rank * PATTERN : (rank + 1) * PATTERN]
+        part = (
+            total
+            if name == "all_reduce"
+            else total[rank * PATTERN_PERIOD : (rank + 1) * PATTERN_PERIOD]
+        )
         assert torch.equal(part, buffers(name, rank).expected)
 
 
@@ -73,8 +77,8 @@ def test_what_another_rank_gives_is_seen(
         theirs_given, mine_given = given.pop(), given.pop()
         assert not torch.any(mine_given == theirs_given)
         if name != "all_reduce":  # nor does another part look the same
-            part = mine_given[other * PATTERN : (other + 1) * PATTERN]
-            assert not torch.any(mine_given[:PATTERN] == part)
+            part = mine_given[other * PATTERN_PERIOD : (other + 1) * PATTERN_PERIOD]
+            assert not torch.any(mine_given[:PATTERN_PERIOD] == part)
             assert not torch.any(mine.expected == theirs.expected)
 
 
@@ -83,10 +87,10 @@ def test_parts_of_very_many_ranks_arrive_as_they_are_expected(
 ) -> None:
     for sender, receiver in ((0, RANKS - 1), (4097, 4099), (RANKS - 1, RANKS - 2)):
         buffers("alltoall", sender).run()
-        sent = given.pop()[receiver * PATTERN : (receiver + 1) * PATTERN]
-        assert torch.equal(sent.diff(), torch.ones(PATTERN - 1))  # no number is rounded
+        sent = given.pop()[receiver * PATTERN_PERIOD : (receiver + 1) * PATTERN_PERIOD]
+        assert torch.equal(sent.diff(), torch.ones(PATTERN_PERIOD - 1))  # no number is rounded
         wanted = buffers("alltoall", receiver).expected
-        assert torch.equal(sent, wanted[sender * PATTERN : (sender + 1) * PATTERN])
+        assert torch.equal(sent, wanted[sender * PATTERN_PERIOD : (sender + 1) * PATTERN_PERIOD])
 
 
 def test_busbw_is_that_of_nccl_tests() -> None:
@@ -100,4 +104,4 @@ def test_busbw_is_that_of_nccl_tests() -> None:
     assert ALL_REDUCE.busbw(8, 1.0, 1) == 0
     assert ALL_REDUCE.count(64, 4) == 16
     assert OPERATIONS["all_gather"].count(64, 4) == 4
-    assert moved([{"size": 1000, "calls": 2}], ALL_REDUCE, 4) == 3000
+    assert ring_bytes_sent([{"size": 1000, "calls": 2}], ALL_REDUCE, 4) == 3000

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.collectives.nccl_tests_format import document, table
+from scaling.collectives.nccl_tests_format import format_table, results_document
 from scaling.collectives.operations import OPERATIONS
-from scaling.collectives.sweep import plateau, summarise
+from scaling.collectives.sweep import plateau_row, summarise
 
 
 def test_the_plateau_is_judged_and_not_the_average() -> None:
     rows = summarise([sweep(0, [1e-3, 2e-3]), sweep(1, [1e-3, 4e-3])])
-    assert plateau(rows)["size"] == 1 << 14
-    assert plateau(rows)["seconds"] == pytest.approx(3e-3)
-    assert plateau(rows)["samples"] == 6
-    assert plateau(rows)["low"] < plateau(rows)["busbw"] < plateau(rows)["high"]
-    assert plateau(rows)["rank_cv"] == pytest.approx(1 / 3)
-    assert len(table(rows, ALL_REDUCE).splitlines()) == 6
+    assert plateau_row(rows)["size"] == 1 << 14
+    assert plateau_row(rows)["seconds"] == pytest.approx(3e-3)
+    assert plateau_row(rows)["samples"] == 6
+    assert plateau_row(rows)["low"] < plateau_row(rows)["busbw"] < plateau_row(rows)["high"]
+    assert plateau_row(rows)["rank_cv"] == pytest.approx(1 / 3)
+    assert len(format_table(rows, ALL_REDUCE).splitlines()) == 6
 
 
 def test_one_size_that_was_disturbed_does_not_decide_but_two_do() -> None:
     rows = [{"size": 1 << power, "busbw": 10.0} for power in range(3, 27)]
     rows[-1]["busbw"] = 5.0
-    assert plateau(rows)["busbw"] == 10.0
+    assert plateau_row(rows)["busbw"] == 10.0
     rows[-3]["busbw"] = 6.0
-    assert plateau(rows)["busbw"] == 6.0
-    assert plateau(rows[:1])["size"] == 8
+    assert plateau_row(rows)["busbw"] == 6.0
+    assert plateau_row(rows[:1])["size"] == 8
 
 
 def test_a_wrong_element_names_rank_and_offset() -> None:
     rows = summarise([sweep(0, [1e-3]), sweep(1, [1e-3], wrong=2)])
     assert rows[0]["wrong"] == 2
     assert rows[0]["first_wrong"] == [(1, 3)]
-    assert document(rows, ALL_REDUCE, 2)["out_of_bounds"] == {"count": 2, "okay": False}
-    assert table(rows, ALL_REDUCE).endswith("\n# Out of bounds values : 2 FAILED\n")
-    sound = table(summarise([sweep(0, [1e-3])]), ALL_REDUCE)
+    assert results_document(rows, ALL_REDUCE, 2)["out_of_bounds"] == {"count": 2, "okay": False}
+    assert format_table(rows, ALL_REDUCE).endswith("\n# Out of bounds values : 2 FAILED\n")
+    sound = format_table(summarise([sweep(0, [1e-3])]), ALL_REDUCE)
     assert sound.endswith("\n# Out of bounds values : 0 OK\n")
 
 

@@ -7,47 +7,55 @@ from typing import Any, cast
 
 import pytest
 
-from probes.scaling.test_scaling import load_of
+from probes.scaling.test_scaling import train_config
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.shards import VOCAB
 from reference_trainer.launch.gang import Gang, GangError
-from scaling.ladder.ladder import Rung, climb, counts, first_of, groups_of, hushed, strong
+from scaling.ladder.ladder import (
+    Rung,
+    first_node,
+    run_on_fake_group,
+    run_rung,
+    rung_sizes,
+    strong_scaling_config,
+    worker_groups,
+)
 from scaling.ladder.step_breakdown import Step
 from scaling.loss.ladder_result import Ladder
 
 
 def test_rungs_double_up_to_all_nodes() -> None:
-    assert counts(1) == [1]
-    assert counts(4) == [1, 2, 4]
-    assert counts(6) == [1, 2, 4, 6]
+    assert rung_sizes(1) == [1]
+    assert rung_sizes(4) == [1, 2, 4]
+    assert rung_sizes(6) == [1, 2, 4, 6]
 
 
 @pytest.mark.parametrize(("nodes", "runs"), [(4, 2), (6, 1), (8, 2), (11, 1), (16, 2)])
 def test_each_node_has_its_turn_among_several(nodes: int, runs: int) -> None:
     """Two runs suffice, one where the rungs below the largest have room for all."""
     places = [SimpleNamespace(node=f"n{node}") for node in range(nodes) for _ in range(2)]
-    gang, rungs = cast(Gang, SimpleNamespace(places=places)), counts(nodes)
+    gang, rungs = cast(Gang, SimpleNamespace(places=places)), rung_sizes(nodes)
     turns = [0] * nodes
     for run in range(runs):
         for count in rungs[1:]:
-            (group,) = groups_of(gang, count, first_of(rungs, count, run))
+            (group,) = worker_groups(gang, count, first_node(rungs, count, run))
             assert group == sorted(group)
             assert len(group) == 2 * count
             for node in {worker // 2 for worker in group}:
                 turns[node] += count < nodes
     assert min(turns) >= 1
-    assert groups_of(gang, nodes, first_of(rungs, nodes, 1)) == [[*range(2 * nodes)]]
+    assert worker_groups(gang, nodes, first_node(rungs, nodes, 1)) == [[*range(2 * nodes)]]
 
 
 def test_the_first_run_of_a_rung_of_two_is_on_the_first_nodes() -> None:
-    assert [first_of([1, 2, 4, 8], count) for count in (1, 2, 4, 8)] == [0, 0, 2, 0]
-    assert [first_of([1, 2, 4, 8], count, 1) for count in (1, 2, 4, 8)] == [0, 6, 0, 0]
+    assert [first_node([1, 2, 4, 8], count) for count in (1, 2, 4, 8)] == [0, 0, 2, 0]
+    assert [first_node([1, 2, 4, 8], count, 1) for count in (1, 2, 4, 8)] == [0, 6, 0, 0]
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8])
 def test_strong_scaling_keeps_the_work_of_a_step(count: int) -> None:
     config = TrainConfig(batch=3, pace_s=0.4)
-    work = strong(config, count, 8)
+    work = strong_scaling_config(config, count, 8)
     assert work.batch * count == 3 * 8
     assert work.pace_s * count == pytest.approx(0.4 * 8)
     assert work.batch / work.accumulate == 3  # what must fit into memory at once
@@ -55,7 +63,7 @@ def test_strong_scaling_keeps_the_work_of_a_step(count: int) -> None:
 
 def test_strong_scaling_of_what_cannot_be_dealt_evenly_is_refused() -> None:
     with pytest.raises(ValueError, match="6 sequences a step cannot be dealt evenly to 4 nodes"):
-        strong(TrainConfig(batch=1), 4, 6)
+        strong_scaling_config(TrainConfig(batch=1), 4, 6)
 
 
 def test_tokens_per_rank_are_those_of_one_job() -> None:
@@ -73,7 +81,7 @@ def test_the_rung_of_one_node_is_judged_by_its_median_node_in_all_figures() -> N
     assert alone.seconds == 1
     assert alone.tokens_per_second == 512
     assert alone.mfu == 1
-    assert Ladder(rungs=[alone], talk={}, calls=[], fits={}).efficiency(alone) == 1
+    assert Ladder(rungs=[alone], replay_s={}, calls=[], fits={}).efficiency(alone) == 1
 
 
 def test_mfu_is_the_share_of_one_gpus_peak() -> None:
@@ -85,7 +93,7 @@ def test_mfu_is_the_share_of_one_gpus_peak() -> None:
 
 def test_a_hushed_rank_holds_its_shard_and_waits_for_nobody() -> None:
     config = TrainConfig(steps=2, digest=False, device="cpu")
-    result = hushed(4, config)
+    result = run_on_fake_group(4, config)
     assert result["world"] == 4
     assert result["tokens_per_step"] == 4 * config.batch * config.seq
     assert len(result["steps"]) == 2
@@ -99,7 +107,7 @@ def test_each_rung_reads_the_shards_for_its_number_of_nodes(
 ) -> None:
     """Shards have one token more than a CPU's synthetic data, and fewer than a GPU's."""
     agreed = SimpleNamespace(shards=terms, pace_seconds=0.0)
-    loads = [load_of(agreed, on_gpu, steps=2) for on_gpu in (False, True)]
+    loads = [train_config(agreed, on_gpu, steps=2) for on_gpu in (False, True)]
     assert [load.vocab >= VOCAB for load in loads] == [terms is not None, True]
     asked = []
 
@@ -111,5 +119,5 @@ def test_each_rung_reads_the_shards_for_its_number_of_nodes(
     gang = cast(Gang, SimpleNamespace(places=places, run=run))
     for count in (1, 2):
         with pytest.raises(GangError):
-            climb(gang, {}, count, loads[0])
+            run_rung(gang, {}, count, loads[0])
     assert asked == wanted

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaling.ladder.rank_consistency import disagreements
+from scaling.ladder.rank_consistency import find_disagreements
 
 
 def results(ranks: int = 2, steps: int = 2) -> list[dict[str, Any]]:
@@ -35,10 +35,10 @@ def results(ranks: int = 2, steps: int = 2) -> list[dict[str, Any]]:
 
 
 def test_one_job_agrees() -> None:
-    assert disagreements(results(4)) == []
+    assert find_disagreements(results(4)) == []
     (alone,) = results(1)
     alone["steps"][0]["local_loss"] = alone["steps"][1]["local_loss"] = 5.0
-    assert disagreements([alone]) == []
+    assert find_disagreements([alone]) == []
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_one_job_agrees() -> None:
 def test_a_step_that_is_not_one_jobs_is_told(change: dict[str, Any], says: str) -> None:
     lying = results()
     lying[1]["steps"][1].update(change)
-    assert disagreements(lying) == [f"step 2: {says}"]
+    assert find_disagreements(lying) == [f"step 2: {says}"]
 
 
 def test_a_rank_that_trained_alone_is_named() -> None:
     lying = results(4)
     lying[2]["world"] = 1
-    assert disagreements(lying) == [f"step {step}: rank 2 was one of 1" for step in (1, 2)]
+    assert find_disagreements(lying) == [f"step {step}: rank 2 was one of 1" for step in (1, 2)]
 
 
 def test_a_loss_that_is_no_number_is_not_this_ones_to_tell() -> None:
@@ -68,4 +68,4 @@ def test_a_loss_that_is_no_number_is_not_this_ones_to_tell() -> None:
     for rank in lost:
         for step in rank["steps"]:
             step |= {"loss": float("nan"), "loss_hex": "nan", "local_loss": float("nan")}
-    assert disagreements(lost) == []
+    assert find_disagreements(lost) == []

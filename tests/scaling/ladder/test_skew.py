@@ -10,17 +10,24 @@ from hypothesis import strategies as st
 
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import (
-    MEETINGS,
+    COLLECTIVE_SEGMENTS,
     NOT_SEPARABLE,
-    account,
-    exposed,
-    exposed_said,
-    separable,
-    split,
+    critical_path,
+    describe_exposed,
+    exposed_waits,
+    split_segment,
+    waits_separable,
 )
-from scaling.ladder.step_breakdown import Step, loss, mean_seconds, residual, terms, unsummed
-from scaling.loss.causes import Talk
-from scaling.loss.explain import explain, explain_ladder, rounded, sentence
+from scaling.ladder.step_breakdown import (
+    Step,
+    loss_by_term,
+    loss_residual,
+    mean_seconds,
+    mean_terms,
+    segment_gap,
+)
+from scaling.loss.causes import CollectiveTimes
+from scaling.loss.explain import explain, explain_ladder, loss_sentence, round_to_sum
 
 SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "other")
 
@@ -60,10 +67,10 @@ def test_the_lost_percent_is_the_sum_of_its_terms(
     base: list[list[Step]], here: list[list[Step]]
 ) -> None:
     lost = 1 - mean_seconds(base) / mean_seconds(here)
-    shares = loss(terms(base), terms(here))
+    shares = loss_by_term(mean_terms(base), mean_terms(here))
     size = 1 + mean_seconds(base) / mean_seconds(here)  # the two numbers whose difference it is
     assert abs(sum(shares.values()) - lost) <= 1e-9 * size
-    assert residual(base, here) <= 1e-9 * size
+    assert loss_residual(base, here) <= 1e-9 * size
 
 
 def waiting(table: list[list[Step]], share: float) -> list[list[Step]]:
@@ -93,11 +100,11 @@ def test_waits_that_can_be_told_are_terms_and_the_sum_stays(
 ) -> None:
     apart = waiting(here, share)
     alone = base if before is None else waiting(base, before)
-    found = terms(apart)
-    assert found["forward"] == pytest.approx((1 - share) * terms(here)["forward"], abs=1e-9)
+    found = mean_terms(apart)
+    assert found["forward"] == pytest.approx((1 - share) * mean_terms(here)["forward"], abs=1e-9)
     assert sum(found.values()) == pytest.approx(mean_seconds(here), rel=1e-9)
-    assert residual(alone, apart) <= 1e-9 * (1 + mean_seconds(base) / mean_seconds(here))
-    assert account(apart) == account(here)  # it charges whole segments
+    assert loss_residual(alone, apart) <= 1e-9 * (1 + mean_seconds(base) / mean_seconds(here))
+    assert critical_path(apart) == critical_path(here)  # it charges whole segments
 
 
 def test_what_collectives_cost_is_told_by_collective_where_it_can_be() -> None:
@@ -108,12 +115,12 @@ def test_what_collectives_cost_is_told_by_collective_where_it_can_be() -> None:
         return Rung(count, ["n0", "n1"], steps, 100, separable=True, clock="cuda events")
 
     base, here = rung(1, 0.0, 0.0), rung(2, 0.3, 0.1)
-    found = explain(base, here, Talk(replayed=0.4))
+    found = explain(base, here, CollectiveTimes(replayed=0.4))
     said = {part.said: part.share * here.seconds for part in found.parts}
     assert said["waiting for all-gather, as replayed"] == pytest.approx(0.3)
     assert said["waiting for reduce-scatter, as replayed"] == pytest.approx(0.1)
     assert "8.3 waiting for all-gather, as replayed" in str(found)
-    (cause,) = explain(base, here, Talk(replayed=0.1)).causes
+    (cause,) = explain(base, here, CollectiveTimes(replayed=0.1)).causes
     assert (cause.code, cause.share * here.seconds) == ("SCALE-LINK", pytest.approx(0.3))
 
 
@@ -124,20 +131,22 @@ def test_a_missing_or_doubled_segment_is_seen(
 ) -> None:
     bad = torn(here, "forward", times)
     ratio = mean_seconds(base) / mean_seconds(here)
-    counted = sum(terms(bad).values())
+    counted = sum(mean_terms(bad).values())
     if counted <= 0:  # nothing but that segment was in it
         return
-    share = terms(here)["forward"] / counted
-    assert residual(base, bad) == pytest.approx(ratio * share, rel=1e-6, abs=1e-9)
-    assert unsummed(bad) >= share * counted / mean_seconds(here) * (1 - 1e-9)
-    assert unsummed(here) < 1e-9
+    share = mean_terms(here)["forward"] / counted
+    assert loss_residual(base, bad) == pytest.approx(ratio * share, rel=1e-6, abs=1e-9)
+    assert segment_gap(bad) >= share * counted / mean_seconds(here) * (1 - 1e-9)
+    assert segment_gap(here) < 1e-9
 
 
 @settings(max_examples=60, deadline=None)
-@given(a_table, st.sampled_from(MEETINGS))
+@given(a_table, st.sampled_from(COLLECTIVE_SEGMENTS))
 def test_transfer_and_skew_are_the_segment(table: list[list[Step]], segment: str) -> None:
-    found = split(table, segment)
-    assert found.transfer + found.skew == pytest.approx(terms(table)[segment], rel=1e-9, abs=1e-12)
+    found = split_segment(table, segment)
+    assert found.transfer + found.skew == pytest.approx(
+        mean_terms(table)[segment], rel=1e-9, abs=1e-12
+    )
     assert found.skew >= -1e-12
     assert 0 <= found.culprit()[1] <= 1
 
@@ -146,17 +155,19 @@ def test_a_wait_that_is_rounding_makes_nobodys_share_more_than_all() -> None:
     """The mean of three equal times is a little less than each of them."""
     steps = [[2.0, 1.0, 1.0], *[[42.827464347702275] * 3], *[[1.0] * 3] * 2]
     table = [[Step(at[rank], {"forward": at[rank]}) for at in steps] for rank in range(3)]
-    assert min(split(table, "forward").skews) < 0
-    assert split(table, "forward").culprit() == (1, 1.0)
+    assert min(split_segment(table, "forward").skews) < 0
+    assert split_segment(table, "forward").culprit() == (1, 1.0)
 
 
 @settings(max_examples=60, deadline=None)
 @given(a_table)
 def test_the_account_sums_to_the_step(table: list[list[Step]]) -> None:
-    found = account(table)
+    found = critical_path(table)
     assert found.seconds == pytest.approx(mean_seconds(table), rel=1e-9)
-    every = sum(found.met()) + sum(found.unaligned)
-    every += sum(sum(found.own(name)) for name in SEGMENTS if name not in MEETINGS)
+    every = sum(found.transfer_by_step()) + sum(found.unaligned)
+    every += sum(
+        sum(found.local_by_step(name)) for name in SEGMENTS if name not in COLLECTIVE_SEGMENTS
+    )
     assert every / found.steps == pytest.approx(mean_seconds(table), rel=1e-9)
 
 
@@ -176,7 +187,7 @@ def test_the_parts_of_an_explanation_sum_to_what_is_lost(
 ) -> None:
     names = [f"n{at}" for at in range(len(both[0]))]
     base, here = Rung(1, names, both[0], 100), Rung(len(names), names, both[1], 100)
-    found = explain(base, here, Talk(replayed, agreed), limit=0.9)
+    found = explain(base, here, CollectiveTimes(replayed, agreed), limit=0.9)
     one, here_s = mean_seconds(base.median_node()), here.seconds
     assert found.lost == pytest.approx(1 - one / here_s, rel=1e-9, abs=1e-9 * (1 + one / here_s))
     size = 1 + sum(abs(part.share) for part in found.parts)
@@ -199,12 +210,14 @@ def test_one_slow_rank_is_charged_once() -> None:
     fast, slow = lockstep([even] * 4), lockstep([even, even, late, even])
     lost = mean_seconds(slow) - mean_seconds(fast)
     assert lost == pytest.approx(0.3)
-    before, after = account(fast), account(slow)
-    assert sum(after.own("data")) - sum(before.own("data")) == pytest.approx(4 * lost)
-    assert after.met() == pytest.approx(before.met())
+    before, after = critical_path(fast), critical_path(slow)
+    assert sum(after.local_by_step("data")) - sum(before.local_by_step("data")) == pytest.approx(
+        4 * lost
+    )
+    assert after.transfer_by_step() == pytest.approx(before.transfer_by_step())
     assert after.unaligned == pytest.approx([0.0] * 4)
-    assert {charge.rank for charge in after.charges if charge.segment == "data"} == {2}
-    assert split(slow, "forward").culprit() == (2, pytest.approx(1.0))
+    assert {charge.rank for charge in after.entries if charge.segment == "data"} == {2}
+    assert split_segment(slow, "forward").culprit() == (2, pytest.approx(1.0))
 
 
 def test_what_comes_after_the_last_meeting_counts_towards_the_next() -> None:
@@ -213,7 +226,7 @@ def test_what_comes_after_the_last_meeting_counts_towards_the_next() -> None:
         [{"forward": 1.0, "optimizer": 0.5}, {"forward": 1.0, "optimizer": 0.1}],
     ]
     table = [[Step(sum(row.values()), row) for row in steps] for steps in rows]
-    first, last = account(table).charges
+    first, last = critical_path(table).entries
     assert (first.step, first.rank, first.seconds, first.typical) == (0, 1, 0.5, 0.1)
     assert (last.step, last.rank) == (1, None)  # nobody is known to be last after the window
 
@@ -222,7 +235,7 @@ def test_ranks_must_have_counted_the_same_steps() -> None:
     one = Step(1.0, {"forward": 1.0})
     for bad in ([], [[]], [[one], [one, one]]):
         with pytest.raises(ValueError, match="the same steps"):
-            account(bad)
+            critical_path(bad)
 
 
 def test_what_is_not_separable_is_not_zero() -> None:
@@ -233,30 +246,30 @@ def test_what_is_not_separable_is_not_zero() -> None:
     }
     longer = {**waits, "forward": {"all-gather": 0.5}}
     table = [[Step(2.0, spent, waits)], [Step(2.0, spent, longer)]]
-    assert exposed(table, separable=False) is None
-    assert exposed_said(table, False, nodes) == f"exposed communication: {NOT_SEPARABLE}"
-    found = exposed(table, separable=True)
+    assert exposed_waits(table, separable=False) is None
+    assert describe_exposed(table, False, nodes) == f"exposed communication: {NOT_SEPARABLE}"
+    found = exposed_waits(table, separable=True)
     assert found is not None
     assert (found["all-gather"].transfer, found["all-gather"].skew) == (0.25, 0.125)
-    words = exposed_said(table, True, nodes)
+    words = describe_exposed(table, True, nodes)
     assert "all-gather 250.0 + 125.0 (100% of it for rank 0 on n0), reduce" in words
     assert words.endswith("reduce-scatter 500.0 + 0.0")
-    assert separable([{"separable": True}])
-    assert not separable([{"separable": True}, {"separable": False}])
-    assert not separable([{}])
-    assert not separable([])
+    assert waits_separable([{"separable": True}])
+    assert not waits_separable([{"separable": True}, {"separable": False}])
+    assert not waits_separable([{}])
+    assert not waits_separable([])
 
 
 @given(st.lists(st.floats(-50, 300), min_size=1, max_size=9))
 def test_rounded_parts_sum_to_the_rounded_whole(values: list[float]) -> None:
     whole = round(sum(values))
-    found = rounded(values, whole)
+    found = round_to_sum(values, whole)
     assert sum(found) == whole
     assert all(abs(a - b) < 1.5 for a, b in zip(found, values, strict=True))
 
 
 def test_a_rung_that_loses_nothing_says_so() -> None:
-    assert sentence(2, -0.004, ()) == "at 2 nodes nothing is lost: a step is 0.4% shorter"
+    assert loss_sentence(2, -0.004, ()) == "at 2 nodes nothing is lost: a step is 0.4% shorter"
 
 
 def test_a_node_that_never_ran_alone_is_refused() -> None:
@@ -270,7 +283,7 @@ def test_who_is_late_within_one_meeting_and_waited_for_in_the_next_is_not_lost()
     """Rank 1 comes late out of forward, after its last collective; the others wait in backward."""
     quick = {"data": 0.0, "forward": 0.2, "backward": 1.3, "clip": 0.1, "optimizer": 0.0}
     late = quick | {"forward": 1.2, "backward": 0.3}
-    found = account([[Step(1.6, quick)], [Step(1.6, late)], [Step(1.6, quick)]])
-    assert found.met() == [pytest.approx(1.6)]
+    found = critical_path([[Step(1.6, quick)], [Step(1.6, late)], [Step(1.6, quick)]])
+    assert found.transfer_by_step() == [pytest.approx(1.6)]
     assert found.unaligned == [pytest.approx(0.0)]
     assert found.seconds == pytest.approx(1.6)

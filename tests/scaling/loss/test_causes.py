@@ -11,9 +11,24 @@ import pytest
 from reference_trainer.telemetry.injected_delay import SEGMENTS
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step
-from scaling.loss.baseline_difference import Levels
-from scaling.loss.causes import Cause, Ledger, Part, Talk, communication, jitter, tokens_factor
-from scaling.loss.explain import Explanation, Place, about_links, explain, explain_ladder, sentence
+from scaling.loss.baseline_difference import CollectiveSegmentGrowth
+from scaling.loss.causes import (
+    CollectiveTimes,
+    LossBudget,
+    LossCause,
+    LossPart,
+    detect_communication,
+    detect_jitter,
+    tokens_factor,
+)
+from scaling.loss.explain import (
+    Explanation,
+    SlowLink,
+    explain,
+    explain_ladder,
+    is_link_cause,
+    loss_sentence,
+)
 from tests.support.simulated_steps import CODES, WHERE, WORK, Cluster, longer
 
 LIMIT = 0.9
@@ -129,12 +144,12 @@ def test_tokens_are_not_counted_without_a_limit_that_can_be_missed_and_reached(
 
 
 def test_too_few_tokens_says_how_many_would_do() -> None:
-    assert tokens_factor(one=1.0, compute=1.0, collectives=0.25, limit=0.8) == pytest.approx(1)
+    assert tokens_factor(base_s=1.0, compute=1.0, collectives=0.25, limit=0.8) == pytest.approx(1)
     # 0.1 s do not grow with the tokens: 1.8 s would hide 0.2 s at 90 %, so compute must be 1.7 s.
     assert tokens_factor(1.0, 0.9, 0.2, 0.9) == pytest.approx(1.7 / 0.9)
     found = seen(5, tokens=0.2)[1].causes[0]
-    assert "8,192 tokens per GPU and step are too few" in found.said
-    assert "would reach 90%" in found.said
+    assert "8,192 tokens per GPU and step are too few" in found.statement
+    assert "would reach 90%" in found.statement
 
 
 @pytest.mark.parametrize(
@@ -152,19 +167,21 @@ def test_slow_links_and_too_few_tokens_are_told_apart_by_the_agreed_rate(
 ) -> None:
     """Each has its part; without an agreed rate neither is accused."""
     cluster = Cluster(seed=5, tokens=0.2)
-    found = explain(cluster.base(), cluster.largest(), Talk(0.24, agreed), limit=LIMIT)
+    found = explain(cluster.base(), cluster.largest(), CollectiveTimes(0.24, agreed), limit=LIMIT)
     assert named(found) == codes
     assert {cause.where for cause in found.causes} == {"every node"}
     for cause in found.causes:
         words = {"SCALE-LINK": "on links of the agreed rate", "SCALE-TOKENS": "too few",
                  "SCALE-COMMUNICATION": "not told apart without an agreed line rate"}  # fmt: skip
-        assert words[cause.code] in cause.said
+        assert words[cause.code] in cause.statement
 
 
-def met_for(seconds: float, error: float) -> Levels:
+def met_for(seconds: float, error: float) -> CollectiveSegmentGrowth:
     """Meetings that gained so much, all of it in collectives."""
-    return Levels(growth=seconds, slow=0, slowing=0, variation=0, tail=0, communication=seconds,
-                  error=error, spikes=0, ordinary=0, alone=0.8)  # fmt: skip
+    nothing = dict.fromkeys(("slow", "slowing", "variation", "tail", "spikes", "ordinary"), 0.0)
+    return CollectiveSegmentGrowth(
+        growth=seconds, communication=seconds, error=error, base_s=0.8, **nothing
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,9 +191,9 @@ def test_what_is_beyond_the_replay_is_not_booked_as_replayed(
     extra: float, booked: float, left: float
 ) -> None:
     """A step of 1 s; the replay took 0.08, and noise hides what is beyond it."""
-    met, ledger = met_for(0.08 + extra, error=1.0), Ledger(1.0)
+    met, ledger = met_for(0.08 + extra, error=1.0), LossBudget(1.0)
     here = Rung(2, ["a", "b"], [[Step(1.0, {})] * 24] * 2, tokens_per_step=2)
-    communication(ledger, met, here, Talk(0.08, 0.08), None, 0.08 + extra)
+    detect_communication(ledger, met, here, CollectiveTimes(0.08, 0.08), None, 0.08 + extra)
     assert [part.share for part in ledger.parts] == [pytest.approx(booked)]
     assert 0.08 + extra - booked == pytest.approx(left)
 
@@ -185,7 +202,7 @@ def test_what_is_beyond_the_replay_and_its_doubt_is_unexplained() -> None:
     cluster = Cluster(seed=5, communication=0.1)
     base, here = cluster.base(), cluster.largest()
     for doubt, code in ((0.0, ["SCALE-UNEXPLAINED"]), (0.08, [])):
-        assert named(explain(base, here, Talk(0.05, 0.05, doubt), limit=0.5)) == code
+        assert named(explain(base, here, CollectiveTimes(0.05, 0.05, doubt), limit=0.5)) == code
 
 
 @pytest.mark.parametrize("clock", ["host", "cuda events"])
@@ -193,7 +210,9 @@ def test_hidden_collectives_accuse_nobody(clock: str) -> None:
     """A step that waits a tenth of the replay on slow links would be spared a tenth of it."""
     cluster = Cluster(seed=5, communication=0.03)
     here = replace(cluster.largest(), clock=clock)
-    found = explain(cluster.base(), here, Talk(replayed=0.3, agreed=0.15), limit=LIMIT)
+    found = explain(
+        cluster.base(), here, CollectiveTimes(replayed=0.3, at_agreed_rate=0.15), limit=LIMIT
+    )
     assert not found.causes
     assert sum(p.share for p in found.parts) == pytest.approx(found.lost)
 
@@ -201,9 +220,9 @@ def test_hidden_collectives_accuse_nobody(clock: str) -> None:
 def test_on_a_gpu_no_more_is_blamed_on_collectives_than_the_step_lost() -> None:
     met = met_for(0.2, error=0.01)
     for clock, most in (("host", 0.2), ("cuda events", 0.05)):
-        ledger = Ledger(1.0)
+        ledger = LossBudget(1.0)
         here = Rung(2, ["a", "b"], [[Step(1.0, {})] * 24] * 2, tokens_per_step=2, clock=clock)
-        communication(ledger, met, here, Talk(0.2), None, 0.05)
+        detect_communication(ledger, met, here, CollectiveTimes(0.2), None, 0.05)
         assert [part.share for part in ledger.parts] == [pytest.approx(most)]
 
 
@@ -211,12 +230,14 @@ def test_bytes_on_another_road_are_the_cause_whatever_they_cost_there() -> None:
     cluster = Cluster(seed=5, tokens=0.2)
     strays = {"node1": "eth0", "node3": "eth0"}
     base, here = cluster.base(), cluster.largest()
-    (cause,) = explain(base, here, Talk(0.24, 0.01, strays=strays), limit=LIMIT).causes
+    (cause,) = explain(
+        base, here, CollectiveTimes(0.24, 0.01, off_fabric=strays), limit=LIMIT
+    ).causes
     assert (cause.code, cause.where) == ("SCALE-NETWORK", "node1, node3")
-    assert "of node1, node3 went over eth0, not over the agreed fabric" in cause.said
+    assert "of node1, node3 went over eth0, not over the agreed fabric" in cause.statement
     quiet = Cluster(seed=5, communication=0.0)
     assert not explain(
-        quiet.base(), quiet.largest(), Talk(0.0, 0.0, strays=strays), limit=LIMIT
+        quiet.base(), quiet.largest(), CollectiveTimes(0.0, 0.0, off_fabric=strays), limit=LIMIT
     ).causes
 
 
@@ -226,26 +247,27 @@ def test_a_slow_link_is_placed_where_pairs_of_nodes_show_it(agreed: float | None
     cluster = Cluster(nodes=4, seed=6, tokens=0.3)
     names = cluster.names
     two = Rung(2, names[:2], cluster.run(names[:2], alone=False), 1)
-    rungs, talk = [cluster.base(), two, cluster.largest()], Talk(0.34, agreed)
+    rungs, talk = [cluster.base(), two, cluster.largest()], CollectiveTimes(0.34, agreed)
 
-    def said(places: list[Place] | None) -> list[list[tuple[str, str]]]:
+    def said(places: list[SlowLink] | None) -> list[list[tuple[str, str]]]:
         found = explain_ladder(rungs, {2: talk, 4: talk}, LIMIT, places)
         return [[(cause.code, cause.where) for cause in one.causes] for one in found]
 
     code = "SCALE-COMMUNICATION" if agreed is None else "SCALE-LINK"
     unplaced = [(code, "every node")]
     assert said(None) == said([]) == [unplaced, unplaced]
-    one = Place(("node3",), "every link of node3 is slow both ways")
+    one = SlowLink(("node3",), "every link of node3 is slow both ways")
     assert said([one]) == [unplaced, [("SCALE-LINK", "node3")]]
-    both = Place(("node0", "node1"), "node0 -> node1")
+    both = SlowLink(("node0", "node1"), "node0 -> node1")
     assert said([one, both])[0] == [("SCALE-LINK", "node0, node1")]
 
 
 def test_spikes_in_a_rung_that_gained_are_no_loss() -> None:
-    met = Levels(growth=-0.2, slow=0, slowing=0, variation=-0.25, tail=0.05, communication=0,
-                 error=0.01, spikes=0.05, ordinary=0.01, alone=1.0)  # fmt: skip
-    ledger = Ledger(1.0)
-    jitter(ledger, met, [])
+    nothing = dict.fromkeys(("slow", "slowing", "communication"), 0.0)
+    met = CollectiveSegmentGrowth(growth=-0.2, variation=-0.25, tail=0.05, error=0.01, spikes=0.05,
+                                  ordinary=0.01, base_s=1.0, **nothing)  # fmt: skip
+    ledger = LossBudget(1.0)
+    detect_jitter(ledger, met, [])
     assert not ledger.causes
     assert [(part.said, part.share) for part in ledger.parts] == [
         ("in ordinary variation", pytest.approx(-0.2))
@@ -287,25 +309,25 @@ def test_a_link_is_accused_beyond_the_replay_only_where_it_was_waited_for(
     separable: bool, waited: bool, code: str, where: str
 ) -> None:
     """Where nodes were added; the replay was on the same links, and they did as well as it says."""
-    talk = Talk(0.04, 0.04)
+    talk = CollectiveTimes(0.04, 0.04)
     said = explain_ladder(later(separable, waited), {2: talk, 4: talk})
     assert not said[0].causes
     (cause,) = said[1].causes
     assert (cause.code, cause.where) == (code, where)
-    assert ("not told apart" in cause.said) is not separable
+    assert ("not told apart" in cause.statement) is not separable
     assert cause.share == pytest.approx(0.1 / 1.15, rel=0.2)
 
 
 def test_what_is_beyond_the_replay_is_a_links_where_pairs_of_nodes_show_one() -> None:
-    rungs, talk = later(separable=False, waited=False), Talk(0.04, 0.04)
-    place = Place(("node3",), "every link of node3 is slow both ways")
+    rungs, talk = later(separable=False, waited=False), CollectiveTimes(0.04, 0.04)
+    place = SlowLink(("node3",), "every link of node3 is slow both ways")
     for places, code, where in (
         ([place], "SCALE-LINK", "node3"),
         ([], "SCALE-UNEXPLAINED", "every node"),
     ):
         found = explain_ladder(rungs, {2: talk, 4: talk}, LIMIT, places)[1]
         (cause,) = found.causes
-        assert about_links(cause)
+        assert is_link_cause(cause)
         assert (cause.code, cause.where) == (code, where)
         shares = {part.said: part.share for part in found.parts}
         known, unknown = "in collectives beyond the replay", "unexplained beyond the replay"
@@ -313,13 +335,14 @@ def test_what_is_beyond_the_replay_is_a_links_where_pairs_of_nodes_show_one() ->
         assert shares[there] == pytest.approx(cause.share)
         assert gone not in str(found)
     (computed,) = explain_ladder(later(separable=True, waited=False), {2: talk, 4: talk})[1].causes
-    assert not about_links(computed)
+    assert not is_link_cause(computed)
 
 
 def test_the_sentence_adds_up_as_printed() -> None:
-    parts = [Part(0.0786, "waiting for collectives"), Part(0.0214, "waiting for node3's data"),
-             Part(0.0119, "unexplained"), Part(0.0, "in checkpoints")]  # fmt: skip
-    assert sentence(8, 0.1119, parts) == (
+    parts = [LossPart(0.0786, "waiting for collectives"),
+             LossPart(0.0214, "waiting for node3's data"),
+             LossPart(0.0119, "unexplained"), LossPart(0.0, "in checkpoints")]  # fmt: skip
+    assert loss_sentence(8, 0.1119, parts) == (
         "at 8 nodes 11.2 % is lost: 7.9 waiting for collectives, 2.1 waiting for node3's data, "
         "1.2 unexplained"
     )
@@ -338,6 +361,6 @@ def test_the_sentence_adds_up_as_printed() -> None:
 def test_a_cause_carries_its_evidence() -> None:
     cluster, found = seen(7, slow_node=0.2)
     cause = found.causes[0]
-    assert isinstance(cause, Cause)
-    assert cause.said.startswith(f"{cluster.slow} alone takes ")
-    assert cause.said.endswith(f"{cause.share:.1%} of a step")
+    assert isinstance(cause, LossCause)
+    assert cause.statement.startswith(f"{cluster.slow} alone takes ")
+    assert cause.statement.endswith(f"{cause.share:.1%} of a step")

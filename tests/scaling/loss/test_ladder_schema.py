@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
 
-from scaling.loss.ladder_result import retold
+from scaling.loss.ladder_result import load_ladder
 from tests.probes.cli.test_scaling import ladder, said, save
 
 COMMANDS = ("report", "predict")
@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=[False, True], ids=["host", "waits timed"])
 def sound(request: pytest.FixtureRequest) -> Any:
     """A ladder of a few steps, as JSON has it."""
-    content = json.loads(json.dumps(ladder(separable=request.param).told()))
+    content = json.loads(json.dumps(ladder(separable=request.param).to_dict()))
     for rung in content["rungs"]:
         rung["steps"] = [steps[:5] for steps in rung["steps"]]
     return content
@@ -132,8 +132,10 @@ def test_what_is_no_json_is_refused(run: Path, content: bytes | None, words: str
 
 def test_a_bandwidth_that_no_size_has_shown_is_no_damage(sound: Any) -> None:
     """A fit says infinity then: all of its time is latency."""
-    seen = retold(set_to("fits", "all_gather", "bandwidth", float("inf"))(copy.deepcopy(sound)))
-    assert seen.foreseen().predictions
+    seen = load_ladder(
+        set_to("fits", "all_gather", "bandwidth", float("inf"))(copy.deepcopy(sound))
+    )
+    assert seen.forecast().predictions
 
 
 def test_nobody_asks_for_more_nodes_than_there_are(run: Path, sound: Any) -> None:

@@ -9,21 +9,28 @@ import pytest
 from scaling.collectives.alpha_beta import Fit
 from scaling.ladder.step_breakdown import Step
 from scaling.loss.predict import (
-    Call,
-    communication,
+    CollectiveCall,
+    communication_model,
     efficiency_interval,
-    outlook,
-    sharded,
+    forecast_efficiency,
+    sharded_step_calls,
     step_seconds,
 )
-from scaling.loss.significance import expected_maximum, followed, onset, outlying, rising, student
+from scaling.loss.significance import (
+    expected_maximum,
+    fit_rise,
+    fit_shape,
+    is_rising,
+    outlier_excess,
+    student_t,
+)
 
 FITS = {
     "all_gather": Fit(latency_us=50, bandwidth=10, residual=0.02, points=9),
     "reduce_scatter": Fit(latency_us=50, bandwidth=10, residual=0.02, points=9),
 }
-CALLS = sharded(parameter_bytes=4e8, blocks=10)
-SECONDS = communication(CALLS, FITS, measured=8)
+CALLS = sharded_step_calls(parameter_bytes=4e8, blocks=10)
+SECONDS = communication_model(CALLS, FITS, measured=8)
 
 
 def table(mean: float, seed: int, noise: float = 0.01, steps: int = 24) -> list[list[Step]]:
@@ -46,13 +53,13 @@ def test_the_calls_of_a_sharded_step() -> None:
     # 1.2 GB x 7/8 at 10 GB/s, and 30 latencies.
     assert SECONDS(8) == pytest.approx(1.2e9 * 7 / 8 / 10e9 + 30 * 50e-6)
     assert SECONDS(15) == pytest.approx(1.2e9 * 14 / 15 / 10e9 + 30 * 100e-6)
-    assert communication([Call("all_gather", 1e9, 1)], FITS, 2)(1) == 0
+    assert communication_model([CollectiveCall("all_gather", 1e9, 1)], FITS, 2)(1) == 0
     with pytest.raises(ValueError, match="2 ranks or more"):
-        communication(CALLS, FITS, measured=1)
+        communication_model(CALLS, FITS, measured=1)
 
 
 def test_a_prediction_meets_what_the_same_model_would_give() -> None:
-    found = outlook(rungs(share=0.5), SECONDS)
+    found = forecast_efficiency(rungs(share=0.5), SECONDS)
     assert found.share == pytest.approx(0.5, abs=0.05)
     assert [p.nodes for p in found.predictions] == [16, 64, 256, 1024]
     for one in found.predictions:
@@ -66,7 +73,7 @@ def test_a_prediction_meets_what_the_same_model_would_give() -> None:
 def test_a_model_that_misses_the_rungs_has_a_wide_band() -> None:
     good, bad = rungs(), rungs()
     bad[4] = table(1.5, 1, 0.002)
-    narrow, wide = outlook(good, SECONDS), outlook(bad, SECONDS)
+    narrow, wide = forecast_efficiency(good, SECONDS), forecast_efficiency(bad, SECONDS)
     assert wide.misfit > 5 * narrow.misfit
     assert (wide.predictions[0].high - wide.predictions[0].low) > 5 * (
         narrow.predictions[0].high - narrow.predictions[0].low
@@ -74,11 +81,11 @@ def test_a_model_that_misses_the_rungs_has_a_wide_band() -> None:
 
 
 def test_it_is_called_a_prediction_and_says_what_it_assumes() -> None:
-    found = outlook(rungs(), SECONDS)
+    found = forecast_efficiency(rungs(), SECONDS)
     assert str(found).startswith("predicted, not measured: ")
     assert "the rungs of 1, 2, 4, 8 nodes are all that is known" in found.assumptions[0]
     assert len(found.assumptions) > 5
-    assert outlook(rungs(), SECONDS) == found
+    assert forecast_efficiency(rungs(), SECONDS) == found
 
 
 def test_communication_and_waiting_grow_with_the_nodes_and_nothing_else() -> None:
@@ -86,14 +93,14 @@ def test_communication_and_waiting_grow_with_the_nodes_and_nothing_else() -> Non
     late, spoken = rungs(share=0.5), {count: 0.5 * SECONDS(count) for count in (2, 4, 8)}
     lost = 1.5
     late[8] = table(1 + 0.5 * SECONDS(8) + lost, 8, 0.002)
-    found = outlook(late, SECONDS, spoken=spoken)
+    found = forecast_efficiency(late, SECONDS, communication_loss=spoken)
     assert found.share == pytest.approx(0.5, abs=0.05)
     assert found.misfit < 0.05
     for one in found.predictions:
         truth = 1 / (1 + lost + 0.5 * SECONDS(one.nodes))
         assert one.efficiency == pytest.approx(truth, rel=0.05)
     assert any("1.5 s of a step" in words for words in found.assumptions)
-    healthy = outlook(rungs(share=0.5), SECONDS, spoken=spoken)
+    healthy = forecast_efficiency(rungs(share=0.5), SECONDS, communication_loss=spoken)
     assert not any("of a step were lost to" in words for words in healthy.assumptions)
 
 
@@ -101,7 +108,7 @@ def test_communication_and_waiting_grow_with_the_nodes_and_nothing_else() -> Non
 def test_too_few_rungs_are_refused(counts: tuple[int, ...]) -> None:
     some = {count: steps for count, steps in rungs().items() if count in counts}
     with pytest.raises(ValueError, match="needs 1 node and two larger rungs"):
-        outlook(some, SECONDS)
+        forecast_efficiency(some, SECONDS)
 
 
 def run(*how: float) -> list[float]:
@@ -129,7 +136,7 @@ def test_repeats_that_differ_widen_the_interval() -> None:
 
 def test_student_is_near_its_tables() -> None:
     for tail, freedom, known in ((0.001, 7, 4.785), (0.001, 23, 3.485), (1e-4, 14, 4.985)):
-        assert student(tail, freedom) == pytest.approx(known, rel=0.03)
+        assert student_t(tail, freedom) == pytest.approx(known, rel=0.03)
 
 
 def test_the_largest_of_some_normal_values() -> None:
@@ -143,22 +150,22 @@ def test_a_rise_is_seen_as_ramp_and_as_jump_and_noise_is_not() -> None:
     noise = [chance.gauss(1, 0.02) for _ in range(24)]
     ramp = [x + 0.01 * k for k, x in enumerate(noise)]
     jump = [x + 0.1 * (k >= 15) for k, x in enumerate(noise)]
-    assert [rising(noise), rising(ramp), rising(jump)] == [False, True, True]
-    assert not rising(ramp[:5])
-    assert sum(onset(ramp)) / 24 == pytest.approx(0.115, abs=0.02)
-    assert sum(onset(jump)) / 24 == pytest.approx(0.0375, abs=0.01)
-    assert sum(map(rising, ([chance.gauss(1, 0.1) for _ in range(12)] for _ in range(500)))) <= 3
+    assert [is_rising(noise), is_rising(ramp), is_rising(jump)] == [False, True, True]
+    assert not is_rising(ramp[:5])
+    assert sum(fit_rise(ramp)) / 24 == pytest.approx(0.115, abs=0.02)
+    assert sum(fit_rise(jump)) / 24 == pytest.approx(0.0375, abs=0.01)
+    assert sum(map(is_rising, ([chance.gauss(1, 0.1) for _ in range(12)] for _ in range(500)))) <= 3
 
 
 def test_a_shape_is_followed_under_delays_or_not_at_all() -> None:
     shape = [0.0] * 6 + [0.2] * 6
     series = [1 + 0.9 * x + 0.5 * (k % 3 == 0) for k, x in enumerate(shape)]
-    assert followed(shape, series, 1.0) == pytest.approx([0.9 * x for x in shape])
-    assert followed(shape, [1.0] * 12, 1.0) == []
-    assert followed([0.0] * 12, series, 1.0) == []
+    assert fit_shape(shape, series, 1.0) == pytest.approx([0.9 * x for x in shape])
+    assert fit_shape(shape, [1.0] * 12, 1.0) == []
+    assert fit_shape([0.0] * 12, series, 1.0) == []
 
 
 def test_outliers_are_told_from_the_body() -> None:
     body = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0]
-    assert outlying(body) == [0.0] * 6
-    assert outlying([*body, 1.5])[-1] == pytest.approx(0.5)
+    assert outlier_excess(body) == [0.0] * 6
+    assert outlier_excess([*body, 1.5])[-1] == pytest.approx(0.5)

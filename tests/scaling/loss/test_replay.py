@@ -14,17 +14,17 @@ from torch.utils._pytree import tree_leaves
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
 from scaling.collectives.alpha_beta import Fit
-from scaling.ladder.ladder import hushed
-from scaling.loss.predict import Call
+from scaling.ladder.ladder import run_on_fake_group
+from scaling.loss.predict import CollectiveCall
 from scaling.loss.replay import (
-    PLAYED,
-    calls_of,
-    expected,
-    least_sent,
-    modelled,
-    order_of,
-    played,
-    spared_by_agreed_links,
+    REPLAY_STEPS,
+    count_calls,
+    min_bytes_sent,
+    modelled_seconds,
+    replay_on_rank,
+    saved_at_agreed_rate,
+    step_collectives,
+    time_collectives,
 )
 from tests.support.single_rank import only_rank
 
@@ -60,23 +60,25 @@ def test_the_order_is_that_of_fsdp2(layers: int, accumulate: int) -> None:
         device="cpu",
     )  # fmt: skip
     with only_rank(), Overheard() as seen:
-        hushed(4, config)
+        run_on_fake_group(4, config)
     numbers = ("all_reduce", 3 * 4)  # of 4 bytes: timed as a few more, which take as long
-    calls = [numbers if one[0] == "all_reduce" else one for one in order_of(config, 4) if one]
+    calls = [
+        numbers if one[0] == "all_reduce" else one for one in step_collectives(config, 4) if one
+    ]
     assert seen.calls == calls * 2
 
 
 def test_each_block_computes_forward_and_backward_in_each_part() -> None:
     config = TrainConfig(layers=3, batch=4, accumulate=2)
-    assert order_of(config, 4).count(None) == 2 * 3 * 2
+    assert step_collectives(config, 4).count(None) == 2 * 3 * 2
 
 
 def test_calls_are_counted_by_kind_and_size() -> None:
     order = [("all_gather", 8), None, ("all_gather", 8), ("reduce_scatter", 8), ("all_gather", 4)]
-    assert calls_of(order) == [
-        Call("all_gather", 8, 2),
-        Call("reduce_scatter", 8, 1),
-        Call("all_gather", 4, 1),
+    assert count_calls(order) == [
+        CollectiveCall("all_gather", 8, 2),
+        CollectiveCall("reduce_scatter", 8, 1),
+        CollectiveCall("all_gather", 4, 1),
     ]
 
 
@@ -94,28 +96,30 @@ ORDER = [("all_gather", 1_000_000), None, ("reduce_scatter", 1_000_000), ("all_r
 
 def test_links_of_the_agreed_rate_shorten_what_moves_the_model() -> None:
     moved = 1e6 * 3 / 4  # bytes over each rank's link, among four
-    seconds = spared_by_agreed_links(ORDER, fits(0.02, 0.01), ranks=4, busbw=0.1)
+    seconds = saved_at_agreed_rate(ORDER, fits(0.02, 0.01), ranks=4, busbw=0.1)
     assert seconds == pytest.approx(0.8 * (moved / 0.02e9 + moved / 0.01e9))
 
 
 def test_links_are_as_fast_as_the_fastest_collective_shows() -> None:
     """A reduce-scatter that is slow by itself, as gloo's is, accuses no link."""
-    assert spared_by_agreed_links(ORDER, fits(0.1, 0.01), ranks=4, busbw=0.1) == 0
-    assert spared_by_agreed_links(ORDER, fits(math.inf, 0.01), ranks=4, busbw=0.1) == 0
+    assert saved_at_agreed_rate(ORDER, fits(0.1, 0.01), ranks=4, busbw=0.1) == 0
+    assert saved_at_agreed_rate(ORDER, fits(math.inf, 0.01), ranks=4, busbw=0.1) == 0
 
 
 def test_the_alpha_beta_time_and_the_bytes_of_a_step_are_those_of_its_calls() -> None:
     order, found = ORDER[:3], fits(0.02, 0.01)
     seconds = 2e-4 + 0.75e6 / 0.02e9 + 0.75e6 / 0.01e9
-    assert modelled(order, found, ranks=4) == pytest.approx(seconds)
-    assert least_sent(order, ranks=4, steps=16) == 12 * 2 * 0.75e6  # one step of four is of less
+    assert modelled_seconds(order, found, ranks=4) == pytest.approx(seconds)
+    assert (
+        min_bytes_sent(order, ranks=4, steps=16) == 12 * 2 * 0.75e6
+    )  # one step of four is of less
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 def test_a_step_is_played_with_its_rests_and_the_cores_work() -> None:
-    order = order_of(TrainConfig(layers=1, dim=32), 4)
+    order = step_collectives(TrainConfig(layers=1, dim=32), 4)
     with only_rank():
-        seconds, calls = played(order, rest=0.02, busy=0.01, steps=4)
+        seconds, calls = replay_on_rank(order, sleep_s=0.02, busy_s=0.01, steps=4)
     assert set(calls) >= {one for one in order if one}
     assert len(seconds) == 3  # the fourth is of smaller calls, for the fits alone
     assert min(seconds) > 2 * (0.02 + 0.01)  # forward and backward of one block
@@ -128,12 +132,14 @@ def test_what_is_expected_is_the_median_groups_step() -> None:
     times = [1.0, 1.2, 5.0, 5.2, 2.0, 2.2]
 
     def run(function: Any, *arguments: Any, **_: Any) -> Any:
-        assert (function, arguments[1:]) == (played, (0.1, 0.2, PLAYED))
+        assert (function, arguments[1:]) == (replay_on_rank, (0.1, 0.2, REPLAY_STEPS))
         return [([seconds, seconds + 0.2], calls) for seconds in times]
 
     gang = cast(Gang, SimpleNamespace(run=run))
-    seconds, fits = expected(gang, [[0, 1], [2, 3], [4, 5]], [("all_gather", 1)], 0.1, 0.2)
+    seconds, fits = time_collectives(gang, [[0, 1], [2, 3], [4, 5]], [("all_gather", 1)], 0.1, 0.2)
     assert seconds == pytest.approx([2.1, 2.3])
     assert fits["all_gather"].points == 2
-    alone, none = expected(gang, [[rank] for rank in range(6)], [("all_gather", 1)], 0.1, 0.2)
+    alone, none = time_collectives(
+        gang, [[rank] for rank in range(6)], [("all_gather", 1)], 0.1, 0.2
+    )
     assert (alone, none) == (pytest.approx([2.0, 2.2]), {})

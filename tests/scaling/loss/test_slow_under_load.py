@@ -6,18 +6,24 @@ from typing import Any
 
 import pytest
 
-from scaling.loss.causes import Talk
+from scaling.loss.causes import CollectiveTimes
 from scaling.loss.explain import Explanation, explain
-from scaling.loss.slow_under_load import company
+from scaling.loss.slow_under_load import find_load_slowdown
 from tests.support.simulated_steps import CODES, Cluster
 
 LIMIT = 0.9
-REPLAYS = [Talk(0.04, 0.04), Talk(0.4, 0.4), Talk()]  # behind compute a replay is far more
+REPLAYS = [
+    CollectiveTimes(0.04, 0.04),
+    CollectiveTimes(0.4, 0.4),
+    CollectiveTimes(),
+]  # behind compute a replay is far more
 
 every_replay = pytest.mark.parametrize("talk", REPLAYS, ids=["as waited", "hidden", "none"])
 
 
-def seen(seed: int, talk: Talk | None = None, **planted: Any) -> tuple[Cluster, Explanation]:
+def seen(
+    seed: int, talk: CollectiveTimes | None = None, **planted: Any
+) -> tuple[Cluster, Explanation]:
     """A cluster of GPUs and what is said of its largest rung."""
     cluster = Cluster(nodes=4, seed=seed, separable=True, **planted)
     talk = cluster.talk if talk is None else talk
@@ -25,7 +31,7 @@ def seen(seed: int, talk: Talk | None = None, **planted: Any) -> tuple[Cluster, 
 
 
 @every_replay
-def test_a_node_that_is_slow_in_company_only_is_named_and_no_link(talk: Talk) -> None:
+def test_a_node_that_is_slow_in_company_only_is_named_and_no_link(talk: CollectiveTimes) -> None:
     for seed in range(10):
         cluster, found = seen(seed, talk, company=0.2)
         (cause,) = found.causes
@@ -35,7 +41,7 @@ def test_a_node_that_is_slow_in_company_only_is_named_and_no_link(talk: Talk) ->
 
 
 @every_replay
-def test_what_a_node_loses_alone_only_costs_the_others_nothing(talk: Talk) -> None:
+def test_what_a_node_loses_alone_only_costs_the_others_nothing(talk: CollectiveTimes) -> None:
     for seed in range(10):
         _, found = seen(seed, talk, solo=0.08)
         assert not found.causes, f"seed {seed}: {found}"
@@ -75,11 +81,11 @@ def test_a_slow_node_stays_named_while_another_becomes_slower() -> None:
 
 
 @every_replay
-def test_compute_that_takes_longer_everywhere_is_no_network(talk: Talk) -> None:
+def test_compute_that_takes_longer_everywhere_is_no_network(talk: CollectiveTimes) -> None:
     for seed in range(10):
         _, found = seen(seed, talk, warm=0.15)
         assert {cause.code for cause in found.causes} == {"SCALE-UNEXPLAINED"}, f"seed {seed}"
-        assert found.causes[0].said.startswith("compute takes longer on every node")
+        assert found.causes[0].statement.startswith("compute takes longer on every node")
 
 
 def test_both_are_told_apart() -> None:
@@ -103,6 +109,6 @@ def test_sound_nodes_name_no_cause() -> None:
 
 def test_without_waits_nothing_is_said_of_company() -> None:
     timed, untimed = (Cluster(nodes=4, seed=1, separable=each) for each in (True, False))
-    assert company(timed.base(), timed.largest())
-    assert company(untimed.base(), timed.largest()) is None
-    assert company(timed.base(), untimed.largest()) is None
+    assert find_load_slowdown(timed.base(), timed.largest())
+    assert find_load_slowdown(untimed.base(), timed.largest()) is None
+    assert find_load_slowdown(timed.base(), untimed.largest()) is None

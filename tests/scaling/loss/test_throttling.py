@@ -9,14 +9,14 @@ import pytest
 
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step
-from scaling.loss.causes import Cause
+from scaling.loss.causes import LossCause
 from scaling.loss.explain import explain
 from tests.support.simulated_steps import Cluster, longer
 
 UNKNOWN = "not shown by any single node"
 
 
-def slowed(nodes: int, steps: int = 24, late: tuple[int, ...] = (1,), **more: Any) -> Cause:
+def slowed(nodes: int, steps: int = 24, late: tuple[int, ...] = (1,), **more: Any) -> LossCause:
     """What is named where these ranks slow down by 0.3 s a step in the second half, in forward."""
     cluster = Cluster(nodes=nodes, steps=steps, seed=3, **more)
     here = cluster.largest()
@@ -41,10 +41,10 @@ def test_it_is_named_by_those_who_wait(nodes: int) -> None:
 
 def test_what_the_others_wait_for_may_be_its_links() -> None:
     words = "node1: forward, backward, clip take 1"
-    assert slowed(4).said.startswith(words)
+    assert slowed(4).statement.startswith(words)
     for cause in (slowed(4), slowed(2)):
-        assert "for compute or links: they are not told apart here" in cause.said
-    computed = explain(*tired()).causes[0].said
+        assert "for compute or links: they are not told apart here" in cause.statement
+    computed = explain(*tired()).causes[0].statement
     assert "compute takes" in computed
     assert "not told apart" not in computed
 
@@ -122,4 +122,4 @@ def test_all_nodes_that_are_slow_are_named(steps: int) -> None:
         cluster.pace |= {"node2": 1.3, "node5": 1.2, "node6": 1.01}
         (cause,) = explain(cluster.base(), cluster.largest(), cluster.talk).causes
         assert (cause.code, cause.where) == ("SCALE-SLOW-NODE", "node2, node5"), f"seed {seed}"
-        assert "; node5 slower too, hidden behind it" in cause.said
+        assert "; node5 slower too, hidden behind it" in cause.statement

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling.collectives.fault_search import grouped, groups, hunt
+from scaling.collectives.fault_search import search_faults
+from scaling.collectives.group_search import grid_groups, search_groups
 from tests.support.simulated_links import RATE, Cluster, planted
 
 
 @given(st.integers(1, 300))
 def test_two_nodes_share_one_group_at_most(count: int) -> None:
     nodes = [f"n{at}" for at in range(count)]
-    partings = groups(nodes)
+    partings = grid_groups(nodes)
     for parting in partings:
         assert sorted(node for group in parting for node in group) == sorted(nodes)
         sizes = [len(group) for group in parting]
@@ -53,38 +54,38 @@ class Crowd:
 
 def test_groups_find_what_pairs_do_not() -> None:
     crowd = Crowd(16, {"n5": 0.5})
-    pairs = hunt(crowd.nodes, lambda table: {
+    pairs = search_faults(crowd.nodes, lambda table: {
         link: crowd.speed(list(link)) for pairs in table for a, b in pairs
         for link in ((a, b), (b, a))
     }, matrix=True)  # fmt: skip
-    assert (pairs.nodes, pairs.links) == ({}, [])
-    assert grouped(crowd.nodes, crowd.trial) == (["n5"], [])
+    assert (pairs.slow_nodes, pairs.slow_links) == ({}, [])
+    assert search_groups(crowd.nodes, crowd.trial) == (["n5"], [])
 
 
 @given(st.integers(12, 200), st.integers(0, 10**6))
 def test_grouped_finds_any_few_nodes(size: int, seed: int) -> None:
     bad = list(planted(size, max(1, math.isqrt(size) // 3), seed).guilty())
     crowd = Crowd(size, dict.fromkeys(bad, 0.5))
-    guilty, left = grouped(crowd.nodes, crowd.trial)
+    guilty, left = search_groups(crowd.nodes, crowd.trial)
     assert (sorted(guilty), left) == (sorted(bad), [])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9, 16, 50])
 def test_healthy_groups_are_clean(size: int) -> None:
     crowd = Crowd(size, {})
-    assert grouped(crowd.nodes, crowd.trial) == ([], [])
+    assert search_groups(crowd.nodes, crowd.trial) == ([], [])
 
 
 def test_a_slow_group_that_no_node_explains_is_told() -> None:
     crowd = Crowd(16, {}, clash="n4 n6")
-    assert grouped(crowd.nodes, crowd.trial) == ([], [["n4", "n5", "n6", "n7"]])
+    assert search_groups(crowd.nodes, crowd.trial) == ([], [["n4", "n5", "n6", "n7"]])
     crowd = Crowd(16, {"n9": 0.5}, clash="n4 n6")
-    assert grouped(crowd.nodes, crowd.trial) == (["n9"], [["n4", "n5", "n6", "n7"]])
+    assert search_groups(crowd.nodes, crowd.trial) == (["n9"], [["n4", "n5", "n6", "n7"]])
 
 
 def test_where_a_clash_crosses_a_bad_node_only_the_node_is_blamed() -> None:
     crowd = Crowd(16, {"n9": 0.5}, clash="n4 n6")  # n5's groups are slow, and not by its fault
-    guilty, _ = grouped(crowd.nodes, crowd.trial)
+    guilty, _ = search_groups(crowd.nodes, crowd.trial)
     assert guilty == ["n9"]
 
 
@@ -92,18 +93,18 @@ def test_a_trial_that_went_wrong_is_nobodys_fault() -> None:
     for number in range(1, 17):
         crowd = Crowd(16, {})
         crowd.spoilt = {number, number + 5}
-        assert grouped(crowd.nodes, crowd.trial) == ([], []), f"trial {number}"
+        assert search_groups(crowd.nodes, crowd.trial) == ([], []), f"trial {number}"
 
 
 def test_a_node_is_not_blamed_for_the_groups_it_was_in_if_it_does_well_in_another() -> None:
     crowd = Crowd(16, {})
     crowd.spoilt = {1, 5, 9, 13}  # n0's row and column, twice each
-    rows, columns = groups(crowd.nodes)
-    assert grouped(crowd.nodes, crowd.trial) == ([], [rows[0], columns[0]])
+    rows, columns = grid_groups(crowd.nodes)
+    assert search_groups(crowd.nodes, crowd.trial) == ([], [rows[0], columns[0]])
 
 
 def test_groups_that_are_all_slow_blame_nobody() -> None:
     crowd = Crowd(16, dict.fromkeys((f"n{at}" for at in range(16)), 0.4))
-    guilty, left = grouped(crowd.nodes, crowd.trial, expected=RATE)
+    guilty, left = search_groups(crowd.nodes, crowd.trial, expected=RATE)
     assert guilty == []
     assert len(left) == 8
