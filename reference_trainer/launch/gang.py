@@ -128,7 +128,7 @@ class Gang:
                 f" {self.timeout:.0f} s, or a node was lost: the group is {self._group_state()}"
             )
         places = self._collect(calls, POLL_SECONDS, "starting")
-        indices = sorted(range(self.size), key=lambda index: places[index].order)
+        indices = sorted(range(self.size), key=lambda index: places[index].sort_key)
         self.places = [places[index] for index in indices]
         self._workers = [self._workers[index] for index in indices]
         self._bundles = indices

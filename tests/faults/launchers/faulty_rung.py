@@ -43,7 +43,7 @@ def plant(fault: str) -> None:
     from ray import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers have no tests
-    vars(ladder)["rank"] = partial(_rank, FAULTS[fault])  # where `climb` looks for it
+    vars(ladder)["train_rank"] = partial(_rank, FAULTS[fault])  # where `run_rung` looks for it
 
 
 def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
