@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 NODES ?= 4
+# The long tests' groups: criteria that have such tests, and runs of the whole suite.
+SOAKS := fabric gang restart scaling suite
 LAB_HERE := $(shell [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ] && echo yes)
 
 .PHONY: trial test soak lint lab tools setup clean bench
@@ -17,8 +19,13 @@ endif
 test: setup tools lint ## the suite's own tests; the lab's among them when root on Linux
 	$(BIN)/pytest tests -m "not soak"
 
-soak: setup tools ## what takes longer
+soak: setup tools ## what takes longer; CRITERION=gang: that criterion's tests only
+ifneq ($(CRITERION),)
+	$(if $(filter $(CRITERION),$(SOAKS)),,$(error CRITERION is $(CRITERION), expected one of: $(SOAKS)))
+	$(BIN)/pytest tests -m "soak(criterion='$(CRITERION)')"
+else
 	$(BIN)/pytest tests -m soak
+endif
 
 lint: setup
 	$(BIN)/ruff check .
@@ -29,7 +36,7 @@ lab: setup tools ## a lab to work on; `python -m tests.lab down` ends it
 	$(BIN)/python -m tests.lab up --nodes $(NODES)
 
 bench: setup tools ## the figures of docs/measurements.md
-	for what in speed fabric gang search nccl_log restart causes scaling; do $(BIN)/python -m benchmarks.$$what || exit 1; done
+	for what in startup_cost fabric gang fault_search nccl_log restart loss_attribution scaling; do $(BIN)/python -m benchmarks.$$what || exit 1; done
 
 setup: $(VENV)/.ready
 

@@ -16,7 +16,7 @@ from tests.support.trial import Trial, driver_pid, start
 PROBES = ["hosts", "fabric", "gang", "launch", "restart", "scaling"]
 INTO_THE_PROBE = {"hosts": 0, "fabric": 6, "gang": 3, "launch": 9, "restart": 8, "scaling": 8}
 # The driver's own way out is the same in all six; the three others have more to clear up.
-LONG = pytest.mark.soak
+LONG = pytest.mark.soak(criterion="suite")
 
 
 def once(ready: Callable[[], object], seconds: float = 90) -> Callable[[Trial], None]:
@@ -87,7 +87,7 @@ def test_ctrl_c(lab: Lab, probe: str) -> None:
     assert "INTERRUPTED" in trial.log.read_text()
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="suite")
 @pytest.mark.parametrize("actor", ["Coordinator", "Cleaner"])
 def test_ray_trains_own_actors_go_with_the_driver(lab: Lab, actor: str) -> None:
     def there() -> bool:

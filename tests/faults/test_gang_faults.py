@@ -72,7 +72,7 @@ def test_a_faulty_launcher_is_caught(lab: Lab, fault: Fault) -> None:
     caught(lab, "GANG", PLUGIN, fault)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="gang")
 @pytest.mark.parametrize("fault", LONGER, ids=lambda fault: fault.name)
 def test_each_scenario_sees_its_fault(lab: Lab, fault: Fault) -> None:
     caught(lab, "GANG", PLUGIN, fault)
@@ -87,7 +87,7 @@ def pairs() -> Iterator[Lab]:
     lab.down()
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="gang")
 def test_two_accelerators_per_node_are_healthy(pairs: Lab) -> None:
     arguments = [PROBE, "--tier", "standard", "-k", "not storm"]
     record, _ = acceptance(pairs, "healthy", *arguments)
@@ -96,7 +96,7 @@ def test_two_accelerators_per_node_are_healthy(pairs: Lab) -> None:
     assert {one.code for one in findings(record)} <= {"GANG-NODE-LOSS"}
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="gang")
 @pytest.mark.parametrize(
     ("launcher", "says"),
     [("huddled", "SPREAD of 2 lies on 1 nodes"), ("scattered", "PACK of 2 lies on 2 nodes")],
@@ -136,7 +136,7 @@ def state_of(job: subprocess.Popen[str]) -> str:
     return job.stdout.readline().strip()
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="gang")
 def test_without_room_beside_other_peoples_jobs_nothing_is_proven(lab: Lab) -> None:
     with stranger(lab, "3") as job:
         record, _ = acceptance(lab, "stranger", PROBE)
@@ -146,7 +146,7 @@ def test_without_room_beside_other_peoples_jobs_nothing_is_proven(lab: Lab) -> N
     assert not findings(record)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="gang")
 def test_what_other_people_leave_free_is_enough(lab: Lab) -> None:
     with stranger(lab, "1") as job:
         record, _ = acceptance(lab, "beside", PROBE)
@@ -156,7 +156,7 @@ def test_what_other_people_leave_free_is_enough(lab: Lab) -> None:
     assert all("3 GPUs free" in result.coverage for result in record.results)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="gang")
 def test_other_people_who_come_and_go_do_not_fail_a_cluster(lab: Lab) -> None:
     with stranger(lab, "2", "4"):
         record, _ = acceptance(lab, "coming-and-going", PROBE)
@@ -165,7 +165,7 @@ def test_other_people_who_come_and_go_do_not_fail_a_cluster(lab: Lab) -> None:
     assert not findings(record)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="gang")
 def test_a_gang_on_fragments_is_named(pairs: Lab) -> None:
     fault = Fault(
         "scattered", "fragments", {"placed_in_fragments", "blocked_behind"},

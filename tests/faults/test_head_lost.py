@@ -16,7 +16,7 @@ from tests.faults.test_driver_death import in_the_middle
 from tests.lab.lab import Lab
 from tests.support.trial import lab_of, start
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(criterion="suite")
 LONGEST_SECONDS = 240  # Ray's processes look for a lost head for a minute, each in its turn
 
 

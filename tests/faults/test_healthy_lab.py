@@ -11,7 +11,11 @@ from probes.scaling.run_ladder import required_efficiency
 from tests.lab.lab import Lab
 from tests.support.trial import acceptance
 
-TIMES = [1, 2, *(pytest.param(time, marks=pytest.mark.soak) for time in range(3, 9))]
+TIMES = [
+    1,
+    2,
+    *(pytest.param(time, marks=pytest.mark.soak(criterion="suite")) for time in range(3, 9)),
+]
 
 
 @pytest.mark.parametrize("time", TIMES)

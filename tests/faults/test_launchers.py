@@ -19,7 +19,7 @@ from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(criterion="restart")
 CONFIG = TrainConfig(
     steps=8, dim=32, seq=32, save_every=2, keep_last=9, pace_s=0.4, checkpoints="x"
 )

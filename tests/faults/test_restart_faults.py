@@ -10,7 +10,7 @@ from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.lab import Lab
 from tests.support.trial import acceptance
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(criterion="restart")
 PLUGIN = "faulty_run"
 TWICE, NOTICE, UPLOAD = "killed-in-a-step-then", "told-to-leave", "killed-in-an-upload"
 UNEQUAL, DIFFERENT = {"RESTART-UNEQUAL"}, {"unequal_steps", "final_state"}

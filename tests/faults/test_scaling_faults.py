@@ -13,7 +13,7 @@ from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.support.trial import acceptance, agreed
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(criterion="scaling")
 
 
 def seen(lab: Lab, fault: str, contract: str = "lab") -> RunRecord:

@@ -22,9 +22,8 @@ from tests.lab.test_lab_faults import only
 from tests.support.paths import REPO
 from tests.support.trial import Trial, acceptance, start
 
-pytestmark = pytest.mark.soak
 
-
+@pytest.mark.soak(criterion="suite")
 def test_standard_tier(lab: Lab) -> None:
     record, _ = acceptance(lab, "standard", "probes", "--tier", "standard", seconds=1200)
     assert record.decision.accepted
@@ -32,6 +31,7 @@ def test_standard_tier(lab: Lab) -> None:
     nothing_left(lab)
 
 
+@pytest.mark.soak(criterion="fabric")
 @pytest.mark.parametrize("way", ["both", "sends", "receives"])
 @pytest.mark.parametrize("rate", ["700mbit", "500mbit", "100mbit"])
 def test_slow_links_of_every_size_and_way(lab: Lab, rate: str, way: str) -> None:
@@ -43,6 +43,7 @@ def test_slow_links_of_every_size_and_way(lab: Lab, rate: str, way: str) -> None
     assert WAY_TEXT[way] in found.statement
 
 
+@pytest.mark.soak(criterion="fabric")
 @pytest.mark.parametrize("rate", ["700mbit", "100mbit"])
 def test_a_slow_pair_is_told_from_slow_nodes(lab: Lab, rate: str) -> None:
     inject(lab, "slow-pair", "1", "3", rate)
@@ -53,6 +54,7 @@ def test_a_slow_pair_is_told_from_slow_nodes(lab: Lab, rate: str) -> None:
     assert "node1 <-> node3" in found.statement
 
 
+@pytest.mark.soak(criterion="fabric")
 def test_a_node_that_is_slow_only_both_ways_at_once(lab: Lab) -> None:
     inject(lab, "half-duplex", "2")
     record, _ = acceptance(lab, "half-duplex", "probes/fabric/test_fabric.py")
@@ -61,6 +63,7 @@ def test_a_node_that_is_slow_only_both_ways_at_once(lab: Lab) -> None:
     assert (found.code, found.suspects) == ("FAB-SLOW-GROUP", ["node2"])
 
 
+@pytest.mark.soak(criterion="fabric")
 def test_links_that_are_all_slow_have_no_place(lab: Lab) -> None:
     for node in lab.nodes:
         inject(lab, "slow-link", str(node.index), "500mbit")
@@ -70,6 +73,7 @@ def test_links_that_are_all_slow_have_no_place(lab: Lab) -> None:
     assert (found.code, found.suspects) == ("FAB-SLOW", [node.name for node in lab.nodes])
 
 
+@pytest.mark.soak(criterion="fabric")
 def test_a_rank_that_stops_is_named(lab: Lab) -> None:
     trial = start(lab, "stopped", "probes/fabric/test_fabric.py")
     stopped = stop_worker(lab, trial, "node1")
@@ -95,6 +99,7 @@ def stop_worker(lab: Lab, trial: Trial, name: str) -> int:
     raise AssertionError(f"no worker on {name}: {trial.log.read_text()}")
 
 
+@pytest.mark.soak(criterion="suite")
 def test_eight_nodes_in_a_lab_of_their_own() -> None:
     done = subprocess.run(
         [
@@ -111,6 +116,7 @@ def test_eight_nodes_in_a_lab_of_their_own() -> None:
     assert "8 nodes" in done.stdout
 
 
+@pytest.mark.soak(criterion="gang")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_spare_raylets_end_with_the_driver(lab: Lab, number: signal.Signals) -> None:
     def middle(trial: Trial) -> None:
@@ -148,6 +154,7 @@ cluster.close()
 """
 
 
+@pytest.mark.soak(criterion="gang")
 def test_spare_raylets_leave_alone_what_jobs_run_in(lab: Lab) -> None:
     node = lab.nodes[0]
     job = subprocess.Popen(

@@ -19,10 +19,11 @@ from tests.support.trial import acceptance
         ("never-comes", "INIT-HANG", ["rank 2 on node2"], "never_comes"),
         pytest.param(
             *("falls-behind", "INIT-HANG", ["rank 2 on node2"], "falls_behind"),
-            marks=pytest.mark.soak,
+            marks=pytest.mark.soak(criterion="fabric"),
         ),
         pytest.param(
-            *("gives-up", "FAB-NO-START", ["rank 2 on node2"], "fab7"), marks=pytest.mark.soak
+            *("gives-up", "FAB-NO-START", ["rank 2 on node2"], "fab7"),
+            marks=pytest.mark.soak(criterion="fabric"),
         ),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from tests.lab.lab import Lab
 from tests.support.paths import REPO
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(criterion="restart")
 SCRIPT = """
 import json, os, signal, sys, time
 sys.path.insert(0, sys.argv[1])

@@ -40,7 +40,7 @@ def test_slow_link(lab: Lab) -> None:
     assert only(record, "FAB-SLOW-LINK").suspects == ["node1"]
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="fabric")
 def test_slow_one_way(lab: Lab) -> None:
     inject(lab, "slow-one-way", "2", "700mbit", "receives")
     record, _ = acceptance(lab, "slow-one-way", "probes/fabric/test_fabric.py")
@@ -50,7 +50,7 @@ def test_slow_one_way(lab: Lab) -> None:
     assert "when it receives" in found.statement
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="fabric")
 def test_narrow_link(lab: Lab) -> None:
     inject(lab, "narrow-link", "3", "1400")
     record, _ = acceptance(lab, "narrow-link", "probes/fabric/test_fabric.py")
@@ -58,7 +58,7 @@ def test_narrow_link(lab: Lab) -> None:
     assert only(record, "FAB-MTU").suspects == ["node3"]
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="fabric")
 def test_an_mtu_of_its_own(lab: Lab) -> None:
     inject(lab, "odd-mtu", "3", "1400")
     record, _ = acceptance(lab, "odd-mtu", "probes/fabric/test_fabric.py")
@@ -68,7 +68,7 @@ def test_an_mtu_of_its_own(lab: Lab) -> None:
     assert "node3 1400; the others 1500" in found.statement
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="fabric")
 def test_corrupt_data(lab: Lab) -> None:
     inject(lab, "corrupt-data", "1")
     record, _ = acceptance(lab, "corrupt-data", "probes/fabric/test_fabric.py")
@@ -80,7 +80,7 @@ def test_corrupt_data(lab: Lab) -> None:
     assert "what node1 sends" in found["FAB-WRONG-LINK"].statement
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="fabric")
 def test_wrong_interface_on_one_node(lab: Lab) -> None:
     inject(lab, "wrong-interface-on", "2")
     record, _ = acceptance(lab, "wrong-interface-on", "probes/fabric/test_fabric.py")

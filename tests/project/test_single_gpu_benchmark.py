@@ -17,7 +17,7 @@ TOLD = (
 )
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="scaling")
 def test_it_runs_to_its_end_on_a_cpu() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.single_gpu", "--rehearse"],

@@ -164,7 +164,7 @@ def test_binary_without_lines(tmp_path: Path) -> None:
     assert (code, peak < 100) == (20, True)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="fabric")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_much_of_one_kind(tmp_path: Path, kind: Callable[[int], str]) -> None:
     path = tmp_path / "nccl.log"
@@ -175,7 +175,7 @@ def test_much_of_one_kind(tmp_path: Path, kind: Callable[[int], str]) -> None:
     assert code in (1, 20)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="fabric")
 def test_two_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "nccl.log"
     write(path, times=3, last=1_800_000_000)
@@ -188,7 +188,7 @@ def test_two_gigabytes(tmp_path: Path) -> None:
     assert (code, peak < 100) == (20, True)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(criterion="fabric")
 def test_the_largest_job_has_room(tmp_path: Path) -> None:
     """100,000 ranks, each in two communicators, with a ring of four channels."""
     path, size = tmp_path / "nccl.log", 100_000

@@ -44,7 +44,7 @@ def test_how_a_step_is_computed_makes_no_difference_but_rounding(alone, knobs):
         assert step["norm"] == pytest.approx(wanted["norm"], rel=1e-4)
 
 
-@pytest.mark.soak  # the compiler takes a minute
+@pytest.mark.soak(criterion="restart")  # the compiler takes a minute
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
 def test_compiled_blocks_compute_the_same(alone, tmp_path):
     """In a process of its own, for the compiler warns of what is torch's own."""
