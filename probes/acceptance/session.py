@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shlex
 import sys
@@ -151,11 +150,3 @@ class RunSession:
             self.cluster.close()
             self.cluster = None
         return record
-
-
-def ordered_nodes(option: int | None) -> int | None:
-    """How many nodes were ordered: --nodes, or SEATRIAL_NODES, or nothing said."""
-    if option is not None:
-        return option
-    value = os.environ.get("SEATRIAL_NODES", "")
-    return int(value) if value.isdigit() else None
