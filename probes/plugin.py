@@ -68,15 +68,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from probes.acceptance.contract import ContractError
     from probes.acceptance.session import RunSession
     from probes.cluster.cluster import ClusterUnreachable
-    from reports.store import UnreadableRun
+    from reports.store import UnreadableRun, load
 
     option = config.getoption
     if option("--tier") not in TIERS:  # argparse does not check what the environment gave
         raise pytest.UsageError(f"tier is {option('--tier')!r}, expected {', '.join(TIERS)}")
     try:
         if option("--baseline"):
-            from reports.store import load
-
             load(Path(option("--baseline")))
         run = RunSession(
             *map(option, ("--cluster", "--contract", "--tier", "--run-dir", "--nodes"))
@@ -142,7 +140,7 @@ def _not_installed(item: pytest.Item) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Open the ledger before the fixtures, so that a failing fixture is on record too."""
+    """Open the recorder before the fixtures, so that a failing fixture is on record too."""
     run, criterion = item.config.stash.get(RUN, None), _criterion_id(item)
     if run is None or criterion is None:
         return

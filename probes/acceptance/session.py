@@ -128,7 +128,7 @@ class RunSession:
         return [first, *lines]
 
     def begin(self, probe: str, criterion: str, claim: str, say: Callable[[str], None]) -> Recorder:
-        """A ledger for one probe."""
+        """Begin the record of one probe."""
         contract = f" --contract {shlex.quote(self.contract_arg)}" if self.contract_arg else ""
         tier = f" --tier {self.tier}"  # else another tier's probes, and other parts of this one
         reproduce = f"pytest {shlex.quote(probe)} --cluster {self.spec}{tier}{contract}"
