@@ -15,52 +15,31 @@ from typing import Any
 import pytest
 
 from probes.acceptance.stash import RECORDER, RUN, VERDICT
+from reports.sanitize import clean
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
 TIERS = ("quick", "standard", "soak")
 UNJUDGED_FAILURES: list[str] = []
+OPTIONS = (
+    ("--cluster", "WHERE", "auto (the Ray cluster this machine is in), local[:N], ray://host:port"),
+    ("--contract", "NAME|FILE", "the agreed criteria and limits; without it limits are derived"),
+    ("--baseline", "RUN", "run folder to compare with in the report"),
+    ("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The `acceptance` group; each option has an environment twin, SEATRIAL_<OPTION>."""
+    """Add the `acceptance` group; each option has an environment twin, SEATRIAL_<OPTION>."""
     group = parser.getgroup("acceptance", "seatrial: acceptance of a GPU cluster that runs Ray")
-    group.addoption(
-        "--cluster",
-        metavar="WHERE",
-        default=os.environ.get("SEATRIAL_CLUSTER"),
-        help="auto (the Ray cluster this machine is in), local[:N], ray://host:port",
-    )
-    group.addoption(
-        "--contract",
-        metavar="NAME|FILE",
-        default=os.environ.get("SEATRIAL_CONTRACT"),
-        help="the agreed criteria and limits; without it limits are derived",
-    )
-    group.addoption(
-        "--baseline",
-        metavar="RUN",
-        default=os.environ.get("SEATRIAL_BASELINE"),
-        help="run folder to compare with in the report",
-    )
-    group.addoption(
-        "--run-dir",
-        metavar="DIR",
-        default=os.environ.get("SEATRIAL_RUN_DIR"),
-        help="where to write this run (default: runs/<utc>-<cluster>)",
-    )
-    group.addoption(
-        "--tier",
-        choices=TIERS,
-        default=os.environ.get("SEATRIAL_TIER", "quick"),
-        help="how long to look: quick, standard or soak (default: quick)",
-    )
-    group.addoption(
-        "--nodes",
-        type=int,
-        default=None,
-        metavar="N",
-        help="how many nodes were ordered, when the contract does not say",
-    )
+    for option, metavar, purpose in OPTIONS:
+        twin = "SEATRIAL_" + option.strip("-").replace("-", "_").upper()
+        group.addoption(option, metavar=metavar, default=os.environ.get(twin), help=purpose)
+    tier, nodes = os.environ.get("SEATRIAL_TIER", "quick"), os.environ.get("SEATRIAL_NODES", "")
+    purpose = "how long to look: quick, standard or soak (default: quick)"
+    group.addoption("--tier", choices=TIERS, default=tier, help=purpose)
+    ordered = int(nodes) if nodes.isdigit() else None
+    purpose = "how many nodes were ordered, when the contract does not say"
+    group.addoption("--nodes", type=int, default=ordered, metavar="N", help=purpose)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -87,24 +66,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not _runs_probes(config):
         return
     from probes.acceptance.contract import ContractError
-    from probes.acceptance.session import RunSession, ordered_nodes
+    from probes.acceptance.session import RunSession
     from probes.cluster.cluster import ClusterUnreachable
-    from reports.store import UnreadableRun
+    from reports.store import UnreadableRun, load
 
     option = config.getoption
     if option("--tier") not in TIERS:  # argparse does not check what the environment gave
         raise pytest.UsageError(f"tier is {option('--tier')!r}, expected {', '.join(TIERS)}")
     try:
         if option("--baseline"):
-            from reports.store import load
-
             load(Path(option("--baseline")))
         run = RunSession(
-            option("--cluster"),
-            option("--contract"),
-            option("--tier"),
-            option("--run-dir"),
-            ordered_nodes(option("--nodes")),
+            *map(option, ("--cluster", "--contract", "--tier", "--run-dir", "--nodes"))
         )
     except (ClusterUnreachable, ContractError, UnreadableRun) as error:
         raise pytest.UsageError(str(error)) from None
@@ -125,8 +98,6 @@ def _write_junit_into(config: pytest.Config, path: Path) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Cluster, contract, run."""
     run = config.stash.get(RUN, None)
-    from reports.sanitize import clean
-
     return [clean(line) for line in run.header()] if run else []
 
 
@@ -169,7 +140,7 @@ def _not_installed(item: pytest.Item) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Open the ledger before the fixtures, so that a failing fixture is on record too."""
+    """Open the recorder before the fixtures, so that a failing fixture is on record too."""
     run, criterion = item.config.stash.get(RUN, None), _criterion_id(item)
     if run is None or criterion is None:
         return
@@ -188,8 +159,6 @@ def _line_printer(config: pytest.Config) -> Callable[[str], None]:
         return lambda message: None
 
     def say(message: str) -> None:
-        from reports.sanitize import clean
-
         with capture.global_and_fixture_disabled():
             if terminal.isatty:
                 terminal.rewrite(clean(message)[: terminal._tw.fullwidth - 1], erase=True)
@@ -220,11 +189,11 @@ def pytest_runtest_makereport(
 
 
 def _end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[str, float, str]:
-    """State, seconds and error sentence of a probe."""
+    """Tell state, seconds and error sentence of a probe."""
     if report.passed:
         return "finished", report.duration, ""
     if report.skipped:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         return "skipped", report.duration, str(reason)
     assert call.excinfo is not None
     interrupted = isinstance(call.excinfo.value, KeyboardInterrupt)
@@ -234,7 +203,6 @@ def _end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[
 def _write_verdict(item: pytest.Item, report: pytest.TestReport, result: Any) -> None:
     """Put verdict and sentences into pytest's report: terminal, JUnit and exit code read it."""
     from reports.record import Verdict
-    from reports.sanitize import clean
 
     properties = [("criterion", result.criterion), ("verdict", result.verdict.value)]
     properties += [(f"{m.name} on {m.subject}", m.value_text) for m in result.measurements]

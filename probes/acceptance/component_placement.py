@@ -108,7 +108,7 @@ def split_groups(
 def layout_errors(expected: Placement, actual: ObservedPlacement) -> list[str]:
     """One sentence for each fault of what ran; an empty list when it is what was asked for.
 
-    `seen[component][rank]` is the (node id, accelerator id) that the rank reported.
+    `actual[component][rank]` is the (node id, accelerator id) that the rank reported.
     """
     errors = [_count_error(name, expected, actual) for name in dict.fromkeys([*expected, *actual])]
     leaders = {name: names[0] for names in collocated_groups(expected) for name in names}
@@ -200,7 +200,7 @@ def _as_text(numbers: Iterable[int]) -> str:
 
 
 def _repr(value: object) -> str:
-    """repr() of somebody's value, in at most LONGEST characters."""
+    """repr() of somebody's value, in at most MAX_SHOWN_CHARS characters."""
     try:
         text = SHORT_REPR.repr(value)
     except ValueError:  # an int with more digits than Python is willing to write

@@ -16,7 +16,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import sys
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from probes.acceptance import component_placement as components
 from probes.acceptance.criteria import CRITERIA
-from reports.record import ContractFacts, Limit, Waiver
+from reports.record import ContractFacts, Criterion, Limit, Waiver
 from scaling.collectives.line_rate import limit_reason
 
 if sys.version_info >= (3, 11):
@@ -33,7 +32,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-SCHEMA = 1
+SCHEMA = 1  # of contract files: a file of another form must not be read as if it were of this
+NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
 MAX_SAVE_MINUTES, MAX_SAVE_GB = 7 * 24 * 60.0, 1e6  # between two saves, and of one
 MIN_SHARE, MARGINAL_SHARE = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band
 
@@ -156,21 +156,18 @@ class Contract(BaseModel):
 
     def facts(self) -> ContractFacts:
         """What the record keeps of it."""
-        rows = {id: replace(row, title=self.title_of(id)) for id, row in CRITERIA.items()}
         criteria = [
-            row.to_criterion(
-                id, required=id not in self.optional, not_provable=self.optional.get(id, "")
+            Criterion(
+                id=id,
+                title=self.title_of(id),
+                how=row.how,
+                required=id not in self.optional,
+                not_provable=self.optional.get(id, ""),
             )
-            for id, row in rows.items()
+            for id, row in CRITERIA.items()
         ]
-        return ContractFacts(
-            name=self.name,
-            title=self.title,
-            sha256=self.sha256,
-            agreed=self.agreed,
-            criteria=criteria,
-            waivers=self.waivers,
-        )
+        agreed = self.model_dump(include={"name", "title", "sha256", "agreed", "waivers"})
+        return ContractFacts(**agreed, criteria=criteria)
 
     def title_of(self, id: str) -> str:
         """The criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""
@@ -220,14 +217,14 @@ def parse(content: bytes, file: str) -> Contract:
     for key in raw:
         if key not in known_keys:
             raise ContractError(f"{file}: unknown key {key!r}{_hint(key, known_keys)}")
-    limits: dict[str, dict[str, Limit]] = {}
-    optional: dict[str, str] = {}
-    for id in (id for id in CRITERIA if id in raw):
-        limits[id] = _parse_criterion(raw[id], id, file, optional)
+    limits = {id: _parse_criterion(raw[id], id, file) for id in CRITERIA if id in raw}
+    optional = {id: str(raw[id][NOT_PROVABLE]) for id in limits if NOT_PROVABLE in raw[id]}
     cluster: ClusterTerms = _validate(ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]")
     waivers = [_parse_waiver(waiver, file) for waiver in raw.get("waivers", [])]
-    if cluster.line_rate_gbps:
-        limits.setdefault("FABRIC", {}).setdefault("busbw", _limit_from_line_rate(cluster, file))
+    if gbps := cluster.line_rate_gbps:
+        rails = cluster.rails or 1  # of Ethernet there is one interface
+        derived = ring_limit(rails * gbps / 8, f"{rails} x {gbps:g} Gbit/s", f"{file} [cluster]")
+        limits.setdefault("FABRIC", {}).setdefault("busbw", derived)
     return Contract(
         name=str(raw.get("name", Path(file).stem)),
         title=str(raw.get("title", "")),
@@ -240,35 +237,29 @@ def parse(content: bytes, file: str) -> Contract:
     )
 
 
-def _parse_criterion(table: Any, id: str, file: str, optional: dict[str, str]) -> dict[str, Limit]:
-    """The limits of one criterion's table; notes in `optional` when it is not required."""
+def _parse_criterion(table: Any, id: str, file: str) -> dict[str, Limit]:
+    """Read the limits of one criterion's table."""
     if not isinstance(table, dict):
         raise ContractError(f"{file}: {id} is expected to be a table, found {table!r}")
-    measures, limits = CRITERIA[id].measures, {}
+    known, limits = [*CRITERIA[id].measures, NOT_PROVABLE], {}
     for key, value in table.items():
-        if key == "not_provable":
-            optional[id] = str(value)
-        elif key not in measures:
-            known = [*measures, "not_provable"]
+        if key not in known:
             raise ContractError(
                 f"{file}: unknown key {id}.{key}{_hint(key, known)}; {id} knows {', '.join(known)}"
             )
-        else:
+        if key != NOT_PROVABLE:
             limits[key] = _parse_limit(value, id, key, file)
     return limits
 
 
-def _limit_from_line_rate(cluster: ClusterTerms, file: str) -> Limit:
-    """The plateau that the agreed line rate gives, where the contract has no limit of its own."""
-    assert cluster.line_rate_gbps is not None
-    rails = cluster.rails or 1  # of Ethernet there is one interface
-    line_rate = rails * cluster.line_rate_gbps / 8
+def ring_limit(gbytes_per_s: float, rate_text: str, source: str, prefix: str = "") -> Limit:
+    """Build the plateau of all-reduce that a node's line rate gives, with its reason."""
     return Limit(
-        low=MIN_SHARE * line_rate,
-        marginal_low=MARGINAL_SHARE * line_rate,
+        low=MIN_SHARE * gbytes_per_s,
+        marginal_low=MARGINAL_SHARE * gbytes_per_s,
         unit="GB/s",
-        because=limit_reason(MIN_SHARE, f"{rails} x {cluster.line_rate_gbps:g} Gbit/s"),
-        source=f"{file} [cluster]",
+        because=prefix + limit_reason(MIN_SHARE, rate_text),
+        source=source,
     )
 
 
@@ -306,15 +297,14 @@ def _validate(model: type[Any], value: Any, where: str) -> Any:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise ContractError(
-                f"{where}: unknown key {key!r}{_hint(key, model.model_fields)}"
-            ) from None
-        if not key:  # a sentence of ours about several keys
+            message = f"unknown key {key!r}{_hint(key, model.model_fields)}"
+        elif not key:  # a sentence of ours about several keys
             message = first["msg"].removeprefix("Value error, ")
-            raise ContractError(f"{where}: {message}") from None
-        if first["type"] == "missing":
-            raise ContractError(f"{where}: {key!r} is missing") from None
-        raise ContractError(f"{where}: {key!r}: {first['msg']}, found {first['input']!r}") from None
+        elif first["type"] == "missing":
+            message = f"{key!r} is missing"
+        else:
+            message = f"{key!r}: {first['msg']}, found {first['input']!r}"
+        raise ContractError(f"{where}: {message}") from None
 
 
 def _hint(word: str, known: Any) -> str:

@@ -7,8 +7,9 @@ names of the probe files.  A test keeps them equal.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from reports.record import Criterion, Limit
+from reports.record import Limit
 
 
 @dataclass(frozen=True)
@@ -35,278 +36,229 @@ class CriterionRow:
     how: str
     measures: dict[str, Measure]
 
-    def to_criterion(self, id: str, required: bool = True, not_provable: str = "") -> Criterion:
-        """The row as the record keeps it."""
-        return Criterion(
-            id=id, title=self.title, how=self.how, required=required, not_provable=not_provable
-        )
+
+def fixed_measure(unit: str, because: str, **bounds: Any) -> Measure:
+    """Build a measure whose limit holds on every cluster."""
+    return Measure(unit, fixed=Limit(unit=unit, because=because, **bounds))
+
+
+def default_measure(unit: str, because: str, **bounds: Any) -> Measure:
+    """Build a measure whose limit holds unless the contract says otherwise."""
+    return Measure(unit, default=Limit(unit=unit, because=because, **bounds))
 
 
 def none_of(unit: str, because: str) -> Measure:
-    """A count that must be zero everywhere."""
-    return Measure(unit, fixed=Limit(high=0, unit=unit, because=because))
+    """Build a count that must be zero everywhere."""
+    return fixed_measure(unit, because, high=0)
 
 
 def exactly(count: float, unit: str, because: str) -> Limit:
-    """A limit with one allowed value."""
+    """Build a limit with one allowed value."""
     return Limit(low=count, high=count, unit=unit, because=because)
 
+
+FABRIC_MEASURES = {
+    "wrong_elements": none_of("elements", "a fast wrong answer is a failure"),
+    "unreachable_pairs": none_of("pairs", "every rank must reach every other"),
+    "narrow_pairs": none_of("pairs", "full-size packets must pass, or init hangs"),
+    "odd_mtu": none_of("nodes", "one MTU on one fabric, or large packets vanish"),
+    "harmful_settings": none_of(
+        "settings", "a setting that breaks or cripples the fabric does so for every job"
+    ),
+    "busbw": Measure("GB/s"),
+    "road": Measure(""),
+    "witnesses": fixed_measure(
+        "witnesses", "byte counters and the library's own word must say the same", low=2, high=2
+    ),
+    "fabric_share": fixed_measure(
+        "ratio",
+        "a ring all-reduce moves 2(n-1)/n x S per node; headers add 5 % at MTU 1500",
+        low=0.97,
+        high=1.12,
+    ),
+    "other_share": fixed_measure(
+        "ratio", "gradient bytes seen on any other interface took the wrong road", high=0.1
+    ),
+    # Where RDMA is agreed: bytes that arrive fast enough do not show how they came.
+    "log_faults": none_of(
+        "findings", "RDMA with errors, or through host memory, is not what was agreed"
+    ),
+    "rails": Measure("rails", from_run="[cluster] rails, or the best node's"),
+    "slowest_rail": default_measure(
+        "ratio",
+        "NCCL spreads its rings evenly over the rails of a node; 1 is an equal part",
+        low=0.7,
+        marginal_low=0.85,
+    ),
+    "slow_in_groups": none_of(
+        "groups", "what is slow only where many nodes work at once slows every large job"
+    ),
+    "slowest_pair": default_measure(
+        "ratio",
+        "links of one fabric differ by noise: the best of several tries of a healthy one is over 0.9",
+        low=0.75,
+        marginal_low=0.85,
+    ),
+}
+
+SCALING_MEASURES = {
+    "efficiency": Measure("ratio"),
+    "non_finite": none_of("losses", "a loss that is not a number is no training"),
+    "disagreements": none_of(
+        "steps", "ranks that do not train one model are fast, and prove nothing"
+    ),
+    "residual": fixed_measure("ratio", "the terms must sum to the step they explain", high=1e-6),
+    "wall_gap": fixed_measure(
+        "ratio",
+        "the steps must fill the window by the host's clock too; its readings are late by far less than 1 % of one",
+        high=0.01,
+    ),
+    "straggler": default_measure(
+        "ratio",
+        "ranks doing equal work differ by noise; one that keeps all others waiting for 15 % of a step is a fault",
+        high=0.15,
+        marginal_high=0.1,
+    ),
+    "saving": default_measure(
+        "ratio",
+        "of the agreed time between two saves; large jobs save every 15 to 30 minutes (NVIDIA on nvCOMP), so that is 36 s of 30 minutes, and sound clusters lose 2 to 4 % to scaling in all",
+        high=0.02,
+        marginal_high=0.01,
+    ),
+}
+
+GANG_MEASURES = {
+    "half_held": none_of("samples", "a gang holds all of its allocation or nothing"),
+    "not_withdrawn": none_of("gangs", "a gang that is cancelled, or whose driver died, goes"),
+    "disturbed": none_of("samples", "a gang that runs must not notice those that wait"),
+    "blocked_behind": none_of("gangs", "a gang that has room must not wait for one that has none"),
+    "placed_in_fragments": none_of(
+        "nodes", "STRICT_PACK means one node, whatever is free elsewhere"
+    ),
+    "never_placed": none_of("gangs", "a gang that fits must have its turn"),
+    "victims_dead": fixed_measure("raylets", "the fault must have happened", low=1, high=1),
+    "train_ended": fixed_measure("", "Ray Train must run once it has room", one_of=["finished"]),
+    "unstaffed": none_of("actors", "a gang that is placed must be able to run"),
+    "loss_not_seen": none_of("nodes", "Ray must notice that a node is lost"),
+    "deadlocks": none_of("deadlocks", "one group per job cannot hold and wait"),
+    "misplaced": none_of(
+        "gangs", "a strategy, or a component's place, is part of what was asked for"
+    ),
+    "placed_at_once": fixed_measure(
+        "gangs", "two gangs of 75 % cannot both fit, and one must", low=1, high=1
+    ),
+    "sample_rate": fixed_measure(
+        "Hz", "a half-held gang must not hide between two samples", low=20
+    ),
+    "handoff": default_measure(
+        "s",
+        "Ray retries a pending gang within 1 s and ticks each 1 s; twice that and a margin for load",
+        high=5,
+        marginal_high=3,
+    ),
+    "freed": default_measure(
+        "s",
+        "Ray drops a dead driver's gang when its connection closes, 0.1 s on an idle head; others wait meanwhile",
+        high=10,
+        marginal_high=5,
+    ),
+    "big_wait": Measure("s"),
+    "overcommitted": none_of("samples", "no accelerator may be promised twice"),
+    "unaccounted": none_of("GPUs", "what no gang holds is free; anything else has leaked"),
+    "unseen": none_of("GPUs", "a GPU in use that Ray counts as free will be given away twice"),
+    "left_behind": none_of("GPUs", "what a job held is free again after it"),
+}
+
+LAUNCH_MEASURES = {
+    "exit_code": fixed_measure("", "the documented commands must succeed", low=0, high=0),
+    "ranks": Measure("ranks", from_run="one rank per accelerator"),
+    "wrong_ranks": none_of(
+        "ranks",
+        "each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, right and consistent",
+    ),
+    "first_step": default_measure(
+        "s", "a user should see a first step within five minutes", high=300
+    ),
+}
+
+RESTART_MEASURES = {
+    "struck": fixed_measure("processes", "the fault must have happened, once", low=1, high=1),
+    "outcome": Measure("", from_run="what the scenario must come to"),
+    "attempts": Measure("attempts", from_run="one for each blow, and one to end in"),
+    "resumed_from": Measure("step", from_run="the newest checkpoint that is whole"),
+    "steps_lost": Measure("steps", from_run="the save interval of the probe"),
+    "not_refused": none_of(
+        "checkpoints", "what cannot be proven whole and this run's must not be loaded"
+    ),
+    "reasons": Measure("sentences", from_run="the checkpoints that were refused"),
+    "saves_refused": Measure("saves", from_run="the saves that met a full disk"),
+    "saved_after": Measure("saves", from_run="the saves that are due once there is room"),
+    "left_behind": none_of("groups", "a run that has ended holds nothing"),
+    "still_running": none_of(
+        "processes", "a rank of a run that has ended may still write, and holds its device"
+    ),
+    "kills": Measure("kills", from_run="how many there must be in the given time"),
+    "unprovoked": none_of("attempts", "an attempt is lost to a kill, or to nothing"),
+    "runs_lost": none_of("runs", "every run comes to its end, however often it is killed"),
+    "samples_differ": none_of(
+        "steps", "the samples and their order do not depend on the number of ranks"
+    ),
+    "drift": Measure("", from_run="the distance of two runs that nobody resumed"),
+    "unsaid_waits": none_of("waits", "who waits for room must say so, and for how much"),
+    "held_waiting": none_of("bundles", "who waits for room must not keep others from it"),
+    "non_finite": none_of("steps", "a loss that is not a number is no training"),
+    "unequal_steps": none_of(
+        "steps", "loss, gradient norm and samples must be bitwise those of a run never killed"
+    ),
+    "final_state": fixed_measure(
+        "",
+        "the parameters at the end must be bitwise those of a run never killed",
+        one_of=["equal"],
+    ),
+    "back_to_work": default_measure(
+        "s", "from the kill to the first new step; longer is a manual restart", high=120
+    ),
+}
+
+HOSTS_MEASURES = {
+    "nodes": Measure("nodes", from_run="[cluster] nodes"),
+    "gpus": Measure("GPUs", from_run="[cluster] gpus_per_node"),
+    "differences": none_of(
+        "differences", "one job runs on one software stack: Python, Ray, torch, driver"
+    ),
+    "shared_missing": none_of("nodes", "checkpoints need one folder that every node sees"),
+}
 
 CRITERIA: dict[str, CriterionRow] = {
     "FABRIC": CriterionRow(
         "RDMA is in use",
         "all-reduce bus bandwidth at line rate, and witnesses of the road the bytes took",
-        {
-            "wrong_elements": none_of("elements", "a fast wrong answer is a failure"),
-            "unreachable_pairs": none_of("pairs", "every rank must reach every other"),
-            "narrow_pairs": none_of("pairs", "full-size packets must pass, or init hangs"),
-            "odd_mtu": none_of("nodes", "one MTU on one fabric, or large packets vanish"),
-            "harmful_settings": none_of(
-                "settings", "a setting that breaks or cripples the fabric does so for every job"
-            ),
-            "busbw": Measure("GB/s"),
-            "road": Measure(""),
-            "witnesses": Measure(
-                "witnesses",
-                fixed=exactly(
-                    2, "witnesses", "byte counters and the library's own word must say the same"
-                ),
-            ),
-            "fabric_share": Measure(
-                "ratio",
-                fixed=Limit(
-                    low=0.97,
-                    high=1.12,
-                    unit="ratio",
-                    because="a ring all-reduce moves 2(n-1)/n x S per node; headers add 5 % at MTU 1500",
-                ),
-            ),
-            "other_share": Measure(
-                "ratio",
-                fixed=Limit(
-                    high=0.1,
-                    unit="ratio",
-                    because="gradient bytes seen on any other interface took the wrong road",
-                ),
-            ),
-            # Where RDMA is agreed: bytes that arrive fast enough do not show how they came.
-            "log_faults": none_of(
-                "findings", "RDMA with errors, or through host memory, is not what was agreed"
-            ),
-            "rails": Measure("rails", from_run="[cluster] rails, or the best node's"),
-            "slowest_rail": Measure(
-                "ratio",
-                default=Limit(
-                    low=0.7,
-                    marginal_low=0.85,
-                    unit="ratio",
-                    because="NCCL spreads its rings evenly over the rails of a node; 1 is an equal part",
-                ),
-            ),
-            "slow_in_groups": none_of(
-                "groups", "what is slow only where many nodes work at once slows every large job"
-            ),
-            "slowest_pair": Measure(
-                "ratio",
-                default=Limit(
-                    low=0.75,
-                    marginal_low=0.85,
-                    unit="ratio",
-                    because="links of one fabric differ by noise: the best of several tries of a healthy one is over 0.9",
-                ),
-            ),
-        },
+        FABRIC_MEASURES,
     ),
     "SCALING": CriterionRow(
         "scaling is close to linear",
         "a real FSDP job timed on 1, 2, 4 and 8 nodes; every lost percent explained by terms that add up to the loss",
-        {
-            "efficiency": Measure("ratio"),
-            "non_finite": none_of("losses", "a loss that is not a number is no training"),
-            "disagreements": none_of(
-                "steps", "ranks that do not train one model are fast, and prove nothing"
-            ),
-            "residual": Measure(
-                "ratio",
-                fixed=Limit(
-                    high=1e-6, unit="ratio", because="the terms must sum to the step they explain"
-                ),
-            ),
-            "wall_gap": Measure(
-                "ratio",
-                fixed=Limit(
-                    high=0.01,
-                    unit="ratio",
-                    because="the steps must fill the window by the host's clock too; its readings are late by far less than 1 % of one",
-                ),
-            ),
-            "straggler": Measure(
-                "ratio",
-                default=Limit(
-                    high=0.15,
-                    marginal_high=0.1,
-                    unit="ratio",
-                    because="ranks doing equal work differ by noise; one that keeps all others waiting for 15 % of a step is a fault",
-                ),
-            ),
-            "saving": Measure(
-                "ratio",
-                default=Limit(
-                    high=0.02,
-                    marginal_high=0.01,
-                    unit="ratio",
-                    because="of the agreed time between two saves; large jobs save every 15 to 30 minutes (NVIDIA on nvCOMP), so that is 36 s of 30 minutes, and sound clusters lose 2 to 4 % to scaling in all",
-                ),
-            ),
-        },
+        SCALING_MEASURES,
     ),
     "GANG": CriterionRow(
         "gang scheduling works under contention",
         "competing jobs: each has its full allocation or holds nothing, at every sample",
-        {
-            "half_held": none_of("samples", "a gang holds all of its allocation or nothing"),
-            "not_withdrawn": none_of(
-                "gangs", "a gang that is cancelled, or whose driver died, goes"
-            ),
-            "disturbed": none_of("samples", "a gang that runs must not notice those that wait"),
-            "blocked_behind": none_of(
-                "gangs", "a gang that has room must not wait for one that has none"
-            ),
-            "placed_in_fragments": none_of(
-                "nodes", "STRICT_PACK means one node, whatever is free elsewhere"
-            ),
-            "never_placed": none_of("gangs", "a gang that fits must have its turn"),
-            "victims_dead": Measure(
-                "raylets", fixed=exactly(1, "raylets", "the fault must have happened")
-            ),
-            "train_ended": Measure(
-                "",
-                fixed=Limit(one_of=["finished"], because="Ray Train must run once it has room"),
-            ),
-            "unstaffed": none_of("actors", "a gang that is placed must be able to run"),
-            "loss_not_seen": none_of("nodes", "Ray must notice that a node is lost"),
-            "deadlocks": none_of("deadlocks", "one group per job cannot hold and wait"),
-            "misplaced": none_of(
-                "gangs", "a strategy, or a component's place, is part of what was asked for"
-            ),
-            "placed_at_once": Measure(
-                "gangs",
-                fixed=exactly(1, "gangs", "two gangs of 75 % cannot both fit, and one must"),
-            ),
-            "sample_rate": Measure(
-                "Hz",
-                fixed=Limit(
-                    low=20, unit="Hz", because="a half-held gang must not hide between two samples"
-                ),
-            ),
-            "handoff": Measure(
-                "s",
-                default=Limit(
-                    high=5,
-                    marginal_high=3,
-                    unit="s",
-                    because="Ray retries a pending gang within 1 s and ticks each 1 s; twice that and a margin for load",
-                ),
-            ),
-            "freed": Measure(
-                "s",
-                default=Limit(
-                    high=10,
-                    marginal_high=5,
-                    unit="s",
-                    because="Ray drops a dead driver's gang when its connection closes, 0.1 s on an idle head; others wait meanwhile",
-                ),
-            ),
-            "big_wait": Measure("s"),
-            "overcommitted": none_of("samples", "no accelerator may be promised twice"),
-            "unaccounted": none_of("GPUs", "what no gang holds is free; anything else has leaked"),
-            "unseen": none_of(
-                "GPUs", "a GPU in use that Ray counts as free will be given away twice"
-            ),
-            "left_behind": none_of("GPUs", "what a job held is free again after it"),
-        },
+        GANG_MEASURES,
     ),
     "LAUNCH": CriterionRow(
         "a user can launch without help",
         "an ordinary user follows the documented path, literally, and the job runs correctly",
-        {
-            "exit_code": Measure("", fixed=exactly(0, "", "the documented commands must succeed")),
-            "ranks": Measure("ranks", from_run="one rank per accelerator"),
-            "wrong_ranks": none_of(
-                "ranks",
-                "each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, right and consistent",
-            ),
-            "first_step": Measure(
-                "s",
-                default=Limit(
-                    high=300, unit="s", because="a user should see a first step within five minutes"
-                ),
-            ),
-        },
+        LAUNCH_MEASURES,
     ),
     "RESTART": CriterionRow(
         "restart from checkpoint works",
         "a run is killed mid-training, resumes by itself, and is shown equal to a run that was never killed",
-        {
-            "struck": Measure(
-                "processes", fixed=exactly(1, "processes", "the fault must have happened, once")
-            ),
-            "outcome": Measure("", from_run="what the scenario must come to"),
-            "attempts": Measure("attempts", from_run="one for each blow, and one to end in"),
-            "resumed_from": Measure("step", from_run="the newest checkpoint that is whole"),
-            "steps_lost": Measure("steps", from_run="the save interval of the probe"),
-            "not_refused": none_of(
-                "checkpoints", "what cannot be proven whole and this run's must not be loaded"
-            ),
-            "reasons": Measure("sentences", from_run="the checkpoints that were refused"),
-            "saves_refused": Measure("saves", from_run="the saves that met a full disk"),
-            "saved_after": Measure("saves", from_run="the saves that are due once there is room"),
-            "left_behind": none_of("groups", "a run that has ended holds nothing"),
-            "still_running": none_of(
-                "processes", "a rank of a run that has ended may still write, and holds its device"
-            ),
-            "kills": Measure("kills", from_run="how many there must be in the given time"),
-            "unprovoked": none_of("attempts", "an attempt is lost to a kill, or to nothing"),
-            "runs_lost": none_of("runs", "every run comes to its end, however often it is killed"),
-            "samples_differ": none_of(
-                "steps", "the samples and their order do not depend on the number of ranks"
-            ),
-            "drift": Measure("", from_run="the distance of two runs that nobody resumed"),
-            "unsaid_waits": none_of("waits", "who waits for room must say so, and for how much"),
-            "held_waiting": none_of("bundles", "who waits for room must not keep others from it"),
-            "non_finite": none_of("steps", "a loss that is not a number is no training"),
-            "unequal_steps": none_of(
-                "steps",
-                "loss, gradient norm and samples must be bitwise those of a run never killed",
-            ),
-            "final_state": Measure(
-                "",
-                fixed=Limit(
-                    one_of=["equal"],
-                    because="the parameters at the end must be bitwise those of a run never killed",
-                ),
-            ),
-            "back_to_work": Measure(
-                "s",
-                default=Limit(
-                    high=120,
-                    unit="s",
-                    because="from the kill to the first new step; longer is a manual restart",
-                ),
-            ),
-        },
+        RESTART_MEASURES,
     ),
     "HOSTS": CriterionRow(
         "the machines are what was ordered",
         "inventory, parity, health and limits of every node, as a job sees them",
-        {
-            "nodes": Measure("nodes", from_run="[cluster] nodes"),
-            "gpus": Measure("GPUs", from_run="[cluster] gpus_per_node"),
-            "differences": none_of(
-                "differences", "one job runs on one software stack: Python, Ray, torch, driver"
-            ),
-            "shared_missing": none_of("nodes", "checkpoints need one folder that every node sees"),
-        },
+        HOSTS_MEASURES,
     ),
 }
 

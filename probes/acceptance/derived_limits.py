@@ -7,46 +7,48 @@ from __future__ import annotations
 
 from typing import Any
 
-from probes.acceptance.contract import MARGINAL_SHARE, MIN_SHARE, ClusterTerms, Contract
+from probes.acceptance.contract import ClusterTerms, Contract, ring_limit
 from probes.cluster.cluster import Cluster
 from probes.environment.rails import nccl_ports, read_ib_hca
 from probes.environment.values import NameList, name_list, plain_list
 from probes.findings import join_names
 from reports.record import Limit
-from scaling.collectives.line_rate import LineRate, find_rails, limit_reason, line_rate
+from scaling.collectives.line_rate import find_rails, line_rate
 
 EMULATED_COMPUTE_S = 0.4  # s of compute a step where accelerators are emulated: cores are shared
 
 
+DERIVED_EFFICIENCY = Limit(
+    low=0.8,
+    marginal_low=0.9,
+    unit="ratio",
+    source="derived",
+    because="no contract: published dense FSDP on good fabrics keeps 90 % and more",
+)
+EMBEDDED_UNPROVABLE = {
+    "FABRIC": "all raylets share one host's network, so no byte crosses a link",
+    "SCALING": "all ranks share one host's cores, so more nodes add no compute",
+}
+
+
 def derive_contract(cluster: Cluster | None) -> Contract:
-    """A contract nobody agreed to, from the facts of `cluster` (None: nothing could be asked)."""
-    limits: dict[str, dict[str, Limit]] = {"FABRIC": {}, "SCALING": {}}
+    """Derive a contract from the facts of `cluster` (None: nothing could be asked)."""
     fabric, pace = None, 0.0
+    fabric_limits: dict[str, Limit] = {}
+    optional: dict[str, str] = {}
     if cluster is not None:
         pace = EMULATED_COMPUTE_S if cluster.emulated else 0.0
         fabric = detect_fabric(cluster.facts)
         hcas = cluster.on_each_node(read_ib_hca) if fabric == "rdma" else {}
-        limits["FABRIC"].update(_fabric_limits(cluster.facts, fabric, hcas))
-    limits["SCALING"]["efficiency"] = Limit(
-        low=0.8,
-        marginal_low=0.9,
-        unit="ratio",
-        source="derived",
-        because="no contract: published dense FSDP on good fabrics keeps 90 % and more",
-    )
-    optional = {}
-    if cluster is not None and cluster.kind == "local":
-        optional = {
-            "FABRIC": "all raylets share one host's network, so no byte crosses a link",
-            "SCALING": "all ranks share one host's cores, so more nodes add no compute",
-        }
+        fabric_limits = _fabric_limits(cluster.facts, fabric, hcas)
+        optional = EMBEDDED_UNPROVABLE if cluster.kind == "local" else {}
     return Contract(
         name="derived",
         title="No contract was agreed",
         sha256="",
         agreed=False,
         cluster=ClusterTerms(fabric=fabric, pace_seconds=pace),
-        limits=limits,
+        limits={"FABRIC": fabric_limits, "SCALING": {"efficiency": DERIVED_EFFICIENCY}},
         optional=optional,
     )
 
@@ -81,31 +83,21 @@ def _resolve_names(interfaces: dict[str, dict[str, Any]], names: NameList | None
 def _fabric_limits(
     facts: list[dict[str, Any]], fabric: str | None, hcas: dict[str, str]
 ) -> dict[str, Limit]:
-    """`told` is NCCL_IB_HCA by node id: a port that it does not admit is no rail."""
+    """Derive road and bandwidth.  `hcas` is NCCL_IB_HCA by node id: other ports are no rails."""
     if fabric is None:
         return {}
-    limits = {
-        "road": Limit(
-            one_of=[fabric],
-            source="derived",
-            because="no contract: every node has an active RDMA port"
-            if fabric == "rdma"
-            else f"no contract: every node's environment names {fabric}",
-        )
-    }
+    reason = f"every node's environment names {fabric}"
+    if fabric == "rdma":
+        reason = "every node has an active RDMA port"
+    road = Limit(one_of=[fabric], source="derived", because=f"no contract: {reason}")
+    limits = {"road": road}
     used = [
         {**fact, "rdma": nccl_ports(fact["rdma"], hcas.get(fact["node"], ""))} for fact in facts
     ]
-    rate: LineRate | None = line_rate(used, fabric)
+    rate = line_rate(used, fabric)
     if rate is not None:
-        limits["busbw"] = Limit(
-            low=MIN_SHARE * rate.gbytes_per_s,
-            marginal_low=MARGINAL_SHARE * rate.gbytes_per_s,
-            unit="GB/s",
-            source="derived",
-            because="no contract: "
-            + limit_reason(MIN_SHARE, rate.because + _unused_ports(facts, used)),
-        )
+        rate_text = rate.because + _unused_ports(facts, used)
+        limits["busbw"] = ring_limit(rate.gbytes_per_s, rate_text, "derived", "no contract: ")
     return limits
 
 

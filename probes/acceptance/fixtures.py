@@ -16,7 +16,7 @@ from probes.acceptance.stash import RECORDER, RUN
 
 @pytest.fixture
 def measure(request: pytest.FixtureRequest) -> Any:
-    """The ledger of this probe (see probes/acceptance/measure.py)."""
+    """Give the recorder of this probe (see probes/acceptance/measure.py)."""
     return request.node.stash[RECORDER]
 
 
@@ -25,11 +25,11 @@ def cluster(request: pytest.FixtureRequest) -> Any:
     """The cluster under test (see probes/cluster/cluster.py)."""
     run, recorder = request.config.stash[RUN], request.node.stash[RECORDER]
     if run.cluster is None:
-        from probes.findings import version_finding
+        from probes.findings import finding
 
         if recorder.criterion == "HOSTS":
             recorder("differences", 1, on="the driver")
-            recorder.explain(version_finding(run.join_error))
+            recorder.explain(finding("HOST-VERSIONS", run.join_error, ["the driver"]))
         pytest.fail(f"the driver could not join the cluster: {run.join_error}", pytrace=False)
     # HOSTS itself is there to name them.
     if recorder.criterion != "HOSTS" and (missing := run.missing_nodes()):
@@ -69,7 +69,7 @@ def shared_folder(run: Any) -> Iterator[Path | None]:
     """A folder for driver and workers, gone afterwards; None where there is none.
 
     It is in the contract's shared folder; on an embedded cluster, in this host's /tmp; else in the
-    run folder, which may or may not be shared: whoever uses it must ask (Cluster.blind_to).
+    run folder, which may or may not be shared: whoever uses it must ask (Cluster.nodes_not_seeing).
     """
     cleanup = run.cluster.cleanup
     run_folder = str(run.store.path.resolve())

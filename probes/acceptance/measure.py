@@ -46,29 +46,17 @@ class Recorder:
         *,
         on: str = "cluster",
         limit: Limit | None = None,
-        spread: float | None = None,
-        samples: int | None = None,
-        note: str = "",
+        **more: Any,
     ) -> None:
         """Write down a judged value of a measure of this criterion's row.
 
         `limit` is for limits that follow from the probe's own set-up (a save interval, a world
-        size); all others come from the contract.  An unknown name is a bug: KeyError.
+        size); all others come from the contract.  `more` is spread, samples and note, as in
+        Measurement.  An unknown name is a bug: KeyError.
         """
-        known = CRITERIA[self.criterion].measures[name]
+        unit = CRITERIA[self.criterion].measures[name].unit
         limit = limit or self.contract.limit(self.criterion, name)
-        self._add_measurement(
-            Measurement(
-                name=name,
-                value=value,
-                unit=known.unit,
-                subject=on,
-                limit=limit,
-                spread=spread,
-                samples=samples,
-                note=note,
-            )
-        )
+        self._add_measurement(name=name, value=value, unit=unit, subject=on, limit=limit, **more)
 
     def would_fail(self, name: str, value: Value) -> bool:
         """Whether this value would break the contract's limit of a measure."""
@@ -76,29 +64,13 @@ class Recorder:
         return limit is not None and value is not None and limit.judge(value) is Verdict.FAIL
 
     def note(
-        self,
-        name: str,
-        value: Value,
-        unit: str = "",
-        *,
-        on: str = "cluster",
-        spread: float | None = None,
-        samples: int | None = None,
+        self, name: str, value: Value, unit: str = "", *, on: str = "cluster", **more: Any
     ) -> None:
-        """Write down a value that only informs."""
-        self._add_measurement(
-            Measurement(
-                name=name,
-                value=value,
-                unit=unit,
-                subject=on,
-                judged=False,
-                spread=spread,
-                samples=samples,
-            )
-        )
+        """Write down a value that only informs; `more` is its spread and samples."""
+        self._add_measurement(name=name, value=value, unit=unit, subject=on, judged=False, **more)
 
-    def _add_measurement(self, measurement: Measurement) -> None:
+    def _add_measurement(self, **fields: Any) -> None:
+        measurement = Measurement(**fields)
         self._record("measurement", measurement)
         if measurement.verdict not in (None, Verdict.PASS):
             self.say(f"{measurement.verdict.value} {measurement.sentence()}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shlex
 import sys
@@ -129,7 +128,7 @@ class RunSession:
         return [first, *lines]
 
     def begin(self, probe: str, criterion: str, claim: str, say: Callable[[str], None]) -> Recorder:
-        """A ledger for one probe."""
+        """Begin the record of one probe."""
         contract = f" --contract {shlex.quote(self.contract_arg)}" if self.contract_arg else ""
         tier = f" --tier {self.tier}"  # else another tier's probes, and other parts of this one
         reproduce = f"pytest {shlex.quote(probe)} --cluster {self.spec}{tier}{contract}"
@@ -151,11 +150,3 @@ class RunSession:
             self.cluster.close()
             self.cluster = None
         return record
-
-
-def ordered_nodes(option: int | None) -> int | None:
-    """How many nodes were ordered: --nodes, or SEATRIAL_NODES, or nothing said."""
-    if option is not None:
-        return option
-    value = os.environ.get("SEATRIAL_NODES", "")
-    return int(value) if value.isdigit() else None

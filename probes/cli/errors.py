@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
-EXIT_USAGE = 4
+EXIT_USAGE = 4  # as pytest's own for usage; click's is 2, which here is a run interrupted
 PATH_TYPE = click.Path(path_type=Path)
+click.UsageError.exit_code = EXIT_USAGE
 
 
 class UsageError(click.ClickException):
@@ -19,25 +19,13 @@ class UsageError(click.ClickException):
     exit_code = EXIT_USAGE
 
 
-class CommandGroup(click.Group):
-    """Commands whose usage errors end with 4 too: click's own is 2, and 2 is a run interrupted."""
-
-    def make_context(self, *args: Any, **options: Any) -> click.Context:
-        """As click's."""
-        with _usage_exit_code():
-            return super().make_context(*args, **options)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """As click's."""
-        with _usage_exit_code():
-            return super().invoke(ctx)
-
-
 @contextmanager
-def _usage_exit_code() -> Iterator[None]:
+def refuse_unusable() -> Iterator[None]:
+    """Refuse, as a usage error, a contract or a run folder that cannot be read."""
+    from probes.acceptance.contract import ContractError
+    from reports.store import UnreadableRun
+
     try:
         yield
-    except click.UsageError as error:
-        # click reads it from the error itself, but declares it as its class's: hence the ignore.
-        error.exit_code = EXIT_USAGE  # type: ignore[misc]
-        raise
+    except (ContractError, UnreadableRun) as error:
+        raise UsageError(str(error)) from None

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
+from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
 from probes.cli.run import run
 from probes.cli.scaling import scaling
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seatrial")
 def main() -> None:
     """Acceptance tests for GPU training clusters that run Ray.
@@ -36,37 +36,25 @@ def report(run_folder: Path, baseline: Path | None) -> None:
 @click.option("--contract", required=True, metavar="NAME|FILE")
 def rejudge(run_folder: Path, contract: str) -> None:
     """Judge what RUN_FOLDER measured by another contract, into a folder beside it."""
-    from probes.acceptance.contract import ContractError
     from probes.acceptance.rejudge import rejudge_run
-    from reports.store import UnreadableRun
 
-    try:
+    with refuse_unusable():
         target = rejudge_run(run_folder, contract)
-    except (ContractError, UnreadableRun) as error:
-        raise UsageError(str(error)) from None
     _render_run(target, None)
 
 
 def _render_run(folder: Path, baseline: Path | None) -> None:
     """Write all renderings of a run, show the table, exit with the run's code."""
     from reports.exports import write_all
-    from reports.store import UnreadableRun, load
+    from reports.store import load
     from reports.text import acceptance_table
 
-    try:
+    with refuse_unusable():
         record = load(folder)
         write_all(folder, record, load(baseline) if baseline else None)
-    except UnreadableRun as error:
-        raise UsageError(str(error)) from None
-    width = shutil.get_terminal_size().columns
-    click.echo(
-        acceptance_table(
-            record,
-            width=min(width, 100),
-            color=sys.stdout.isatty(),
-            unicode="utf" in (sys.stdout.encoding or "").lower(),
-        )
-    )
+    width = min(shutil.get_terminal_size().columns, 100)
+    unicode = "utf" in (sys.stdout.encoding or "").lower()
+    click.echo(acceptance_table(record, width=width, color=sys.stdout.isatty(), unicode=unicode))
     click.echo(f"report  {folder / 'report.html'}")
     sys.exit(record.exit_code)
 
@@ -84,19 +72,15 @@ def contract() -> None:
 @click.argument("file")
 def check(file: str) -> None:
     """Say whether FILE (or a shipped contract's name) is a contract, and what it asks for."""
-    from probes.acceptance.contract import ContractError, load
+    from probes.acceptance.contract import load
     from probes.acceptance.criteria import CRITERIA
 
-    try:
+    with refuse_unusable():
         loaded = load(file)
-    except ContractError as error:
-        raise UsageError(str(error)) from None
     click.echo(f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}")
     for id, row in CRITERIA.items():
-        click.echo(
-            f"{id}  {loaded.title_of(id)}"
-            + (f"  (not required: {loaded.optional[id]})" if id in loaded.optional else "")
-        )
+        reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
+        click.echo(f"{id}  {loaded.title_of(id)}{reason}")
         for name, measure in row.measures.items():
             limit = loaded.limit(id, name)
             fallback = f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
@@ -129,9 +113,8 @@ def explain(code: str | None) -> None:
         hint = f", did you mean {close[0]}?" if close else "; `seatrial explain` lists them"
         raise UsageError(f"no finding has the code {code!r}{hint}")
     entry = CATALOGUE[code.upper()]
-    click.echo(
-        f"{code.upper()}: {entry.meaning}\ncause   {entry.cause.value}\nremedy  {entry.remedy}"
-    )
+    click.echo(f"{code.upper()}: {entry.meaning}")
+    click.echo(f"cause   {entry.cause.value}\nremedy  {entry.remedy}")
 
 
 @main.command("nccl-log")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probes.cli.errors import PATH_TYPE, UsageError
+from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
 from probes.cli.run import run as suite
+from reports.sanitize import one_line
 
 if TYPE_CHECKING:
     from reports.record import Limit, ProbeResult
@@ -33,7 +34,6 @@ def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
 
     One criterion accepts no cluster: where scaling passes, this exits 20 for those not looked at.
     """
-
     context.invoke(suite, cluster=cluster, options=("-k", "test_scaling", *options))
 
 
@@ -46,17 +46,9 @@ def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
 )
 def report(run_folder: Path, limit: float | None) -> None:
     """What each rung of RUN_FOLDER's ladder lost, to what, and what made it wrong."""
-    from probes.scaling.judge import (
-        INVALID_CODES,
-        causes_to_report,
-        find_invalid_rung,
-        plausible_efficiency,
-        straggler_wait,
-    )
+    from probes.scaling.judge import INVALID_CODES, find_invalid_rung, straggler_wait
     from probes.scaling.plan import node_count_text
-    from probes.scaling.run_ladder import required_efficiency
     from reports.record import Limit
-    from reports.sanitize import one_line
 
     result, ladder = load_scaling_run(run_folder)
     agreed = limit_of(result, "efficiency")
@@ -64,6 +56,23 @@ def report(run_folder: Path, limit: float | None) -> None:
         agreed = Limit(low=limit, unit="ratio", because="as asked")
     target = f"expected {agreed} ({agreed.because})" if agreed else "no limit: causes need --limit"
     click.echo(one_line(f"efficiency, {target}"))
+    _print_rungs(ladder, agreed)
+    for measurement in result.measurements:
+        if measurement.name == "strong_efficiency":
+            click.echo(one_line(measurement.sentence()))
+    findings = [f for f in result.findings if f.code in INVALID_CODES]
+    for rung in ladder.rungs:
+        findings += find_invalid_rung(rung, node_count_text(rung.count))
+    findings += straggler_wait(ladder.rungs, limit_of(result, "straggler"))
+    for line in dict.fromkeys(one_line(f"{f.code} {f.statement}") for f in findings):
+        click.echo(line)
+
+
+def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
+    """Print the efficiency of each rung but the first, its explanation and causes."""
+    from probes.scaling.judge import causes_to_report, plausible_efficiency
+    from probes.scaling.run_ladder import required_efficiency
+
     explanations = ladder.explanations(required_efficiency(agreed))
     causes = causes_to_report(ladder, explanations, agreed)
     if not explanations:
@@ -80,16 +89,6 @@ def report(run_folder: Path, limit: float | None) -> None:
         click.echo(f"  {one_line(doubt or explanation)}")
         for cause in causes.get(rung.count, []):
             click.echo(f"  {cause.code} {one_line(f'{cause.where}: {cause.statement}')}")
-    for measurement in result.measurements:
-        if measurement.name == "strong_efficiency":
-            click.echo(one_line(measurement.sentence()))
-    findings = [f for f in result.findings if f.code in INVALID_CODES]
-    findings += [
-        f for rung in ladder.rungs for f in find_invalid_rung(rung, node_count_text(rung.count))
-    ]
-    findings += straggler_wait(ladder.rungs, limit_of(result, "straggler"))
-    for line in dict.fromkeys(one_line(f"{f.code} {f.statement}") for f in findings):
-        click.echo(line)
 
 
 @scaling.command()
@@ -120,30 +119,25 @@ def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
 
 
 def ladder_from_run(run_folder: Path) -> Ladder:
-    """The ladder that a run measured.  Refused where it has none that can be read."""
+    """Load the ladder that a run measured.  Refused where it has none that can be read."""
     return load_scaling_run(run_folder)[1]
 
 
 def limit_of(result: ProbeResult, name: str) -> Limit | None:
-    """What the run held this measure to."""
-    limits = [m.limit for m in result.measurements if m.name == name and m.limit]
-    return limits[0] if limits else None
+    """Find what the run held this measure to."""
+    return next((m.limit for m in result.measurements if m.name == name and m.limit), None)
 
 
 def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
-    """What the last SCALING probe of a run that climbed a ladder saw, and the ladder.
+    """Load what the last SCALING probe of a run that measured a ladder saw, and the ladder.
 
     Refused where there is none that can be read.
     """
     from probes.scaling.judge import INVALID_CODES
-    from reports.sanitize import one_line
-    from reports.store import UnreadableRun, load
-    from scaling.loss.ladder_result import load_ladder
+    from reports.store import load
 
-    try:
+    with refuse_unusable():
         record = load(run_folder)
-    except UnreadableRun as error:
-        raise UsageError(str(error)) from None
     results = record.results_of("SCALING")
     ladders = [
         (result, run_folder / evidence.path)
@@ -156,8 +150,14 @@ def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
         message = "; ".join([f"{run_folder} has no ladder", *failed])
         raise UsageError(one_line(f"{message}: expected a run of SCALING that measured one"))
     result, file = ladders[-1]
+    return result, _read_ladder(file)
+
+
+def _read_ladder(file: Path) -> Ladder:
+    from scaling.loss.ladder_result import load_ladder
+
     try:
-        return result, load_ladder(json.loads(file.read_text(encoding="utf-8")))
+        return load_ladder(json.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
         message = error.strerror or "not a file"
     except UnicodeDecodeError:

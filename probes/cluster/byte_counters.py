@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ LOOPBACK = "lo"  # what ranks of one node send each other there leaves no node
 
 
 def read_counters() -> dict[str, int]:
-    """Bytes sent since boot: one entry per network device, and `rdma` summed over its ports.
+    """Read bytes sent since boot: one entry per network device, `rdma` summed over its ports.
 
     /sys/class/infiniband counts port_xmit_data in units of 4 octets (kernel
     Documentation/ABI/stable/sysfs-class-infiniband); EFA has tx_bytes in hw_counters.  The
@@ -26,17 +27,15 @@ def read_counters() -> dict[str, int]:
 
 
 def port_bytes(port: Path) -> int:
-    """Bytes that an RDMA port (its sysfs folder) sent since boot; 0 where it has no counter."""
+    """Read bytes that an RDMA port (its sysfs folder) sent since boot; 0 without a counter."""
     for name, unit in (("counters/port_xmit_data", 4), ("hw_counters/tx_bytes", 1)):
-        try:
+        with contextlib.suppress(OSError, ValueError):
             return unit * int((port / name).read_text())
-        except (OSError, ValueError):
-            continue
     return 0
 
 
 def count_once(sent: Mapping[str, int], root: Path) -> dict[str, int]:
-    """Each byte once: not again on the ports of a bond or bridge, nor on a VLAN's parent.
+    """Count each byte once: not again on the ports of a bond or bridge, nor on a VLAN's parent.
 
     `root` is /sys/class/net: a port has a link `master`, a parent links `upper_<child>`.
     """
@@ -50,17 +49,14 @@ def count_once(sent: Mapping[str, int], root: Path) -> dict[str, int]:
 
 
 def parse_net_dev(text: str) -> dict[str, int]:
-    """Transmitted bytes per device that leads somewhere, from the text of /proc/net/dev."""
-    sent = {}
-    for line in text.splitlines()[2:]:
-        device, _, fields = line.partition(":")
-        if device.strip() != LOOPBACK:
-            sent[device.strip()] = int(fields.split()[8])
-    return sent
+    """Parse the text of /proc/net/dev: transmitted bytes per device that leads somewhere."""
+    rows = [line.partition(":") for line in text.splitlines()[2:]]
+    sent = {device.strip(): fields.split() for device, _, fields in rows}
+    return {device: int(fields[8]) for device, fields in sent.items() if device != LOOPBACK}
 
 
 def counter_growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Bytes sent in between, per road; a device that appeared meanwhile counts from zero.
+    """Tell the bytes sent in between, per road; a device that appeared meanwhile counts from zero.
 
     TCP over IPoIB counts on the ib* device and on its RDMA port: such bytes are not RDMA's.
     """
@@ -72,6 +68,6 @@ def counter_growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[
 
 
 def main_device(sent: Mapping[str, int]) -> str:
-    """The road that carried most bytes; `none` when nothing was sent."""
+    """Name the road that carried most bytes; `none` when nothing was sent."""
     busiest = max(sent, key=lambda name: sent[name], default="none")
     return busiest if sent.get(busiest, 0) > 0 else "none"

@@ -1,8 +1,8 @@
 """A process that outlives the driver and clears up after it.
 
 The driver tells it, one JSON line each on its standard input, what exists: a folder, a process,
-a submitted job.  When the input ends - the driver is done, or was killed - the keeper removes
-whatever was not forgotten.  Run as a file, with the standard library alone.
+a submitted job.  When the input ends - the driver is done, or was killed - this process removes
+whatever was not unregistered.  Run as a file, with the standard library alone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 QUIET_SECONDS = 5.0  # a rank whose driver is dead saves for no longer, or not at all
-REMOVE_SECONDS = 60.0
+REMOVE_SECONDS = 60.0  # what still writes then is no rank that Ray is ending
 
 
 class CleanupProcess:
-    """The driver's end: `keep` before you make a thing, `forget` once you have removed it."""
+    """The driver's end: `register` before you make a thing, `unregister` once you removed it."""
 
     def __init__(self) -> None:
         # A session of its own: Ctrl-C on the terminal must not reach it.
@@ -36,19 +36,16 @@ class CleanupProcess:
         )
 
     def register(self, kind: str, name: str) -> None:
-        """`kind` is folder (a path, of a file too), process (a pid) or job (`<address> <id>`)."""
+        """Note a folder (a path, of a file too), a process (a pid) or a job (`<address> <id>`)."""
         self._send({"keep": [kind, name]})
 
     def unregister(self, kind: str, name: str) -> None:
-        """The thing has been removed."""
+        """Forget a thing that has been removed."""
         self._send({"forget": [kind, name]})
 
     def remove_now(self, path: Path) -> None:
-        """Remove a folder or file now; what something still writes into is left to the keeper."""
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        """Remove a folder or file now; what something still writes into is left for later."""
+        _remove_path(path)
         if not path.exists():
             self.unregister("folder", str(path))
 
@@ -89,12 +86,16 @@ def remove_paths(paths: list[Path]) -> list[Path]:
                 return existing
             last_seen = now
         for path in existing:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            _remove_path(path)
         time.sleep(0.05)
     return []
+
+
+def _remove_path(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _kill_group(pid: int) -> None:

@@ -20,9 +20,10 @@ from probes.cluster.node_facts import file_contains, node_facts, software_versio
 from probes.cluster.software import software_differences
 from reference_trainer.launch.gang import Gang
 
+# Ray's runtime environment carries them to the workers.
 PACKAGES = ("reports", "reference_trainer", "scaling", "probes")
-CONNECT_SECONDS = 5
-TASK_SECONDS = 90
+CONNECT_SECONDS = 5  # bounds one TCP handshake with a host that drops packets
+TASK_SECONDS = 90  # bounds a silent node; the first task there waits for our packages and a worker
 SPARE_PREFIX = "seatrial_berth_"  # begins the resource that only a spare raylet has
 ROOT = Path(__file__).resolve().parents[2]  # holds the packages, in a checkout as in an install
 
@@ -35,13 +36,8 @@ class VersionMismatch(RuntimeError):
     """The driver may not join: its Ray or Python is not the cluster's.  A finding, not a bug."""
 
 
-def package_folders() -> list[str]:
-    """Folders of our packages: Ray's runtime environment carries them to the workers."""
-    return [str(ROOT / name) for name in PACKAGES]
-
-
 def connect(spec: str) -> Cluster:
-    """Join the cluster that `spec` names.  Raises ClusterUnreachable or VersionsDiffer."""
+    """Join the cluster that `spec` names.  Raises ClusterUnreachable or VersionMismatch."""
     if spec == "auto" and os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
         spec = os.environ["RAY_ADDRESS"]
     if spec == "auto":
@@ -50,7 +46,11 @@ def connect(spec: str) -> Cluster:
         nodes = int(match[1] or 2)
         if not 1 <= nodes <= 32:
             raise ClusterUnreachable(f"--cluster local:N takes 1 to 32 raylets, found {nodes}")
-        return Cluster._start_local(nodes)
+        try:
+            local = LocalCluster(nodes)
+        except RuntimeError as error:
+            raise ClusterUnreachable(str(error)) from None
+        return Cluster(local.info["address"], "local", local)
     if match := re.fullmatch(r"ray://([^:/]+):(\d+)", spec):
         _try_port(match[1], int(match[2]), spec)
         return Cluster(spec, "client")
@@ -97,21 +97,14 @@ class Cluster:
             self.close()
             raise
 
-    @classmethod
-    def _start_local(cls, nodes: int) -> Cluster:
-        try:
-            local = LocalCluster(nodes)
-        except RuntimeError as error:
-            raise ClusterUnreachable(str(error)) from None
-        return cls(local.info["address"], "local", local)
-
     def _join(self) -> None:
         import ray
 
+        folders = [str(ROOT / name) for name in PACKAGES]
         try:
             ray.init(
                 self.address,
-                runtime_env={"py_modules": package_folders(), "excludes": ["**/__pycache__"]},
+                runtime_env={"py_modules": folders, "excludes": ["**/__pycache__"]},
                 log_to_driver=False,
                 logging_level="error",
                 configure_logging=False,
@@ -260,12 +253,10 @@ class Cluster:
         import ray
 
         ids = [node["id"] for node in self.nodes if each is None or node["id"] in each]
-        calls = {
-            on_node(function, id, max_retries=0).remote(
-                *arguments, *([each[id]] if each else [])
-            ): id
-            for id in ids
-        }
+        calls = {}
+        for id in ids:
+            extra = [each[id]] if each else []
+            calls[on_node(function, id, max_retries=0).remote(*arguments, *extra)] = id
         done, pending = ray.wait(list(calls), num_returns=len(calls), timeout=TASK_SECONDS)
         for call in pending:
             ray.cancel(call, force=True)
@@ -313,7 +304,7 @@ class Cluster:
         return software_differences(self.facts, software_versions())
 
     def close(self) -> None:
-        """Leave the cluster, end it when it is ours, and let the keeper clear what is left."""
+        """Leave the cluster, end it when it is ours, and have cleared what is left."""
         import ray
 
         ray.shutdown()

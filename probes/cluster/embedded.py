@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-START_SECONDS = 120
+START_SECONDS = 120  # bounds a start that hangs; a sound one takes seconds
 
 
 class LocalCluster:
@@ -81,21 +81,15 @@ def main(nodes: int) -> None:
     os.dup2(2, 1)  # Ray's own chatter goes to standard error
     cluster = Cluster()
     try:
-        port, resources = (
-            _free_port(),
-            {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 100_000_000},
-        )
+        port = _free_port()
+        resources = {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 100_000_000}
         cluster.add_node(
             **resources, include_dashboard=True, dashboard_port=port, dashboard_host="127.0.0.1"
         )
         for number in range(1, nodes):  # each unpacks what jobs run in for itself, as hosts do
             cluster.add_node(**resources, runtime_env_dir_name=f"runtime_resources_{number}")
         signal.alarm(0)
-        info = {
-            "address": cluster.address,
-            "dashboard": f"http://127.0.0.1:{port}",
-            "folder": folder,
-        }
+        info = {"address": cluster.address, "dashboard": f"http://127.0.0.1:{port}"}
         print(json.dumps(info), file=stdout, flush=True)
         sys.stdin.read()
     finally:

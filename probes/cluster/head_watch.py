@@ -14,8 +14,10 @@ from collections.abc import Callable
 from probes.findings import finding
 from reports.record import Finding
 
-POLL_SECONDS = 2.0
-ANSWER_SECONDS = 5.0
+POLL_SECONDS = 2.0  # dates a silence to 2 s, and is no load for the head
+ANSWER_SECONDS = (
+    5.0  # bounds one question; later than this is no answer, and SILENCE_SECONDS takes three
+)
 # A head that swaps or restarts is silent for a while; Ray itself waits for 60 s.
 SILENCE_SECONDS = 15.0
 # What an HTTP/2 client (gRPC is one) opens with: the preface and empty settings.  A server answers
@@ -24,7 +26,7 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0
 
 
 class HeadWatch:
-    """Asks `host:port` every 2 s; `gone` hears of each silence that lasts.
+    """Asks `host:port` every 2 s; `on_silence` hears of each silence that lasts.
 
     Where the port speaks no plain HTTP/2 (Ray over TLS), that it lets in must do.
     """

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def on_node(target: Any, node: str, **options: Any) -> Any:
-    """`thing`, a class or a function, as a Ray actor or task that runs on the node of this id."""
+    """Make `target`, a class or a function, a Ray actor or task of the node of this id."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -5,6 +5,7 @@ Only the standard library, Ray and (where there is a GPU) NVML; pure parsers are
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -63,29 +64,29 @@ def _package_version(package: str) -> str:
 
 def _driver_version() -> str:
     """NVIDIA kernel driver version, from the file that nvidia-smi itself reads."""
-    path = Path("/proc/driver/nvidia/version")
-    match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", path.read_text()) if path.exists() else None
-    return match.group(1) if match else ""
+    text = read_text(Path("/proc/driver/nvidia/version"))
+    match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text)
+    return match[1] if match else ""
 
 
 def read_interfaces() -> dict[str, dict[str, Any]]:
     """Network devices: IPv4 address, state, MTU, speed in Mbit/s (None: unknown), virtual."""
-    devices = {}
     addresses = _ipv4_addresses()
-    for path in sorted(Path("/sys/class/net").iterdir()):
-        devices[path.name] = {
+    return {
+        path.name: {
             "address": addresses.get(path.name),
-            "state": _read_text(path / "operstate"),
-            "mtu": int(_read_text(path / "mtu") or 0),
+            "state": read_text(path / "operstate"),
+            "mtu": int(read_text(path / "mtu") or 0),
             "speed": _link_speed(path),
             "virtual": not (path / "device").exists(),
         }
-    return devices
+        for path in sorted(Path("/sys/class/net").iterdir())
+    }
 
 
 def _link_speed(path: Path) -> int | None:
     """Link speed in Mbit/s; a virtual device's is made up by its driver, so it is unknown."""
-    text = _read_text(path / "speed")
+    text = read_text(path / "speed")
     known = text.lstrip("-").isdigit() and int(text) > 0 and (path / "device").exists()
     return int(text) if known else None
 
@@ -98,26 +99,21 @@ def _ipv4_addresses() -> dict[str, str]:
     addresses = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
-            try:
+            with contextlib.suppress(OSError):  # the interface has no IPv4 address
                 reply = fcntl.ioctl(sock.fileno(), 0x8915, struct.pack("256s", name[:15].encode()))
-            except OSError:  # the interface has no IPv4 address
-                continue
-            addresses[name] = socket.inet_ntoa(reply[20:24])
+                addresses[name] = socket.inet_ntoa(reply[20:24])
     return addresses
 
 
 def rdma_ports(root: str = RDMA_SYSFS) -> list[dict[str, str]]:
     """InfiniBand and RoCE ports with rate, link layer and state, from sysfs."""
-    ports = sorted(Path(root).glob("*/ports/*"))
     return [
         {
             "device": port.parts[-3],
             "port": port.name,
-            "rate": _read_text(port / "rate"),
-            "link_layer": _read_text(port / "link_layer"),
-            "state": _read_text(port / "state"),
+            **{name: read_text(port / name) for name in ("rate", "link_layer", "state")},
         }
-        for port in ports
+        for port in sorted(Path(root).glob("*/ports/*"))
     ]
 
 
@@ -183,13 +179,14 @@ def _size_gib(path: str) -> float:
     return round(size.f_blocks * size.f_frsize / 2**30, 2)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a file of the kernel's or the system's, without the blanks around; "" if unreadable."""
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""
 
 
 def file_contains(path: str, token: str) -> bool:
     """Whether this node reads `token` in the file `path`: is the folder really shared?"""
-    return _read_text(Path(path)) == token
+    return read_text(Path(path)) == token

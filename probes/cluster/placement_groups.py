@@ -21,7 +21,7 @@ Group = Any  # Ray's protobuf, PlacementGroupTableData
 
 
 class LivePlacementGroups:
-    """Looks through the table in a thread of its own; `now` says what lives."""
+    """Looks through the table in a thread of its own; `snapshot` says what lives."""
 
     def __init__(self) -> None:
         self._live: dict[bytes, None] = {}  # ids; a dict, for a set may not grow while it is read

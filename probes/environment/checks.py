@@ -22,7 +22,9 @@ class NodeContext:
     rdma_active: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     missing_files: Mapping[str, list[str]] = field(default_factory=dict)
-    variables: frozenset[str] = frozenset()
+    problems: Mapping[str, str] = field(default_factory=dict)  # of conf files, by path
+    # variable -> (value, where), as NCCL or whoever reads it will see it; values bounded
+    variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     libraries: tuple[Mapping[str, str], ...] = ()
     fabric: str | None = None
     machine_count: int = 1  # of the whole cluster

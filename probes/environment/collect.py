@@ -4,6 +4,20 @@ Runs inside a Ray worker, so that it sees what a job sees.  Only the standard li
 its conf files once, in src/misc/param.cc (initEnvFunc): NCCL_CONF_FILE or else ~/.nccl.conf, then
 /etc/nccl.conf, each line handed to setenv() that replaces nothing.  So the environment wins over
 files, the first file over the second, and the first line over a later one.
+
+`read_settings` returns, with secrets redacted and every value bounded:
+
+`environment`  {variable: value} as the worker has it
+`files`        {path: {variable: value}} of the conf files, in NCCL's order
+`trouble`      {path: what is wrong with that file}
+`effective`    {variable: {"value", "where"}} as NCCL will see it; `where` is "environment"
+               or a path.  As of NCCL 2.23, which brought NCCL_CONF_FILE
+`missing_files` {variable: [paths that it names and that do not exist]}
+`libraries`    see `probes.environment.nccl_libraries.find_libraries`
+`interfaces`, `rdma`, `rdma_active`, `gpus`  names of network interfaces, of RDMA devices, of
+               those with an active port, and of GPU models
+`host`         {"name", "boot_id", "network"}: NCCL tells hosts apart by the first two
+               (src/misc/utils.cc, getHostHash), containers on one machine differ in the last
 """
 
 from __future__ import annotations
@@ -17,7 +31,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.node_facts import rdma_ports
+from probes.cluster.node_facts import rdma_ports, read_text
 from probes.environment.nccl_libraries import find_libraries
 from reports.redact import REDACTED, redact_environment
 
@@ -29,12 +43,8 @@ EXACT_NAMES = ("LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 FILE_VARIABLES = ("NCCL_CONF_FILE", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
 # A name, a suffix or a path (env.rst, ld.so(8)): only a path can be looked for.
 LIBRARY_VARIABLES = (
-    "NCCL_NET_PLUGIN",
-    "NCCL_TUNER_PLUGIN",
-    "NCCL_PROFILER_PLUGIN",
-    "NCCL_ENV_PLUGIN",
-    "LD_PRELOAD",
-)
+    "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN", "LD_PRELOAD",
+)  # fmt: skip
 PRE_SHARED_KEY = "PSK"  # in a name: NCCL_PSK is the key of NCCL's TLS (env.rst)
 # Words that are keys by their form, whatever the variable is called.
 SECRET_TOKEN = re.compile(r"\b(?:gh[opsu]_|hf_|sk-|glpat-|xox[abp]-|AKIA|eyJ)[\w.-]{12,}")
@@ -42,31 +52,15 @@ CUT_URL = re.compile(r"://[^/\s@]*$")
 
 
 def read_settings() -> dict[str, Any]:
-    """What this node tells NCCL, with secrets redacted and every value bounded.
-
-    `environment`  {variable: value} as the worker has it
-    `files`        {path: {variable: value}} of the conf files, in NCCL's order
-    `trouble`      {path: what is wrong with that file}
-    `effective`    {variable: {"value", "where"}} as NCCL will see it; `where` is "environment"
-                   or a path.  As of NCCL 2.23, which brought NCCL_CONF_FILE
-    `missing_files` {variable: [paths that it names and that do not exist]}
-    `libraries`    see `probes.environment.nccl_libraries.libraries`
-    `interfaces`, `rdma`, `rdma_active`, `gpus`  names of network interfaces, of RDMA devices, of
-                   those with an active port, and of GPU models
-    `host`         {"name", "boot_id", "network"}: NCCL tells hosts apart by the first two
-                   (src/misc/utils.cc, getHostHash), containers on one machine differ in the last
-    """
+    """Read what this node tells NCCL; the keys are named at the head of this file."""
     environment = {_to_utf8(name): _to_utf8(value) for name, value in sorted(os.environ.items())}
     relevant = {_truncate(name): value for name, value in environment.items() if _is_relevant(name)}
     files, problems = read_conf_files(relevant)
     values = effective_values(relevant, files)
-    ports = rdma_ports()
+    active = {port["device"] for port in rdma_ports() if "ACTIVE" in port["state"]}
     return {
-        "environment": {name: redact_value(name, value) for name, value in relevant.items()},
-        "files": {
-            path: {name: redact_value(name, value) for name, value in lines.items()}
-            for path, lines in files.items()
-        },
+        "environment": _redact_values(relevant),
+        "files": {path: _redact_values(lines) for path, lines in files.items()},
         "trouble": problems,
         "effective": {
             name: {"value": redact_value(name, value), "where": where}
@@ -76,7 +70,7 @@ def read_settings() -> dict[str, Any]:
         "libraries": find_libraries(environment),
         "interfaces": _device_names("/sys/class/net"),
         "rdma": _device_names("/sys/class/infiniband"),
-        "rdma_active": sorted({port["device"] for port in ports if "ACTIVE" in port["state"]}),
+        "rdma_active": sorted(active),
         "gpus": gpu_models(),
         "host": host_identity(),
     }
@@ -166,10 +160,14 @@ def redact_value(name: str, value: str) -> str:
     return SECRET_TOKEN.sub(REDACTED, redact_environment({name: value})[name])
 
 
+def _redact_values(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: redact_value(name, value) for name, value in variables.items()}
+
+
 def gpu_models() -> list[str]:
     """Names of the GPUs' models, each once, from the driver's own files; empty without it."""
     files = Path("/proc/driver/nvidia/gpus").glob("*/information")
-    matches = {re.search(r"^Model:\s*(.+?)\s*$", _read_text(file), re.MULTILINE) for file in files}
+    matches = {re.search(r"^Model:\s*(.+?)\s*$", read_text(file), re.MULTILINE) for file in files}
     return sorted({match[1] for match in matches if match})
 
 
@@ -179,7 +177,7 @@ def host_identity() -> dict[str, str]:
         network = os.readlink("/proc/self/ns/net")
     except OSError:
         network = ""
-    boot_id = _read_text(Path("/proc/sys/kernel/random/boot_id")).strip()
+    boot_id = read_text(Path("/proc/sys/kernel/random/boot_id"))
     return {"name": platform.node(), "boot_id": boot_id, "network": network}
 
 
@@ -227,10 +225,3 @@ def _truncate(name: str) -> str:
 def _device_names(folder: str) -> list[str]:
     """Names of the devices in a folder of sysfs; plain files there are switches, not devices."""
     return sorted(path.name for path in Path(folder).glob("*") if path.is_dir())
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

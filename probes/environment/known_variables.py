@@ -54,33 +54,19 @@ WORK_ARGS_BYTES WORK_FIFO_BYTES
 KNOWN_NAMES = frozenset("NCCL_" + suffix for suffix in _SUFFIXES.split())
 # Families of plugins, tests and builds, of which no list is kept.
 UNLISTED_PREFIXES = (
-    "NCCL_DIR",
-    "NCCL_FASTRAK_",
-    "NCCL_GIN_",
-    "NCCL_GPUDIRECTTCPX_",
-    "NCCL_HOME",
-    "NCCL_INCLUDE_",
-    "NCCL_INSPECTOR_",
-    "NCCL_LIB",
-    "NCCL_PROFILE",
-    "NCCL_RMA_",
-    "NCCL_ROOT",
-    "NCCL_SHARP_",
-    "NCCL_SHIMNET_",
-    "NCCL_TESTS_",
-    "NCCL_TUNER_",
-    "NCCL_UCX_",
-)
+    "NCCL_DIR", "NCCL_FASTRAK_", "NCCL_GIN_", "NCCL_GPUDIRECTTCPX_", "NCCL_HOME", "NCCL_INCLUDE_",
+    "NCCL_INSPECTOR_", "NCCL_LIB", "NCCL_PROFILE", "NCCL_RMA_", "NCCL_ROOT", "NCCL_SHARP_",
+    "NCCL_SHIMNET_", "NCCL_TESTS_", "NCCL_TUNER_", "NCCL_UCX_",
+)  # fmt: skip
 MAX_NAME_LENGTH = 64  # characters; no real name is longer
 
 
 def suggest_spelling(name: str) -> str:
-    """The known name that an unknown one is close to; "" when it is known or close to none."""
-    if name in KNOWN_NAMES or not name.startswith("NCCL_") or name.startswith(UNLISTED_PREFIXES):
-        return ""
-    if len(name) > MAX_NAME_LENGTH:
+    """Suggest the known name that this one is close to; "" when it is known or close to none."""
+    unlisted = not name.startswith("NCCL_") or name.startswith(UNLISTED_PREFIXES)
+    if name in KNOWN_NAMES or unlisted or len(name) > MAX_NAME_LENGTH:
         return ""
     # Without the common head, which would make all names look alike.
-    suffixes = [known[5:] for known in KNOWN_NAMES]
-    matches = difflib.get_close_matches(name[5:].upper(), sorted(suffixes), n=1, cutoff=0.85)
+    suffixes = sorted(_SUFFIXES.split())
+    matches = difflib.get_close_matches(name[5:].upper(), suffixes, n=1, cutoff=0.85)
     return f"NCCL_{matches[0]}" if matches else ""

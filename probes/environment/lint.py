@@ -1,33 +1,34 @@
 """The environment lint: what the nodes tell NCCL, judged without touching a node.
 
-`lint` takes what `probes.environment.collect.settings` saw on each node and returns flags: by the
-table of `probes.environment.rules`, by how values are written, and by what differs over the nodes.
+`lint` takes what `probes.environment.collect.read_settings` saw on each node and returns flags: by
+the table of `probes.environment.rules`, by how values are written, and by what differs over the
+nodes.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from probes.environment.checks import NodeContext, describe_libraries
 from probes.environment.collect import redact_value
 from probes.environment.known_variables import suggest_spelling
-from probes.environment.rules import DIFFERENCE_SEVERITY, LOCAL, RULES, WARN, Rule
+from probes.environment.rules import DIFFERENCE_SEVERITY, LOCAL, RULES, WARN
 from probes.environment.values import NUMERIC, canonical, name_list, plain_list
 from probes.findings import join_names
 from reports.sanitize import one_line
 
-NodeSettings = Mapping[str, Mapping[str, Any]]  # node name -> what settings() returned there
+NodeSettings = Mapping[str, Mapping[str, Any]]  # node name -> what read_settings() saw there
 
 SEVERITY_CODES = {"fail": "ENV-HARMFUL", "warn": "ENV-DOUBTFUL", "info": "ENV-NOTE"}
 SEVERITIES = tuple(SEVERITY_CODES)  # the gravest first
 COMPARED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_")
 NUMBER_START = re.compile(r"\s*[+-]?[0-9]")
 UNSET = "(unset)"
-MAX_CHARS = 2048  # characters of a value that are looked at; settings() keeps fewer
+MAX_CHARS = 2048  # characters of a value that are looked at; read_settings() keeps fewer
 MAX_SHOWN_CHARS = 80  # characters of a value in a sentence
 
 
@@ -59,27 +60,27 @@ class Flag:
 
 
 def lint(nodes: NodeSettings, fabric: str | None) -> list[Flag]:
-    """All flags, the gravest first.
+    """Find all flags, the gravest first.
 
-    `nodes` holds what `settings` returned on each node; `fabric` is "rdma", the name of the agreed
-    interface, or None when nothing is agreed.
+    `nodes` holds what `read_settings` returned on each node; `fabric` is "rdma", the name of the
+    agreed interface, or None when nothing is agreed.
     """
     contexts = _node_contexts(nodes, fabric)
     flags: list[Flag] = []
-    for node, facts in nodes.items():
-        ctx = contexts[node]
+    for node, ctx in contexts.items():
         for check in (_check_rules, _check_spelling, _check_names, _check_files, _check_libraries):
-            flags += [replace(flag, nodes=[node]) for flag in check(facts, ctx)]
-    flags += _find_shared_hosts(nodes)
-    flags += _find_differences(nodes, contexts)
+            flags += [replace(flag, nodes=[node]) for flag in check(ctx)]
+    flags += _find_shared_hosts(nodes, contexts)
+    flags += _find_differences(contexts)
     return sorted(_merge_flags(flags), key=lambda f: (SEVERITIES.index(f.severity), f.variable))
 
 
 def _node_contexts(nodes: NodeSettings, fabric: str | None) -> dict[str, NodeContext]:
+    values = {node: _effective_values(facts) for node, facts in nodes.items()}
     machines = {node: _machine_id(node, facts) for node, facts in nodes.items()}
     machines_by_id = defaultdict(set)  # NCCL_HOSTID -> machines
-    for node, facts in nodes.items():
-        machines_by_id[_read_hostid(facts)].add(machines[node])
+    for node in nodes:
+        machines_by_id[_hostid(values[node])].add(machines[node])
     return {
         node: NodeContext(
             interfaces=tuple(facts.get("interfaces", ())),
@@ -87,147 +88,135 @@ def _node_contexts(nodes: NodeSettings, fabric: str | None) -> dict[str, NodeCon
             rdma_active=tuple(facts.get("rdma_active", ())),
             gpus=tuple(facts.get("gpus", ())),
             missing_files=facts.get("missing_files", {}),
-            variables=frozenset(_effective_values(facts)),
+            problems=facts.get("trouble", {}),
+            variables=values[node],
             libraries=tuple(facts.get("libraries", ())),
             fabric=fabric,
             machine_count=len(set(machines.values())),
-            hostid_shared=len(machines_by_id[_read_hostid(facts)]) > 1,
+            hostid_shared=len(machines_by_id[_hostid(values[node])]) > 1,
         )
         for node, facts in nodes.items()
     }
 
 
 def _machine_id(node: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """What tells machines and containers apart; the node's name where that is not known."""
+    """Tell machines and containers apart; by the node's name where nothing else is known."""
     host = facts.get("host", {})
     known = host.get("boot_id") and host.get("network")
     return (host.get("name", ""), host["boot_id"], host["network"]) if known else (node,)
 
 
 def _effective_values(facts: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """variable -> (value, where), as NCCL or whoever reads it will see it; values bounded."""
     values = facts.get("effective", {})
     return {name: (entry["value"][:MAX_CHARS], entry["where"]) for name, entry in values.items()}
 
 
-def _read_hostid(facts: Mapping[str, Any]) -> str:
-    return _effective_values(facts).get("NCCL_HOSTID", ("", ""))[0]
+def _hostid(variables: Mapping[str, tuple[str, str]]) -> str:
+    return variables.get("NCCL_HOSTID", ("", ""))[0]
 
 
 # One node.
 
 
-def _check_rules(facts: Mapping[str, Any], ctx: NodeContext) -> Iterator[Flag]:
-    values = _effective_values(facts)
+def _check_rules(ctx: NodeContext) -> Iterator[Flag]:
     for rule in RULES:
-        value, where = values.get(rule.variable, ("", ""))
+        value, where = ctx.variables.get(rule.variable, ("", ""))
         ignored = where != "environment" and not rule.variable.startswith("NCCL_")
         if not value or ignored or (ctx.nccl is not None and ctx.nccl < rule.since):
             continue
-        problem = rule.check(value, ctx)
-        if problem:
+        if problem := rule.check(value, ctx):
             why = f"{rule.why}: {problem}" if isinstance(problem, str) else rule.why
-            yield _flag(rule.severity.on(ctx.fabric), rule.variable, value, where, why, rule)
+            severity = rule.severity.on(ctx.fabric)
+            yield _flag(severity, rule.variable, value, where, why, rule.fix, code=rule.code)
 
 
-def _check_spelling(facts: Mapping[str, Any], ctx: NodeContext) -> Iterator[Flag]:
-    """Values that are read otherwise than they were meant."""
-    for name, (value, where) in _effective_values(facts).items():
+def _check_spelling(ctx: NodeContext) -> Iterator[Flag]:
+    """Flag values that are read otherwise than they were meant."""
+    for name, (value, where) in ctx.variables.items():
         if not name.startswith("NCCL_") or not value:
             continue
         is_number = bool(NUMBER_START.match(value))
         if value[0] in "\"'" or value[-1] in "\"'":
-            yield _flag("warn", name, value, where, "quotes are part of the value here",
-                        "write it without quotes")  # fmt: skip
+            why, fix = "quotes are part of the value here", "write it without quotes"
         elif not is_number and value != value.strip():
-            yield _flag("warn", name, value, where, "blanks at its ends are part of the value",
-                        "write it without them")  # fmt: skip
+            why, fix = "blanks at its ends are part of the value", "write it without them"
         elif not is_number and name.endswith(NUMERIC):
-            yield _flag("warn", name, value, where, "it is no number, which NCCL reads as 0",
-                        "write 0 or 1")  # fmt: skip
+            why, fix = "it is no number, which NCCL reads as 0", "write 0 or 1"
         elif ", " in value and name.endswith(("_IFNAME", "_HCA")):
-            yield _flag("warn", name, value, where, "blanks are part of the names in the list",
-                        "write it without them")  # fmt: skip
+            why, fix = "blanks are part of the names in the list", "write it without them"
+        else:
+            continue
+        yield _flag("warn", name, value, where, why, fix)
 
 
-def _check_names(facts: Mapping[str, Any], ctx: NodeContext) -> Iterator[Flag]:
-    """Names that nobody reads."""
-    for name, (value, where) in _effective_values(facts).items():
-        suggestion = suggest_spelling(name)
+def _check_names(ctx: NodeContext) -> Iterator[Flag]:
+    """Flag names that nobody reads."""
+    for name, (value, where) in ctx.variables.items():
         if re.search(r"\s", name):
-            yield _flag("warn", name, value, where, "blanks are part of the name, so it is ignored",
-                        "write NAME=value without blanks")  # fmt: skip
+            why = "blanks are part of the name, so it is ignored"
+            fix = "write NAME=value without blanks"
         elif where != "environment" and not name.startswith("NCCL_"):
-            yield _flag("warn", name, value, where, "only NCCL reads this file, and it is no"
-                        " variable of NCCL's", "export it instead")  # fmt: skip
-        elif suggestion:
-            yield _flag("warn", name, value, where, "NCCL knows no such variable",
-                        f"was {suggestion} meant?")  # fmt: skip
+            why = "only NCCL reads this file, and it is no variable of NCCL's"
+            fix = "export it instead"
+        elif suggestion := suggest_spelling(name):
+            why, fix = "NCCL knows no such variable", f"was {suggestion} meant?"
+        else:
+            continue
+        yield _flag("warn", name, value, where, why, fix)
 
 
-def _check_files(facts: Mapping[str, Any], ctx: NodeContext) -> Iterator[Flag]:
-    """Conf files that NCCL cannot read, or not to their end."""
-    for path, problem in facts.get("trouble", {}).items():
+def _check_files(ctx: NodeContext) -> Iterator[Flag]:
+    """Flag conf files that NCCL cannot read, or not to their end."""
+    for path, problem in ctx.problems.items():
         yield _flag("warn", "conf file", "", path, f"the file {problem}", "mend it or remove it")
 
 
-def _check_libraries(facts: Mapping[str, Any], ctx: NodeContext) -> Iterator[Flag]:
-    """Two versions of libnccl, where no variable brought one: see `another_libnccl` for those."""
+def _check_libraries(ctx: NodeContext) -> Iterator[Flag]:
+    """Flag two versions of libnccl, where no variable brought one (see `conflicting_libnccl`)."""
     by_variable = ("LD_PRELOAD", "LD_LIBRARY_PATH")
     known = [lib for lib in ctx.libraries if lib["version"] and lib["found"] not in by_variable]
     if len({lib["version"] for lib in known}) < 2:
         return
     # One in the system's folders is not taken as long as torch brings its own.
     versions = {lib["version"] for lib in known if lib["found"] != "loader"}
-    yield replace(
-        _flag("warn" if len(versions) > 1 else "info", "libnccl", "", "files",
-              f"two versions are in reach: {describe_libraries(known)}", "keep one"),
-        code="ENV-TWO-LIBS",
-    )  # fmt: skip
+    severity = "warn" if len(versions) > 1 else "info"
+    why = f"two versions are in reach: {describe_libraries(known)}"
+    yield _flag(severity, "libnccl", "", "files", why, "keep one", code="ENV-TWO-LIBS")
 
 
 # All nodes.
 
 
-def _find_shared_hosts(nodes: NodeSettings) -> list[Flag]:
-    """Containers that NCCL takes for one host: host name and boot id are the same."""
+def _find_shared_hosts(nodes: NodeSettings, contexts: Mapping[str, NodeContext]) -> Iterator[Flag]:
+    """Flag containers that NCCL takes for one host: host name and boot id are the same."""
     groups = defaultdict(list)
     for node, facts in nodes.items():
         host = facts.get("host", {})
-        if host.get("boot_id") and not _read_hostid(facts):
+        if host.get("boot_id") and not _hostid(contexts[node].variables):
             groups[host.get("name", ""), host["boot_id"]].append(node)
-    flags = []
     for (name, _), group in groups.items():
         if len({_machine_id(node, nodes[node]) for node in group}) > 1:
-            flag = _flag("fail", "host name", name, "host name and boot id",
-                         "NCCL takes these containers for one host: it finds one GPU twice",
-                         "give each container a host name of its own")  # fmt: skip
-            flags.append(replace(flag, nodes=group))
-    return flags
+            yield _flag("fail", "host name", name, "host name and boot id",
+                        "NCCL takes these containers for one host: it finds one GPU twice",
+                        "give each container a host name of its own", nodes=group)  # fmt: skip
 
 
-def _find_differences(nodes: NodeSettings, contexts: Mapping[str, NodeContext]) -> list[Flag]:
-    """Variables, and the libnccl that is likely to be taken, that are not the same everywhere."""
-    by_node = {node: _effective_values(facts) for node, facts in nodes.items()}
-    names = sorted({name for variables in by_node.values() for name in variables})
-    flags = []
+def _find_differences(contexts: Mapping[str, NodeContext]) -> Iterator[Flag]:
+    """Flag variables, and the libnccl that is likely to be taken, that differ over the nodes."""
+    names = sorted({name for ctx in contexts.values() for name in ctx.variables})
     for name in names:
         if not name.startswith(COMPARED_PREFIXES) or name in LOCAL:
             continue
-        values = {
-            node: variables.get(name, ("", "environment")) for node, variables in by_node.items()
-        }
+        values = {n: ctx.variables.get(name, ("", "environment")) for n, ctx in contexts.items()}
         outliers = _find_minority({n: canonical(name, value) for n, (value, _) in values.items()})
         for node, peer in outliers.items():
-            flags.append(_odd_flag(name, values[node], values[peer][0], node, contexts[node]))
+            yield _odd_flag(name, values[node], values[peer][0], node, contexts[node])
     versions = {node: ".".join(map(str, ctx.nccl or ())) for node, ctx in contexts.items()}
     known = {node: version for node, version in versions.items() if version}
     for node, peer in _find_minority(known).items():
-        flag = _flag("fail", "libnccl", known[node], "files",
-                     f"other nodes have {known[peer]}, and ranks of two versions do not start",
-                     "use one image on all nodes")  # fmt: skip
-        flags.append(replace(flag, code="ENV-TWO-LIBS", nodes=[node]))
-    return flags
+        why = f"other nodes have {known[peer]}, and ranks of two versions do not start"
+        yield _flag("fail", "libnccl", known[node], "files", why, "use one image on all nodes",
+                    code="ENV-TWO-LIBS", nodes=[node])  # fmt: skip
 
 
 def _odd_flag(name: str, entry: tuple[str, str], usual: str, node: str, ctx: NodeContext) -> Flag:
@@ -236,8 +225,8 @@ def _odd_flag(name: str, entry: tuple[str, str], usual: str, node: str, ctx: Nod
     why = f"other nodes have {_shorten_value(name, usual) or UNSET}"
     if _named_differently(name, value, usual, ctx):
         severity, why = "info", f"{why}, which stands for nothing here"
-    flag = _flag(severity, name, value or UNSET, where, why, "set one value everywhere")
-    return replace(flag, code="ENV-DIFFERS", nodes=[node])
+    return _flag(severity, name, value or UNSET, where, why, "set one value everywhere",
+                 code="ENV-DIFFERS", nodes=[node])  # fmt: skip
 
 
 def _named_differently(name: str, value: str, usual: str, ctx: NodeContext) -> bool:
@@ -270,16 +259,19 @@ def _find_minority(values: Mapping[str, object]) -> dict[str, str]:
 # Words.
 
 
-def _flag(severity: str, variable: str, value: str, where: str, why: str, fix: str | Rule) -> Flag:
-    rule = fix if isinstance(fix, Rule) else None
+def _flag(
+    severity: str, variable: str, value: str, where: str, why: str, fix: str,
+    code: str = "", nodes: Sequence[str] = (),
+) -> Flag:  # fmt: skip
     return Flag(
-        code=rule.code if rule and rule.code else SEVERITY_CODES[severity],
+        code=code or SEVERITY_CODES[severity],
         severity=severity,
         variable=_shorten_line(variable),
         value=_shorten_value(variable, value),
         where=_shorten_line(where),
         why=one_line(why[:1000]),
-        fix=rule.fix if rule else str(fix),
+        fix=fix,
+        nodes=list(nodes),
     )
 
 

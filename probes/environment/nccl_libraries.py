@@ -13,23 +13,19 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from probes.cluster.node_facts import read_text
+
 LIBRARY_FILE = re.compile(r"libnccl\.so(?:\.\d+)*$")
 VERSIONED_FILE = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)$")
 # The banner of src/init.cc; in the wheel of 2.27.5 it lies 1.7 MiB into 410 MiB.
 BANNER = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda")
-CHUNK_BYTES = 4 * 2**20
-MAX_READ_BYTES = 64 * 2**20
+CHUNK_BYTES = 4 * 2**20  # read at once, of files of hundreds of MiB
+MAX_READ_BYTES = 64 * 2**20  # far beyond where the banner lies
 MAX_FOLDERS = 256  # of one search path
 SYSTEM_FOLDERS = (
-    "/lib64",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/local/lib",
-    "/usr/local/cuda/lib64",
-)
+    "/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu", "/usr/local/lib", "/usr/local/cuda/lib64",
+)  # fmt: skip
 
 
 def find_libraries(environment: Mapping[str, str]) -> list[dict[str, str]]:
@@ -48,7 +44,7 @@ def find_libraries(environment: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def _candidate_paths(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for path in mapped_paths(_read_text("/proc/self/maps")):
+    for path in mapped_paths(read_text(Path("/proc/self/maps"))):
         yield "mapped", path
     for path in re.split(r"[\s:]+", environment.get("LD_PRELOAD", "")):
         if LIBRARY_FILE.search(path):
@@ -72,8 +68,7 @@ def mapped_paths(maps: str) -> list[str]:
 
 def version_of(path: str) -> str:
     """Version such as "2.28.9": of the file name, else of the banner in its first 64 MiB."""
-    match = VERSIONED_FILE.search(path)
-    if match:
+    if match := VERSIONED_FILE.search(path):
         return match[1]
     try:
         with open(path, "rb") as file:
@@ -85,8 +80,7 @@ def version_of(path: str) -> str:
 def _read_banner(chunks: Iterator[bytes]) -> str:
     tail = b""
     for count, chunk in enumerate(chunks, 1):
-        match = BANNER.search(tail + chunk)
-        if match:
+        if match := BANNER.search(tail + chunk):
             return match[1].decode()
         if count * CHUNK_BYTES >= MAX_READ_BYTES:
             break
@@ -96,13 +90,6 @@ def _read_banner(chunks: Iterator[bytes]) -> str:
 
 def _loader_folders() -> list[str]:
     """Folders named in /etc/ld.so.conf.d, where CUDA's packages put theirs."""
-    texts = (_read_text(str(path)) for path in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")))
+    texts = (read_text(path) for path in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")))
     lines = (line.strip() for text in texts for line in text.splitlines())
     return [line for line in lines if line.startswith("/")]
-
-
-def _read_text(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""

@@ -8,6 +8,7 @@ its source where env.rst is silent, and torch's ProcessGroupNCCL.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from probes.environment import checks as when
 from probes.environment.checks import Check
@@ -21,7 +22,7 @@ class FabricSeverity:
     sockets: str
 
     def on(self, fabric: str | None) -> str:
-        """The grade on a fabric; where none is agreed and the two differ, "warn"."""
+        """Tell the grade on a fabric; where none is agreed and the two differ, "warn"."""
         if fabric is None and self.rdma != self.sockets:
             return "warn"
         return self.rdma if fabric == "rdma" else self.sockets
@@ -40,7 +41,7 @@ FIX_INTERFACE = "name the interface exactly, such as =eth0, on every node"
 
 @dataclass(frozen=True)
 class Rule:
-    """One row: `wrong` looks at the value on a node; `since` is the first NCCL it holds for."""
+    """One row: `check` looks at the value on a node; `since` is the first NCCL it holds for."""
 
     variable: str
     check: Check
@@ -51,15 +52,13 @@ class Rule:
     code: str = ""  # "" for the one of the grade
 
 
-def rules_of(
-    variables: str, check: Check, severity: FabricSeverity, why: str, fix: str = FIX_UNSET,
-    since: tuple[int, int] = (0, 0),
-) -> list[Rule]:  # fmt: skip
-    """The same row for several variables, separated by blanks."""
-    return [Rule(variable, check, severity, why, fix, since) for variable in variables.split()]
+def rules_of(variables: str, *columns: Any, **more: Any) -> list[Rule]:
+    """Repeat one row for several variables, separated by blanks."""
+    return [Rule(variable, *columns, **more) for variable in variables.split()]
 
 
-NETWORK = [
+RULES: list[Rule] = [
+    # Networks and plugins.
     Rule("NCCL_IB_DISABLE", when.nonzero, FAIL_ON_RDMA,
          "NCCL's own RDMA transport is off, so bytes take TCP; plugins ignore it"),
     Rule("NCCL_NET", when.is_one_of("socket"), FAIL_ON_RDMA, "every byte takes TCP"),
@@ -82,9 +81,8 @@ NETWORK = [
     *rules_of("NCCL_IGNORE_NET_MISMATCH NCCL_IGNORE_COLLNET_MISMATCH", when.nonzero, WARN,
           "nodes with unlike network devices start without a word",
           "unset it; 0 in acceptance runs", since=(2, 30)),
-]  # fmt: skip
 
-RDMA = [
+    # RDMA devices.
     Rule("NCCL_IB_HCA", when.device_missing, FAIL_ON_RDMA,
          "the node has no such RDMA device", FIX_EXACT_NAMES),
     Rule("NCCL_IB_HCA", when.device_ambiguous, WARN_ON_RDMA,
@@ -121,9 +119,8 @@ RDMA = [
     *rules_of("NCCL_IB_TC NCCL_IB_SL NCCL_IB_QPS_PER_CONNECTION NCCL_IB_ADAPTIVE_ROUTING"
           " NCCL_IB_PCI_RELAXED_ORDERING", when.is_set, INFO,
           "it fits one fabric only", "compare it with what the fabric's operator says"),
-]  # fmt: skip
 
-INTERFACES = [
+    # Interfaces.
     Rule("NCCL_SOCKET_IFNAME", when.interface_missing, FAIL,
          "no interface of the node matches, so NCCL does not start", FIX_INTERFACE),
     Rule("NCCL_SOCKET_IFNAME", when.only_local_interfaces, FAIL,
@@ -142,9 +139,8 @@ INTERFACES = [
          "these reach no other node", "name an interface"),
     Rule("GLOO_SOCKET_IFNAME", when.gloo_off_fabric, INFO,
          "gloo does not use the agreed fabric", "right where gloo carries no gradients"),
-]  # fmt: skip
 
-INSIDE_A_NODE = [
+    # Inside a node.
     Rule("NCCL_P2P_DISABLE", when.is_number(1), FAIL, "GPUs of a node do not use NVLink"),
     Rule("NCCL_P2P_LEVEL", when.is_local_level, FAIL, "GPUs of a node do not use NVLink"),
     Rule("NCCL_P2P_LEVEL", when.is_numeric_level, WARN,
@@ -166,9 +162,8 @@ INSIDE_A_NODE = [
          "make sure that it is the vendor's file for this machine"),
     Rule("NCCL_MULTI_RANK_GPU_ENABLE", when.nonzero, WARN,
          "two ranks on one GPU start without a word", since=(2, 30)),
-]  # fmt: skip
 
-TUNING = [
+    # Tuning.
     *rules_of("NCCL_ALGO NCCL_PROTO", when.is_set, WARN,
           "it pins what NCCL chooses by size; since 2.24 a collective without the pinned choice"
           " fails, and LL128 forced where it is not supported corrupts data"),
@@ -178,9 +173,8 @@ TUNING = [
     *rules_of("NCCL_CHECK_POINTERS NCCL_IGNORE_CPU_AFFINITY", when.nonzero, WARN,
           "it is meant for debugging"),
     Rule("NCCL_LAUNCH_MODE", when.is_one_of("group"), WARN, "it is deprecated since 2.9"),
-]  # fmt: skip
 
-LOGS = [
+    # Logs.
     Rule("NCCL_DEBUG", when.is_one_of("info"), INFO, "logs grow with every communicator",
          "use WARN"),
     Rule("NCCL_DEBUG", when.is_one_of("trace"), WARN, "every call is logged", "use WARN"),
@@ -189,9 +183,8 @@ LOGS = [
          "processes write over each other's file", "put both %h and %p into its name"),
     Rule("NCCL_RAS_ENABLE", when.is_number(0), INFO, "a hang cannot be asked about",
          "unset it, unless this NCCL crashes with it", since=(2, 24)),
-]  # fmt: skip
 
-FILES = [
+    # Files.
     Rule("NCCL_CONF_FILE", when.file_missing("NCCL_CONF_FILE"), WARN,
          "the file does not exist, and NCCL says nothing (a ~ is not expanded)"),
     Rule("NCCL_CONF_FILE", when.nccl_older_than(2, 23), WARN,
@@ -202,9 +195,8 @@ FILES = [
     *[Rule(variable, when.conflicting_libnccl(variable), WARN,
            "two versions of libnccl are in reach", "keep one libnccl; see /proc/PID/maps of a rank",
            code="ENV-TWO-LIBS") for variable in ("LD_PRELOAD", "LD_LIBRARY_PATH")],
-]  # fmt: skip
 
-OLD_NAMES = [
+    # Old names.
     Rule("NCCL_IB_CUDA_SUPPORT", when.is_set, INFO, "removed in 2.4: it is ignored",
          "delete it; NCCL_NET_GDR_LEVEL took its place"),
     Rule("NCCL_IB_GDR_LEVEL", when.is_set, INFO, "renamed in 2.4: it is ignored",
@@ -214,17 +206,6 @@ OLD_NAMES = [
     *[Rule(old, when.is_set, INFO, "an old name of torch's", f"rename it to TORCH_{old}")
       for old in ("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG")],
 ]  # fmt: skip
-
-RULES: list[Rule] = [
-    *NETWORK,
-    *RDMA,
-    *INTERFACES,
-    *INSIDE_A_NODE,
-    *TUNING,
-    *LOGS,
-    *FILES,
-    *OLD_NAMES,
-]
 
 # How grave it is when a variable is not the same on every node; WARN for what is not named.
 DIFFERENCE_SEVERITY: dict[str, FabricSeverity] = {

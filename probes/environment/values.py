@@ -83,13 +83,10 @@ def name_list(value: str) -> NameList | None:
     """
     if len(value) < 2:
         return None
-    exclude = value.startswith("^")
-    text = value[1:] if exclude else value
-    exact = text.startswith("=")
-    text = text[1:] if exact else text
-    names = tuple(entry.split(":")[0] for entry in text.split(","))
-    names = tuple(name for name in names if name)
-    return NameList(names, exact, exclude) if names else None
+    text = value.removeprefix("^")
+    entries = [entry.split(":")[0] for entry in text.removeprefix("=").split(",")]
+    names = tuple(name for name in entries if name)
+    return NameList(names, text.startswith("="), value.startswith("^")) if names else None
 
 
 def plain_list(value: str) -> NameList | None:
@@ -109,9 +106,8 @@ def canonical(variable: str, value: str | None) -> object:
         return None
     if variable in LIST_VARIABLES:
         spec = plain_list(value) if variable.startswith("GLOO_") else name_list(value)
-        return (
-            (spec.exclude, spec.exact, frozenset(value.lstrip("^=").split(","))) if spec else None
-        )
+        entries = frozenset(value.lstrip("^=").split(","))
+        return (spec.exclude, spec.exact, entries) if spec else None
     if variable in CASE_INSENSITIVE:
         return value.lower()
     if WHOLE_NUMBER.fullmatch(value) or variable.endswith(NUMERIC):

@@ -11,7 +11,7 @@ MAX_NAMES = 8  # names listed in one finding
 
 
 def join_names(names: Iterable[str], max_names: int = MAX_NAMES) -> str:
-    """`a, b, c and 5 more`: the first `most` of them; "" for none."""
+    """Join to `a, b, c and 5 more`: the first `max_names` of them; "" for none."""
     all_names = list(names)
     suffix = f" and {len(all_names) - max_names} more" if len(all_names) > max_names else ""
     return ", ".join(all_names[:max_names]) + suffix
@@ -38,8 +38,3 @@ def finding(
         remedy=remedy or entry.remedy,
         evidence=evidence or [],
     )
-
-
-def version_finding(statement: str) -> Finding:
-    """The driver's versions keep it from joining at all."""
-    return finding("HOST-VERSIONS", statement, ["the driver"])

@@ -28,11 +28,7 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
         measure.explain(finding("HOST-VERSIONS", sentence))
 
     if terms.shared:
-        not_seeing = cluster.nodes_not_seeing(terms.shared)
-        measure("shared_missing", len(not_seeing), on=terms.shared)
-        for name in not_seeing:
-            text = f"{name} does not see what the driver writes into {terms.shared}"
-            measure.explain(finding("HOST-SHARED", text, [name]))
+        judge_folder(cluster, terms.shared, measure)
 
     doctored = copy.deepcopy(facts)
     doctored[-1]["software"]["torch"] = "0.0.0-doctored"
@@ -47,7 +43,7 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
 
 
 def judge_counts(cluster, terms, measure, facts, lost, agreed=True):
-    """Nodes and accelerators against the order; too many is a finding too."""
+    """Judge nodes and accelerators against the order; too many is a finding too."""
     judge_nodes(cluster, terms, measure, facts, lost, agreed)
     each = terms.gpus_per_node
     declared = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
@@ -65,8 +61,17 @@ def judge_counts(cluster, terms, measure, facts, lost, agreed=True):
             measure.explain(finding("HOST-GPUS", statement, [name]))
 
 
+def judge_folder(cluster, folder, measure):
+    """Judge whether every node sees the shared folder."""
+    not_seeing = cluster.nodes_not_seeing(folder)
+    measure("shared_missing", len(not_seeing), on=folder)
+    for name in not_seeing:
+        text = f"{name} does not see what the driver writes into {folder}"
+        measure.explain(finding("HOST-SHARED", text, [name]))
+
+
 def judge_nodes(cluster, terms, measure, facts, lost, agreed):
-    """Nodes that answer, against the order; those lost or silent by name."""
+    """Judge nodes that answer against the order; those lost or silent by name."""
     counted = len(cluster.nodes) + len(lost)
     ordered = terms.nodes or counted
     why = "ordered" if terms.nodes else "no contract: Ray has counted as many"

@@ -9,9 +9,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -23,10 +25,11 @@ from reports.redact import redact_text
 
 REQUIRED_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 SUBMIT = ["ray", "job", "submit"]
+PATH_SECONDS = 700.0  # bounds all commands together; a first step alone may take 300 s
 
 
 def documented_commands() -> list[list[str]]:
-    """The commands of launch.md's shell block, each as a list of words."""
+    """Read the commands of launch.md's shell block, each as a list of words."""
     text = (resources.files("probes.launch") / "launch.md").read_text(encoding="utf-8")
     block = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
     assert block is not None
@@ -34,7 +37,7 @@ def documented_commands() -> list[list[str]]:
 
 
 def login_env(cluster: Cluster, home: Path) -> dict[str, str]:
-    """The environment of a user who has just logged in: nothing of ours is inherited."""
+    """Make the environment of a user who has just logged in: nothing of ours is inherited."""
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(home),
@@ -58,13 +61,11 @@ class Transcript:
         return "\n".join(self.lines) + "\n"
 
 
-def follow_path(
-    cluster: Cluster, folder: Path, extra: Sequence[str] = (), timeout: float = 700
-) -> Transcript:
+def follow_path(cluster: Cluster, folder: Path, extra: Sequence[str] = ()) -> Transcript:
     """Type the documented commands in `folder`; stop at the first that fails.
 
     `extra` words are appended to the job's own command (for the control).  The job gets a
-    submission id of ours, so that the keeper can stop it whatever happens to this process.
+    submission id of ours, so that cluster.cleanup can stop it whatever happens to this process.
     """
     transcript, cwd, started = Transcript(), folder, time.monotonic()
     for command in documented_commands():
@@ -74,33 +75,27 @@ def follow_path(
             continue
         is_submit = command[:3] == SUBMIT
         job_id = f"seatrial-{uuid.uuid4().hex[:12]}"
+        job = f"{cluster.dashboard} {job_id}"
         argv = [*SUBMIT, "--submission-id", job_id, *command[3:], *extra] if is_submit else command
         transcript.lines.append(f"$ {shlex.join(argv)}")
         if is_submit:
-            cluster.cleanup.register("job", f"{cluster.dashboard} {job_id}")
+            cluster.cleanup.register("job", job)
         try:
-            _run_command(argv, cwd, login_env(cluster, folder), transcript, started, timeout)
+            child = _start_command(argv, cwd, login_env(cluster, folder))
+            _transcribe_output(child, transcript, started)
         finally:
             if is_submit:
-                _stop_job(cluster, job_id)
+                _stop_job(cluster, job)
         if transcript.exit_code != 0:
             transcript.failed_command = shlex.join(command)
             break
     return transcript
 
 
-def _run_command(
-    command: list[str],
-    cwd: Path,
-    environment: dict[str, str],
-    transcript: Transcript,
-    started: float,
-    timeout: float,
-) -> None:
-    """Run one command, line by line into the transcript; kill it when its time is up."""
-    import threading
-
-    child = subprocess.Popen(
+def _start_command(
+    command: list[str], cwd: Path, environment: dict[str, str]
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         command,
         cwd=cwd,
         env=environment,
@@ -111,7 +106,13 @@ def _run_command(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    remaining_s = max(1.0, timeout - (time.monotonic() - started))
+
+
+def _transcribe_output(
+    child: subprocess.Popen[str], transcript: Transcript, started: float
+) -> None:
+    """Read one command line by line into the transcript; kill it when its time is up."""
+    remaining_s = max(1.0, PATH_SECONDS - (time.monotonic() - started))
     alarm = threading.Timer(remaining_s, os.killpg, (child.pid, signal.SIGKILL))
     alarm.start()
     try:
@@ -131,30 +132,30 @@ def _run_command(
         alarm.cancel()
 
 
-def _stop_job(cluster: Cluster, job_id: str) -> None:
-    """Stop the job if it still runs.  The keeper goes on with it when that could not be asked."""
+def _stop_job(cluster: Cluster, job: str) -> None:
+    """Stop the job if it still runs.  cluster.cleanup stops it later where that fails."""
     try:
-        stop_resource("job", f"{cluster.dashboard} {job_id}")
+        stop_resource("job", job)
     except urllib.error.HTTPError as error:
         if error.code != 404:  # 404: it never got as far as being submitted
             return
     except OSError:
         return
-    cluster.cleanup.unregister("job", f"{cluster.dashboard} {job_id}")
+    cluster.cleanup.unregister("job", job)
 
 
 def rank_variables(text: str) -> list[dict[str, str]]:
-    """Each rank's announced variables, with its host and node, from the job's output."""
-    rows = []
-    for line in text.splitlines():
-        if match := re.search(r"\battempt=1 (node=.*)$", line):
-            rows.append(dict(word.split("=", 1) for word in match[1].split() if "=" in word))
-    return rows
+    """Read each rank's announced variables, with its host and node, from the job's output."""
+    matches = (re.search(r"\battempt=1 (node=.*)$", line) for line in text.splitlines())
+    words = (match[1].split() for match in matches if match)
+    return [dict(word.split("=", 1) for word in row if "=" in word) for row in words]
 
 
 def wrong_ranks(rows: list[dict[str, str]], size: int) -> dict[int, str]:
-    """Ranks (by position) whose variables are missing, not numbers, or inconsistent; and why."""
+    """Find ranks (by position) whose variables are missing, no numbers or inconsistent; and why."""
     wrong: dict[int, str] = {}
+    ranks = Counter(row.get("RANK") for row in rows)
+    places = Counter((row.get("node"), row.get("LOCAL_RANK")) for row in rows)
     for i, row in enumerate(rows):
         missing = [name for name in REQUIRED_VARIABLES if not row.get(name)]
         if missing:
@@ -165,27 +166,21 @@ def wrong_ranks(rows: list[dict[str, str]], size: int) -> dict[int, str]:
             wrong[i] = f"WORLD_SIZE is {row['WORLD_SIZE']}, expected {size}"
         elif (row["MASTER_ADDR"], row["MASTER_PORT"]) != _rank0_rendezvous(rows):
             wrong[i] = f"MASTER is {row['MASTER_ADDR']}:{row['MASTER_PORT']}, others have another"
-        elif sum(peer.get("RANK") == row["RANK"] for peer in rows) > 1 or int(row["RANK"]) >= size:
+        elif ranks[row["RANK"]] > 1 or int(row["RANK"]) >= size:
             wrong[i] = f"RANK {row['RANK']} is taken twice or out of range"
-        elif (
-            sum(
-                (peer.get("node"), peer.get("LOCAL_RANK")) == (row["node"], row["LOCAL_RANK"])
-                for peer in rows
-            )
-            > 1
-        ):
+        elif places[row["node"], row["LOCAL_RANK"]] > 1:
             wrong[i] = f"LOCAL_RANK {row['LOCAL_RANK']} is taken twice on {row['host']}"
     return wrong
 
 
 def _rank0_rendezvous(rows: list[dict[str, str]]) -> tuple[str | None, str | None]:
-    """The rendezvous of rank 0, which all must share."""
+    """Find the rendezvous of rank 0, which all must share."""
     first = next((row for row in rows if row.get("RANK") == "0"), rows[0])
     return first.get("MASTER_ADDR"), first.get("MASTER_PORT")
 
 
 def make_user_home(parent: str) -> Path:
-    """A fresh home folder for the user who follows the path."""
+    """Make a fresh home folder for the user who follows the path."""
     home = Path(parent) / f"seatrial-user-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     home.mkdir(mode=0o700)
     return home
