@@ -25,6 +25,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from reports.record import SCHEMA, Evidence, ProbeResult, RunRecord
+from reports.renamed import with_current_names
 
 EVENT_LISTS = {
     "measurement": "measurements",
@@ -147,7 +148,7 @@ def read_events(run: Path) -> list[dict[str, Any]]:
             events.append(event)
         elif number < len(lines):
             raise UnreadableRun(f"{run}/events.jsonl line {number} is not an event")
-    return events
+    return [*with_current_names(events)]
 
 
 def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from probes.acceptance import component_placement as components
-from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.criteria import CRITERIA, Measure
 from reports.record import ContractFacts, Criterion, Limit, Waiver
 from scaling.collectives.line_rate import limit_reason
 
@@ -153,6 +153,7 @@ class Contract(BaseModel):
     limits: dict[str, dict[str, Limit]]
     optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
     waivers: list[Waiver] = []
+    notices: list[str] = []  # what whoever keeps the file should change in it
 
     def facts(self) -> ContractFacts:
         """What the record keeps of it."""
@@ -234,6 +235,7 @@ def parse(content: bytes, file: str) -> Contract:
         limits=limits,
         optional=optional,
         waivers=waivers,
+        notices=_renamed_keys(raw, file),
     )
 
 
@@ -243,13 +245,29 @@ def _parse_criterion(table: Any, id: str, file: str) -> dict[str, Limit]:
         raise ContractError(f"{file}: {id} is expected to be a table, found {table!r}")
     known, limits = [*CRITERIA[id].measures, NOT_PROVABLE], {}
     for key, value in table.items():
-        if key not in known:
+        name = current_name(MEASURES.get(id, {}), key)
+        if name not in known:
             raise ContractError(
                 f"{file}: unknown key {id}.{key}{_hint(key, known)}; {id} knows {', '.join(known)}"
             )
+        if name != key and name in table:
+            raise ContractError(
+                f"{file}: found both [{id}.{key}] and [{id}.{name}], two names of one limit: "
+                f"keep [{id}.{name}]"
+            )
         if key != NOT_PROVABLE:
-            limits[key] = _parse_limit(value, id, key, file)
+            limits[name] = _parse_limit(value, CRITERIA[id].measures[name], file, f"[{id}.{key}]")
     return limits
+
+
+def _renamed_keys(raw: dict[str, Any], file: str) -> list[str]:
+    """Tell, of each old name of a measure, what it is called now."""
+    return [
+        f"{file}: [{id}.{key}] is now called [{id}.{MEASURES[id][key]}]"
+        for id in MEASURES
+        for key in raw.get(id, {})
+        if key in MEASURES[id]
+    ]
 
 
 def ring_limit(gbytes_per_s: float, rate_text: str, source: str, prefix: str = "") -> Limit:
@@ -271,8 +289,9 @@ def _parse_waiver(value: Any, file: str) -> Waiver:
     return waiver
 
 
-def _parse_limit(value: Any, id: str, key: str, file: str) -> Limit:
-    where, measure = f"{file}: [{id}.{key}]", CRITERIA[id].measures[key]
+def _parse_limit(value: Any, measure: Measure, file: str, table: str) -> Limit:
+    """Read one limit from its table of the file."""
+    where = f"{file}: {table}"
     if measure.from_run:
         raise ContractError(f"{where}: this limit follows from {measure.from_run}: leave it out")
     if measure.fixed is not None:
@@ -284,7 +303,7 @@ def _parse_limit(value: Any, id: str, key: str, file: str) -> Limit:
     if terms.unit != measure.unit:
         raise ContractError(f"{where}: expected unit {measure.unit!r}, found {terms.unit!r}")
     try:
-        return terms.to_limit(source=f"{file} [{id}.{key}]")
+        return terms.to_limit(source=f"{file} {table}")
     except ValueError as error:
         raise ContractError(f"{where} {error}") from None
 

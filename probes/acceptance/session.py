@@ -113,10 +113,11 @@ class RunSession:
         return "as fast as the machine goes"
 
     def header(self) -> list[str]:
-        """At most 4 lines: cluster, contract, run."""
+        """Cluster, contract with its notices, run."""
         lines = [
             f"contract  {self.contract.name} @ {self.contract.sha256[:8] or 'derived'}"
             + ("" if self.contract.agreed else "  (none was agreed: limits are derived)"),
+            *(f"notice    {notice}" for notice in self.contract.notices),
             f"run       {self.store.path}  tier {self.tier}",
         ]
         if self.cluster is None:

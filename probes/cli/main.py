@@ -78,13 +78,15 @@ def check(file: str) -> None:
     with refuse_unusable():
         loaded = load(file)
     click.echo(f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}")
+    for notice in loaded.notices:
+        click.echo(f"notice: {notice}")
     for id, row in CRITERIA.items():
         reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
         click.echo(f"{id}  {loaded.title_of(id)}{reason}")
         for name, measure in row.measures.items():
             limit = loaded.limit(id, name)
             fallback = f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
-            click.echo(f"  {name:18} " + (f"{limit}  ({limit.because})" if limit else fallback))
+            click.echo(f"  {name:20} " + (f"{limit}  ({limit.because})" if limit else fallback))
 
 
 @contract.command("list")
@@ -103,17 +105,21 @@ def explain(code: str | None) -> None:
     import difflib
 
     from probes.findings.catalogue import CATALOGUE
+    from reports.renamed import CODES
 
     if code is None:
         for name, entry in CATALOGUE.items():
-            click.echo(f"{name:18} {entry.meaning}")
+            click.echo(f"{name:24} {entry.meaning}")
         return
-    if code.upper() not in CATALOGUE:
-        close = difflib.get_close_matches(code.upper(), list(CATALOGUE), 1)
+    name = CODES.get(code.upper(), code.upper())
+    if name not in CATALOGUE:
+        close = difflib.get_close_matches(name, list(CATALOGUE), 1)
         hint = f", did you mean {close[0]}?" if close else "; `seatrial explain` lists them"
         raise UsageError(f"no finding has the code {code!r}{hint}")
-    entry = CATALOGUE[code.upper()]
-    click.echo(f"{code.upper()}: {entry.meaning}")
+    if name != code.upper():
+        click.echo(f"{code.upper()} is now called {name}")
+    entry = CATALOGUE[name]
+    click.echo(f"{name}: {entry.meaning}")
     click.echo(f"cause   {entry.cause.value}\nremedy  {entry.remedy}")
 
 

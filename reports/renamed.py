@@ -1,0 +1,97 @@
+"""Names that changed, old -> new: finding codes, measures (also as keys of a contract) and units.
+
+Run folders, contracts and `seatrial explain` take old names; everything is written with new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+CODES = {
+    "FAB-WRONG-ROAD": "FAB-WRONG-INTERFACE",
+    "GANG-DISTURBED": "GANG-LOST-ACCELERATORS",
+    "GANG-HALF": "GANG-PARTIAL",
+    "GANG-LOSS-UNSEEN": "GANG-LOSS-NOT-DETECTED",
+    "GANG-STAYS": "GANG-NOT-REMOVED",
+    "GANG-TWICE": "GANG-OVERCOMMIT",
+    "GANG-UNSEEN": "GANG-UNREGISTERED",
+    "GANG-UNSTAFFED": "GANG-NO-ACTORS",
+    "HOST-SILENT": "HOST-NO-ANSWER",
+    "RESTART-DEAD": "RESTART-NOT-RECOVERED",
+    "RESTART-LOST": "RESTART-STEPS-LOST",
+    "RESTART-SILENT": "RESTART-UNREPORTED",
+    "RESTART-TRUSTED": "RESTART-DAMAGED-LOADED",
+    "RESTART-UNREPEATABLE": "RESTART-NONDETERMINISTIC",
+    "SCALE-APART": "SCALE-RANKS-DISAGREE",
+    "SCALE-LOSS": "SCALE-EFFICIENCY",
+    "SCALE-RUNG": "SCALE-RUNG-FAILED",
+    "SCALE-SLOWING": "SCALE-THROTTLING",
+}
+
+# By criterion.  No new name is an old one of the same criterion, so an event needs no version.
+MEASURES: dict[str, dict[str, str]] = {
+    "FABRIC": {
+        "log_faults": "log_errors",
+        "narrow_pairs": "pairs_below_mtu",
+        "odd_mtu": "mtu_mismatches",
+        "road": "network",
+        "slow_in_groups": "slow_groups",
+        "witnesses": "agreeing_sources",
+    },
+    "SCALING": {"saving": "checkpoint_overhead"},
+    "GANG": {
+        "big_wait": "large_gang_wait",
+        "disturbed": "lost_while_running",
+        "freed": "release_time",
+        "half_held": "partially_held",
+        "handoff": "placement_delay",
+        "left_behind": "not_released",
+        "loss_not_seen": "losses_not_detected",
+        "not_withdrawn": "not_removed",
+        "placed_at_once": "placed_concurrently",
+        "train_ended": "ray_train_outcome",
+        "unaccounted": "leaked",
+        "unseen": "unregistered_use",
+        "unstaffed": "actors_not_running",
+        "victims_dead": "nodes_killed",
+    },
+    "LAUNCH": {"first_step": "time_to_first_step"},
+    "RESTART": {
+        "back_to_work": "recovery_time",
+        "held_waiting": "held_while_waiting",
+        "left_behind": "not_released",
+        "reasons": "refusals_explained",
+        "struck": "faults_injected",
+        "unprovoked": "unexplained_failures",
+        "unsaid_waits": "unreported_waits",
+    },
+}
+
+UNITS = {"witnesses": "sources"}
+
+
+def current_name(table: dict[str, str], name: Any) -> Any:
+    """Return the name of today.  A hostile log may hold what is no name: returned as it is."""
+    return table.get(name, name) if isinstance(name, str) else name
+
+
+def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run with today's codes, measures and units."""
+    measures: dict[str, dict[str, str]] = {}  # by probe
+    for event in events:
+        kind, data, probe = event["event"], event["data"], str(event.get("probe", ""))
+        if kind == "probe_started":
+            measures[probe] = MEASURES.get(str(data.get("criterion")), {})
+        elif kind == "measurement":
+            data = _rename_value(data, "name", measures.get(probe, {}))
+            data = _rename_value(data, "unit", UNITS)
+            if isinstance(data.get("limit"), dict):
+                data = {**data, "limit": _rename_value(data["limit"], "unit", UNITS)}
+        elif kind == "finding":
+            data = _rename_value(data, "code", CODES)
+        yield {**event, "data": data}
+
+
+def _rename_value(data: dict[str, Any], key: str, table: dict[str, str]) -> dict[str, Any]:
+    return {**data, key: current_name(table, data[key])} if key in data else data

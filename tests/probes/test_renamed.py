@@ -1,0 +1,128 @@
+"""What was written with old names: run folders of an earlier commit, contracts, codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from probes.acceptance.contract import ContractError, parse
+from probes.acceptance.contract import load as load_contract
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.rejudge import rejudge_run
+from probes.cli.main import main
+from probes.findings.catalogue import CATALOGUE
+from reports.compare import compare
+from reports.record import RunRecord
+from reports.renamed import CODES, MEASURES, with_current_names
+from reports.store import load
+from tests.support.paths import REPO
+
+OLD = REPO / "tests" / "recordings" / "commit-7b46e02"
+RUNS = ["healthy", "failed", "interrupted"]
+CONTRACT = b"""
+schema = 1
+[FABRIC.road]
+one_of = ["fab0"]
+because = "the agreed network"
+[RESTART.back_to_work]
+at_most = 90
+unit = "s"
+because = "agreed"
+"""
+
+
+def seatrial(*words: str | Path) -> Result:
+    """The command, run in this process."""
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture
+def old_run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of an old run folder."""
+    return Path(shutil.copytree(OLD / request.param, tmp_path / request.param))
+
+
+every_old_run = pytest.mark.parametrize("old_run", RUNS, indirect=True)
+
+
+def test_the_table_leads_from_names_that_are_gone_to_names_that_are() -> None:
+    assert {*CODES.values()} <= CATALOGUE.keys()
+    assert not CODES.keys() & CATALOGUE.keys()
+    for criterion, renamed in MEASURES.items():
+        assert {*renamed.values()} <= CRITERIA[criterion].measures.keys()
+        assert not renamed.keys() & CRITERIA[criterion].measures.keys()
+        assert len({*renamed.values()}) == len(renamed)
+    assert len({*CODES.values()}) == len(CODES)
+
+
+@every_old_run
+def test_an_old_run_has_names_of_today_and_the_verdict_it_had(old_run: Path) -> None:
+    written = RunRecord(**json.loads((old_run / "record.json").read_text()))
+    record = load(old_run)
+    names = {(r.criterion, m.name) for r in record.results for m in r.measurements}
+    before = {(r.criterion, m.name) for r in written.results for m in r.measurements}
+    assert before - names, "the folder has old names"
+    assert all(name in CRITERIA[id].measures for id, name in names)
+    assert {f.code for r in record.results for f in r.findings} <= CATALOGUE.keys()
+    assert record.exit_code == written.exit_code
+    assert [r.verdict for r in record.results] == [r.verdict for r in written.results]
+
+
+@every_old_run
+def test_an_old_run_is_rendered_and_compared_and_its_ladder_told(old_run: Path) -> None:
+    assert (rendered := seatrial("report", old_run)).exit_code == 0, rendered.output
+    assert "notice" not in rendered.output
+    for old in (name for renamed in MEASURES.values() for name in renamed if "_" in name):
+        assert f"{old} " not in (old_run / "measurements.csv").read_text()
+    record = load(old_run)
+    assert compare(record, record).sections() == []
+    told = seatrial("scaling", "report", old_run)
+    has_ladder = (old_run / "evidence" / "ladder.json").exists()
+    assert (told.exit_code == 0) is has_ladder, told.output
+
+
+def test_an_old_run_is_judged_again_by_a_contract_of_today(tmp_path: Path) -> None:
+    folder = shutil.copytree(OLD / "healthy", tmp_path / "healthy")
+    judged = load(rejudge_run(folder, "lab"))
+    assert [r.verdict for r in judged.results] == [r.verdict for r in load(folder).results]
+    assert judged.exit_code == 0
+
+
+def test_a_hostile_log_has_any_values_for_names() -> None:
+    events = [
+        {"event": "probe_started", "probe": ["p"], "data": {"criterion": ["FABRIC"]}},
+        {"event": "measurement", "probe": ["p"], "data": {"name": {}, "unit": [], "limit": 3}},
+        {"event": "finding", "data": {"code": None}},
+    ]
+    assert list(with_current_names(events)) == events
+
+
+def test_a_contract_with_old_keys_is_read_and_says_so() -> None:
+    contract = parse(CONTRACT, "ours.toml")
+    assert contract.limits["FABRIC"]["network"].one_of == ["fab0"]
+    assert contract.limits["RESTART"]["recovery_time"].high == 90
+    assert contract.notices == [
+        "ours.toml: [FABRIC.road] is now called [FABRIC.network]",
+        "ours.toml: [RESTART.back_to_work] is now called [RESTART.recovery_time]",
+    ]
+    assert load_contract("lab").notices == []
+
+
+def test_one_limit_under_two_names_is_refused() -> None:
+    both = CONTRACT + b'[FABRIC.network]\none_of = ["eth0"]\nbecause = "agreed too"\n'
+    with pytest.raises(ContractError, match=re.escape("both [FABRIC.road] and [FABRIC.network]")):
+        parse(both, "ours.toml")
+
+
+@pytest.mark.parametrize("code", ["SCALE-LOSS", "fab-wrong-road"])
+def test_an_old_code_is_explained(code: str) -> None:
+    explained = seatrial("explain", code)
+    new = CODES[code.upper()]
+    assert explained.exit_code == 0
+    assert f"{code.upper()} is now called {new}" in explained.output
+    assert CATALOGUE[new].remedy in explained.output
