@@ -70,8 +70,8 @@ def train(**values: Any) -> None:
     handle_sigterm()  # before the imports, which take seconds
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     from reference_trainer.data.documents import DataError
-    from reference_trainer.distributed import LaunchError, read_environment
     from reference_trainer.manifest import CheckpointError
+    from reference_trainer.rank_environment import LaunchError, read_environment
 
     try:
         read_environment()  # before the slow import of torch

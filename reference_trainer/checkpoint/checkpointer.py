@@ -23,6 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
 from reference_trainer import manifest
 from reference_trainer.checkpoint import rng_state as rng
 from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
@@ -48,16 +52,12 @@ class TrainState:
 
     def state_dict(self) -> dict[str, Any]:
         """Model, optimizer and schedule with names that do not depend on the world size."""
-        from torch.distributed.checkpoint.state_dict import get_state_dict
-
         model, optimizer = get_state_dict(self.model, self.optimizer)
         schedule = {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"}
         return {"model": model, "optimizer": optimizer, "schedule": schedule}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put a loaded state into model, optimizer and schedule."""
-        from torch.distributed.checkpoint.state_dict import set_state_dict
-
         set_state_dict(
             self.model,
             self.optimizer,
@@ -200,8 +200,6 @@ class Checkpointer:
         return copy
 
     def _load_state(self, choice: Selection, folder: Path, training: TrainState) -> dict[str, Any]:
-        import torch.distributed.checkpoint as dcp
-
         state = training.state_dict()
         state["progress"] = {"step": 0, "position": 0, "per_step": 0}
         if choice.saved_world == self.world.size:
@@ -220,8 +218,6 @@ def _require_intact(folder: Path, step: int, identity: dict[str, Any]) -> None:
 
 def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, world: World) -> None:
     """Plant an error: the last rank has model and optimizer of the checkpoint before."""
-    import torch.distributed.checkpoint as dcp
-
     older = [step for step in manifest.committed_steps(folder) if step < choice.step]
     if not older:
         raise CheckpointError(f"there is none before step-{choice.step} to mix up with")
@@ -248,8 +244,6 @@ def _run_in_background(function: Callable[..., Any], *arguments: Any) -> futures
 
 def _make_stager(on_gpu: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """A function that copies a state into memory of its own, which it uses again each time."""
-    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-
     stager = DefaultStager(
         StagingOptions(
             use_pinned_memory=on_gpu,

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch.distributed.checkpoint as dcp
+
 from reference_trainer import manifest
 from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
 from reference_trainer.checkpoint.storage import Storage
@@ -112,8 +114,6 @@ class CheckpointWriter:
 
     def _write(self, path: Path, state: dict[str, Any]) -> FileEntries:
         """Write this rank's part; what this rank wrote."""
-        import torch.distributed.checkpoint as dcp
-
         # One thread: with more, torch 2.13 reports success although a file could not be written.
         writer = dcp.FileSystemWriter(path, thread_count=1)
         # Of what DCP does this alone is a rank's own: before and after it they wait for each other.

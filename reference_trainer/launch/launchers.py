@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from reference_trainer.launch.supervisor import Timeouts, supervise
 from reference_trainer.launch.torchrun_child import run_torchrun
 from reference_trainer.launch.worker import ray_resources
 from reference_trainer.options import cli_options
+from reference_trainer.rank_environment import change_environment
 from reference_trainer.telemetry.event_log import JsonLines
 
 # Heartbeats tell much sooner of a job that does not get on; as milliseconds it fits into 31 bits.
@@ -167,11 +167,7 @@ def _sees_cuda(job: TrainingJob) -> bool:
 
 
 def _ray_train_rank(loop_config: dict[str, Any]) -> None:
-    for name, value in loop_config["environment"].items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    change_environment(loop_config["environment"])
     train_rank(loop_config["config"])
 
 

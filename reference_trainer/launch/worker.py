@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from reference_trainer.rank_environment import change_environment
 from reference_trainer.telemetry.heartbeat import PROGRESS, handle_sigterm, process_start_ticks
 
 
@@ -95,11 +96,7 @@ class Worker:
         arguments: Sequence[Any],
     ) -> Any:
         """Set the environment (None removes a variable) and call `function(*arguments)`."""
-        for name, value in environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        change_environment(environment)
         try:
             return function(*arguments)
         except BaseException as error:

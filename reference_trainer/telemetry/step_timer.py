@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Protocol
 
+import torch
+
 from reference_trainer.telemetry.event_log import JsonLines
 from reference_trainer.telemetry.injected_delay import SEGMENTS
 
@@ -74,8 +76,6 @@ class CudaClock:
 
     def stamp(self) -> Any:
         """An event recorded on the current stream; the host does not wait for it."""
-        import torch
-
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
