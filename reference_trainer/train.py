@@ -86,16 +86,9 @@ class Trainer:
         self.failure_streak = 0  # saves that failed in a row
         self.checkpointer: Checkpointer | None = None
         if config.checkpoints is not None:
+            identity = {**config.identity(), **self.stream.identity()}
             self.checkpointer = Checkpointer(
-                config.checkpoints,
-                world,
-                {**config.identity(), **self.stream.identity()},
-                config.keep_last,
-                settings=config.settings(),
-                background=config.save_mode == "async",
-                timeout_s=config.init_timeout_s,
-                delays=self.delays,
-                on_event=self.events.write,
+                config, config.checkpoints, world, identity, self.delays, self.events.write
             )
         self.rng_restored, self.stopped_early, self.load_seconds = False, False, 0.0
         self.resumed = self._resume()  # last, for it restores the random state

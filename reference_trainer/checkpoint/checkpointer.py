@@ -20,6 +20,7 @@ from collections.abc import Callable
 from concurrent import futures
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from reference_trainer import manifest
 from reference_trainer.checkpoint import rng_state as rng
-from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
+from reference_trainer.checkpoint.rank_errors import call_on
 from reference_trainer.checkpoint.save import CheckpointWriter
 from reference_trainer.checkpoint.select import CheckpointSelector, Selection
 from reference_trainer.checkpoint.storage import Storage
+from reference_trainer.config import TrainConfig
 from reference_trainer.distributed import World, new_gloo_group
 from reference_trainer.manifest import CheckpointError
 from reference_trainer.telemetry.injected_delay import DelayInjector
@@ -78,49 +80,39 @@ class LoaderState:
 class Checkpointer:
     """The checkpoints of one run in one folder.  Every method is called by all ranks together.
 
-    In the `background` a save costs the run a copy of its state; else it waits for the storage.
+    Where save_mode is "async" a save costs the run a copy of its state; else it waits for storage.
     """
 
     def __init__(
         self,
+        config: TrainConfig,
         folder: str,
         world: World,
         identity: dict[str, Any],
-        keep_last: int,
-        *,
-        settings: dict[str, Any] | None = None,
-        background: bool = False,
-        timeout_s: float = 300,
-        delays: DelayInjector | None = None,
-        on_event: Callable[..., None] = lambda event, **values: None,
+        delays: DelayInjector,
+        on_event: Callable[..., None],
     ) -> None:
         self.folder, self.world, self.identity = Path(folder), world, identity
         self.storage = Storage(self.folder, world)
-        # Two threads must not talk over one group: their messages would cross.
-        save_world = world
-        if background:
-            save_world = dataclasses.replace(world, group=new_gloo_group(world, timeout_s))
-        self._timeout_s = timeout_s
+        self._all_ranks, self._timeout_s = range(world.size), config.init_timeout_s
+        save_world, self._stage = world, None
+        if config.save_mode == "async":
+            # Two threads must not talk over one group: their messages would cross.
+            save_world = dataclasses.replace(world, group=new_gloo_group(world, self._timeout_s))
+            self._stage = _make_stager(world.device.type == "cuda")
         self._writer = CheckpointWriter(
-            self.storage,
-            save_world,
-            identity=identity,
-            settings=settings or {},
-            keep_last=keep_last,
-            delays=delays or DelayInjector((), world.rank),
-            on_event=on_event,
+            config, self.storage, save_world, identity, delays, on_event
         )
-        self._stage = _make_stager(world.device.type == "cuda") if background else None
         self._saving: futures.Future[dict[str, Any]] | None = None
 
     def select(self, resume: bool) -> Selection:
-        """Choose what to resume from (see Chooser.choose).  Raises CheckpointError."""
+        """Choose what to resume from (see CheckpointSelector.select).  Raises CheckpointError."""
         selector = CheckpointSelector(self.storage, self.world, self.identity)
         choice, self._writer.skipped_steps = selector.select(resume)
         return choice
 
     def save(self, step: int, loader: LoaderState, training: TrainState) -> list[dict[str, Any]]:
-        """Save the state after `step`; the saves that have ended by now (see Writer.save).
+        """Save the state after `step`; the saves that ended by now (see CheckpointWriter.save).
 
         In the background that is none: `wait` for it, at the latest before the next one.
         """
@@ -158,14 +150,13 @@ class Checkpointer:
         """Load a chosen checkpoint; returns (progress, this rank's random state).
 
         The random state is None when the world size differs, for then no rank has its own.
-        `forget` plants an error (config.FORGETTABLE).  Raises CheckpointError on all ranks when it
-        failed on any.
+        `forget` plants an error (config.RESUME_FAULTS).  Raises CheckpointError on all ranks when
+        it failed on any.
         """
         rank, folder = self.world.rank, self._fetch(choice)
         initial = deepcopy(training.state_dict()) if forget in ("optimizer", "all") else {}
-        loaded, problem = try_call(lambda: self._load_state(choice, folder, training), rank)
-        raise_on_all(self.world, problem, f"{choice.path} was not loaded")
-        assert loaded is not None
+        load = partial(self._load_state, choice, folder, training)
+        loaded = call_on(self.world, self._all_ranks, load, f"{choice.path} was not loaded")
         if forget == "peer":
             _load_stale_rank(loaded, self.folder, choice, self.world)
         # The state is loaded in place, so what is to be forgotten was set aside before.
@@ -189,14 +180,13 @@ class Checkpointer:
         path = Path(str(choice.path))
         if self.storage.shared:
             return path
-        names, problem = try_call(lambda: [*manifest.read(path)["files"], manifest.NAME])
-        problem = problem if self.world.rank == choice.source_rank else None
-        raise_on_all(self.world, problem, f"{path} was not sent")
-        names = self.world.gather(names)[choice.source_rank]
-        copy = self.folder / f"{path.name}.tmp-{self.world.broadcast(secrets.token_hex(4))}"
-        self.storage.distribute(copy, names, choice.source_rank, self.world, original=path)
-        _, problem = try_call(lambda: _require_intact(copy, choice.step, self.identity))
-        raise_on_all(self.world, problem, f"{path} was not sent whole")
+        world, source, failure = self.world, choice.source_rank, f"{path} was not sent"
+        files = call_on(world, [source], lambda: manifest.read(path)["files"], failure)
+        names = [*world.gather(files)[source], manifest.NAME]
+        copy = self.folder / f"{path.name}.tmp-{world.broadcast(secrets.token_hex(4))}"
+        self.storage.distribute(copy, names, source, world, original=path)
+        check = partial(_require_intact, copy, choice.step, self.identity)
+        call_on(world, self._all_ranks, check, f"{failure} whole")
         return copy
 
     def _load_state(self, choice: Selection, folder: Path, training: TrainState) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reference_trainer import manifest
-from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
+from reference_trainer.checkpoint.rank_errors import call_on, raise_on_all, try_call
 from reference_trainer.checkpoint.storage import Storage
 from reference_trainer.distributed import World
 from reference_trainer.manifest import CheckpointError
@@ -20,7 +20,7 @@ from reference_trainer.telemetry.heartbeat import PROGRESS
 class Selection:
     """What to resume from.  step 0 and path None: nothing.  `note` is a sentence for the log.
 
-    `keeper` is the rank that has it, where the folder is not shared; `bytes` are all its files'.
+    `source_rank` has it, where the folder is not shared; `size_bytes` are all its files'.
     `settings` are those of the run that saved it.
     """
 
@@ -57,15 +57,13 @@ class CheckpointSelector:
         from this run's.
         """
         world, shared = self.world, self.storage.shared
-        failure, leads = "cannot open the checkpoint folder", world.rank in self.storage.leaders
-        steps, problem = try_call(lambda: self._prepare(resume)) if leads else ([], None)
-        raise_on_all(world, problem, failure)
+        failure, leaders = "cannot open the checkpoint folder", self.storage.leaders
+        steps = call_on(world, leaders, lambda: self._prepare(resume), failure) or []
         if shared:
             step, skipped = _newest_usable(world.broadcast(steps), self._shared_reject_reason)
         else:
             step, skipped = _newest_usable(steps, self._reject_reason)
-        picked, problem = try_call(lambda: self._build(step, skipped)) if leads else (None, None)
-        raise_on_all(world, problem, failure)
+        picked = call_on(world, leaders, lambda: self._build(step, skipped), failure)
         picks: list[Selection | None] = world.gather(picked)
         source_rank = -max((c.step, -rank) for rank, c in enumerate(picks) if c is not None)[1]
         chosen, first = picks[source_rank], picks[0]

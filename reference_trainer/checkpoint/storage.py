@@ -8,7 +8,6 @@ it to the others.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -19,7 +18,7 @@ import torch.distributed as dist
 
 from reference_trainer.checkpoint.rank_errors import call_on, raise_on_all, try_call
 from reference_trainer.distributed import World
-from reference_trainer.manifest import CheckpointError
+from reference_trainer.manifest import CheckpointError, sync_file
 
 CHUNK_BYTES = 16 << 20  # bytes sent at once: a few of them fit beside any model
 
@@ -72,7 +71,7 @@ class Storage:
 
 def _link_files(original: Path, copy: Path, names: Sequence[str]) -> None:
     for name in names:
-        os.link(original / name, copy / name)
+        (copy / name).hardlink_to(original / name)
 
 
 def _send_file(path: Path, copy: Path, source: int, targets: Sequence[int], world: World) -> None:
@@ -115,5 +114,4 @@ def _send_chunks(file: BinaryIO | None, source: int, targets: Sequence[int], wor
     if failure:
         raise failure
     if file is not None and file.writable():  # else the sender's, which is on its disk
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import secrets
 import shutil
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SCHEMA = 1
+SCHEMA = 1  # of a shard's manifest; one more with each change that an older trainer misreads
 SHARD_PATTERN = re.compile(r"shard-\d+-of-\d+")
 LANES = 48  # can be dealt evenly to 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 nodes
 TOKENISER = "bytes"
@@ -229,8 +228,7 @@ def _write_shard(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[
             files[name].write(tokenise(text).tobytes())
             counts[name] += 1
         for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
+            manifest.sync_file(file)
     entries = {
         name: {**manifest.describe_file(folder / name), "documents": counts[name]} for name in names
     }
