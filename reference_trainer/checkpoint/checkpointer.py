@@ -150,7 +150,7 @@ class Checkpointer:
         """Load a chosen checkpoint; returns (progress, this rank's random state).
 
         The random state is None when the world size differs, for then no rank has its own.
-        `forget` plants an error (config.RESUME_FAULTS).  Raises CheckpointError on all ranks when
+        `forget` plants an error (config.CHOICES).  Raises CheckpointError on all ranks when
         it failed on any.
         """
         rank, folder = self.world.rank, self._fetch(choice)

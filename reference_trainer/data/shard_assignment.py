@@ -24,17 +24,15 @@ from reference_trainer.distributed import World
 
 
 def open_stream(config: TrainConfig, world: World) -> SampleStream:
-    """This rank's data: synthetic, or from shards.  All ranks call it.
+    """Open this rank's data: synthetic, or from shards.  All ranks call it.
 
     Raises DataError on all ranks alike.
     """
-    per_step = world.size * config.batch
+    sizes = {"seq": config.seq, "vocab": config.vocab, "per_step": world.size * config.batch}
     if not config.data:
-        return SampleStream(seed=config.seed, seq=config.seq, vocab=config.vocab, per_step=per_step)
+        return SampleStream(seed=config.seed, **sizes)
     shard, shard_ids = assign_shards(config, world)
-    return ShardStream(
-        shard, shard_ids, seed=config.seed, seq=config.seq, vocab=config.vocab, per_step=per_step
-    )
+    return ShardStream(shard, shard_ids, seed=config.seed, **sizes)
 
 
 def assign_shards(config: TrainConfig, world: World) -> tuple[Shard, list[int]]:

@@ -17,7 +17,7 @@ from reference_trainer.launch.worker import RankLocation, Worker, ray_resources
 
 SETTLE_SECONDS = 3  # for survivors to see that a peer is gone
 # For them to end, once a death is known.  Less than a run gives its save in the background
-# (checkpoint.py): whoever still writes then is replaced, and cannot write beside the next run.
+# (checkpointer.py): whoever still writes then is replaced, and cannot write beside the next run.
 END_SECONDS = 1
 START_SECONDS = 60  # for new workers in the places of dead ones
 POLL_SECONDS = 0.5  # between two looks at workers that start
@@ -54,10 +54,9 @@ class Gang:
     """`size` workers of one accelerator each, placed all at once or not at all.
 
     `resource` is what a rank owns ("GPU", "CPU" on clusters without any, or one by any name that
-    nodes have); `environment` is
-    laid over the workers' own (None removes a variable); `strategy` is a Ray placement strategy;
-    `say` hears, once, that it has to wait.  Raises GangPending when there is no room within
-    `timeout` seconds.
+    nodes have); `environment` is laid over the workers' own (None removes a variable); `strategy`
+    is a Ray placement strategy; `notify` hears, once, that it has to wait.  Raises GangPending
+    when there is no room within `timeout` seconds.
     """
 
     def __init__(
@@ -138,17 +137,9 @@ class Gang:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        return (
-            ray.remote(Worker)
-            .options(
-                **ray_resources(self.resource),
-                max_concurrency=2,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    placement_group=self._group, placement_group_bundle_index=bundle
-                ),
-            )
-            .remote()
-        )
+        options = {**ray_resources(self.resource), "max_concurrency": 2}
+        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, bundle)
+        return ray.remote(Worker).options(**options).remote()
 
     def replace_workers(self, lost: Sequence[int]) -> list[int]:
         """Put new workers where ranks were `lost` in the last run; which, none: make a new gang.
@@ -258,7 +249,7 @@ class Gang:
         return calls
 
     def heartbeat(self, rank: int) -> Any:
-        """Ask a rank what it is doing: an object reference (see Worker.beat)."""
+        """Ask a rank what it is doing: an object reference (see Worker.heartbeat)."""
         return self._workers[rank].heartbeat.remote()
 
     def ask(self, function: Callable[[], Any], timeout: float = 10) -> dict[int, Any]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from reference_trainer.launch.torchrun_child import run_torchrun
 from reference_trainer.launch.worker import ray_resources
 from reference_trainer.options import cli_options
 from reference_trainer.rank_environment import change_environment
-from reference_trainer.telemetry.event_log import JsonLines
+from reference_trainer.telemetry.event_log import EventLog
 
 # Heartbeats tell much sooner of a job that does not get on; as milliseconds it fits into 31 bits.
 MAX_SECONDS = 24 * 24 * 3600
@@ -32,8 +32,8 @@ MAX_SECONDS = 24 * 24 * 3600
 class TrainingJob:
     """What is to be run: the trainer, on `size` accelerators, restarted up to `restarts` times.
 
-    `environment` is laid over the ranks' own (None removes a variable); `wait` is for room, in
-    seconds; `announce` is told of each gang, `say` hears what a user should know.
+    `environment` is laid over the ranks' own (None removes a variable); `wait_s` is for
+    room; `on_start` is told of each gang, `notify` hears what a user should know.
     """
 
     config: TrainConfig
@@ -85,10 +85,9 @@ def job_timeouts(config: TrainConfig) -> Timeouts:
 
 def run_with_gang(job: TrainingJob) -> JobResult:
     """Our own: a loss is made good as soon as it is known.  Raises GangError."""
-    log = JsonLines(job.config.out, "attempts.jsonl")
 
     def log_event(event: str, values: dict[str, Any]) -> None:
-        log.write({"event": event, "t": time.time(), **values})
+        log.write(event, **values)
         if event in ("lost", "left"):
             job.notify(values["reason"])
         elif event == "mended":
@@ -96,7 +95,7 @@ def run_with_gang(job: TrainingJob) -> JobResult:
         elif event == "removed":
             job.notify("its gang was removed")
 
-    try:
+    with closing(EventLog(job.config.out, "attempts.jsonl")) as log:
         results, attempts = supervise(
             job.gang,
             train_rank,
@@ -107,8 +106,6 @@ def run_with_gang(job: TrainingJob) -> JobResult:
             on_start=job.on_start,
             on_event=log_event,
         )
-    finally:
-        log.close()
     return JobResult(rank0=results[0], attempts=len(attempts))
 
 

@@ -33,12 +33,8 @@ class RankLocation:
     @property
     def sort_key(self) -> tuple[Any, ...]:
         """Ranks are numbered by address, then node, then accelerator: the same every time."""
-        return (
-            [int(part) if part.isdigit() else -1 for part in self.address.split(".")],
-            self.node,
-            self.gpus,
-            self.pid,
-        )
+        octets = [int(part) if part.isdigit() else -1 for part in self.address.split(".")]
+        return octets, self.node, self.gpus, self.pid
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def state_bytes(config: TrainConfig, shards: int) -> int:
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
-    """Peak dense FLOP/s of a GPU by its name, computing in this one of config.DTYPES.
+    """Peak dense FLOP/s of a GPU by its name, computing in a `dtype` of config.CHOICES.
 
     None for another type than bf16, which is "auto" there, for a slice of a GPU (MIG, vGPU), and
     for a name that the table does not know.

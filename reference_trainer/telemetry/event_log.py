@@ -34,14 +34,14 @@ class JsonLines:
 
 
 class EventLog:
-    """The events of one rank in `<out>/metrics.rank{r}.jsonl`; a resumed run appends.
+    """Events in a file of JSON lines; a resumed run appends.
 
-    Events: "start", "begin" (a step begins), "step" (its numbers), "saving", "saved", "end".
+    Of a rank: "start", "begin" (a step begins), "step" (its numbers), "saving", "saved", "end".
     Each carries "t", seconds since the epoch.
     """
 
-    def __init__(self, rank: int, folder: str | None = None) -> None:
-        self._lines = JsonLines(folder, f"metrics.rank{rank}.jsonl")
+    def __init__(self, folder: str | None, name: str) -> None:
+        self._lines = JsonLines(folder, name)
 
     def write(self, event: str, **values: Any) -> None:
         """Append one event."""
