@@ -154,10 +154,8 @@ def _init_process_group(config: TrainConfig, device: Any) -> None:
         )
     except dist.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        reason = str(error).splitlines()[0]
-        raise LaunchError(
-            f"rank {os.environ['RANK']} found no peers at {address}: {reason}"
-        ) from error
+        message = f"rank {os.environ['RANK']} found no peers at {address}"
+        raise LaunchError(f"{message}: {str(error).splitlines()[0]}") from error
 
 
 def _make_world(config: TrainConfig, device: Any, mesh: Any) -> World:
@@ -180,9 +178,8 @@ def _sharding_mesh(config: TrainConfig, device: Any, mesh: Any) -> Any:
     if config.shard in (0, size):
         return mesh
     if size % config.shard:
-        raise LaunchError(
-            f"shard is {config.shard}, expected a divisor of the {size} ranks, or 0 for all"
-        )
+        expected = f"a divisor of the {size} ranks, or 0 for all"
+        raise LaunchError(f"shard is {config.shard}, expected {expected}")
     if size != dist.get_world_size():
         raise LaunchError("shard needs all ranks of the job: 0 on a mesh of some of them")
     # Ranks of a node are neighbours, so the shards of a copy are near each other.

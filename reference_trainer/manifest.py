@@ -112,9 +112,8 @@ def own_files(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, An
     """List the files of `step-N` as in `write`.  Raises CheckpointError if it is not ours."""
     content = read(folder)
     if content["step"] != step:
-        raise CheckpointError(
-            f"{NAME} says step {content['step']}: the folder was renamed or copied"
-        )
+        problem = "the folder was renamed or copied"
+        raise CheckpointError(f"{NAME} says step {content['step']}: {problem}")
     if content["identity"] != identity:
         difference = _list_differences(content["identity"], identity)
         raise CheckpointError(f"it belongs to another run: {difference}")

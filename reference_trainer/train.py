@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from reference_trainer.checkpoint import rng_state as rng
-from reference_trainer.checkpoint.checkpointer import Checkpointer, LoaderState, TrainState
+from reference_trainer.checkpoint.checkpointer import Checkpointer, TrainState
 from reference_trainer.checkpoint.select import Selection
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.shard_assignment import open_stream
@@ -71,11 +71,14 @@ class Trainer:
             self.optimizer, lambda step: lr_factor(step, config.warmup, config.decay)
         )
         self.stream = open_stream(config, world)
+        self.state = TrainState(self.model, self.optimizer, self.schedule, self.stream)
         self.events = EventLog(config.out, f"metrics.rank{world.rank}.jsonl")
         on_gpu = world.device.type == "cuda"
         self.timer = StepTimer(CudaClock() if on_gpu else HostClock(), world.rank, config.out)
+        self.peak_flops: float | None = None  # of this rank's GPU, where it is known
         if on_gpu:
             time_fsdp_waits(self.model, self.timer)
+            self.peak_flops = peak_flops(torch.cuda.get_device_name(world.device), config.dtype)
         self.delays = DelayInjector(config.delays, world.rank)
         self.steps: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
@@ -83,10 +86,7 @@ class Trainer:
         self.failure_streak = 0  # saves that failed in a row
         self.checkpointer: Checkpointer | None = None
         if config.checkpoints is not None:
-            identity = {**config.identity(), **self.stream.identity()}
-            self.checkpointer = Checkpointer(
-                config, config.checkpoints, world, identity, self.delays, self.events.write
-            )
+            self.checkpointer = Checkpointer(config, world, self.state, self.delays, self.events)
         self.rng_restored, self.stopped_early, self.load_seconds = False, False, 0.0
         self.resumed = self._resume()  # last, for it restores the random state
         self._log_start()
@@ -189,7 +189,7 @@ class Trainer:
             "digest": parameter_digest(self.model) if self.config.digest else None,
             "state_bytes": state_bytes(self.config, self.config.shard or world.size),
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
-            "peak_flops": self._peak_flops(),
+            "peak_flops": self.peak_flops,
         }
         self.events.write("end", digest=result["digest"], steps=len(self.steps))
         if self.config.out is not None:
@@ -205,11 +205,6 @@ class Trainer:
         self.events.close()
         self.timer.close()
 
-    @property
-    def state(self) -> TrainState:
-        """What a checkpoint saves of this run, besides counters."""
-        return TrainState(model=self.model, optimizer=self.optimizer, schedule=self.schedule)
-
     def _resume(self) -> Selection:
         config, world, forget = self.config, self.world, self.config.forget
         rng.seed_all(config.seed, world.rank)
@@ -221,9 +216,8 @@ class Trainer:
         if choice.path is None:
             return choice
         rng.seed_all(config.seed, world.rank, choice.step)
-        loader, rng_bytes = self.checkpointer.load(choice, self.state, forget)
-        self.stream.position = loader.position + (forget == "data")
-        self.stream.per_step = loader.per_step
+        rng_bytes = self.checkpointer.load(choice, forget)
+        self.stream.position += forget == "data"
         if rng_bytes is not None and forget not in ("rng", "all"):
             rng.restore(rng_bytes)
             self.rng_restored = True
@@ -242,8 +236,7 @@ class Trainer:
         self.events.write("saving", step=step)
         self.world.set_timeout(self.config.init_timeout_s)  # a file system may be slow
         self._count_saves(self.checkpointer.wait())  # told to all ranks before the next one begins
-        loader = LoaderState(position=self.stream.position, per_step=self.stream.per_step)
-        self._count_saves(self.checkpointer.save(step, loader, self.state))
+        self._count_saves(self.checkpointer.save(step))
         self.world.set_timeout(self.config.timeout_s)
         self.events.write("save-returned", step=step)
 
@@ -335,18 +328,10 @@ class Trainer:
             f"  norm {record['norm']:.4f}  lr {record['lr']:.1e}"
             f"  {record['seconds']:.3f} s on rank 0  {rate:,.0f} tok/s"
         )
-        peak = self._peak_flops()
-        if peak is not None:
+        if self.peak_flops is not None:
             achieved = flops_per_token(self.config) * rate / self.world.size
-            line += f"  mfu {achieved / peak:.1%}"
+            line += f"  mfu {achieved / self.peak_flops:.1%}"
         return line
-
-    def _peak_flops(self) -> float | None:
-        """FLOP/s that this rank's GPU has at most; None on a CPU, and where it is not known."""
-        device = self.world.device
-        if device.type != "cuda":
-            return None
-        return peak_flops(torch.cuda.get_device_name(device), self.config.dtype)
 
 
 def lr_factor(done: int, warmup: int, decay: int) -> float:

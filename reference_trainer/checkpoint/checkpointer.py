@@ -12,15 +12,13 @@ One folder belongs to one run.  Every rank must see it, or rank 0's node keeps i
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import shutil
 import threading
 from collections.abc import Callable
 from concurrent import futures
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +28,15 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from reference_trainer import manifest
 from reference_trainer.checkpoint import rng_state as rng
-from reference_trainer.checkpoint.rank_errors import call_on
+from reference_trainer.checkpoint.rank_errors import call_on, raise_on_all, try_call
 from reference_trainer.checkpoint.save import CheckpointWriter
 from reference_trainer.checkpoint.select import CheckpointSelector, Selection
 from reference_trainer.checkpoint.storage import Storage
 from reference_trainer.config import TrainConfig
+from reference_trainer.data.synthetic import SampleStream
 from reference_trainer.distributed import World, new_gloo_group
 from reference_trainer.manifest import CheckpointError
+from reference_trainer.telemetry.event_log import EventLog
 from reference_trainer.telemetry.injected_delay import DelayInjector
 
 RESET_PARTS = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
@@ -44,13 +44,14 @@ RESET_PARTS = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
 ABANDON_SECONDS = 10
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrainState:
-    """What a checkpoint holds besides counters: the sharded model, its optimizer, the schedule."""
+    """What a checkpoint holds: the sharded model, its optimizer, the schedule, the data's place."""
 
     model: Any
     optimizer: Any
     schedule: Any
+    stream: SampleStream
 
     def state_dict(self) -> dict[str, Any]:
         """Model, optimizer and schedule with names that do not depend on the world size."""
@@ -60,21 +61,9 @@ class TrainState:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put a loaded state into model, optimizer and schedule."""
-        set_state_dict(
-            self.model,
-            self.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
+        parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+        set_state_dict(self.model, self.optimizer, **parts)
         self.schedule.load_state_dict({**self.schedule.state_dict(), **state["schedule"]})
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoaderState:
-    """How far the data was read: the id of the next sample, and how many a step takes."""
-
-    position: int
-    per_step: int
 
 
 class Checkpointer:
@@ -86,23 +75,21 @@ class Checkpointer:
     def __init__(
         self,
         config: TrainConfig,
-        folder: str,
         world: World,
-        identity: dict[str, Any],
+        training: TrainState,
         delays: DelayInjector,
-        on_event: Callable[..., None],
+        events: EventLog,
     ) -> None:
-        self.folder, self.world, self.identity = Path(folder), world, identity
+        self.folder, self.world, self.training = Path(str(config.checkpoints)), world, training
+        self.identity = identity = {**config.identity(), **training.stream.identity()}
         self.storage = Storage(self.folder, world)
-        self._all_ranks, self._timeout_s = range(world.size), config.init_timeout_s
-        save_world, self._stage = world, None
+        self._timeout_s = config.init_timeout_s
+        own_world, self._stage = world, None
         if config.save_mode == "async":
             # Two threads must not talk over one group: their messages would cross.
-            save_world = dataclasses.replace(world, group=new_gloo_group(world, self._timeout_s))
+            own_world = replace(world, group=new_gloo_group(world, self._timeout_s))
             self._stage = _make_stager(world.device.type == "cuda")
-        self._writer = CheckpointWriter(
-            config, self.storage, save_world, identity, delays, on_event
-        )
+        self._writer = CheckpointWriter(config, self.storage, own_world, identity, delays, events)
         self._saving: futures.Future[dict[str, Any]] | None = None
 
     def select(self, resume: bool) -> Selection:
@@ -111,13 +98,13 @@ class Checkpointer:
         choice, self._writer.skipped_steps = selector.select(resume)
         return choice
 
-    def save(self, step: int, loader: LoaderState, training: TrainState) -> list[dict[str, Any]]:
+    def save(self, step: int) -> list[dict[str, Any]]:
         """Save the state after `step`; the saves that ended by now (see CheckpointWriter.save).
 
         In the background that is none: `wait` for it, at the latest before the next one.
         """
         assert self._saving is None, "the save before was not waited for"
-        state = self._full_state(step, loader, training)
+        state = self._full_state(step)
         if self._stage is None:
             return [self._writer.save(step, state)]
         self._saving = _run_in_background(self._writer.save, step, self._stage(state))
@@ -144,19 +131,17 @@ class Checkpointer:
         if self._saving is not None:
             futures.wait([self._saving], ABANDON_SECONDS)
 
-    def load(
-        self, choice: Selection, training: TrainState, forget: str = ""
-    ) -> tuple[LoaderState, bytes | None]:
-        """Load a chosen checkpoint; returns (progress, this rank's random state).
+    def load(self, choice: Selection, forget: str = "") -> bytes | None:
+        """Load a chosen checkpoint into the run; returns this rank's random state.
 
         The random state is None when the world size differs, for then no rank has its own.
         `forget` plants an error (config.CHOICES).  Raises CheckpointError on all ranks when
         it failed on any.
         """
-        rank, folder = self.world.rank, self._fetch(choice)
+        rank, folder, training = self.world.rank, self._fetch(choice), self.training
         initial = deepcopy(training.state_dict()) if forget in ("optimizer", "all") else {}
-        load = partial(self._load_state, choice, folder, training)
-        loaded = call_on(self.world, self._all_ranks, load, f"{choice.path} was not loaded")
+        loaded, problem = try_call(lambda: self._load_state(choice, folder), rank)
+        raise_on_all(self.world, problem, f"{choice.path} was not loaded")
         if forget == "peer":
             _load_stale_rank(loaded, self.folder, choice, self.world)
         # The state is loaded in place, so what is to be forgotten was set aside before.
@@ -164,13 +149,14 @@ class Checkpointer:
         training.load_state_dict(loaded)
         if folder != Path(str(choice.path)):
             shutil.rmtree(folder, ignore_errors=True)
-        saved = loaded["progress"]
-        loader = LoaderState(position=int(saved["position"]), per_step=int(saved["per_step"]))
-        return loader, loaded.get("rng", {}).get(f"rank{rank}")
+        training.stream.position = int(loaded["progress"]["position"])
+        training.stream.per_step = int(loaded["progress"]["per_step"])
+        return loaded.get("rng", {}).get(f"rank{rank}")
 
-    def _full_state(self, step: int, loader: LoaderState, training: TrainState) -> dict[str, Any]:
-        state = training.state_dict()
-        state["progress"] = {"step": step, **dataclasses.asdict(loader)}
+    def _full_state(self, step: int) -> dict[str, Any]:
+        state, stream = self.training.state_dict(), self.training.stream
+        # How far the data was read: the id of the next sample, and how many a step takes.
+        state["progress"] = {"step": step, "position": stream.position, "per_step": stream.per_step}
         # DCP keeps one copy of a key that several ranks save, so each rank has its own.
         state["rng"] = {f"rank{self.world.rank}": rng.capture()}
         return state
@@ -185,12 +171,12 @@ class Checkpointer:
         names = [*world.gather(files)[source], manifest.NAME]
         copy = self.folder / f"{path.name}.tmp-{world.broadcast(secrets.token_hex(4))}"
         self.storage.distribute(copy, names, source, world, original=path)
-        check = partial(_require_intact, copy, choice.step, self.identity)
-        call_on(world, self._all_ranks, check, f"{failure} whole")
+        reason, problem = try_call(lambda: manifest.verify(copy, choice.step, self.identity))
+        raise_on_all(world, reason or problem, f"{failure} whole")
         return copy
 
-    def _load_state(self, choice: Selection, folder: Path, training: TrainState) -> dict[str, Any]:
-        state = training.state_dict()
+    def _load_state(self, choice: Selection, folder: Path) -> dict[str, Any]:
+        state = self.training.state_dict()
         state["progress"] = {"step": 0, "position": 0, "per_step": 0}
         if choice.saved_world == self.world.size:
             state["rng"] = {f"rank{self.world.rank}": b""}
@@ -199,11 +185,6 @@ class Checkpointer:
         if state["progress"]["step"] != choice.step:
             raise CheckpointError(f"it holds step {state['progress']['step']}, not {choice.step}")
         return state
-
-
-def _require_intact(folder: Path, step: int, identity: dict[str, Any]) -> None:
-    if reason := manifest.verify(folder, step, identity):
-        raise CheckpointError(reason)
 
 
 def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, world: World) -> None:

@@ -6,7 +6,7 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +21,7 @@ from reference_trainer.checkpoint.storage import Storage
 from reference_trainer.config import TrainConfig
 from reference_trainer.distributed import World
 from reference_trainer.manifest import CheckpointError
+from reference_trainer.telemetry.event_log import EventLog
 from reference_trainer.telemetry.injected_delay import DelayInjector
 
 log = logging.getLogger("reference_trainer")
@@ -30,7 +31,7 @@ FileEntries = dict[str, dict[str, Any]]  # file name -> {"size", "sha256"}
 
 @dataclass
 class CheckpointWriter:
-    """Writes a run's checkpoints.  `on_event(event, **values)` hears how far a save is on a rank.
+    """Writes a run's checkpoints.  `events` hear how far a save is on this rank.
 
     `world` carries the talk between ranks: in the background it must be one of its own.
     `skipped_steps` lie in the folder and were skipped when the run began.
@@ -41,7 +42,7 @@ class CheckpointWriter:
     world: World
     identity: dict[str, Any]
     delays: DelayInjector
-    on_event: Callable[..., None]
+    events: EventLog
     skipped_steps: set[int] = field(default_factory=set)
     _own_s: float = 0.0
 
@@ -60,17 +61,20 @@ class CheckpointWriter:
         try:
             temp_folder = self._make_folder(step)
             size = self._write_and_commit(step, state, temp_folder)
-            untidy = self._try_tidy(step)
+            # Where only this fails the save is whole all the same; every rank is told.
+            _, untidy = try_call(lambda: self._tidy(step)) if self.world.rank == 0 else (None, None)
+            untidy = self.world.broadcast(untidy)
         except CheckpointError as error:
             if temp_folder is not None:  # all ranks have stopped writing; give the space back
                 shutil.rmtree(temp_folder, ignore_errors=True)
-            self.on_event("unsaved", step=step, error=str(error))
+            self.events.write("unsaved", step=step, error=str(error))
             return {"step": step, "error": str(error)}
         seconds = time.perf_counter() - start
         path = str(self.folder / f"step-{step}")
         saved = {"step": step, "path": path, "bytes": size, "seconds": seconds, "own": self._own_s}
-        saved |= untidy
-        self.on_event("saved", **saved)
+        if untidy is not None:
+            saved["untidy"] = untidy
+        self.events.write("saved", **saved)
         if self.world.rank != 0 and not self.storage.shared:
             shutil.rmtree(temp_folder, ignore_errors=True)
         return saved
@@ -84,23 +88,16 @@ class CheckpointWriter:
         raise_on_all(world, problem, failure)
         rank_entries = world.gather(files)
         self.storage.collect(temp_folder, [sorted(entries) for entries in rank_entries], world)
-        self.on_event("written", step=step)
+        self.events.write("written", step=step)
         self.delays.inject("commit", step)
         commit = partial(self._commit, temp_folder, step, rank_entries)
         _, problem = try_call(commit) if world.rank == 0 else (None, None)
         raise_on_all(world, problem, failure)
         return sum(entry["size"] for entries in rank_entries for entry in entries.values())
 
-    def _try_tidy(self, step: int) -> dict[str, str]:
-        """{"untidy": reason} if that failed: the save is whole all the same; every rank is told."""
-        _, problem = try_call(lambda: self._tidy(step)) if self.world.rank == 0 else (None, None)
-        problem = self.world.broadcast(problem)
-        return {} if problem is None else {"untidy": problem}
-
     def _make_folder(self, step: int) -> Path:
         # A name never used before: a save over an old one could mix two steps after a crash.
-        token = self.world.broadcast(secrets.token_hex(4))
-        path = self.folder / f"step-{step}.tmp-{token}"
+        path = self.folder / f"step-{step}.tmp-{self.world.broadcast(secrets.token_hex(4))}"
         leads = self.world.rank in self.storage.leaders
         _, problem = try_call(lambda: path.mkdir(parents=True)) if leads else (None, None)
         raise_on_all(self.world, problem, f"step {step} was not saved")
@@ -141,7 +138,7 @@ class CheckpointWriter:
             settings=self.config.settings(),
             files=files,
         )
-        self.on_event("sealed", step=step)
+        self.events.write("sealed", step=step)
         self.delays.inject("rename", step)
         final = self.folder / f"step-{step}"
         if final.exists():  # one that was skipped as damaged when this run resumed: keep it aside

@@ -33,11 +33,6 @@ class Selection:
     size_bytes: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def skipped_steps(self) -> set[int]:
-        """The steps that were skipped."""
-        return {int(entry["name"].removeprefix("step-")) for entry in self.skipped}
-
 
 class CheckpointSelector:
     """Looks for it, from the newest to the oldest.  Every method is called by all ranks together.
@@ -64,12 +59,10 @@ class CheckpointSelector:
         else:
             step, skipped = _newest_usable(steps, self._reject_reason)
         picked = call_on(world, leaders, lambda: self._build(step, skipped), failure)
-        picks: list[Selection | None] = world.gather(picked)
+        picks = world.gather(picked)  # None of those that lead no node
         source_rank = -max((c.step, -rank) for rank, c in enumerate(picks) if c is not None)[1]
-        chosen, first = picks[source_rank], picks[0]
-        assert chosen is not None
-        assert first is not None
-        return replace(chosen, source_rank=source_rank), first.skipped_steps
+        skipped_steps = {int(entry["name"].removeprefix("step-")) for entry in picks[0].skipped}
+        return replace(picks[source_rank], source_rank=source_rank), skipped_steps
 
     def _prepare(self, resume: bool) -> list[int]:
         """Clear up, and list the steps that there are, newest first."""
@@ -79,10 +72,8 @@ class CheckpointSelector:
             shutil.rmtree(leftover, ignore_errors=True)  # a rank that still ends may write there
         steps = manifest.committed_steps(self.folder)
         if steps and not resume:
-            raise CheckpointError(
-                f"{self.folder} already holds step-{steps[0]} and resume is off:"
-                " choose an empty folder"
-            )
+            problem = f"{self.folder} already holds step-{steps[0]} and resume is off"
+            raise CheckpointError(f"{problem}: choose an empty folder")
         return steps
 
     def _build(self, step: int | None, skipped: list[dict[str, str]]) -> Selection:
@@ -131,9 +122,8 @@ class CheckpointSelector:
         again = next(self._damaged(step, sorted(reasons), files), None) if world.rank == 0 else None
         if (again := world.broadcast(again)) is not None:
             return str(again[1])
-        raise_on_all(
-            world, "; ".join(bad.values()) or None, f"rank 0 reads {self._path(step)} whole, but"
-        )
+        problem = "; ".join(bad.values()) or None
+        raise_on_all(world, problem, f"rank 0 reads {self._path(step)} whole, but")
         return None
 
     def _list_files(self, step: int) -> tuple[dict[str, Any], str | None]:

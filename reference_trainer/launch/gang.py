@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from reference_trainer.launch.worker import RankLocation, Worker, ray_resources
@@ -38,7 +39,7 @@ class GangPending(GangError):
 
 
 class WorkerLost(GangError):
-    """A worker died or failed.  `ranks` are those whose process is gone, `at` is when.
+    """A worker died or failed.  `ranks` are those whose process is gone, `lost_at` is when.
 
     `failed` are those that had raised an error when the first one was seen.
     """
@@ -50,6 +51,7 @@ class WorkerLost(GangError):
         self.ranks, self.lost_at, self.failed = ranks, lost_at, failed
 
 
+@dataclass(eq=False)
 class Gang:
     """`size` workers of one accelerator each, placed all at once or not at all.
 
@@ -59,20 +61,16 @@ class Gang:
     when there is no room within `timeout` seconds.
     """
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        resource: str = "GPU",
-        strategy: str = "PACK",
-        environment: dict[str, str | None] | None = None,
-        timeout: float = 60,
-        name: str = "gang",
-        notify: Callable[[str], None] = lambda message: None,
-    ) -> None:
-        self.size, self.resource, self.strategy = size, resource, strategy
-        self.environment, self.timeout, self.name = environment or {}, timeout, name
-        self.notify = notify
+    size: int
+    _: KW_ONLY
+    resource: str = "GPU"
+    strategy: str = "PACK"
+    environment: dict[str, str | None] | None = None
+    timeout: float = 60
+    name: str = "gang"
+    notify: Callable[[str], None] = lambda message: None
+
+    def __post_init__(self) -> None:
         self.places: list[RankLocation] = []
         self._workers: list[Any] = []
         self._bundles: list[int] = []  # each worker's place in the group
@@ -242,7 +240,7 @@ class Gang:
         calls = []
         for group, port in zip(groups, self._collect(ports, 30, "finding a port"), strict=True):
             for worker, variables in zip(group, self.rendezvous(group, port), strict=True):
-                merged = {**variables, **self.environment, **(environment or {})}
+                merged = {**variables, **(self.environment or {}), **(environment or {})}
                 call_arguments = [*arguments, *(each[worker] if each else [])]
                 calls.append(self._workers[worker].run.remote(merged, function, call_arguments))
         self._calls = calls
@@ -326,8 +324,7 @@ class Gang:
     def _group_state(self) -> str | None:
         import ray
 
-        state = ray.util.placement_group_table(self._group).get("state")
-        return None if state is None else str(state)
+        return ray.util.placement_group_table(self._group).get("state")
 
 
 def _pending(calls: list[Any], timeout: float = 0) -> list[int]:

@@ -75,11 +75,10 @@ def train_rank(config: TrainConfig) -> dict[str, Any]:
 
 
 def job_timeouts(config: TrainConfig) -> Timeouts:
-    """As long as the job's own time-outs allow, where that is longer than is usual."""
-    default = Timeouts()
+    """Wait as long as the job's own time-outs allow, where that is longer than is usual."""
     return Timeouts(
-        first_step=max(default.first_step, config.init_timeout_s),
-        step=max(default.step, config.timeout_s),
+        first_step=max(Timeouts.first_step, config.init_timeout_s),
+        step=max(Timeouts.step, config.timeout_s),
     )
 
 
@@ -178,12 +177,8 @@ def run_with_torchrun(job: TrainingJob) -> JobResult:
     with job.gang() as gang:
         job.on_start(gang, 1)
         try:
-            gang.run(
-                run_torchrun,
-                timeout=MAX_SECONDS,
-                environment=job.environment,
-                each=[[options, gpus] for options, gpus in _agent_commands(job, gang)],
-            )
+            agents = _agent_commands(job, gang)
+            gang.run(run_torchrun, timeout=MAX_SECONDS, environment=job.environment, each=agents)
         except GangError as error:
             raise GangError(f"torchrun gave up: {error}") from error
     return JobResult(rank0=_read_result(out))
@@ -215,10 +210,9 @@ def _out_folder(job: TrainingJob) -> Path:
 
 def _read_result(out: Path) -> dict[str, Any]:
     try:
-        result: dict[str, Any] = json.loads((out / "result.rank0.json").read_text(encoding="ascii"))
+        return json.loads((out / "result.rank0.json").read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
         raise GangError(f"rank 0 left no result that can be read: {error}") from None
-    return result
 
 
 LAUNCHERS: dict[str, Callable[[TrainingJob], JobResult]] = {

@@ -26,7 +26,7 @@ POLL_SECONDS = 0.5  # between two heartbeats; death is heard of at once
 class Timeouts:
     """How long is too long, in seconds: long before the first step, short after it.
 
-    `answer` is for a heartbeat (importing torch may hold a process up for a while), `step` for a
+    `answer` is for a heartbeat (importing torch may hold a process up for long), `step` for a
     step that does not end.  A save, and the end of a run, are given as long as the beginning.
     """
 
@@ -171,13 +171,12 @@ class HeartbeatMonitor:
         done, _ = ray.wait(self._calls, num_returns=len(self._calls), timeout=0)
         now = time.monotonic()
         for rank, call in enumerate(self._calls):
-            if call not in done:
-                continue
-            try:
-                self._answers[rank] = ray.get(call)
-            except ray.exceptions.RayError:  # its result says better how it died
-                continue
-            self._calls[rank], self._asked_at[rank] = self.gang.heartbeat(rank), now
+            if call in done:
+                try:
+                    self._answers[rank] = ray.get(call)
+                except ray.exceptions.RayError:  # its result says better how it died
+                    continue
+                self._calls[rank], self._asked_at[rank] = self.gang.heartbeat(rank), now
         self._check(running, now)
 
     def _check(self, running: list[int], now: float) -> None:

@@ -70,13 +70,12 @@ class Worker:
         import ray
 
         context = ray.get_runtime_context()
-        gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
         return RankLocation(
             node=context.get_node_id(),
             address=ray.util.get_node_ip_address(),
             host=socket.gethostname(),
             pid=os.getpid(),
-            gpus=gpus,
+            gpus=[str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])],
             born=process_start_ticks(),
         )
 

@@ -25,7 +25,7 @@ PEAK_FLOPS = {
 
 
 def parameter_count(config: TrainConfig) -> int:
-    """All trainable parameters of `model.Transformer`, embeddings included."""
+    """Count all trainable parameters of `transformer.Transformer`, embeddings included."""
     outside = 2 * config.vocab * config.dim + config.dim  # table, head, last norm
     return outside + config.layers * block_parameters(config)
 

@@ -30,7 +30,7 @@ FSDP_CALLS = {
 
 
 def time_fsdp_waits(model: Any, timer: StepTimer) -> bool:
-    """Have `spans` told each wait of this sharded model; False where this torch has no such calls.
+    """Have `timer` told each wait of this sharded model; False where this torch has no such calls.
 
     The calls are torch's own business and have no public hooks, so they are looked for by name.
     """

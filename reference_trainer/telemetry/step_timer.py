@@ -143,7 +143,7 @@ class StepTimer:
             "exposed": exposed,
         }
         self.records.append(record)
-        self._lines.write(record)
+        self._lines.append(record)
         return record
 
     def close(self) -> None:
