@@ -39,16 +39,14 @@ class LazyGroup(click.Group):
         """The command by its name, imported if need be."""
         if name not in LAZY or name not in self.list_commands(ctx):
             return super().get_command(ctx, name)
-        command: click.Command = getattr(importlib.import_module(LAZY[name][0]), name)
-        return command
+        return getattr(importlib.import_module(LAZY[name][0]), name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, self._summary(name)) for name in self.list_commands(ctx)])
-
-    def _summary(self, name: str) -> str:
-        return LAZY[name][1] if name in LAZY else self.commands[name].get_short_help_str()
+            texts = {name: command.get_short_help_str() for name, command in self.commands.items()}
+            texts |= {name: text for name, (_, text) in LAZY.items()}
+            formatter.write_dl([(name, texts[name]) for name in self.list_commands(ctx)])
 
 
 @click.group(cls=LazyGroup)
@@ -70,8 +68,8 @@ def train(**values: Any) -> None:
     handle_sigterm()  # before the imports, which take seconds
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     from reference_trainer.data.documents import DataError
-    from reference_trainer.distributed import LaunchError, read_environment
     from reference_trainer.manifest import CheckpointError
+    from reference_trainer.rank_environment import LaunchError, read_environment
 
     try:
         read_environment()  # before the slow import of torch

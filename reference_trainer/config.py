@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from reference_trainer.telemetry.injected_delay import InjectedDelay, parse_delays
 
-DTYPES = ("auto", "fp32", "bf16")
-DEVICES = ("auto", "cpu", "cuda")
-SAVE_MODES = ("sync", "async")
+CHOICES = {  # of those that take one of a few words
+    "dtype": ("auto", "fp32", "bf16"),
+    "device": ("auto", "cpu", "cuda"),
+    "save_mode": ("sync", "async"),
+    # What a resume can be told to get wrong, so that whoever compares two runs can be tested.
+    "forget": ("", "rng", "data", "optimizer", "peer", "all"),
+}
 POSITIVE_FIELDS = (
     *("steps", "batch", "seq", "vocab", "dim", "layers", "heads"),
     *("accumulate", "keep_last"),
 )
 NONNEGATIVE_FIELDS = (
-    "kv_heads",
-    "hidden",
-    "shard",
-    "save_every",
-    "save_failures",
-    "seed",
-    "pace_s",
-    "weight_decay",
-    "warmup",
+    *("kv_heads", "hidden", "shard", "save_every", "save_failures", "seed"),
+    *("pace_s", "weight_decay", "warmup"),
 )
+# What a checkpoint and a run must have in common: the model's shape and the seed.
+IDENTITY = ("seq", "vocab", "dim", "layers", "heads", "kv_heads", "hidden", "seed")
 # What a resumed run may change; the first ones stay as they were saved, with optimizer and data.
 SAVED_SETTINGS = ("lr", "weight_decay", "batch")
 SETTINGS = (
     *SAVED_SETTINGS,
     *("warmup", "decay", "clip", "dropout", "accumulate", "dtype", "deterministic"),
 )
-# What a resume can be told to get wrong, so that whoever compares two runs can be tested.
-RESUME_FAULTS = ("", "rng", "data", "optimizer", "peer", "all")
 
 
-def knob(default: Any, text: str, **extra: Any) -> Any:
-    """A dataclass field with its help text; `identity=True` marks what two runs must share."""
-    return field(default=default, metadata={"help": text, **extra})
+def knob(default: Any, text: str) -> Any:
+    """Make a dataclass field with its help text."""
+    return field(default=default, metadata={"help": text})
 
 
 # The shape of Llama (arXiv 2302.13971, 2407.21783): that of 8B is its own, the others keep to it.
@@ -66,24 +63,22 @@ class TrainConfig:
     """All knobs of one run.  Picklable; importing it needs no torch.  Raises ValueError when wrong.
 
     `steps` counts from the very first step of the job: a run resumed after step 12 with
-    steps=20 takes 8 more.  Fields marked `identity` decide whether a checkpoint fits this run.
+    steps=20 takes 8 more.  The fields of IDENTITY decide whether a checkpoint fits this run.
     """
 
     steps: int = knob(20, "Steps in total; a resumed run continues up to this number.")
     batch: int = knob(
         4, "Sequences per rank and step; a step keeps its number when a run changes size."
     )
-    seq: int = knob(64, "Tokens per sequence.", identity=True)
-    vocab: int = knob(256, "Size of the vocabulary.", identity=True)
-    dim: int = knob(64, "Width of the model.", identity=True)
-    layers: int = knob(2, "Number of transformer blocks.", identity=True)
-    heads: int = knob(4, "Attention heads per block.", identity=True)
+    seq: int = knob(64, "Tokens per sequence.")
+    vocab: int = knob(256, "Size of the vocabulary.")
+    dim: int = knob(64, "Width of the model.")
+    layers: int = knob(2, "Number of transformer blocks.")
+    heads: int = knob(4, "Attention heads per block.")
     kv_heads: int = knob(
-        0, "Heads of keys and values, shared by several of the queries'; 0: as many.", identity=True
+        0, "Heads of keys and values, shared by several of the queries'; 0: as many."
     )
-    hidden: int = knob(
-        0, "Width inside a block's MLP; 0: 8/3 of the model's, to a multiple of 8.", identity=True
-    )
+    hidden: int = knob(0, "Width inside a block's MLP; 0: 8/3 of the model's, to a multiple of 8.")
     shard: int = knob(
         0, "Ranks that share one copy of the model: 0 all (FSDP), 1 none (DDP), a node's (HSDP)."
     )
@@ -96,25 +91,21 @@ class TrainConfig:
     decay: int = knob(0, "Step by which it has fallen to a tenth, on a cosine; 0 never falls.")
     weight_decay: float = knob(0.1, "Weight decay of AdamW.")
     clip: float = knob(1.0, "Gradients are clipped to this norm.")
-    seed: int = knob(1234, "Seed of weights, dropout and data.", identity=True)
+    seed: int = knob(1234, "Seed of weights, dropout and data.")
     data: str = knob("", "Folder with this node's token shard; without it, synthetic data.")
-    dtype: str = knob("auto", "Compute type; auto is bf16 on a GPU, fp32 on a CPU.", choices=DTYPES)
-    device: str = knob("auto", "Where to compute; auto takes a GPU if any.", choices=DEVICES)
+    dtype: str = knob("auto", "Compute type; auto is bf16 on a GPU, fp32 on a CPU.")
+    device: str = knob("auto", "Where to compute; auto takes a GPU if any.")
     deterministic: bool = knob(True, "Use deterministic kernels, so that a run can be repeated.")
     digest: bool = knob(True, "Hash the full parameters at the end of the run.")
     digest_steps: bool = knob(False, "Hash them after each step, too, into its record.")
     out: str | None = knob(None, "Folder for spans, metrics and results, one file per rank.")
     checkpoints: str | None = knob(None, "Folder for checkpoints, seen by every rank.")
     save_every: int = knob(0, "Save after every so many steps and after the last; 0 never saves.")
-    save_mode: str = knob(
-        "sync", "Train on while a save is written (async), or wait (sync).", choices=SAVE_MODES
-    )
+    save_mode: str = knob("sync", "Train on while a save is written (async), or wait (sync).")
     save_failures: int = knob(2, "Train on after so many failed saves in a row; one more ends it.")
     keep_last: int = knob(3, "Keep this many newest checkpoints.")
     resume: bool = knob(True, "Continue from the newest checkpoint that is whole.")
-    forget: str = knob(
-        "", "Plant an error in the resume: leave out or mix up this state.", choices=RESUME_FAULTS
-    )
+    forget: str = knob("", "Plant an error in the resume: leave out or mix up this state.")
     pace_s: float = knob(
         0.0, "Emulate an accelerator: pad the blocks' compute to this many seconds a step."
     )
@@ -126,36 +117,24 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in POSITIVE_FIELDS:
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+            self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("lr", "clip", "timeout_s", "init_timeout_s"):
-            _require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
+            self._require(name, getattr(self, name) > 0, "above 0")
         for name in NONNEGATIVE_FIELDS:
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        _require(0 <= self.dropout < 1, "dropout", self.dropout, "from 0 up to, not including, 1")
+            self._require(name, getattr(self, name) >= 0, "0 or more")
+        self._require("dropout", 0 <= self.dropout < 1, "from 0 up to, not including, 1")
         divisor = 2 * self.heads  # positions turn a head's numbers in pairs
         expected = f"a multiple of {divisor}, twice heads={self.heads}"
-        _require(self.dim % divisor == 0, "dim", self.dim, expected)
+        self._require("dim", self.dim % divisor == 0, expected)
         divisible = self.heads % self.shape.kv_heads == 0
-        _require(divisible, "heads", self.heads, f"a multiple of kv_heads={self.kv_heads}")
-        _require(
-            self.decay == 0 or self.decay > self.warmup,
-            "decay",
-            self.decay,
-            f"0, or above warmup={self.warmup}",
-        )
-        for knob_ in fields(self):
-            if choices := knob_.metadata.get("choices"):
-                value = getattr(self, knob_.name)
-                _require(value in choices, knob_.name, value, f"one of {', '.join(choices)}")
-        _require(
-            self.save_every == 0 or self.checkpoints is not None,
-            "save_every",
-            self.save_every,
-            "0 when no checkpoints folder is given",
-        )
-        _require(
-            not (self.recompute and self.pace_s), "pace_s", self.pace_s, "0 with recompute=True"
-        )
+        self._require("heads", divisible, f"a multiple of kv_heads={self.kv_heads}")
+        falls_after_rise = self.decay == 0 or self.decay > self.warmup
+        self._require("decay", falls_after_rise, f"0, or above warmup={self.warmup}")
+        for name, choices in CHOICES.items():
+            self._require(name, getattr(self, name) in choices, f"one of {', '.join(choices)}")
+        can_save = self.save_every == 0 or self.checkpoints is not None
+        self._require("save_every", can_save, "0 when no checkpoints folder is given")
+        self._require("pace_s", not (self.recompute and self.pace_s), "0 with recompute=True")
         parse_delays(self.stall)
 
     @property
@@ -173,8 +152,8 @@ class TrainConfig:
         return parse_delays(self.stall)
 
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint and a run must have in common: the model's shape and the seed."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("identity")}
+        """Give what a checkpoint and a run must have in common, by name."""
+        return {name: getattr(self, name) for name in IDENTITY}
 
     def settings(self) -> dict[str, Any]:
         """What a resumed run may change, and must be told of."""
@@ -194,7 +173,6 @@ class TrainConfig:
         """All knobs as plain values, ready for JSON."""
         return asdict(self)
 
-
-def _require(valid: bool, name: str, value: object, expected: str) -> None:
-    if not valid:
-        raise ValueError(f"{name} is {value}, expected {expected}")
+    def _require(self, name: str, valid: bool, expected: str) -> None:
+        if not valid:
+            raise ValueError(f"{name} is {getattr(self, name)}, expected {expected}")

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _abort_process_group, _set_pg_timeout
+
 from reference_trainer.config import TrainConfig
-
-LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-class LaunchError(RuntimeError):
-    """The process was not started as one rank of a job; the message says what to do."""
+from reference_trainer.rank_environment import LaunchError, read_environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,48 +36,35 @@ class World:
 
     def broadcast(self, value: Any) -> Any:
         """The value that rank 0 has; all ranks call it."""
-        import torch.distributed as dist
-
         values = [value]
         dist.broadcast_object_list(values, group=self.group, group_src=0)
         return values[0]
 
     def gather(self, value: Any) -> list[Any]:
         """The value of every rank, in order of rank; all ranks call it."""
-        import torch.distributed as dist
-
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.group)
         return values
 
     def mean(self, values: Any) -> Any:
         """The mean of a tensor over all ranks, summed in fp32; a tensor on the device."""
-        import torch.distributed as dist
-
         total = values.detach().float().clone()
         dist.all_reduce(total, group=self.group)
         return total / self.size
 
     def set_timeout(self, timeout_s: float) -> None:
         """From now on a collective that takes longer than this fails."""
-        import torch.distributed as dist
-
-        # torch has no public call for it; torchtitan's distributed/utils.py uses this one too.
-        from torch.distributed.distributed_c10d import _set_pg_timeout
-
         for group in (self.group, *self.mesh.get_all_groups()):
-            if dist.get_backend(group) == "fake":  # sends nothing, so nothing can take too long
-                continue
-            _set_pg_timeout(timedelta(seconds=timeout_s), group)
+            if dist.get_backend(group) != "fake":  # it sends nothing: nothing can take too long
+                # torch has no public call for it; torchtitan's distributed/utils.py uses this too.
+                _set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
 def new_gloo_group(world: World, timeout_s: float) -> Any:
     """A process group of the same ranks that carries CPU tensors and objects for another thread.
 
-    A collective that takes longer than `seconds` fails.
+    A collective that takes longer than `timeout_s` fails.
     """
-    import torch.distributed as dist
-
     ranks = dist.get_process_group_ranks(world.group)
     timeout = timedelta(seconds=timeout_s)
     return dist.new_group(ranks, timeout, backend="gloo", use_local_synchronization=True)
@@ -90,8 +77,6 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
     With `mesh` (1-D), or when a process group exists already, that one is used and left alone.
     Raises LaunchError when there is none and the environment does not describe one.
     """
-    import torch.distributed as dist
-
     owned = not dist.is_initialized()
     local_rank = read_environment()["LOCAL_RANK"] if owned else int(os.environ.get("LOCAL_RANK", 0))
     device = choose_device(config.device, local_rank)
@@ -117,8 +102,6 @@ def choose_device(requested: str, local_rank: int) -> Any:
 
     Raises LaunchError when a GPU is wanted and none is there for this rank.
     """
-    import torch
-
     gpus = torch.cuda.device_count() if requested != "cpu" else 0
     if gpus == 0:
         if requested == "cuda":
@@ -134,38 +117,9 @@ def choose_device(requested: str, local_rank: int) -> Any:
     return torch.device("cuda", index)
 
 
-def read_environment() -> dict[str, int]:
-    """The numbers among VARIABLES.  Raises LaunchError naming what is missing or impossible."""
-    missing = [name for name in LAUNCH_VARIABLES if not os.environ.get(name)]
-    if missing:
-        raise LaunchError(
-            f"{', '.join(missing)} not set in the environment: start the job with torchrun"
-            " or with `python -m reference_trainer launch`, or set the variables yourself"
-        )
-    numbers = {}
-    for name in LAUNCH_VARIABLES:
-        if name != "MASTER_ADDR":
-            numbers[name] = _read_integer(name)
-    if numbers["RANK"] >= numbers["WORLD_SIZE"]:
-        raise LaunchError(
-            f"RANK is {numbers['RANK']}, expected below WORLD_SIZE={numbers['WORLD_SIZE']}:"
-            " ranks count from 0"
-        )
-    return numbers
-
-
-def _read_integer(name: str) -> int:
-    text = os.environ[name]
-    if not text.isdecimal():
-        raise LaunchError(f"{name} is {text!r}, expected a whole number: correct the environment")
-    return int(text)
-
-
 @contextmanager
 def _torch_settings(config: TrainConfig, device: Any) -> Iterator[None]:
     """Choose threads and kernels; what runs next in this process finds them as they were."""
-    import torch
-
     deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     fill_memory = torch.utils.deterministic.fill_uninitialized_memory
     if device.type == "cuda":
@@ -190,8 +144,6 @@ def _torch_settings(config: TrainConfig, device: Any) -> Iterator[None]:
 
 
 def _init_process_group(config: TrainConfig, device: Any) -> None:
-    import torch.distributed as dist
-
     # The CPU backend carries Python objects and checkpoints also where gradients use NCCL.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
@@ -202,16 +154,11 @@ def _init_process_group(config: TrainConfig, device: Any) -> None:
         )
     except dist.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        reason = str(error).splitlines()[0]
-        raise LaunchError(
-            f"rank {os.environ['RANK']} found no peers at {address}: {reason}"
-        ) from error
+        message = f"rank {os.environ['RANK']} found no peers at {address}"
+        raise LaunchError(f"{message}: {str(error).splitlines()[0]}") from error
 
 
 def _make_world(config: TrainConfig, device: Any, mesh: Any) -> World:
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-
     if mesh is None:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     group = mesh.get_group()
@@ -227,16 +174,12 @@ def _make_world(config: TrainConfig, device: Any, mesh: Any) -> World:
 
 def _sharding_mesh(config: TrainConfig, device: Any, mesh: Any) -> Any:
     """The mesh to shard over.  Raises LaunchError when the ranks cannot be dealt to copies."""
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-
     size = mesh.size()
     if config.shard in (0, size):
         return mesh
     if size % config.shard:
-        raise LaunchError(
-            f"shard is {config.shard}, expected a divisor of the {size} ranks, or 0 for all"
-        )
+        expected = f"a divisor of the {size} ranks, or 0 for all"
+        raise LaunchError(f"shard is {config.shard}, expected {expected}")
     if size != dist.get_world_size():
         raise LaunchError("shard needs all ranks of the job: 0 on a mesh of some of them")
     # Ranks of a node are neighbours, so the shards of a copy are near each other.
@@ -250,9 +193,6 @@ def _abandon_group(device: Any, world: World | None) -> None:
     A peer waits on the sockets of a group, which live as long as anything refers to it: a mesh
     does, and DTensor's caches refer to the mesh for ever (torch 2.13).
     """
-    import torch.distributed as dist
-    from torch.distributed.distributed_c10d import _abort_process_group
-
     if device.type == "cuda":
         _abort_process_group()  # destroying would wait for collectives that never end
     else:

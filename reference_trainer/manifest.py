@@ -11,9 +11,9 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-SCHEMA = 2
+SCHEMA = 2  # of a checkpoint's manifest; one more with each change that an older trainer misreads
 NAME = "manifest.json"
 COMMITTED_PATTERN = re.compile(r"step-(\d+)")
 UNFINISHED_PATTERN = re.compile(r"step-\d+\.tmp-\w+")
@@ -52,7 +52,7 @@ def write(
     files: dict[str, Any],
     settings: dict[str, Any] | None = None,
 ) -> None:
-    """Write and fsync the manifest of a checkpoint folder; `files` is name -> describe(file).
+    """Write and fsync the manifest of a checkpoint folder; `files` is name -> describe_file(path).
 
     `identity` must be the same in a run that resumes, `settings` it may change.
     """
@@ -73,8 +73,7 @@ def write_content(folder: Path, content: dict[str, Any]) -> None:
     text = json.dumps({**content, "seal": content_sha256(content)}, indent=1)
     with (folder / NAME).open("x", encoding="ascii") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)
     sync_folder(folder)
 
 
@@ -110,12 +109,11 @@ def verify(folder: Path, step: int, identity: dict[str, Any]) -> str | None:
 
 
 def own_files(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, Any]:
-    """The files of `step-N`, name -> describe(file).  Raises CheckpointError if it is not ours."""
+    """List the files of `step-N` as in `write`.  Raises CheckpointError if it is not ours."""
     content = read(folder)
     if content["step"] != step:
-        raise CheckpointError(
-            f"{NAME} says step {content['step']}: the folder was renamed or copied"
-        )
+        problem = "the folder was renamed or copied"
+        raise CheckpointError(f"{NAME} says step {content['step']}: {problem}")
     if content["identity"] != identity:
         difference = _list_differences(content["identity"], identity)
         raise CheckpointError(f"it belongs to another run: {difference}")
@@ -125,7 +123,7 @@ def own_files(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, An
 
 
 def check_file(path: Path, entry: dict[str, Any], *, sha256: bool = True) -> str | None:
-    """Why a file is not the one that `describe` saw, or None; without `whole` by its size alone."""
+    """Tell why a file is not as it was described, or None; without `sha256` by its size alone."""
     try:
         size = path.stat().st_size
         if size != entry["size"]:
@@ -144,8 +142,14 @@ def content_sha256(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def sync_file(file: IO[Any]) -> None:
+    """Flush and fsync an open file, so that what was written to it survives a power loss."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
-    """fsync a folder, so that its entries survive a power loss."""
+    """Sync (fsync) a folder, so that its entries survive a power loss."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

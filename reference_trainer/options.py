@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 import click
 
-from reference_trainer.config import PRESETS, TrainConfig
+from reference_trainer.config import CHOICES, PRESETS, TrainConfig
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,13 +40,10 @@ def cli_options(config: TrainConfig) -> list[str]:
     """The options that give this configuration again, for starting the trainer elsewhere."""
     options = []
     for knob in fields(config):
-        value = getattr(config, knob.name)
-        flag = knob.name.replace("_", "-")
-        if value == knob.default:
-            continue
-        if isinstance(value, bool):
+        value, flag = getattr(config, knob.name), knob.name.replace("_", "-")
+        if isinstance(value, bool) and value != knob.default:
             options.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
+        elif value != knob.default:
             options += [f"--{flag}", str(value)]
     return options
 
@@ -61,7 +58,7 @@ def _make_option(knob: Field[Any], kind: Any) -> Callable[[Any], Any]:
     if kind is bool:
         off = flag.replace("--", "--no-", 1)
         return click.option(f"{flag}/{off}", default=knob.default, show_default=True, help=text)
-    choices = knob.metadata.get("choices")
+    choices = CHOICES.get(knob.name)
     type_ = click.Choice(choices) if choices else str if kind == str | None else kind
     show = knob.default not in (None, "")
     return click.option(flag, type=type_, default=knob.default, show_default=show, help=text)

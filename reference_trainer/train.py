@@ -10,13 +10,14 @@ import logging
 import math
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from reference_trainer.checkpoint import rng_state as rng
-from reference_trainer.checkpoint.checkpointer import Checkpointer, LoaderState, TrainState
+from reference_trainer.checkpoint.checkpointer import Checkpointer, TrainState
 from reference_trainer.checkpoint.select import Selection
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.shard_assignment import open_stream
@@ -40,7 +41,7 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
 
     Keys: rank, world, host, device, params, tokens_per_step (all ranks), start_step (0: fresh),
     resumed_from, resume_note, skipped, rng_restored, load_seconds, load_bytes, steps (one dict
-    each, see `_numbers`), spans, checkpoints (committed), unsaved (saves that failed), left (True:
+    each, see `_record`), spans, checkpoints (committed), unsaved (saves that failed), left (True:
     told to leave before the last step), stalls_fired, digest, state_bytes (a rank's, as expected),
     peak_memory_bytes (of all steps but the first) and peak_flops (both None on a CPU, the latter
     also where flops.peak_flops does not know it).
@@ -48,13 +49,9 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     """
     PROGRESS.update("starting")
     try:
-        with join_job(config, mesh) as world:
-            trainer = Trainer(config, world)
-            try:
-                trainer.loop()
-                return trainer.finish()
-            finally:
-                trainer.close()
+        with join_job(config, mesh) as world, closing(Trainer(config, world)) as trainer:
+            trainer.loop()
+            return trainer.finish()
     finally:
         PROGRESS.update("ended")
         PROGRESS.stop_requested.clear()  # that was for this run; the process may see another
@@ -74,11 +71,14 @@ class Trainer:
             self.optimizer, lambda step: lr_factor(step, config.warmup, config.decay)
         )
         self.stream = open_stream(config, world)
-        self.events = EventLog(world.rank, config.out)
+        self.state = TrainState(self.model, self.optimizer, self.schedule, self.stream)
+        self.events = EventLog(config.out, f"metrics.rank{world.rank}.jsonl")
         on_gpu = world.device.type == "cuda"
         self.timer = StepTimer(CudaClock() if on_gpu else HostClock(), world.rank, config.out)
+        self.peak_flops: float | None = None  # of this rank's GPU, where it is known
         if on_gpu:
             time_fsdp_waits(self.model, self.timer)
+            self.peak_flops = peak_flops(torch.cuda.get_device_name(world.device), config.dtype)
         self.delays = DelayInjector(config.delays, world.rank)
         self.steps: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
@@ -86,75 +86,49 @@ class Trainer:
         self.failure_streak = 0  # saves that failed in a row
         self.checkpointer: Checkpointer | None = None
         if config.checkpoints is not None:
-            self.checkpointer = Checkpointer(
-                config.checkpoints,
-                world,
-                {**config.identity(), **self.stream.identity()},
-                config.keep_last,
-                settings=config.settings(),
-                background=config.save_mode == "async",
-                timeout_s=config.init_timeout_s,
-                delays=self.delays,
-                on_event=self.events.write,
-            )
+            self.checkpointer = Checkpointer(config, world, self.state, self.delays, self.events)
         self.rng_restored, self.stopped_early, self.load_seconds = False, False, 0.0
         self.resumed = self._resume()  # last, for it restores the random state
         self._log_start()
 
     def loop(self) -> None:
-        """All steps that are left, or until the job is told to leave."""
-        config, world, timer = self.config, self.world, self.timer
+        """Take all steps that are left, or until the job is told to leave."""
+        world = self.world
         self.model.train()
-        for step in range(self.resumed.step + 1, config.steps + 1):
-            timer.begin(step)
-            PROGRESS.update("training" if self.steps else "starting", step)
-            self.events.write("begin", step=step)
-            self._end_segment("other", step)
-
-            batch = self.stream.take(world.rank, world.size)
-            tokens = torch.from_numpy(batch.tokens).to(world.device)
-            # FSDP averages over ranks: a rank with a larger share of the step counts for more.
-            share = len(batch.ids) * world.size / self.stream.per_step
-            self._end_segment("data", step)
-
-            loss = self._forward_backward(tokens, share, step)
-
-            gradients = local_gradients(self.parameters)
-            flag = loss.new_tensor(float(PROGRESS.stop_requested.is_set()))
-            mean, stop, total = world.mean(torch.stack([loss * share, flag, square_sum(gradients)]))
-            norm = (total * (config.shard or world.size)).sqrt()  # over one copy of the model
-            clip_gradients(gradients, norm, config.clip)
-            self._end_segment("clip", step)
-
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            (rate,) = self.schedule.get_last_lr()
-            self.schedule.step()
-            self._end_segment("optimizer", step)
-
-            metrics = {
-                "loss": mean.item(),
-                "local_loss": loss.item(),
-                "norm": norm.item(),
-                "lr": float(rate),
-            }
-            self.stopped_early = stop.item() > 0 and step < config.steps
-            if self._save_is_due(step):
-                self._save(step)
-                self._end_segment("checkpoint", step)
-
-            digests = {"digest": parameter_digest(self.model)} if config.digest_steps else {}
-            self._end_segment("other", step)
-            self._record(step, metrics, batch.ids, {"data_crc32": batch.crc32, **digests})
+        for step in range(self.resumed.step + 1, self.config.steps + 1):
+            self._take_step(step)
             if len(self.steps) == 1:
                 # Connections are up and kernels loaded: from here on, slow means broken.
-                world.set_timeout(config.timeout_s)
+                world.set_timeout(self.config.timeout_s)
                 if world.device.type == "cuda":  # the whole model was drawn here, before its shards
                     torch.cuda.reset_peak_memory_stats(world.device)
             if self.stopped_early:
                 break
         if self.checkpointer is not None:
             self._count_saves(self.checkpointer.wait())
+
+    def _take_step(self, step: int) -> None:
+        world = self.world
+        self.timer.begin(step)
+        PROGRESS.update("training" if self.steps else "starting", step)
+        self.events.write("begin", step=step)
+        self._end_segment("other", step)
+
+        batch = self.stream.take(world.rank, world.size)
+        tokens = torch.from_numpy(batch.tokens).to(world.device)
+        # FSDP averages over ranks: a rank with a larger share of the step counts for more.
+        share = len(batch.ids) * world.size / self.stream.per_step
+        self._end_segment("data", step)
+
+        loss = self._forward_backward(tokens, share, step)
+        metrics = self._update_model(loss, share, step)
+        if self._save_is_due(step):
+            self._save(step)
+            self._end_segment("checkpoint", step)
+
+        digests = {"digest": parameter_digest(self.model)} if self.config.digest_steps else {}
+        self._end_segment("other", step)
+        self._record(step, metrics, batch.ids, {"data_crc32": batch.crc32, **digests})
 
     def _forward_backward(self, tokens: Any, share: float, step: int) -> Any:
         """Forward and backward, part by part; the mean loss of this rank's sequences."""
@@ -172,6 +146,25 @@ class Trainer:
             total_loss = total_loss + loss.detach() * (len(part) / len(tokens))
             self._end_segment("backward", step)
         return total_loss
+
+    def _update_model(self, loss: Any, share: float, step: int) -> dict[str, float]:
+        """Clip the gradients and take the optimizer's step; the step's metrics."""
+        config, world = self.config, self.world
+        gradients = local_gradients(self.parameters)
+        flag = loss.new_tensor(float(PROGRESS.stop_requested.is_set()))
+        mean, stop, total = world.mean(torch.stack([loss * share, flag, square_sum(gradients)]))
+        norm = (total * (config.shard or world.size)).sqrt()  # over one copy of the model
+        clip_gradients(gradients, norm, config.clip)
+        self._end_segment("clip", step)
+
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        (rate,) = self.schedule.get_last_lr()
+        self.schedule.step()
+        self._end_segment("optimizer", step)
+        self.stopped_early = stop.item() > 0 and step < config.steps
+        losses = {"loss": mean.item(), "local_loss": loss.item()}
+        return {**losses, "norm": norm.item(), "lr": float(rate)}
 
     def finish(self) -> dict[str, Any]:
         """The result, also written to `<out>/result.rank{r}.json`."""
@@ -196,7 +189,7 @@ class Trainer:
             "digest": parameter_digest(self.model) if self.config.digest else None,
             "state_bytes": state_bytes(self.config, self.config.shard or world.size),
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
-            "peak_flops": self._peak_flops(),
+            "peak_flops": self.peak_flops,
         }
         self.events.write("end", digest=result["digest"], steps=len(self.steps))
         if self.config.out is not None:
@@ -212,11 +205,6 @@ class Trainer:
         self.events.close()
         self.timer.close()
 
-    @property
-    def state(self) -> TrainState:
-        """What a checkpoint saves of this run, besides counters."""
-        return TrainState(model=self.model, optimizer=self.optimizer, schedule=self.schedule)
-
     def _resume(self) -> Selection:
         config, world, forget = self.config, self.world, self.config.forget
         rng.seed_all(config.seed, world.rank)
@@ -228,9 +216,8 @@ class Trainer:
         if choice.path is None:
             return choice
         rng.seed_all(config.seed, world.rank, choice.step)
-        loader, rng_bytes = self.checkpointer.load(choice, self.state, forget)
-        self.stream.position = loader.position + (forget == "data")
-        self.stream.per_step = loader.per_step
+        rng_bytes = self.checkpointer.load(choice, forget)
+        self.stream.position += forget == "data"
         if rng_bytes is not None and forget not in ("rng", "all"):
             rng.restore(rng_bytes)
             self.rng_restored = True
@@ -240,9 +227,8 @@ class Trainer:
     def _save_is_due(self, step: int) -> bool:
         if self.stopped_early:  # whether or not it saves at all otherwise
             return self.checkpointer is not None
-        if self.config.save_every == 0:
-            return False
-        return step % self.config.save_every == 0 or step == self.config.steps
+        every = self.config.save_every
+        return every > 0 and (step % every == 0 or step == self.config.steps)
 
     def _save(self, step: int) -> None:
         assert self.checkpointer is not None  # TrainConfig: save_every needs a folder
@@ -250,8 +236,7 @@ class Trainer:
         self.events.write("saving", step=step)
         self.world.set_timeout(self.config.init_timeout_s)  # a file system may be slow
         self._count_saves(self.checkpointer.wait())  # told to all ranks before the next one begins
-        loader = LoaderState(position=self.stream.position, per_step=self.stream.per_step)
-        self._count_saves(self.checkpointer.save(step, loader, self.state))
+        self._count_saves(self.checkpointer.save(step))
         self.world.set_timeout(self.config.timeout_s)
         self.events.write("save-returned", step=step)
 
@@ -283,7 +268,9 @@ class Trainer:
         span = self.timer.end()
         record = {
             "step": step,
-            **_with_hex(metrics),
+            **metrics,
+            # The exact bits of each number, for comparing two runs bit by bit.
+            **{f"{name}_hex": value.hex() for name, value in metrics.items()},
             "seconds": span["seconds"],
             "tokens": len(ids) * self.config.seq,
             "ids": ids,
@@ -309,7 +296,8 @@ class Trainer:
         )
         if world.rank != 0:
             return
-        log.info("%d ranks on %s, %d parameters", world.size, world.device, self._parameter_count())
+        parameters = count_parameters(self.model)
+        log.info("%d ranks on %s, %d parameters", world.size, world.device, parameters)
         for skipped in resumed.skipped:
             log.info("skipped %s: %s", skipped["name"], skipped["reason"])
         log.info("%s", resumed.note)
@@ -323,9 +311,6 @@ class Trainer:
             log.info("planted delay: %s", delay)
         if config.forget:
             log.info("planted error: a resume forgets %s", config.forget)
-
-    def _parameter_count(self) -> int:
-        return count_parameters(self.model)
 
     def _why_not_restored(self) -> str:
         if self.config.forget:
@@ -343,18 +328,10 @@ class Trainer:
             f"  norm {record['norm']:.4f}  lr {record['lr']:.1e}"
             f"  {record['seconds']:.3f} s on rank 0  {rate:,.0f} tok/s"
         )
-        peak = self._peak_flops()
-        if peak is not None:
+        if self.peak_flops is not None:
             achieved = flops_per_token(self.config) * rate / self.world.size
-            line += f"  mfu {achieved / peak:.1%}"
+            line += f"  mfu {achieved / self.peak_flops:.1%}"
         return line
-
-    def _peak_flops(self) -> float | None:
-        """FLOP/s that this rank's GPU has at most; None on a CPU, and where it is not known."""
-        device = self.world.device
-        if device.type != "cuda":
-            return None
-        return peak_flops(torch.cuda.get_device_name(device), self.config.dtype)
 
 
 def lr_factor(done: int, warmup: int, decay: int) -> float:
@@ -372,10 +349,5 @@ def lr_factor(done: int, warmup: int, decay: int) -> float:
 
 
 def _rank_location(world: World) -> dict[str, Any]:
-    location = {"rank": world.rank, "world": world.size, "host": world.host}
-    return {**location, "device": str(world.device)}
-
-
-def _with_hex(metrics: dict[str, float]) -> dict[str, Any]:
-    """Each number, and its exact bits as text, for comparing two runs bit by bit."""
-    return {**metrics, **{f"{name}_hex": value.hex() for name, value in metrics.items()}}
+    device = str(world.device)
+    return {"rank": world.rank, "world": world.size, "host": world.host, "device": device}

@@ -12,25 +12,31 @@ One folder belongs to one run.  Every rank must see it, or rank 0's node keeps i
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import shutil
 import threading
 from collections.abc import Callable
 from concurrent import futures
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
 from reference_trainer import manifest
 from reference_trainer.checkpoint import rng_state as rng
-from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
+from reference_trainer.checkpoint.rank_errors import call_on, raise_on_all, try_call
 from reference_trainer.checkpoint.save import CheckpointWriter
 from reference_trainer.checkpoint.select import CheckpointSelector, Selection
 from reference_trainer.checkpoint.storage import Storage
+from reference_trainer.config import TrainConfig
+from reference_trainer.data.synthetic import SampleStream
 from reference_trainer.distributed import World, new_gloo_group
 from reference_trainer.manifest import CheckpointError
+from reference_trainer.telemetry.event_log import EventLog
 from reference_trainer.telemetry.injected_delay import DelayInjector
 
 RESET_PARTS = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
@@ -38,94 +44,67 @@ RESET_PARTS = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
 ABANDON_SECONDS = 10
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrainState:
-    """What a checkpoint holds besides counters: the sharded model, its optimizer, the schedule."""
+    """What a checkpoint holds: the sharded model, its optimizer, the schedule, the data's place."""
 
     model: Any
     optimizer: Any
     schedule: Any
+    stream: SampleStream
 
     def state_dict(self) -> dict[str, Any]:
         """Model, optimizer and schedule with names that do not depend on the world size."""
-        from torch.distributed.checkpoint.state_dict import get_state_dict
-
         model, optimizer = get_state_dict(self.model, self.optimizer)
         schedule = {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"}
         return {"model": model, "optimizer": optimizer, "schedule": schedule}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put a loaded state into model, optimizer and schedule."""
-        from torch.distributed.checkpoint.state_dict import set_state_dict
-
-        set_state_dict(
-            self.model,
-            self.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
+        parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+        set_state_dict(self.model, self.optimizer, **parts)
         self.schedule.load_state_dict({**self.schedule.state_dict(), **state["schedule"]})
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoaderState:
-    """How far the data was read: the id of the next sample, and how many a step takes."""
-
-    position: int
-    per_step: int
 
 
 class Checkpointer:
     """The checkpoints of one run in one folder.  Every method is called by all ranks together.
 
-    In the `background` a save costs the run a copy of its state; else it waits for the storage.
+    Where save_mode is "async" a save costs the run a copy of its state; else it waits for storage.
     """
 
     def __init__(
         self,
-        folder: str,
+        config: TrainConfig,
         world: World,
-        identity: dict[str, Any],
-        keep_last: int,
-        *,
-        settings: dict[str, Any] | None = None,
-        background: bool = False,
-        timeout_s: float = 300,
-        delays: DelayInjector | None = None,
-        on_event: Callable[..., None] = lambda event, **values: None,
+        training: TrainState,
+        delays: DelayInjector,
+        events: EventLog,
     ) -> None:
-        self.folder, self.world, self.identity = Path(folder), world, identity
+        self.folder, self.world, self.training = Path(str(config.checkpoints)), world, training
+        self.identity = identity = {**config.identity(), **training.stream.identity()}
         self.storage = Storage(self.folder, world)
-        # Two threads must not talk over one group: their messages would cross.
-        save_world = world
-        if background:
-            save_world = dataclasses.replace(world, group=new_gloo_group(world, timeout_s))
-        self._timeout_s = timeout_s
-        self._writer = CheckpointWriter(
-            self.storage,
-            save_world,
-            identity=identity,
-            settings=settings or {},
-            keep_last=keep_last,
-            delays=delays or DelayInjector((), world.rank),
-            on_event=on_event,
-        )
-        self._stage = _make_stager(world.device.type == "cuda") if background else None
+        self._timeout_s = config.init_timeout_s
+        own_world, self._stage = world, None
+        if config.save_mode == "async":
+            # Two threads must not talk over one group: their messages would cross.
+            own_world = replace(world, group=new_gloo_group(world, self._timeout_s))
+            self._stage = _make_stager(world.device.type == "cuda")
+        self._writer = CheckpointWriter(config, self.storage, own_world, identity, delays, events)
         self._saving: futures.Future[dict[str, Any]] | None = None
 
     def select(self, resume: bool) -> Selection:
-        """Choose what to resume from (see Chooser.choose).  Raises CheckpointError."""
+        """Choose what to resume from (see CheckpointSelector.select).  Raises CheckpointError."""
         selector = CheckpointSelector(self.storage, self.world, self.identity)
         choice, self._writer.skipped_steps = selector.select(resume)
         return choice
 
-    def save(self, step: int, loader: LoaderState, training: TrainState) -> list[dict[str, Any]]:
-        """Save the state after `step`; the saves that have ended by now (see Writer.save).
+    def save(self, step: int) -> list[dict[str, Any]]:
+        """Save the state after `step`; the saves that ended by now (see CheckpointWriter.save).
 
         In the background that is none: `wait` for it, at the latest before the next one.
         """
         assert self._saving is None, "the save before was not waited for"
-        state = self._full_state(step, loader, training)
+        state = self._full_state(step)
         if self._stage is None:
             return [self._writer.save(step, state)]
         self._saving = _run_in_background(self._writer.save, step, self._stage(state))
@@ -152,20 +131,17 @@ class Checkpointer:
         if self._saving is not None:
             futures.wait([self._saving], ABANDON_SECONDS)
 
-    def load(
-        self, choice: Selection, training: TrainState, forget: str = ""
-    ) -> tuple[LoaderState, bytes | None]:
-        """Load a chosen checkpoint; returns (progress, this rank's random state).
+    def load(self, choice: Selection, forget: str = "") -> bytes | None:
+        """Load a chosen checkpoint into the run; returns this rank's random state.
 
         The random state is None when the world size differs, for then no rank has its own.
-        `forget` plants an error (config.FORGETTABLE).  Raises CheckpointError on all ranks when it
-        failed on any.
+        `forget` plants an error (config.CHOICES).  Raises CheckpointError on all ranks when
+        it failed on any.
         """
-        rank, folder = self.world.rank, self._fetch(choice)
+        rank, folder, training = self.world.rank, self._fetch(choice), self.training
         initial = deepcopy(training.state_dict()) if forget in ("optimizer", "all") else {}
-        loaded, problem = try_call(lambda: self._load_state(choice, folder, training), rank)
+        loaded, problem = try_call(lambda: self._load_state(choice, folder), rank)
         raise_on_all(self.world, problem, f"{choice.path} was not loaded")
-        assert loaded is not None
         if forget == "peer":
             _load_stale_rank(loaded, self.folder, choice, self.world)
         # The state is loaded in place, so what is to be forgotten was set aside before.
@@ -173,13 +149,14 @@ class Checkpointer:
         training.load_state_dict(loaded)
         if folder != Path(str(choice.path)):
             shutil.rmtree(folder, ignore_errors=True)
-        saved = loaded["progress"]
-        loader = LoaderState(position=int(saved["position"]), per_step=int(saved["per_step"]))
-        return loader, loaded.get("rng", {}).get(f"rank{rank}")
+        training.stream.position = int(loaded["progress"]["position"])
+        training.stream.per_step = int(loaded["progress"]["per_step"])
+        return loaded.get("rng", {}).get(f"rank{rank}")
 
-    def _full_state(self, step: int, loader: LoaderState, training: TrainState) -> dict[str, Any]:
-        state = training.state_dict()
-        state["progress"] = {"step": step, **dataclasses.asdict(loader)}
+    def _full_state(self, step: int) -> dict[str, Any]:
+        state, stream = self.training.state_dict(), self.training.stream
+        # How far the data was read: the id of the next sample, and how many a step takes.
+        state["progress"] = {"step": step, "position": stream.position, "per_step": stream.per_step}
         # DCP keeps one copy of a key that several ranks save, so each rank has its own.
         state["rng"] = {f"rank{self.world.rank}": rng.capture()}
         return state
@@ -189,20 +166,17 @@ class Checkpointer:
         path = Path(str(choice.path))
         if self.storage.shared:
             return path
-        names, problem = try_call(lambda: [*manifest.read(path)["files"], manifest.NAME])
-        problem = problem if self.world.rank == choice.source_rank else None
-        raise_on_all(self.world, problem, f"{path} was not sent")
-        names = self.world.gather(names)[choice.source_rank]
-        copy = self.folder / f"{path.name}.tmp-{self.world.broadcast(secrets.token_hex(4))}"
-        self.storage.distribute(copy, names, choice.source_rank, self.world, original=path)
-        _, problem = try_call(lambda: _require_intact(copy, choice.step, self.identity))
-        raise_on_all(self.world, problem, f"{path} was not sent whole")
+        world, source, failure = self.world, choice.source_rank, f"{path} was not sent"
+        files = call_on(world, [source], lambda: manifest.read(path)["files"], failure)
+        names = [*world.gather(files)[source], manifest.NAME]
+        copy = self.folder / f"{path.name}.tmp-{world.broadcast(secrets.token_hex(4))}"
+        self.storage.distribute(copy, names, source, world, original=path)
+        reason, problem = try_call(lambda: manifest.verify(copy, choice.step, self.identity))
+        raise_on_all(world, reason or problem, f"{failure} whole")
         return copy
 
-    def _load_state(self, choice: Selection, folder: Path, training: TrainState) -> dict[str, Any]:
-        import torch.distributed.checkpoint as dcp
-
-        state = training.state_dict()
+    def _load_state(self, choice: Selection, folder: Path) -> dict[str, Any]:
+        state = self.training.state_dict()
         state["progress"] = {"step": 0, "position": 0, "per_step": 0}
         if choice.saved_world == self.world.size:
             state["rng"] = {f"rank{self.world.rank}": b""}
@@ -213,15 +187,8 @@ class Checkpointer:
         return state
 
 
-def _require_intact(folder: Path, step: int, identity: dict[str, Any]) -> None:
-    if reason := manifest.verify(folder, step, identity):
-        raise CheckpointError(reason)
-
-
 def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, world: World) -> None:
     """Plant an error: the last rank has model and optimizer of the checkpoint before."""
-    import torch.distributed.checkpoint as dcp
-
     older = [step for step in manifest.committed_steps(folder) if step < choice.step]
     if not older:
         raise CheckpointError(f"there is none before step-{choice.step} to mix up with")
@@ -248,8 +215,6 @@ def _run_in_background(function: Callable[..., Any], *arguments: Any) -> futures
 
 def _make_stager(on_gpu: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """A function that copies a state into memory of its own, which it uses again each time."""
-    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-
     stager = DefaultStager(
         StagingOptions(
             use_pinned_memory=on_gpu,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
+
+from torch.distributed.checkpoint.api import CheckpointException  # derives from BaseException
 
 from reference_trainer.distributed import World
 from reference_trainer.manifest import CheckpointError
@@ -17,13 +19,23 @@ def raise_on_all(world: World, problem: str | None, failure: str) -> None:
         raise CheckpointError(f"{failure}: {'; '.join(lines) or 'no rank says why'}")
 
 
-def try_call(action: Callable[[], Any], rank: int = 0) -> tuple[Any, str | None]:
-    """(result, None), or (None, the problem of this rank in one line)."""
-    from torch.distributed.checkpoint.api import CheckpointException  # derives from BaseException
+def call_on(world: World, ranks: Collection[int], action: Callable[[], Any], failure: str) -> Any:
+    """Call `action` on these ranks; its result there, None on the others.
 
+    Raises CheckpointError on all ranks when it failed on any.
+    """
+    result, problem = None, None
+    if world.rank in ranks:
+        result, problem = try_call(action, world.rank)
+    raise_on_all(world, problem, failure)
+    return result
+
+
+def try_call(action: Callable[[], Any], rank: int = 0) -> tuple[Any, str | None]:
+    """Return (result, None), or (None, the problem of this rank in one line)."""
     try:
         return action(), None
-    except (Exception, CheckpointException) as error:  # noqa: BLE001  (`agree` raises it on all)
+    except (Exception, CheckpointException) as error:  # noqa: BLE001  (`raise_on_all` raises it on all)
         return None, _error_text(error, rank)
 
 

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import numpy as np
+import torch
 
 
 def seed_all(seed: int, rank: int, step: int = 0) -> None:
@@ -15,8 +16,6 @@ def seed_all(seed: int, rank: int, step: int = 0) -> None:
     `step` is where a run that cannot have its old state back goes on: it must not draw again what
     it drew from the beginning.
     """
-    import torch
-
     seeds = np.random.SeedSequence([seed, rank, step] if step else [seed, rank]).generate_state(2)
     random.seed(int(seeds[0]))
     np.random.seed(int(seeds[0]))
@@ -25,8 +24,6 @@ def seed_all(seed: int, rank: int, step: int = 0) -> None:
 
 def capture() -> bytes:
     """The state of every generator of this process, to be given to `restore`."""
-    import torch
-
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -39,8 +36,6 @@ def capture() -> bytes:
 
 def restore(blob: bytes) -> None:
     """Put every generator back.  Call it last: whatever draws in between is lost."""
-    import torch
-
     state = pickle.loads(blob)  # noqa: S301  (it comes from a checkpoint of our own)
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])

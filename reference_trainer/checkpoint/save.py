@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch.distributed.checkpoint as dcp
 
 from reference_trainer import manifest
 from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
 from reference_trainer.checkpoint.storage import Storage
+from reference_trainer.config import TrainConfig
 from reference_trainer.distributed import World
 from reference_trainer.manifest import CheckpointError
+from reference_trainer.telemetry.event_log import EventLog
 from reference_trainer.telemetry.injected_delay import DelayInjector
 
 log = logging.getLogger("reference_trainer")
@@ -24,29 +29,25 @@ log = logging.getLogger("reference_trainer")
 FileEntries = dict[str, dict[str, Any]]  # file name -> {"size", "sha256"}
 
 
+@dataclass
 class CheckpointWriter:
-    """Writes a run's checkpoints.  `tell(event, **values)` hears how far a save is on this rank.
+    """Writes a run's checkpoints.  `events` hear how far a save is on this rank.
 
     `world` carries the talk between ranks: in the background it must be one of its own.
-    `distrusted` are steps that lie in the folder and were skipped when the run began.
+    `skipped_steps` lie in the folder and were skipped when the run began.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        world: World,
-        *,
-        identity: dict[str, Any],
-        settings: dict[str, Any],
-        keep_last: int,
-        delays: DelayInjector,
-        on_event: Callable[..., None],
-    ) -> None:
-        self.storage, self.world, self.keep_last = storage, world, keep_last
-        self.identity, self.settings = identity, settings
-        self.delays, self.on_event, self.folder = delays, on_event, storage.folder
-        self.skipped_steps: set[int] = set()
-        self._own_s = 0.0
+    config: TrainConfig
+    storage: Storage
+    world: World
+    identity: dict[str, Any]
+    delays: DelayInjector
+    events: EventLog
+    skipped_steps: set[int] = field(default_factory=set)
+    _own_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.folder = self.storage.folder
 
     def save(self, step: int, state: dict[str, Any]) -> dict[str, Any]:
         """Save the state; returns {"step", "path", "bytes", "seconds", "own"} or {"step", "error"}.
@@ -55,23 +56,26 @@ class CheckpointWriter:
         this rank's seconds of writing, without its waits for others.  "untidy" beside the former
         says why old ones could not be removed.
         """
-        start, world, self._own_s = time.perf_counter(), self.world, 0.0
+        start, self._own_s = time.perf_counter(), 0.0
         temp_folder: Path | None = None
         try:
             temp_folder = self._make_folder(step)
             size = self._write_and_commit(step, state, temp_folder)
-            untidy = self._try_tidy(step)
+            # Where only this fails the save is whole all the same; every rank is told.
+            _, untidy = try_call(lambda: self._tidy(step)) if self.world.rank == 0 else (None, None)
+            untidy = self.world.broadcast(untidy)
         except CheckpointError as error:
             if temp_folder is not None:  # all ranks have stopped writing; give the space back
                 shutil.rmtree(temp_folder, ignore_errors=True)
-            self.on_event("unsaved", step=step, error=str(error))
+            self.events.write("unsaved", step=step, error=str(error))
             return {"step": step, "error": str(error)}
         seconds = time.perf_counter() - start
         path = str(self.folder / f"step-{step}")
         saved = {"step": step, "path": path, "bytes": size, "seconds": seconds, "own": self._own_s}
-        saved |= untidy
-        self.on_event("saved", **saved)
-        if world.rank != 0 and not self.storage.shared:
+        if untidy is not None:
+            saved["untidy"] = untidy
+        self.events.write("saved", **saved)
+        if self.world.rank != 0 and not self.storage.shared:
             shutil.rmtree(temp_folder, ignore_errors=True)
         return saved
 
@@ -84,36 +88,23 @@ class CheckpointWriter:
         raise_on_all(world, problem, failure)
         rank_entries = world.gather(files)
         self.storage.collect(temp_folder, [sorted(entries) for entries in rank_entries], world)
-        self.on_event("written", step=step)
+        self.events.write("written", step=step)
         self.delays.inject("commit", step)
-        problem = None
-        if world.rank == 0:
-            _, problem = try_call(lambda: self._commit(temp_folder, step, rank_entries))
+        commit = partial(self._commit, temp_folder, step, rank_entries)
+        _, problem = try_call(commit) if world.rank == 0 else (None, None)
         raise_on_all(world, problem, failure)
         return sum(entry["size"] for entries in rank_entries for entry in entries.values())
 
-    def _try_tidy(self, step: int) -> dict[str, str]:
-        """{"untidy": reason} if that failed: the save is whole all the same; every rank is told."""
-        problem = None
-        if self.world.rank == 0:
-            _, problem = try_call(lambda: self._tidy(step))
-        problem = self.world.broadcast(problem)
-        return {} if problem is None else {"untidy": problem}
-
     def _make_folder(self, step: int) -> Path:
         # A name never used before: a save over an old one could mix two steps after a crash.
-        token = self.world.broadcast(secrets.token_hex(4))
-        path = self.folder / f"step-{step}.tmp-{token}"
-        problem = None
-        if self.world.rank in self.storage.leaders:
-            _, problem = try_call(lambda: path.mkdir(parents=True))
+        path = self.folder / f"step-{step}.tmp-{self.world.broadcast(secrets.token_hex(4))}"
+        leads = self.world.rank in self.storage.leaders
+        _, problem = try_call(lambda: path.mkdir(parents=True)) if leads else (None, None)
         raise_on_all(self.world, problem, f"step {step} was not saved")
         return path
 
     def _write(self, path: Path, state: dict[str, Any]) -> FileEntries:
         """Write this rank's part; what this rank wrote."""
-        import torch.distributed.checkpoint as dcp
-
         # One thread: with more, torch 2.13 reports success although a file could not be written.
         writer = dcp.FileSystemWriter(path, thread_count=1)
         # Of what DCP does this alone is a rank's own: before and after it they wait for each other.
@@ -144,10 +135,10 @@ class CheckpointWriter:
             step=step,
             world_size=self.world.size,
             identity=self.identity,
-            settings=self.settings,
+            settings=self.config.settings(),
             files=files,
         )
-        self.on_event("sealed", step=step)
+        self.events.write("sealed", step=step)
         self.delays.inject("rename", step)
         final = self.folder / f"step-{step}"
         if final.exists():  # one that was skipped as damaged when this run resumed: keep it aside
@@ -162,12 +153,11 @@ class CheckpointWriter:
         latest = self.folder / "LATEST.tmp"
         with latest.open("w", encoding="ascii") as file:
             file.write(f"step-{step}\n")
-            file.flush()
-            os.fsync(file.fileno())
+            manifest.sync_file(file)
         latest.rename(self.folder / "LATEST")
         manifest.sync_folder(self.folder)
-        steps = manifest.committed_steps(self.folder)
-        for old in [s for s in steps if s <= step and self._is_loadable(s)][self.keep_last :]:
+        steps = [s for s in manifest.committed_steps(self.folder) if s <= step]
+        for old in [*filter(self._is_loadable, steps)][self.config.keep_last :]:
             pruned = self.folder / f"step-{old}.tmp-pruned"  # half-deleted must not look whole
             (self.folder / f"step-{old}").rename(pruned)
             shutil.rmtree(pruned)

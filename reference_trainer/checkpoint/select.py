@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reference_trainer import manifest
-from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
+from reference_trainer.checkpoint.rank_errors import call_on, raise_on_all, try_call
 from reference_trainer.checkpoint.storage import Storage
 from reference_trainer.distributed import World
 from reference_trainer.manifest import CheckpointError
@@ -20,7 +20,7 @@ from reference_trainer.telemetry.heartbeat import PROGRESS
 class Selection:
     """What to resume from.  step 0 and path None: nothing.  `note` is a sentence for the log.
 
-    `keeper` is the rank that has it, where the folder is not shared; `bytes` are all its files'.
+    `source_rank` has it, where the folder is not shared; `size_bytes` are all its files'.
     `settings` are those of the run that saved it.
     """
 
@@ -32,11 +32,6 @@ class Selection:
     source_rank: int = 0
     size_bytes: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def skipped_steps(self) -> set[int]:
-        """The steps that were skipped."""
-        return {int(entry["name"].removeprefix("step-")) for entry in self.skipped}
 
 
 class CheckpointSelector:
@@ -57,21 +52,17 @@ class CheckpointSelector:
         from this run's.
         """
         world, shared = self.world, self.storage.shared
-        failure, leads = "cannot open the checkpoint folder", world.rank in self.storage.leaders
-        steps, problem = try_call(lambda: self._prepare(resume)) if leads else ([], None)
-        raise_on_all(world, problem, failure)
+        failure, leaders = "cannot open the checkpoint folder", self.storage.leaders
+        steps = call_on(world, leaders, lambda: self._prepare(resume), failure) or []
         if shared:
             step, skipped = _newest_usable(world.broadcast(steps), self._shared_reject_reason)
         else:
             step, skipped = _newest_usable(steps, self._reject_reason)
-        picked, problem = try_call(lambda: self._build(step, skipped)) if leads else (None, None)
-        raise_on_all(world, problem, failure)
-        picks: list[Selection | None] = world.gather(picked)
+        picked = call_on(world, leaders, lambda: self._build(step, skipped), failure)
+        picks = world.gather(picked)  # None of those that lead no node
         source_rank = -max((c.step, -rank) for rank, c in enumerate(picks) if c is not None)[1]
-        chosen, first = picks[source_rank], picks[0]
-        assert chosen is not None
-        assert first is not None
-        return replace(chosen, source_rank=source_rank), first.skipped_steps
+        skipped_steps = {int(entry["name"].removeprefix("step-")) for entry in picks[0].skipped}
+        return replace(picks[source_rank], source_rank=source_rank), skipped_steps
 
     def _prepare(self, resume: bool) -> list[int]:
         """Clear up, and list the steps that there are, newest first."""
@@ -81,10 +72,8 @@ class CheckpointSelector:
             shutil.rmtree(leftover, ignore_errors=True)  # a rank that still ends may write there
         steps = manifest.committed_steps(self.folder)
         if steps and not resume:
-            raise CheckpointError(
-                f"{self.folder} already holds step-{steps[0]} and resume is off:"
-                " choose an empty folder"
-            )
+            problem = f"{self.folder} already holds step-{steps[0]} and resume is off"
+            raise CheckpointError(f"{problem}: choose an empty folder")
         return steps
 
     def _build(self, step: int | None, skipped: list[dict[str, str]]) -> Selection:
@@ -133,9 +122,8 @@ class CheckpointSelector:
         again = next(self._damaged(step, sorted(reasons), files), None) if world.rank == 0 else None
         if (again := world.broadcast(again)) is not None:
             return str(again[1])
-        raise_on_all(
-            world, "; ".join(bad.values()) or None, f"rank 0 reads {self._path(step)} whole, but"
-        )
+        problem = "; ".join(bad.values()) or None
+        raise_on_all(world, problem, f"rank 0 reads {self._path(step)} whole, but")
         return None
 
     def _list_files(self, step: int) -> tuple[dict[str, Any], str | None]:

@@ -8,16 +8,17 @@ it to the others.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from reference_trainer.checkpoint.rank_errors import raise_on_all, try_call
+import torch.distributed as dist
+
+from reference_trainer.checkpoint.rank_errors import call_on, raise_on_all, try_call
 from reference_trainer.distributed import World
-from reference_trainer.manifest import CheckpointError
+from reference_trainer.manifest import CheckpointError, sync_file
 
 CHUNK_BYTES = 16 << 20  # bytes sent at once: a few of them fit beside any model
 
@@ -28,10 +29,7 @@ class Storage:
     def __init__(self, folder: Path, world: World) -> None:
         self.folder = folder
         token = world.broadcast(f"step-0.tmp-{secrets.token_hex(8)}")  # if left, it is cleared away
-        problem = None
-        if world.rank == 0:
-            _, problem = try_call(lambda: self._make_marker(token))
-        raise_on_all(world, problem, "cannot open the checkpoint folder")
+        call_on(world, [0], lambda: self._make_marker(token), "cannot open the checkpoint folder")
         reports = world.gather((world.host, (folder / token).exists()))
         if world.rank == 0:
             with suppress(FileNotFoundError):  # another run that begins here has cleared it away
@@ -63,76 +61,57 @@ class Storage:
         self, copy: Path, names: Sequence[str], source: int, world: World, *, original: Path
     ) -> None:
         """Send the files of `original` on source's node to all nodes, its own too, as `copy`."""
-        problem = None
-        if world.rank in self.leaders:
-            _, problem = try_call(lambda: copy.mkdir(parents=True))
-        raise_on_all(world, problem, f"{original} was not sent")
+        failure = f"{original} was not sent"
+        call_on(world, self.leaders, lambda: copy.mkdir(parents=True), failure)
         targets = [rank for rank in self.leaders if rank != source]
         for name in names:
             _send_file(original / name, copy / name, source, targets, world)
-        problem = None
-        if world.rank == source:
-            _, problem = try_call(lambda: _link_files(original, copy, names))
-        raise_on_all(world, problem, f"{original} was not sent")
+        call_on(world, [source], lambda: _link_files(original, copy, names), failure)
 
 
 def _link_files(original: Path, copy: Path, names: Sequence[str]) -> None:
     for name in names:
-        os.link(original / name, copy / name)
+        (copy / name).hardlink_to(original / name)
 
 
 def _send_file(path: Path, copy: Path, source: int, targets: Sequence[int], world: World) -> None:
-    """One file from `source` to the nodes of `targets`; an error is agreed on."""
+    """Send one file from `source` to the nodes of `targets`; an error is agreed on."""
     file: BinaryIO | None = None
-    problem = None
+    problem, failure = None, f"{path.name} was not sent"
     if world.rank == source:
         file, problem = try_call(lambda: path.open("rb"))
     elif world.rank in targets:
         file, problem = try_call(lambda: copy.open("xb"))
-    try:
-        raise_on_all(world, problem, f"{path.name} was not sent")
+    with file or nullcontext():
+        raise_on_all(world, problem, failure)
         _, problem = try_call(lambda: _send_chunks(file, source, targets, world))
-    finally:
-        if file is not None:
-            file.close()
-    raise_on_all(world, problem, f"{path.name} was not sent")
+    raise_on_all(world, problem, failure)
 
 
 def _send_chunks(file: BinaryIO | None, source: int, targets: Sequence[int], world: World) -> None:
-    """Chunk by chunk, until one is short; who neither has nor wants the file does nothing.
+    """Send chunk by chunk, until one is short; who neither has nor wants the file does nothing.
 
     Whoever fails goes on with nothing, to the end: the others must not be left waiting.
     """
-    import numpy as np
-    import torch
-    import torch.distributed as dist
-
     failure: OSError | None = None
     while file is not None:
-        chunk = b""
+        chunk = [b""]  # what the calls of torch take and fill
         if world.rank == source:
             try:
-                chunk = file.read(CHUNK_BYTES)
+                chunk = [file.read(CHUNK_BYTES)]
             except OSError as error:
                 failure = error
-        length = torch.tensor([len(chunk)])
-        payload = torch.from_numpy(np.frombuffer(bytearray(chunk), dtype=np.uint8))
-        if world.rank == source:
             for target in targets:
-                dist.send(length, group=world.group, group_dst=target)
-                dist.send(payload, group=world.group, group_dst=target)
+                dist.send_object_list(chunk, group=world.group, group_dst=target)
         else:
-            dist.recv(length, group=world.group, group_src=source)
-            payload = torch.empty(int(length), dtype=torch.uint8)
-            dist.recv(payload, group=world.group, group_src=source)
+            dist.recv_object_list(chunk, group=world.group, group_src=source)
             try:
-                file.write(payload.numpy().tobytes())
+                file.write(chunk[0])
             except OSError as error:
                 failure = failure or error
-        if int(length) < CHUNK_BYTES:
+        if len(chunk[0]) < CHUNK_BYTES:
             break
     if failure:
         raise failure
     if file is not None and file.writable():  # else the sender's, which is on its disk
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)

@@ -38,11 +38,6 @@ class CorpusFile:
     sha256: str
     documents: int
 
-    @property
-    def by_line(self) -> bool:
-        """Whether each line is a document."""
-        return self.name.endswith(".jsonl")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
@@ -85,8 +80,7 @@ def scan_corpus(folder: Path) -> Corpus:
         files = sorted((path.relative_to(folder).as_posix(), path) for path in _walk_files(folder))
     except OSError as error:
         raise _unreadable_error(str(error.filename), str(error.strerror)) from error
-    sources = tuple(_scan_file(path, name) for name, path in files)
-    corpus = Corpus(folder=folder, sources=sources)
+    corpus = Corpus(folder=folder, sources=tuple(_scan_file(path, name) for name, path in files))
     if not corpus.documents:
         raise EmptyCorpus(
             f"{folder} has no documents, expected text files, or *.jsonl files with a"
@@ -126,7 +120,7 @@ def _read_texts(path: Path, source: CorpusFile, indices: range) -> Iterator[tupl
         return
     try:
         with path.open("rb") as file:
-            if not source.by_line:
+            if not source.name.endswith(".jsonl"):
                 yield 0, _require_utf8(file.read(), str(path))
                 return
             lines = (pair for pair in enumerate(file, start=1) if pair[1].strip())
@@ -147,8 +141,7 @@ def _require_utf8(content: bytes, location: str) -> bytes:
 
 def _parse_line(line: bytes, location: str) -> bytes:
     try:
-        text: str = json.loads(line)["text"]
-        return text.encode()
+        return json.loads(line)["text"].encode()
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise _unreadable_error(location, 'it is no JSON object with a "text" in UTF-8') from None
 

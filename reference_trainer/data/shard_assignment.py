@@ -7,37 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from reference_trainer.config import TrainConfig
+from reference_trainer.data import shards
 from reference_trainer.data.documents import DataError
 from reference_trainer.data.shard_stream import ShardStream
-from reference_trainer.data.shards import (
-    COMMON_KEYS,
-    BadShard,
-    MissingShard,
-    Shard,
-    ShortShard,
-    StaleShards,
-    entries_text,
-    open_shard,
-)
 from reference_trainer.data.synthetic import SampleStream
 from reference_trainer.distributed import World
 
 
 def open_stream(config: TrainConfig, world: World) -> SampleStream:
-    """This rank's data: synthetic, or from shards.  All ranks call it.
+    """Open this rank's data: synthetic, or from shards.  All ranks call it.
 
     Raises DataError on all ranks alike.
     """
-    per_step = world.size * config.batch
+    sizes = {"seq": config.seq, "vocab": config.vocab, "per_step": world.size * config.batch}
     if not config.data:
-        return SampleStream(seed=config.seed, seq=config.seq, vocab=config.vocab, per_step=per_step)
+        return SampleStream(seed=config.seed, **sizes)
     shard, shard_ids = assign_shards(config, world)
-    return ShardStream(
-        shard, shard_ids, seed=config.seed, seq=config.seq, vocab=config.vocab, per_step=per_step
-    )
+    return ShardStream(shard, shard_ids, seed=config.seed, **sizes)
 
 
-def assign_shards(config: TrainConfig, world: World) -> tuple[Shard, list[int]]:
+def assign_shards(config: TrainConfig, world: World) -> tuple[shards.Shard, list[int]]:
     """This rank's shard, and the number of the shard that each rank holds.  All ranks call it.
 
     One rank of each node reads its shard once to check its sha256.  Raises DataError on all ranks.
@@ -54,18 +43,18 @@ def assign_shards(config: TrainConfig, world: World) -> tuple[Shard, list[int]]:
     return shard, shard_ids
 
 
-def open_usable_shard(folder: Path, config: TrainConfig) -> Shard:
+def open_usable_shard(folder: Path, config: TrainConfig) -> shards.Shard:
     """The shard in a folder, if this run can use it.  Raises DataError."""
-    shard = open_shard(folder)
+    shard = shards.open_shard(folder)
     vocab, needed = shard.content["vocab"], config.seq + 1
     if vocab > config.vocab:
-        raise StaleShards(
+        raise shards.StaleShards(
             f"{shard.folder} has a vocabulary of {vocab}, expected at most the model's"
             f" {config.vocab}: train with --vocab {vocab} or more"
         )
     for lane in shard.lanes:
         if (count := len(shard.tokens(lane))) < needed:
-            raise ShortShard(
+            raise shards.ShortShard(
                 f"{shard.folder} has {count} tokens in lane {lane}, expected {needed} or more for"
                 " one sample: use a smaller --seq, fewer lanes or more documents"
             )
@@ -80,17 +69,19 @@ def validate_shard_set(reports: Sequence[tuple[str, dict[str, Any]]]) -> list[in
     first_host, first = reports[0]
     files: dict[int, Any] = {}
     for rank, (host, content) in enumerate(reports):
-        keys = [name for name in COMMON_KEYS if content[name] != first[name]]
+        keys = [name for name in shards.COMMON_KEYS if content[name] != first[name]]
         same_files = files.setdefault(content["node"], content["files"]) == content["files"]
         if keys or not same_files:
-            actual, expected = (entries_text(c, keys) or "other files" for c in (content, first))
-            raise StaleShards(
+            actual, expected = (
+                shards.entries_text(c, keys) or "other files" for c in (content, first)
+            )
+            raise shards.StaleShards(
                 f"rank {rank} on {host} has a shard with {actual}, rank 0 on {first_host} one with"
                 f" {expected}: make them anew on every node from the same documents"
             )
     missing = sorted(set(range(first["nodes"])) - files.keys())
     if missing:
-        raise MissingShard(
+        raise shards.MissingShard(
             f"no rank's node has shard {', '.join(map(str, missing))} of {first['nodes']}: use"
             f" {first['nodes']} nodes, or make shards for as many as there are"
         )
@@ -104,7 +95,7 @@ def _try_read(action: Callable[[], Any]) -> tuple[Any, DataError | None]:
     except DataError as error:
         return None, error
     except OSError as error:
-        return None, BadShard(f"{error}: the shard cannot be read")
+        return None, shards.BadShard(f"{error}: the shard cannot be read")
 
 
 def _raise_first(reports: Sequence[tuple[str, DataError | None]]) -> None:

@@ -42,7 +42,7 @@ class ShardPartition:
     def order(self, epoch: int) -> NDArray[np.int64]:
         """Which sample is when in this epoch: a permutation [samples]."""
         if self._order[0] != epoch:
-            # Raw output, as in data.py, and a stable sort: the same with every numpy.
+            # Raw output, as in synthetic.py, and a stable sort: the same with every numpy.
             philox = np.random.Philox(key=[self.seed, self.number], counter=[0, 0, 0, epoch])
             self._order = epoch, np.argsort(philox.random_raw(self.samples), kind="stable")
         return self._order[1]
@@ -57,24 +57,15 @@ class ShardPartition:
 class ShardStream(SampleStream):
     """The row of samples as one rank sees it, read from its node's shard one step ahead.
 
-    `holders[rank]` is the number of the shard that the rank's node holds.  What goes wrong in
-    reading ahead is raised by the `take` that needed the batch.
+    `shard_ids[rank]` is the number of the shard that the rank's node holds, `sizes` are those of
+    SampleStream.  What goes wrong in reading ahead is raised by the `take` that needed the batch.
     """
 
-    def __init__(
-        self,
-        shard: Shard,
-        shard_ids: Sequence[int],
-        *,
-        seed: int,
-        seq: int,
-        vocab: int,
-        per_step: int,
-    ) -> None:
-        super().__init__(seed=seed, seq=seq, vocab=vocab, per_step=per_step)
+    def __init__(self, shard: Shard, shard_ids: Sequence[int], **sizes: int) -> None:
+        super().__init__(**sizes)
         self.shard, self.shard_ids = shard, list(shard_ids)
         self.partitions = {
-            lane: ShardPartition(lane, shard.tokens(lane), seed=seed, seq=seq)
+            lane: ShardPartition(lane, shard.tokens(lane), seed=self.seed, seq=self.seq)
             for lane in shard.lanes
         }
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="data")

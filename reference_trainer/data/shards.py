@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import secrets
 import shutil
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SCHEMA = 1
+SCHEMA = 1  # of a shard's manifest; one more with each change that an older trainer misreads
 SHARD_PATTERN = re.compile(r"shard-\d+-of-\d+")
 LANES = 48  # can be dealt evenly to 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 nodes
 TOKENISER = "bytes"
@@ -103,7 +102,7 @@ def dtype_for(vocab: int) -> str:
 
 
 def tokenise(text: bytes) -> NDArray[np.uint16]:
-    """The tokens of a document [bytes + 1]: its bytes, then END."""
+    """Make tokens of a document [bytes + 1]: its bytes, then EOD."""
     import numpy as np
 
     tokens = np.full(len(text) + 1, EOD, dtype=dtype_for(VOCAB))
@@ -142,16 +141,7 @@ def make_shard(documents: Path, out: Path, *, node: int, nodes: int, lanes: int 
         existing = _require_same(open_shard(out), content)
         existing.check(whole=True)
         return existing
-    temp_folder = out / f"{path.name}.tmp-{secrets.token_hex(4)}"
-    temp_folder.mkdir()
-    try:
-        content = _write_shard(temp_folder, corpus, content)
-        temp_folder.rename(path)
-    except BaseException:
-        shutil.rmtree(temp_folder, ignore_errors=True)
-        raise
-    manifest.sync_folder(out)
-    return Shard(folder=path, content=content)
+    return Shard(folder=path, content=_write_shard(path, corpus, content))
 
 
 def open_shard(out: Path) -> Shard:
@@ -217,7 +207,21 @@ def _require_same(shard: Shard, content: dict[str, Any]) -> Shard:
     return shard
 
 
-def _write_shard(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[str, Any]:
+def _write_shard(path: Path, corpus: Corpus, content: dict[str, Any]) -> dict[str, Any]:
+    """Write a shard to a fresh folder and rename that; returns the manifest's content."""
+    temp_folder = path.with_name(f"{path.name}.tmp-{secrets.token_hex(4)}")
+    temp_folder.mkdir()
+    try:
+        content = _fill_folder(temp_folder, corpus, content)
+        temp_folder.rename(path)
+    except BaseException:
+        shutil.rmtree(temp_folder, ignore_errors=True)
+        raise
+    manifest.sync_folder(path.parent)
+    return content
+
+
+def _fill_folder(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[str, Any]:
     """Write lanes and manifest, fsync them; returns the manifest's content."""
     node, nodes, lanes = content["node"], content["nodes"], content["lanes"]
     names = [lane_name(lane) for lane in range(node, lanes, nodes)]
@@ -229,8 +233,7 @@ def _write_shard(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[
             files[name].write(tokenise(text).tobytes())
             counts[name] += 1
         for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
+            manifest.sync_file(file)
     entries = {
         name: {**manifest.describe_file(folder / name), "documents": counts[name]} for name in names
     }

@@ -59,7 +59,7 @@ class SampleStream:
         self.position = 0
 
     def ids(self, rank: int, world_size: int) -> list[int]:
-        """Ids of the samples that `rank` takes in the next step of `world` ranks.
+        """List the samples that `rank` takes in the next step of `world_size` ranks.
 
         Shares differ by one sample at most.  Raises DataError when there is none for some rank.
         """
@@ -85,7 +85,7 @@ class SampleStream:
 
 
 def share_of_rank(samples: range, rank: int, world_size: int) -> list[int]:
-    """The part of a step's samples that `rank` of `world` takes, in order; see Stream.ids."""
+    """Share out a step's samples: those that `rank` takes, in order; see SampleStream.ids."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank}, expected 0..{world_size - 1}")
     if world_size > len(samples):

@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
-from reference_trainer.distributed import LAUNCH_VARIABLES
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import LAUNCHERS, JobResult, TrainingJob
 from reference_trainer.options import build_config, config_options
+from reference_trainer.rank_environment import LAUNCH_VARIABLES
 
 
 def read_rendezvous() -> dict[str, str | None]:

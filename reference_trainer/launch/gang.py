@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from reference_trainer.launch.worker import RankLocation, Worker, ray_resources
 
 SETTLE_SECONDS = 3  # for survivors to see that a peer is gone
 # For them to end, once a death is known.  Less than a run gives its save in the background
-# (checkpoint.py): whoever still writes then is replaced, and cannot write beside the next run.
+# (checkpointer.py): whoever still writes then is replaced, and cannot write beside the next run.
 END_SECONDS = 1
 START_SECONDS = 60  # for new workers in the places of dead ones
 POLL_SECONDS = 0.5  # between two looks at workers that start
@@ -38,7 +39,7 @@ class GangPending(GangError):
 
 
 class WorkerLost(GangError):
-    """A worker died or failed.  `ranks` are those whose process is gone, `at` is when.
+    """A worker died or failed.  `ranks` are those whose process is gone, `lost_at` is when.
 
     `failed` are those that had raised an error when the first one was seen.
     """
@@ -50,30 +51,26 @@ class WorkerLost(GangError):
         self.ranks, self.lost_at, self.failed = ranks, lost_at, failed
 
 
+@dataclass(eq=False)
 class Gang:
     """`size` workers of one accelerator each, placed all at once or not at all.
 
     `resource` is what a rank owns ("GPU", "CPU" on clusters without any, or one by any name that
-    nodes have); `environment` is
-    laid over the workers' own (None removes a variable); `strategy` is a Ray placement strategy;
-    `say` hears, once, that it has to wait.  Raises GangPending when there is no room within
-    `timeout` seconds.
+    nodes have); `environment` is laid over the workers' own (None removes a variable); `strategy`
+    is a Ray placement strategy; `notify` hears, once, that it has to wait.  Raises GangPending
+    when there is no room within `timeout` seconds.
     """
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        resource: str = "GPU",
-        strategy: str = "PACK",
-        environment: dict[str, str | None] | None = None,
-        timeout: float = 60,
-        name: str = "gang",
-        notify: Callable[[str], None] = lambda message: None,
-    ) -> None:
-        self.size, self.resource, self.strategy = size, resource, strategy
-        self.environment, self.timeout, self.name = environment or {}, timeout, name
-        self.notify = notify
+    size: int
+    _: KW_ONLY
+    resource: str = "GPU"
+    strategy: str = "PACK"
+    environment: dict[str, str | None] | None = None
+    timeout: float = 60
+    name: str = "gang"
+    notify: Callable[[str], None] = lambda message: None
+
+    def __post_init__(self) -> None:
         self.places: list[RankLocation] = []
         self._workers: list[Any] = []
         self._bundles: list[int] = []  # each worker's place in the group
@@ -138,17 +135,9 @@ class Gang:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        return (
-            ray.remote(Worker)
-            .options(
-                **ray_resources(self.resource),
-                max_concurrency=2,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    placement_group=self._group, placement_group_bundle_index=bundle
-                ),
-            )
-            .remote()
-        )
+        options = {**ray_resources(self.resource), "max_concurrency": 2}
+        options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, bundle)
+        return ray.remote(Worker).options(**options).remote()
 
     def replace_workers(self, lost: Sequence[int]) -> list[int]:
         """Put new workers where ranks were `lost` in the last run; which, none: make a new gang.
@@ -251,14 +240,14 @@ class Gang:
         calls = []
         for group, port in zip(groups, self._collect(ports, 30, "finding a port"), strict=True):
             for worker, variables in zip(group, self.rendezvous(group, port), strict=True):
-                merged = {**variables, **self.environment, **(environment or {})}
+                merged = {**variables, **(self.environment or {}), **(environment or {})}
                 call_arguments = [*arguments, *(each[worker] if each else [])]
                 calls.append(self._workers[worker].run.remote(merged, function, call_arguments))
         self._calls = calls
         return calls
 
     def heartbeat(self, rank: int) -> Any:
-        """Ask a rank what it is doing: an object reference (see Worker.beat)."""
+        """Ask a rank what it is doing: an object reference (see Worker.heartbeat)."""
         return self._workers[rank].heartbeat.remote()
 
     def ask(self, function: Callable[[], Any], timeout: float = 10) -> dict[int, Any]:
@@ -335,8 +324,7 @@ class Gang:
     def _group_state(self) -> str | None:
         import ray
 
-        state = ray.util.placement_group_table(self._group).get("state")
-        return None if state is None else str(state)
+        return ray.util.placement_group_table(self._group).get("state")
 
 
 def _pending(calls: list[Any], timeout: float = 0) -> list[int]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
-import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,8 @@ from reference_trainer.launch.supervisor import Timeouts, supervise
 from reference_trainer.launch.torchrun_child import run_torchrun
 from reference_trainer.launch.worker import ray_resources
 from reference_trainer.options import cli_options
-from reference_trainer.telemetry.event_log import JsonLines
+from reference_trainer.rank_environment import change_environment
+from reference_trainer.telemetry.event_log import EventLog
 
 # Heartbeats tell much sooner of a job that does not get on; as milliseconds it fits into 31 bits.
 MAX_SECONDS = 24 * 24 * 3600
@@ -32,8 +32,8 @@ MAX_SECONDS = 24 * 24 * 3600
 class TrainingJob:
     """What is to be run: the trainer, on `size` accelerators, restarted up to `restarts` times.
 
-    `environment` is laid over the ranks' own (None removes a variable); `wait` is for room, in
-    seconds; `announce` is told of each gang, `say` hears what a user should know.
+    `environment` is laid over the ranks' own (None removes a variable); `wait_s` is for
+    room; `on_start` is told of each gang, `notify` hears what a user should know.
     """
 
     config: TrainConfig
@@ -75,20 +75,18 @@ def train_rank(config: TrainConfig) -> dict[str, Any]:
 
 
 def job_timeouts(config: TrainConfig) -> Timeouts:
-    """As long as the job's own time-outs allow, where that is longer than is usual."""
-    default = Timeouts()
+    """Wait as long as the job's own time-outs allow, where that is longer than is usual."""
     return Timeouts(
-        first_step=max(default.first_step, config.init_timeout_s),
-        step=max(default.step, config.timeout_s),
+        first_step=max(Timeouts.first_step, config.init_timeout_s),
+        step=max(Timeouts.step, config.timeout_s),
     )
 
 
 def run_with_gang(job: TrainingJob) -> JobResult:
     """Our own: a loss is made good as soon as it is known.  Raises GangError."""
-    log = JsonLines(job.config.out, "attempts.jsonl")
 
     def log_event(event: str, values: dict[str, Any]) -> None:
-        log.write({"event": event, "t": time.time(), **values})
+        log.write(event, **values)
         if event in ("lost", "left"):
             job.notify(values["reason"])
         elif event == "mended":
@@ -96,7 +94,7 @@ def run_with_gang(job: TrainingJob) -> JobResult:
         elif event == "removed":
             job.notify("its gang was removed")
 
-    try:
+    with closing(EventLog(job.config.out, "attempts.jsonl")) as log:
         results, attempts = supervise(
             job.gang,
             train_rank,
@@ -107,8 +105,6 @@ def run_with_gang(job: TrainingJob) -> JobResult:
             on_start=job.on_start,
             on_event=log_event,
         )
-    finally:
-        log.close()
     return JobResult(rank0=results[0], attempts=len(attempts))
 
 
@@ -167,11 +163,7 @@ def _sees_cuda(job: TrainingJob) -> bool:
 
 
 def _ray_train_rank(loop_config: dict[str, Any]) -> None:
-    for name, value in loop_config["environment"].items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    change_environment(loop_config["environment"])
     train_rank(loop_config["config"])
 
 
@@ -185,12 +177,8 @@ def run_with_torchrun(job: TrainingJob) -> JobResult:
     with job.gang() as gang:
         job.on_start(gang, 1)
         try:
-            gang.run(
-                run_torchrun,
-                timeout=MAX_SECONDS,
-                environment=job.environment,
-                each=[[options, gpus] for options, gpus in _agent_commands(job, gang)],
-            )
+            agents = _agent_commands(job, gang)
+            gang.run(run_torchrun, timeout=MAX_SECONDS, environment=job.environment, each=agents)
         except GangError as error:
             raise GangError(f"torchrun gave up: {error}") from error
     return JobResult(rank0=_read_result(out))
@@ -222,10 +210,9 @@ def _out_folder(job: TrainingJob) -> Path:
 
 def _read_result(out: Path) -> dict[str, Any]:
     try:
-        result: dict[str, Any] = json.loads((out / "result.rank0.json").read_text(encoding="ascii"))
+        return json.loads((out / "result.rank0.json").read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
         raise GangError(f"rank 0 left no result that can be read: {error}") from None
-    return result
 
 
 LAUNCHERS: dict[str, Callable[[TrainingJob], JobResult]] = {

@@ -26,7 +26,7 @@ POLL_SECONDS = 0.5  # between two heartbeats; death is heard of at once
 class Timeouts:
     """How long is too long, in seconds: long before the first step, short after it.
 
-    `answer` is for a heartbeat (importing torch may hold a process up for a while), `step` for a
+    `answer` is for a heartbeat (importing torch may hold a process up for long), `step` for a
     step that does not end.  A save, and the end of a run, are given as long as the beginning.
     """
 
@@ -66,7 +66,7 @@ def supervise(
 ) -> tuple[list[Any], list[Attempt]]:
     """Run `function` to its end, with the gang mended, or a new one, after each lost rank.
 
-    `on_start(gang, attempt)` is told of each attempt's gang; `tell(event, values)` hears the events
+    `on_start(gang, attempt)` is told of each attempt's gang; `on_event(event, values)` hears
     "attempt", "mended", "removed", "ready", "lost", "left", "done", "given-up".  A result that is a
     trainer's with `left` true is a rank that was told to leave: that ends the attempt, too.
     `timeout` bounds each attempt.  Raises GangError with one sentence when there was no room in
@@ -171,13 +171,12 @@ class HeartbeatMonitor:
         done, _ = ray.wait(self._calls, num_returns=len(self._calls), timeout=0)
         now = time.monotonic()
         for rank, call in enumerate(self._calls):
-            if call not in done:
-                continue
-            try:
-                self._answers[rank] = ray.get(call)
-            except ray.exceptions.RayError:  # its result says better how it died
-                continue
-            self._calls[rank], self._asked_at[rank] = self.gang.heartbeat(rank), now
+            if call in done:
+                try:
+                    self._answers[rank] = ray.get(call)
+                except ray.exceptions.RayError:  # its result says better how it died
+                    continue
+                self._calls[rank], self._asked_at[rank] = self.gang.heartbeat(rank), now
         self._check(running, now)
 
     def _check(self, running: list[int], now: float) -> None:
@@ -186,23 +185,17 @@ class HeartbeatMonitor:
         silent = [r for r in running if now - self._asked_at[r] > limits[0 if starting[r] else 1]]
         if silent:
             longest = max(now - self._asked_at[rank] for rank in silent)
-            raise WorkerLost(
-                f"train: {self._describe_ranks(silent)} did not answer for {longest:.0f} s",
-                silent,
-                time.time(),
-            )
+            message = f"train: {self._describe_ranks(silent)} did not answer for {longest:.0f} s"
+            raise WorkerLost(message, silent, time.time())
         limits = self.timeouts.first_step, self.timeouts.step
         late = [r for r in running if self._answers[r]["age"] > limits[0 if starting[r] else 1]]
         if late:  # all wait for the one that is furthest behind
             step = min(self._answers[rank]["step"] for rank in late)
             behind = [rank for rank in late if self._answers[rank]["step"] == step]
             longest = max(self._answers[rank]["age"] for rank in behind)
-            raise WorkerLost(
-                f"train: {self._describe_ranks(behind)} stayed in step {step} for {longest:.0f} s",
-                behind,
-                time.time(),
-            )
+            ranks = self._describe_ranks(behind)
+            message = f"train: {ranks} stayed in step {step} for {longest:.0f} s"
+            raise WorkerLost(message, behind, time.time())
 
     def _describe_ranks(self, ranks: list[int]) -> str:
-        places = [f"rank {rank} on {self.gang.places[rank].host}" for rank in ranks]
-        return ", ".join(places)
+        return ", ".join(f"rank {rank} on {self.gang.places[rank].host}" for rank in ranks)

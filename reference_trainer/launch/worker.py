@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from reference_trainer.rank_environment import change_environment
 from reference_trainer.telemetry.heartbeat import PROGRESS, handle_sigterm, process_start_ticks
 
 
@@ -32,12 +33,8 @@ class RankLocation:
     @property
     def sort_key(self) -> tuple[Any, ...]:
         """Ranks are numbered by address, then node, then accelerator: the same every time."""
-        return (
-            [int(part) if part.isdigit() else -1 for part in self.address.split(".")],
-            self.node,
-            self.gpus,
-            self.pid,
-        )
+        octets = [int(part) if part.isdigit() else -1 for part in self.address.split(".")]
+        return octets, self.node, self.gpus, self.pid
 
 
 @contextmanager
@@ -73,13 +70,12 @@ class Worker:
         import ray
 
         context = ray.get_runtime_context()
-        gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
         return RankLocation(
             node=context.get_node_id(),
             address=ray.util.get_node_ip_address(),
             host=socket.gethostname(),
             pid=os.getpid(),
-            gpus=gpus,
+            gpus=[str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])],
             born=process_start_ticks(),
         )
 
@@ -95,11 +91,7 @@ class Worker:
         arguments: Sequence[Any],
     ) -> Any:
         """Set the environment (None removes a variable) and call `function(*arguments)`."""
-        for name, value in environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        change_environment(environment)
         try:
             return function(*arguments)
         except BaseException as error:

@@ -24,9 +24,8 @@ def build_model(config: TrainConfig, world: World) -> Any:
     with world.device:
         model = Transformer(config)
     bf16 = config.dtype == "bf16" or (config.dtype == "auto" and world.device.type == "cuda")
-    policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16 if bf16 else None, reduce_dtype=torch.float32
-    )
+    dtype = torch.bfloat16 if bf16 else None
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for block in model.blocks:
         if config.compile:
             block.compile()

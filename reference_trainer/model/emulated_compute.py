@@ -19,7 +19,7 @@ class EmulatedCompute:
     """Pads forward and backward of each block it is attached to.
 
     Attach it after `fully_shard`: its hooks must run after FSDP's own, which gather the weights.
-    `late` counts paddings that were not needed because the real compute took longer.
+    `overruns` counts paddings that were not needed because the real compute took longer.
     """
 
     def __init__(self, seconds: float, blocks: int) -> None:

@@ -25,7 +25,7 @@ PEAK_FLOPS = {
 
 
 def parameter_count(config: TrainConfig) -> int:
-    """All trainable parameters of `model.Transformer`, embeddings included."""
+    """Count all trainable parameters of `transformer.Transformer`, embeddings included."""
     outside = 2 * config.vocab * config.dim + config.dim  # table, head, last norm
     return outside + config.layers * block_parameters(config)
 
@@ -67,7 +67,7 @@ def state_bytes(config: TrainConfig, shards: int) -> int:
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
-    """Peak dense FLOP/s of a GPU by its name, computing in this one of config.DTYPES.
+    """Peak dense FLOP/s of a GPU by its name, computing in a `dtype` of config.CHOICES.
 
     None for another type than bf16, which is "auto" there, for a slice of a GPU (MIG, vGPU), and
     for a name that the table does not know.

@@ -9,26 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 EPSILON = 1e-6  # as in torch.nn.utils.clip_grads_with_norm_: no division by a norm of zero
 
 
 def local_gradients(parameters: Iterable[Any]) -> list[Any]:
     """This rank's shards of the gradients: the memory that the optimizer reads, not a copy."""
-    import torch
-
     with torch.no_grad():
         return [parameter.grad.to_local() for parameter in parameters if parameter.grad is not None]
 
 
 def square_sum(gradients: list[Any]) -> Any:
     """The sum of the squares of all numbers in these tensors, a scalar on their device."""
-    import torch
-
     return torch.nn.utils.get_total_norm(gradients).square()
 
 
 def clip_gradients(gradients: list[Any], norm: Any, max_norm: float) -> None:
-    """Scale the gradients so that `norm`, the whole model's, becomes `most` where it is more."""
-    import torch
-
+    """Scale the gradients so that `norm`, the whole model's, is at most `max_norm`."""
     torch._foreach_mul_(gradients, (max_norm / (norm + EPSILON)).clamp(max=1.0))

@@ -17,11 +17,13 @@ class JsonLines:
         if folder is None:
             return
         Path(folder).mkdir(parents=True, exist_ok=True)
-        self._file = (Path(folder) / name).open("ab")
-        if self._file.tell() and not _ends_with_newline(Path(folder) / name):
-            self._file.write(b"\n")  # a killed run left half a line: do not glue ours to it
+        self._file = (Path(folder) / name).open("a+b")
+        if self._file.tell():
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")  # a killed run left half a line: do not glue ours to it
 
-    def write(self, record: dict[str, Any]) -> None:
+    def append(self, record: dict[str, Any]) -> None:
         """Append one object and hand it to the operating system."""
         if self._file is not None:
             self._file.write(json.dumps(record).encode() + b"\n")
@@ -33,26 +35,13 @@ class JsonLines:
             self._file.close()
 
 
-class EventLog:
-    """The events of one rank in `<out>/metrics.rank{r}.jsonl`; a resumed run appends.
+class EventLog(JsonLines):
+    """Events in a file of JSON lines; a resumed run appends.
 
-    Events: "start", "begin" (a step begins), "step" (its numbers), "saving", "saved", "end".
+    Of a rank: "start", "begin" (a step begins), "step" (its numbers), "saving", "saved", "end".
     Each carries "t", seconds since the epoch.
     """
 
-    def __init__(self, rank: int, folder: str | None = None) -> None:
-        self._lines = JsonLines(folder, f"metrics.rank{rank}.jsonl")
-
     def write(self, event: str, **values: Any) -> None:
         """Append one event."""
-        self._lines.write({"event": event, "t": time.time(), **values})
-
-    def close(self) -> None:
-        """Close the file."""
-        self._lines.close()
-
-
-def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+        self.append({"event": event, "t": time.time(), **values})

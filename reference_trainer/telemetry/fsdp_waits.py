@@ -15,6 +15,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch.distributed.fsdp import FSDPModule
+
 from reference_trainer.telemetry.step_timer import StepTimer
 
 # FSDP2's calls of one group of parameters, and the collective that each waits for.  `unshard`
@@ -28,7 +30,7 @@ FSDP_CALLS = {
 
 
 def time_fsdp_waits(model: Any, timer: StepTimer) -> bool:
-    """Have `spans` told each wait of this sharded model; False where this torch has no such calls.
+    """Have `timer` told each wait of this sharded model; False where this torch has no such calls.
 
     The calls are torch's own business and have no public hooks, so they are looked for by name.
     """
@@ -44,8 +46,6 @@ def time_fsdp_waits(model: Any, timer: StepTimer) -> bool:
 
 def _parameter_groups(model: Any) -> Iterator[Any]:
     """Groups of parameters that FSDP2 gathers and reduces together."""
-    from torch.distributed.fsdp import FSDPModule
-
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state = module._get_fsdp_state()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-# The consecutive intervals a step is cut into, in order.  See spans.py.
+# The consecutive intervals a step is cut into, in order.  See step_timer.py.
 SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "other")
 
 # Moments of a save that may be in the background: a rank's data is about to be written; all data is
@@ -25,12 +25,8 @@ class InjectedDelay:
     first: int = 1
     last: int | None = None
 
-    def applies_to(self, segment: str, rank: int, step: int) -> bool:
-        """Whether this delay applies to that segment of that step on that rank."""
-        return (self.segment, self.rank) == (segment, rank) and self.covers_step(step)
-
     def covers_step(self, step: int) -> bool:
-        """Whether this step is among those that are delayed."""
+        """Tell whether this step is among those that are delayed."""
         return self.first <= step and (self.last is None or step <= self.last)
 
 
@@ -39,13 +35,12 @@ class DelayInjector:
 
     def __init__(self, delays: tuple[InjectedDelay, ...], rank: int) -> None:
         self.delays = tuple(delay for delay in delays if delay.rank == rank)
-        self.rank = rank
         self.fired = 0
 
     def inject(self, segment: str, step: int) -> None:
         """Sleep as planned for this segment of this step."""
         for delay in self.delays:
-            if delay.applies_to(segment, self.rank, step):
+            if delay.segment == segment and delay.covers_step(step):
                 time.sleep(delay.seconds)
                 self.fired += 1
 

@@ -22,28 +22,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
+
+import torch
 
 from reference_trainer.telemetry.event_log import JsonLines
 from reference_trainer.telemetry.injected_delay import SEGMENTS
-
-
-class Clock(Protocol):
-    """A source of boundaries in time."""
-
-    name: str
-
-    def stamp(self) -> Any:
-        """A boundary, now."""
-
-    def wait(self, stamp: Any) -> None:
-        """Return once this boundary has been passed."""
-
-    def intervals(self, stamps: list[Any]) -> list[float]:
-        """Seconds between each boundary and the next: one fewer than there are boundaries."""
-
-    def total(self, stamps: list[Any], intervals: list[float]) -> float:
-        """Seconds from the first boundary to the last; `intervals` are those between them."""
 
 
 class HostClock:
@@ -51,31 +35,29 @@ class HostClock:
 
     name = "host"
 
-    def stamp(self) -> int:
-        """Nanoseconds of the monotonic clock."""
+    def stamp(self) -> Any:
+        """Read the monotonic clock, in nanoseconds: a boundary, now."""
         return time.perf_counter_ns()
 
-    def wait(self, stamp: int) -> None:
-        """It has been passed when it is read."""
+    def wait(self, stamp: Any) -> None:
+        """Return once this boundary has been passed: here it has been when it is read."""
 
-    def intervals(self, stamps: list[int]) -> list[float]:
-        """Seconds between consecutive stamps."""
+    def intervals(self, stamps: list[Any]) -> list[float]:
+        """Give the seconds between each boundary and the next: one fewer than boundaries."""
         return [(b - a) / 1e9 for a, b in pairwise(stamps)]
 
-    def total(self, stamps: list[int], intervals: list[float]) -> float:
-        """From the first stamp to the last, whatever is between."""
+    def total(self, stamps: list[Any], intervals: list[float]) -> float:
+        """Give the seconds from the first boundary to the last; `intervals` are between them."""
         return (stamps[-1] - stamps[0]) / 1e9
 
 
-class CudaClock:
+class CudaClock(HostClock):
     """Boundaries on the GPU's compute stream.  Resolution about 0.5 us (CUDA runtime API)."""
 
     name = "cuda events"
 
     def stamp(self) -> Any:
         """An event recorded on the current stream; the host does not wait for it."""
-        import torch
-
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -104,7 +86,7 @@ class StepTimer:
     file, flushed.
     """
 
-    def __init__(self, clock: Clock, rank: int, folder: str | None = None) -> None:
+    def __init__(self, clock: HostClock, rank: int, folder: str | None = None) -> None:
         self.clock, self.rank = clock, rank
         self.separable = False  # whether all waits in forward and backward are told by `waiting`
         self.records: list[dict[str, Any]] = []
@@ -161,7 +143,7 @@ class StepTimer:
             "exposed": exposed,
         }
         self.records.append(record)
-        self._lines.write(record)
+        self._lines.append(record)
         return record
 
     def close(self) -> None:

@@ -23,10 +23,11 @@ FLOORS = {  # package -> what of ours it may import
 }
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "numpy", "pynvml"}
 # Imported only by functions of the same package, after the rank has been started.
-LATE = {"reference_trainer/model/build.py", "reference_trainer/train.py",
-        "reference_trainer/model/transformer.py", "reference_trainer/data/synthetic.py",
-        "reference_trainer/data/shard_stream.py", "reference_trainer/checkpoint/checkpointer.py",
-        "reference_trainer/checkpoint/rng_state.py"}  # fmt: skip
+LATE = {f"reference_trainer/{name}.py" for name in (
+    "distributed", "train", "checkpoint/checkpointer", "checkpoint/rank_errors",
+    "checkpoint/rng_state", "checkpoint/save", "checkpoint/storage", "data/shard_stream",
+    "data/synthetic", "model/build", "model/gradient_clipping", "model/transformer",
+    "telemetry/fsdp_waits", "telemetry/step_timer")}  # fmt: skip
 
 
 def imports(path: Path, top_level_only: bool = False) -> set[str]:

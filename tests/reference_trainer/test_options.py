@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from reference_trainer.__main__ import main
 from reference_trainer.config import TrainConfig
-from reference_trainer.distributed import LAUNCH_VARIABLES
 from reference_trainer.options import cli_options
+from reference_trainer.rank_environment import LAUNCH_VARIABLES
 
 
 def test_the_command_line_gives_every_knob_and_gives_it_back(monkeypatch):

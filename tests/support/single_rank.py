@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from reference_trainer.distributed import LAUNCH_VARIABLES
 from reference_trainer.launch.worker import reserve_port
+from reference_trainer.rank_environment import LAUNCH_VARIABLES
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from reference_trainer.data.shards import (
     open_shard,
 )
 from reference_trainer.data.synthetic import SampleStream
-from reference_trainer.distributed import LAUNCH_VARIABLES
 from reference_trainer.options import cli_options
+from reference_trainer.rank_environment import LAUNCH_VARIABLES
 from tests.reference_trainer.data.test_shards import TEXTS, write
 from tests.support.single_rank import only_rank
 from tests.support.thread_ranks import on_ranks
