@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from probes.acceptance import component_placement as components
 from probes.acceptance.criteria import CRITERIA, Measure
 from reports.record import ContractFacts, Criterion, Limit, Waiver
+from reports.renamed import MEASURES, current_name
 from scaling.collectives.line_rate import limit_reason
 
 if sys.version_info >= (3, 11):
