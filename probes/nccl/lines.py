@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 
 from probes.nccl.patterns import SKIPPED_WORDS
 
-CHUNK = 4 << 20
+CHUNK = 4 << 20  # bytes read at once: many lines, and small beside what is remembered of them
 MAX_KEPT = 100  # rows and errors kept per file
 MAX_LINE = 64 << 10  # bytes of one line that are looked at; NCCL's own are under 2 KiB
 MAX_TEXT = 16 << 10  # bytes of a text: ring maps of 1000s of ranks are cut
@@ -78,21 +78,21 @@ class LogLines:
     """The NCCL lines of one file, in order.
 
     Iterate for (writer, "INFO" | "WARN" | "version", text); `number` is the line of the last one.
-    After the end, `bytes`, `binary`, `cut`, `repeated` and `wrong` say what else was there.
+    After the end, `bytes`, `binary`, `truncated`, `repeated`, `bad_rows` and more say what else
+    was there.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.bytes = 0
         self.binary = False  # has NUL bytes
-        self.truncated = (
-            False  # ends within a line: NCCL ends every line it writes, so a part is missing
-        )
+        # Whether it ends within a line: NCCL ends every line it writes, so a part is missing.
+        self.truncated = False
         self.repeated = 0  # lines that Ray's driver left out as repetitions
         self.bad_rows: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
         self.has_table = False  # has rows of nccl-tests
         self.no_efa: list[tuple[int, int]] = []  # libfabric: (line, process) without an EFA device
-        self.torch_errors: list[tuple[int, str]] = []  # torch: (line, OUTCRIES)
+        self.torch_errors: list[tuple[int, str]] = []  # torch: (line, one of TORCH_ERRORS)
         self._writers: dict[bytes, LogWriter] = {}
         self._hosts: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
@@ -242,23 +242,25 @@ class LogLines:
                 self.bad_rows.append((number, max(counts, key=abs)))
 
     def _find_torch_errors(self) -> None:
-        """Lines in which torch says that NCCL failed."""
-        number, counted = self._line_count, 0
-        for match in TORCH_ERROR.finditer(self._chunk):
+        """Find lines in which torch says that NCCL failed."""
+        for number, match in self._numbered(TORCH_ERROR):
             if len(self.torch_errors) == MAX_KEPT:
                 return
-            number += self._chunk.count(b"\n", counted, match.start())
-            counted = match.start()
             if not self.torch_errors or self.torch_errors[-1][0] != number:  # one of a line
                 self.torch_errors.append((number, match[0].decode()))
 
     def _find_no_efa(self) -> None:
-        """Lines in which libfabric says that its EFA provider has nothing."""
+        """Find lines in which libfabric says that its EFA provider has nothing."""
+        matches = itertools.islice(self._numbered(NO_EFA), MAX_KEPT - len(self.no_efa))
+        self.no_efa += [(number, int(match[1])) for number, match in matches]
+
+    def _numbered(self, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, re.Match[bytes]]]:
+        """Find a pattern in this chunk, each time with the number of its line."""
         number, counted = self._line_count, 0
-        for match in itertools.islice(NO_EFA.finditer(self._chunk), MAX_KEPT - len(self.no_efa)):
+        for match in pattern.finditer(self._chunk):
             number += self._chunk.count(b"\n", counted, match.start())
             counted = match.start()
-            self.no_efa.append((number, int(match[1])))
+            yield number, match
 
 
 def _wrong_count(figure: bytes) -> int:

@@ -6,19 +6,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cached_property
 
 from probes.nccl.host_edges import HostEdges
-from probes.nccl.job import (
-    STAGES,
-    Communicator,
-    Host,
-    InitTiming,
-    MatchedMessage,
-    Process,
-    Rank,
-    split_into_jobs,
-)
+from probes.nccl.job import STAGES, Communicator, Host, InitTiming, MatchedMessage, Process, Rank
 from probes.nccl.lines import NO_WRITER, LogWriter
 
 NO_RANK = Rank(NO_WRITER, Host(""))
@@ -26,7 +18,7 @@ RUNTIME_CONNECT = (2, 22)  # since then ranks connect at the first collective, n
 
 
 class Log:
-    """Everything that the files of one job say, folded; `settled` once all of them are read."""
+    """Everything that the files of one job say, folded; call `finish` once all of them are read."""
 
     def __init__(self) -> None:
         self.budget = MemoryBudget()
@@ -60,11 +52,20 @@ class Log:
         host_edges.count_edges(self.ranks.values(), self.location_of)
         for line, pid in self.no_efa:
             rank = next((r for r in self.ranks.values() if r.writer.pid == pid), NO_RANK)
-            self.hits["efa"].append(MatchedMessage(rank, "libfabric finds no EFA device", line))
+            self.add_hit("efa", rank, "libfabric finds no EFA device", line)
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         if self.no_gdr and self.gdr and not (self.edge_counts["tcp"] or self.edge_counts["other"]):
             self.gdr.add(False)  # an edge over TCP makes all ranks say so as well
         return self
+
+    def add_hit(self, kind: str, rank: Rank, detail: str, line: str) -> None:
+        """Keep a message of a rank that has a phrase of this kind."""
+        self.hits[kind].append(MatchedMessage(rank, detail, line))
+
+    @property
+    def external_edges(self) -> int:
+        """Edges between hosts, over any network."""
+        return sum(self.edge_counts[kind] for kind in ("rdma", "tcp", "other"))
 
     def location_of(self, position: int) -> str:
         """`file:line` of a place: the number of the file, and the line in 40 bits."""
@@ -85,25 +86,22 @@ class Log:
         joined = [rank for rank in self.ranks.values() if rank.size]
         if any(len(g.members) == g.completed == g.size for g in self.communicators.values()):
             return joined
-        processes = {rank.writer[:2] for rank in joined}
-        waiting: dict[Process, Rank] = {}
-        for rank in self.ranks.values():
-            process = rank.writer[:2]
-            if rank.writer.host and process not in processes:
-                waiting[process] = rank
+        processes = self._joined_ranks
+        waiting = {
+            rank.writer[:2]: rank
+            for rank in self.ranks.values()
+            if rank.writer.host and rank.writer[:2] not in processes
+        }
         # `NCCL version ...` has no prefix; a lost newline puts a word before the host's name.
         pids = {pid for _, pid in waiting}
         names: dict[int, set[str]] = defaultdict(set)
         for host, pid in processes:
             if pid in pids:
                 names[pid].add(host)
-        return [
-            *joined,
-            *(
-                rank
-                for (host, pid), rank in waiting.items()
-                if not any(host.endswith(name) for name in names.get(pid, ()))
-            ),
+        return joined + [
+            rank
+            for (host, pid), rank in waiting.items()
+            if not any(host.endswith(name) for name in names.get(pid, ()))
         ]
 
     def joined(self, rank: Rank) -> Rank:
@@ -116,10 +114,10 @@ class Log:
 
     @cached_property
     def _joined_ranks(self) -> dict[Process, list[Rank]]:
-        by_process: dict[Process, list[Rank]] = {}
+        by_process: dict[Process, list[Rank]] = defaultdict(list)
         for rank in self.ranks.values():
             if rank.size:
-                by_process.setdefault(rank.writer[:2], []).append(rank)
+                by_process[rank.writer[:2]].append(rank)
         return by_process
 
     @cached_property
@@ -160,9 +158,8 @@ class Log:
             return False
         if self.nodes == 1:
             return len(self.host_names) <= 1 or len(self.jobs) == 1
-        external = self.edge_counts["rdma"] or self.edge_counts["tcp"] or self.edge_counts["other"]
         all_ranks = len({rank.number for rank in self.job_ranks}) == self.world_size > 0
-        return len(self.host_names) <= 1 and all_ranks and not external  # before 2.20
+        return len(self.host_names) <= 1 and all_ranks and not self.external_edges  # before 2.20
 
     @cached_property
     def stage(self) -> str:
@@ -175,6 +172,26 @@ class Log:
         return not version or tuple(map(int, version.split(".")[:2])) >= RUNTIME_CONNECT
 
 
+def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:
+    """Processes that are joined by communicators, directly or through others: one set per job."""
+    parents: dict[Process, Process] = {}
+
+    def find(process: Process) -> Process:
+        while (parent := parents.setdefault(process, process)) != process:
+            parents[process] = parents[parent]
+            process = parent
+        return process
+
+    for comm in communicators:
+        processes = list(comm.processes)
+        for process in processes:
+            parents[find(process)] = find(processes[0])
+    groups: dict[Process, set[Process]] = defaultdict(set)
+    for process in list(parents):
+        groups[find(process)].add(process)
+    return list(groups.values())
+
+
 BUDGET = 200 << 20  # bytes: 100,000 ranks on 12,500 hosts, with two communicators and 20 edges each
 
 
@@ -185,7 +202,7 @@ class MemoryBudget:
         self.free_bytes, self.full = size, False
 
     def take(self, size: int, *, when: bool = True) -> bool:
-        """Whether there is room for it; `given` is a further condition that must hold."""
+        """Tell whether there is room for it; `when` is a further condition that must hold."""
         if size > self.free_bytes or not when:
             self.full = True
             return False
