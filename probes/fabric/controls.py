@@ -6,7 +6,6 @@ from typing import Any
 
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
-from probes.cluster.cluster import Cluster
 from probes.fabric.detect import wrong_data
 from probes.fabric.library_report import RankLogs
 from probes.fabric.sweep import CHECK_SIZE, SweepResult, check_ops, gang_env, run_sweep
@@ -17,8 +16,8 @@ from scaling.collectives.line_rate import line_rate
 SLOWER_RATIO = 0.95  # of the straight run's bandwidth: what a slower road must stay under
 
 
-def control_wrong_element(gang: Gang, node_names: dict[str, str], measure: Recorder) -> None:
-    """One changed element on one rank must be found, with rank and offset."""
+def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) -> None:
+    """Change one element on one rank: it must be found, with rank and offset."""
     bad_rank = gang.size - 1
     fault = f"one element of each result on rank {bad_rank} is changed"
     try:
@@ -27,7 +26,7 @@ def control_wrong_element(gang: Gang, node_names: dict[str, str], measure: Recor
         measure.control("wrong element", fault, caught=None, saw=str(error))
         return
     wrong_ranks = {rank for row in rows for rank, _ in row["first_wrong"]}
-    results = wrong_data(rows, gang, node_names)
+    results = wrong_data(rows, rank_nodes)
     measure.control(
         "wrong element",
         fault,
@@ -37,21 +36,16 @@ def control_wrong_element(gang: Gang, node_names: dict[str, str], measure: Recor
 
 
 def control_off_fabric(
-    cluster: Cluster,
-    gang: Gang,
-    terms: ClusterTerms,
-    normal: SweepResult | None,
-    logs: RankLogs,
-    measure: Recorder,
+    gang: Gang, terms: ClusterTerms, normal: SweepResult | None, logs: RankLogs, measure: Recorder
 ) -> None:
-    """The same all-reduce, forced off the fabric, must look different to everybody who looks."""
-    management = terms.management
+    """Force the same all-reduce off the fabric: it must look different to everybody who looks."""
+    management, cluster = terms.management, logs.cluster
     fault = f"all-reduce is forced onto {management or 'sockets'}"
     if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
         message = "no other interface is agreed: name one in the contract, [cluster] management"
         measure.control("wrong road", fault, caught=None, saw=message)
         return
-    environment: dict[str, str | None] = {**gang_env(cluster, logs), "NCCL_NET": "Socket"}
+    environment: dict[str, str | None] = {**gang_env(logs), "NCCL_NET": "Socket"}
     if management:
         environment |= {"GLOO_SOCKET_IFNAME": management, "NCCL_SOCKET_IFNAME": f"={management}"}
     try:
@@ -96,13 +90,14 @@ def forced_run_is_slower(
     if port_gbytes is None:
         message = "neither the contract (management_gbps) nor the devices say how fast it is"
         return None, f"{message}, so bandwidth is not compared"
-    row = normal.row_of_size(CHECK_SIZE) if normal else None
-    if row is None:
+    rows = normal.rows if normal else []
+    straight = next((row["busbw"] for row in rows if row["size"] == CHECK_SIZE), None)
+    if straight is None:
         return False, "there is no straight run to compare with"
-    message = f"straight {row['busbw']:.3f} GB/s"
-    if port_gbytes >= SLOWER_RATIO * row["busbw"]:
+    message = f"straight {straight:.3f} GB/s"
+    if port_gbytes >= SLOWER_RATIO * straight:
         return None, f"{message}, which {terms.management} may carry too: bandwidth is not compared"
-    return run.peak["busbw"] < SLOWER_RATIO * row["busbw"], message
+    return run.peak["busbw"] < SLOWER_RATIO * straight, message
 
 
 def management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float | None:

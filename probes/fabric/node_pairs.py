@@ -18,11 +18,10 @@ from scaling.collectives.reachability import (
     start_udp_echo,
 )
 
-REPEATS = 6
+REPEATS = 6  # tries each way, of which the fastest counts: one may lose a packet, or the CPU
 JOB_ROUNDS = 16  # rounds of meetings in one job
-ROUND_SECONDS = (
-    2 * REPEATS * SLOW_TRANSFER_S
-)  # of a round at most: both ways, each try almost too slow
+# Of a round at most: both ways, each try almost too slow.
+ROUND_SECONDS = 2 * REPEATS * SLOW_TRANSFER_S
 TRIAL_SECONDS = 180  # of a trial, most of it to connect
 MIN_RATIO = 0.85  # share of the typical speed under which a link is hunted: where it is marginal
 SMALL_BYTES = 100  # bytes of a datagram that passes wherever datagrams pass at all
@@ -33,7 +32,7 @@ class ReachabilityResult:
     """Pairs of nodes that do not reach each other, and nodes whose fabric port is not usable.
 
     `narrow` are pairs that small packets pass and full-size ones do not, None where that could
-    not be tried, for the reason in `untried`; `mtu` is that of each node's interface.
+    not be tried, for the reason in `note`; `mtu` is that of each node's interface.
     """
 
     nodes: list[str]
@@ -149,7 +148,7 @@ def run_pair_search(
 
     The first rank of each node meets the others', each direction apart.
 
-    Every pair meets up to 8 nodes (7 rounds), or when the `whole` matrix is asked for (n - 1
+    Every pair meets up to 8 nodes (7 rounds), or when the `full` matrix is asked for (n - 1
     rounds); else two or three rounds find bad nodes.  A rank's messages use the rails that are
     close to it, so the others' are not tried.
     """
@@ -204,5 +203,5 @@ def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult
 
 
 def _first_ranks(rank_nodes: list[str]) -> dict[str, int]:
-    """Each node's first rank; `places` are the ranks' nodes."""
+    """Find each node's first rank; `rank_nodes` are the ranks' nodes."""
     return {name: rank_nodes.index(name) for name in dict.fromkeys(rank_nodes)}

@@ -44,7 +44,7 @@ def rail_shares(sent: Mapping[str, int], count: int) -> dict[str, float]:
 
 
 def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) -> list[Finding]:
-    """One finding per node with a rail that carried under `least` of its part."""
+    """One finding per node with a rail that carried under `min_share` of its part."""
     findings = []
     for node, shares in nodes.items():
         idle = {name: share for name, share in shares.items() if share < min_share}
