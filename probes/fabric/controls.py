@@ -13,7 +13,7 @@ from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
 from scaling.collectives.line_rate import line_rate
 
-SLOWER_RATIO = 0.95  # of the straight run's bandwidth: what a slower road must stay under
+SLOWER_RATIO = 0.95  # of the straight run's bandwidth: what a slower path must stay under
 
 
 def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) -> None:
@@ -64,7 +64,7 @@ def control_off_fabric(
 
 
 def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
-    """Whether the counters and the library both show the forced road.
+    """Tell whether the counters and the library both show the forced path.
 
     Where no interface is agreed, sockets may take several at once, and others on each node.
     """
@@ -81,7 +81,7 @@ def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
 def forced_run_is_slower(
     run: SweepResult, normal: SweepResult | None, terms: ClusterTerms, facts: list[dict[str, Any]]
 ) -> tuple[bool | None, str]:
-    """Whether the forced road shows less bandwidth than the fabric did, and the words for it.
+    """Tell whether the forced path shows less bandwidth than the fabric did, and the words for it.
 
     Sockets never show what RDMA does; of two Ethernet ports nothing follows (None) unless the
     forced one is known to carry less than the fabric showed.
@@ -101,7 +101,7 @@ def forced_run_is_slower(
 
 
 def management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float | None:
-    """GB/s that the management port can carry; None where nobody says."""
+    """Give the GB/s that the management port can carry; None where nobody says."""
     if terms.management_gbps:
         return terms.management_gbps / 8
     rate = line_rate(facts, terms.management) if terms.management else None
@@ -109,7 +109,7 @@ def management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float |
 
 
 def describe_forced_run(run: SweepResult) -> str:
-    """The forced road in one line."""
+    """Describe the forced path in one line."""
     devices = {device for sent in run.sent.values() for device in sent}
     used = {device for device in devices if any(run.share(n, device) >= 0.05 for n in run.sent)}
     transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem

@@ -16,7 +16,7 @@ MAX_WARN = 3  # doubtful settings told in one sentence
 
 
 def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
-    """The nodes, else the pairs, that explain which pairs do not reach each other."""
+    """Name the nodes, else the pairs, that explain which pairs do not reach each other."""
     bad_nodes, pairs = classify(reach.pairs, reach.nodes)
     findings = []
     for node in dict.fromkeys([*reach.dead, *bad_nodes]):
@@ -30,7 +30,7 @@ def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
 
 
 def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
-    """The node whose MTU is another, else the pairs that full-size packets do not pass."""
+    """Name the node whose MTU is another, else the pairs that full-size packets do not pass."""
     odd = find_odd_mtu(reach)
     if odd:
         mtus = ", ".join(f"{node} {reach.mtu[node]}" for node in odd)
@@ -46,7 +46,7 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
 
 
 def find_odd_mtu(reach: ReachabilityResult) -> list[str]:
-    """Nodes whose MTU is not that of most."""
+    """List nodes whose MTU is not that of most."""
     usual = Counter(reach.mtu.values()).most_common(1)
     return [node for node, mtu in reach.mtu.items() if mtu != usual[0][0]] if usual else []
 
@@ -66,7 +66,7 @@ def _ranks_and_nodes(ranks: list[int], rank_nodes: list[str]) -> list[str]:
 
 
 def find_bad_settings(flags: list[Flag]) -> list[Finding]:
-    """One finding per harmful setting; the doubtful ones in one."""
+    """Make one finding per harmful setting; the doubtful ones in one."""
     findings = [
         finding(flag.code, flag.statement, flag.nodes) for flag in flags if flag.severity == "fail"
     ]
@@ -98,7 +98,7 @@ def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
 
 
 def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
-    """The node that changes what it sends or receives, else the links that do."""
+    """Name the node that changes what it sends or receives, else the links that do."""
     bad = [link for link, count in wrong.items() if count]
     ends, more = attribute_slow_links(bad, wrong, len({node for link in wrong for node in link}))
     findings = []
@@ -114,13 +114,13 @@ def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
 
 
 def log_findings(findings: list[Finding], fabric: str | None) -> list[Finding]:
-    """What NCCL's log shows, less what is agreed: where TCP is the fabric, TCP is no fault."""
+    """Keep what NCCL's log shows, less what is agreed: where TCP is the fabric, TCP is no fault."""
     prefixes = ("INIT-", "NCCL-", "FAB-ALONE", "FAB-LOOPBACK")
     return [item for item in findings if fabric == "rdma" or item.code.startswith(prefixes)]
 
 
 def find_off_fabric(run: SweepResult, fabric: str | None) -> list[Finding]:
-    """Nodes whose bytes went another way than the agreed fabric."""
+    """Name nodes whose bytes went another way than the agreed fabric."""
     if fabric is None:
         return []
     off_fabric = {node: device for node, device in run.main_devices.items() if device != fabric}
@@ -132,7 +132,7 @@ def find_off_fabric(run: SweepResult, fabric: str | None) -> list[Finding]:
 
 
 def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list[Finding]:
-    """Nodes whose groups are slow though their pairs are not, and groups that no node explains.
+    """Name nodes whose groups are slow, their pairs not, and groups that no node explains.
 
     Who is slow in pairs has a finding already.
     """
@@ -155,7 +155,7 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
 
 
 def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
-    """The node or link that is slow, and which way."""
+    """Name the node or link that is slow, and which way."""
     findings = []
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
@@ -175,11 +175,11 @@ def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
 
 
 def slow_fabric_finding(run: SweepResult) -> Finding:
-    """The fabric is slow as a whole: neither pairs nor groups show where."""
+    """Tell that the fabric is slow as a whole: neither pairs nor groups show where."""
     message = f"all-reduce over {len(run.sent)} nodes gives {run.peak['busbw']:.3f} GB/s"
     return finding("FAB-SLOW", message, list(run.sent))
 
 
 def _link_ends(link: Link, way: str) -> list[str]:
-    """The nodes of a link that could make it slow, given the way in which they are slow."""
+    """List the nodes of a link that could make it slow, given the way in which they are slow."""
     return {"sends": [link[0]], "receives": [link[1]]}.get(way, list(link))

@@ -56,7 +56,7 @@ def explain_start_failure(
 
 
 def start_failure_finding(error: GangError, labels: dict[int, str]) -> Finding:
-    """The error, and the ranks that it is of; of all of them nobody stands out."""
+    """Tell the error, and the ranks that it is of; of all of them nobody stands out."""
     lost = (error.ranks or error.failed) if isinstance(error, WorkerLost) else []
     suspects = [labels[rank] for rank in lost[:MAX_NAMES]] if len(lost) < len(labels) else []
     return finding("FAB-NO-START", str(error), suspects)
@@ -65,7 +65,7 @@ def start_failure_finding(error: GangError, labels: dict[int, str]) -> Finding:
 def ranks_behind_finding(
     states: dict[int, RankState], labels: dict[int, str], error: str
 ) -> list[Finding]:
-    """The ranks that the others wait for: they are elsewhere, or began fewer collectives."""
+    """Name the ranks that the others wait for: they are elsewhere, or began fewer collectives."""
     late = (find_ranks_behind(states) or find_ranks_elsewhere(states)) if states else []
     if not late:
         return []
@@ -77,20 +77,20 @@ def ranks_behind_finding(
 
 
 def describe_location(state: RankState) -> str:
-    """`all_reduce, its collective 3`."""
+    """Describe where a rank is: `all_reduce, its collective 3`."""
     begun = f"its collective {state['begun']}" if state["begun"] else "without a collective yet"
     return f"{state['at'] or 'nothing of ours'}, {begun}"
 
 
 def find_ranks_behind(states: dict[int, RankState]) -> list[int]:
-    """Ranks that began fewer collectives than the one that came furthest."""
+    """List ranks that began fewer collectives than the one that came furthest."""
     positions = {rank: (state["group"], state["begun"]) for rank, state in states.items()}
     furthest = max(positions.values())
     return [rank for rank in positions if positions[rank] < furthest]
 
 
 def find_ranks_elsewhere(states: dict[int, RankState]) -> list[int]:
-    """Ranks that are not in the function that more than half of them are in."""
+    """List ranks that are not in the function that more than half of them are in."""
     usual, count = Counter(state["at"] for state in states.values()).most_common(1)[0]
     if 2 * count <= len(states):
         return []
@@ -100,7 +100,7 @@ def find_ranks_elsewhere(states: dict[int, RankState]) -> list[int]:
 def recheck_reachability(
     cluster: Cluster, node_names: dict[str, str], interface: str | None, measure: Recorder
 ) -> list[Finding]:
-    """Pairs of nodes that do not reach each other now, on the interface that was in use."""
+    """Find pairs of nodes that do not reach each other now, on the interface that was in use."""
     try:
         with cluster.gang() as fresh_gang:
             reach = check_reach(fresh_gang, {**node_names, **cluster.node_names}, interface)
@@ -117,7 +117,7 @@ def recheck_reachability(
 
 
 def keep_ras_status(cluster: Cluster, measure: Recorder) -> None:
-    """What NCCL's RAS service says on each node."""
+    """Keep what NCCL's RAS service says on each node."""
     node_names = cluster.node_names
     for node, status in cluster.on_each_node(ras_status).items():
         if status:

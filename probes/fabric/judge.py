@@ -27,7 +27,7 @@ IGNORED_CODES = ("FAB-UNKNOWN-NET", "FAB-PARTIAL-RAILS", "INIT-SLOW")
 
 
 def judge_settings(cluster: Cluster, fabric: str | None, measure: Recorder) -> None:
-    """What each node tells NCCL and gloo, as a job there sees it."""
+    """Judge what each node tells NCCL and gloo, as a job there sees it."""
     nodes = {
         cluster.node_names[id]: facts for id, facts in cluster.on_each_node(read_settings).items()
     }
@@ -43,7 +43,7 @@ def judge_settings(cluster: Cluster, fabric: str | None, measure: Recorder) -> N
 
 
 def judge_reach(reach: ReachabilityResult, measure: Recorder) -> None:
-    """Pairs that do not reach each other at all, or not with full-size packets."""
+    """Judge pairs that do not reach each other at all, or not with full-size packets."""
     measure("unreachable_pairs", len(reach.pairs))
     odd_mtu = len(detect.find_odd_mtu(reach)) if reach.mtu else None
     measure("odd_mtu", odd_mtu, note="no MTU is known")
@@ -53,7 +53,7 @@ def judge_reach(reach: ReachabilityResult, measure: Recorder) -> None:
 
 
 def judge_speed(run: SweepResult, limits: Callable[[str], Limit | None], measure: Recorder) -> None:
-    """Bus bandwidth on the plateau; beside it the model's latency and how equal the ranks are."""
+    """Judge bus bandwidth on the plateau; note the model's latency and how equal the ranks are."""
     peak, nodes = run.peak, f"{len(run.sent)} nodes"
     model = fit_alpha_beta(run.rows, ALL_REDUCE, run.ranks)
     measure("busbw", peak["busbw"], on=nodes, spread=peak["spread"], samples=peak["samples"])
@@ -86,7 +86,7 @@ def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) 
 
 
 def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> None:
-    """Each node's bytes on the fabric and elsewhere, and whether both witnesses say the same."""
+    """Judge each node's bytes on the fabric and elsewhere, and whether both witnesses agree."""
     measure("road", run.main_device)
     disagreement = run.witness_disagreement()
     measure("witnesses", None if disagreement else 2, note=disagreement)
@@ -112,7 +112,7 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
 def judge_rails(
     run: SweepResult, terms: ClusterTerms, limits: Callable[[str], Limit | None], measure: Recorder
 ) -> None:
-    """That each node has the rails that were ordered, and that each rail carried its part."""
+    """Judge that each node has the rails that were ordered, and that each carried its part."""
     if terms.fabric != "rdma":
         return
     counts = {node: len(ports) for node, ports in run.rails.items()}
@@ -135,7 +135,7 @@ def judge_rails(
 
 
 def judge_pairs(pairs: FaultSearchResult, run: SweepResult, measure: Recorder) -> None:
-    """The slowest link against the typical one; two nodes have nothing to compare with."""
+    """Judge the slowest link against the typical one; two nodes have nothing to compare with."""
     if len(pairs.speeds) > 2:
         (sender, receiver), slowest = min(pairs.speeds.items(), key=lambda item: item[1])
         share = slowest / pairs.typical if pairs.typical else 0.0
@@ -148,7 +148,7 @@ def judge_pairs(pairs: FaultSearchResult, run: SweepResult, measure: Recorder) -
 
 
 def judge_groups(result: NodeGroupsResult, pairs: FaultSearchResult, measure: Recorder) -> None:
-    """What is slow, or wrong, in groups of about sqrt(n) nodes."""
+    """Judge what is slow, or wrong, in groups of about sqrt(n) nodes."""
     measure("slow_in_groups", len(result.nodes) + len(result.groups))
     measure("wrong_elements", sum(result.wrong.values()), on="groups of nodes")
     measure.explain(detect.find_slow_groups(result, pairs))

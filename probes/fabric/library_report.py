@@ -1,4 +1,4 @@
-"""What the communication library itself says of the road: NCCL's log, or gloo's sockets."""
+"""What the communication library itself says of its transport: NCCL's log, or gloo's sockets."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RankLogs:
         }
 
     def collect(self, gang: Gang) -> dict[str, bytes]:
-        """What this gang's ranks have written so far, by file, zipped; whether they live or not.
+        """Collect what this gang's ranks have written so far, by file, zipped; dead ranks' too.
 
         The files stay: NCCL goes on writing into the one that it has opened.
         """
@@ -86,7 +86,7 @@ class RankLogs:
         return {name: text for files in by_node.values() for name, text in sorted(files.items())}
 
     def report(self, gang: Gang, node_names: dict[str, str]) -> TransportReport:
-        """What the ranks of this gang wrote since they began."""
+        """Report what the ranks of this gang wrote since they began."""
         logs = self.collect(gang)
         with tempfile.TemporaryDirectory() as folder:
             for name, text in logs.items():
@@ -135,7 +135,7 @@ def clear_logs(token: str, folder: str = FOLDER) -> None:
 
 
 def _transports_by_node(log: Log, hosts: dict[str, str]) -> dict[str, str]:
-    """Per node, from the edges that its ranks wrote."""
+    """Tell the transport per node, from the edges that its ranks wrote."""
     transports = {}
     for name, host in log.hosts.items():
         node = hosts.get(name.split(".")[0])
@@ -150,7 +150,7 @@ def _transports_by_node(log: Log, hosts: dict[str, str]) -> dict[str, str]:
 def gloo_report(
     gang: Gang, node_names: dict[str, str], connections: Sequence[Sequence[Connection]]
 ) -> TransportReport:
-    """Which interface carries the connections that gloo opened to most of the other nodes."""
+    """Tell which interface carries the connections that gloo opened to most other nodes."""
     interfaces = gang.run(read_interfaces, timeout=60)
     transports: dict[str, str] = {}
     for place, devices, ends in zip(gang.places, interfaces, connections, strict=True):

@@ -74,7 +74,7 @@ def check_reach(gang: Gang, node_names: dict[str, str], fabric: str | None) -> R
 def _find_narrow_pairs(
     tries: _ReachabilityRound, unreachable: list[Pair], mtu: dict[str, int]
 ) -> tuple[list[Pair] | None, str]:
-    """Pairs that only small datagrams pass; None and why where no small one passes either."""
+    """Find pairs that only small datagrams pass; None and why where no small one passes either."""
     usable = [node for node in tries.nodes if node not in tries.dead]
     if any(node not in mtu for node in usable):
         return None, "the MTU of the interface is not known on every node"
@@ -90,19 +90,19 @@ def _find_narrow_pairs(
 
 
 def turn_order(node: int, nodes: int) -> list[int]:
-    """Whom a node knocks at, turn by turn, itself among them: in turn r it is node r - i (mod n).
+    """Order whom a node connects to, turn by turn, itself too: in turn r it is node r - i (mod n).
 
-    Who knocks at whom in a turn are disjoint pairs.
+    Who connects to whom in a turn are disjoint pairs.
     """
     return [(turn - node) % nodes for turn in range(nodes)]
 
 
 @dataclass(frozen=True)
 class _ReachabilityRound:
-    """Every node opens a door, and every node knocks at all of them.
+    """Every node listens, and every node connects to all of them.
 
-    In rounds of disjoint pairs, so they do not all knock at one door at once; but nobody waits for
-    a round's end.
+    In rounds of disjoint pairs, so they do not all connect to one node at once; but nobody waits
+    for a round's end.
     """
 
     gang: Gang
@@ -117,7 +117,7 @@ class _ReachabilityRound:
         connect: Callable[..., dict[str, bool]],
         sizes: list[dict[str, int]] | None = None,
     ) -> list[Pair]:
-        """Pairs of which one does not get through to the other; `sizes` are each node's."""
+        """List pairs of which one does not get through to the other; `sizes` are each node's."""
         groups = [[rank] for rank in self.ranks]
         arguments: list[list[object]] = [[] for _ in self.gang.places]
         for rank, address in zip(self.ranks, self.addresses, strict=True):
@@ -144,7 +144,7 @@ class _ReachabilityRound:
 def run_pair_search(
     gang: Gang, node_names: dict[str, str], full: bool = False
 ) -> tuple[FaultSearchResult, dict[Link, int]]:
-    """Hunt the slow link, and the one that changes data: (the hunt, wrong elements by link).
+    """Find the slow link, and the one that changes data: (result, wrong elements by link).
 
     The first rank of each node meets the others', each direction apart.
 
@@ -183,7 +183,7 @@ class NodeGroupsResult:
 
 
 def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult:
-    """Hunt faults that pairs are too small to show: all-reduce in groups, all groups at once."""
+    """Find faults that pairs are too small to show: all-reduce in groups, all groups at once."""
     rank_nodes = [node_names[place.node] for place in gang.places]
     wrong, sizes, tried = dict[str, int](), set[int](), 0
 

@@ -41,12 +41,12 @@ def gang_env(logs: RankLogs) -> dict[str, str]:
 
 
 def init_seconds(ranks: int) -> float:
-    """Our own deadline for so many ranks to come together: the more, the longer they may take."""
+    """Give our own deadline for so many ranks to come together: the more, the longer it is."""
     return START_SECONDS + SECONDS_PER_RANK * ranks
 
 
 def sweep_seconds(ranks: int) -> float:
-    """That for a sweep, in which the ranks come together once more."""
+    """Give that for a sweep, in which the ranks come together once more."""
     return init_seconds(ranks) + SWEEP_SECONDS
 
 
@@ -94,7 +94,7 @@ class SweepResult:
         return sum(self.share(node, name) for name in self.sent[node] if name != device)
 
     def witness_disagreement(self) -> str:
-        """Where the witnesses do not say the same, or one says nothing; "" when they agree."""
+        """Tell where the witnesses do not say the same, or one says nothing; "" when they agree."""
         if not self.library.transports:
             return f"{self.library.source or 'the library'} says nothing: {self.library.problem}"
         for node, device in self.main_devices.items():

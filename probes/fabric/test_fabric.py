@@ -33,7 +33,7 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, limits, m
 
 
 def run_probe(cluster, gang, terms, tier, limits, logs, measure):
-    """What is observed, then the controls; of a group that fails, why."""
+    """Observe, then run the controls; of a group that fails, tell why."""
     node_names = cluster.node_names
     try:
         run = measure_fabric(gang, node_names, terms, tier, limits, logs, measure)
@@ -73,7 +73,7 @@ def measure_fabric(gang, node_names, terms, tier, limits, logs, measure):
 
 
 def find_bad_nodes(gang, node_names, run, tier, measure):
-    """Pairs of nodes, and groups of them where pairs do not suffice: who is slow, or wrong."""
+    """Try pairs of nodes, and groups where pairs do not suffice: who is slow, or wrong."""
     measure.progress("fabric: every pair of nodes")
     pairs, wrong = run_pair_search(gang, node_names, full=tier == "soak")
     judge.judge_pairs(pairs, run, measure)

@@ -63,7 +63,7 @@ def qp_errors(log: Log) -> list[Finding]:
 
 
 def bootstrap_errors(log: Log) -> list[Finding]:
-    """Ranks that could not connect to a peer by TCP while they were starting."""
+    """Find ranks that could not connect to a peer by TCP while they were starting."""
     failures = [*log.hits["refused"], *([] if log.partial else log.hits["retrying"])]
     hits = [m for m in failures if not log.joined(m.rank).initialised]
     if not hits:
@@ -80,12 +80,12 @@ def bootstrap_errors(log: Log) -> list[Finding]:
 
 
 def _named_peers(log: Log, hits: list[MatchedMessage]) -> list[str]:
-    """The peers that are named, each once."""
+    """List the peers that are named, each once."""
     return [peer for peer in dict.fromkeys(_peer_host(log, m.detail) for m in hits) if peer]
 
 
 def _peer_host(log: Log, text: str) -> str:
-    """The host whose address is named, else the address or the name."""
+    """Find the host whose address is named, else give the address or the name."""
     match = PEER.search(text)
     if not match:
         return ""
@@ -97,7 +97,7 @@ def _peer_host(log: Log, text: str) -> str:
 
 
 def nvls_errors(log: Log) -> list[Finding]:
-    """NVLink SHARP multicast that failed or stopped."""
+    """Find NVLink SHARP multicast that failed or stopped."""
     stuck = [rank for rank in log.job_ranks if STAGES[rank.stage] == "nvls"]
     if log.hits["nvls"] or not stuck or log.partial or stopped_by_error(log):
         hits = log.hits["nvls"]
@@ -107,7 +107,7 @@ def nvls_errors(log: Log) -> list[Finding]:
 
 
 def mixed_versions(log: Log) -> list[Finding]:
-    """More than one NCCL version in one job."""
+    """Report more than one NCCL version in one job."""
     versions, hits = log.versions, log.hits["version"]
     if len(versions) < 2 and not hits:
         return []
@@ -118,7 +118,7 @@ def mixed_versions(log: Log) -> list[Finding]:
 
 
 def missing_ranks(log: Log) -> list[Finding]:
-    """Ranks that never wrote that they joined, while the others wait for them."""
+    """Find ranks that never wrote that they joined, while the others wait for them."""
     size, members = log.world_size, log.job_ranks
     world = [rank for rank in members if rank.size == size]
     waiting = [rank for rank in world if not rank.initialised]
@@ -134,7 +134,7 @@ def missing_ranks(log: Log) -> list[Finding]:
 
 
 def corrupt_results(log: Log) -> list[Finding]:
-    """Wrong elements that nccl-tests counted."""
+    """Report wrong elements that nccl-tests counted."""
     if not log.bad_rows:
         return []
     worst = max((wrong for _, wrong in log.bad_rows), key=abs)
@@ -144,7 +144,7 @@ def corrupt_results(log: Log) -> list[Finding]:
 
 
 def torch_errors(log: Log) -> list[Finding]:
-    """What torch said of NCCL: a collective that timed out, an error that NCCL returned."""
+    """Report what torch said of NCCL: a collective that timed out, an error that NCCL returned."""
     if not log.torch_errors:
         return []
     errors = join_names(dict.fromkeys(error for _, error in log.torch_errors))
@@ -153,12 +153,12 @@ def torch_errors(log: Log) -> list[Finding]:
 
 
 def stopped_by_error(log: Log) -> bool:
-    """Whether some rank that is not done wrote an error that explains it."""
+    """Tell whether some rank that is not done wrote an error that explains it."""
     return any(log.joined(m.rank).stuck for kind in BLOCKING_ERRORS for m in log.hits[kind])
 
 
 def slow_init(log: Log) -> list[Finding]:
-    """A start over the limit, with the phase that took most; who came late where others waited."""
+    """Find a start over the limit, with its longest phase; who came late where others waited."""
     if not log.slow_inits:
         return []
     worst = max(log.slow_inits, key=lambda t: t.total)
@@ -178,7 +178,7 @@ def slow_init(log: Log) -> list[Finding]:
 
 
 def find_hang(log: Log) -> list[Finding]:
-    """Stopped without an error: the stage, and the ranks that lag behind.
+    """Name the stage at which it stopped without an error, and the ranks that lag behind.
 
     A rank that never had to connect holds nobody up, unless others are seen connecting.
     """
@@ -190,7 +190,7 @@ def find_hang(log: Log) -> list[Finding]:
 
 
 def two_families(log: Log) -> tuple[str, list[str]] | None:
-    """Hosts that start over IPv4 beside hosts that start over IPv6; the minority."""
+    """Find hosts that start over IPv4 beside hosts that start over IPv6; the minority."""
     hosts: dict[str, list[str]] = defaultdict(list)
     for name, host in log.hosts.items():
         if host.bootstrap:
@@ -214,7 +214,7 @@ def _by_family(log: Log) -> tuple[str, list[str], str] | None:
 
 
 def _before_network(log: Log) -> tuple[str, list[str], str] | None:
-    """Every process stops before NCCL looks at the network."""
+    """Tell that every process stops before NCCL looks at the network, where it does."""
     if log.saw_network or {rank.stage for rank in log.job_ranks} != {STAGES.index("bootstrap")}:
         return None
     message = f"all {len(log.job_ranks)} processes stop before any line about the network"

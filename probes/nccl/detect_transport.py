@@ -43,7 +43,7 @@ def may_use_rdma(log: Log, host: Host) -> bool:
 
 
 def isolated_hosts(log: Log) -> list[Finding]:
-    """Every host in a communicator of its own: nothing crossed the fabric."""
+    """Report every host in a communicator of its own: nothing crossed the fabric."""
     hosts, jobs = log.host_names, log.jobs
     if len(hosts) < 2 or log.nodes > 1 or not jobs or log.partial or log.external_edges:
         return []
@@ -54,7 +54,7 @@ def isolated_hosts(log: Log) -> list[Finding]:
 
 
 def mixed_hosts(log: Log) -> list[Finding]:
-    """Some hosts on RDMA, others on TCP; the minority is named."""
+    """Report some hosts on RDMA, others on TCP; the minority is named."""
     tcp = [name for name, host in log.hosts.items() if on_tcp(host)]
     rdma = [name for name, host in log.hosts.items() if on_rdma(host) and name not in tcp]
     hits = log.hits["mixed-sockets"]
@@ -70,7 +70,7 @@ def mixed_hosts(log: Log) -> list[Finding]:
 
 
 def tcp_edges(log: Log) -> list[Finding]:
-    """Edges between hosts over sockets."""
+    """Find edges between hosts over sockets."""
     if not log.edge_counts["tcp"] or mixed_hosts(log):
         return []
     hosts = {name: host for name, host in log.hosts.items() if "tcp" in host.edges}
@@ -82,7 +82,7 @@ def tcp_edges(log: Log) -> list[Finding]:
 
 
 def rdma_disabled(log: Log) -> list[Finding]:
-    """A variable that forced RDMA off."""
+    """Find a variable that forced RDMA off."""
     rows = [
         (name, f"{variable}={value}", line)
         for name, host in log.hosts.items()
@@ -101,7 +101,7 @@ def rdma_disabled(log: Log) -> list[Finding]:
 
 
 def disables_rdma(variable: str, value: str, host: Host) -> bool:
-    """Whether this setting keeps NCCL from RDMA.
+    """Tell whether this setting keeps NCCL from RDMA.
 
     NCCL_IB_HCA does where it leaves no device, and to want no plugin where nothing else is there:
     then EFA, or FasTrak, was to be reached by one.
@@ -116,7 +116,7 @@ def disables_rdma(variable: str, value: str, host: Host) -> bool:
 
 
 def rdma_errors(log: Log) -> list[Finding]:
-    """Errors that say what is wrong in their own words."""
+    """Find errors that say what is wrong in their own words."""
     findings = []
     for kind, (code, problem) in PLAIN_ERRORS.items():
         # A device that cannot be opened is one rail less even where the others work.
@@ -127,7 +127,7 @@ def rdma_errors(log: Log) -> list[Finding]:
 
 
 def missing_efa(log: Log) -> list[Finding]:
-    """libfabric without an EFA device, where nothing else carries RDMA."""
+    """Find libfabric without an EFA device, where nothing else carries RDMA."""
     tcp_host = any(host.name and not on_rdma(host) for host in log.hosts.values())
     told = [m for m in log.hits["efa"] if m.host.name or tcp_host]
     hits = [m for m in told if not may_use_rdma(log, m.host)]
@@ -135,7 +135,7 @@ def missing_efa(log: Log) -> list[Finding]:
 
 
 def no_device(log: Log) -> list[Finding]:
-    """No RDMA device, and nothing in the log that says why."""
+    """Find hosts with no RDMA device, and nothing in the log that says why."""
     explained = {m.host.name for kind in (*PLAIN_ERRORS, "efa") for m in log.hits[kind]}
     hits = [
         m
@@ -147,7 +147,7 @@ def no_device(log: Log) -> list[Finding]:
 
 
 def tcp_over_ib(log: Log) -> list[Finding]:
-    """Sockets over an InfiniBand interface: the fast cable, the slow protocol."""
+    """Find sockets over an InfiniBand interface: the fast cable, the slow protocol."""
     hosts = {
         name: ports
         for name, host in log.hosts.items()
@@ -162,7 +162,7 @@ def tcp_over_ib(log: Log) -> list[Finding]:
 
 
 def loopback_used(log: Log) -> list[Finding]:
-    """An interface that leads to no other host."""
+    """Find an interface that leads to no other host."""
     chosen: dict[str, str] = {}
     for name, host in log.hosts.items():
         if "rdma" in host.edges:
@@ -179,7 +179,7 @@ def loopback_used(log: Log) -> list[Finding]:
 
 
 def plugin_errors(log: Log) -> list[Finding]:
-    """A network plugin that is missing or fails where one is expected.
+    """Find a network plugin that is missing or fails where one is expected.
 
     Not finding one is how NCCL starts on most clusters; it is a fault where a variable asks for
     one, or another host has it.
@@ -202,7 +202,7 @@ def _wants_plugin(host: Host) -> bool:
 
 
 def no_gdr(log: Log) -> list[Finding]:
-    """RDMA edges that go through host memory."""
+    """Find RDMA edges that go through host memory."""
     hosts = {name: host.no_gdr for name, host in log.hosts.items() if host.no_gdr}
     if not hosts and False not in log.gdr:
         return []
@@ -215,7 +215,7 @@ def no_gdr(log: Log) -> list[Finding]:
 
 
 def partial_rails(log: Log) -> list[Finding]:
-    """Fewer RDMA devices than the other hosts have, or fewer in use than there are GPUs for."""
+    """Report fewer RDMA devices than other hosts have, or fewer in use than there are GPUs for."""
     problems = {}
     max_devices = max((len(host.devices or []) for host in log.hosts.values()), default=0)
     by_host: dict[str, list[Rank]] = defaultdict(list)
@@ -240,7 +240,7 @@ def partial_rails(log: Log) -> list[Finding]:
 
 
 def _used_devices(host: Host) -> set[str]:
-    """The devices that ring edges use; empty where a number stands for ports that no line names.
+    """List the devices that ring edges use; none where a number is of ports that no line names.
 
     Ports that NCCL uses as one have a number beyond those of the devices that it lists.
     """
@@ -251,7 +251,7 @@ def _used_devices(host: Host) -> set[str]:
 
 
 def unknown_network(log: Log) -> list[Finding]:
-    """Edges of a network plugin that nobody here can vouch for."""
+    """Find edges of a network plugin that nobody here can vouch for."""
     if not log.other_networks:
         return []
     message = f"ranks are joined by {join_names(log.other_networks)}: no known RDMA network"

@@ -35,15 +35,15 @@ def message_findings(
 
 
 def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:
-    """The hosts that wrote them, each once."""
+    """List the hosts that wrote them, each once."""
     return list(dict.fromkeys(m.host.name for m in hits if m.host.name))
 
 
 def first_lines(hits: list[MatchedMessage]) -> list[str]:
-    """`file:line` of the first ones."""
+    """Give `file:line` of the first ones."""
     return [m.line for m in hits[:MAX_LINES]]
 
 
 def rank_names(ranks: list[Rank]) -> str:
-    """Ranks with their hosts, in order."""
+    """Name ranks with their hosts, in order."""
     return join_names(rank.name for rank in sorted(ranks, key=lambda rank: rank.number))

@@ -106,7 +106,7 @@ class Rank:
     retried: frozenset[str] = frozenset()  # what it tried again: phrases of which one is enough
 
     def advance_to(self, stage_name: str) -> None:
-        """The rank has come this far, or further, with what it is doing now."""
+        """Note that the rank has come this far, or further, with what it is doing now."""
         if self.open_comms:
             newest = next(reversed(self.open_comms))
             self.open_comms[newest] = max(self.open_comms[newest], STAGES.index(stage_name))

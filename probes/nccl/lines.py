@@ -122,7 +122,7 @@ class LogLines:
                 _ = self.line_number
 
     def _read_chunks(self, file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
-        """Pieces that end with a line's end; of half a line at the very end, only a warning.
+        """Read pieces that end with a line's end; of half a line at the very end, only a warning.
 
         Half a number, half a list of devices or half an edge would say what the whole does not.
         """
@@ -169,7 +169,7 @@ class LogLines:
             mark = chunk.find(MARK, end)
 
     def _clean(self, text: bytes) -> bytes:
-        """The text without colours, and without what Ray's driver or a JSON collector adds."""
+        """Strip colours from the text, and what Ray's driver or a JSON collector adds."""
         if b"[repeated " in text and (match := RAY_REPEATED.search(text[:MAX_TEXT])):
             self.repeated += int(match[1])
             text = text[: match.start()]
@@ -180,7 +180,7 @@ class LogLines:
         return text[:MAX_TEXT].rstrip()
 
     def _split_shared(self, line: bytes) -> Iterator[tuple[LogWriter, bytes, bytes]]:
-        """Several marks in one line: a text that names NCCL, or another rank's line inside."""
+        """Split a line with several marks: a text that names NCCL, or another rank's line in it."""
         starts, marks = [0], [match.start() for match in re.finditer(MARK, line)][:MAX_MARKS]
         for mark in marks[1:]:
             search_from = max(starts[-1], mark - 512)
@@ -194,14 +194,14 @@ class LogLines:
                 yield self._writer_of(self._prefix), kind, self._clean(text)
 
     def _glued_length(self, match: re.Match[bytes]) -> int:
-        """Characters of the line before that a lost newline put in front of the host's name."""
+        """Count characters of the line before that a lost newline put before the host's name."""
         name, pid = match["host"].decode(), int(match["pid"])
         device = (match["device"] or b"").decode()
         hosts = [host for host in self._hosts.get((pid, device), ()) if name.endswith(host)]
         return len(name) - max(map(len, hosts), default=len(name))
 
     def _writer_of(self, prefix: bytes) -> LogWriter:
-        """Who wrote the line that begins like this; remembered, as a log has few beginnings."""
+        """Tell who wrote a line that begins like this; remembered, as a log has few beginnings."""
         if (cached := self._writers.get(prefix)) is not None:
             return cached
         text = ANSI.sub(b"", prefix[-2048:])
@@ -227,7 +227,7 @@ class LogLines:
             self._hosts[process] = (*hosts, writer.host)
 
     def _find_bad_rows(self) -> None:
-        """Rows of nccl-tests with wrong elements."""
+        """Find rows of nccl-tests with wrong elements."""
         for number, line in enumerate(io.BytesIO(self._chunk), self._line_count):
             if len(line) < MIN_ROW_BYTES:
                 continue
@@ -264,7 +264,7 @@ class LogLines:
 
 
 def _wrong_count(figure: bytes) -> int:
-    """Wrong elements as nccl-tests prints them: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
+    """Read wrong elements as nccl-tests prints them: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
     if figure == b"N/A":
         return 0
     try:

@@ -46,7 +46,7 @@ class Log:
         self.version_seen = ""
 
     def finish(self) -> Log:
-        """All lines are read: find out which edges leave a host."""
+        """Find out which edges leave a host, once all lines are read."""
         comms = [*self.communicators.values(), *self.splits.values()]
         host_edges = HostEdges(comms)
         host_edges.count_edges(self.ranks.values(), self.location_of)
@@ -68,7 +68,7 @@ class Log:
         return sum(self.edge_counts[kind] for kind in ("rdma", "tcp", "other"))
 
     def location_of(self, position: int) -> str:
-        """`file:line` of a place: the number of the file, and the line in 40 bits."""
+        """Give `file:line` of a place: the number of the file, and the line in 40 bits."""
         return f"{self.files[position >> 40]}:{position & (1 << 40) - 1}"
 
     @property
@@ -78,7 +78,7 @@ class Log:
 
     @cached_property
     def job_ranks(self) -> list[Rank]:
-        """Ranks that joined a communicator, and processes that joined none so far.
+        """List ranks that joined a communicator, and processes that joined none so far.
 
         Left out are those that had no need to: where one communicator is whole and complete,
         a process without any only made its id, or is of an earlier attempt.
@@ -105,7 +105,7 @@ class Log:
         ]
 
     def joined(self, rank: Rank) -> Rank:
-        """The rank of the same process that joined, when it is the only one; else itself.
+        """Find the rank of the same process that joined, when it is the only one; else itself.
 
         A thread without a CUDA device writes as device 0 of its process.
         """
@@ -122,28 +122,28 @@ class Log:
 
     @cached_property
     def jobs(self) -> list[set[Process]]:
-        """Sets of processes that communicators join."""
+        """Group the processes that communicators join."""
         return split_into_jobs(self.communicators.values())
 
     @cached_property
     def world_size(self) -> int:
-        """Ranks of the largest communicator; 0 when no line tells."""
+        """Count ranks of the largest communicator; 0 when no line tells."""
         return max((rank.size for rank in self.ranks.values()), default=0)
 
     @cached_property
     def nodes(self) -> int:
-        """Nodes as NCCL counts them, in any communicator; 0 when no line tells."""
+        """Count nodes as NCCL does, in any communicator; 0 when no line tells."""
         return max((rank.max_nodes for rank in self.ranks.values()), default=0)
 
     @cached_property
     def host_names(self) -> list[str]:
-        """Hosts whose ranks joined a communicator, or all that wrote lines while none did."""
+        """List hosts whose ranks joined a communicator, or all that wrote lines while none did."""
         joined = {rank.writer.host for rank in self.ranks.values() if rank.size}
         return sorted((joined or {rank.writer.host for rank in self.ranks.values()}) - {""})
 
     @cached_property
     def versions(self) -> dict[str, list[str]]:
-        """NCCL versions, and the hosts that have them; those of ranks rather than of a banner."""
+        """List NCCL versions, and the hosts with them; those of ranks rather than of a banner."""
         hosts_of: dict[str, set[str]] = defaultdict(set)
         for rank in self.ranks.values():
             if rank.version:
@@ -153,7 +153,7 @@ class Log:
 
     @cached_property
     def single_host(self) -> bool:
-        """Whether the log itself says that nothing had to leave the host (or NVLink's domain)."""
+        """Tell whether the log says that nothing had to leave the host (or NVLink's domain)."""
         if self.nodes > 1:
             return False
         if self.nodes == 1:
@@ -163,17 +163,17 @@ class Log:
 
     @cached_property
     def stage(self) -> str:
-        """How far the rank that came least far has come."""
+        """Tell how far the rank that came least far has come."""
         return STAGES[min((rank.stage for rank in self.job_ranks), default=0)]
 
     def connects_at_runtime(self, rank: Rank) -> bool:
-        """Whether this NCCL connects ranks at the first collective; only some ranks print it."""
+        """Tell whether this NCCL connects ranks at the first collective; only some ranks say it."""
         version = rank.version or self.version_seen
         return not version or tuple(map(int, version.split(".")[:2])) >= RUNTIME_CONNECT
 
 
 def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:
-    """Processes that are joined by communicators, directly or through others: one set per job."""
+    """Group processes that communicators join, directly or through others: one set per job."""
     parents: dict[Process, Process] = {}
 
     def find(process: Process) -> Process:
@@ -210,7 +210,7 @@ class MemoryBudget:
         return True
 
     def give(self, size: int) -> None:
-        """Something was forgotten again."""
+        """Give back what was paid for something that is forgotten again."""
         self.free_bytes += size
 
 

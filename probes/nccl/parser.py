@@ -245,7 +245,7 @@ class LogParser:
             self._parse_init(rank, text)
 
     def _is_sane_size(self, number: int, ranks: int) -> bool:
-        """Whether a job can be of this size; one that is larger than any is said to be."""
+        """Tell whether a job can be of this size; one that is larger than any is said to be."""
         return number < ranks and self.log.budget.take(0, when=ranks <= MAX_RANKS)
 
     def _parse_init(self, rank: Rank, text: bytes) -> None:
@@ -273,7 +273,7 @@ class LogParser:
         rank.connected = rank.connected or ranks == 1 or not self.log.connects_at_runtime(rank)
 
     def _find_comm(self, rank: Rank, tail: bytes, ranks: int) -> Communicator | None:
-        """The communicator that an Init line is about."""
+        """Find the communicator that an Init line is about."""
         comms = self.log.communicators
         if match := COMM_ID.search(tail):
             key = match[1]
@@ -372,7 +372,7 @@ PHASE = re.compile(rb"(\w{1,16}) (\d{1,9}\.\d{1,3})")
 
 
 def parse_timing(rank: Rank, text: bytes) -> InitTiming | None:
-    """What a line of timings says; None for any other."""
+    """Read a line of timings; None for any other."""
     match = TIMINGS_LINE.match(text)
     phases = {
         name.decode(): float(seconds) for name, seconds in PHASE.findall(match[3] if match else b"")

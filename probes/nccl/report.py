@@ -61,7 +61,7 @@ class NcclReport:
         }
 
     def text(self, width: int = 80) -> str:
-        """For a person: the road, the findings with remedy and place, what is not proven."""
+        """Tell a person the transport, the findings with remedy and place, what is not proven."""
         count = f"{self.ranks} ranks on {self.hosts} hosts, NCCL {self.nccl or 'unknown'}"
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
@@ -90,7 +90,7 @@ def analyse_files(paths: Iterable[Path]) -> NcclReport:
 
 
 def judge_log(log: Log) -> NcclReport:
-    """The report of a log that has been read."""
+    """Judge a log that has been read."""
     detectors = [*detect_init.DETECTORS, detect_transport.isolated_hosts]
     if not log.single_host:
         detectors += detect_transport.DETECTORS
@@ -125,7 +125,7 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
 
 
 def _list_unproven(log: Log, counts: dict[str, int]) -> list[str]:
-    """What keeps this log from proving anything, one sentence each."""
+    """List what keeps this log from proving anything, one sentence each."""
     if not log.ranks:
         return list(log.unread_files) or ["no line of NCCL's is here"]
     return [*incomplete_files(log), *_missing(log), *_unknown(log), *_unconnected(log, counts)]
@@ -155,7 +155,7 @@ def incomplete_files(log: Log) -> list[str]:
 
 
 def _missing(log: Log) -> list[str]:
-    """Ranks and hosts whose lines are not here, and processes that do not belong together."""
+    """List ranks and hosts whose lines are not here, and processes that do not belong together."""
     partial = [comm for comm in log.communicators.values() if len(comm.members) < comm.size]
     size = log.world_size
     present = len({rank.number for rank in log.job_ranks if rank.size == size})
@@ -181,7 +181,7 @@ def _missing(log: Log) -> list[str]:
 
 
 def _unknown(log: Log) -> list[str]:
-    """Networks and warnings that nobody here can vouch for."""
+    """List networks and warnings that nobody here can vouch for."""
     messages = []
     if log.edge_counts["other"]:
         messages.append(f"nobody here vouches for the network {join_names(log.other_networks)}")
@@ -192,7 +192,7 @@ def _unknown(log: Log) -> list[str]:
 
 
 def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
-    """Ranks that are not seen to be connected."""
+    """Tell of ranks that are not seen to be connected."""
     if log.single_host:
         if counts["intra"] or log.world_size <= 1 or log.stage == "complete":
             return []
