@@ -17,7 +17,7 @@ SLOWER_RATIO = 0.95  # of the straight run's bandwidth: what a slower path must 
 
 
 def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) -> None:
-    """Change one element on one rank: it must be found, with rank and offset."""
+    """Plant a changed element on one rank: it must be found, with rank and offset."""
     bad_rank = gang.size - 1
     fault = f"one element of each result on rank {bad_rank} is changed"
     try:

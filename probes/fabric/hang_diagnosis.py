@@ -51,8 +51,7 @@ def explain_start_failure(
     explained = measure.finding_codes  # the log is read from its beginning again
     log_only = [item for item in logged if item not in findings and item.code not in explained]
     measure.explain(findings or [start_failure_finding(error, labels)], log_only)
-    interface = transport.interface or fabric
-    measure.explain(recheck_reachability(logs.cluster, names, interface, measure))
+    recheck_reachability(logs.cluster, names, transport.interface or fabric, measure)
 
 
 def start_failure_finding(error: GangError, labels: dict[int, str]) -> Finding:
@@ -99,21 +98,21 @@ def find_ranks_elsewhere(states: dict[int, RankState]) -> list[int]:
 
 def recheck_reachability(
     cluster: Cluster, node_names: dict[str, str], interface: str | None, measure: Recorder
-) -> list[Finding]:
-    """Find pairs of nodes that do not reach each other now, on the interface that was in use."""
+) -> None:
+    """Explain pairs of nodes that do not reach each other now, on the interface that was in use."""
     try:
         with cluster.gang() as fresh_gang:
             reach = check_reach(fresh_gang, {**node_names, **cluster.node_names}, interface)
     except GangError as error:
         measure.covered(f"who reaches whom was not tried again: {error}")
-        return []
+        return
     where = interface or "the interface of Ray"
     if len(reach.dead) == len(reach.nodes):
         measure.covered(f"who reaches whom was not tried again: no node has an address on {where}")
-        return []
+        return
     blocked = f"{len(reach.pairs) + len(reach.narrow or [])} pairs of nodes"
     measure.covered(f"after the failure, on {where}: {blocked} do not reach each other")
-    return [*find_unreachable(reach), *find_mtu_faults(reach)]
+    measure.explain(find_unreachable(reach), find_mtu_faults(reach))
 
 
 def keep_ras_status(cluster: Cluster, measure: Recorder) -> None:

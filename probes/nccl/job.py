@@ -31,11 +31,6 @@ class Communicator:
     members: dict[int, CommunicatorMember] = field(default_factory=dict)  # by rank
 
     @property
-    def processes(self) -> set[Process]:
-        """The processes of its ranks."""
-        return {member.rank.writer[:2] for member in self.members.values()}
-
-    @property
     def ambiguous_hosts(self) -> set[str]:
         """Names that do not tell hosts apart: more ranks write under one than a node has.
 

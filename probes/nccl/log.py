@@ -86,7 +86,7 @@ class Log:
         joined = [rank for rank in self.ranks.values() if rank.size]
         if any(len(g.members) == g.completed == g.size for g in self.communicators.values()):
             return joined
-        processes = self._joined_ranks
+        processes = {rank.writer[:2] for rank in joined}
         waiting = {
             rank.writer[:2]: rank
             for rank in self.ranks.values()
@@ -183,7 +183,7 @@ def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]
         return process
 
     for comm in communicators:
-        processes = list(comm.processes)
+        processes = [member.rank.writer[:2] for member in comm.members.values()]
         for process in processes:
             parents[find(process)] = find(processes[0])
     groups: dict[Process, set[Process]] = defaultdict(set)
