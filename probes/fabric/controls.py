@@ -6,7 +6,6 @@ from typing import Any
 
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
-from probes.cluster.cluster import Cluster
 from probes.fabric.detect import wrong_data
 from probes.fabric.library_report import RankLogs
 from probes.fabric.sweep import CHECK_SIZE, SweepResult, check_ops, gang_env, run_sweep
@@ -14,11 +13,11 @@ from probes.findings import join_names
 from reference_trainer.launch.gang import Gang, GangError
 from scaling.collectives.line_rate import line_rate
 
-SLOWER_RATIO = 0.95  # of the straight run's bandwidth: what a slower road must stay under
+SLOWER_RATIO = 0.95  # of the straight run's bandwidth: what a slower path must stay under
 
 
-def control_wrong_element(gang: Gang, node_names: dict[str, str], measure: Recorder) -> None:
-    """One changed element on one rank must be found, with rank and offset."""
+def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) -> None:
+    """Plant a changed element on one rank: it must be found, with rank and offset."""
     bad_rank = gang.size - 1
     fault = f"one element of each result on rank {bad_rank} is changed"
     try:
@@ -27,7 +26,7 @@ def control_wrong_element(gang: Gang, node_names: dict[str, str], measure: Recor
         measure.control("wrong element", fault, caught=None, saw=str(error))
         return
     wrong_ranks = {rank for row in rows for rank, _ in row["first_wrong"]}
-    results = wrong_data(rows, gang, node_names)
+    results = wrong_data(rows, rank_nodes)
     measure.control(
         "wrong element",
         fault,
@@ -37,21 +36,16 @@ def control_wrong_element(gang: Gang, node_names: dict[str, str], measure: Recor
 
 
 def control_off_fabric(
-    cluster: Cluster,
-    gang: Gang,
-    terms: ClusterTerms,
-    normal: SweepResult | None,
-    logs: RankLogs,
-    measure: Recorder,
+    gang: Gang, terms: ClusterTerms, normal: SweepResult | None, logs: RankLogs, measure: Recorder
 ) -> None:
-    """The same all-reduce, forced off the fabric, must look different to everybody who looks."""
-    management = terms.management
+    """Force the same all-reduce off the fabric: it must look different to everybody who looks."""
+    management, cluster = terms.management, logs.cluster
     fault = f"all-reduce is forced onto {management or 'sockets'}"
     if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
         message = "no other interface is agreed: name one in the contract, [cluster] management"
         measure.control("wrong road", fault, caught=None, saw=message)
         return
-    environment: dict[str, str | None] = {**gang_env(cluster, logs), "NCCL_NET": "Socket"}
+    environment: dict[str, str | None] = {**gang_env(logs), "NCCL_NET": "Socket"}
     if management:
         environment |= {"GLOO_SOCKET_IFNAME": management, "NCCL_SOCKET_IFNAME": f"={management}"}
     try:
@@ -70,7 +64,7 @@ def control_off_fabric(
 
 
 def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
-    """Whether the counters and the library both show the forced road.
+    """Tell whether the counters and the library both show the forced path.
 
     Where no interface is agreed, sockets may take several at once, and others on each node.
     """
@@ -87,7 +81,7 @@ def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
 def forced_run_is_slower(
     run: SweepResult, normal: SweepResult | None, terms: ClusterTerms, facts: list[dict[str, Any]]
 ) -> tuple[bool | None, str]:
-    """Whether the forced road shows less bandwidth than the fabric did, and the words for it.
+    """Tell whether the forced path shows less bandwidth than the fabric did, and the words for it.
 
     Sockets never show what RDMA does; of two Ethernet ports nothing follows (None) unless the
     forced one is known to carry less than the fabric showed.
@@ -96,17 +90,18 @@ def forced_run_is_slower(
     if port_gbytes is None:
         message = "neither the contract (management_gbps) nor the devices say how fast it is"
         return None, f"{message}, so bandwidth is not compared"
-    row = normal.row_of_size(CHECK_SIZE) if normal else None
-    if row is None:
+    rows = normal.rows if normal else []
+    straight = next((row["busbw"] for row in rows if row["size"] == CHECK_SIZE), None)
+    if straight is None:
         return False, "there is no straight run to compare with"
-    message = f"straight {row['busbw']:.3f} GB/s"
-    if port_gbytes >= SLOWER_RATIO * row["busbw"]:
+    message = f"straight {straight:.3f} GB/s"
+    if port_gbytes >= SLOWER_RATIO * straight:
         return None, f"{message}, which {terms.management} may carry too: bandwidth is not compared"
-    return run.peak["busbw"] < SLOWER_RATIO * row["busbw"], message
+    return run.peak["busbw"] < SLOWER_RATIO * straight, message
 
 
 def management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float | None:
-    """GB/s that the management port can carry; None where nobody says."""
+    """Give the GB/s that the management port can carry; None where nobody says."""
     if terms.management_gbps:
         return terms.management_gbps / 8
     rate = line_rate(facts, terms.management) if terms.management else None
@@ -114,7 +109,7 @@ def management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float |
 
 
 def describe_forced_run(run: SweepResult) -> str:
-    """The forced road in one line."""
+    """Describe the forced path in one line."""
     devices = {device for sent in run.sent.values() for device in sent}
     used = {device for device in devices if any(run.share(n, device) >= 0.05 for n in run.sent)}
     transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
-from probes.cluster.byte_counters import main_device
 from probes.environment.lint import Flag
 from probes.fabric.node_pairs import NodeGroupsResult, ReachabilityResult
-from probes.fabric.sweep import SweepResult
+from probes.fabric.sweep import Rows, SweepResult
 from probes.findings import MAX_NAMES, finding, join_names
-from reference_trainer.launch.gang import Gang
-from reports.record import Finding, Limit, Verdict
+from reports.record import Finding
 from scaling.collectives.fault_search import FaultSearchResult, Link, attribute_slow_links, classify
 
 WAY_TEXT = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
-# Of NCCL's log: what proves nothing, what the rails' own measures judge, and what came late.
-IGNORED_CODES = ("FAB-UNKNOWN-NET", "FAB-PARTIAL-RAILS", "INIT-SLOW")
 MAX_WARN = 3  # doubtful settings told in one sentence
 
 
 def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
-    """The nodes, else the pairs, that explain which pairs do not reach each other."""
+    """Name the nodes, else the pairs, that explain which pairs do not reach each other."""
     bad_nodes, pairs = classify(reach.pairs, reach.nodes)
     findings = []
     for node in dict.fromkeys([*reach.dead, *bad_nodes]):
@@ -35,7 +30,7 @@ def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
 
 
 def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
-    """The node whose MTU is another, else the pairs that full-size packets do not pass."""
+    """Name the node whose MTU is another, else the pairs that full-size packets do not pass."""
     odd = find_odd_mtu(reach)
     if odd:
         mtus = ", ".join(f"{node} {reach.mtu[node]}" for node in odd)
@@ -43,36 +38,35 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
         message = f"MTU of the interface: {mtus}; the others {', '.join(map(str, other_mtus))}"
         return [finding("FAB-MTU", message, odd)]
     bad_nodes, pairs = classify(reach.narrow or [], reach.nodes)
+    ends = [(f"{node} and others", [node]) for node in bad_nodes]
+    ends += [(f"{a} and {b}", [a, b]) for a, b in pairs]
     packets = f"packets of {min(reach.mtu.values(), default=0)} bytes, unfragmented,"
-    findings = [
-        finding("FAB-MTU", f"{packets} do not pass between {node} and others", [node])
-        for node in bad_nodes
-    ]
-    return findings + [
-        finding("FAB-MTU", f"{packets} do not pass between {a} and {b}", [a, b]) for a, b in pairs
-    ]
+    message = f"{packets} do not pass between"
+    return [finding("FAB-MTU", f"{message} {names}", suspects) for names, suspects in ends]
 
 
 def find_odd_mtu(reach: ReachabilityResult) -> list[str]:
-    """Nodes whose MTU is not that of most."""
+    """List nodes whose MTU is not that of most."""
     usual = Counter(reach.mtu.values()).most_common(1)
     return [node for node, mtu in reach.mtu.items() if mtu != usual[0][0]] if usual else []
 
 
-def find_silent_ranks(gang: Gang, node_names: dict[str, str], error: str) -> list[Finding]:
-    """After a time-out: the ranks whose processes do not even say where they are."""
-    missing = gang.silent()
-    if not missing:
+def find_silent_ranks(silent: list[int], rank_nodes: list[str], error: str) -> list[Finding]:
+    """Name, after a time-out, the ranks whose processes do not even say where they are."""
+    if not silent:
         return []
-    places = ", ".join(f"rank {rank} on {node_names[gang.places[rank].node]}" for rank in missing)
-    suspects = [f"rank {rank}" for rank in missing]
-    suspects += dict.fromkeys(node_names[gang.places[rank].node] for rank in missing)
+    places = ", ".join(f"rank {rank} on {rank_nodes[rank]}" for rank in silent)
     message = f"{places}: the process does not answer while the others wait for it ({error})"
-    return [finding("INIT-MISSING-RANK", message, suspects)]
+    return [finding("INIT-MISSING-RANK", message, _ranks_and_nodes(silent, rank_nodes))]
+
+
+def _ranks_and_nodes(ranks: list[int], rank_nodes: list[str]) -> list[str]:
+    """Name the ranks, and then their nodes, each once."""
+    return [*(f"rank {rank}" for rank in ranks), *dict.fromkeys(rank_nodes[rank] for rank in ranks)]
 
 
 def find_bad_settings(flags: list[Flag]) -> list[Finding]:
-    """One finding per harmful setting; the doubtful ones in one."""
+    """Make one finding per harmful setting; the doubtful ones in one."""
     findings = [
         finding(flag.code, flag.statement, flag.nodes) for flag in flags if flag.severity == "fail"
     ]
@@ -85,28 +79,26 @@ def find_bad_settings(flags: list[Flag]) -> list[Finding]:
     return findings
 
 
-def wrong_data(rows: list[dict[str, Any]], gang: Gang, node_names: dict[str, str]) -> list[Finding]:
-    """Who received wrong elements, and the first offsets: one finding, as all ranks receive what
-    one of them, or a link to it, spoilt."""
-    offsets: dict[int, list[str]] = {}
+def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
+    """Tell who received wrong elements, and the first offsets: one finding, as all ranks receive
+    what one of them, or a link to it, spoilt."""
+    offsets: dict[int, str] = {}
     for row in rows:
         for rank, offset in row["first_wrong"]:
-            offsets.setdefault(rank, []).append(f"element {offset} of {row['elements']}")
+            offsets.setdefault(rank, f"element {offset} of {row['elements']}")
     if not offsets:
         return []
     ranks = sorted(offsets)
+    named, more = ranks[:MAX_NAMES], len(ranks) - MAX_NAMES
     message = "; ".join(
-        f"rank {rank} on {node_names[gang.places[rank].node]} received a wrong {offsets[rank][0]}"
-        for rank in ranks[:MAX_NAMES]
+        f"rank {rank} on {rank_nodes[rank]} received a wrong {offsets[rank]}" for rank in named
     )
-    more = f"; {len(ranks) - MAX_NAMES} more ranks" if len(ranks) > MAX_NAMES else ""
-    suspects = [f"rank {rank}" for rank in ranks[:MAX_NAMES]]
-    suspects += dict.fromkeys(node_names[gang.places[rank].node] for rank in ranks[:MAX_NAMES])
-    return [finding("FAB-WRONG-DATA", message + more, suspects)]
+    message += f"; {more} more ranks" if more > 0 else ""
+    return [finding("FAB-WRONG-DATA", message, _ranks_and_nodes(named, rank_nodes))]
 
 
 def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
-    """The node that changes what it sends or receives, else the links that do."""
+    """Name the node that changes what it sends or receives, else the links that do."""
     bad = [link for link, count in wrong.items() if count]
     ends, more = attribute_slow_links(bad, wrong, len({node for link in wrong for node in link}))
     findings = []
@@ -122,23 +114,16 @@ def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
 
 
 def log_findings(findings: list[Finding], fabric: str | None) -> list[Finding]:
-    """What NCCL's log shows, less what is agreed: where TCP is the fabric, TCP is no fault."""
+    """Keep what NCCL's log shows, less what is agreed: where TCP is the fabric, TCP is no fault."""
     prefixes = ("INIT-", "NCCL-", "FAB-ALONE", "FAB-LOOPBACK")
     return [item for item in findings if fabric == "rdma" or item.code.startswith(prefixes)]
 
 
-def select_log_faults(findings: list[Finding]) -> list[Finding]:
-    """Those of NCCL's log that are a fault by themselves where RDMA is agreed."""
-    return [item for item in findings if item.code not in IGNORED_CODES]
-
-
 def find_off_fabric(run: SweepResult, fabric: str | None) -> list[Finding]:
-    """Nodes whose bytes went another way than the agreed fabric."""
+    """Name nodes whose bytes went another way than the agreed fabric."""
     if fabric is None:
         return []
-    off_fabric = {
-        node: main_device(sent) for node, sent in run.sent.items() if main_device(sent) != fabric
-    }
+    off_fabric = {node: device for node, device in run.main_devices.items() if device != fabric}
     if not off_fabric:
         return []
     devices = ", ".join(sorted(set(off_fabric.values())))
@@ -147,7 +132,7 @@ def find_off_fabric(run: SweepResult, fabric: str | None) -> list[Finding]:
 
 
 def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list[Finding]:
-    """Nodes whose groups are slow though their pairs are not, and groups that no node explains.
+    """Name nodes whose groups are slow, their pairs not, and groups that no node explains.
 
     Who is slow in pairs has a finding already.
     """
@@ -170,7 +155,7 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
 
 
 def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
-    """The node or link that is slow, and which way."""
+    """Name the node or link that is slow, and which way."""
     findings = []
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
@@ -189,17 +174,12 @@ def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
     return findings
 
 
-def is_slow(run: SweepResult, limit: Limit | None) -> bool:
-    """Whether the all-reduce of all misses the limit of its bus bandwidth."""
-    return limit is not None and limit.judge(run.peak["busbw"]) is Verdict.FAIL
-
-
 def slow_fabric_finding(run: SweepResult) -> Finding:
-    """The fabric is slow as a whole: neither pairs nor groups show where."""
+    """Tell that the fabric is slow as a whole: neither pairs nor groups show where."""
     message = f"all-reduce over {len(run.sent)} nodes gives {run.peak['busbw']:.3f} GB/s"
     return finding("FAB-SLOW", message, list(run.sent))
 
 
 def _link_ends(link: Link, way: str) -> list[str]:
-    """The nodes of a link that could make it slow, given the way in which they are slow."""
+    """List the nodes of a link that could make it slow, given the way in which they are slow."""
     return {"sends": [link[0]], "receives": [link[1]]}.get(way, list(link))

@@ -21,7 +21,6 @@ from reports.record import Finding
 
 
 def explain_start_failure(
-    cluster: Cluster,
     gang: Gang,
     names: dict[str, str],
     fabric: str | None,
@@ -34,22 +33,16 @@ def explain_start_failure(
     `names` are the nodes' as they were when the gang started: one may be gone by now.
     """
     is_hang = not isinstance(error, WorkerLost)
-    silent = find_silent_ranks(gang, names, str(error))  # first: what is asked next may block
-    states = gang.ask(read_rank_state)
-    transport = logs.report(gang, names)
-    labels = {rank: f"rank {rank} on {names[place.node]}" for rank, place in enumerate(gang.places)}
-    measure.keep(
-        "init.json",
-        {
-            "error": str(error),
-            "ranks": {labels[rank]: item for rank, item in states.items()},
-            "stages": transport.stages,
-        },
-        kind="log",
-        caption="where each rank is: its stack, torch's flight recorder, and NCCL's log",
-    )
+    nodes = [names[place.node] for place in gang.places]
+    labels = {rank: f"rank {rank} on {node}" for rank, node in enumerate(nodes)}
+    silent = find_silent_ranks(gang.silent(), nodes, str(error))  # first: the next may block
+    states, transport = gang.ask(read_rank_state), logs.report(gang, names)
+    ranks = {labels[rank]: item for rank, item in states.items()}
+    content = {"error": str(error), "ranks": ranks, "stages": transport.stages}
+    caption = "where each rank is: its stack, torch's flight recorder, and NCCL's log"
+    measure.keep("init.json", content, kind="log", caption=caption)
     if is_hang:
-        keep_ras_status(cluster, measure)
+        keep_ras_status(logs.cluster, measure)
     logged = log_findings(transport.report.findings, fabric) if transport.report else []
     findings = silent or [item for item in logged if item.code.startswith(("INIT-", "NCCL-"))]
     if not findings and is_hang and len(gang.jobs) == 1:  # else not all wait for each other
@@ -58,46 +51,45 @@ def explain_start_failure(
     explained = measure.finding_codes  # the log is read from its beginning again
     log_only = [item for item in logged if item not in findings and item.code not in explained]
     measure.explain(findings or [start_failure_finding(error, labels)], log_only)
-    measure.explain(recheck_reachability(cluster, names, transport.interface or fabric, measure))
+    recheck_reachability(logs.cluster, names, transport.interface or fabric, measure)
 
 
 def start_failure_finding(error: GangError, labels: dict[int, str]) -> Finding:
-    """The error, and the ranks that it is of; of all of them nobody stands out."""
+    """Tell the error, and the ranks that it is of; of all of them nobody stands out."""
     lost = (error.ranks or error.failed) if isinstance(error, WorkerLost) else []
-    lost = lost if len(lost) < len(labels) else []
-    return finding("FAB-NO-START", str(error), [labels[rank] for rank in lost[:MAX_NAMES]])
+    suspects = [labels[rank] for rank in lost[:MAX_NAMES]] if len(lost) < len(labels) else []
+    return finding("FAB-NO-START", str(error), suspects)
 
 
 def ranks_behind_finding(
     states: dict[int, RankState], labels: dict[int, str], error: str
 ) -> list[Finding]:
-    """The ranks that the others wait for: they are elsewhere, or began fewer collectives."""
+    """Name the ranks that the others wait for: they are elsewhere, or began fewer collectives."""
     late = (find_ranks_behind(states) or find_ranks_elsewhere(states)) if states else []
     if not late:
         return []
     majority = next(state for rank, state in states.items() if rank not in late)
-    message = "; ".join(
-        f"{labels[rank]} is in {describe_location(states[rank])}" for rank in late[:MAX_NAMES]
-    )
+    places = {labels[rank]: describe_location(states[rank]) for rank in late[:MAX_NAMES]}
+    message = "; ".join(f"{label} is in {place}" for label, place in places.items())
     message = f"the others wait in {describe_location(majority)}; {message} ({error})"
-    return [finding("INIT-HANG", message, [labels[rank] for rank in late[:MAX_NAMES]])]
+    return [finding("INIT-HANG", message, list(places))]
 
 
 def describe_location(state: RankState) -> str:
-    """`all_reduce, its collective 3`."""
+    """Describe where a rank is: `all_reduce, its collective 3`."""
     begun = f"its collective {state['begun']}" if state["begun"] else "without a collective yet"
     return f"{state['at'] or 'nothing of ours'}, {begun}"
 
 
 def find_ranks_behind(states: dict[int, RankState]) -> list[int]:
-    """Ranks that began fewer collectives than the one that came furthest."""
+    """List ranks that began fewer collectives than the one that came furthest."""
     positions = {rank: (state["group"], state["begun"]) for rank, state in states.items()}
     furthest = max(positions.values())
     return [rank for rank in positions if positions[rank] < furthest]
 
 
 def find_ranks_elsewhere(states: dict[int, RankState]) -> list[int]:
-    """Ranks that are not in the function that more than half of them are in."""
+    """List ranks that are not in the function that more than half of them are in."""
     usual, count = Counter(state["at"] for state in states.values()).most_common(1)[0]
     if 2 * count <= len(states):
         return []
@@ -106,27 +98,25 @@ def find_ranks_elsewhere(states: dict[int, RankState]) -> list[int]:
 
 def recheck_reachability(
     cluster: Cluster, node_names: dict[str, str], interface: str | None, measure: Recorder
-) -> list[Finding]:
-    """Pairs of nodes that do not reach each other now, on the interface that was in use."""
+) -> None:
+    """Explain pairs of nodes that do not reach each other now, on the interface that was in use."""
     try:
         with cluster.gang() as fresh_gang:
             reach = check_reach(fresh_gang, {**node_names, **cluster.node_names}, interface)
     except GangError as error:
         measure.covered(f"who reaches whom was not tried again: {error}")
-        return []
+        return
     where = interface or "the interface of Ray"
     if len(reach.dead) == len(reach.nodes):
         measure.covered(f"who reaches whom was not tried again: no node has an address on {where}")
-        return []
-    blocked = len(reach.pairs) + len(reach.narrow or [])
-    measure.covered(
-        f"after the failure, on {where}: {blocked} pairs of nodes do not reach each other"
-    )
-    return [*find_unreachable(reach), *find_mtu_faults(reach)]
+        return
+    blocked = f"{len(reach.pairs) + len(reach.narrow or [])} pairs of nodes"
+    measure.covered(f"after the failure, on {where}: {blocked} do not reach each other")
+    measure.explain(find_unreachable(reach), find_mtu_faults(reach))
 
 
 def keep_ras_status(cluster: Cluster, measure: Recorder) -> None:
-    """What NCCL's RAS service says on each node."""
+    """Keep what NCCL's RAS service says on each node."""
     node_names = cluster.node_names
     for node, status in cluster.on_each_node(ras_status).items():
         if status:

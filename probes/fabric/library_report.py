@@ -1,4 +1,4 @@
-"""What the communication library itself says of the road: NCCL's log, or gloo's sockets."""
+"""What the communication library itself says of its transport: NCCL's log, or gloo's sockets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STALE_SECONDS = 86400  # a run lasts for hours
 
 @dataclass(frozen=True)
 class TransportReport:
-    """`roads`: node -> rdma, tcp or the interface.  Empty with the reason in `trouble`.
+    """`transports`: node -> rdma, tcp or the interface.  Empty with the reason in `problem`.
 
     `report` is what NCCL's log says, where there is one; `logs` are its files by name, zipped;
     `stages` say how far each rank came, and `interface` is the one that all connect by, if it is
@@ -74,7 +74,7 @@ class RankLogs:
         }
 
     def collect(self, gang: Gang) -> dict[str, bytes]:
-        """What this gang's ranks have written so far, by file, zipped; whether they live or not.
+        """Collect what this gang's ranks have written so far, by file, zipped; dead ranks' too.
 
         The files stay: NCCL goes on writing into the one that it has opened.
         """
@@ -86,7 +86,7 @@ class RankLogs:
         return {name: text for files in by_node.values() for name, text in sorted(files.items())}
 
     def report(self, gang: Gang, node_names: dict[str, str]) -> TransportReport:
-        """What the ranks of this gang wrote since they began."""
+        """Report what the ranks of this gang wrote since they began."""
         logs = self.collect(gang)
         with tempfile.TemporaryDirectory() as folder:
             for name, text in logs.items():
@@ -94,9 +94,12 @@ class RankLogs:
             log = read_logs(sorted(Path(folder).iterdir()))
         report = judge_log(log)
         hosts = {place.host.split(".")[0]: node_names[place.node] for place in gang.places}
-        missing = _missing_logs(log, len(logs), len(gang.places))
+        # Where a log is not whole, the rank that used another transport may be its own.
+        missing = incomplete_files(log)
+        if len(logs) < len(gang.places):
+            missing = [f"the logs of {len(logs)} of {len(gang.places)} ranks came back", *missing]
         transports = {} if missing else _transports_by_node(log, hosts)
-        reason = missing or "; ".join(report.unproven) or "no connection between hosts"
+        reason = "; ".join(missing or report.unproven) or "no connection between hosts"
         ifnames = {host.bootstrap[0] for host in log.hosts.values() if host.bootstrap}
         return TransportReport(
             source="NCCL's log",
@@ -110,8 +113,8 @@ class RankLogs:
 
 
 def take_logs(token: str, max_size: int, pids: list[int], folder: str = FOLDER) -> dict[str, bytes]:
-    """Of this node's processes the files of the token by name, zipped: what tells something in
-    them, `most` bytes of each."""
+    """Take this node's processes' files of the token by name, zipped: what tells something in
+    them, `max_size` bytes of each."""
     logs = {}
     for pid in pids:
         for path in Path(folder).glob(f"seatrial-nccl-{token}.*.{pid}.log"):
@@ -131,17 +134,8 @@ def clear_logs(token: str, folder: str = FOLDER) -> None:
                 path.unlink()
 
 
-def _missing_logs(log: Log, log_count: int, ranks: int) -> str:
-    """What of the ranks' logs is not here, "" where they are whole.
-
-    The rank that took another road may be the one that is missing.
-    """
-    missing = [f"the logs of {log_count} of {ranks} ranks came back"] if log_count < ranks else []
-    return "; ".join([*missing, *incomplete_files(log)])
-
-
 def _transports_by_node(log: Log, hosts: dict[str, str]) -> dict[str, str]:
-    """Per node, from the edges that its ranks wrote."""
+    """Tell the transport per node, from the edges that its ranks wrote."""
     transports = {}
     for name, host in log.hosts.items():
         node = hosts.get(name.split(".")[0])
@@ -156,14 +150,11 @@ def _transports_by_node(log: Log, hosts: dict[str, str]) -> dict[str, str]:
 def gloo_report(
     gang: Gang, node_names: dict[str, str], connections: Sequence[Sequence[Connection]]
 ) -> TransportReport:
-    """Which interface carries the connections that gloo opened to most of the other nodes."""
-    ports = gang.run(read_interfaces, timeout=60)
-    by_rank = [
-        {port["address"]: name for name, port in devices.items() if port["address"]}
-        for devices in ports
-    ]
+    """Tell which interface carries the connections that gloo opened to most other nodes."""
+    interfaces = gang.run(read_interfaces, timeout=60)
     transports: dict[str, str] = {}
-    for place, addresses, ends in zip(gang.places, by_rank, connections, strict=True):
+    for place, devices, ends in zip(gang.places, interfaces, connections, strict=True):
+        addresses = {port["address"]: name for name, port in devices.items() if port["address"]}
         peers = {(addresses.get(local), peer) for local, peer, *_ in ends if peer not in addresses}
         counts = Counter(interface for interface, _ in peers if interface)
         if counts:

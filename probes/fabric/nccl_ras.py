@@ -18,7 +18,7 @@ MAX_ANSWER_BYTES = 1 << 20  # bytes of an answer that are read
 
 
 def ras_status(port: int = PORT, seconds: float = RAS_SECONDS) -> str:
-    """RAS's verbose status as text, as much as comes in `seconds`; "" where nobody answers."""
+    """Ask for RAS's verbose status: text that comes in `seconds`; "" where nobody answers."""
     deadline = time.monotonic() + seconds
     try:
         with socket.create_connection((HOST, port), timeout=seconds / 2) as service:
@@ -32,7 +32,7 @@ def ras_status(port: int = PORT, seconds: float = RAS_SECONDS) -> str:
 
 
 def _read_answer(service: socket.socket, deadline: float, end: bytes | None = None) -> bytes:
-    """What comes until the service closes, its `end` is there, or no time is left."""
+    """Read until the service closes, its `end` is there, or no time is left."""
     answer = b""
     with suppress(OSError):
         while len(answer) < MAX_ANSWER_BYTES and (left_s := deadline - time.monotonic()) > 0:

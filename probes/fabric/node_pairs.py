@@ -18,11 +18,10 @@ from scaling.collectives.reachability import (
     start_udp_echo,
 )
 
-REPEATS = 6
+REPEATS = 6  # tries each way, of which the fastest counts: one may lose a packet, or the CPU
 JOB_ROUNDS = 16  # rounds of meetings in one job
-ROUND_SECONDS = (
-    2 * REPEATS * SLOW_TRANSFER_S
-)  # of a round at most: both ways, each try almost too slow
+# Of a round at most: both ways, each try almost too slow.
+ROUND_SECONDS = 2 * REPEATS * SLOW_TRANSFER_S
 TRIAL_SECONDS = 180  # of a trial, most of it to connect
 MIN_RATIO = 0.85  # share of the typical speed under which a link is hunted: where it is marginal
 SMALL_BYTES = 100  # bytes of a datagram that passes wherever datagrams pass at all
@@ -33,7 +32,7 @@ class ReachabilityResult:
     """Pairs of nodes that do not reach each other, and nodes whose fabric port is not usable.
 
     `narrow` are pairs that small packets pass and full-size ones do not, None where that could
-    not be tried, for the reason in `untried`; `mtu` is that of each node's interface.
+    not be tried, for the reason in `note`; `mtu` is that of each node's interface.
     """
 
     nodes: list[str]
@@ -75,7 +74,7 @@ def check_reach(gang: Gang, node_names: dict[str, str], fabric: str | None) -> R
 def _find_narrow_pairs(
     tries: _ReachabilityRound, unreachable: list[Pair], mtu: dict[str, int]
 ) -> tuple[list[Pair] | None, str]:
-    """Pairs that only small datagrams pass; None and why where no small one passes either."""
+    """Find pairs that only small datagrams pass; None and why where no small one passes either."""
     usable = [node for node in tries.nodes if node not in tries.dead]
     if any(node not in mtu for node in usable):
         return None, "the MTU of the interface is not known on every node"
@@ -91,19 +90,19 @@ def _find_narrow_pairs(
 
 
 def turn_order(node: int, nodes: int) -> list[int]:
-    """Whom a node knocks at, turn by turn, itself among them: in turn r it is node r - i (mod n).
+    """Order whom a node connects to, turn by turn, itself too: in turn r it is node r - i (mod n).
 
-    Who knocks at whom in a turn are disjoint pairs.
+    Who connects to whom in a turn are disjoint pairs.
     """
     return [(turn - node) % nodes for turn in range(nodes)]
 
 
 @dataclass(frozen=True)
 class _ReachabilityRound:
-    """Every node opens a door, and every node knocks at all of them.
+    """Every node listens, and every node connects to all of them.
 
-    In rounds of disjoint pairs, so they do not all knock at one door at once; but nobody waits for
-    a round's end.
+    In rounds of disjoint pairs, so they do not all connect to one node at once; but nobody waits
+    for a round's end.
     """
 
     gang: Gang
@@ -118,7 +117,7 @@ class _ReachabilityRound:
         connect: Callable[..., dict[str, bool]],
         sizes: list[dict[str, int]] | None = None,
     ) -> list[Pair]:
-        """Pairs of which one does not get through to the other; `sizes` are each node's."""
+        """List pairs of which one does not get through to the other; `sizes` are each node's."""
         groups = [[rank] for rank in self.ranks]
         arguments: list[list[object]] = [[] for _ in self.gang.places]
         for rank, address in zip(self.ranks, self.addresses, strict=True):
@@ -145,11 +144,11 @@ class _ReachabilityRound:
 def run_pair_search(
     gang: Gang, node_names: dict[str, str], full: bool = False
 ) -> tuple[FaultSearchResult, dict[Link, int]]:
-    """Hunt the slow link, and the one that changes data: (the hunt, wrong elements by link).
+    """Find the slow link, and the one that changes data: (result, wrong elements by link).
 
     The first rank of each node meets the others', each direction apart.
 
-    Every pair meets up to 8 nodes (7 rounds), or when the `whole` matrix is asked for (n - 1
+    Every pair meets up to 8 nodes (7 rounds), or when the `full` matrix is asked for (n - 1
     rounds); else two or three rounds find bad nodes.  A rank's messages use the rails that are
     close to it, so the others' are not tried.
     """
@@ -184,7 +183,7 @@ class NodeGroupsResult:
 
 
 def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult:
-    """Hunt faults that pairs are too small to show: all-reduce in groups, all groups at once."""
+    """Find faults that pairs are too small to show: all-reduce in groups, all groups at once."""
     rank_nodes = [node_names[place.node] for place in gang.places]
     wrong, sizes, tried = dict[str, int](), set[int](), 0
 
@@ -204,5 +203,5 @@ def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult
 
 
 def _first_ranks(rank_nodes: list[str]) -> dict[str, int]:
-    """Each node's first rank; `places` are the ranks' nodes."""
+    """Find each node's first rank; `rank_nodes` are the ranks' nodes."""
     return {name: rank_nodes.index(name) for name in dict.fromkeys(rank_nodes)}

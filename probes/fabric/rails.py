@@ -15,7 +15,7 @@ from scaling.collectives.line_rate import find_rails
 
 
 def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
-    """Each of this node's rails as `device/port`: rate in Gbit/s and bytes sent since boot.
+    """Read this node's rails by `device/port`: rate in Gbit/s and bytes sent since boot.
 
     Ports that NCCL is told not to use are none: they are for storage, however fast.
     """
@@ -26,7 +26,7 @@ def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
 
 
 def rail_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
-    """Bytes that each rail sent in between; one that is there no more has sent nothing."""
+    """Count bytes that each rail sent in between; one that is there no more has sent nothing."""
     return {
         name: max(0, after[name]["sent"] - port["sent"]) if name in after else 0
         for name, port in before.items()
@@ -34,7 +34,7 @@ def rail_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
 
 def rail_shares(sent: Mapping[str, int], count: int) -> dict[str, float]:
-    """What each of the `count` busiest ports sent, as a ratio of an equal part.
+    """Give what each of the `count` busiest ports sent, as a ratio of an equal part.
 
     Ports beyond that number are as fast as rails, but were not ordered as such: storage.
     """
@@ -44,7 +44,7 @@ def rail_shares(sent: Mapping[str, int], count: int) -> dict[str, float]:
 
 
 def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) -> list[Finding]:
-    """One finding per node with a rail that carried under `least` of its part."""
+    """Make one finding per node with a rail that carried under `min_share` of its part."""
     findings = []
     for node, shares in nodes.items():
         idle = {name: share for name, share in shares.items() if share < min_share}
@@ -58,7 +58,7 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
 def find_missing_rails(
     counts: Mapping[str, int], expected: int, rates: Mapping[str, float]
 ) -> list[Finding]:
-    """One finding per node with fewer active rails than there should be, or with slower ones.
+    """Make one finding per node with fewer active rails than it should have, or slower ones.
 
     `rates` are Gbit/s of each node's rails.
     """

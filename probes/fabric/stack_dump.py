@@ -20,7 +20,7 @@ RankState = dict[str, Any]
 
 
 def read_rank_state() -> RankState:
-    """Of this process, by another thread than the one that hangs.
+    """Read where this process is, by another thread than the one that hangs.
 
     {"at": the function of torch.distributed that was called, else the innermost one, "" when none
     runs; "stack": `file:line function`, outermost first; "group": number of the newest process
@@ -35,7 +35,7 @@ def read_rank_state() -> RankState:
 
 
 def _rank_frames() -> list[traceback.FrameSummary]:
-    """What the rank was told to run, down from Worker.run, in another thread than this one."""
+    """Find what the rank was told to run, down from Worker.run, in another thread than this."""
     for thread, frame in sys._current_frames().items():
         frames = traceback.extract_stack(frame)
         is_run = [f.filename == worker.__file__ and f.name == "run" for f in frames]
@@ -45,7 +45,7 @@ def _rank_frames() -> list[traceback.FrameSummary]:
 
 
 def _read_recorder() -> RankState:
-    """torch.distributed's own record, if this process has loaded it."""
+    """Read torch.distributed's own record, if this process has loaded it."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):  # the former in CUDA's build
         dump = getattr(c10d, name, None)
@@ -56,7 +56,7 @@ def _read_recorder() -> RankState:
 
 
 def summary(dump: dict[str, Any]) -> RankState:
-    """The recorder's dump in short; {} without a collective.
+    """Summarise the recorder's dump; {} without a collective.
 
     Format 2.10 of torch/csrc/distributed/c10d/FlightRecorder.hpp.
     """

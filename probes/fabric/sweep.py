@@ -1,4 +1,4 @@
-"""A sweep with witnesses: collectives over a gang, and which road their bytes took.
+"""A sweep with witnesses: collectives over a gang, and which way their bytes went.
 
 Two witnesses see every sweep: the byte counters of each node's devices, and what the library
 itself says (NCCL's log; for gloo the sockets that it holds).  Neither knows of the other.
@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probes.cluster.byte_counters import counter_growth, main_device, read_counters
-from probes.cluster.cluster import Cluster
 from probes.fabric.library_report import RankLogs, TransportReport, gloo_report
-from probes.fabric.rails import rail_growth as rail_growth
-from probes.fabric.rails import read_rails
+from probes.fabric.rails import rail_growth, read_rails
 from probes.fabric.stack_dump import RECORDER_ENV
 from reference_trainer.launch.gang import Gang
 from scaling.collectives.operations import OPERATIONS
@@ -32,37 +30,39 @@ CHECK_SIZE = 1 << 20  # bytes: the size at which the other collectives and the c
 # Bytes are counted against what a ring must move; a tree over two nodes moves less per port, and
 # over two nodes shows more than the line rate.
 RING_ENV = {"NCCL_ALGO": "Ring"}
+Rows = list[dict[str, Any]]  # what `summarise` returns: one for each size and placement
 OTHER_OPS = tuple(name for name in OPERATIONS if name != "all_reduce")
 
 
-def gang_env(cluster: Cluster, logs: RankLogs) -> dict[str, str]:
-    """What the gang's ranks run with: a ring, logs of their own, and NCCL where GPUs are real."""
-    backend = {"SEATRIAL_BACKEND": "nccl"} if cluster.on_gpu else {}
+def gang_env(logs: RankLogs) -> dict[str, str]:
+    """Give what the gang's ranks run with: a ring, own logs, and NCCL where GPUs are real."""
+    backend = {"SEATRIAL_BACKEND": "nccl"} if logs.cluster.on_gpu else {}
     return {**RING_ENV, **RECORDER_ENV, **logs.environment, **backend}
 
 
 def init_seconds(ranks: int) -> float:
-    """Our own deadline for so many ranks to come together: the more, the longer they may take."""
+    """Give our own deadline for so many ranks to come together: the more, the longer it is."""
     return START_SECONDS + SECONDS_PER_RANK * ranks
 
 
 def sweep_seconds(ranks: int) -> float:
-    """That for a sweep, in which the ranks come together once more."""
+    """Give that for a sweep, in which the ranks come together once more."""
     return init_seconds(ranks) + SWEEP_SECONDS
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep showed: rows per size, per node the bytes sent on each road, and the word of
+    """What a sweep showed: rows per size, per node the bytes sent on each device, and the word of
     the library."""
 
     ranks: int
     backend: str
-    rows: list[dict[str, Any]]
+    rows: Rows
     sent: dict[str, dict[str, int]]
     library: TransportReport = field(default_factory=TransportReport)
     rails: dict[str, dict[str, int]] = field(default_factory=dict)  # node -> port -> bytes sent
     rail_gbps: dict[str, float] = field(default_factory=dict)  # node -> Gbit/s of one of its rails
+    rank_nodes: list[str] = field(default_factory=list)  # each rank's node
     note: str = ""
 
     @property
@@ -76,28 +76,28 @@ class SweepResult:
         return plateau_row(self.rows)
 
     @property
-    def main_device(self) -> str:
-        """The road that most nodes' bytes took."""
-        return Counter(main_device(sent) for sent in self.sent.values()).most_common(1)[0][0]
+    def main_devices(self) -> dict[str, str]:
+        """By node, the device or transport that carried most of its bytes."""
+        return {node: main_device(sent) for node, sent in self.sent.items()}
 
-    def row_of_size(self, size: int) -> dict[str, Any] | None:
-        """The row of this size (bytes)."""
-        return next((row for row in self.rows if row["size"] == size), None)
+    @property
+    def main_device(self) -> str:
+        """The one that carried most bytes on most nodes."""
+        return Counter(self.main_devices.values()).most_common(1)[0][0]
 
     def share(self, node: str, device: str) -> float:
-        """Bytes a node sent on a road, as a ratio of those it had to send."""
+        """Give the bytes a node sent on a device, as a ratio of those it had to send."""
         return self.sent[node].get(device, 0) / self.expected_bytes if self.expected_bytes else 0.0
 
     def share_on_other_interfaces(self, node: str, device: str) -> float:
-        """The same for all other roads together."""
+        """Give the same for all other devices together."""
         return sum(self.share(node, name) for name in self.sent[node] if name != device)
 
     def witness_disagreement(self) -> str:
-        """Where the witnesses do not say the same, or one says nothing; "" when they agree."""
-        counted = {node: main_device(sent) for node, sent in self.sent.items()}
+        """Tell where the witnesses do not say the same, or one says nothing; "" when they agree."""
         if not self.library.transports:
             return f"{self.library.source or 'the library'} says nothing: {self.library.problem}"
-        for node, device in counted.items():
+        for node, device in self.main_devices.items():
             reported = self.library.transports.get(node)
             if reported != device and not (reported == "tcp" and device not in ("rdma", "none")):
                 return (
@@ -120,28 +120,27 @@ def run_sweep(
     data = gang.run(sweep, ("all_reduce",), 0.5, 0.25, only, timeout=wait, environment=environment)
     after, ports_after = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     nodes = [node_names[place.node] for place in gang.places]
-    ends = [item["connections"] for item in data]
-    by_nccl = data[0]["backend"] == "nccl"
-    sweeps = [item["sweeps"]["all_reduce"] for item in data]
+    backend, sweeps = data[0]["backend"], [item["sweeps"]["all_reduce"] for item in data]
+    if backend == "nccl":
+        library = logs.report(gang, node_names)
+    else:
+        library = gloo_report(gang, node_names, [item["connections"] for item in data])
+    rates = [max((port["gbps"] for port in rails.values()), default=0.0) for rails in ports_after]
     return SweepResult(
         data[0]["ranks"],
-        data[0]["backend"],
+        backend,
         summarise(sweeps),
-        {node: counter_growth(b, a) for node, b, a in zip(nodes, before, after, strict=True)},
-        library=logs.report(gang, node_names) if by_nccl else gloo_report(gang, node_names, ends),
-        rails={
-            node: rail_growth(b, a) for node, b, a in zip(nodes, ports, ports_after, strict=True)
-        },
-        rail_gbps={
-            node: max((port["gbps"] for port in data.values()), default=0.0)
-            for node, data in zip(nodes, ports_after, strict=True)
-        },
+        sent=dict(zip(nodes, map(counter_growth, before, after), strict=True)),
+        library=library,
+        rails=dict(zip(nodes, map(rail_growth, ports, ports_after), strict=True)),
+        rail_gbps=dict(zip(nodes, rates, strict=True)),
+        rank_nodes=nodes,
         note=sweeps[0]["note"],
     )
 
 
-def check_ops(gang: Gang, size: int, corrupt: int | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Rows of the other five collectives at one size (bytes), by name: their values are checked."""
+def check_ops(gang: Gang, size: int, corrupt: int | None = None) -> dict[str, Rows]:
+    """Run the other five collectives at one size (bytes): rows by name, their values checked."""
     wait = sweep_seconds(gang.size)
     data = gang.run(sweep, OTHER_OPS, 0.3, 0.1, size, corrupt, timeout=wait)
     return {name: summarise([item["sweeps"][name] for item in data]) for name in OTHER_OPS}

@@ -2,31 +2,18 @@
 
 import pytest
 
+from probes.fabric import judge
 from probes.fabric.controls import control_off_fabric, control_wrong_element
-from probes.fabric.detect import (
-    find_wrong_links,
-    is_slow,
-    slow_fabric_finding,
-)
+from probes.fabric.detect import find_wrong_links, slow_fabric_finding
 from probes.fabric.hang_diagnosis import explain_start_failure
-from probes.fabric.judge import (
-    judge_data,
-    judge_groups,
-    judge_pairs,
-    judge_rails,
-    judge_reach,
-    judge_settings,
-    judge_speed,
-    judge_transport,
-)
 from probes.fabric.library_report import RankLogs
 from probes.fabric.node_pairs import check_reach, run_group_search, run_pair_search
 from probes.fabric.sweep import CHECK_SIZE, check_ops, gang_env, init_seconds, run_sweep
 from reference_trainer.launch.gang import GangError
 from scaling.collectives.sweep import connect, warm_up
 
-# Nodes: groups are tried from CROWD on, for fewer make groups that are hardly more than pairs; from
-# FEW on, the least of which groups tell a node, where all is slow and pairs do not show why.
+# Nodes: groups are tried from LARGE on, for fewer make groups that are hardly more than pairs; from
+# MIN_NODES on, the least of which groups tell a node, where all is slow and pairs do not show why.
 MIN_NODES, LARGE = 4, 12
 
 
@@ -40,27 +27,27 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, limits, m
     """
     if len(cluster.nodes) < 2:
         pytest.fail("one node has no fabric to other nodes", pytrace=False)
-    with RankLogs(cluster) as logs, cluster.gang(environment=gang_env(cluster, logs)) as gang:
+    with RankLogs(cluster) as logs, cluster.gang(environment=gang_env(logs)) as gang:
         run_probe(cluster, gang, terms, tier, limits, logs, measure)
-    judge_settings(cluster, terms.fabric, measure)
+    judge.judge_settings(cluster, terms.fabric, measure)
 
 
 def run_probe(cluster, gang, terms, tier, limits, logs, measure):
-    """What is observed, then the controls; of a group that fails, why."""
+    """Observe, then run the controls; of a group that fails, tell why."""
     node_names = cluster.node_names
     try:
         run = measure_fabric(gang, node_names, terms, tier, limits, logs, measure)
     except GangError as error:
         measure("busbw", None, note=str(error))
-        explain_start_failure(cluster, gang, node_names, terms.fabric, error, logs, measure)
+        explain_start_failure(gang, node_names, terms.fabric, error, logs, measure)
         return
     if run:
-        control_wrong_element(gang, node_names, measure)
-    control_off_fabric(cluster, gang, terms, run, logs, measure)
+        control_wrong_element(gang, run.rank_nodes, measure)
+    control_off_fabric(gang, terms, run, logs, measure)
 
 
 def measure_fabric(gang, node_names, terms, tier, limits, logs, measure):
-    """Who reaches whom, the sweep, the road and the pairs; the journey, if there was a way.
+    """Measure who reaches whom, the sweep, the transport and the pairs; the sweep's result, if any.
 
     Each is judged as soon as it is seen, so that a later failure takes nothing away.
     """
@@ -68,36 +55,37 @@ def measure_fabric(gang, node_names, terms, tier, limits, logs, measure):
     reach = check_reach(gang, node_names, terms.fabric)
     if reach.pairs or reach.narrow:
         measure("busbw", None, note="not every pair of nodes reaches each other")
-        judge_reach(reach, measure)
+        judge.judge_reach(reach, measure)
         return None
     measure.progress("fabric: all-reduce sweep")
     gang.run(warm_up, timeout=120)
     sums = gang.run(connect, timeout=init_seconds(gang.size))
     measure("wrong_elements", sum(total != gang.size for total in sums), on="the first all-reduce")
     run = run_sweep(gang, node_names, logs)
-    judge_speed(run, limits, measure)
-    judge_transport(run, terms.fabric, measure)
-    judge_rails(run, terms, limits, measure)
-    judge_reach(reach, measure)
+    judge.judge_speed(run, limits, measure)
+    judge.judge_transport(run, terms.fabric, measure)
+    judge.judge_rails(run, terms, limits, measure)
+    judge.judge_reach(reach, measure)
     measure.progress("fabric: five more collectives")
-    judge_data(run, check_ops(gang, CHECK_SIZE), gang, node_names, measure)
-    find_bad_nodes(gang, node_names, run, tier, limits, measure)
+    judge.judge_data(run, check_ops(gang, CHECK_SIZE), measure)
+    find_bad_nodes(gang, node_names, run, tier, measure)
     return run
 
 
-def find_bad_nodes(gang, node_names, run, tier, limits, measure):
-    """Pairs of nodes, and groups of them where pairs do not suffice: who is slow, or wrong."""
+def find_bad_nodes(gang, node_names, run, tier, measure):
+    """Try pairs of nodes, and groups where pairs do not suffice: who is slow, or wrong."""
     measure.progress("fabric: every pair of nodes")
     pairs, wrong = run_pair_search(gang, node_names, full=tier == "soak")
-    judge_pairs(pairs, run, measure)
+    judge.judge_pairs(pairs, run, measure)
     measure("wrong_elements", sum(wrong.values()), on="pairs of nodes")
     measure.explain(find_wrong_links(wrong))
-    unlocated = is_slow(run, limits("busbw")) and not (pairs.slow_nodes or pairs.slow_links)
+    is_slow = measure.would_fail("busbw", run.peak["busbw"])
+    unlocated = is_slow and not (pairs.slow_nodes or pairs.slow_links)
     nodes = len(run.sent)
     if nodes >= MIN_NODES and (unlocated or (nodes >= LARGE and tier != "quick")):
         measure.progress("fabric: groups of nodes")
         groups = run_group_search(gang, node_names)
-        judge_groups(groups, pairs, measure)
+        judge.judge_groups(groups, pairs, measure)
         unlocated = unlocated and not (groups.nodes or groups.groups)
     else:
         when = f"from {LARGE} nodes and tier standard on, and where no pair shows why all is slow"

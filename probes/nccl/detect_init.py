@@ -7,24 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 
 from probes.findings import MAX_NAMES, finding, join_names
-from probes.nccl.evidence import MAX_LINES, finding_for_messages, first_lines, hosts_of, rank_names
+from probes.nccl import remedies
+from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding, rank_names
 from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
-from probes.nccl.remedies import (
-    COLLECTIVE_FIX,
-    CONNECT_CAUSES,
-    FAMILY_FIX,
-    LATE_FIX,
-    MESH_FIX,
-    PHASE_FIXES,
-    QP_BREAK_CAUSES,
-    QP_SETUP_CAUSES,
-    ErrorCause,
-    find_cause,
-)
 from reports.record import Finding
 
 PEER = re.compile(r"(?:to|peer) \[?([\w.:%\-]{1,255}?)\]?<\d+>")  # since 2.22 also by its name
@@ -45,82 +33,59 @@ BLOCKING_ERRORS = (
 
 
 def init_errors(log: Log) -> list[Finding]:
-    """Errors that say what is wrong in their own words."""
-    findings = []
-    for kind, (code, problem) in PLAIN_ERRORS.items():
-        if hits := log.hits[kind]:
-            findings += finding_for_messages(code, f"{problem} ({hits[0].detail})", hits)
-    return findings
+    """Find errors that say what is wrong in their own words."""
+    return [
+        item
+        for kind, (code, problem) in PLAIN_ERRORS.items()
+        for item in message_findings(code, problem, log.hits[kind], quote=True)
+    ]
 
 
 def qp_errors(log: Log) -> list[Finding]:
-    """RDMA connections that could not be made: a finding for each cause."""
+    """Find RDMA connections that could not be made, and those that broke: each cause by itself."""
     # NCCL tries again by itself; that is no error where it went well.
     tries = [] if log.partial else [m for m in log.hits["qp-retrying"] if log.joined(m.rank).stuck]
     findings = []
-    for cause, hits in _group_by_cause(QP_SETUP_CAUSES, [*log.hits["qp"], *tries]):
-        hosts, detail = hosts_of(hits), hits[0].detail
-        message = (
-            f"{join_names(hosts)}: an RDMA connection cannot be made: {cause.reason} ({detail})"
-        )
-        lines = first_lines(hits)
-        findings.append(
-            finding("INIT-QP", message, hosts[:MAX_NAMES], evidence=lines, remedy=cause.remedy)
-        )
+    for event, causes, hits in (
+        ("cannot be made", remedies.QP_SETUP_CAUSES, [*log.hits["qp"], *tries]),
+        ("broke", remedies.QP_BREAK_CAUSES, log.hits["qp-broke"]),
+    ):
+        by_cause: dict[remedies.ErrorCause, list[MatchedMessage]] = {}
+        for hit in hits:
+            by_cause.setdefault(remedies.find_cause(causes, hit.detail), []).append(hit)
+        for cause, told in by_cause.items():
+            hosts, peers = hosts_of(told), _named_peers(log, told) if event == "broke" else []
+            reason = f"{cause.reason} ({told[0].detail})"
+            message = f"{join_names(hosts)}: an RDMA connection {event}: {reason}"
+            suspects = dict.fromkeys([*hosts, *peers])
+            findings += one_finding("INIT-QP", message, suspects, first_lines(told), cause.remedy)
     return findings
-
-
-def qp_breaks(log: Log) -> list[Finding]:
-    """RDMA connections that broke: a finding for each cause."""
-    findings = []
-    for cause, hits in _group_by_cause(QP_BREAK_CAUSES, log.hits["qp-broke"]):
-        suspects = list(dict.fromkeys([*hosts_of(hits), *_named_peers(log, hits)]))
-        hosts, detail = join_names(hosts_of(hits)), hits[0].detail
-        message = f"{hosts}: an RDMA connection broke: {cause.reason} ({detail})"
-        lines = first_lines(hits)
-        findings.append(
-            finding("INIT-QP", message, suspects[:MAX_NAMES], evidence=lines, remedy=cause.remedy)
-        )
-    return findings
-
-
-def _group_by_cause(
-    causes: tuple[ErrorCause, ...], hits: list[MatchedMessage]
-) -> Iterable[tuple[ErrorCause, list[MatchedMessage]]]:
-    groups: dict[ErrorCause, list[MatchedMessage]] = {}
-    for hit in hits:
-        groups.setdefault(find_cause(causes, hit.detail), []).append(hit)
-    return groups.items()
 
 
 def bootstrap_errors(log: Log) -> list[Finding]:
-    """Ranks that could not connect to a peer by TCP while they were starting."""
+    """Find ranks that could not connect to a peer by TCP while they were starting."""
     failures = [*log.hits["refused"], *([] if log.partial else log.hits["retrying"])]
     hits = [m for m in failures if not log.joined(m.rank).initialised]
     if not hits:
         return []
     peers, hosts = _named_peers(log, hits), hosts_of(hits)
-    cause = find_cause(CONNECT_CAUSES, hits[0].detail)
+    cause = remedies.find_cause(remedies.CONNECT_CAUSES, hits[0].detail)
     peer = join_names(peers) or "a peer"
     message = f"{join_names(hosts)}: cannot connect to {peer} by TCP ({cause.reason})"
     remedy = cause.remedy
     if families := two_families(log):
-        message, remedy = f"{message}; {families[0]}", FAMILY_FIX
-    lines = first_lines(hits)
-    return [
-        finding(
-            "INIT-BOOTSTRAP", message, peers[:MAX_NAMES] or hosts, evidence=lines, remedy=remedy
-        )
-    ]
+        message, remedy = f"{message}; {families[0]}", remedies.FAMILY_FIX
+    suspects, lines = peers[:MAX_NAMES] or hosts, first_lines(hits)
+    return [finding("INIT-BOOTSTRAP", message, suspects, evidence=lines, remedy=remedy)]
 
 
 def _named_peers(log: Log, hits: list[MatchedMessage]) -> list[str]:
-    """The peers that are named, each once."""
+    """List the peers that are named, each once."""
     return [peer for peer in dict.fromkeys(_peer_host(log, m.detail) for m in hits) if peer]
 
 
 def _peer_host(log: Log, text: str) -> str:
-    """The host whose address is named, else the address or the name."""
+    """Find the host whose address is named, else give the address or the name."""
     match = PEER.search(text)
     if not match:
         return ""
@@ -132,29 +97,28 @@ def _peer_host(log: Log, text: str) -> str:
 
 
 def nvls_errors(log: Log) -> list[Finding]:
-    """NVLink SHARP multicast that failed or stopped."""
+    """Find NVLink SHARP multicast that failed or stopped."""
     stuck = [rank for rank in log.job_ranks if STAGES[rank.stage] == "nvls"]
     if log.hits["nvls"] or not stuck or log.partial or stopped_by_error(log):
         hits = log.hits["nvls"]
-        problem = f"NVLink multicast (NVLS) failed ({hits[0].detail})" if hits else ""
-        return finding_for_messages("INIT-NVLS", problem, hits)
+        return message_findings("INIT-NVLS", "NVLink multicast (NVLS) failed", hits, quote=True)
     message = f"{rank_names(stuck)}: init stops while NVLink multicast memory is bound"
-    return [finding("INIT-NVLS", message, [rank.name for rank in stuck[:MAX_NAMES]])]
+    return one_finding("INIT-NVLS", message, (rank.name for rank in stuck))
 
 
 def mixed_versions(log: Log) -> list[Finding]:
-    """More than one NCCL version in one job."""
+    """Report more than one NCCL version in one job."""
     versions, hits = log.versions, log.hits["version"]
     if len(versions) < 2 and not hits:
         return []
     listing = "; ".join(f"{version} on {join_names(hosts)}" for version, hosts in versions.items())
     minority = min(versions.values(), key=len) if len(versions) > 1 else hosts_of(hits)
     message = f"the ranks run different NCCL versions: {listing or hits[0].detail}"
-    return [finding("NCCL-VERSION", message, minority[:MAX_NAMES], evidence=first_lines(hits))]
+    return one_finding("NCCL-VERSION", message, minority, first_lines(hits))
 
 
 def missing_ranks(log: Log) -> list[Finding]:
-    """Ranks that never wrote that they joined, while the others wait for them."""
+    """Find ranks that never wrote that they joined, while the others wait for them."""
     size, members = log.world_size, log.job_ranks
     world = [rank for rank in members if rank.size == size]
     waiting = [rank for rank in world if not rank.initialised]
@@ -166,39 +130,35 @@ def missing_ranks(log: Log) -> list[Finding]:
         return []
     absentees = f"rank{'s' if len(absent) > 1 else ''} {join_names(map(str, absent))}"
     message = f"{absentees} of {size} never joined; {len(waiting)} others wait at {log.stage}"
-    return [
-        finding("INIT-MISSING-RANK", message, [f"rank {number}" for number in absent[:MAX_NAMES]])
-    ]
+    return one_finding("INIT-MISSING-RANK", message, (f"rank {number}" for number in absent))
 
 
 def corrupt_results(log: Log) -> list[Finding]:
-    """Wrong elements that nccl-tests counted."""
+    """Report wrong elements that nccl-tests counted."""
     if not log.bad_rows:
         return []
     worst = max((wrong for _, wrong in log.bad_rows), key=abs)
     extent = f"up to {worst} in one" if worst > 0 else "a number of them that is no number"
     message = f"nccl-tests counted wrong elements in {len(log.bad_rows)} rows, {extent}"
-    return [
-        finding("NCCL-CORRUPT", message, evidence=[line for line, _ in log.bad_rows[:MAX_LINES]])
-    ]
+    return one_finding("NCCL-CORRUPT", message, lines=(line for line, _ in log.bad_rows))
 
 
 def torch_errors(log: Log) -> list[Finding]:
-    """What torch said of NCCL: a collective that timed out, an error that NCCL returned."""
+    """Report what torch said of NCCL: a collective that timed out, an error that NCCL returned."""
     if not log.torch_errors:
         return []
     errors = join_names(dict.fromkeys(error for _, error in log.torch_errors))
-    lines = [line for line, _ in log.torch_errors[:MAX_LINES]]
-    return [finding("NCCL-ERROR", f"the job says: {errors}", evidence=lines)]
+    lines = [line for line, _ in log.torch_errors]
+    return one_finding("NCCL-ERROR", f"the job says: {errors}", lines=lines)
 
 
 def stopped_by_error(log: Log) -> bool:
-    """Whether some rank that is not done wrote an error that explains it."""
+    """Tell whether some rank that is not done wrote an error that explains it."""
     return any(log.joined(m.rank).stuck for kind in BLOCKING_ERRORS for m in log.hits[kind])
 
 
 def slow_init(log: Log) -> list[Finding]:
-    """A start over the limit, with the phase that took most; who came late where others waited."""
+    """Find a start over the limit, with its longest phase; who came late where others waited."""
     if not log.slow_inits:
         return []
     worst = max(log.slow_inits, key=lambda t: t.total)
@@ -211,14 +171,14 @@ def slow_init(log: Log) -> list[Finding]:
     if phase == "bootstrap" and fastest.bootstrap < worst.bootstrap / 2:
         late = fastest.rank.name
         message += f"; it waited for {late}, which was there {fastest.bootstrap:.1f} s"
-        return [finding("INIT-SLOW", message, [late], remedy=LATE_FIX)]
+        return one_finding("INIT-SLOW", message, [late], remedy=remedies.LATE_FIX)
     same = sorted((t for t in log.slow_inits if t.longest_phase == phase), key=lambda t: -t.total)
-    suspects = list(dict.fromkeys(t.rank.name for t in same))[:MAX_NAMES]
-    return [finding("INIT-SLOW", message, suspects, remedy=PHASE_FIXES.get(phase, ""))]
+    suspects = dict.fromkeys(t.rank.name for t in same)
+    return one_finding("INIT-SLOW", message, suspects, remedy=remedies.PHASE_FIXES.get(phase, ""))
 
 
 def find_hang(log: Log) -> list[Finding]:
-    """Stopped without an error: the stage, and the ranks that lag behind.
+    """Name the stage at which it stopped without an error, and the ranks that lag behind.
 
     A rank that never had to connect holds nobody up, unless others are seen connecting.
     """
@@ -226,11 +186,11 @@ def find_hang(log: Log) -> list[Finding]:
     if log.partial or not any(rank.stuck for rank in ranks):
         return []  # the end of the file is no end of the job
     message, suspects, remedy = _by_family(log) or _before_network(log) or _lagging(log, ranks)
-    return [finding("INIT-HANG", message, suspects[:MAX_NAMES], remedy=remedy)]
+    return one_finding("INIT-HANG", message, suspects, remedy=remedy)
 
 
 def two_families(log: Log) -> tuple[str, list[str]] | None:
-    """Hosts that start over IPv4 beside hosts that start over IPv6; the minority."""
+    """Find hosts that start over IPv4 beside hosts that start over IPv6; the minority."""
     hosts: dict[str, list[str]] = defaultdict(list)
     for name, host in log.hosts.items():
         if host.bootstrap:
@@ -238,30 +198,31 @@ def two_families(log: Log) -> tuple[str, list[str]] | None:
     if len(hosts) < 2:
         return None
     fewer, more = sorted(hosts, key=lambda family: len(hosts[family]))
-    fewer_use = "uses" if len(hosts[fewer]) == 1 else "use"
-    more_use = "uses" if len(hosts[more]) == 1 else "use"
-    few, many = join_names(hosts[fewer]), join_names(hosts[more])
-    return f"{few} {fewer_use} {fewer}, {many} {more_use} {more}", hosts[fewer]
+    few, many = (
+        f"{join_names(hosts[family])} {'uses' if len(hosts[family]) == 1 else 'use'} {family}"
+        for family in (fewer, more)
+    )
+    return f"{few}, {many}", hosts[fewer]
 
 
 def _by_family(log: Log) -> tuple[str, list[str], str] | None:
     families = two_families(log)
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or they have met all the same
-    message, suspects = families
-    return f"the log stops at {log.stage} without an error, and {message}", suspects, FAMILY_FIX
+    message = f"the log stops at {log.stage} without an error, and {families[0]}"
+    return message, families[1], remedies.FAMILY_FIX
 
 
 def _before_network(log: Log) -> tuple[str, list[str], str] | None:
-    """Every process stops before NCCL looks at the network."""
+    """Tell that every process stops before NCCL looks at the network, where it does."""
     if log.saw_network or {rank.stage for rank in log.job_ranks} != {STAGES.index("bootstrap")}:
         return None
     message = f"all {len(log.job_ranks)} processes stop before any line about the network"
-    return message, log.host_names, MESH_FIX
+    return message, log.host_names, remedies.MESH_FIX
 
 
 def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
-    remedy = COLLECTIVE_FIX if log.stage in ("connect", "first-collective") else ""
+    remedy = remedies.COLLECTIVE_FIX if log.stage in ("connect", "first-collective") else ""
     lowest = min(rank.stage for rank in ranks)
     idle = [rank for rank in ranks if rank.stage == lowest and not rank.connecting]
     behind = idle or [rank for rank in ranks if rank.stuck]
@@ -273,3 +234,9 @@ def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
         f"the log stops without an error: {rank_names(behind)} at {log.stage}, others at {furthest}"
     )
     return message, [rank.name for rank in behind], remedy
+
+
+DETECTORS = (
+    *(init_errors, qp_errors, slow_init, bootstrap_errors, nvls_errors, mixed_versions),
+    *(missing_ranks, corrupt_results, torch_errors),
+)

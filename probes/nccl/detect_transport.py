@@ -1,4 +1,4 @@
-"""Which road was taken, and why it was the wrong one: findings FAB-* from an NCCL log.
+"""Which transport was used, and why it was the wrong one: findings FAB-* from an NCCL log.
 
 On one host nothing has to leave, so none of these is said of a job that NCCL counts one node for.
 """
@@ -8,16 +8,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from probes.findings import MAX_NAMES, finding, join_names
-from probes.nccl.evidence import (
-    MAX_LINES,
-    finding_for_messages,
-    first_lines,
-    hosts_of,
-    on_rdma,
-    on_tcp,
-    undecided,
-)
+from probes.findings import MAX_NAMES, join_names
+from probes.nccl.edges import RDMA_NETWORKS
+from probes.nccl.evidence import first_lines, hosts_of, message_findings, one_finding
 from probes.nccl.job import Host, Rank
 from probes.nccl.log import Log
 from reports.record import Finding
@@ -33,74 +26,82 @@ PLAIN_ERRORS = {  # phrase -> code, and what it says of a host that RDMA does no
 }
 
 
+def on_tcp(host: Host) -> bool:
+    """Tell whether the host's edges between hosts, or else its network, are sockets."""
+    return "tcp" in host.edges or ("Socket" in host.networks and not on_rdma(host))
+
+
+def on_rdma(host: Host) -> bool:
+    """Tell whether its edges between hosts, or else its network, are RDMA."""
+    has_rdma = any(RDMA_NETWORKS.fullmatch(name) for name in host.networks)
+    return "rdma" in host.edges or (has_rdma and "tcp" not in host.edges)
+
+
+def may_use_rdma(log: Log, host: Host) -> bool:
+    """Tell whether it is on RDMA, or the line that names its network may be among the missing."""
+    return on_rdma(host) or (log.partial and not host.networks and not host.edges)
+
+
 def isolated_hosts(log: Log) -> list[Finding]:
-    """Every host in a communicator of its own: nothing crossed the fabric."""
+    """Report every host in a communicator of its own: nothing crossed the fabric."""
     hosts, jobs = log.host_names, log.jobs
-    if len(hosts) < 2 or log.nodes > 1 or not jobs or log.partial:
-        return []
-    if any(log.edge_counts[kind] for kind in ("rdma", "tcp", "other")):
+    if len(hosts) < 2 or log.nodes > 1 or not jobs or log.partial or log.external_edges:
         return []
     if any(len({host for host, _ in job}) > 1 for job in jobs):
         return []
     message = f"each of {len(hosts)} hosts formed a communicator of its own; nothing left a host"
-    return [finding("FAB-ALONE", message, hosts[:MAX_NAMES])]
+    return one_finding("FAB-ALONE", message, hosts)
 
 
 def mixed_hosts(log: Log) -> list[Finding]:
-    """Some hosts on RDMA, others on TCP; the minority is named."""
+    """Report some hosts on RDMA, others on TCP; the minority is named."""
     tcp = [name for name, host in log.hosts.items() if on_tcp(host)]
     rdma = [name for name, host in log.hosts.items() if on_rdma(host) and name not in tcp]
     hits = log.hits["mixed-sockets"]
     if not hits and not (tcp and rdma):
         return []
     minority = rdma if len(rdma) < len(tcp) else tcp
-    lines = [*first_lines(hits), *(_first_line(log.hosts[name]) for name in minority)][:MAX_LINES]
-    if not tcp:
-        hosts = join_names(hosts_of(hits))
-        message = (
-            f"{hosts}: a TCP socket met an RDMA one; the peer's lines do not say which it uses"
-        )
-        return [finding("FAB-MIXED", message, evidence=lines)]
+    lines = [*first_lines(hits), *(_first_line(log.hosts[name]) for name in minority)]
     message = f"{join_names(tcp)} use TCP, {join_names(rdma) or 'others'} use RDMA"
-    return [finding("FAB-MIXED", message, minority[:MAX_NAMES], evidence=lines)]
+    if not tcp:  # then nobody is the minority
+        problem = "a TCP socket met an RDMA one; the peer's lines do not say which it uses"
+        message = f"{join_names(hosts_of(hits))}: {problem}"
+    return one_finding("FAB-MIXED", message, minority, lines)
 
 
 def tcp_edges(log: Log) -> list[Finding]:
-    """Edges between hosts over sockets."""
+    """Find edges between hosts over sockets."""
     if not log.edge_counts["tcp"] or mixed_hosts(log):
         return []
     hosts = {name: host for name, host in log.hosts.items() if "tcp" in host.edges}
     interfaces = sorted({interface for host in hosts.values() for interface, _ in host.sockets})
     suffix = f" ({join_names(interfaces)})" if interfaces else ""
     message = f"{log.edge_counts['tcp']} connections between hosts go over TCP sockets{suffix}"
-    lines = [host.edges["tcp"] for host in hosts.values()][:MAX_LINES]
-    return [
-        finding("FAB-TCP", message, [name for name in hosts if name][:MAX_NAMES], evidence=lines)
-    ]
+    lines = [host.edges["tcp"] for host in hosts.values()]
+    return one_finding("FAB-TCP", message, filter(None, hosts), lines)
 
 
 def rdma_disabled(log: Log) -> list[Finding]:
-    """A variable that forced RDMA off."""
+    """Find a variable that forced RDMA off."""
     rows = [
         (name, f"{variable}={value}", line)
         for name, host in log.hosts.items()
-        if not (on_rdma(host) or "other" in host.edges or undecided(log, host))
+        if not (may_use_rdma(log, host) or "other" in host.edges)
         for variable, (value, line) in host.environment.items()
         if disables_rdma(variable, value, host)
     ]
     if not rows:
         return []
-    hosts = list(dict.fromkeys(name for name, _, _ in rows if name))
+    hosts = dict.fromkeys(name for name, _, _ in rows if name)
     settings = join_names(dict.fromkeys(setting for _, setting, _ in rows))
     # NCCL puts the lines of its conf files into the environment, and echoes both alike (param.cc).
     source = "from the environment or a line of an nccl.conf: NCCL says the same of both"
     message = f"{join_names(hosts) or 'the job'}: {settings} turns RDMA off ({source})"
-    lines = [line for _, _, line in rows[:MAX_LINES]]
-    return [finding("FAB-ENV-DISABLED", message, hosts[:MAX_NAMES], evidence=lines)]
+    return one_finding("FAB-ENV-DISABLED", message, hosts, (line for _, _, line in rows))
 
 
 def disables_rdma(variable: str, value: str, host: Host) -> bool:
-    """Whether this setting keeps NCCL from RDMA.
+    """Tell whether this setting keeps NCCL from RDMA.
 
     NCCL_IB_HCA does where it leaves no device, and to want no plugin where nothing else is there:
     then EFA, or FasTrak, was to be reached by one.
@@ -115,48 +116,38 @@ def disables_rdma(variable: str, value: str, host: Host) -> bool:
 
 
 def rdma_errors(log: Log) -> list[Finding]:
-    """Errors that say what is wrong in their own words."""
+    """Find errors that say what is wrong in their own words."""
     findings = []
     for kind, (code, problem) in PLAIN_ERRORS.items():
         # A device that cannot be opened is one rail less even where the others work.
         always = kind == "open-failed"
-        hits = [
-            m
-            for m in log.hits[kind]
-            if always or not (on_rdma(m.rank.host) or undecided(log, m.rank.host))
-        ]
-        findings += finding_for_messages(code, problem, hits)
+        hits = [m for m in log.hits[kind] if always or not may_use_rdma(log, m.host)]
+        findings += message_findings(code, problem, hits)
     return findings
 
 
 def missing_efa(log: Log) -> list[Finding]:
-    """libfabric without an EFA device, where nothing else carries RDMA."""
+    """Find libfabric without an EFA device, where nothing else carries RDMA."""
     tcp_host = any(host.name and not on_rdma(host) for host in log.hosts.values())
-    hits = [
-        m
-        for m in log.hits["efa"]
-        if not (on_rdma(m.rank.host) or undecided(log, m.rank.host))
-        and (m.rank.host.name or tcp_host)
-    ]
-    problem = f"libfabric offers no EFA device ({hits[0].detail})" if hits else ""
-    return finding_for_messages("FAB-NO-EFA", problem, hits)
+    told = [m for m in log.hits["efa"] if m.host.name or tcp_host]
+    hits = [m for m in told if not may_use_rdma(log, m.host)]
+    return message_findings("FAB-NO-EFA", "libfabric offers no EFA device", hits, quote=True)
 
 
 def no_device(log: Log) -> list[Finding]:
-    """No RDMA device, and nothing in the log that says why."""
-    explained = {m.rank.writer.host for kind in (*PLAIN_ERRORS, "efa") for m in log.hits[kind]}
-    hits = []
-    for hit in log.hits["no-device"]:
-        host = hit.rank.host
-        disabled = any(disables_rdma(k, value, host) for k, (value, _) in host.environment.items())
-        not_tcp = on_rdma(host) or "other" in host.edges or undecided(log, host)
-        if not (disabled or not_tcp or hit.rank.writer.host in explained):
-            hits.append(hit)
-    return finding_for_messages("FAB-NO-DEVICE", "NCCL sees no RDMA device", hits)
+    """Find hosts with no RDMA device, and nothing in the log that says why."""
+    explained = {m.host.name for kind in (*PLAIN_ERRORS, "efa") for m in log.hits[kind]}
+    hits = [
+        m
+        for m in log.hits["no-device"]
+        if not (may_use_rdma(log, m.host) or "other" in m.host.edges or m.host.name in explained)
+        if not any(disables_rdma(k, value, m.host) for k, (value, _) in m.host.environment.items())
+    ]
+    return message_findings("FAB-NO-DEVICE", "NCCL sees no RDMA device", hits)
 
 
 def tcp_over_ib(log: Log) -> list[Finding]:
-    """Sockets over an InfiniBand interface: the fast cable, the slow protocol."""
+    """Find sockets over an InfiniBand interface: the fast cable, the slow protocol."""
     hosts = {
         name: ports
         for name, host in log.hosts.items()
@@ -166,12 +157,12 @@ def tcp_over_ib(log: Log) -> list[Finding]:
         return []
     interfaces = join_names(sorted({port for names in hosts.values() for port in names}))
     message = f"{join_names(hosts)}: TCP over InfiniBand ({interfaces}) is TCP, not RDMA"
-    lines = [line for name in hosts if (line := log.hosts[name].edges.get("tcp"))][:MAX_LINES]
-    return [finding("FAB-IPOIB", message, list(hosts)[:MAX_NAMES], evidence=lines)]
+    lines = [line for name in hosts if (line := log.hosts[name].edges.get("tcp"))]
+    return one_finding("FAB-IPOIB", message, hosts, lines)
 
 
 def loopback_used(log: Log) -> list[Finding]:
-    """An interface that leads to no other host."""
+    """Find an interface that leads to no other host."""
     chosen: dict[str, str] = {}
     for name, host in log.hosts.items():
         if "rdma" in host.edges:
@@ -184,30 +175,24 @@ def loopback_used(log: Log) -> list[Finding]:
         return []
     interfaces = join_names(sorted(set(chosen.values())))
     message = f"{join_names(chosen)}: NCCL chose {interfaces}, which leads to no other host"
-    return [finding("FAB-LOOPBACK", message, list(chosen)[:MAX_NAMES])]
+    return one_finding("FAB-LOOPBACK", message, chosen)
 
 
 def plugin_errors(log: Log) -> list[Finding]:
-    """A network plugin that is missing or fails where one is expected.
+    """Find a network plugin that is missing or fails where one is expected.
 
     Not finding one is how NCCL starts on most clusters; it is a fault where a variable asks for
     one, or another host has it.
     """
-    loaded = {
-        m.rank.writer.host for m in log.hits["plugin-loaded"] if not BUILT_IN.search(m.detail)
-    }
+    loaded = {m.host.name for m in log.hits["plugin-loaded"] if not BUILT_IN.search(m.detail)}
     broken = [m for m in log.hits["plugin-failed"] if not BUILT_IN.search(m.detail)]
     absent = [*(m for m in broken if FILE_MISSING in m.detail), *log.hits["plugin-absent"]]
     hits = [m for m in broken if FILE_MISSING not in m.detail]
-    hits += [m for m in absent if loaded - {m.rank.writer.host} or _wants_plugin(m.rank.host)]
-    no_efa = {m.rank.writer.host for m in log.hits["efa"]}  # it failed for want of that
-    hits = [
-        m
-        for m in hits
-        if not (on_rdma(m.rank.host) or undecided(log, m.rank.host) or m.rank.writer.host in no_efa)
-    ]
-    problem = f"the network plugin is missing or fails ({hits[0].detail})" if hits else ""
-    return finding_for_messages("FAB-PLUGIN", problem, hits)
+    hits += [m for m in absent if loaded - {m.host.name} or _wants_plugin(m.host)]
+    no_efa = {m.host.name for m in log.hits["efa"]}  # it failed for want of that
+    hits = [m for m in hits if not (may_use_rdma(log, m.host) or m.host.name in no_efa)]
+    problem = "the network plugin is missing or fails"
+    return message_findings("FAB-PLUGIN", problem, hits, quote=True)
 
 
 def _wants_plugin(host: Host) -> bool:
@@ -217,7 +202,7 @@ def _wants_plugin(host: Host) -> bool:
 
 
 def no_gdr(log: Log) -> list[Finding]:
-    """RDMA edges that go through host memory."""
+    """Find RDMA edges that go through host memory."""
     hosts = {name: host.no_gdr for name, host in log.hosts.items() if host.no_gdr}
     if not hosts and False not in log.gdr:
         return []
@@ -225,14 +210,12 @@ def no_gdr(log: Log) -> list[Finding]:
     reason = f" ({reasons[0].detail})" if reasons else ""
     subject = join_names(hosts) or "ranks whose edges are not here"  # of all ranks all say GDR 0
     message = f"{subject}: RDMA without GPUDirect, through host memory{reason}"
-    lines = list(hosts.values())[:MAX_LINES] or [log.no_gdr]
-    return [
-        finding("FAB-NO-GDR", message, [name for name in hosts if name][:MAX_NAMES], evidence=lines)
-    ]
+    lines = list(hosts.values()) or [log.no_gdr]
+    return one_finding("FAB-NO-GDR", message, filter(None, hosts), lines)
 
 
 def partial_rails(log: Log) -> list[Finding]:
-    """Fewer RDMA devices than the other hosts have, or fewer in use than there are GPUs for."""
+    """Report fewer RDMA devices than other hosts have, or fewer in use than there are GPUs for."""
     problems = {}
     max_devices = max((len(host.devices or []) for host in log.hosts.values()), default=0)
     by_host: dict[str, list[Rank]] = defaultdict(list)
@@ -251,15 +234,13 @@ def partial_rails(log: Log) -> list[Finding]:
             problems[name] = f"uses {len(used)} of {len(host.devices)} devices"
     if not problems:
         problem = "the ranks have different numbers of RDMA devices"
-        return finding_for_messages("FAB-PARTIAL-RAILS", problem, log.hits["nic-counts"])
-    message = "; ".join(
-        f"{name}: {problem}" for name, problem in list(problems.items())[:MAX_NAMES]
-    )
-    return [finding("FAB-PARTIAL-RAILS", message, list(problems)[:MAX_NAMES])]
+        return message_findings("FAB-PARTIAL-RAILS", problem, log.hits["nic-counts"])
+    told = [f"{name}: {problem}" for name, problem in problems.items()]
+    return one_finding("FAB-PARTIAL-RAILS", "; ".join(told[:MAX_NAMES]), problems)
 
 
 def _used_devices(host: Host) -> set[str]:
-    """The devices that ring edges use; empty where a number stands for ports that no line names.
+    """List the devices that ring edges use; none where a number is of ports that no line names.
 
     Ports that NCCL uses as one have a number beyond those of the devices that it lists.
     """
@@ -270,14 +251,19 @@ def _used_devices(host: Host) -> set[str]:
 
 
 def unknown_network(log: Log) -> list[Finding]:
-    """Edges of a network plugin that nobody here can vouch for."""
+    """Find edges of a network plugin that nobody here can vouch for."""
     if not log.other_networks:
         return []
-    lines = list(log.other_networks.values())[:MAX_LINES]
     message = f"ranks are joined by {join_names(log.other_networks)}: no known RDMA network"
-    return [finding("FAB-UNKNOWN-NET", message, evidence=lines)]
+    return one_finding("FAB-UNKNOWN-NET", message, lines=log.other_networks.values())
 
 
 def _first_line(host: Host) -> str:
-    """Where the host's road was first said."""
+    """Find where the host's transport was first said."""
     return next(iter([*host.edges.values(), *host.networks.values()]), "")
+
+
+DETECTORS = (
+    *(mixed_hosts, tcp_edges, rdma_disabled, rdma_errors, missing_efa, no_device, tcp_over_ib),
+    *(loopback_used, plugin_errors, no_gdr, partial_rails, unknown_network),
+)

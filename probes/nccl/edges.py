@@ -33,7 +33,7 @@ EDGE_LINE = re.compile(
 class Edge(NamedTuple):
     """A connection between two ranks, as the one that wrote the line knows itself: `own`.
 
-    `kind` is one of KINDS, before anybody knows whether it leaves the host.
+    `kind` is one of EDGE_KINDS, before anybody knows whether it leaves the host.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Edge(NamedTuple):
 
 
 def parse_edge(text: bytes, ofi_over_tcp: bool) -> Edge | None:
-    """The edge that `0[0] -> 8[0] [send] via NET/IB/0/GDRDMA` tells of; None for half a line."""
+    """Read an edge out of `0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`; None for half a line."""
     match = EDGE_LINE.match(text)
     if not match:
         return None

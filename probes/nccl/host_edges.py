@@ -19,8 +19,9 @@ class HostEdges:
     """The edges of a job, by the hosts of their ends.
 
     `counts` has the edges between hosts by kind, and as "intra" those within one.  An edge whose
-    other end is on no known host is one between hosts: nobody has seen that it stays.  `silent`
-    are ranks that others are connected to over the network, and that wrote nothing of it.
+    other end is on no known host is one between hosts: nobody has seen that it stays.
+    `silent_ranks` are those that others are connected to over the network, and that wrote nothing
+    of it.
     """
 
     def __init__(self, comms: Iterable[Communicator]) -> None:
@@ -65,9 +66,9 @@ class HostEdges:
     def _find_comm(
         self, rank: Rank, edge: Edge, comms: list[Communicator]
     ) -> tuple[Communicator | None, bool]:
-        """The communicator that the edge is of, and whether it leaves the host.
+        """Find the communicator that the edge is of, and whether it leaves the host.
 
-        The line does not name it.  Where the rank has one number in several `groups`, it is that
+        The line does not name it.  Where the rank has one number in several `comms`, it is that
         in which the edge leaves; in very many, nobody knows.
         """
         if len(comms) > MAX_CANDIDATES:
@@ -79,7 +80,7 @@ class HostEdges:
         return (candidates[0], False) if candidates else (None, True)
 
     def _may_leave_host(self, comm: Communicator, rank: Rank, peer: int) -> bool:
-        """Whether the peer is on another host, or may be."""
+        """Tell whether the peer is on another host, or may be."""
         member = comm.members.get(peer)
         if member is None or comm.rank_conflict:
             return comm.nodes != 1
@@ -88,7 +89,7 @@ class HostEdges:
 
 
 def _reported_by_sender(comm: Communicator, edge: Edge) -> bool:
-    """Whether the edge's other end wrote of it as well."""
+    """Tell whether the edge's other end wrote of it as well."""
     member = comm.members.get(edge.peer)
     edges = member.rank.edges if member else None
     sent = edge._replace(rank=edge.peer, peer=edge.rank, receives=False)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,17 +16,12 @@ STAGES = (
 Process = tuple[str, int]  # host, pid
 
 
-def stage_index(name: str) -> int:
-    """A stage's place in STAGES."""
-    return STAGES.index(name)
-
-
 @dataclass(slots=True)
 class Communicator:
     """One communicator: how many ranks it should have, and which of them have written.
 
     One that was split off has no id of its own: its parent, the number of the split and the color
-    stand for it.  `doubted` once processes of two hosts claim one rank of it.
+    stand for it.  `rank_conflict` once processes of two hosts claim one rank of it.
     """
 
     size: int
@@ -37,11 +31,6 @@ class Communicator:
     members: dict[int, CommunicatorMember] = field(default_factory=dict)  # by rank
 
     @property
-    def processes(self) -> set[Process]:
-        """The processes of its ranks."""
-        return {member.rank.writer[:2] for member in self.members.values()}
-
-    @property
     def ambiguous_hosts(self) -> set[str]:
         """Names that do not tell hosts apart: more ranks write under one than a node has.
 
@@ -49,14 +38,12 @@ class Communicator:
         containers have one name.  Before 2.20 nobody says how many a node has; then a name is
         believed where there are at least two.
         """
-        names = Counter(member.rank.host.name for member in self.members.values())
-        local_ranks: dict[str, int] = {}
+        local: dict[str, list[int]] = defaultdict(list)  # of each rank that has the name
         for member in self.members.values():
-            name = member.rank.host.name
-            local_ranks[name] = max(local_ranks.get(name, 0), member.local_ranks)
-        if len(names) == 1 and not any(local_ranks.values()):
-            return set(names)
-        return {name for name, ranks in names.items() if not name or 0 < local_ranks[name] < ranks}
+            local[member.rank.host.name].append(member.local_ranks)
+        if len(local) == 1 and not any(map(any, local.values())):
+            return set(local)
+        return {name for name, ranks in local.items() if not name or 0 < max(ranks) < len(ranks)}
 
 
 @dataclass(slots=True)
@@ -90,9 +77,9 @@ class Host:
 class Rank:
     """What one process (and device) said of itself.
 
-    `rank`, `ranks`, `nodes` and `local` are those of its largest communicator; `spans` is the
-    largest number of nodes of any.  `open` are communicators that began and did not complete,
-    with how far each came.
+    `number`, `size`, `nodes` and `local_ranks` are those of its largest communicator; `max_nodes`
+    is the largest number of nodes of any.  `open_comms` are communicators that began and did not
+    complete, with how far each came.
     """
 
     writer: LogWriter
@@ -114,12 +101,12 @@ class Rank:
     retried: frozenset[str] = frozenset()  # what it tried again: phrases of which one is enough
 
     def advance_to(self, stage_name: str) -> None:
-        """The rank has come this far, or further, with what it is doing now."""
+        """Note that the rank has come this far, or further, with what it is doing now."""
         if self.open_comms:
             newest = next(reversed(self.open_comms))
-            self.open_comms[newest] = max(self.open_comms[newest], stage_index(stage_name))
+            self.open_comms[newest] = max(self.open_comms[newest], STAGES.index(stage_name))
         elif not self.initialised:
-            self.start_stage = max(self.start_stage, stage_index(stage_name))
+            self.start_stage = max(self.start_stage, STAGES.index(stage_name))
 
     @property
     def stage(self) -> int:
@@ -127,11 +114,10 @@ class Rank:
         if self.open_comms:
             return min(self.open_comms.values())
         if not self.initialised:
-            return stage_index("complete") if self.connected else self.start_stage
+            return STAGES.index("complete") if self.connected else self.start_stage
         # Since 2.22 ranks connect at their first collective; one that never had to is not behind.
-        return stage_index(
-            "complete" if self.connected and not self.connecting else "first-collective"
-        )
+        done = self.connected and not self.connecting
+        return STAGES.index("complete" if done else "first-collective")
 
     @property
     def stuck(self) -> bool:
@@ -147,41 +133,21 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class MatchedMessage:
-    """A phrase of PHRASES that a rank wrote: in whose words, and where."""
+    """A phrase of PATTERNS that a rank wrote: in whose words, and where."""
 
     rank: Rank
     detail: str
     line: str
 
-
-def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:
-    """Processes that are joined by communicators, directly or through others: one set per job."""
-    parents: dict[Process, Process] = {}
-
-    def find(process: Process) -> Process:
-        while (parent := parents.setdefault(process, process)) != process:
-            parents[process] = parents[parent]
-            process = parent
-        return process
-
-    for comm in communicators:
-        members = iter(comm.processes)
-        first = next(members, None)
-        if first is not None:
-            find(first)
-            for member in members:
-                parents[find(member)] = find(first)
-    groups: dict[Process, set[Process]] = {}
-    for process in list(parents):
-        groups.setdefault(find(process), set()).add(process)
-    return list(groups.values())
+    @property
+    def host(self) -> Host:
+        """The host of the rank."""
+        return self.rank.host
 
 
 # Seconds.  A start that waits for nothing takes a few; for one connection NCCL waits 60 at most
 # (NCCL_SOCKET_RETRY_CNT), and users take that for a hang.
 INIT_LIMIT_S = 30.0
-
-
 PER_RANK_S = 0.01  # further seconds: ranks are gathered one after another
 
 

@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 
 from probes.nccl.patterns import SKIPPED_WORDS
 
-CHUNK = 4 << 20
+CHUNK = 4 << 20  # bytes read at once: many lines, and small beside what is remembered of them
 MAX_KEPT = 100  # rows and errors kept per file
 MAX_LINE = 64 << 10  # bytes of one line that are looked at; NCCL's own are under 2 KiB
 MAX_TEXT = 16 << 10  # bytes of a text: ring maps of 1000s of ranks are cut
@@ -78,21 +78,21 @@ class LogLines:
     """The NCCL lines of one file, in order.
 
     Iterate for (writer, "INFO" | "WARN" | "version", text); `number` is the line of the last one.
-    After the end, `bytes`, `binary`, `cut`, `repeated` and `wrong` say what else was there.
+    After the end, `bytes`, `binary`, `truncated`, `repeated`, `bad_rows` and more say what else
+    was there.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.bytes = 0
         self.binary = False  # has NUL bytes
-        self.truncated = (
-            False  # ends within a line: NCCL ends every line it writes, so a part is missing
-        )
+        # Whether it ends within a line: NCCL ends every line it writes, so a part is missing.
+        self.truncated = False
         self.repeated = 0  # lines that Ray's driver left out as repetitions
         self.bad_rows: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
         self.has_table = False  # has rows of nccl-tests
         self.no_efa: list[tuple[int, int]] = []  # libfabric: (line, process) without an EFA device
-        self.torch_errors: list[tuple[int, str]] = []  # torch: (line, OUTCRIES)
+        self.torch_errors: list[tuple[int, str]] = []  # torch: (line, one of TORCH_ERRORS)
         self._writers: dict[bytes, LogWriter] = {}
         self._hosts: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
@@ -122,7 +122,7 @@ class LogLines:
                 _ = self.line_number
 
     def _read_chunks(self, file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
-        """Pieces that end with a line's end; of half a line at the very end, only a warning.
+        """Read pieces that end with a line's end; of half a line at the very end, only a warning.
 
         Half a number, half a list of devices or half an edge would say what the whole does not.
         """
@@ -169,7 +169,7 @@ class LogLines:
             mark = chunk.find(MARK, end)
 
     def _clean(self, text: bytes) -> bytes:
-        """The text without colours, and without what Ray's driver or a JSON collector adds."""
+        """Strip colours from the text, and what Ray's driver or a JSON collector adds."""
         if b"[repeated " in text and (match := RAY_REPEATED.search(text[:MAX_TEXT])):
             self.repeated += int(match[1])
             text = text[: match.start()]
@@ -180,7 +180,7 @@ class LogLines:
         return text[:MAX_TEXT].rstrip()
 
     def _split_shared(self, line: bytes) -> Iterator[tuple[LogWriter, bytes, bytes]]:
-        """Several marks in one line: a text that names NCCL, or another rank's line inside."""
+        """Split a line with several marks: a text that names NCCL, or another rank's line in it."""
         starts, marks = [0], [match.start() for match in re.finditer(MARK, line)][:MAX_MARKS]
         for mark in marks[1:]:
             search_from = max(starts[-1], mark - 512)
@@ -194,14 +194,14 @@ class LogLines:
                 yield self._writer_of(self._prefix), kind, self._clean(text)
 
     def _glued_length(self, match: re.Match[bytes]) -> int:
-        """Characters of the line before that a lost newline put in front of the host's name."""
+        """Count characters of the line before that a lost newline put before the host's name."""
         name, pid = match["host"].decode(), int(match["pid"])
         device = (match["device"] or b"").decode()
         hosts = [host for host in self._hosts.get((pid, device), ()) if name.endswith(host)]
         return len(name) - max(map(len, hosts), default=len(name))
 
     def _writer_of(self, prefix: bytes) -> LogWriter:
-        """Who wrote the line that begins like this; remembered, as a log has few beginnings."""
+        """Tell who wrote a line that begins like this; remembered, as a log has few beginnings."""
         if (cached := self._writers.get(prefix)) is not None:
             return cached
         text = ANSI.sub(b"", prefix[-2048:])
@@ -227,7 +227,7 @@ class LogLines:
             self._hosts[process] = (*hosts, writer.host)
 
     def _find_bad_rows(self) -> None:
-        """Rows of nccl-tests with wrong elements."""
+        """Find rows of nccl-tests with wrong elements."""
         for number, line in enumerate(io.BytesIO(self._chunk), self._line_count):
             if len(line) < MIN_ROW_BYTES:
                 continue
@@ -242,27 +242,29 @@ class LogLines:
                 self.bad_rows.append((number, max(counts, key=abs)))
 
     def _find_torch_errors(self) -> None:
-        """Lines in which torch says that NCCL failed."""
-        number, counted = self._line_count, 0
-        for match in TORCH_ERROR.finditer(self._chunk):
+        """Find lines in which torch says that NCCL failed."""
+        for number, match in self._numbered(TORCH_ERROR):
             if len(self.torch_errors) == MAX_KEPT:
                 return
-            number += self._chunk.count(b"\n", counted, match.start())
-            counted = match.start()
             if not self.torch_errors or self.torch_errors[-1][0] != number:  # one of a line
                 self.torch_errors.append((number, match[0].decode()))
 
     def _find_no_efa(self) -> None:
-        """Lines in which libfabric says that its EFA provider has nothing."""
+        """Find lines in which libfabric says that its EFA provider has nothing."""
+        matches = itertools.islice(self._numbered(NO_EFA), MAX_KEPT - len(self.no_efa))
+        self.no_efa += [(number, int(match[1])) for number, match in matches]
+
+    def _numbered(self, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, re.Match[bytes]]]:
+        """Find a pattern in this chunk, each time with the number of its line."""
         number, counted = self._line_count, 0
-        for match in itertools.islice(NO_EFA.finditer(self._chunk), MAX_KEPT - len(self.no_efa)):
+        for match in pattern.finditer(self._chunk):
             number += self._chunk.count(b"\n", counted, match.start())
             counted = match.start()
-            self.no_efa.append((number, int(match[1])))
+            yield number, match
 
 
 def _wrong_count(figure: bytes) -> int:
-    """Wrong elements as nccl-tests prints them: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
+    """Read wrong elements as nccl-tests prints them: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
     if figure == b"N/A":
         return 0
     try:

@@ -6,19 +6,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cached_property
 
 from probes.nccl.host_edges import HostEdges
-from probes.nccl.job import (
-    STAGES,
-    Communicator,
-    Host,
-    InitTiming,
-    MatchedMessage,
-    Process,
-    Rank,
-    split_into_jobs,
-)
+from probes.nccl.job import STAGES, Communicator, Host, InitTiming, MatchedMessage, Process, Rank
 from probes.nccl.lines import NO_WRITER, LogWriter
 
 NO_RANK = Rank(NO_WRITER, Host(""))
@@ -26,7 +18,7 @@ RUNTIME_CONNECT = (2, 22)  # since then ranks connect at the first collective, n
 
 
 class Log:
-    """Everything that the files of one job say, folded; `settled` once all of them are read."""
+    """Everything that the files of one job say, folded; call `finish` once all of them are read."""
 
     def __init__(self) -> None:
         self.budget = MemoryBudget()
@@ -54,20 +46,29 @@ class Log:
         self.version_seen = ""
 
     def finish(self) -> Log:
-        """All lines are read: find out which edges leave a host."""
+        """Find out which edges leave a host, once all lines are read."""
         comms = [*self.communicators.values(), *self.splits.values()]
         host_edges = HostEdges(comms)
         host_edges.count_edges(self.ranks.values(), self.location_of)
         for line, pid in self.no_efa:
             rank = next((r for r in self.ranks.values() if r.writer.pid == pid), NO_RANK)
-            self.hits["efa"].append(MatchedMessage(rank, "libfabric finds no EFA device", line))
+            self.add_hit("efa", rank, "libfabric finds no EFA device", line)
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         if self.no_gdr and self.gdr and not (self.edge_counts["tcp"] or self.edge_counts["other"]):
             self.gdr.add(False)  # an edge over TCP makes all ranks say so as well
         return self
 
+    def add_hit(self, kind: str, rank: Rank, detail: str, line: str) -> None:
+        """Keep a message of a rank that has a phrase of this kind."""
+        self.hits[kind].append(MatchedMessage(rank, detail, line))
+
+    @property
+    def external_edges(self) -> int:
+        """Edges between hosts, over any network."""
+        return sum(self.edge_counts[kind] for kind in ("rdma", "tcp", "other"))
+
     def location_of(self, position: int) -> str:
-        """`file:line` of a place: the number of the file, and the line in 40 bits."""
+        """Give `file:line` of a place: the number of the file, and the line in 40 bits."""
         return f"{self.files[position >> 40]}:{position & (1 << 40) - 1}"
 
     @property
@@ -77,7 +78,7 @@ class Log:
 
     @cached_property
     def job_ranks(self) -> list[Rank]:
-        """Ranks that joined a communicator, and processes that joined none so far.
+        """List ranks that joined a communicator, and processes that joined none so far.
 
         Left out are those that had no need to: where one communicator is whole and complete,
         a process without any only made its id, or is of an earlier attempt.
@@ -86,28 +87,25 @@ class Log:
         if any(len(g.members) == g.completed == g.size for g in self.communicators.values()):
             return joined
         processes = {rank.writer[:2] for rank in joined}
-        waiting: dict[Process, Rank] = {}
-        for rank in self.ranks.values():
-            process = rank.writer[:2]
-            if rank.writer.host and process not in processes:
-                waiting[process] = rank
+        waiting = {
+            rank.writer[:2]: rank
+            for rank in self.ranks.values()
+            if rank.writer.host and rank.writer[:2] not in processes
+        }
         # `NCCL version ...` has no prefix; a lost newline puts a word before the host's name.
         pids = {pid for _, pid in waiting}
         names: dict[int, set[str]] = defaultdict(set)
         for host, pid in processes:
             if pid in pids:
                 names[pid].add(host)
-        return [
-            *joined,
-            *(
-                rank
-                for (host, pid), rank in waiting.items()
-                if not any(host.endswith(name) for name in names.get(pid, ()))
-            ),
+        return joined + [
+            rank
+            for (host, pid), rank in waiting.items()
+            if not any(host.endswith(name) for name in names.get(pid, ()))
         ]
 
     def joined(self, rank: Rank) -> Rank:
-        """The rank of the same process that joined, when it is the only one; else itself.
+        """Find the rank of the same process that joined, when it is the only one; else itself.
 
         A thread without a CUDA device writes as device 0 of its process.
         """
@@ -116,36 +114,36 @@ class Log:
 
     @cached_property
     def _joined_ranks(self) -> dict[Process, list[Rank]]:
-        by_process: dict[Process, list[Rank]] = {}
+        by_process: dict[Process, list[Rank]] = defaultdict(list)
         for rank in self.ranks.values():
             if rank.size:
-                by_process.setdefault(rank.writer[:2], []).append(rank)
+                by_process[rank.writer[:2]].append(rank)
         return by_process
 
     @cached_property
     def jobs(self) -> list[set[Process]]:
-        """Sets of processes that communicators join."""
+        """Group the processes that communicators join."""
         return split_into_jobs(self.communicators.values())
 
     @cached_property
     def world_size(self) -> int:
-        """Ranks of the largest communicator; 0 when no line tells."""
+        """Count ranks of the largest communicator; 0 when no line tells."""
         return max((rank.size for rank in self.ranks.values()), default=0)
 
     @cached_property
     def nodes(self) -> int:
-        """Nodes as NCCL counts them, in any communicator; 0 when no line tells."""
+        """Count nodes as NCCL does, in any communicator; 0 when no line tells."""
         return max((rank.max_nodes for rank in self.ranks.values()), default=0)
 
     @cached_property
     def host_names(self) -> list[str]:
-        """Hosts whose ranks joined a communicator, or all that wrote lines while none did."""
+        """List hosts whose ranks joined a communicator, or all that wrote lines while none did."""
         joined = {rank.writer.host for rank in self.ranks.values() if rank.size}
         return sorted((joined or {rank.writer.host for rank in self.ranks.values()}) - {""})
 
     @cached_property
     def versions(self) -> dict[str, list[str]]:
-        """NCCL versions, and the hosts that have them; those of ranks rather than of a banner."""
+        """List NCCL versions, and the hosts with them; those of ranks rather than of a banner."""
         hosts_of: dict[str, set[str]] = defaultdict(set)
         for rank in self.ranks.values():
             if rank.version:
@@ -155,24 +153,43 @@ class Log:
 
     @cached_property
     def single_host(self) -> bool:
-        """Whether the log itself says that nothing had to leave the host (or NVLink's domain)."""
+        """Tell whether the log says that nothing had to leave the host (or NVLink's domain)."""
         if self.nodes > 1:
             return False
         if self.nodes == 1:
             return len(self.host_names) <= 1 or len(self.jobs) == 1
-        external = self.edge_counts["rdma"] or self.edge_counts["tcp"] or self.edge_counts["other"]
         all_ranks = len({rank.number for rank in self.job_ranks}) == self.world_size > 0
-        return len(self.host_names) <= 1 and all_ranks and not external  # before 2.20
+        return len(self.host_names) <= 1 and all_ranks and not self.external_edges  # before 2.20
 
     @cached_property
     def stage(self) -> str:
-        """How far the rank that came least far has come."""
+        """Tell how far the rank that came least far has come."""
         return STAGES[min((rank.stage for rank in self.job_ranks), default=0)]
 
     def connects_at_runtime(self, rank: Rank) -> bool:
-        """Whether this NCCL connects ranks at the first collective; only some ranks print it."""
+        """Tell whether this NCCL connects ranks at the first collective; only some ranks say it."""
         version = rank.version or self.version_seen
         return not version or tuple(map(int, version.split(".")[:2])) >= RUNTIME_CONNECT
+
+
+def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:
+    """Group processes that communicators join, directly or through others: one set per job."""
+    parents: dict[Process, Process] = {}
+
+    def find(process: Process) -> Process:
+        while (parent := parents.setdefault(process, process)) != process:
+            parents[process] = parents[parent]
+            process = parent
+        return process
+
+    for comm in communicators:
+        processes = [member.rank.writer[:2] for member in comm.members.values()]
+        for process in processes:
+            parents[find(process)] = find(processes[0])
+    groups: dict[Process, set[Process]] = defaultdict(set)
+    for process in list(parents):
+        groups[find(process)].add(process)
+    return list(groups.values())
 
 
 BUDGET = 200 << 20  # bytes: 100,000 ranks on 12,500 hosts, with two communicators and 20 edges each
@@ -185,7 +202,7 @@ class MemoryBudget:
         self.free_bytes, self.full = size, False
 
     def take(self, size: int, *, when: bool = True) -> bool:
-        """Whether there is room for it; `given` is a further condition that must hold."""
+        """Tell whether there is room for it; `when` is a further condition that must hold."""
         if size > self.free_bytes or not when:
             self.full = True
             return False
@@ -193,7 +210,7 @@ class MemoryBudget:
         return True
 
     def give(self, size: int) -> None:
-        """Something was forgotten again."""
+        """Give back what was paid for something that is forgotten again."""
         self.free_bytes += size
 
 

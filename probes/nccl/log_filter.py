@@ -19,7 +19,7 @@ OMITTED = b"lines were left out here"  # no line's end: so it is a log that is c
 
 
 def filter_log(lines: Iterable[bytes], max_bytes: int) -> bytes:
-    """The telling lines, at most `most` bytes of them: of more, the beginning and the end.
+    """Keep the telling lines, at most `max_bytes` of them: of more, the beginning and the end.
 
     Then it ends like a log that was cut off, for what is not in it proves nothing.
     """
@@ -40,14 +40,14 @@ def filter_log(lines: Iterable[bytes], max_bytes: int) -> bytes:
 
 
 def useful_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines that tell something; of an unbroken row of edges each one once."""
+    """Pick the lines that tell something; of an unbroken row of edges each one once."""
     edges: set[tuple[bool, bytes]] = set()
     for number, line in enumerate(lines):
         word, text = _split_line(line)
         if word in EDGE_WORDS:
             head, _, edge = text.partition(b" : ")
             # A ring's edges are read in another way than others, and of its map only that this
-            # rank has one; see nccl_reader.
+            # rank has one; see `parser`.
             content = edge if b" via " in edge else line.partition(MARK)[0]
             key = word == b"Ring" or head.endswith(b"/0"), content
             if key in edges:
@@ -61,7 +61,7 @@ def useful_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _split_line(line: bytes) -> tuple[bytes, bytes]:
-    """First word and text of an INFO; of any other line of NCCL's its kind, and all of it."""
+    """Split off the first word of an INFO; of any other line of NCCL's give its kind, and all."""
     _, mark, body = line.partition(MARK)
     kind, _, text = body.partition(b" ")
     if kind != b"INFO":
@@ -72,7 +72,7 @@ def _split_line(line: bytes) -> tuple[bytes, bytes]:
 
 
 def _is_useful(word: bytes, text: bytes) -> bool:
-    """Whether the reader looks at such a line."""
+    """Tell whether the parser looks at such a line."""
     if word in (b"WARN", b"version") or word in EDGE_WORDS or word in LINE_PARSERS:
         return True
     if text.split(b" ", 1)[0] in SKIPPED_WORDS:

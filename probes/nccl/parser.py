@@ -1,4 +1,4 @@
-"""From lines to a Log: which road NCCL took, how far init came, and what it complained of.
+"""From lines to a Log: which transport NCCL used, how far init came, and what it complained of.
 
 Behaviour by version: NCCL 2.18 to 2.30, src/init.cc, src/transport/net.cc,
 src/transport/net_ib.cc, src/bootstrap.cc.
@@ -8,24 +8,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from probes.nccl.edges import MAX_EDGES, MAX_RANKS, Edge, EdgeSet, parse_edge
-from probes.nccl.job import (
-    Communicator,
-    CommunicatorMember,
-    Host,
-    InitTiming,
-    MatchedMessage,
-    Rank,
-    stage_index,
-)
+from probes.nccl.job import STAGES, Communicator, CommunicatorMember, Host, InitTiming, Rank
 from probes.nccl.lines import LogLines, LogWriter, UnreadableLog
 from probes.nccl.log import COMM_COST, EDGE_COST, FACT_COST, HOST_COST, MEMBER_COST, RANK_COST, Log
 from probes.nccl.patterns import OVERRIDES, PATTERNS, PREFILTER, RETRIES
 
-MAX_KEPT = 200  # sightings kept per phrase
+MAX_KEPT = 200  # messages kept per phrase
 MAX_TEXT = 1024  # bytes of a text in which phrases are looked for
 MAX_EDGE_TEXT = 256  # bytes of a text about an edge
 MAX_CACHED_EDGES = 30_000  # texts about edges that are kept in mind
@@ -47,9 +39,8 @@ DEVICE_ITEM = re.compile(rb"\[\d+\](?:=\{[^}]{0,128}\}|([\w.\-+]{1,64}):\d+/\w+)
 # Since 2.24, of each device, and then of ports that are used as one: `[2] name=mlx5_0+mlx5_1`.
 VIRTUAL_DEVICE = re.compile(rb"Made virtual device \[(\d{1,4})\] name=([\w.\-+]{1,300}) ")
 ENV_LINE = re.compile(rb"(NCCL_\w{1,64}) set (?:by environment )?to (.{0,200}?)\.?$")
-WATCHED_ENV = {  # variables that decide about a finding
-    *("NCCL_IB_DISABLE", "NCCL_IBEXT_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_NET_PLUGIN"),
-}
+# Variables that decide about a finding.
+JUDGED_ENV = {"NCCL_IB_DISABLE", "NCCL_IBEXT_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_NET_PLUGIN"}
 VERSION = re.compile(rb"(?:NCCL version )?(\d{1,4}\.\d{1,4}\.\d{1,4})(?:[+.\s]|$)")
 NETWORK = re.compile(rb"Using network (.{1,64})$|Assigned NET plugin (.{1,64}?) to comm")
 
@@ -72,7 +63,7 @@ class LogParser:
         self._known_edges: set[tuple[int, bytes]] = set()
 
     def add_file(self, path: Path) -> None:
-        """Fold one file in.  A file without NCCL's lines is said in `unread`, not raised."""
+        """Fold one file in.  A file without NCCL's lines is said in `unread_files`, not raised."""
         log, lines, count = self.log, LogLines(path), 0
         self._lines = lines
         log.files.append(path.name)
@@ -111,8 +102,8 @@ class LogParser:
         elif text.startswith(b"NCCL_"):
             self._parse_env(rank, text)
             return
-        elif b"Init " in text and (match := INIT_LINE.search(text, 0, MAX_TEXT)):
-            self._parse_init(rank, match)
+        elif b"Init " in text:
+            self._parse_init(rank, text)
             return
         warning = kind == b"WARN"
         if warning or (word not in NO_PATTERN_WORDS and any(hint in text for hint in PREFILTER)):
@@ -175,12 +166,12 @@ class LogParser:
             log.other_networks.setdefault(edge.network, self._location())
 
     def _add_network(self, host: Host, network: str) -> None:
-        if network not in host.networks and self._fits_budget(len(host.networks)):
+        if self._is_new(network, host.networks):
             host.networks[network] = self._location()
 
-    def _fits_budget(self, count: int) -> bool:
-        """Room for one more name beside so many of one host."""
-        return self.log.budget.take(FACT_COST, when=count < MAX_NAMES)
+    def _is_new(self, name: object, known: Collection[object]) -> bool:
+        """Tell whether a host's name is not known so far, and there is room for one more."""
+        return name not in known and self.log.budget.take(FACT_COST, when=len(known) < MAX_NAMES)
 
     def _parse_version(self, rank: Rank, text: bytes) -> None:
         if match := VERSION.search(text):
@@ -200,14 +191,14 @@ class LogParser:
             host.devices = host.devices or []
             self._add_hit("no-device", rank, text)
         elif match := VIRTUAL_DEVICE.search(text):
-            if int(match[1]) not in host.merged_nics and self._fits_budget(len(host.merged_nics)):
+            if self._is_new(int(match[1]), host.merged_nics):
                 host.merged_nics[int(match[1])] = _to_text(match[2])
         elif b": Using" in text:
             # Since 2.24 `Using ; OOB` follows `No device found`: no item, no device.
             host.devices = host.devices or []
             for match in DEVICE_ITEM.finditer(text.partition(b"; OOB")[0]):
                 device = _to_text(match[1] or match[0])
-                if device not in host.devices and self._fits_budget(len(host.devices)):
+                if self._is_new(device, host.devices):
                     host.devices.append(device)
 
     def _parse_socket(self, rank: Rank, text: bytes) -> None:
@@ -215,7 +206,7 @@ class LogParser:
         sockets = rank.host.sockets
         for match in USING_ITEM.finditer(text):
             socket = _to_text(match[1]), _to_text(match[2])
-            if socket not in sockets and self._fits_budget(len(sockets)):
+            if self._is_new(socket, sockets):
                 sockets.append(socket)
 
     def _parse_network(self, rank: Rank, text: bytes) -> None:
@@ -226,19 +217,16 @@ class LogParser:
     def _parse_timings(self, rank: Rank, text: bytes) -> None:
         timing = parse_timing(rank, text)
         if timing is None:
-            match = INIT_LINE.search(text, 0, MAX_TEXT)
-            return self._parse_init(rank, match) if match else None
+            self._parse_init(rank, text)
+            return
         if rank.init_timed:  # a later communicator may wait for a rank that is at work
-            return None
+            return
         rank.init_timed, log = True, self.log
         if timing.total >= timing.limit and len(log.slow_inits) < MAX_KEPT:
             log.slow_inits.append(timing)
         fastest = log.fastest.get(timing.ranks)
-        if (fastest is None and len(log.fastest) < MAX_KEPT) or (
-            fastest is not None and timing.bootstrap < fastest.bootstrap
-        ):
+        if timing.bootstrap < fastest.bootstrap if fastest else len(log.fastest) < MAX_KEPT:
             log.fastest[timing.ranks] = timing
-        return None
 
     def _parse_comm(self, rank: Rank, text: bytes) -> None:
         if match := COMM_LINE.match(text):
@@ -253,14 +241,17 @@ class LogParser:
                 if member.pointer == match[1]:
                     member.local_ranks, member.comm.nodes = local, max(nodes, member.comm.nodes)
                     break
-        elif match := INIT_LINE.search(text, 0, MAX_TEXT):
-            self._parse_init(rank, match)
+        else:
+            self._parse_init(rank, text)
 
     def _is_sane_size(self, number: int, ranks: int) -> bool:
-        """Whether a job can be of this size; one that is larger than any is said to be."""
+        """Tell whether a job can be of this size; one that is larger than any is said to be."""
         return number < ranks and self.log.budget.take(0, when=ranks <= MAX_RANKS)
 
-    def _parse_init(self, rank: Rank, match: re.Match[bytes]) -> None:
+    def _parse_init(self, rank: Rank, text: bytes) -> None:
+        match = INIT_LINE.search(text, 0, MAX_TEXT)
+        if match is None:
+            return
         pointer, number, ranks = match["at"], int(match["number"]), int(match["size"])
         if not self._is_sane_size(number, ranks):
             return
@@ -272,10 +263,9 @@ class LogParser:
             self._add_member(rank, comm, number, pointer)
             comm.completed += complete
         if not complete:
-            if pointer in rank.open_comms or self.log.budget.take(
-                FACT_COST, when=len(rank.open_comms) < MAX_COMMS
-            ):
-                rank.open_comms[pointer] = stage_index("topology")
+            has_room = len(rank.open_comms) < MAX_COMMS
+            if pointer in rank.open_comms or self.log.budget.take(FACT_COST, when=has_room):
+                rank.open_comms[pointer] = STAGES.index("topology")
             return
         if rank.open_comms.pop(pointer, None) is not None:
             self.log.budget.give(FACT_COST)
@@ -283,7 +273,7 @@ class LogParser:
         rank.connected = rank.connected or ranks == 1 or not self.log.connects_at_runtime(rank)
 
     def _find_comm(self, rank: Rank, tail: bytes, ranks: int) -> Communicator | None:
-        """The communicator that an Init line is about."""
+        """Find the communicator that an Init line is about."""
         comms = self.log.communicators
         if match := COMM_ID.search(tail):
             key = match[1]
@@ -321,7 +311,7 @@ class LogParser:
         if match := ENV_LINE.match(text):
             rank.advance_to("bootstrap")
             env, name = rank.host.environment, _to_text(match[1])
-            if name in WATCHED_ENV and name not in env and self.log.budget.take(FACT_COST):
+            if name in JUDGED_ENV and name not in env and self.log.budget.take(FACT_COST):
                 env[name] = _to_text(match[2]), self._location()
 
     def _match_text(self, rank: Rank, text: bytes, warning: bool) -> None:
@@ -339,17 +329,11 @@ class LogParser:
             rank.retried |= {kind}
         elif len(log.hits[kind]) >= MAX_KEPT:
             return
-        log.hits[kind].append(MatchedMessage(rank, _to_text(text[:300]), self._location()))
+        log.add_hit(kind, rank, _to_text(text[:300]), self._location())
 
 
-NO_PATTERN_WORDS = {
-    b"NCCL",
-    b"Using",
-    b"Assigned",
-    b"comm",
-    b"Connected",
-    b"Init",
-}  # their INFO lines hold no phrase
+# First words of lines that hold no phrase, where they are INFO.
+NO_PATTERN_WORDS = {b"NCCL", b"Using", b"Assigned", b"comm", b"Connected", b"Init"}
 LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], None]] = {
     b"NCCL": LogParser._parse_version,
     b"Bootstrap": LogParser._parse_bootstrap,
@@ -384,13 +368,11 @@ TIMINGS_LINE = re.compile(
     rb"Init timings - [^:]{1,64}: rank \d{1,9} nranks (\d{1,9}) total (\d{1,9}\.\d{1,3}) "
     rb"\((.{1,300}?)\)"
 )
-
-
 PHASE = re.compile(rb"(\w{1,16}) (\d{1,9}\.\d{1,3})")
 
 
 def parse_timing(rank: Rank, text: bytes) -> InitTiming | None:
-    """What a line of timings says; None for any other."""
+    """Read a line of timings; None for any other."""
     match = TIMINGS_LINE.match(text)
     phases = {
         name.decode(): float(seconds) for name, seconds in PHASE.findall(match[3] if match else b"")

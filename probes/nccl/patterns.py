@@ -35,8 +35,7 @@ PATTERNS: dict[str, re.Pattern[bytes]] = {
         "shm": rb"failed to (?:extend|create shared memory file) /dev/shm|/dev/shm.*No space left"
         rb"|(?:creating|attaching to) shared memory segment|transport/shm\.cc Cuda failure",
         "nvls": rb"nvls\.cc C(?:uda|UDA) (?:failure|error)|Cuda failure.*(?:NVLS|multicast)"
-        rb"|CUDA error 401"
-        rb"|system not yet initialized|NVLS.*[Ff]ail",
+        rb"|CUDA error 401|system not yet initialized|NVLS.*[Ff]ail",
         "mixed-sockets": rb"wrong (?:socket )?type \(?(?:peer )?"
         rb"(?:4 != (?:expected )?3|3 != (?:expected )?4)",
         "version": rb"Mismatched NCCL version|Message truncated : received",
@@ -68,24 +67,19 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
 }
 
 # One of these words is in every phrase, so a line without any is not searched.
-PREFILTER = tuple(
-    word.encode()
-    for word in (
-        *("ail", "returned", "libibverbs", "open device", "interface found", "status="),
-        *("/dev/shm", "shared memory", "CUDA error", "not yet init", "type", "Mismatched"),
-        *("truncated", "Duplicate", "same GPU", "mixed local", "incompatible", "Disabled for"),
-        *("provider", "Provider", "Plugin", "NET plugin", "Got completion", "async", "error"),
-    )
+PREFILTER = (
+    *(b"ail", b"returned", b"libibverbs", b"open device", b"interface found", b"status="),
+    *(b"/dev/shm", b"shared memory", b"CUDA error", b"not yet init", b"type", b"Mismatched"),
+    *(b"truncated", b"Duplicate", b"same GPU", b"mixed local", b"incompatible", b"Disabled for"),
+    *(b"provider", b"Provider", b"Plugin", b"NET plugin", b"Got completion", b"async", b"error"),
 )
 
 # First words of lines that come in masses (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) and
 # that nobody reads.
 SKIPPED_WORDS = frozenset(
-    word.encode()
-    for word in (
-        *("AllReduce:", "AllGather:", "ReduceScatter:", "Broadcast:", "Reduce:", "Send:", "Recv:"),
-        *("AlltoAll:", "Gather:", "Scatter:", "Trees", "Tree", "Pattern", "Setting", "New"),
-        *("proxyProgressAsync", "Received", "ncclPollProxyResponse", "threadThresholds", "Mem"),
-        *("Allocated", "MemManager", "resp.opId=", "ProxyCall", "Check", "===", "CPU/0"),
-    )
+    (
+        b"AllReduce: AllGather: ReduceScatter: Broadcast: Reduce: Send: Recv: AlltoAll: Gather: "
+        b"Scatter: Trees Tree Pattern Setting New proxyProgressAsync Received Mem Allocated "
+        b"ncclPollProxyResponse threadThresholds MemManager resp.opId= ProxyCall Check === CPU/0"
+    ).split()
 )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class ErrorCause(NamedTuple):
-    """A cause by the `words` of its error; without a `remedy` that of the catalogue stands."""
+    """A cause by the `pattern` of its error; without a `remedy` that of the catalogue stands."""
 
     pattern: re.Pattern[str]
     reason: str
@@ -19,7 +19,7 @@ class ErrorCause(NamedTuple):
 
 
 def find_cause(causes: tuple[ErrorCause, ...], text: str) -> ErrorCause:
-    """The first whose words are in the text; the last of them matches any."""
+    """Find the first whose pattern is in the text; the last of them matches any."""
     return next(cause for cause in causes if cause.pattern.search(text))
 
 

@@ -17,24 +17,8 @@ from probes.nccl.parser import read_logs
 from reports.record import Finding
 from reports.sanitize import one_line
 
-SCHEMA = 1
+SCHEMA = 1  # of to_json: one more when a key is renamed or gone
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
-INIT_DETECTORS = (
-    *(detect_init.init_errors, detect_init.qp_errors, detect_init.qp_breaks, detect_init.slow_init),
-    *(detect_init.bootstrap_errors, detect_init.nvls_errors, detect_init.mixed_versions),
-    *(
-        detect_init.missing_ranks,
-        detect_init.corrupt_results,
-        detect_init.torch_errors,
-        detect_transport.isolated_hosts,
-    ),
-)
-TRANSPORT_DETECTORS = (
-    *(detect_transport.mixed_hosts, detect_transport.tcp_edges, detect_transport.rdma_disabled),
-    *(detect_transport.rdma_errors, detect_transport.missing_efa, detect_transport.no_device),
-    *(detect_transport.tcp_over_ib, detect_transport.loopback_used, detect_transport.plugin_errors),
-    *(detect_transport.no_gdr, detect_transport.partial_rails, detect_transport.unknown_network),
-)
 
 
 @dataclass(frozen=True)
@@ -66,20 +50,18 @@ class NcclReport:
         return EXIT_UNPROVEN if self.unproven else EXIT_ACCEPTED
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; the keys are stable within schema 1."""
+        """Give plain data; the keys are stable within schema 1."""
         return {
             "schema": SCHEMA,
-            **{key: getattr(self, key) for key in ("transport", "networks", "gdr", "edges")},
-            **{key: getattr(self, key) for key in ("hosts", "ranks", "nccl", "stage")},
+            **vars(self),
             "findings": [
                 finding.model_dump(include={"code", "statement", "suspects", "remedy", "evidence"})
                 for finding in self.findings
             ],
-            "unproven": self.unproven,
         }
 
     def text(self, width: int = 80) -> str:
-        """For a person: the road, the findings with remedy and place, what is not proven."""
+        """Tell a person the transport, the findings with remedy and place, what is not proven."""
         count = f"{self.ranks} ranks on {self.hosts} hosts, NCCL {self.nccl or 'unknown'}"
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
@@ -108,10 +90,11 @@ def analyse_files(paths: Iterable[Path]) -> NcclReport:
 
 
 def judge_log(log: Log) -> NcclReport:
-    """The report of a log that has been read."""
-    findings = [finding for detect in INIT_DETECTORS for finding in detect(log)]
+    """Judge a log that has been read."""
+    detectors = [*detect_init.DETECTORS, detect_transport.isolated_hosts]
     if not log.single_host:
-        findings += [finding for detect in TRANSPORT_DETECTORS for finding in detect(log)]
+        detectors += detect_transport.DETECTORS
+    findings = [finding for detect in detectors for finding in detect(log)]
     codes = [finding.code for finding in findings if finding.code != "INIT-SLOW"]
     if not any(code.startswith(("INIT-", "NCCL-", "FAB-MIXED")) for code in codes):
         findings += detect_init.find_hang(log)
@@ -142,40 +125,37 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
 
 
 def _list_unproven(log: Log, counts: dict[str, int]) -> list[str]:
-    """What keeps this log from proving anything, one sentence each."""
+    """List what keeps this log from proving anything, one sentence each."""
     if not log.ranks:
         return list(log.unread_files) or ["no line of NCCL's is here"]
     return [*incomplete_files(log), *_missing(log), *_unknown(log), *_unconnected(log, counts)]
 
 
 def incomplete_files(log: Log) -> list[str]:
-    """Files of which all or a part is not here, one sentence each."""
-    return [*log.unread_files, *_truncated_files(log), *_over_budget(log), *_silent_ranks(log)]
-
-
-def _truncated_files(log: Log) -> list[str]:
-    """Files whose end is missing."""
-    if not log.truncated:
-        return []
-    verb, plural = ("is", "") if len(log.truncated) == 1 else ("are", "s")
-    return [
-        f"{join_names(log.truncated)} {verb} cut off, in the middle of a line: whether the "
-        f"job came further is not here; give the whole file{plural}"
-    ]
-
-
-def _over_budget(log: Log) -> list[str]:
-    """What was not kept."""
-    if not log.budget.full:
-        return []
-    return [
-        "the log is larger than any job that is known: it names more ranks, hosts, communicators "
-        f"and connections than a job of {MAX_RANKS} ranks has, and what came after is left out"
-    ]
+    """List files of which all or a part is not here, one sentence each."""
+    sentences = list(log.unread_files)
+    if log.truncated:
+        verb, plural = ("is", "") if len(log.truncated) == 1 else ("are", "s")
+        sentences.append(
+            f"{join_names(log.truncated)} {verb} cut off, in the middle of a line: whether the "
+            f"job came further is not here; give the whole file{plural}"
+        )
+    if log.budget.full:
+        sentences.append(
+            "the log is larger than any job that is known: it names more ranks, hosts, "
+            f"communicators and connections than a job of {MAX_RANKS} ranks has, and what came "
+            "after is left out"
+        )
+    if log.silent_ranks:
+        sentences.append(
+            f"others are connected to {rank_names(log.silent_ranks)}, whose own lines end before "
+            "that: the end of that log is missing"
+        )
+    return sentences
 
 
 def _missing(log: Log) -> list[str]:
-    """Ranks and hosts whose lines are not here, and processes that do not belong together."""
+    """List ranks and hosts whose lines are not here, and processes that do not belong together."""
     partial = [comm for comm in log.communicators.values() if len(comm.members) < comm.size]
     size = log.world_size
     present = len({rank.number for rank in log.job_ranks if rank.size == size})
@@ -200,18 +180,8 @@ def _missing(log: Log) -> list[str]:
     return []
 
 
-def _silent_ranks(log: Log) -> list[str]:
-    """Ranks whose lines about their connections are missing."""
-    if not log.silent_ranks:
-        return []
-    return [
-        f"others are connected to {rank_names(log.silent_ranks)}, whose own lines end before that: "
-        "the end of that log is missing"
-    ]
-
-
 def _unknown(log: Log) -> list[str]:
-    """Networks and warnings that nobody here can vouch for."""
+    """List networks and warnings that nobody here can vouch for."""
     messages = []
     if log.edge_counts["other"]:
         messages.append(f"nobody here vouches for the network {join_names(log.other_networks)}")
@@ -222,12 +192,12 @@ def _unknown(log: Log) -> list[str]:
 
 
 def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
-    """Ranks that are not seen to be connected."""
+    """Tell of ranks that are not seen to be connected."""
     if log.single_host:
         if counts["intra"] or log.world_size <= 1 or log.stage == "complete":
             return []
         return ["no connection between ranks is shown: run one collective with NCCL_DEBUG=INFO"]
-    if counts["rdma"] or counts["tcp"] or log.edge_counts["other"]:
+    if log.external_edges:
         return []
     return [
         "no connection between hosts is shown: since NCCL 2.22 ranks connect at their first "

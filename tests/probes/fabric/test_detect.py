@@ -19,7 +19,6 @@ from probes.fabric.detect import (
     find_slow_groups,
     find_slow_links,
     find_wrong_links,
-    is_slow,
     slow_fabric_finding,
 )
 from probes.fabric.library_report import TransportReport
@@ -68,11 +67,14 @@ def test_a_slow_link_has_its_place(found: FaultSearchResult, said: list[list[str
     assert all(one.code == "FAB-SLOW-LINK" for one in told)
 
 
+def test_whether_a_fabric_is_slow_is_what_its_limit_says(ledger: Callable[..., Recorder]) -> None:
+    agreed, nobody = ledger(), ledger(parse(b"schema = 1\n", "f"))
+    assert not agreed.would_fail("busbw", 0.118)
+    assert agreed.would_fail("busbw", 0.05)
+    assert not nobody.would_fail("busbw", 0.05)
+
+
 def test_a_fabric_may_be_slow_as_a_whole() -> None:
-    limit = LAB.limit("FABRIC", "busbw")
-    assert not is_slow(journey(0.118), limit)
-    assert not is_slow(journey(0.05), None)
-    assert is_slow(journey(0.05), limit)
     found = slow_fabric_finding(journey(0.05))
     assert (found.code, found.suspects) == ("FAB-SLOW", ["n0", "n1", "n2", "n3"])
 
@@ -394,7 +396,8 @@ def test_the_control_is_caught_where_all_of_it_shows(
     monkeypatch.setattr(controls, "gang_env", lambda *_: {})
     measure = ledger()
     usual = journey(0.118, "fab0")
-    controls.control_off_fabric(Cluster, None, LAB.cluster, usual, None, measure)
+    logs: Any = SimpleNamespace(cluster=Cluster)
+    controls.control_off_fabric(None, LAB.cluster, usual, logs, measure)
     (control,) = measure.finish("finished", 1.0).controls
     assert control.caught is seen
     assert "straight 0.118 GB/s" in control.saw

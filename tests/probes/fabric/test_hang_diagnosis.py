@@ -94,6 +94,7 @@ class Asked:
     """Stands in for cluster, gang, logs and ledger; notes what is asked, in order."""
 
     def __init__(self, silent: list[int], word: TransportReport) -> None:
+        self.cluster = self
         self.node_names = {f"id{rank}": f"node{rank}" for rank in range(4)}
         self.places = [SimpleNamespace(node=f"id{rank}") for rank in range(4)]
         self.jobs = [[0, 1, 2, 3]]
@@ -150,9 +151,7 @@ def told_why(
     asked.found += told
     asked.jobs = jobs or asked.jobs
     all_of_it: Any = asked
-    explain_start_failure(
-        all_of_it, all_of_it, asked.node_names, fabric, error, all_of_it, all_of_it
-    )
+    explain_start_failure(all_of_it, asked.node_names, fabric, error, all_of_it, all_of_it)
     return asked
 
 
@@ -221,7 +220,7 @@ def test_who_reaches_whom_is_tried_on_the_interface_that_was_used(
     for word in (TransportReport(interface="docker0"), TransportReport()):
         asked: Any = Fresh([], word)
         lost = WorkerLost("a rank failed", [], 0.0)
-        explain_start_failure(asked, asked, asked.node_names, "fab0", lost, asked, asked)
+        explain_start_failure(asked, asked.node_names, "fab0", lost, asked, asked)
         assert [one.code for one in asked.found] == ["FAB-NO-START", "FAB-PAIR-BLOCKED"]
     assert tried == ["docker0", "fab0"]
 
