@@ -32,8 +32,6 @@ EVENT_LISTS = {
     "control": "controls",
     "evidence": "evidence",
 }
-
-
 PROBE_EVENTS = (*EVENT_LISTS, "series", "probe_updated", "probe_finished")
 
 
