@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from statistics import median
 from typing import Any
 
@@ -37,10 +38,10 @@ def draw_terms(series: dict[str, Any]) -> Figure:
     scale = Scale(0, 1, 64, WIDTH - 54)
     for i, count in enumerate(nodes):
         y = 24 + 34 * i
-        drawing.text(58, y + 16, f"{number(count)} node{'s' * (count != 1)}", "end", size=12)
-        drawing.text(WIDTH - 48, y + 16, or_dash(steps[i], "s"), size=12)
+        drawing.text(58, y + 16, f"{number(count)} node{'s' * (count != 1)}", "end")
+        drawing.text(WIDTH - 48, y + 16, or_dash(steps[i], "s"))
         _draw_bar(drawing, scale, y, [values[i] for values in times.values()], steps[i])
-    drawing.text(64, 14, "share of the mean step", size=12)
+    drawing.text(64, 14, "share of the mean step")
     _draw_legend(drawing, list(times), 34 + 34 * len(nodes))
     header = ["nodes", "step s", *(one_line(name) for name in times)]
     rows = [
@@ -60,7 +61,7 @@ def _draw_bar(drawing: Drawing, scale: Scale, y: float, parts: list[Number], tot
         drawing.box(left, y, max(right - left, 0), 24, color)
         if right - left > 30:
             middle = (left + right) / 2
-            drawing.text(middle, y + 16, percent(share, 0), "middle", ink_on(color), 12)
+            drawing.text(middle, y + 16, percent(share, 0), "middle", ink_on(color))
         end += share
 
 
@@ -69,7 +70,7 @@ def _draw_legend(drawing: Drawing, names: list[str], top: float) -> None:
     for i, name in enumerate(names):
         x, y = 64 + (i % 3) * 130, top + 18 * (i // 3)
         drawing.box(x, y, 11, 11, PALETTE[i % len(PALETTE)])
-        drawing.text(x + 16, y + 10, one_line(name)[:18], size=12)
+        drawing.text(x + 16, y + 10, one_line(name)[:18])
 
 
 def _share_text(seconds: Number, total: float) -> str:
@@ -145,18 +146,20 @@ def _draw_map(drawing: Drawing, names: list[str], table: list[list[Number]]) -> 
     top, left = _map_top(names), 70.0
     values = finite(value for row in table for value in row)
     highest = max(values, default=1.0) or 1.0
-    moves: dict[str, str] = {}
+    moves = defaultdict[str, str](str)
+    labels = []
     for a, row in enumerate(table):
         for b, value in enumerate(row):
             if a == b:
                 continue
-            color = _cell_color(value, highest)
-            moves[color] = moves.get(color, "") + _cell_path(left + b * cell, top + a * cell, cell)
-            _draw_value(drawing, left + b * cell, top + a * cell, cell, value, color, len(table))
-    labels, drawing.parts = drawing.parts, []
+            color, x, y = _cell_color(value, highest), left + b * cell, top + a * cell
+            moves[color] += _cell_path(x, y, cell)
+            text = "none" if value is None else number(value)
+            labels.append((x + cell / 2, y + cell / 2 + 4, text, "middle", ink_on(color)))
     for color, path in moves.items():
         drawing.path(path, color)
-    drawing.parts += labels
+    for label in labels if len(table) <= MAX_VALUE_NODES else []:
+        drawing.text(*label)
     _draw_names(drawing, names, left, top, cell)
     _draw_scale_key(drawing, left, top + MAP_SIZE + 8, highest)
 
@@ -172,22 +175,12 @@ def _cell_path(x: float, y: float, cell: float) -> str:
     return f"M{x:.1f} {y:.1f}h{inner:g}v{inner:g}h-{inner:g}z"
 
 
-def _draw_value(
-    drawing: Drawing, x: float, y: float, cell: float, value: Number, color: str, nodes: int
-) -> None:
-    """The value on its cell, where there is room."""
-    if nodes > MAX_VALUE_NODES:
-        return
-    text = "none" if value is None else number(value)
-    drawing.text(x + cell / 2, y + cell / 2 + 4, text, "middle", ink_on(color), 12)
-
-
 def _draw_names(drawing: Drawing, names: list[str], left: float, top: float, cell: float) -> None:
     if len(names) > MAX_NAMED_NODES:
         return
     for i, name in enumerate(names):
         middle = i * cell + cell / 2
-        drawing.text(left - 6, top + middle + 4, name[:10], "end", size=12)
+        drawing.text(left - 6, top + middle + 4, name[:10], "end")
         short = name[-max(2, int(cell // 6)) :]
         drawing.text(left + middle, top - 6, short, "middle", size=10)
 
@@ -196,7 +189,7 @@ def _draw_scale_key(drawing: Drawing, left: float, y: float, highest: float) -> 
     """What the colours mean."""
     for i, color in enumerate(SLOW_TO_FAST):
         drawing.box(left + 50 + 14 * i, y, 14, 12, color)
-    drawing.text(left + 44, y + 11, "0", "end", size=12)
-    drawing.text(left + 182, y + 11, f"{number(highest)} GB/s", size=12)
+    drawing.text(left + 44, y + 11, "0", "end")
+    drawing.text(left + 182, y + 11, f"{number(highest)} GB/s")
     drawing.box(left + 264, y, 14, 12, ORANGE)
-    drawing.text(left + 283, y + 11, "unreachable", size=12)
+    drawing.text(left + 283, y + 11, "unreachable")
