@@ -10,16 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from reports.record import (
-    Criterion,
-    Finding,
-    Measurement,
-    ProbeResult,
-    RunRecord,
-    Verdict,
-    Waiver,
-    worst_verdict,
-)
+from reports.record import Criterion, Finding, Measurement, ProbeResult, RunRecord, Verdict
 from reports.store import load
 
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED"}  # by exit code; any other is NOT ACCEPTED
@@ -88,12 +79,12 @@ class AcceptanceSummary:
 
 def summarize_acceptance(record: RunRecord) -> AcceptanceSummary:
     """Work out everything that is said of a record; nothing else decides."""
-    waiver_notes = [(w.criterion, _waiver_note(record, w)) for w in record.contract.waivers]
+    waiver_notes = _waiver_notes(record)
     criteria = [*record.contract.criteria, *_unlisted_criteria(record)]
     rows = [_report_row(record, criterion, waiver_notes) for criterion in criteria]
     required = [record.verdict(criterion.id) for criterion in criteria if criterion.required]
     failed = any(result.verdict is Verdict.FAIL for result in record.results)
-    decision = Verdict.FAIL if failed else worst_verdict(required)
+    decision = Verdict.FAIL if failed else Verdict.worst(required)
     exit_code = _exit_code(record.state, decision)
     suffix = " (rehearsal)" if record.rehearsal else ""
     return AcceptanceSummary(
@@ -186,19 +177,22 @@ def summary_sentence(result: ProbeResult) -> str:
     return key.sentence()
 
 
-def _waiver_note(record: RunRecord, waiver: Waiver) -> str:
-    """What a waiver means today: it covers a failure, has ended, or is no longer needed."""
-    verdict = record.verdict(waiver.criterion)
-    if waiver.until < _run_day(record):
-        meaning = "ENDED before this run: it covers nothing"
-    elif verdict.accepted:
-        meaning = "NO LONGER NEEDED: the criterion passes, remove the waiver"
-    elif verdict is Verdict.UNPROVEN:
-        meaning = "there is no failure to cover: the criterion is unproven"
-    else:
-        meaning = "the failure stays a failure"
-    text = f"waiver {waiver.id} by {waiver.name} until {waiver.until}: {waiver.reason}"
-    return f"{text} ({meaning})"
+def _waiver_notes(record: RunRecord) -> list[tuple[str, str]]:
+    """Say what each waiver means today: it covers a failure, has ended, or is not needed."""
+    notes = []
+    for waiver in record.contract.waivers:
+        verdict = record.verdict(waiver.criterion)
+        if waiver.until < _run_day(record):
+            meaning = "ENDED before this run: it covers nothing"
+        elif verdict.accepted:
+            meaning = "NO LONGER NEEDED: the criterion passes, remove the waiver"
+        elif verdict is Verdict.UNPROVEN:
+            meaning = "there is no failure to cover: the criterion is unproven"
+        else:
+            meaning = "the failure stays a failure"
+        text = f"waiver {waiver.id} by {waiver.name} until {waiver.until}: {waiver.reason}"
+        notes.append((waiver.criterion, f"{text} ({meaning})"))
+    return notes
 
 
 def _run_day(record: RunRecord) -> date:

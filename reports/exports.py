@@ -12,7 +12,6 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.page.render import render
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict
 from reports.sanitize import csv_cell, label_value, one_line
-from reports.store import write_atomically
+from reports.store import parse_time, write_atomically
 
 CSV_HEADER = ["criterion", "probe", "name", "subject", "value", "unit", "low", "high", "verdict"]
 Sample = tuple[dict[str, str], float]  # of Prometheus: labels and value
@@ -51,9 +50,7 @@ def measurements_csv(record: RunRecord) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(CSV_HEADER)
-    for result in record.results:
-        for m in result.measurements:
-            table.writerow(_csv_row(result, m))
+    table.writerows(_csv_row(result, m) for result in record.results for m in result.measurements)
     return text.getvalue()
 
 
@@ -164,9 +161,7 @@ def _test_entry(
 def _epoch_ms(timestamp: str | None) -> int:
     """Milliseconds since 1970; 0 when the record does not say."""
     try:
-        return round(
-            datetime.fromisoformat((timestamp or "").replace("Z", "+00:00")).timestamp() * 1000
-        )
+        return round(parse_time(timestamp).timestamp() * 1000)
     except ValueError:
         return 0
 

@@ -38,10 +38,10 @@ class Verdict(str, Enum):
         """True for PASS and MARGINAL."""
         return self.rank <= Verdict.MARGINAL.rank
 
-
-def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of `verdicts`; UNPROVEN when there are none, for no parts is no proof."""
-    return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.UNPROVEN)
+    @staticmethod
+    def worst(verdicts: Iterable[Verdict]) -> Verdict:
+        """Return the worst of `verdicts`; UNPROVEN of none, for no parts is no proof."""
+        return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.UNPROVEN)
 
 
 class RecordModel(BaseModel):
@@ -294,7 +294,7 @@ class ProbeResult(RecordModel):
         judged = [m.verdict for m in self.measurements if m.verdict is not None]
         controls = [c.verdict for c in self.controls] or [Verdict.UNPROVEN]
         state = [] if self.state == "finished" else [Verdict.UNPROVEN]
-        return worst_verdict([worst_verdict(judged), *controls, *state])
+        return Verdict.worst([Verdict.worst(judged), *controls, *state])
 
     def problems(self) -> list[str]:
         """Every sentence that keeps this result from PASS, worst first."""
@@ -344,7 +344,7 @@ class RunRecord(RecordModel):
 
     def verdict(self, criterion: str) -> Verdict:
         """Worst result of a criterion; UNPROVEN when no probe ran for it."""
-        return worst_verdict(result.verdict for result in self.results_of(criterion))
+        return Verdict.worst(result.verdict for result in self.results_of(criterion))
 
 
 def number(value: Value, digits: int = 3) -> str:

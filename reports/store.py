@@ -16,7 +16,6 @@ import math
 import os
 import re
 import threading
-import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -39,10 +38,15 @@ class UnreadableRun(ValueError):
     """The folder holds no run that this version can read; says what was expected and found."""
 
 
-def utc_time(epoch_s: float | None = None) -> str:
-    """ISO 8601 UTC time to the millisecond, for example 2026-11-20T22:17:03.120Z."""
-    stamp = datetime.fromtimestamp(time.time() if epoch_s is None else epoch_s, timezone.utc)
-    return stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def utc_time() -> str:
+    """Tell the ISO 8601 UTC time to the millisecond, for example 2026-11-20T22:17:03.120Z."""
+    now = datetime.now(timezone.utc)
+    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str | None) -> datetime:
+    """Read a time as `utc_time` tells it; ValueError where there is none."""
+    return datetime.fromisoformat((text or "").replace("Z", "+00:00"))
 
 
 def run_folder_name(cluster: str) -> str:
@@ -160,9 +164,7 @@ def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:
     for event in events:
         kind, data, probe = event["event"], event["data"], event.get("probe", "")
         if kind == "run_started":
-            run = {"state": "interrupted", **data}
-            results.clear()
-            latest.clear()
+            run, results, latest = {"state": "interrupted", **data}, [], {}
         elif not run:
             raise UnreadableRun("the event log does not begin with run_started")
         elif kind in ("run_updated", "run_finished"):

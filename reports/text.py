@@ -47,10 +47,6 @@ class TextFormatter:
         self.color = color
         self.unicode = unicode
 
-    def glyph(self, verdict: Verdict) -> str:
-        """The verdict's sign: a check mark, or `v` where only ASCII can be shown."""
-        return STYLES[verdict][0 if self.unicode else 1]
-
     def paint(self, text: str, verdict: Verdict) -> str:
         """`text` in the colour of the verdict, when colours are on."""
         return f"\x1b[{STYLES[verdict][2]}m{text}\x1b[0m" if self.color else text
@@ -85,9 +81,8 @@ class TextFormatter:
             break_on_hyphens=False,
             break_long_words=False,
         )
-        starts = [first] + [" " * len(first)] * (len(chunks) - 1)
-        ends = [" \\"] * (len(chunks) - 1) + [""]
-        return [start + chunk + end for start, chunk, end in zip(starts, chunks, ends, strict=True)]
+        joint = " \\\n" + " " * len(first)
+        return (first + joint.join(chunks)).split("\n")
 
 
 def _header_lines(record: RunRecord, fmt: TextFormatter) -> list[str]:
@@ -116,12 +111,13 @@ def _column_widths(rows: list[ReportRow], fmt: TextFormatter) -> tuple[int, int,
 
 def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int, int]) -> str:
     """Write one criterion in columns that fit the width."""
-    glyph = fmt.paint(f"{fmt.glyph(row.verdict)} {row.verdict.value:<8}", row.verdict)
+    glyph = STYLES[row.verdict][0 if fmt.unicode else 1]
+    verdict = fmt.paint(f"{glyph} {row.verdict.value:<8}", row.verdict)
     value, name = _value_cell(row, fmt), fmt.plain(row.key.title)
     if name and len(name) + 1 + len(value) <= columns[2]:
         value = f"{name} {value}"
     cells = [row.criterion.id, capitalise(row.criterion.title), value, _limit_cell(row, fmt)]
-    return "  ".join(["", glyph, *map(fmt.fit, cells, columns)]).rstrip()
+    return "  ".join(["", verdict, *map(fmt.fit, cells, columns)]).rstrip()
 
 
 def _value_cell(row: ReportRow, fmt: TextFormatter) -> str:

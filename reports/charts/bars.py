@@ -6,15 +6,7 @@ from collections import defaultdict
 from statistics import median
 from typing import Any
 
-from reports.charts.figure import (
-    Figure,
-    Number,
-    finite,
-    or_dash,
-    percent,
-    read_number,
-    read_numbers,
-)
+from reports.charts.figure import Figure, Number, finite, percent, read_number, read_numbers
 from reports.charts.svg import ORANGE, PALETTE, SLOW_TO_FAST, WIDTH, Drawing, Scale, ink_on
 from reports.record import number
 from reports.sanitize import one_line
@@ -39,7 +31,7 @@ def draw_terms(series: dict[str, Any]) -> Figure:
     for i, count in enumerate(nodes):
         y = 24 + 34 * i
         drawing.text(58, y + 16, f"{number(count)} node{'s' * (count != 1)}", "end")
-        drawing.text(WIDTH - 48, y + 16, or_dash(steps[i], "s"))
+        drawing.text(WIDTH - 48, y + 16, f"{number(steps[i])} s")
         _draw_bar(drawing, scale, y, [values[i] for values in times.values()], steps[i])
     drawing.text(64, 14, "share of the mean step")
     _draw_legend(drawing, list(times), 34 + 34 * len(nodes))
@@ -109,9 +101,7 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
     sentence = _pairs_sentence(names, ranked, len(dead))
     drawing = Drawing(sentence, _map_top(names) + MAP_SIZE + 28)
     _draw_map(drawing, names, table)
-    rows = [
-        [names[a], names[b], or_dash(v) if v is not None else "unreachable"] for v, a, b in ranked
-    ]
+    rows = [[names[a], names[b], "unreachable" if v is None else number(v)] for v, a, b in ranked]
     header = ["from", "to", "GB/s, slowest first"]
     return Figure("Bandwidth of every pair", sentence, drawing.svg(), header, rows[:20])
 

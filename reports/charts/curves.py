@@ -50,7 +50,8 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
     ticks = [(value, binary_size(value)) for value in plot.x.ticks()]
     plot.axes(ticks, "message size", "busbw, GB/s")
     _draw_limit_band(plot, limit, rate)
-    plot.area(_ribbon_points(plot, zip_xy(sizes, low), zip_xy(sizes, high)), BLUE)
+    ribbon = [*zip_xy(sizes, low), *reversed(zip_xy(sizes, high))]
+    plot.area([(plot.x(x), plot.y(y)) for x, y in ribbon], BLUE)
     plot.curve(measured, BLUE, 2.5)
     plot.curve(wrong, RED, 2, "2 3")
     _label_ends(plot, measured[-1], wrong[-1] if wrong else None, finite([limit, rate]))
@@ -95,10 +96,6 @@ def _draw_limit_band(plot: Plot, limit: Number, rate: Number) -> None:
         plot.level(limit, f"limit {number(limit)}", ORANGE)
 
 
-def _ribbon_points(plot: Plot, low: list[Point], high: list[Point]) -> list[Point]:
-    return [(plot.x(x), plot.y(y)) for x, y in [*low, *reversed(high)]]
-
-
 def _free_height(y: float, lines: list[float]) -> float:
     """The first place under a line where the middle of a word meets no other line."""
     places = [y + 18, y + 30, y + 42]
@@ -130,9 +127,8 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
     nodes, shares = read_numbers(series["nodes"]), read_numbers(series["efficiency"])
     limit = read_number(series.get("limit"))
     low, high, rates = _read_columns(series, "low", "high", "tokens_per_second")
-    per_step = series.get("tokens_per_gpu_step")
-    one_for_all = not isinstance(per_step, list)
-    loads = [read_number(per_step)] * len(nodes) if one_for_all else read_numbers(per_step)
+    load = series.get("tokens_per_gpu_step")
+    loads = read_numbers(load) if isinstance(load, list) else [read_number(load)] * len(nodes)
     rungs: list[Rung] = [
         (n, share, lo, hi, load, rate)
         for n, share, lo, hi, load, rate in zip_longest(nodes, shares, low, high, loads, rates)

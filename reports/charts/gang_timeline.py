@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from reports.charts.figure import Figure
@@ -47,6 +48,7 @@ GRID_STEPS = (0.5, 1, 2, 4, 8, 16, 32, 64)  # widths below which they are
 WAIT_HEIGHT, GAP = 16, 4  # height of a waiting lane, and between lanes
 MIN_SLOT_HEIGHT = 5  # lower than this, lines between accelerators would hide them
 Bar = tuple[float, float, str]  # from x to x, and what is said there
+WaitLane = tuple[str, list[JobSpan], list[PartialAllocation]]  # name, waits, parts of a gang held
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def draw_gang(series: dict[str, Any]) -> Figure:
     """
     units = plural(read_text(series["unit"]))
     capacity = {node: read_count(count) for node, count in series["capacity"].items()}
-    halves = [series, *filter(None, [series.get("control")])]
+    halves = [series, series["control"]] if series.get("control") else [series]
     panels = [read_panel(half) for half in halves]
     sizes = _node_sizes(capacity, panels)
     nodes = _busiest_nodes(sizes, panels)
@@ -103,9 +105,7 @@ def _busiest_nodes(sizes: dict[str, float], panels: list[Panel]) -> list[str]:
 def _to_svg(sentence: str, panels: list[Panel], nodes: dict[str, float]) -> tuple[str, list[Event]]:
     """The picture, coarse enough to stay small, and the marks that found no room in it."""
     jobs = {span.job for panel in panels for span in panel.spans}
-    colors = {
-        job: JOB_COLORS[i % len(JOB_COLORS)] for i, job in enumerate(sorted(jobs, key=natural_key))
-    }
+    colors = dict(zip(sorted(jobs, key=natural_key), cycle(JOB_COLORS), strict=False))
     height = round(min(34.0, max(18.0, 300 / (len(nodes) * len(panels)))))
     slots = [_node_slots(panel, nodes, height) for panel in panels]
     for step in GRID_STEPS:
@@ -139,7 +139,7 @@ def _draw_legend(sheet: Sheet, panels: list[Panel]) -> float:
         if x > 4 and x + 16 + text_width(label) > WIDTH:
             x, y = 4.0, y + 18
         if color == GREY:
-            sheet.drawing.hatch([(x, x + 12)], y, 12, color)
+            sheet.drawing.hatch([(x, x + 12)], y, 12)
         else:
             sheet.drawing.box(x, y, 12, 12, color)
         sheet.drawing.text(x + 17, y + 10, label)
@@ -167,8 +167,8 @@ def _draw_panel(
     for node, lanes in slots.items():
         labels += _draw_node(sheet, node, lanes, y)
         y += sheet.lane_height + GAP
-    for name, waits, halves in waiters:
-        _draw_wait_lane(sheet, scale, name, (waits, halves), lines, y)
+    for lane in waiters:
+        _draw_wait_lane(sheet, scale, lane, lines, y)
         y += WAIT_HEIGHT + GAP
     for mark in marks:
         base, bold = top_y - 4 - 15 * mark.level, mark in faults
@@ -184,16 +184,14 @@ def _place_events(
     events: list[Event], scale: Scale, fixed: list[Marker]
 ) -> tuple[list[Marker], list[Event]]:
     """Those `there` and the events' marks, as far as there is room; the events without."""
-    spots = [(scale(min(max(event.time_s, scale.low), scale.high)), event) for event in events]
-    marks = place_marks(
-        [(x, shorten(event.label, 30)) for x, event in spots], MAX_MARKS - len(fixed), LEVELS, fixed
-    )
+    times = [min(max(event.time_s, scale.low), scale.high) for event in events]
+    spots = [(scale(t), shorten(event.label, 30)) for t, event in zip(times, events, strict=True)]
+    marks = place_marks(spots, MAX_MARKS - len(fixed), LEVELS, fixed)
     placed = Counter((mark.x, mark.label) for mark in marks)
     left_out = []
-    for x, event in spots:
-        key = x, shorten(event.label, 30)
-        placed[key] -= 1
-        if placed[key] < 0:
+    for spot, event in zip(spots, events, strict=True):
+        placed[spot] -= 1
+        if placed[spot] < 0:
             left_out.append(event)
     return marks, left_out
 
@@ -224,13 +222,12 @@ def _node_slots(panel: Panel, nodes: dict[str, float], tall: float) -> dict[str,
             spans[span.node].append(span)
     scale = Scale(panel.start, panel.end, *AXIS)
     return {
-        node: [_slot_bars(slot, scale) for slot in _assign_slots(spans[node], size, int(tall / 2))]
+        node: [
+            to_grid(((scale(s.start), scale(s.end), s.job) for s in slot), AXIS, GRID_STEPS[0])
+            for slot in _assign_slots(spans[node], size, int(tall / 2))
+        ]
         for node, size in nodes.items()
     }
-
-
-def _slot_bars(spans: list[JobSpan], scale: Scale) -> list[Bar]:
-    return to_grid(((scale(s.start), scale(s.end), s.job) for s in spans), AXIS, GRID_STEPS[0])
 
 
 def _assign_slots(spans: list[JobSpan], size: float, cap: int) -> list[list[JobSpan]]:
@@ -281,7 +278,7 @@ def _merge_slots(slots: list[list[Bar]], step: float) -> list[tuple[Bar, tuple[i
     return boxes + list(below.items())
 
 
-def _wait_lanes(panel: Panel) -> list[tuple[str, list[JobSpan], list[PartialAllocation]]]:
+def _wait_lanes(panel: Panel) -> list[WaitLane]:
     """Lanes of jobs that waited or held a part; those with parts first, then the longest wait."""
     lanes: dict[str, tuple[list[JobSpan], list[PartialAllocation]]] = {}
     for span in panel.waits:
@@ -303,25 +300,20 @@ def _total_length(spans: list[JobSpan]) -> float:
 
 
 def _draw_wait_lane(
-    sheet: Sheet,
-    scale: Scale,
-    name: str,
-    lane: tuple[list[JobSpan], list[PartialAllocation]],
-    lines: list[float],
-    top: float,
+    sheet: Sheet, scale: Scale, lane: WaitLane, lines: list[float], top: float
 ) -> None:
-    """A waiting lane: hatched while it waits, orange over it while a part of a gang is held."""
-    drawing, step = sheet.drawing, sheet.step
+    """Draw a lane hatched while its job waits, orange over it while a part of a gang is held."""
+    (name, spans, partials), drawing, step = lane, sheet.drawing, sheet.step
     drawing.text(LEFT - 6, top + 12, name, "end")
-    waited = ((scale(item.start), scale(item.end), _wait_label(item, scale)) for item in lane[0])
-    held = ((scale(item.start), scale(item.end), item.held_text) for item in lane[1])
+    waited = ((scale(item.start), scale(item.end), _wait_label(item, scale)) for item in spans)
+    held = ((scale(item.start), scale(item.end), item.held_text) for item in partials)
     waits, parts = to_grid(waited, AXIS, step), to_grid(held, AXIS, step, min_width=2)
     labels = _place_part_labels(parts, waits, lines)
     clear = [(left, right) for left, right, _ in parts + labels]
     marked = clear + [(x - 2, x + 2) for x in lines]  # rather beside the lines than across them
     labels += [spot for wait in waits if wait[2] for spot in _fit_label(wait, [marked, clear], 0)]
     clear += [(left, right) for left, right, _ in labels]
-    drawing.hatch([(left, right) for left, right, _ in waits], top, WAIT_HEIGHT, GREY, clear)
+    drawing.hatch([(left, right) for left, right, _ in waits], top, WAIT_HEIGHT, clear)
     for left, right, _ in parts:
         drawing.box(left, top, right - left, WAIT_HEIGHT, ORANGE)
     for left, right, label in labels:

@@ -80,14 +80,9 @@ class Drawing:
         self.parts: list[str] = []
 
     def line(
-        self,
-        points: Sequence[Point],
-        color: str,
-        width: float = 2,
-        dash: str = "",
-        opacity: float = 1.0,
+        self, points: list[Point], color: str, width: float = 2, dash: str = "", opacity: float = 1
     ) -> None:
-        """A polyline."""
+        """Draw a polyline."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         extra = f' stroke-dasharray="{dash}"' if dash else ""
         extra += f' stroke-opacity="{opacity:g}"' if opacity < 1 else ""
@@ -111,20 +106,14 @@ class Drawing:
             f' fill="{color}"{extra}/>'
         )
 
-    def path(self, moves: str, color: str, filled: bool = True) -> None:
-        """A path: filled, or as thin lines."""
-        paint = f'fill="{color}"' if filled else f'fill="none" stroke="{color}"'
-        self.parts.append(f'<path d="{moves}" {paint}/>')
+    def path(self, moves: str, color: str) -> None:
+        """Draw a filled path."""
+        self.parts.append(f'<path d="{moves}" fill="{color}"/>')
 
     def hatch(
-        self,
-        frames: Sequence[Point],
-        y: float,
-        height: float,
-        color: str,
-        clear: Sequence[Point] = (),
+        self, frames: Sequence[Point], y: float, height: float, clear: Sequence[Point] = ()
     ) -> None:
-        """Frames side by side, each from x to x, filled with diagonals but for what is `clear`."""
+        """Fill frames side by side, each from x to x, with diagonals but for what is `clear`."""
         moves = [rect_path(left, y, right - left, height) for left, right in frames]
         gaps = sorted(clear)
         for left, right in frames:
@@ -133,7 +122,7 @@ class Drawing:
                     moves.append(_hatch_path(left, min(end, right), y + height, height))
                     left = start
             moves.append(_hatch_path(left, right, y + height, height))
-        self.path("".join(moves), color, filled=False)
+        self.parts.append(f'<path d="{"".join(moves)}" fill="none" stroke="{GREY}"/>')
 
     def dot(self, x: float, y: float, color: str, radius: float = 3.5) -> None:
         """A filled circle."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.acceptance import AcceptanceSummary, ReportRow, summary_sentence
-from reports.charts import Figure, draw_figures
+from reports.charts import draw_figures
 from reports.compare import compare
-from reports.page.evidence import EvidenceReader, EvidenceView
+from reports.page.evidence import EvidenceReader
 from reports.page.inventory import build_inventory, cluster_size
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict, number
 from reports.redact import redact_text
 from reports.sanitize import capitalise, clean, one_line, relative_link
+from reports.store import parse_time
 from reports.text import STYLES, acceptance_table
 
 if TYPE_CHECKING:
@@ -56,32 +56,18 @@ class Group:
     omitted_note: str
 
 
-@dataclass(frozen=True)
-class ProbeSection:
-    """One probe's result with what belongs to it."""
-
-    result: ProbeResult
-    groups: list[Group]
-    charts: list[Figure]
-    evidence: list[EvidenceView]
-
-
 def render(
     summary: AcceptanceSummary, run: Path | None, baseline: AcceptanceSummary | None = None
 ) -> str:
     """The whole page.  `run` is the folder with the evidence; without it none is inlined."""
     record, reader = summary.record, EvidenceReader(run)
-    sections = {
-        row.criterion.id: [_build_section(result, reader) for result in row.results]
-        for row in summary.rows
-    }
     deciding = [row for row in summary.worst_first if row.can_decide]
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     template = _jinja_environment().get_template("report.html.j2")
     return template.render(
         record=record,
         summary=summary,
-        sections=sections,
+        view_evidence=reader.view,
         problems=[row for row in deciding if row.verdict is not Verdict.PASS],
         unexplained=_unexplained_results(summary.worst_first),
         strip=_header_facts(record),
@@ -124,6 +110,8 @@ def _jinja_environment() -> Environment:
         "number": number,
         "command": lambda text: redact_text(one_line(text)),
         "headline": summary_sentence,
+        "groups": _group_by_name,
+        "figures": draw_figures,
         # Only for SVG that reports.charts.svg wrote, and for our own script: neither holds
         # foreign markup.
         "drawn": Markup,
@@ -151,25 +139,13 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
 def _run_duration(record: RunRecord) -> str:
     """`47 min 38 s`, or that the run did not end."""
     try:
-        start, end = (
-            datetime.fromisoformat(moment.replace("Z", "+00:00"))
-            for moment in (record.started, record.finished or "")
-        )
-        seconds = round((end - start).total_seconds())
+        took = parse_time(record.finished) - parse_time(record.started)
     except (ValueError, TypeError):
         return "did not finish"
+    seconds = round(took.total_seconds())
     hours, minutes = seconds // 3600, seconds // 60 % 60
     parts = [(hours, "h"), (minutes, "min"), (seconds % 60, "s")]
     return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
-
-
-def _build_section(result: ProbeResult, reader: EvidenceReader) -> ProbeSection:
-    return ProbeSection(
-        result=result,
-        groups=_group_by_name(result.measurements),
-        charts=draw_figures(result.series),
-        evidence=[reader.view(entry) for entry in result.evidence],
-    )
 
 
 def _group_by_name(measurements: list[Measurement]) -> list[Group]:

@@ -21,7 +21,6 @@ from reports.record import (
     RunRecord,
     Verdict,
     number,
-    worst_verdict,
 )
 
 # The same examples each time, and no clock: a busy machine is no bug.
@@ -70,14 +69,14 @@ def test_order_of_the_verdicts() -> None:
 @steady
 @given(st.lists(verdicts))
 def test_folding_takes_the_worst_and_nothing_is_unproven(parts: list[Verdict]) -> None:
-    folded = worst_verdict(parts)
+    folded = Verdict.worst(parts)
     assert folded is (max(parts, key=lambda v: v.rank) if parts else Verdict.UNPROVEN)
 
 
 @steady
 @given(st.lists(verdicts, min_size=1), verdicts)
 def test_one_more_part_never_makes_it_better(parts: list[Verdict], more: Verdict) -> None:
-    assert worst_verdict([*parts, more]).rank >= worst_verdict(parts).rank
+    assert Verdict.worst([*parts, more]).rank >= Verdict.worst(parts).rank
 
 
 @steady
