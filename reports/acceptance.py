@@ -120,14 +120,14 @@ def _exit_code(state: str, decision: Verdict) -> int:
 
 
 def _unlisted_criteria(record: RunRecord) -> list[Criterion]:
-    """Criteria that a probe judged and the contract does not name: not required, never hidden."""
+    """Find what was judged outside the contract: criteria not required, and never hidden."""
     known = {criterion.id for criterion in record.contract.criteria}
     judged = dict.fromkeys(r.criterion for r in record.results if r.criterion not in known)
     return [Criterion(id=id, title="not in the contract", how="", required=False) for id in judged]
 
 
 def _unique_findings(results: list[ProbeResult]) -> list[Finding]:
-    """All findings, those of the worst results first, each once."""
+    """List all findings, those of the worst results first, each once."""
     ordered = sorted(results, key=lambda result: -result.verdict.rank)
     listed = [finding for result in ordered for finding in result.findings]
     return list({(item.code, item.statement): item for item in listed}.values())
@@ -154,7 +154,7 @@ def _report_row(
 
 
 def _row_problem(results: list[ProbeResult], verdict: Verdict) -> str:
-    """The first complaint of a result that is as bad as the criterion."""
+    """Take the first complaint of a result that is as bad as the criterion."""
     if not results:
         return "no probe ran for this criterion"
     matching = [result for result in results if result.verdict is verdict]
@@ -162,13 +162,13 @@ def _row_problem(results: list[ProbeResult], verdict: Verdict) -> str:
 
 
 def _key_measurement(results: list[ProbeResult]) -> Measurement | None:
-    """The measurement that tells most: the worst broken one, else the first judged one."""
+    """Choose the measurement that tells most: the worst broken one, else the first judged one."""
     judged = [m for result in results for m in result.measurements if m.verdict is not None]
     return max(judged, key=lambda m: m.severity, default=None)
 
 
 def summary_sentence(result: ProbeResult) -> str:
-    """The sentence that tells most about a result: a broken limit, a complaint, or the first."""
+    """Choose the sentence that tells most: a broken limit, a complaint, or the first."""
     if result.state != "finished" and result.verdict is Verdict.UNPROVEN:
         return result.problems()[-1]
     key = _key_measurement([result])
@@ -196,7 +196,7 @@ def _waiver_notes(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _run_day(record: RunRecord) -> date:
-    """The day of the run, so that an old record reads the same for ever.
+    """Take the day of the run, so that an old record reads the same for ever.
 
     A run that does not say when it was is after every waiver's end.
     """

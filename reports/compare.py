@@ -51,7 +51,7 @@ def compare(run: AcceptanceSummary, baseline: AcceptanceSummary) -> Comparison:
 
 
 def _comparability_notes(run: RunRecord, baseline: RunRecord) -> list[str]:
-    """Why the two may not be comparable."""
+    """Say why the two may not be comparable."""
     notes = []
     if run.contract.sha256 != baseline.contract.sha256:
         notes.append("the two runs were judged by different contracts")
@@ -66,7 +66,7 @@ def _comparability_notes(run: RunRecord, baseline: RunRecord) -> list[str]:
 
 
 def _verdict_changes(run: AcceptanceSummary, before: dict[str, Verdict]) -> Iterator[Change]:
-    """Criteria whose verdict changed.  From FAIL to UNPROVEN is not fixed."""
+    """Find criteria whose verdict changed.  From FAIL to UNPROVEN is not fixed."""
     for row in run.rows:
         now, old = row.verdict, before.get(row.criterion.id, Verdict.UNPROVEN)
         message = f"{row.criterion.id}: was {old.value}, is {now.value}"
@@ -81,7 +81,7 @@ def _verdict_changes(run: AcceptanceSummary, before: dict[str, Verdict]) -> Iter
 
 
 def _measurements_by_key(record: RunRecord) -> dict[Key, Measurement]:
-    """By criterion, probe, name, subject, and their count when those are equal."""
+    """Index by criterion, probe, name, subject, and their count when those are equal."""
     by_key: dict[Key, Measurement] = {}
     counts = Counter[tuple[str, str, str, str]]()
     for result in record.results:
@@ -93,7 +93,7 @@ def _measurements_by_key(record: RunRecord) -> dict[Key, Measurement]:
 
 
 def _value_changes(run: RunRecord, baseline: RunRecord) -> Iterator[Change]:
-    """Values that changed beyond noise or cannot be judged, and those that are gone."""
+    """Find values that changed beyond noise or cannot be judged, and those that are gone."""
     new_values = _measurements_by_key(run)
     for key, old in _measurements_by_key(baseline).items():
         if key not in new_values:

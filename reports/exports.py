@@ -7,7 +7,6 @@ JUnit is written by pytest itself.  Nothing here decides anything: what is not p
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from collections import Counter
@@ -19,7 +18,7 @@ from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.page.render import render
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict
 from reports.sanitize import csv_cell, label_value, one_line
-from reports.store import parse_time, write_atomically
+from reports.store import checksum_line, parse_time, write_atomically
 
 CSV_HEADER = ["criterion", "probe", "name", "subject", "value", "unit", "low", "high", "verdict"]
 Sample = tuple[dict[str, str], float]  # of Prometheus: labels and value
@@ -46,7 +45,7 @@ def write_all(
 
 
 def measurements_csv(record: RunRecord) -> str:
-    """One line per measurement.  Words that a spreadsheet would run are defused."""
+    """Write one line per measurement.  Words that a spreadsheet would run are defused."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(CSV_HEADER)
@@ -63,7 +62,7 @@ def _csv_row(result: ProbeResult, m: Measurement) -> list[Any]:
 
 
 def prometheus(summary: AcceptanceSummary) -> str:
-    """For node_exporter's textfile collector: verdicts 0 PASS to 3 FAIL, values, the decision."""
+    """Write for node_exporter's textfile collector: verdicts 0 PASS to 3 FAIL, values, decision."""
     record, run = summary.record, {"run": summary.record.id}
     info = {**run, "contract": record.contract.name, "tier": record.tier}
     info["rehearsal"] = "yes" if record.rehearsal else "no"
@@ -84,7 +83,7 @@ def _verdict_samples(rows: list[ReportRow]) -> Iterator[Sample]:
 
 
 def _measurement_samples(record: RunRecord) -> Iterator[Sample]:
-    """Label sets must be unique: equal ones are numbered."""
+    """Give each a label set of its own, for they must be unique: equal ones are numbered."""
     counts = Counter[tuple[str, ...]]()
     for result in record.results:
         for m in result.measurements:
@@ -159,7 +158,7 @@ def _test_entry(
 
 
 def _epoch_ms(timestamp: str | None) -> int:
-    """Milliseconds since 1970; 0 when the record does not say."""
+    """Convert to milliseconds since 1970; 0 when the record does not say."""
     try:
         return round(parse_time(timestamp).timestamp() * 1000)
     except ValueError:
@@ -173,7 +172,5 @@ def _update_checksums(run: Path, paths: list[Path]) -> None:
         return
     old_lines = [line for line in sums.read_text(encoding="utf-8").splitlines() if "  " in line]
     entries = {line.split("  ", 1)[1]: line for line in old_lines}
-    for path in paths:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        entries[path.name] = f"{digest}  {path.name}"
+    entries |= {path.name: checksum_line(run, path) for path in paths}
     write_atomically(sums, "\n".join(entries[name] for name in sorted(entries)) + "\n")

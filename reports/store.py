@@ -5,7 +5,7 @@
                          evidence/      files, each with its sha256 in the record
                          SHA256SUMS     of everything but itself
 
-`record.json` is nothing but `fold(events)`: a run that was killed still has its record.
+`record.json` is nothing but `fold_events`: a run that was killed still has its record.
 """
 
 from __future__ import annotations
@@ -125,8 +125,13 @@ def write_atomically(path: Path, text: str) -> None:
 def write_checksums(run: Path) -> None:
     """Write SHA256SUMS over every other file of the run folder, in `sha256sum -c` format."""
     files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "SHA256SUMS")
-    lines = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(run)}" for p in files]
+    lines = [checksum_line(run, path) for path in files]
     write_atomically(run / "SHA256SUMS", "\n".join(lines) + "\n")
+
+
+def checksum_line(run: Path, path: Path) -> str:
+    """Write the line of one file as `sha256sum -c` reads it."""
+    return f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(run)}"
 
 
 def read_events(run: Path) -> list[dict[str, Any]]:

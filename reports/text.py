@@ -74,7 +74,7 @@ class TextFormatter:
         )
 
     def command(self, text: object, first: str) -> list[str]:
-        """A command in lines that can still be pasted: broken at spaces, with backslashes."""
+        """Break a command so that it can still be pasted: at spaces, with backslashes."""
         chunks = textwrap.wrap(
             self.plain(text),
             max(20, self.width - len(first) - 2),
@@ -121,20 +121,20 @@ def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int, 
 
 
 def _value_cell(row: ReportRow, fmt: TextFormatter) -> str:
-    """`41.2 GB/s`, or in words why there is none."""
+    """Write `41.2 GB/s`, or in words why there is none."""
     if row.results:
         return fmt.plain(row.key.value_text.split(" +/- ")[0].split(" (")[0])
     return "not provable here" if row.criterion.not_provable else "no probe ran"
 
 
 def _limit_cell(row: ReportRow, fmt: TextFormatter) -> str:
-    """The bound without its unit, which stands beside the value."""
+    """Write the bound without its unit, which stands beside the value."""
     limit = row.key.limit
     return fmt.plain(limit).removesuffix(f" {fmt.plain(limit.unit)}") if limit else ""
 
 
 def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[str]:
-    """Under the table: the complaints of a row that is not a PASS, and its label."""
+    """Write under the table what a row that is not a PASS complains of, and its label."""
     if not row.results:
         problems = [row.problem] if row.criterion.required else []
     else:
@@ -161,7 +161,7 @@ def _finding_lines(finding: Finding, fmt: TextFormatter) -> list[str]:
 
 
 def _decision_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
-    """The sentence is counts and words of our own, so its spacing can stay as it is."""
+    """Write the headline; its words are our own, so its spacing can stay as it is."""
     sentence = summary.headline.replace("exit ", "exit\xa0")  # never apart
     lines = textwrap.wrap(sentence, fmt.width - 2, break_long_words=False)
     return ["  " + fmt.paint(line.replace("\xa0", " "), summary.shown_verdict) for line in lines]

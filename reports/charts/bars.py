@@ -99,8 +99,9 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
     ranked = _rank_pairs(table)
     dead = [pair for pair in ranked if pair[0] is None]
     sentence = _pairs_sentence(names, ranked, len(dead))
-    drawing = Drawing(sentence, _map_top(names) + MAP_SIZE + 28)
-    _draw_map(drawing, names, table)
+    top = 20 if len(names) <= MAX_NAMED_NODES else 6
+    drawing = Drawing(sentence, top + MAP_SIZE + 28)
+    _draw_map(drawing, names, table, top)
     rows = [[names[a], names[b], "unreachable" if v is None else number(v)] for v, a, b in ranked]
     header = ["from", "to", "GB/s, slowest first"]
     return Figure("Bandwidth of every pair", sentence, drawing.svg(), header, rows[:20])
@@ -126,14 +127,10 @@ def _pairs_sentence(names: list[str], ranked: list[tuple[Number, int, int]], dea
     return (f"{unreachable}; {slowest}" if unreachable else slowest[0].upper() + slowest[1:]) + "."
 
 
-def _map_top(names: list[str]) -> float:
-    return 20 if len(names) <= MAX_NAMED_NODES else 6
-
-
-def _draw_map(drawing: Drawing, names: list[str], table: list[list[Number]]) -> None:
+def _draw_map(drawing: Drawing, names: list[str], table: list[list[Number]], top: float) -> None:
     """The square: one path per colour, so that 64 x 64 cells stay small."""
     cell = MAP_SIZE / max(len(table), 1)
-    top, left = _map_top(names), 70.0
+    left = 70.0
     values = finite(value for row in table for value in row)
     highest = max(values, default=1.0) or 1.0
     moves = defaultdict[str, str](str)

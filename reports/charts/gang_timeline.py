@@ -183,7 +183,7 @@ def _draw_panel(
 def _place_events(
     events: list[Event], scale: Scale, fixed: list[Marker]
 ) -> tuple[list[Marker], list[Event]]:
-    """Those `there` and the events' marks, as far as there is room; the events without."""
+    """Place the `fixed` and the events' marks, as far as there is room; return events without."""
     times = [min(max(event.time_s, scale.low), scale.high) for event in events]
     spots = [(scale(t), shorten(event.label, 30)) for t, event in zip(times, events, strict=True)]
     marks = place_marks(spots, MAX_MARKS - len(fixed), LEVELS, fixed)

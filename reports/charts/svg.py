@@ -278,9 +278,9 @@ class Marker(NamedTuple):
 def place_marks(
     marks: Sequence[tuple[float, str]], max_count: int, levels: int, fixed: Sequence[Marker] = ()
 ) -> list[Marker]:
-    """Marks, given from left to right, whose words find room; of too many, some from all over.
+    """Place marks, given from left to right, whose words find room; of too many, some.
 
-    Those that are `there` already stay, and come first in what is returned.
+    Those that are `fixed` stay, and come first in what is returned.
 
     Words to the right of their line are placed from the right, each as low as it can be: then no
     line runs through words.  The others follow from the left, for the same reason.

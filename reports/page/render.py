@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,18 +47,14 @@ GLOSSARY = {
 }
 
 
-@dataclass(frozen=True)
-class Group:
-    """Equal measurements of many subjects: those to show, and a sentence for the others."""
-
-    measurements: list[Measurement]
-    omitted_note: str
+# Equal measurements of many subjects: those to show, and a sentence for the others.
+Group = tuple[list[Measurement], str]
 
 
 def render(
     summary: AcceptanceSummary, run: Path | None, baseline: AcceptanceSummary | None = None
 ) -> str:
-    """The whole page.  `run` is the folder with the evidence; without it none is inlined."""
+    """Write the whole page.  `run` is the folder with the evidence; without it none is inlined."""
     record, reader = summary.record, EvidenceReader(run)
     deciding = [row for row in summary.worst_first if row.can_decide]
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
@@ -137,7 +132,7 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _run_duration(record: RunRecord) -> str:
-    """`47 min 38 s`, or that the run did not end."""
+    """Write `47 min 38 s`, or that the run did not end."""
     try:
         took = parse_time(record.finished) - parse_time(record.started)
     except (ValueError, TypeError):
@@ -154,23 +149,22 @@ def _group_by_name(measurements: list[Measurement]) -> list[Group]:
     for m in measurements:
         by_name.setdefault(m.name, []).append(m)
     groups = [_build_group(same_name) for same_name in by_name.values()]
-    return sorted(groups, key=lambda group: -group.measurements[0].severity)
+    return sorted(groups, key=lambda group: -group[0][0].severity)
 
 
 def _build_group(same_name: list[Measurement]) -> Group:
     worst_first = sorted(same_name, key=lambda m: -m.severity)
     good = [m for m in worst_first if not m.severity]
     if len(good) <= MAX_PASSING:
-        return Group(worst_first, "")
+        return worst_first, ""
     values = sorted({m.value for m in good if isinstance(m.value, int | float)})
     span = f", {good[0].unit} {values[0]:g} to {values[-1]:g}" if len(values) > 1 else ""
     hidden = len(good) - 1
-    note = f"and {hidden} more of {good[0].title}, all pass{span}"
-    return Group(worst_first[:-hidden], note)
+    return worst_first[:-hidden], f"and {hidden} more of {good[0].title}, all pass{span}"
 
 
 def _unexplained_results(worst_first: list[ReportRow]) -> list[ProbeResult]:
-    """Results that are not accepted and that no finding explains: they need a next step too."""
+    """Find what is not accepted and explained by no finding: it needs a next step too."""
     return [
         result
         for row in worst_first
@@ -180,7 +174,7 @@ def _unexplained_results(worst_first: list[ReportRow]) -> list[ProbeResult]:
 
 
 def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
-    """What this run does not show, and why."""
+    """Say what this run does not show, and why."""
     record, rows = summary.record, summary.rows
     items = [
         (row.criterion.id, f"not provable here: {row.criterion.not_provable}")

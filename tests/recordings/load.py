@@ -1,4 +1,4 @@
-"""Turns a typed record back into a run folder: the inverse of `reports.store.fold`."""
+"""Turns a typed record back into a run folder: the inverse of `reports.store.fold_events`."""
 
 from __future__ import annotations
 
