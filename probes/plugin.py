@@ -245,18 +245,20 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     run = session.config.stash.get(RUN, None)
     if run is None:
         return
+    from reports.acceptance import summarize_acceptance
+
     interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
-    record = run.finish("interrupted" if interrupted else "finished")
-    session.config.stash[VERDICT] = record
+    summary = summarize_acceptance(run.finish("interrupted" if interrupted else "finished"))
+    session.config.stash[VERDICT] = summary
     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        session.exitstatus = record.exit_code or int(bool(UNJUDGED_FAILURES))
+        session.exitstatus = summary.exit_code or int(bool(UNJUDGED_FAILURES))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """The acceptance table, worst first, and where the report is."""
-    record = config.stash.get(VERDICT, None)
-    if record is None:
+    summary = config.stash.get(VERDICT, None)
+    if summary is None:
         return
     from reports.text import acceptance_table
 
@@ -264,7 +266,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     unicode = "utf" in (getattr(tw._file, "encoding", None) or "").lower()
     terminalreporter.section("acceptance")
     terminalreporter.write_line(
-        acceptance_table(record, width=min(tw.fullwidth, 100), color=tw.hasmarkup, unicode=unicode)
+        acceptance_table(summary, width=min(tw.fullwidth, 100), color=tw.hasmarkup, unicode=unicode)
     )
     terminalreporter.write_line(f"report  {run.store.path / 'report.html'}")
 
@@ -272,12 +274,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Render once JUnit is written, so that the sums cover it."""
-    record = config.stash.get(VERDICT, None)
-    if record is None:
+    summary = config.stash.get(VERDICT, None)
+    if summary is None:
         return
+    from reports.acceptance import load_summary
     from reports.exports import write_all
-    from reports.store import load
 
     run, baseline = config.stash[RUN], config.getoption("--baseline")
-    write_all(run.store.path, record, load(Path(baseline)) if baseline else None)
+    write_all(run.store.path, summary, load_summary(Path(baseline)) if baseline else None)
     run.store.close()

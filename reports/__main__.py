@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
+from reports.acceptance import load_summary
 from reports.sanitize import ascii_only, one_line
-from reports.store import UnreadableRun, load
+from reports.store import UnreadableRun
 
 EXIT_UNREADABLE = 4  # also for wrong usage, as everywhere in the suite
 RUN_FOLDER = click.Path(path_type=Path)
@@ -29,16 +30,16 @@ def cli() -> None:
 )
 def render(run: Path, baseline: Path | None, output: Path | None) -> None:
     """Write report.html and the other renderings of RUN."""
-    record, base_record = load(run), load(baseline) if baseline else None
+    summary, before = load_summary(run), load_summary(baseline) if baseline else None
     if output:
         from reports.page.render import render as page
 
-        output.write_text(page(record, run, base_record), encoding="utf-8")
+        output.write_text(page(summary, run, before), encoding="utf-8")
         click.echo(output)
         return
     from reports.exports import write_all
 
-    for path in write_all(run, record, base_record):
+    for path in write_all(run, summary, before):
         click.echo(path)
 
 
@@ -50,9 +51,9 @@ def show(run: Path, width: int, plain: bool) -> None:
     """Print the acceptance table of RUN, worst first."""
     from reports.text import acceptance_table
 
-    record = load(run)
     columns = width or min(100, shutil.get_terminal_size().columns)
-    click.echo(acceptance_table(record, columns, _colour() and not plain, _unicode() and not plain))
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ and not plain
+    click.echo(acceptance_table(load_summary(run), columns, color, _unicode() and not plain))
 
 
 @cli.command()
@@ -60,23 +61,19 @@ def show(run: Path, width: int, plain: bool) -> None:
 @click.argument("baseline", type=RUN_FOLDER)
 def compare(run: Path, baseline: Path) -> None:
     """Print what changed in RUN since BASELINE; exit 1 when there are new failures."""
-    from reports.compare import compare as compared
-    from reports.compare import comparison_lines
+    from reports.compare import NEW_FAILURES, comparison_lines
+    from reports.compare import compare as compare_runs
 
-    diff = compared(load(run), load(baseline))
+    diff = compare_runs(load_summary(run), load_summary(baseline))
     for line in comparison_lines(diff):
         indent = line[: len(line) - len(line.lstrip())]
         text = indent + one_line(line)
         click.echo(text if _unicode() else ascii_only(text))
-    sys.exit(1 if diff.new_failures else 0)
+    sys.exit(1 if NEW_FAILURES in diff.changes else 0)
 
 
 def _unicode() -> bool:
     return "utf" in (sys.stdout.encoding or "").lower()
-
-
-def _colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,43 +1,33 @@
-"""The acceptance table: one row per criterion, and the one sentence that decides.
+"""What a record amounts to, worked out once: the decision, its counts, a row per criterion.
 
-Shared by the terminal, the page and the exports, so that all of them say the same.
+The terminal, the page, the exports and the exit code all read it from `AcceptanceSummary`, so
+that all of them say the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 
-from reports.record import (
-    Criterion,
-    Finding,
-    Measurement,
-    ProbeResult,
-    RunRecord,
-    Verdict,
-    Waiver,
-    worst_verdict,
-)
+from reports.record import Criterion, Finding, Measurement, ProbeResult, RunRecord, Verdict
+from reports.store import load
+
+WORDS = {0: "ACCEPTED", 2: "INTERRUPTED"}  # by exit code; any other is NOT ACCEPTED
 
 
 @dataclass(frozen=True)
 class ReportRow:
     """One criterion as a reader sees it.
 
-    `what` to `because` are those of the measurement that decides, `complaint` the worst
-    sentence that keeps the criterion from PASS, `label` what must be said beside the verdict
-    (not provable here, waived).
+    `key` is the measurement that decides, `problem` the worst sentence that keeps the criterion
+    from PASS, `label` what must be said beside the verdict (not provable here, waived).
     """
 
     criterion: Criterion
     verdict: Verdict
     results: list[ProbeResult]
-    measure_name: str
-    subject: str
-    measured: str
-    unit: str
-    limit: str
-    because: str
+    key: Measurement
     problem: str
     label: str
 
@@ -47,133 +37,166 @@ class ReportRow:
         return self.criterion.required or self.verdict is Verdict.FAIL
 
 
-def report_rows(record: RunRecord) -> list[ReportRow]:
-    """One row per criterion of the contract in its order, then those found outside it."""
-    return [_row(record, criterion) for criterion in [*record.contract.criteria, *unlisted(record)]]
+@dataclass(frozen=True)
+class AcceptanceSummary:
+    """All that is said of a record.
+
+    `decision` is FAIL if any result failed, in the contract or not, else the worst required
+    criterion.  `exit_code` is 0 accepted, 1 a criterion failed, 2 interrupted, 20 something
+    required is unproven, and `word` says the same.  `counts` are of criteria: required, proven,
+    failed (also outside the contract), unproven, marginal.  `rows` are in the order of the
+    contract, then come criteria outside it; `worst_first` has what decides before what does not,
+    FAIL before PASS.  `waiver_notes` are pairs of a criterion and a sentence.
+    """
+
+    record: RunRecord
+    decision: Verdict
+    exit_code: int
+    word: str
+    counts: dict[str, int]
+    rows: list[ReportRow]
+    worst_first: list[ReportRow]
+    findings: list[Finding]
+    waiver_notes: list[tuple[str, str]]
+
+    @property
+    def counts_text(self) -> str:
+        """The counts in words; of what is not proven, zeros are not said."""
+        text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
+        rest = ("failed", "unproven", "marginal")
+        return ", ".join([text, *(f"{self.counts[w]} {w}" for w in rest if self.counts[w])])
+
+    @property
+    def headline(self) -> str:
+        """`NOT ACCEPTED: 3 of 5 required criteria proven, 1 failed, 1 unproven   exit 1`."""
+        return f"{self.word}: {self.counts_text}   exit {self.exit_code}"
+
+    @property
+    def shown_verdict(self) -> Verdict:
+        """What colours the decision: of a run that did not end, nothing is proven."""
+        return Verdict.UNPROVEN if self.exit_code == 2 else self.decision
 
 
-def worst_first(table: list[ReportRow]) -> list[ReportRow]:
-    """What decides before what does not, FAIL before PASS, else the order of the contract."""
-    return sorted(table, key=lambda row: (not row.can_decide, -row.verdict.rank))
+def summarize_acceptance(record: RunRecord) -> AcceptanceSummary:
+    """Work out everything that is said of a record; nothing else decides."""
+    waiver_notes = _waiver_notes(record)
+    criteria = [*record.contract.criteria, *_unlisted_criteria(record)]
+    rows = [_report_row(record, criterion, waiver_notes) for criterion in criteria]
+    required = [record.verdict(criterion.id) for criterion in criteria if criterion.required]
+    failed = any(result.verdict is Verdict.FAIL for result in record.results)
+    decision = Verdict.FAIL if failed else Verdict.worst(required)
+    exit_code = _exit_code(record.state, decision)
+    suffix = " (rehearsal)" if record.rehearsal else ""
+    return AcceptanceSummary(
+        record=record,
+        decision=decision,
+        exit_code=exit_code,
+        word=WORDS.get(exit_code, "NOT ACCEPTED") + suffix,
+        counts={
+            "required": len(required),
+            "proven": sum(verdict.accepted for verdict in required),
+            "failed": sum(row.verdict is Verdict.FAIL for row in rows),
+            "unproven": required.count(Verdict.UNPROVEN),
+            "marginal": required.count(Verdict.MARGINAL),
+        },
+        rows=rows,
+        worst_first=sorted(rows, key=lambda row: (not row.can_decide, -row.verdict.rank)),
+        findings=_unique_findings(record.results),
+        waiver_notes=waiver_notes,
+    )
 
 
-def unlisted(record: RunRecord) -> list[Criterion]:
-    """Criteria that a probe judged and the contract does not name: not required, never hidden."""
+def load_summary(run: Path) -> AcceptanceSummary:
+    """Read a run folder and work out what it amounts to; raises UnreadableRun."""
+    return summarize_acceptance(load(run))
+
+
+def _exit_code(state: str, decision: Verdict) -> int:
+    if state != "finished":
+        return 2
+    if decision is Verdict.FAIL:
+        return 1
+    return 0 if decision.accepted else 20
+
+
+def _unlisted_criteria(record: RunRecord) -> list[Criterion]:
+    """Find what was judged outside the contract: criteria not required, and never hidden."""
     known = {criterion.id for criterion in record.contract.criteria}
-    judged = dict.fromkeys(result.criterion for result in record.results)
-    return [
-        Criterion(id=id, title="not in the contract", how="", required=False)
-        for id in judged
-        if id not in known
-    ]
+    judged = dict.fromkeys(r.criterion for r in record.results if r.criterion not in known)
+    return [Criterion(id=id, title="not in the contract", how="", required=False) for id in judged]
 
 
-def key_measurement(results: list[ProbeResult]) -> Measurement | None:
-    """The measurement that tells most: the worst broken one, else the first judged one."""
-    judged = [m for result in results for m in result.measurements if m.verdict is not None]
-    return max(judged, key=lambda m: (m.verdict or Verdict.PASS).rank, default=None)
-
-
-def summary_sentence(result: ProbeResult) -> str:
-    """The sentence that tells most about a result: a broken limit, a complaint, or the first."""
-    if result.state != "finished" and result.verdict is Verdict.UNPROVEN:
-        return result.problems()[-1]
-    key = key_measurement([result])
-    if key is None or (key.verdict is Verdict.PASS and result.problems()):
-        return next(iter(result.problems()), "nothing was measured")
-    return key.sentence()
-
-
-def decision_sentence(record: RunRecord) -> str:
-    """`NOT ACCEPTED: 3 of 5 required criteria proven, 1 failed, 1 unproven   exit 1`."""
-    required = [record.verdict(criterion.id) for criterion in record.required_criteria()]
-    proven = sum(verdict.accepted for verdict in required)
-    parts = [f"{proven} of {len(required)} required criteria proven"]
-    parts += _verdict_counts(record, required)
-    code = record.exit_code
-    word = {0: "ACCEPTED", 2: "INTERRUPTED"}.get(code, "NOT ACCEPTED")
-    if code == 1 and record.state != "finished":
-        parts.append("the run was interrupted")
-    return f"{word}{_rehearsal_suffix(record)}: {', '.join(parts)}   exit {code}"
-
-
-def waiver_note(record: RunRecord, waiver: Waiver) -> str:
-    """What a waiver means today: it covers a failure, has ended, or is no longer needed."""
-    waiver_text = f"waiver {waiver.id} by {waiver.name} until {waiver.until}: {waiver.reason}"
-    if waiver.until < _run_day(record):
-        return f"{waiver_text} (ENDED before this run: it covers nothing)"
-    if record.verdict(waiver.criterion).accepted:
-        return f"{waiver_text} (NO LONGER NEEDED: the criterion passes, remove the waiver)"
-    if record.verdict(waiver.criterion) is Verdict.UNPROVEN:
-        return f"{waiver_text} (there is no failure to cover: the criterion is unproven)"
-    return f"{waiver_text} (the failure stays a failure)"
-
-
-def all_findings(record: RunRecord) -> list[Finding]:
-    """All findings, those of the worst results first, each once."""
-    ordered = sorted(record.results, key=lambda result: -result.verdict.rank)
+def _unique_findings(results: list[ProbeResult]) -> list[Finding]:
+    """List all findings, those of the worst results first, each once."""
+    ordered = sorted(results, key=lambda result: -result.verdict.rank)
     listed = [finding for result in ordered for finding in result.findings]
     return list({(item.code, item.statement): item for item in listed}.values())
 
 
-def _row(record: RunRecord, criterion: Criterion) -> ReportRow:
-    results = record.results_of(criterion.id)
-    verdict = worst_verdict(result.verdict for result in results)
+def _report_row(
+    record: RunRecord, criterion: Criterion, waiver_notes: list[tuple[str, str]]
+) -> ReportRow:
+    verdict = record.verdict(criterion.id)
     if criterion.not_provable and verdict.accepted:
         verdict = Verdict.UNPROVEN  # what was seen here does not prove the title of the row
-    key = key_measurement(results)
-    limit = key.limit if key else None
+    reason = criterion.not_provable
+    why = f"not provable here: {reason}" if reason else "the contract does not require it"
+    notes = [note for id, note in waiver_notes if id == criterion.id]
+    results = record.results_of(criterion.id)
     return ReportRow(
         criterion=criterion,
         verdict=verdict,
         results=results,
-        measure_name=key.title if key else "",
-        subject=key.subject if key and key.subject != "cluster" else "",
-        measured=key.value_text if key else "not measured",
-        unit=limit.unit if limit else "",
-        limit=str(limit) if limit else "",
-        because=limit.because if limit else "",
+        key=_key_measurement(results) or Measurement(name=""),
         problem=_row_problem(results, verdict),
-        label=_row_label(record, criterion),
+        label="; ".join(notes if criterion.required else [why, *notes]),
     )
 
 
 def _row_problem(results: list[ProbeResult], verdict: Verdict) -> str:
-    """The first complaint of a result that is as bad as the criterion."""
+    """Take the first complaint of a result that is as bad as the criterion."""
     if not results:
         return "no probe ran for this criterion"
     matching = [result for result in results if result.verdict is verdict]
     return summary_sentence(matching[0]) if matching and verdict is not Verdict.PASS else ""
 
 
-def _row_label(record: RunRecord, criterion: Criterion) -> str:
-    labels = []
-    if not criterion.required:
-        reason = criterion.not_provable or "the contract does not require it"
-        labels.append(f"not provable here: {reason}" if criterion.not_provable else reason)
-    labels += [
-        waiver_note(record, w) for w in record.contract.waivers if w.criterion == criterion.id
-    ]
-    return "; ".join(labels)
+def _key_measurement(results: list[ProbeResult]) -> Measurement | None:
+    """Choose the measurement that tells most: the worst broken one, else the first judged one."""
+    judged = [m for result in results for m in result.measurements if m.verdict is not None]
+    return max(judged, key=lambda m: m.severity, default=None)
 
 
-def _verdict_counts(record: RunRecord, required: list[Verdict]) -> list[str]:
-    """`1 failed`, `1 unproven`, `2 marginal`: zeros are not said, failures count wherever."""
-    all_verdicts = [row.verdict for row in report_rows(record)]
-    counts = {
-        "failed": all_verdicts.count(Verdict.FAIL),
-        "unproven": required.count(Verdict.UNPROVEN),
-        "marginal": required.count(Verdict.MARGINAL),
-    }
-    return [f"{count} {word}" for word, count in counts.items() if count]
+def summary_sentence(result: ProbeResult) -> str:
+    """Choose the sentence that tells most: a broken limit, a complaint, or the first."""
+    if result.state != "finished" and result.verdict is Verdict.UNPROVEN:
+        return result.problems()[-1]
+    key = _key_measurement([result])
+    if key is None or (key.verdict is Verdict.PASS and result.problems()):
+        return next(iter(result.problems()), "nothing was measured")
+    return key.sentence()
 
 
-def _rehearsal_suffix(record: RunRecord) -> str:
-    return " (rehearsal)" if record.rehearsal else ""
+def _waiver_notes(record: RunRecord) -> list[tuple[str, str]]:
+    """Say what each waiver means today: it covers a failure, has ended, or is not needed."""
+    notes = []
+    for waiver in record.contract.waivers:
+        verdict = record.verdict(waiver.criterion)
+        if waiver.until < _run_day(record):
+            meaning = "ENDED before this run: it covers nothing"
+        elif verdict.accepted:
+            meaning = "NO LONGER NEEDED: the criterion passes, remove the waiver"
+        elif verdict is Verdict.UNPROVEN:
+            meaning = "there is no failure to cover: the criterion is unproven"
+        else:
+            meaning = "the failure stays a failure"
+        text = f"waiver {waiver.id} by {waiver.name} until {waiver.until}: {waiver.reason}"
+        notes.append((waiver.criterion, f"{text} ({meaning})"))
+    return notes
 
 
 def _run_day(record: RunRecord) -> date:
-    """The day of the run, so that an old record reads the same for ever.
+    """Take the day of the run, so that an old record reads the same for ever.
 
     A run that does not say when it was is after every waiver's end.
     """

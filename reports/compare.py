@@ -7,58 +7,51 @@ is known when both runs have a spread; without, the plain ratio is given and not
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from reports.acceptance import report_rows
+from reports.acceptance import AcceptanceSummary
 from reports.record import Measurement, RunRecord, Verdict, number
 
 Key = tuple[str, str, str, str, int]
+Change = tuple[str, str]  # one of KINDS, and the sentence
 NOISE_FACTOR = 2.0  # differences up to twice the combined spread are noise
+KINDS = NEW_FAILURES, WORSE, MISSING, UNCLEAR, FIXED, BETTER = (
+    "New failures",
+    "Worse beyond noise",
+    "No longer measured",
+    "Different, noise unknown",  # nobody can judge these
+    "Fixed",
+    "Better",
+)  # the gravest first
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Sentences by kind.  `unclear` holds differences that nobody can judge."""
+    """Why the two runs may not be comparable, sentences by kind, and the verdicts before."""
 
     baseline: str
-    notes: list[str] = field(default_factory=list)
-    new_failures: list[str] = field(default_factory=list)
-    fixed: list[str] = field(default_factory=list)
-    worse: list[str] = field(default_factory=list)
-    better: list[str] = field(default_factory=list)
-    unclear: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    before: dict[str, Verdict] = field(default_factory=dict)
-
-    def sections(self) -> list[tuple[str, list[str]]]:
-        """Title and sentences of each kind that has any, the gravest first."""
-        named = [
-            ("New failures", self.new_failures),
-            ("Worse beyond noise", self.worse),
-            ("No longer measured", self.missing),
-            ("Different, noise unknown", self.unclear),
-            ("Fixed", self.fixed),
-            ("Better", self.better),
-        ]
-        return [(title, sentences) for title, sentences in named if sentences]
+    notes: list[str]
+    changes: dict[str, list[str]]
+    before: dict[str, Verdict]
 
 
-def compare(run: RunRecord, baseline: RunRecord) -> Comparison:
-    """What changed from `baseline` to `run`."""
-    diff = Comparison(baseline.id, notes=_comparability_notes(run, baseline))
-    _compare_verdicts(diff, run, baseline)
-    old_values, new_values = _measurements_by_key(baseline), _measurements_by_key(run)
-    for key, old in old_values.items():
-        if key in new_values:
-            _compare_values(diff, key, old, new_values[key])
-        elif old.judged:
-            diff.missing.append(f"{key[0]}: {old.title} on {old.subject}, was {old.value_text}")
-    return diff
+def compare(run: AcceptanceSummary, baseline: AcceptanceSummary) -> Comparison:
+    """Say what changed from `baseline` to `run`; kinds without any change are left out."""
+    before = {row.criterion.id: row.verdict for row in baseline.rows}
+    changes = [*_verdict_changes(run, before), *_value_changes(run.record, baseline.record)]
+    by_kind = {kind: [text for of, text in changes if of == kind] for kind in KINDS}
+    return Comparison(
+        baseline.record.id,
+        _comparability_notes(run.record, baseline.record),
+        {kind: sentences for kind, sentences in by_kind.items() if sentences},
+        before,
+    )
 
 
 def _comparability_notes(run: RunRecord, baseline: RunRecord) -> list[str]:
-    """Why the two may not be comparable."""
+    """Say why the two may not be comparable."""
     notes = []
     if run.contract.sha256 != baseline.contract.sha256:
         notes.append("the two runs were judged by different contracts")
@@ -72,51 +65,59 @@ def _comparability_notes(run: RunRecord, baseline: RunRecord) -> list[str]:
     return notes
 
 
-def _compare_verdicts(diff: Comparison, run: RunRecord, baseline: RunRecord) -> None:
-    """Criteria whose verdict changed.  From FAIL to UNPROVEN is not fixed."""
-    diff.before.update({row.criterion.id: row.verdict for row in report_rows(baseline)})
-    for row in report_rows(run):
-        id, now = row.criterion.id, row.verdict
-        old = diff.before.get(id, Verdict.UNPROVEN)
-        message = f"{id}: was {old.value}, is {now.value}"
+def _verdict_changes(run: AcceptanceSummary, before: dict[str, Verdict]) -> Iterator[Change]:
+    """Find criteria whose verdict changed.  From FAIL to UNPROVEN is not fixed."""
+    for row in run.rows:
+        now, old = row.verdict, before.get(row.criterion.id, Verdict.UNPROVEN)
+        message = f"{row.criterion.id}: was {old.value}, is {now.value}"
         if now.rank > old.rank and not now.accepted:
-            diff.new_failures.append(f"{message}: {row.problem}")
+            yield NEW_FAILURES, f"{message}: {row.problem}"
         elif now.accepted and not old.accepted:
-            diff.fixed.append(message)
+            yield FIXED, message
         elif now is not old:
-            diff.unclear.append(message)
-    dropped = diff.before.keys() - {row.criterion.id for row in report_rows(run)}
-    diff.missing.extend(f"{id}: the criterion is no longer looked at" for id in sorted(dropped))
+            yield UNCLEAR, message
+    for id in sorted(before.keys() - {row.criterion.id for row in run.rows}):
+        yield MISSING, f"{id}: the criterion is no longer looked at"
 
 
 def _measurements_by_key(record: RunRecord) -> dict[Key, Measurement]:
-    """By criterion, probe, name, subject, and their count when those are equal."""
+    """Index by criterion, probe, name, subject, and their count when those are equal."""
     by_key: dict[Key, Measurement] = {}
+    counts = Counter[tuple[str, str, str, str]]()
     for result in record.results:
         for m in result.measurements:
-            count = 0
-            while (key := (result.criterion, result.probe, m.name, m.subject, count)) in by_key:
-                count += 1
-            by_key[key] = m
+            key = (result.criterion, result.probe, m.name, m.subject)
+            by_key[(*key, counts[key])] = m
+            counts[key] += 1
     return by_key
 
 
-def _compare_values(diff: Comparison, key: Key, old: Measurement, now: Measurement) -> None:
-    """Put one pair of values where it belongs; equal values are nowhere."""
-    if old.value == now.value:
-        return
-    message = f"{key[0]}: {now.title} on {now.subject}: {old.value_text} -> {now.value_text}"
+def _value_changes(run: RunRecord, baseline: RunRecord) -> Iterator[Change]:
+    """Find values that changed beyond noise or cannot be judged, and those that are gone."""
+    new_values = _measurements_by_key(run)
+    for key, old in _measurements_by_key(baseline).items():
+        if key not in new_values:
+            if old.judged:
+                yield MISSING, f"{key[0]}: {old.title} on {old.subject}, was {old.value_text}"
+        elif old.value != new_values[key].value:
+            yield from _value_change(key[0], old, new_values[key])
+
+
+def _value_change(criterion: str, old: Measurement, now: Measurement) -> Iterator[Change]:
+    """Put two values that differ where they belong; inside the noise they are nowhere."""
+    message = f"{criterion}: {now.title} on {now.subject}: {old.value_text} -> {now.value_text}"
     pair = _both_numbers(old, now)
     if pair is None:
-        diff.unclear.append(message)
-    elif old.spread is None or now.spread is None:
-        diff.unclear.append(f"{message} ({_ratio_text(*pair)}; no spread, so noise is unknown)")
-    elif abs(pair[1] - pair[0]) > NOISE_FACTOR * math.hypot(old.spread, now.spread):
-        message = f"{message} ({_ratio_text(*pair)})"
+        yield UNCLEAR, message
+        return
+    gain = pair[1] - pair[0]
+    ratio = f"{number(pair[1] / pair[0])} x" if pair[0] else "from 0"
+    if old.spread is None or now.spread is None:
+        yield UNCLEAR, f"{message} ({ratio}; no spread, so noise is unknown)"
+    elif abs(gain) > NOISE_FACTOR * math.hypot(old.spread, now.spread):
         direction = _better_direction(now) or _better_direction(old)
-        gain = (pair[1] - pair[0]) * direction
-        group = diff.unclear if not direction else diff.better if gain > 0 else diff.worse
-        group.append(message)
+        better_or_worse = BETTER if gain * direction > 0 else WORSE
+        yield better_or_worse if direction else UNCLEAR, f"{message} ({ratio})"
 
 
 def _both_numbers(old: Measurement, now: Measurement) -> tuple[float, float] | None:
@@ -125,10 +126,6 @@ def _both_numbers(old: Measurement, now: Measurement) -> tuple[float, float] | N
     if old.unit != now.unit or any(isinstance(v, bool | str) or v is None for v in values):
         return None
     return float(values[0] or 0), float(values[1] or 0)
-
-
-def _ratio_text(old: float, now: float) -> str:
-    return f"{number(now / old)} x" if old else "from 0"
 
 
 def _better_direction(m: Measurement) -> int:
@@ -143,10 +140,10 @@ def comparison_lines(diff: Comparison, max_per_kind: int = 30) -> Iterator[str]:
     yield f"change since {diff.baseline}"
     for note in diff.notes:
         yield f"  note: {note}"
-    for title, sentences in diff.sections():
+    for title, sentences in diff.changes.items():
         yield f"  {title} ({len(sentences)})"
         yield from (f"    {sentence}" for sentence in sentences[:max_per_kind])
         if len(sentences) > max_per_kind:
             yield f"    and {len(sentences) - max_per_kind} more"
-    if not diff.sections():
+    if not diff.changes:
         yield "  no change beyond noise"

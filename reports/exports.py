@@ -7,34 +7,34 @@ JUnit is written by pytest itself.  Nothing here decides anything: what is not p
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
-from collections.abc import Iterator
-from datetime import datetime
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reports.acceptance import decision_sentence, report_rows
+from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.page.render import render
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict
 from reports.sanitize import csv_cell, label_value, one_line
-from reports.store import write_atomically
+from reports.store import checksum_line, parse_time, write_atomically
 
-CSV_HEADER = [
-    *("criterion", "probe", "name", "subject"),
-    *("value", "unit", "low", "high", "verdict"),
-]
+CSV_HEADER = ["criterion", "probe", "name", "subject", "value", "unit", "low", "high", "verdict"]
+Sample = tuple[dict[str, str], float]  # of Prometheus: labels and value
+CTRF_STATUSES = ("passed", "failed", "skipped", "pending", "other")
 CTRF_VERSION = "0.0.0"  # the schema asks for a SemVer and names none
 
 
-def write_all(run: Path, record: RunRecord, baseline: RunRecord | None = None) -> list[Path]:
+def write_all(
+    run: Path, summary: AcceptanceSummary, baseline: AcceptanceSummary | None = None
+) -> list[Path]:
     """Write every rendering into the run folder; returns their paths."""
     texts = {
-        "report.html": render(record, run, baseline),
-        "measurements.csv": measurements_csv(record),
-        "metrics.prom": prometheus(record),
-        "ctrf.json": json.dumps(ctrf(record), indent=1) + "\n",
+        "report.html": render(summary, run, baseline),
+        "measurements.csv": measurements_csv(summary.record),
+        "metrics.prom": prometheus(summary),
+        "ctrf.json": json.dumps(ctrf(summary), indent=1) + "\n",
         "record.schema.json": json.dumps(RunRecord.model_json_schema(), indent=1) + "\n",
     }
     for name, text in texts.items():
@@ -45,13 +45,11 @@ def write_all(run: Path, record: RunRecord, baseline: RunRecord | None = None) -
 
 
 def measurements_csv(record: RunRecord) -> str:
-    """One line per measurement.  Words that a spreadsheet would run are defused."""
+    """Write one line per measurement.  Words that a spreadsheet would run are defused."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(CSV_HEADER)
-    for result in record.results:
-        for m in result.measurements:
-            table.writerow(_csv_row(result, m))
+    table.writerows(_csv_row(result, m) for result in record.results for m in result.measurements)
     return text.getvalue()
 
 
@@ -63,66 +61,66 @@ def _csv_row(result: ProbeResult, m: Measurement) -> list[Any]:
     return [*map(csv_cell, names), value, csv_cell(m.unit), low, high, verdict]
 
 
-def prometheus(record: RunRecord) -> str:
-    """For node_exporter's textfile collector: verdicts 0 PASS to 3 FAIL, values, the decision."""
-    lines = [*_help_lines("seatrial_run_info", "Which run this is; always 1.")]
-    info = {"run": record.id, "contract": record.contract.name, "tier": record.tier}
+def prometheus(summary: AcceptanceSummary) -> str:
+    """Write for node_exporter's textfile collector: verdicts 0 PASS to 3 FAIL, values, decision."""
+    record, run = summary.record, {"run": summary.record.id}
+    info = {**run, "contract": record.contract.name, "tier": record.tier}
     info["rehearsal"] = "yes" if record.rehearsal else "no"
-    lines.append(_sample_line("seatrial_run_info", info, 1))
-    lines += _help_lines("seatrial_exit_code", "0 accepted, 1 failed, 2 interrupted, 20 unproven.")
-    lines.append(_sample_line("seatrial_exit_code", {"run": record.id}, record.exit_code))
-    lines += _help_lines("seatrial_criterion_verdict", "0 PASS, 1 MARGINAL, 2 UNPROVEN, 3 FAIL.")
-    for row in report_rows(record):
-        required = "yes" if row.criterion.required else "no"
-        labels = {"criterion": row.criterion.id, "required": required}
-        lines.append(_sample_line("seatrial_criterion_verdict", labels, row.verdict.rank))
-    lines += _help_lines("seatrial_measurement", "Measured values that are numbers.")
-    lines += _measurement_samples(record)
+    lines = _metric_lines("seatrial_run_info", "Which run this is; always 1.", [(info, 1)])
+    text = "0 accepted, 1 failed, 2 interrupted, 20 unproven."
+    lines += _metric_lines("seatrial_exit_code", text, [(run, summary.exit_code)])
+    text = "0 PASS, 1 MARGINAL, 2 UNPROVEN, 3 FAIL."
+    lines += _metric_lines("seatrial_criterion_verdict", text, _verdict_samples(summary.rows))
+    text = "Measured values that are numbers."
+    lines += _metric_lines("seatrial_measurement", text, _measurement_samples(record))
     return "\n".join(lines) + "\n"
 
 
-def _measurement_samples(record: RunRecord) -> Iterator[str]:
-    """Label sets must be unique: equal ones are numbered."""
-    counts: dict[tuple[str, ...], int] = {}
+def _verdict_samples(rows: list[ReportRow]) -> Iterator[Sample]:
+    for row in rows:
+        required = "yes" if row.criterion.required else "no"
+        yield {"criterion": row.criterion.id, "required": required}, row.verdict.rank
+
+
+def _measurement_samples(record: RunRecord) -> Iterator[Sample]:
+    """Give each a label set of its own, for they must be unique: equal ones are numbered."""
+    counts = Counter[tuple[str, ...]]()
     for result in record.results:
         for m in result.measurements:
             if m.value is None or isinstance(m.value, str):
                 continue
             key = (result.criterion, result.probe, m.name, m.subject, m.unit)
-            counts[key] = counts.get(key, 0) + 1
+            counts[key] += 1
             labels = dict(zip(("criterion", "probe", "name", "subject", "unit"), key, strict=True))
             labels |= {"occurrence": str(counts[key])} if counts[key] > 1 else {}
-            yield _sample_line("seatrial_measurement", labels, float(m.value))
+            yield labels, float(m.value)
 
 
-def _help_lines(name: str, text: str) -> list[str]:
-    return [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+def _metric_lines(name: str, text: str, samples: Iterable[Sample]) -> list[str]:
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+    for labels, value in samples:
+        words = [f'{key}="{label_value(label)}"' for key, label in labels.items()]
+        lines.append(f"{name}{{{','.join(words)}}} {value}")
+    return lines
 
 
-def _sample_line(name: str, labels: dict[str, str], value: float) -> str:
-    label_text = ",".join(f'{key}="{label_value(text)}"' for key, text in labels.items())
-    return f"{name}{{{label_text}}} {value}"
+def ctrf(summary: AcceptanceSummary) -> dict[str, Any]:
+    """Write the Common Test Report Format, in which UNPROVEN is `other`; the decision comes last.
 
-
-def ctrf(record: RunRecord) -> dict[str, Any]:
-    """Common Test Report Format.  UNPROVEN is `other`; the last test is the decision itself.
-
-    Without that last one, a reader that counts failures would take a run that proved nothing
+    Without that last test, a reader that counts failures would take a run that proved nothing
     for a good one.
     """
+    record = summary.record
     tests = [_ctrf_test(result) for result in record.results]
     tests += [
         _test_entry(f"{row.criterion.id}: no probe ran", "other", "UNPROVEN", row.problem)
-        for row in report_rows(record)
+        for row in summary.rows
         if not row.results and row.criterion.required
     ]
-    run_status = "passed" if record.exit_code == 0 else "failed"
-    sentence = decision_sentence(record)
-    tests.append(_test_entry("acceptance", run_status, record.decision.value, sentence))
-    counts = {
-        status: sum(test["status"] == status for test in tests)
-        for status in ("passed", "failed", "skipped", "pending", "other")
-    }
+    run_status = "passed" if summary.exit_code == 0 else "failed"
+    tests.append(_test_entry("acceptance", run_status, summary.decision.value, summary.headline))
+    statuses = [test["status"] for test in tests]
+    counts = {status: statuses.count(status) for status in CTRF_STATUSES}
     start = _epoch_ms(record.started)
     stop = _epoch_ms(record.finished) or start
     return {
@@ -160,11 +158,9 @@ def _test_entry(
 
 
 def _epoch_ms(timestamp: str | None) -> int:
-    """Milliseconds since 1970; 0 when the record does not say."""
+    """Convert to milliseconds since 1970; 0 when the record does not say."""
     try:
-        return round(
-            datetime.fromisoformat((timestamp or "").replace("Z", "+00:00")).timestamp() * 1000
-        )
+        return round(parse_time(timestamp).timestamp() * 1000)
     except ValueError:
         return 0
 
@@ -176,7 +172,5 @@ def _update_checksums(run: Path, paths: list[Path]) -> None:
         return
     old_lines = [line for line in sums.read_text(encoding="utf-8").splitlines() if "  " in line]
     entries = {line.split("  ", 1)[1]: line for line in old_lines}
-    for path in paths:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        entries[path.name] = f"{digest}  {path.name}"
+    entries |= {path.name: checksum_line(run, path) for path in paths}
     write_atomically(sums, "\n".join(entries[name] for name in sorted(entries)) + "\n")

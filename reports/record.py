@@ -38,10 +38,10 @@ class Verdict(str, Enum):
         """True for PASS and MARGINAL."""
         return self.rank <= Verdict.MARGINAL.rank
 
-
-def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of `verdicts`; UNPROVEN when there are none, for no parts is no proof."""
-    return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.UNPROVEN)
+    @staticmethod
+    def worst(verdicts: Iterable[Verdict]) -> Verdict:
+        """Return the worst of `verdicts`; UNPROVEN of none, for no parts is no proof."""
+        return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.UNPROVEN)
 
 
 class RecordModel(BaseModel):
@@ -137,7 +137,7 @@ class Measurement(RecordModel):
         """NaN and infinity are no values; JSON has no word for them, so the note says it."""
         if not isinstance(data, dict):
             return data
-        finite = {key: item for key, item in data.items() if not _is_not_finite(item)}
+        finite = {k: v for k, v in data.items() if not isinstance(v, float) or math.isfinite(v)}
         if "value" in data and "value" not in finite:
             finite["note"] = data.get("note") or f"the value was {data['value']}"
         return finite
@@ -148,6 +148,11 @@ class Measurement(RecordModel):
         if not self.judged:
             return None
         return self.limit.judge(self.value) if self.limit else Verdict.UNPROVEN
+
+    @property
+    def severity(self) -> int:
+        """How far from PASS, 0 to 3; 0 also where the measurement only informs."""
+        return (self.verdict or Verdict.PASS).rank
 
     @property
     def title(self) -> str:
@@ -289,13 +294,12 @@ class ProbeResult(RecordModel):
         judged = [m.verdict for m in self.measurements if m.verdict is not None]
         controls = [c.verdict for c in self.controls] or [Verdict.UNPROVEN]
         state = [] if self.state == "finished" else [Verdict.UNPROVEN]
-        return worst_verdict([worst_verdict(judged), *controls, *state])
+        return Verdict.worst([Verdict.worst(judged), *controls, *state])
 
     def problems(self) -> list[str]:
         """Every sentence that keeps this result from PASS, worst first."""
-        broken = [m for m in self.measurements if m.verdict not in (None, Verdict.PASS)]
-        broken.sort(key=lambda m: -(m.verdict or Verdict.PASS).rank)
-        lines = [m.sentence() for m in broken]
+        worst_first = sorted(self.measurements, key=lambda m: -m.severity)
+        lines = [m.sentence() for m in worst_first if m.severity]
         lines += [c.sentence() for c in self.controls if not c.caught]
         if self.state == "finished":
             if not any(m.judged for m in self.measurements):
@@ -340,31 +344,7 @@ class RunRecord(RecordModel):
 
     def verdict(self, criterion: str) -> Verdict:
         """Worst result of a criterion; UNPROVEN when no probe ran for it."""
-        return worst_verdict(result.verdict for result in self.results_of(criterion))
-
-    def required_criteria(self) -> list[Criterion]:
-        """Criteria that must be proven for acceptance."""
-        return [criterion for criterion in self.contract.criteria if criterion.required]
-
-    @property
-    def decision(self) -> Verdict:
-        """FAIL if any result failed, in the contract or not, else the worst required criterion."""
-        if any(result.verdict is Verdict.FAIL for result in self.results):
-            return Verdict.FAIL
-        return worst_verdict(self.verdict(criterion.id) for criterion in self.required_criteria())
-
-    @property
-    def exit_code(self) -> int:
-        """0 accepted, 1 a criterion failed, 2 interrupted, 20 something required is unproven."""
-        if self.state != "finished":
-            return 2
-        if self.decision is Verdict.FAIL:
-            return 1
-        return 0 if self.decision.accepted else 20
-
-
-def _is_not_finite(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+        return Verdict.worst(result.verdict for result in self.results_of(criterion))
 
 
 def number(value: Value, digits: int = 3) -> str:

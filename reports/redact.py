@@ -23,17 +23,6 @@ BEARER = re.compile(
 )
 
 
-def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables with the values of keys, tokens, passwords and the like replaced.
-
-    A URL keeps its host and loses its user and password.
-    """
-    return {
-        name: REDACTED if is_secret_name(name) and value else redact_text(value)
-        for name, value in environment.items()
-    }
-
-
 def is_secret_name(name: str) -> bool:
     """Whether a variable of this name is likely to hold a secret."""
     return bool(SECRET_NAME.search(re.sub(r"([a-z])([A-Z])", r"\1_\2", name)))
@@ -47,7 +36,10 @@ def redact_text(text: str) -> str:
 
 
 def redact(value: Any, name: str = "") -> Any:
-    """Nested facts, redacted by the names of their keys and the URLs in their words."""
+    """Replace keys, tokens, passwords and the like in nested facts, by the names of their keys.
+
+    A URL keeps its host and loses its user and password.
+    """
     if isinstance(value, Mapping):
         return {key: redact(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -5,7 +5,7 @@
                          evidence/      files, each with its sha256 in the record
                          SHA256SUMS     of everything but itself
 
-`record.json` is nothing but `fold(events)`: a run that was killed still has its record.
+`record.json` is nothing but `fold_events`: a run that was killed still has its record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import math
 import os
 import re
 import threading
-import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -33,8 +32,6 @@ EVENT_LISTS = {
     "control": "controls",
     "evidence": "evidence",
 }
-
-
 PROBE_EVENTS = (*EVENT_LISTS, "series", "probe_updated", "probe_finished")
 
 
@@ -42,10 +39,15 @@ class UnreadableRun(ValueError):
     """The folder holds no run that this version can read; says what was expected and found."""
 
 
-def utc_time(epoch_s: float | None = None) -> str:
-    """ISO 8601 UTC time to the millisecond, for example 2026-11-20T22:17:03.120Z."""
-    stamp = datetime.fromtimestamp(time.time() if epoch_s is None else epoch_s, timezone.utc)
-    return stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def utc_time() -> str:
+    """Tell the ISO 8601 UTC time to the millisecond, for example 2026-11-20T22:17:03.120Z."""
+    now = datetime.now(timezone.utc)
+    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str | None) -> datetime:
+    """Read a time as `utc_time` tells it; ValueError where there is none."""
+    return datetime.fromisoformat((text or "").replace("Z", "+00:00"))
 
 
 def run_folder_name(cluster: str) -> str:
@@ -124,8 +126,13 @@ def write_atomically(path: Path, text: str) -> None:
 def write_checksums(run: Path) -> None:
     """Write SHA256SUMS over every other file of the run folder, in `sha256sum -c` format."""
     files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "SHA256SUMS")
-    lines = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(run)}" for p in files]
+    lines = [checksum_line(run, path) for path in files]
     write_atomically(run / "SHA256SUMS", "\n".join(lines) + "\n")
+
+
+def checksum_line(run: Path, path: Path) -> str:
+    """Write the line of one file as `sha256sum -c` reads it."""
+    return f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(run)}"
 
 
 def read_events(run: Path) -> list[dict[str, Any]]:
@@ -163,9 +170,7 @@ def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:
     for event in events:
         kind, data, probe = event["event"], event["data"], event.get("probe", "")
         if kind == "run_started":
-            run = {"state": "interrupted", **data}
-            results.clear()
-            latest.clear()
+            run, results, latest = {"state": "interrupted", **data}, [], {}
         elif not run:
             raise UnreadableRun("the event log does not begin with run_started")
         elif kind in ("run_updated", "run_finished"):

@@ -7,52 +7,35 @@ from the cluster is made harmless first: a host name cannot print a green line.
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 
-from reports.acceptance import (
-    ReportRow,
-    all_findings,
-    decision_sentence,
-    report_rows,
-    summary_sentence,
-    worst_first,
-)
+from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.record import Finding, RunRecord, Verdict
 from reports.redact import redact_text
 from reports.sanitize import ascii_only, capitalise, one_line
 
-__all__ = ["acceptance_table", "decision_sentence", "record_lines", "summary_sentence"]
-
-GLYPHS = {
-    Verdict.PASS: "\N{CHECK MARK}",
-    Verdict.MARGINAL: "\N{WHITE UP-POINTING TRIANGLE}",
-    Verdict.UNPROVEN: "?",
-    Verdict.FAIL: "\N{BALLOT X}",
-}
-ASCII_GLYPHS = {
-    Verdict.PASS: "v",
-    Verdict.MARGINAL: "~",
-    Verdict.UNPROVEN: "?",
-    Verdict.FAIL: "x",
-}
-COLOURS = {
-    Verdict.PASS: "32",
-    Verdict.MARGINAL: "33",
-    Verdict.UNPROVEN: "33;1",
-    Verdict.FAIL: "31;1",
+STYLES = {  # of each verdict: its sign, the same in ASCII, its ANSI colour
+    Verdict.PASS: ("\N{CHECK MARK}", "v", "32"),
+    Verdict.MARGINAL: ("\N{WHITE UP-POINTING TRIANGLE}", "~", "33"),
+    Verdict.UNPROVEN: ("?", "?", "33;1"),
+    Verdict.FAIL: ("\N{BALLOT X}", "x", "31;1"),
 }
 MAX_PROBLEMS = 4  # sentences shown per criterion; the page has them all
 
 
 def acceptance_table(
-    record: RunRecord, width: int = 80, color: bool = False, unicode: bool = True
+    summary: AcceptanceSummary, width: int = 80, color: bool = False, unicode: bool = True
 ) -> str:
-    """The whole answer: header, one line per criterion, what to do, and the decision."""
+    """Write the whole answer: header, one line per criterion, what to do, and the decision."""
     fmt = TextFormatter(width, color, unicode)
-    table = worst_first(report_rows(record))
-    blocks = [record_lines(record, fmt), _table_lines(table, fmt), _problem_lines(table, fmt)]
-    blocks += [_finding_lines(finding, fmt) for finding in all_findings(record)]
-    blocks.append(_decision_lines(record, fmt))
+    rows = summary.worst_first
+    columns = _column_widths(rows, fmt)
+    blocks = [
+        _header_lines(summary.record, fmt),
+        [_row_line(row, fmt, columns) for row in rows],
+        [line for row in rows for line in _problem_lines(row, fmt, columns[0])],
+        *(_finding_lines(finding, fmt) for finding in summary.findings),
+        _decision_lines(summary, fmt),
+    ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
@@ -64,13 +47,9 @@ class TextFormatter:
         self.color = color
         self.unicode = unicode
 
-    def glyph(self, verdict: Verdict) -> str:
-        """The verdict's sign: a check mark, or `v` where only ASCII can be shown."""
-        return (GLYPHS if self.unicode else ASCII_GLYPHS)[verdict]
-
     def paint(self, text: str, verdict: Verdict) -> str:
         """`text` in the colour of the verdict, when colours are on."""
-        return f"\x1b[{COLOURS[verdict]}m{text}\x1b[0m" if self.color else text
+        return f"\x1b[{STYLES[verdict][2]}m{text}\x1b[0m" if self.color else text
 
     def plain(self, text: object) -> str:
         """One harmless line of text, in the characters that can be shown."""
@@ -84,134 +63,105 @@ class TextFormatter:
             line = line[: max(columns - 3, 0)].rstrip() + "..."[:columns]
         return line.ljust(columns)
 
-    def wrap(self, text: object, indent: str, first: str = "") -> list[str]:
-        """Lines within the width; the first begins with `first`, the others with `indent`."""
+    def wrap(self, text: object, first: str, indent: str = "") -> list[str]:
+        """Break into lines that begin with `first`, then with `indent` or as many spaces."""
         return textwrap.wrap(
             self.plain(text),
             self.width,
-            initial_indent=first or indent,
-            subsequent_indent=indent,
+            initial_indent=first,
+            subsequent_indent=indent or " " * len(first),
             break_on_hyphens=False,
         )
 
     def command(self, text: object, first: str) -> list[str]:
-        """A command in lines that can still be pasted: broken at spaces, with backslashes."""
+        """Break a command so that it can still be pasted: at spaces, with backslashes."""
         chunks = textwrap.wrap(
             self.plain(text),
             max(20, self.width - len(first) - 2),
             break_on_hyphens=False,
             break_long_words=False,
         )
-        starts = [first] + [" " * len(first)] * (len(chunks) - 1)
-        ends = [" \\"] * (len(chunks) - 1) + [""]
-        return [start + chunk + end for start, chunk, end in zip(starts, chunks, ends, strict=True)]
+        joint = " \\\n" + " " * len(first)
+        return (first + joint.join(chunks)).split("\n")
 
 
-def record_lines(record: RunRecord, fmt: TextFormatter) -> list[str]:
-    """Which run, which cluster, which contract; a rehearsal or derived limits are said here."""
+def _header_lines(record: RunRecord, fmt: TextFormatter) -> list[str]:
+    """Say which run and contract it is, and whether it is a rehearsal or limits were derived."""
     contract = record.contract
     digest = contract.sha256[:12] or "no hash"
-    lines = fmt.wrap(f"{record.id} started {record.started}", " " * 10, "run       ")
-    lines += fmt.wrap(f"{contract.name} @ {digest}", " " * 10, "contract  ")
+    lines = fmt.wrap(f"{record.id} started {record.started}", "run       ")
+    lines += fmt.wrap(f"{contract.name} @ {digest}", "contract  ")
     if not contract.agreed:
         lines += fmt.wrap("none was agreed: the limits were derived", " " * 10)
     if record.rehearsal:
-        lines += fmt.wrap(record.rehearsal, " " * 11, "REHEARSAL: ")
+        lines += fmt.wrap(record.rehearsal, "REHEARSAL: ")
     return lines
 
 
-@dataclass(frozen=True)
-class ColumnWidths:
-    """Widths of the table's columns, for one set of rows."""
-
-    id: int
-    title: int
-    value: int
-    limit: int
-
-
-def _column_widths(table: list[ReportRow], fmt: TextFormatter) -> ColumnWidths:
-    """Values and limits are never cut if it can be helped; the title takes what is left."""
-    ids = min(12, max((len(fmt.plain(row.criterion.id)) for row in table), default=2))
+def _column_widths(rows: list[ReportRow], fmt: TextFormatter) -> tuple[int, int, int, int]:
+    """Share the width out: values and limits are not cut if it can be helped, the title may be."""
+    ids = min(12, max((len(fmt.plain(row.criterion.id)) for row in rows), default=2))
     room = fmt.width - (2 + 2 + 8 + 2 + ids + 2 + 2 + 2)
-    limit = min(room // 4, max((len(_limit_cell(row, fmt)) for row in table), default=0))
-    value = min(room // 3, max((len(_value_cell(row, fmt)) for row in table), default=0))
-    title = min(room - limit - value, max(len(fmt.plain(row.criterion.title)) for row in table))
-    return ColumnWidths(ids, title, room - limit - title, limit)
+    limit = min(room // 4, max((len(_limit_cell(row, fmt)) for row in rows), default=0))
+    value = min(room // 3, max((len(_value_cell(row, fmt)) for row in rows), default=0))
+    titles = max((len(fmt.plain(row.criterion.title)) for row in rows), default=0)
+    title = min(room - limit - value, titles)
+    return ids, title, room - limit - title, limit
 
 
-def _table_lines(table: list[ReportRow], fmt: TextFormatter) -> list[str]:
-    """One line per criterion, in columns that fit the width."""
-    columns = _column_widths(table, fmt) if table else ColumnWidths(2, 0, 0, 0)
-    return [_row_line(row, fmt, columns) for row in table]
-
-
-def _row_line(row: ReportRow, fmt: TextFormatter, columns: ColumnWidths) -> str:
-    glyph = fmt.paint(f"{fmt.glyph(row.verdict)} {row.verdict.value:<8}", row.verdict)
-    value, name = _value_cell(row, fmt), fmt.plain(row.measure_name)
-    if name and len(name) + 1 + len(value) <= columns.value:
+def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int, int]) -> str:
+    """Write one criterion in columns that fit the width."""
+    glyph = STYLES[row.verdict][0 if fmt.unicode else 1]
+    verdict = fmt.paint(f"{glyph} {row.verdict.value:<8}", row.verdict)
+    value, name = _value_cell(row, fmt), fmt.plain(row.key.title)
+    if name and len(name) + 1 + len(value) <= columns[2]:
         value = f"{name} {value}"
-    cells = [
-        fmt.fit(row.criterion.id, columns.id),
-        fmt.fit(capitalise(row.criterion.title), columns.title),
-        fmt.fit(value, columns.value),
-        fmt.fit(_limit_cell(row, fmt), columns.limit),
-    ]
-    return "  ".join(["", glyph, *cells]).rstrip()
+    cells = [row.criterion.id, capitalise(row.criterion.title), value, _limit_cell(row, fmt)]
+    return "  ".join(["", verdict, *map(fmt.fit, cells, columns)]).rstrip()
 
 
 def _value_cell(row: ReportRow, fmt: TextFormatter) -> str:
-    """`41.2 GB/s`, or in words why there is none."""
+    """Write `41.2 GB/s`, or in words why there is none."""
     if row.results:
-        return fmt.plain(row.measured.split(" +/- ")[0].split(" (")[0])
-    if row.criterion.not_provable:
-        return "not provable here"
-    return "no probe ran"
+        return fmt.plain(row.key.value_text.split(" +/- ")[0].split(" (")[0])
+    return "not provable here" if row.criterion.not_provable else "no probe ran"
 
 
 def _limit_cell(row: ReportRow, fmt: TextFormatter) -> str:
-    """The bound without its unit, which stands beside the value."""
-    return fmt.plain(row.limit).removesuffix(f" {fmt.plain(row.unit)}")
+    """Write the bound without its unit, which stands beside the value."""
+    limit = row.key.limit
+    return fmt.plain(limit).removesuffix(f" {fmt.plain(limit.unit)}") if limit else ""
 
 
-def _problem_lines(table: list[ReportRow], fmt: TextFormatter) -> list[str]:
-    """Under the table: the complaints of every row that is not a PASS, and its label."""
-    ids = min(12, max((len(fmt.plain(row.criterion.id)) for row in table), default=2))
-    lines: list[str] = []
-    for row in table:
-        first = f"  {fmt.fit(row.criterion.id, ids)}  "
-        for text in _row_problems(row):
-            lines += fmt.wrap(text, " " * len(first), first)
-    return lines
-
-
-def _row_problems(row: ReportRow) -> list[str]:
+def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[str]:
+    """Write under the table what a row that is not a PASS complains of, and its label."""
     if not row.results:
         problems = [row.problem] if row.criterion.required else []
     else:
-        not_passed = [result for result in row.results if result.verdict is not Verdict.PASS]
-        not_passed.sort(key=lambda result: -result.verdict.rank)
+        worst_first = sorted(row.results, key=lambda result: -result.verdict.rank)
+        not_passed = [result for result in worst_first if result.verdict is not Verdict.PASS]
         problems = [line for result in not_passed for line in result.problems()]
     more = len(problems) - MAX_PROBLEMS
     shown = problems[:MAX_PROBLEMS] + ([f"and {more} more, see the report"] if more > 0 else [])
-    return shown + ([row.label] if row.label else [])
+    first = f"  {fmt.fit(row.criterion.id, id_width)}  "
+    texts = [*shown, row.label] if row.label else shown
+    return [line for text in texts for line in fmt.wrap(text, first)]
 
 
 def _finding_lines(finding: Finding, fmt: TextFormatter) -> list[str]:
     """`FAB-TCP  statement`, then what to do and how to see it again."""
     indent = " " * 7
-    lines = fmt.wrap(finding.statement, indent, f"  {fmt.plain(finding.code)[:24]}  ")
+    lines = fmt.wrap(finding.statement, f"  {fmt.plain(finding.code)[:24]}  ", indent)
     if finding.suspects:
-        lines += fmt.wrap(", ".join(finding.suspects), indent + " " * 9, indent + "suspect: ")
-    lines += fmt.wrap(f"{finding.remedy}", indent + " " * 4, indent + "do: ")
+        lines += fmt.wrap(", ".join(finding.suspects), indent + "suspect: ")
+    lines += fmt.wrap(finding.remedy, indent + "do: ")
     if finding.reproduce:
         lines += fmt.command(redact_text(finding.reproduce), indent + "again: ")
     return lines
 
 
-def _decision_lines(record: RunRecord, fmt: TextFormatter) -> list[str]:
-    """The sentence is counts and words of our own, so its spacing can stay as it is."""
-    sentence = decision_sentence(record).replace("exit ", "exit\xa0")  # never apart
+def _decision_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
+    """Write the headline; its words are our own, so its spacing can stay as it is."""
+    sentence = summary.headline.replace("exit ", "exit\xa0")  # never apart
     lines = textwrap.wrap(sentence, fmt.width - 2, break_long_words=False)
-    verdict = Verdict.UNPROVEN if record.exit_code in (2, 20) else record.decision
-    return ["  " + fmt.paint(line.replace("\xa0", " "), verdict) for line in lines]
+    return ["  " + fmt.paint(line.replace("\xa0", " "), summary.shown_verdict) for line in lines]

@@ -8,4 +8,4 @@ import pytest
 
 RUN: pytest.StashKey[Any] = pytest.StashKey()  # config: the RunSession
 RECORDER: pytest.StashKey[Any] = pytest.StashKey()  # item: its probe's recorder
-VERDICT: pytest.StashKey[Any] = pytest.StashKey()  # item: its verdict; config: the run's record
+VERDICT: pytest.StashKey[Any] = pytest.StashKey()  # item: its verdict; config: the run's summary

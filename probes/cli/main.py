@@ -45,18 +45,18 @@ def rejudge(run_folder: Path, contract: str) -> None:
 
 def _render_run(folder: Path, baseline: Path | None) -> None:
     """Write all renderings of a run, show the table, exit with the run's code."""
+    from reports.acceptance import load_summary
     from reports.exports import write_all
-    from reports.store import load
     from reports.text import acceptance_table
 
     with refuse_unusable():
-        record = load(folder)
-        write_all(folder, record, load(baseline) if baseline else None)
+        summary = load_summary(folder)
+        write_all(folder, summary, load_summary(baseline) if baseline else None)
     width = min(shutil.get_terminal_size().columns, 100)
     unicode = "utf" in (sys.stdout.encoding or "").lower()
-    click.echo(acceptance_table(record, width=width, color=sys.stdout.isatty(), unicode=unicode))
+    click.echo(acceptance_table(summary, width=width, color=sys.stdout.isatty(), unicode=unicode))
     click.echo(f"report  {folder / 'report.html'}")
-    sys.exit(record.exit_code)
+    sys.exit(summary.exit_code)
 
 
 main.add_command(run)

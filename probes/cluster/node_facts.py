@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from reports.redact import redact_environment
+from reports.redact import redact
 
 RDMA_SYSFS = "/sys/class/infiniband"
 IN_USE_BYTES = 200 * 2**20  # a CUDA context takes more, and an idle GPU far less
@@ -39,7 +39,7 @@ def node_facts() -> dict[str, Any]:
         "gpus": list_gpus(),
         "shm_gib": _size_gib("/dev/shm"),
         "cpus": os.cpu_count(),
-        "environment": redact_environment(
+        "environment": redact(
             {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLE_PREFIXES)}
         ),
     }

@@ -33,7 +33,7 @@ from typing import Any
 
 from probes.cluster.node_facts import rdma_ports, read_text
 from probes.environment.nccl_libraries import find_libraries
-from reports.redact import REDACTED, redact_environment
+from reports.redact import REDACTED, redact
 
 SYSTEM_CONF = "/etc/nccl.conf"
 MAX_FILE_BYTES = 64 * 1024  # bytes
@@ -157,7 +157,7 @@ def redact_value(name: str, value: str) -> str:
     if len(value) > MAX_VALUE_LENGTH:
         # A URL that is cut before its @ would keep the password that redaction looks for.
         value = CUT_URL.sub("://...", value[:MAX_VALUE_LENGTH]) + "..."
-    return SECRET_TOKEN.sub(REDACTED, redact_environment({name: value})[name])
+    return SECRET_TOKEN.sub(REDACTED, redact(value, name))
 
 
 def _redact_values(variables: Mapping[str, str]) -> dict[str, str]:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from statistics import median
 from typing import Any
 
-from reports.charts.figure import (
-    Figure,
-    Number,
-    finite,
-    or_dash,
-    percent,
-    read_number,
-    read_numbers,
-)
+from reports.charts.figure import Figure, Number, finite, percent, read_number, read_numbers
 from reports.charts.svg import ORANGE, PALETTE, SLOW_TO_FAST, WIDTH, Drawing, Scale, ink_on
 from reports.record import number
 from reports.sanitize import one_line
@@ -37,10 +30,10 @@ def draw_terms(series: dict[str, Any]) -> Figure:
     scale = Scale(0, 1, 64, WIDTH - 54)
     for i, count in enumerate(nodes):
         y = 24 + 34 * i
-        drawing.text(58, y + 16, f"{number(count)} node{'s' * (count != 1)}", "end", size=12)
-        drawing.text(WIDTH - 48, y + 16, or_dash(steps[i], "s"), size=12)
+        drawing.text(58, y + 16, f"{number(count)} node{'s' * (count != 1)}", "end")
+        drawing.text(WIDTH - 48, y + 16, f"{number(steps[i])} s")
         _draw_bar(drawing, scale, y, [values[i] for values in times.values()], steps[i])
-    drawing.text(64, 14, "share of the mean step", size=12)
+    drawing.text(64, 14, "share of the mean step")
     _draw_legend(drawing, list(times), 34 + 34 * len(nodes))
     header = ["nodes", "step s", *(one_line(name) for name in times)]
     rows = [
@@ -60,7 +53,7 @@ def _draw_bar(drawing: Drawing, scale: Scale, y: float, parts: list[Number], tot
         drawing.box(left, y, max(right - left, 0), 24, color)
         if right - left > 30:
             middle = (left + right) / 2
-            drawing.text(middle, y + 16, percent(share, 0), "middle", ink_on(color), 12)
+            drawing.text(middle, y + 16, percent(share, 0), "middle", ink_on(color))
         end += share
 
 
@@ -69,7 +62,7 @@ def _draw_legend(drawing: Drawing, names: list[str], top: float) -> None:
     for i, name in enumerate(names):
         x, y = 64 + (i % 3) * 130, top + 18 * (i // 3)
         drawing.box(x, y, 11, 11, PALETTE[i % len(PALETTE)])
-        drawing.text(x + 16, y + 10, one_line(name)[:18], size=12)
+        drawing.text(x + 16, y + 10, one_line(name)[:18])
 
 
 def _share_text(seconds: Number, total: float) -> str:
@@ -106,11 +99,10 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
     ranked = _rank_pairs(table)
     dead = [pair for pair in ranked if pair[0] is None]
     sentence = _pairs_sentence(names, ranked, len(dead))
-    drawing = Drawing(sentence, _map_top(names) + MAP_SIZE + 28)
-    _draw_map(drawing, names, table)
-    rows = [
-        [names[a], names[b], or_dash(v) if v is not None else "unreachable"] for v, a, b in ranked
-    ]
+    top = 20 if len(names) <= MAX_NAMED_NODES else 6
+    drawing = Drawing(sentence, top + MAP_SIZE + 28)
+    _draw_map(drawing, names, table, top)
+    rows = [[names[a], names[b], "unreachable" if v is None else number(v)] for v, a, b in ranked]
     header = ["from", "to", "GB/s, slowest first"]
     return Figure("Bandwidth of every pair", sentence, drawing.svg(), header, rows[:20])
 
@@ -135,28 +127,26 @@ def _pairs_sentence(names: list[str], ranked: list[tuple[Number, int, int]], dea
     return (f"{unreachable}; {slowest}" if unreachable else slowest[0].upper() + slowest[1:]) + "."
 
 
-def _map_top(names: list[str]) -> float:
-    return 20 if len(names) <= MAX_NAMED_NODES else 6
-
-
-def _draw_map(drawing: Drawing, names: list[str], table: list[list[Number]]) -> None:
+def _draw_map(drawing: Drawing, names: list[str], table: list[list[Number]], top: float) -> None:
     """The square: one path per colour, so that 64 x 64 cells stay small."""
     cell = MAP_SIZE / max(len(table), 1)
-    top, left = _map_top(names), 70.0
+    left = 70.0
     values = finite(value for row in table for value in row)
     highest = max(values, default=1.0) or 1.0
-    moves: dict[str, str] = {}
+    moves = defaultdict[str, str](str)
+    labels = []
     for a, row in enumerate(table):
         for b, value in enumerate(row):
             if a == b:
                 continue
-            color = _cell_color(value, highest)
-            moves[color] = moves.get(color, "") + _cell_path(left + b * cell, top + a * cell, cell)
-            _draw_value(drawing, left + b * cell, top + a * cell, cell, value, color, len(table))
-    labels, drawing.parts = drawing.parts, []
+            color, x, y = _cell_color(value, highest), left + b * cell, top + a * cell
+            moves[color] += _cell_path(x, y, cell)
+            text = "none" if value is None else number(value)
+            labels.append((x + cell / 2, y + cell / 2 + 4, text, "middle", ink_on(color)))
     for color, path in moves.items():
         drawing.path(path, color)
-    drawing.parts += labels
+    for label in labels if len(table) <= MAX_VALUE_NODES else []:
+        drawing.text(*label)
     _draw_names(drawing, names, left, top, cell)
     _draw_scale_key(drawing, left, top + MAP_SIZE + 8, highest)
 
@@ -172,22 +162,12 @@ def _cell_path(x: float, y: float, cell: float) -> str:
     return f"M{x:.1f} {y:.1f}h{inner:g}v{inner:g}h-{inner:g}z"
 
 
-def _draw_value(
-    drawing: Drawing, x: float, y: float, cell: float, value: Number, color: str, nodes: int
-) -> None:
-    """The value on its cell, where there is room."""
-    if nodes > MAX_VALUE_NODES:
-        return
-    text = "none" if value is None else number(value)
-    drawing.text(x + cell / 2, y + cell / 2 + 4, text, "middle", ink_on(color), 12)
-
-
 def _draw_names(drawing: Drawing, names: list[str], left: float, top: float, cell: float) -> None:
     if len(names) > MAX_NAMED_NODES:
         return
     for i, name in enumerate(names):
         middle = i * cell + cell / 2
-        drawing.text(left - 6, top + middle + 4, name[:10], "end", size=12)
+        drawing.text(left - 6, top + middle + 4, name[:10], "end")
         short = name[-max(2, int(cell // 6)) :]
         drawing.text(left + middle, top - 6, short, "middle", size=10)
 
@@ -196,7 +176,7 @@ def _draw_scale_key(drawing: Drawing, left: float, y: float, highest: float) -> 
     """What the colours mean."""
     for i, color in enumerate(SLOW_TO_FAST):
         drawing.box(left + 50 + 14 * i, y, 14, 12, color)
-    drawing.text(left + 44, y + 11, "0", "end", size=12)
-    drawing.text(left + 182, y + 11, f"{number(highest)} GB/s", size=12)
+    drawing.text(left + 44, y + 11, "0", "end")
+    drawing.text(left + 182, y + 11, f"{number(highest)} GB/s")
     drawing.box(left + 264, y, 14, 12, ORANGE)
-    drawing.text(left + 283, y + 11, "unreachable", size=12)
+    drawing.text(left + 283, y + 11, "unreachable")

@@ -22,6 +22,13 @@ from reports.sanitize import one_line
 
 STRONG_CURVE = ("the same work on more nodes (strong scaling)", GREEN, 2, "5 4")
 WRONG_NETWORK = "what the wrong road gives"
+# Nodes, efficiency, both ends of its interval, tokens of each GPU in a step, tokens per second.
+Rung = tuple[float, float, Number, Number, Number, Number]
+
+
+def _read_columns(data: dict[str, Any], *keys: str) -> list[list[Number]]:
+    """Read optional lists of numbers; what is not there is empty."""
+    return [read_numbers(data.get(key) or []) for key in keys]
 
 
 def draw_busbw(series: dict[str, Any]) -> Figure:
@@ -35,7 +42,7 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
     control = series.get("control") or {}
     wrong = zip_xy(read_numbers(control.get("sizes", [])), read_numbers(control.get("busbw", [])))
     limit, rate = read_number(series.get("limit")), read_number(series.get("line_rate"))
-    low, high = read_numbers(series.get("low") or []), read_numbers(series.get("high") or [])
+    low, high = _read_columns(series, "low", "high")
     sentence = _busbw_sentence(measured, wrong, limit, rate)
     all_sizes = [x for x, _ in measured + wrong]
     top = max([y for _, y in measured + wrong] + finite([*high, limit, rate]))
@@ -43,7 +50,8 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
     ticks = [(value, binary_size(value)) for value in plot.x.ticks()]
     plot.axes(ticks, "message size", "busbw, GB/s")
     _draw_limit_band(plot, limit, rate)
-    plot.area(_ribbon_points(plot, zip_xy(sizes, low), zip_xy(sizes, high)), BLUE)
+    ribbon = [*zip_xy(sizes, low), *reversed(zip_xy(sizes, high))]
+    plot.area([(plot.x(x), plot.y(y)) for x, y in ribbon], BLUE)
     plot.curve(measured, BLUE, 2.5)
     plot.curve(wrong, RED, 2, "2 3")
     _label_ends(plot, measured[-1], wrong[-1] if wrong else None, finite([limit, rate]))
@@ -69,12 +77,11 @@ def _busbw_sentence(measured: list[Point], wrong: list[Point], limit: Number, ra
 def _busbw_rows(
     sizes: list[Number], columns: list[list[Number]], wrong: dict[float, float]
 ) -> list[list[str]]:
-    rows = []
-    for i, count in enumerate(sizes):
-        if count is not None:
-            cells = [or_dash(column[i]) if i < len(column) else "-" for column in columns]
-            rows.append([binary_size(count), *cells, or_dash(wrong.get(count))])
-    return rows
+    return [
+        [binary_size(count), *map(or_dash, cells), or_dash(wrong.get(count))]
+        for count, *cells in zip_longest(sizes, *columns)
+        if count is not None
+    ]
 
 
 def _draw_limit_band(plot: Plot, limit: Number, rate: Number) -> None:
@@ -89,10 +96,6 @@ def _draw_limit_band(plot: Plot, limit: Number, rate: Number) -> None:
         plot.level(limit, f"limit {number(limit)}", ORANGE)
 
 
-def _ribbon_points(plot: Plot, low: list[Point], high: list[Point]) -> list[Point]:
-    return [(plot.x(x), plot.y(y)) for x, y in [*low, *reversed(high)]]
-
-
 def _free_height(y: float, lines: list[float]) -> float:
     """The first place under a line where the middle of a word meets no other line."""
     places = [y + 18, y + 30, y + 42]
@@ -105,13 +108,13 @@ def _label_ends(plot: Plot, measured: Point, wrong: Point | None, levels: list[f
     low = y > (plot.y.start + plot.y.end) / 2
     plot.dot(x, y, BLUE, 3)
     text_y = y - 8 if low else _free_height(y, [plot.y(level) for level in levels])
-    plot.text(x, text_y, f"measured {number(measured[1])}", "end", bold=True)
+    plot.text(x, text_y, f"measured {number(measured[1])}", "end", size=13, bold=True)
     if wrong:
         end = plot.y(wrong[1])
         apart = end - y > 24 or y - end > 24
         plot.dot(plot.x(wrong[0]), end, RED, 3)
         text_y = end - 7 if apart else min(y, end) - 23
-        plot.text(plot.x(wrong[0]), text_y, f"{WRONG_NETWORK}: {number(wrong[1])}", "end", size=12)
+        plot.text(plot.x(wrong[0]), text_y, f"{WRONG_NETWORK}: {number(wrong[1])}", "end")
 
 
 def draw_efficiency(series: dict[str, Any]) -> Figure:
@@ -123,11 +126,10 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
     """
     nodes, shares = read_numbers(series["nodes"]), read_numbers(series["efficiency"])
     limit = read_number(series.get("limit"))
-    low, high, rates = (
-        read_numbers(series.get(key) or []) for key in ("low", "high", "tokens_per_second")
-    )
-    loads = _tokens_by_rung(series, len(nodes))
-    rungs = [
+    low, high, rates = _read_columns(series, "low", "high", "tokens_per_second")
+    load = series.get("tokens_per_gpu_step")
+    loads = read_numbers(load) if isinstance(load, list) else [read_number(load)] * len(nodes)
+    rungs: list[Rung] = [
         (n, share, lo, hi, load, rate)
         for n, share, lo, hi, load, rate in zip_longest(nodes, shares, low, high, loads, rates)
         if n is not None and share is not None
@@ -135,10 +137,21 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
     points = [(n, share) for n, share, *_ in rungs]
     strong, tokens = _same_work(series, {n for n, _ in points})
     sentence = _efficiency_sentence(points, limit)
-    floor = min([y for _, y in points + strong] + finite([limit, *low]))
-    bottom = max(0.0, int((floor - 0.04) * 10) / 10)
-    top = max([1.0, *(y for _, y in points + strong), *finite(high)])
-    plot = Plot(sentence, (points[0][0], points[-1][0]), (bottom, 1.04 * top), True, 26)
+    known = [share for _, share in points + strong]
+    bottom = max(0.0, int((min(known + finite([limit, *low])) - 0.04) * 10) / 10)
+    top = max([1.0, *known, *finite(high)])
+    plot = Plot(sentence, (points[0][0], points[-1][0]), (bottom, 1.04 * top), log=True)
+    _draw_rungs(plot, rungs, strong, limit)
+    basis = one_line(series.get("over") or "")
+    table = _efficiency_table(rungs, strong, tokens, basis)
+    sentence += _load_sentence(loads) + _strong_sentence(strong, tokens)
+    sentence += f" Error bars are of the noise {basis}." if basis else ""
+    return Figure("Scaling efficiency", sentence, plot.svg(), *table)
+
+
+def _draw_rungs(plot: Plot, rungs: list[Rung], strong: list[Point], limit: Number) -> None:
+    """Draw the curve with its error bars, and that of the same work where there is one."""
+    points = [(n, share) for n, share, *_ in rungs]
     plot.axes([(n, number(n)) for n, _ in points], "nodes", "efficiency", "%")
     plot.level(1.0, "ideal: as fast per node as one node", GREY)
     if limit is not None:
@@ -153,24 +166,24 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
         below = plot.y(share) + 18
         crossed = limit is not None and abs(below - 4 - plot.y(limit)) < 12
         text_y = below - 27 if crossed else below
-        plot.text(plot.x(n) + 20, text_y, percent(share), "end", size=12, bold=True)
+        plot.text(plot.x(n) + 20, text_y, percent(share), "end", bold=True)
+
+
+def _efficiency_table(
+    rungs: list[Rung], strong: list[Point], tokens: dict[float, float], basis: str
+) -> tuple[list[str], list[list[str]]]:
+    interval = f"95 % interval, {basis}" if basis else "95 % interval"
+    header = ["nodes", "efficiency", interval, "tokens per GPU and step", "tokens per second"]
     rows = [
         [number(n), percent(share), _interval_text(lo, hi), _token_count(load), or_dash(rate)]
         for n, share, lo, hi, load, rate in rungs
     ]
-    basis = one_line(series.get("over") or "")
-    interval = f"95 % interval, {basis}" if basis else "95 % interval"
-    header = ["nodes", "efficiency", interval, "tokens per GPU and step", "tokens per second"]
     if strong:
         header += ["the same work on more nodes", "its tokens per GPU and step"]
         by_nodes = dict(strong)
-        rows = [
-            [*row, percent(by_nodes[n]) if n in by_nodes else "-", _token_count(tokens.get(n))]
-            for row, (n, *_) in zip(rows, rungs, strict=True)
-        ]
-    sentence += _load_sentence(loads) + _strong_sentence(strong, tokens)
-    sentence += f" Error bars are of the noise {basis}." if basis else ""
-    return Figure("Scaling efficiency", sentence, plot.svg(), header, rows)
+        for row, (n, *_) in zip(rows, rungs, strict=True):
+            row += [percent(by_nodes.get(n)), _token_count(tokens.get(n))]
+    return header, rows
 
 
 def _same_work(series: dict[str, Any], rungs: set[float]) -> tuple[list[Point], dict[float, float]]:
@@ -179,9 +192,7 @@ def _same_work(series: dict[str, Any], rungs: set[float]) -> tuple[list[Point], 
     Of these rungs alone; nothing where there are not two of them to compare.
     """
     data = series.get("strong") or {}
-    nodes, shares, loads = (
-        read_numbers(data.get(key) or []) for key in ("nodes", "efficiency", "tokens_per_gpu_step")
-    )
+    nodes, shares, loads = _read_columns(data, "nodes", "efficiency", "tokens_per_gpu_step")
     points = [(n, share) for n, share in zip_xy(nodes, shares) if n in rungs]
     return points if len(points) > 1 else [], dict(zip_xy(nodes, loads))
 
@@ -195,12 +206,6 @@ def _strong_sentence(strong: list[Point], loads: dict[float, float]) -> str:
         f" {number(nodes)} nodes do the same work {percent(share)} as efficiently as"
         f" {number(first)} {noun}, with {_token_count(loads.get(nodes))} tokens of each GPU."
     )
-
-
-def _tokens_by_rung(series: dict[str, Any], rungs: int) -> list[Number]:
-    """Tokens of each GPU in a step, on each rung."""
-    tokens = series.get("tokens_per_gpu_step")
-    return read_numbers(tokens) if isinstance(tokens, list) else [read_number(tokens)] * rungs
 
 
 def _token_count(load: Number) -> str:
@@ -266,7 +271,7 @@ def _draw_legend(
     for i, (label, color, width, dash) in enumerate(curves):
         y = top + 14 * i
         plot.line([(plot.x.start + 8, y), (plot.x.start + 28, y)], color, width, dash)
-        plot.text(plot.x.start + 34, y + 4, label, size=12)
+        plot.text(plot.x.start + 34, y + 4, label)
 
 
 def _read_xy(pairs: Any) -> list[Point]:

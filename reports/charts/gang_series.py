@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -155,11 +156,10 @@ def _peaks(states: list[dict[Holder, float]], key: Callable[[str, str], str]) ->
     """The most that was held in one sample, by job or by node."""
     highest: dict[str, float] = {}
     for state in states:
-        totals: dict[str, float] = {}
+        totals = defaultdict[str, float](float)
         for (job, node), amount in state.items():
             if node is not None:
-                name = key(job, node)
-                totals[name] = totals.get(name, 0) + amount
+                totals[key(job, node)] += amount
         highest |= {name: max(held, highest.get(name, 0)) for name, held in totals.items()}
     return highest
 
@@ -194,9 +194,9 @@ def _partials_text(parts: list[PartialAllocation], units: str) -> str:
 
 def _wait_text(panel: Panel, holder: str) -> str:
     """`, B waited 1.8 s`: the job that waited the longest, all its waits together."""
-    waits: dict[str, float] = {}
+    waits = defaultdict[str, float](float)
     for span in panel.waits:
-        waits[span.job] = waits.get(span.job, 0) + span.end - span.start
+        waits[span.job] = waits[span.job] + span.end - span.start
     if not waits:
         return ""
     job = max(waits, key=lambda name: waits[name])
@@ -249,10 +249,8 @@ def plural(unit: str) -> str:
 
 def shorten(text: str, size: int) -> str:
     """Both ends of a name: hosts of one cluster differ at either."""
-    line = one_line(text)
-    return (
-        line if len(line) <= size else f"{line[: size // 2 - 1]}..{line[-(size - size // 2 - 1) :]}"
-    )
+    line, head, tail = one_line(text), size // 2 - 1, size - size // 2 - 1
+    return line if len(line) <= size else f"{line[:head]}..{line[-tail:]}"
 
 
 def brief_s(value: float) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from reports.charts.figure import Figure
@@ -47,6 +48,7 @@ GRID_STEPS = (0.5, 1, 2, 4, 8, 16, 32, 64)  # widths below which they are
 WAIT_HEIGHT, GAP = 16, 4  # height of a waiting lane, and between lanes
 MIN_SLOT_HEIGHT = 5  # lower than this, lines between accelerators would hide them
 Bar = tuple[float, float, str]  # from x to x, and what is said there
+WaitLane = tuple[str, list[JobSpan], list[PartialAllocation]]  # name, waits, parts of a gang held
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,8 @@ def draw_gang(series: dict[str, Any]) -> Figure:
     """
     units = plural(read_text(series["unit"]))
     capacity = {node: read_count(count) for node, count in series["capacity"].items()}
-    panels = [read_panel(series)] + (
-        [read_panel(series["control"])] if series.get("control") else []
-    )
+    halves = [series, series["control"]] if series.get("control") else [series]
+    panels = [read_panel(half) for half in halves]
     sizes = _node_sizes(capacity, panels)
     nodes = _busiest_nodes(sizes, panels)
     note = f"; {len(nodes)} of {len(sizes)} nodes drawn" if len(nodes) < len(sizes) else ""
@@ -104,9 +105,7 @@ def _busiest_nodes(sizes: dict[str, float], panels: list[Panel]) -> list[str]:
 def _to_svg(sentence: str, panels: list[Panel], nodes: dict[str, float]) -> tuple[str, list[Event]]:
     """The picture, coarse enough to stay small, and the marks that found no room in it."""
     jobs = {span.job for panel in panels for span in panel.spans}
-    colors = {
-        job: JOB_COLORS[i % len(JOB_COLORS)] for i, job in enumerate(sorted(jobs, key=natural_key))
-    }
+    colors = dict(zip(sorted(jobs, key=natural_key), cycle(JOB_COLORS), strict=False))
     height = round(min(34.0, max(18.0, 300 / (len(nodes) * len(panels)))))
     slots = [_node_slots(panel, nodes, height) for panel in panels]
     for step in GRID_STEPS:
@@ -115,7 +114,7 @@ def _to_svg(sentence: str, panels: list[Panel], nodes: dict[str, float]) -> tupl
         for i, panel in enumerate(panels):
             if i:
                 heading = "control: the same cluster with a deliberate fault"
-                sheet.drawing.text(4, bottom + 26, heading, size=12, bold=True)
+                sheet.drawing.text(4, bottom + 26, heading, bold=True)
                 bottom += 34
             bottom, unplaced = _draw_panel(sheet, panel, slots[i], bottom)
             left_out += unplaced
@@ -128,23 +127,23 @@ def _to_svg(sentence: str, panels: list[Panel], nodes: dict[str, float]) -> tupl
 
 def _draw_legend(sheet: Sheet, panels: list[Panel]) -> float:
     """The meaning of each colour; returns where the lanes may begin."""
-    by_color: dict[str, list[str]] = {}
+    by_color = defaultdict[str, list[str]](list)
     for job, color in sheet.colors.items():
-        by_color.setdefault(color, []).append(job)
+        by_color[color].append(job)
     keys = [(_job_names(jobs), color) for color, jobs in by_color.items()]
     keys += [("waits", GREY)] if any(panel.waits for panel in panels) else []
     keys += [("part of a gang", ORANGE)] if any(panel.partials for panel in panels) else []
     keys += [("a fault", RED)] if any(m.fault for panel in panels for m in panel.marks) else []
     x, y = 4.0, 4.0
     for label, color in keys:
-        if x > 4 and x + 16 + text_width(label, 12) > WIDTH:
+        if x > 4 and x + 16 + text_width(label) > WIDTH:
             x, y = 4.0, y + 18
         if color == GREY:
-            sheet.drawing.hatch([(x, x + 12)], y, 12, color)
+            sheet.drawing.hatch([(x, x + 12)], y, 12)
         else:
             sheet.drawing.box(x, y, 12, 12, color)
-        sheet.drawing.text(x + 17, y + 10, label, size=12)
-        x += 32 + text_width(label, 12)
+        sheet.drawing.text(x + 17, y + 10, label)
+        x += 32 + text_width(label)
     return y + 18
 
 
@@ -168,15 +167,15 @@ def _draw_panel(
     for node, lanes in slots.items():
         labels += _draw_node(sheet, node, lanes, y)
         y += sheet.lane_height + GAP
-    for name, waits, halves in waiters:
-        _draw_wait_lane(sheet, scale, name, (waits, halves), lines, y)
+    for lane in waiters:
+        _draw_wait_lane(sheet, scale, lane, lines, y)
         y += WAIT_HEIGHT + GAP
     for mark in marks:
         base, bold = top_y - 4 - 15 * mark.level, mark in faults
         style = (RED, 2.0, "", 1.0) if bold else ("currentColor", 1.0, "3 3", 0.8)
         sheet.drawing.line([(mark.x, base - 11), (mark.x, y)], *style)
         shift = 3 if mark.anchor == "start" else -3
-        sheet.drawing.text(mark.x + shift, base - 1, mark.label, mark.anchor, size=12, bold=bold)
+        sheet.drawing.text(mark.x + shift, base - 1, mark.label, mark.anchor, bold=bold)
     _draw_labels(sheet, labels, lines)
     return y + 18, left_out + more
 
@@ -184,17 +183,15 @@ def _draw_panel(
 def _place_events(
     events: list[Event], scale: Scale, fixed: list[Marker]
 ) -> tuple[list[Marker], list[Event]]:
-    """Those `there` and the events' marks, as far as there is room; the events without."""
-    spots = [(scale(min(max(event.time_s, scale.low), scale.high)), event) for event in events]
-    marks = place_marks(
-        [(x, shorten(event.label, 30)) for x, event in spots], MAX_MARKS - len(fixed), LEVELS, fixed
-    )
+    """Place the `fixed` and the events' marks, as far as there is room; return events without."""
+    times = [min(max(event.time_s, scale.low), scale.high) for event in events]
+    spots = [(scale(t), shorten(event.label, 30)) for t, event in zip(times, events, strict=True)]
+    marks = place_marks(spots, MAX_MARKS - len(fixed), LEVELS, fixed)
     placed = Counter((mark.x, mark.label) for mark in marks)
     left_out = []
-    for x, event in spots:
-        key = x, shorten(event.label, 30)
-        placed[key] -= 1
-        if placed[key] < 0:
+    for spot, event in zip(spots, events, strict=True):
+        placed[spot] -= 1
+        if placed[spot] < 0:
             left_out.append(event)
     return marks, left_out
 
@@ -203,7 +200,7 @@ def _draw_axis(sheet: Sheet, scale: Scale, top: float, bottom: float) -> None:
     for tick in scale.ticks(6):
         x = scale(tick)
         sheet.drawing.line([(x, top), (x, bottom)], "currentColor", 1, opacity=0.15)
-        sheet.drawing.text(x, bottom + 13, f"{brief_s(tick)} s", "middle", size=12)
+        sheet.drawing.text(x, bottom + 13, f"{brief_s(tick)} s", "middle")
 
 
 def _draw_labels(sheet: Sheet, boxes: list[tuple[float, Bar]], lines: list[float]) -> None:
@@ -212,9 +209,9 @@ def _draw_labels(sheet: Sheet, boxes: list[tuple[float, Bar]], lines: list[float
     for middle, (left, right, job) in widest[:MAX_LABELS]:
         start, end = _widest_gap(left, right, [(x - 1, x + 1) for x in lines])
         label = shorten(job, 12)
-        if end - start > text_width(label, 12) + 2:
+        if end - start > text_width(label) + 2:
             ink = ink_on(sheet.colors[job])
-            sheet.drawing.text((start + end) / 2, middle + 4, label, "middle", ink, 12)
+            sheet.drawing.text((start + end) / 2, middle + 4, label, "middle", ink)
 
 
 def _node_slots(panel: Panel, nodes: dict[str, float], tall: float) -> dict[str, list[list[Bar]]]:
@@ -225,13 +222,12 @@ def _node_slots(panel: Panel, nodes: dict[str, float], tall: float) -> dict[str,
             spans[span.node].append(span)
     scale = Scale(panel.start, panel.end, *AXIS)
     return {
-        node: [_slot_bars(slot, scale) for slot in _assign_slots(spans[node], size, int(tall / 2))]
+        node: [
+            to_grid(((scale(s.start), scale(s.end), s.job) for s in slot), AXIS, GRID_STEPS[0])
+            for slot in _assign_slots(spans[node], size, int(tall / 2))
+        ]
         for node, size in nodes.items()
     }
-
-
-def _slot_bars(spans: list[JobSpan], scale: Scale) -> list[Bar]:
-    return to_grid(((scale(s.start), scale(s.end), s.job) for s in spans), AXIS, GRID_STEPS[0])
 
 
 def _assign_slots(spans: list[JobSpan], size: float, cap: int) -> list[list[JobSpan]]:
@@ -252,18 +248,18 @@ def _draw_node(
     sheet: Sheet, node: str, slots: list[list[Bar]], top: float
 ) -> list[tuple[float, Bar]]:
     """The lane of a node; returns its boxes in which words may fit, each with its middle."""
-    sheet.drawing.text(LEFT - 6, top + sheet.lane_height / 2 + 4, shorten(node, 12), "end", size=12)
+    sheet.drawing.text(LEFT - 6, top + sheet.lane_height / 2 + 4, shorten(node, 12), "end")
     sheet.drawing.box(LEFT, top, RIGHT - LEFT, sheet.lane_height, "currentColor", 0.07)
     slot_height, labels = sheet.lane_height / len(slots), []
     if len(slots) == sheet.nodes[node] and slot_height >= MIN_SLOT_HEIGHT:
         for i in range(1, len(slots)):
             y = round(top + i * slot_height, 1)
             sheet.drawing.line([(LEFT, y), (RIGHT, y)], "currentColor", 0.5, opacity=0.4)
-    moves: dict[str, str] = {}
+    moves = defaultdict[str, str](str)
     for (left, right, job), (low, count) in _merge_slots(slots, sheet.step):
         y = round(top + sheet.lane_height - (low + count) * slot_height, 1)
         height, color = round(count * slot_height, 1), sheet.colors[job]
-        moves[color] = moves.get(color, "") + rect_path(left, y, right - left, height)
+        moves[color] += rect_path(left, y, right - left, height)
         if right - left > 10 and height >= 11:
             labels.append((y + height / 2, (left, right, job)))
     for color, path in moves.items():
@@ -282,7 +278,7 @@ def _merge_slots(slots: list[list[Bar]], step: float) -> list[tuple[Bar, tuple[i
     return boxes + list(below.items())
 
 
-def _wait_lanes(panel: Panel) -> list[tuple[str, list[JobSpan], list[PartialAllocation]]]:
+def _wait_lanes(panel: Panel) -> list[WaitLane]:
     """Lanes of jobs that waited or held a part; those with parts first, then the longest wait."""
     lanes: dict[str, tuple[list[JobSpan], list[PartialAllocation]]] = {}
     for span in panel.waits:
@@ -304,66 +300,53 @@ def _total_length(spans: list[JobSpan]) -> float:
 
 
 def _draw_wait_lane(
-    sheet: Sheet,
-    scale: Scale,
-    name: str,
-    lane: tuple[list[JobSpan], list[PartialAllocation]],
-    lines: list[float],
-    top: float,
+    sheet: Sheet, scale: Scale, lane: WaitLane, lines: list[float], top: float
 ) -> None:
-    """A waiting lane: hatched while it waits, orange over it while a part of a gang is held."""
-    drawing, step = sheet.drawing, sheet.step
-    drawing.text(LEFT - 6, top + 12, name, "end", size=12)
-    waited = ((scale(item.start), scale(item.end), _wait_label(item, scale)) for item in lane[0])
-    held = ((scale(item.start), scale(item.end), item.held_text) for item in lane[1])
+    """Draw a lane hatched while its job waits, orange over it while a part of a gang is held."""
+    (name, spans, partials), drawing, step = lane, sheet.drawing, sheet.step
+    drawing.text(LEFT - 6, top + 12, name, "end")
+    waited = ((scale(item.start), scale(item.end), _wait_label(item, scale)) for item in spans)
+    held = ((scale(item.start), scale(item.end), item.held_text) for item in partials)
     waits, parts = to_grid(waited, AXIS, step), to_grid(held, AXIS, step, min_width=2)
     labels = _place_part_labels(parts, waits, lines)
     clear = [(left, right) for left, right, _ in parts + labels]
-    labels += _place_wait_labels(waits, clear, [(x - 2, x + 2) for x in lines])
+    marked = clear + [(x - 2, x + 2) for x in lines]  # rather beside the lines than across them
+    labels += [spot for wait in waits if wait[2] for spot in _fit_label(wait, [marked, clear], 0)]
     clear += [(left, right) for left, right, _ in labels]
-    drawing.hatch([(left, right) for left, right, _ in waits], top, WAIT_HEIGHT, GREY, clear)
+    drawing.hatch([(left, right) for left, right, _ in waits], top, WAIT_HEIGHT, clear)
     for left, right, _ in parts:
         drawing.box(left, top, right - left, WAIT_HEIGHT, ORANGE)
     for left, right, label in labels:
         inside = any(start < right and left < end for start, end, _ in parts)
         ink = ink_on(ORANGE) if inside else "currentColor"
-        drawing.text((left + right) / 2, top + 12, label, "middle", ink, 12)
+        drawing.text((left + right) / 2, top + 12, label, "middle", ink)
 
 
 def _wait_label(span: JobSpan, scale: Scale) -> str:
     """`waits for 3` if there is room for it; without words, equal neighbours are joined."""
     label = f"waits for {number(span.amount)}" if span.amount else ""
-    return label if scale(span.end) - scale(span.start) > text_width(label, 12) + 10 else ""
+    return label if scale(span.end) - scale(span.start) > text_width(label) + 10 else ""
 
 
-def _place_wait_labels(waits: list[Bar], clear: list[Point], lines: list[Point]) -> list[Bar]:
-    """Where a wait has room for its words: rather beside the lines of marks than across them."""
-    labels = []
-    for left, right, label in (wait for wait in waits if wait[2]):
-        size = text_width(label, 12)
-        for blocked in (clear + lines, clear):
-            start, end = _widest_gap(left, right, blocked)
-            middle = (start + end) / 2
-            if end - start > size:
-                labels.append((middle - size / 2, middle + size / 2, label))
-                break
-    return labels
+def _fit_label(bar: Bar, blocked: list[list[Point]], margin: float) -> list[Bar]:
+    """Place the words of a bar beside the first of what is `blocked` that leaves them room."""
+    left, right, label = bar
+    size = text_width(label)
+    for taken in blocked:
+        start, end = _widest_gap(left, right, taken)
+        if end - start > size + margin:
+            return [((start + end - size) / 2, (start + end + size) / 2, label)]
+    return []
 
 
 def _place_part_labels(parts: list[Bar], waits: list[Bar], lines: list[float]) -> list[Bar]:
     """`1 of 3` in each part that is wide enough; when none is, beside the widest."""
-    labels = []
-    for left, right, label in parts:
-        size = text_width(label, 12)
-        for blocked in ([(x - 1, x + 1) for x in lines], []):
-            start, end = _widest_gap(left, right, blocked)
-            if end - start > size + 2:
-                labels.append(((start + end - size) / 2, (start + end + size) / 2, label))
-                break
+    marked = [(x - 1, x + 1) for x in lines]
+    labels = [spot for part in parts for spot in _fit_label(part, [marked, []], 2)]
     if labels or not parts:
         return labels
     left, right, label = max(parts, key=lambda item: item[1] - item[0])
-    size = text_width(label, 12) + 2
+    size = text_width(label) + 2
     frames = [x for start, end, _ in waits if start <= right and left <= end for x in (start, end)]
     places = [right + 2, left - size - 2, *(x + 2 for x in frames), *(x - size - 2 for x in frames)]
     lines = [*lines, *(x for item in [*waits, *parts] for x in item[:2])]

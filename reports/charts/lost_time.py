@@ -29,26 +29,25 @@ def draw_lost_time(series: dict[str, Any]) -> Figure:
     parts = [[(one_line(part["said"]), read_number(part["share"]) or 0.0) for part in rung]
              for rung in series["parts"]]  # fmt: skip
     bars = [_parts_to_draw(rung) for rung in parts]
-    names = list(dict.fromkeys(label for rung in bars for label, _ in rung))
-    names = [*(name for name in names if name not in (SMALLER, KEPT)),
-             *(name for name in (SMALLER, KEPT) if name in names)]  # fmt: skip
+    labels = dict.fromkeys(label for rung in bars for label, _ in rung)
+    names = sorted(labels, key=lambda name: (name == KEPT, name == SMALLER))
     sentence = one_line(series["sentences"][-1]).rstrip(".") + "."
     drawing = Drawing(sentence, 30 + 34 * len(nodes) + 18 * len(names))
     low = min(sum(share for _, share in rung if share < 0) for rung in bars)
     high = max(sum(share for _, share in rung if share > 0) for rung in bars)
     scale = Scale(low, max(high, 1.0), 64, WIDTH - 64)
-    drawing.text(64, 14, "share of the mean step: what is lost, and what is kept", size=12)
+    drawing.text(64, 14, "share of the mean step: what is lost, and what is kept")
     for i, (count, rung) in enumerate(zip(nodes, bars, strict=True)):
         y = 24 + 34 * i
-        drawing.text(58, y + 16, f"{number(count)} nodes", "end", size=12)
+        drawing.text(58, y + 16, f"{number(count)} nodes", "end")
         end = _draw_bar(drawing, scale, y, rung, names)
         tick = scale(losses[i] or 0.0)
         drawing.line([(tick, y - 3), (tick, y + 27)], "currentColor", 1)
-        drawing.text(end + 6, y + 16, percent(losses[i]), size=12, bold=True)
+        drawing.text(end + 6, y + 16, percent(losses[i]), bold=True)
     for i, name in enumerate(names):
         y = 34 + 34 * len(nodes) + 18 * i
         drawing.box(64, y, 11, 11, *_part_color(name, names))
-        drawing.text(80, y + 10, name[:MAX_NAME_CHARS], size=12)
+        drawing.text(80, y + 10, name[:MAX_NAME_CHARS])
     return Figure("What is lost, and to what", sentence, drawing.svg(), *_table_rows(nodes, parts))
 
 
@@ -80,13 +79,11 @@ def _draw_bar(drawing: Drawing, scale: Scale, y: float, parts: Parts, names: lis
         drawing.box(left, y, right - left, 24, color, opacity)
         if right - left > 34:
             ink = ink_on(color) if opacity == 1 else "currentColor"
-            drawing.text((left + right) / 2, y + 16, percent(share), "middle", ink, 12)
+            drawing.text((left + right) / 2, y + 16, percent(share), "middle", ink)
     return scale(ends[True])
 
 
-def _table_rows(
-    nodes: list[float], parts: list[list[tuple[str, float]]]
-) -> tuple[list[str], list[list[str]]]:
+def _table_rows(nodes: list[float], parts: list[Parts]) -> tuple[list[str], list[list[str]]]:
     """Every part of every rung, also the least and those below nothing; and what was kept."""
     rows = []
     for count, rung in zip(nodes, parts, strict=True):

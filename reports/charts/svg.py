@@ -31,7 +31,7 @@ SLOW_TO_FAST = [
 DARK_COLORS = {BLUE, GREEN, *SLOW_TO_FAST[:3]}
 
 WIDTH, HEIGHT = 480, 260
-FONT_SIZE = 13
+FONT_SIZE = 12  # units of WIDTH; marks and legends are laid out for words of this size
 Point = tuple[float, float]
 T = TypeVar("T")
 
@@ -80,14 +80,9 @@ class Drawing:
         self.parts: list[str] = []
 
     def line(
-        self,
-        points: Sequence[Point],
-        color: str,
-        width: float = 2,
-        dash: str = "",
-        opacity: float = 1.0,
+        self, points: list[Point], color: str, width: float = 2, dash: str = "", opacity: float = 1
     ) -> None:
-        """A polyline."""
+        """Draw a polyline."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         extra = f' stroke-dasharray="{dash}"' if dash else ""
         extra += f' stroke-opacity="{opacity:g}"' if opacity < 1 else ""
@@ -111,20 +106,14 @@ class Drawing:
             f' fill="{color}"{extra}/>'
         )
 
-    def path(self, moves: str, color: str, filled: bool = True) -> None:
-        """A path: filled, or as thin lines."""
-        paint = f'fill="{color}"' if filled else f'fill="none" stroke="{color}"'
-        self.parts.append(f'<path d="{moves}" {paint}/>')
+    def path(self, moves: str, color: str) -> None:
+        """Draw a filled path."""
+        self.parts.append(f'<path d="{moves}" fill="{color}"/>')
 
     def hatch(
-        self,
-        frames: Sequence[Point],
-        y: float,
-        height: float,
-        color: str,
-        clear: Sequence[Point] = (),
+        self, frames: Sequence[Point], y: float, height: float, clear: Sequence[Point] = ()
     ) -> None:
-        """Frames side by side, each from x to x, filled with diagonals but for what is `clear`."""
+        """Fill frames side by side, each from x to x, with diagonals but for what is `clear`."""
         moves = [rect_path(left, y, right - left, height) for left, right in frames]
         gaps = sorted(clear)
         for left, right in frames:
@@ -133,7 +122,7 @@ class Drawing:
                     moves.append(_hatch_path(left, min(end, right), y + height, height))
                     left = start
             moves.append(_hatch_path(left, right, y + height, height))
-        self.path("".join(moves), color, filled=False)
+        self.parts.append(f'<path d="{"".join(moves)}" fill="none" stroke="{GREY}"/>')
 
     def dot(self, x: float, y: float, color: str, radius: float = 3.5) -> None:
         """A filled circle."""
@@ -170,15 +159,10 @@ class Plot(Drawing):
     """A drawing with two axes.  Ticks are (value, label) pairs."""
 
     def __init__(
-        self,
-        title: str,
-        x: tuple[float, float],
-        y: tuple[float, float],
-        log: bool = False,
-        right: float = 26,
+        self, title: str, x: tuple[float, float], y: tuple[float, float], log: bool = False
     ) -> None:
         super().__init__(title)
-        self.x = Scale(*x, 48, WIDTH - right, log)
+        self.x = Scale(*x, 48, WIDTH - 26, log)
         self.y = Scale(*y, HEIGHT - 40, 20)
 
     def axes(self, xs: list[tuple[float, str]], xlabel: str, ylabel: str, unit: str = "") -> None:
@@ -187,18 +171,18 @@ class Plot(Drawing):
             y = self.y(value)
             self.line([(self.x.start, y), (self.x.end, y)], "currentColor", 1, opacity=0.15)
             label = f"{number(round(value * 100, 6))} %" if unit == "%" else f"{round(value, 9):g}"
-            self.text(self.x.start - 6, y + 4, label, "end", size=12)
+            self.text(self.x.start - 6, y + 4, label, "end")
         for value, label in xs:
-            self.text(self.x(value), self.y.start + 16, label, "middle", size=12)
+            self.text(self.x(value), self.y.start + 16, label, "middle")
         self.line([(self.x.start, self.y.start), (self.x.end, self.y.start)], "currentColor", 1)
-        self.text((self.x.start + self.x.end) / 2, HEIGHT - 6, xlabel, "middle", size=12)
-        self.text(4, 11, ylabel, size=12)
+        self.text((self.x.start + self.x.end) / 2, HEIGHT - 6, xlabel, "middle")
+        self.text(4, 11, ylabel)
 
-    def level(self, value: float, label: str, color: str, dash: str = "6 4") -> None:
-        """A horizontal line with its name at the left end."""
+    def level(self, value: float, label: str, color: str) -> None:
+        """Draw a horizontal line with its name at the left end."""
         y = self.y(value)
-        self.line([(self.x.start, y), (self.x.end, y)], color, 1.5, dash)
-        self.text(self.x.start + 6, y - 4, label, size=12)
+        self.line([(self.x.start, y), (self.x.end, y)], color, 1.5, "6 4")
+        self.text(self.x.start + 6, y - 4, label)
 
     def mark(self, value: float, label: str, color: str, left: bool = False, row: int = 0) -> None:
         """A vertical line with its name at the top, on the side where there is room."""
@@ -207,7 +191,7 @@ class Plot(Drawing):
         share = (x - self.x.start) / (self.x.end - self.x.start)
         left = share > 0.75 or (left and share > 0.25)
         anchor, shift = ("end", -5) if left else ("start", 5)
-        self.text(x + shift, self.y.end + 10 + 14 * row, label, anchor, size=12)
+        self.text(x + shift, self.y.end + 10 + 14 * row, label, anchor)
 
     def whisker(self, x: float, low: float | None, high: float | None, color: str) -> None:
         """An error bar from low to high, with caps; nothing where an end is not known."""
@@ -262,9 +246,9 @@ def _hatch_path(left: float, right: float, base: float, height: float, step: int
     return moves
 
 
-def text_width(text: str, size: float = FONT_SIZE) -> float:
-    """About how wide words are drawn, rather too much than too little."""
-    return size * sum(1.0 if ord(char) > 0x2E7F else 0.58 for char in text)
+def text_width(text: str) -> float:
+    """Estimate how wide words are drawn, rather too much than too little."""
+    return FONT_SIZE * sum(1.0 if ord(char) > 0x2E7F else 0.58 for char in text)
 
 
 class Marker(NamedTuple):
@@ -278,7 +262,7 @@ class Marker(NamedTuple):
     @property
     def extent(self) -> Point:
         """From where to where the words go."""
-        size = text_width(self.label, 12) + 6
+        size = text_width(self.label) + 6
         return (self.x, self.x + size) if self.anchor == "start" else (self.x - size, self.x)
 
     def is_clear_of(self, other: Marker) -> bool:
@@ -294,9 +278,9 @@ class Marker(NamedTuple):
 def place_marks(
     marks: Sequence[tuple[float, str]], max_count: int, levels: int, fixed: Sequence[Marker] = ()
 ) -> list[Marker]:
-    """Marks, given from left to right, whose words find room; of too many, some from all over.
+    """Place marks, given from left to right, whose words find room; of too many, some.
 
-    Those that are `there` already stay, and come first in what is returned.
+    Those that are `fixed` stay, and come first in what is returned.
 
     Words to the right of their line are placed from the right, each as low as it can be: then no
     line runs through words.  The others follow from the left, for the same reason.

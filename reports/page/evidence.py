@@ -17,9 +17,8 @@ TEXT_KINDS = {"table", "log", "series", "command"}
 
 @dataclass(frozen=True)
 class EvidenceView:
-    """One evidence entry.  `problem` says why the file cannot be trusted or shown."""
+    """How one entry is shown.  `problem` says why the file cannot be trusted or shown."""
 
-    entry: Evidence
     link: str | None
     problem: str = ""
     tail: str = ""
@@ -36,20 +35,19 @@ class EvidenceReader:
         """The entry with its link, the check of its hash, and the end of its text."""
         link = relative_link(entry.path)
         if link is None:
-            return EvidenceView(
-                entry, None, "the path does not point into the run folder: not read"
-            )
+            problem = "the path does not point into the run folder: not read"
+            return EvidenceView(None, problem)
         if self.run is None:
-            return EvidenceView(entry, link)
+            return EvidenceView(link)
         path = (self.run / entry.path).resolve()
         if not path.is_relative_to(self.run):
-            return EvidenceView(entry, None, "the path leads out of the run folder: not read")
+            return EvidenceView(None, "the path leads out of the run folder: not read")
         if not path.is_file():
-            return EvidenceView(entry, None, "the file is missing from the run folder")
+            return EvidenceView(None, "the file is missing from the run folder")
         try:
-            return EvidenceView(entry, link, _check_hash(path, entry), self._tail(path, entry))
+            return EvidenceView(link, _check_hash(path, entry), self._tail(path, entry))
         except OSError as error:
-            return EvidenceView(entry, link, f"the file cannot be read: {error.strerror}")
+            return EvidenceView(link, f"the file cannot be read: {error.strerror}")
 
     def _tail(self, path: Path, entry: Evidence) -> str:
         """The last lines of a text file, while the page has room."""
@@ -79,8 +77,5 @@ def _check_hash(path: Path, entry: Evidence) -> str:
     with path.open("rb") as file:
         for chunk in iter(lambda: file.read(1 << 20), b""):
             digest.update(chunk)
-    return (
-        ""
-        if digest.hexdigest() == entry.sha256
-        else "the file is NOT the one recorded: its sha256 differs"
-    )
+    same = digest.hexdigest() == entry.sha256
+    return "" if same else "the file is NOT the one recorded: its sha256 differs"

@@ -9,7 +9,7 @@ from typing import Any
 
 from reports.redact import redact
 
-MAX_VALUE_CHARS = 160
+MAX_VALUE_CHARS = 160  # of one fact in its cell; the record has the whole
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,14 @@ def fact_text(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
-        text = ", ".join(str(item) for item in value)
-    elif isinstance(value, list):
-        text = _list_text(value)
-    else:
-        text = str(value)
+    text = _list_text(value) if isinstance(value, list) else str(value)
     return text if len(text) <= MAX_VALUE_CHARS else text[:MAX_VALUE_CHARS] + " ..."
 
 
 def _list_text(value: list[Any]) -> str:
-    """Eight equal GPUs are `8 x {...}`."""
+    """Join words with commas; eight equal GPUs are `8 x {...}`."""
+    if all(isinstance(item, str | int | float) for item in value):
+        return ", ".join(map(str, value))
     items = [json.dumps(item, sort_keys=True, default=str) for item in value]
     if len(set(items)) == 1 and len(items) > 1:
         return f"{len(items)} x {items[0]}"
@@ -77,19 +74,13 @@ def cluster_size(cluster: Mapping[str, Any]) -> str:
     nodes = _node_facts(cluster)
     parts = [f"{len(nodes)} node{'s' * (len(nodes) != 1)}"] if nodes else []
     ranks, resource = cluster.get("ranks"), str(cluster.get("resource") or "rank")
-    gpus = sum(_gpu_count(node) for node in nodes)
+    told = [node.get("gpus") for node in nodes]
+    gpus = sum(len(g) if isinstance(g, list) else g for g in told if isinstance(g, list | int))
     if gpus:
         parts.append(f"{gpus} GPU{'s' * (gpus != 1)}")
     elif isinstance(ranks, int) and ranks:
         parts.append(f"{ranks} {resource}{'s' * (ranks != 1)}")
     return ", ".join(parts) or "size not told"
-
-
-def _gpu_count(node: Mapping[str, Any]) -> int:
-    gpus = node.get("gpus")
-    if isinstance(gpus, list):
-        return len(gpus)
-    return gpus if isinstance(gpus, int) else 0
 
 
 def _node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -8,28 +8,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reports.acceptance import (
-    ReportRow,
-    all_findings,
-    decision_sentence,
-    report_rows,
-    summary_sentence,
-    waiver_note,
-    worst_first,
-)
-from reports.charts import Figure, draw_figures
-from reports.compare import Comparison, compare
-from reports.page.evidence import EvidenceReader, EvidenceView
+from reports.acceptance import AcceptanceSummary, ReportRow, summary_sentence
+from reports.charts import draw_figures
+from reports.compare import compare
+from reports.page.evidence import EvidenceReader
 from reports.page.inventory import build_inventory, cluster_size
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict, number
 from reports.redact import redact_text
 from reports.sanitize import capitalise, clean, one_line, relative_link
-from reports.text import GLYPHS, acceptance_table
+from reports.store import parse_time
+from reports.text import STYLES, acceptance_table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -56,52 +47,35 @@ GLOSSARY = {
 }
 
 
-@dataclass(frozen=True)
-class Group:
-    """Equal measurements of many subjects: those to show, and a sentence for the others."""
-
-    measurements: list[Measurement]
-    omitted_note: str
+# Equal measurements of many subjects: those to show, and a sentence for the others.
+Group = tuple[list[Measurement], str]
 
 
-@dataclass(frozen=True)
-class ProbeSection:
-    """One probe's result with what belongs to it."""
-
-    result: ProbeResult
-    groups: list[Group]
-    charts: list[Figure]
-    evidence: list[EvidenceView]
-
-
-def render(record: RunRecord, run: Path | None, baseline: RunRecord | None = None) -> str:
-    """The whole page.  `run` is the folder with the evidence; without it none is inlined."""
-    table = report_rows(record)
-    reader = EvidenceReader(run)
-    diff = compare(record, baseline) if baseline else None
-    sections = {row.criterion.id: [_build_section(r, reader) for r in row.results] for row in table}
-    environment = _jinja_environment()
+def render(
+    summary: AcceptanceSummary, run: Path | None, baseline: AcceptanceSummary | None = None
+) -> str:
+    """Write the whole page.  `run` is the folder with the evidence; without it none is inlined."""
+    record, reader = summary.record, EvidenceReader(run)
+    deciding = [row for row in summary.worst_first if row.can_decide]
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    return environment.get_template("report.html.j2").render(
+    template = _jinja_environment().get_template("report.html.j2")
+    return template.render(
         record=record,
-        table=table,
-        sections=sections,
-        problems=[row for row in worst_first(table) if _needs_attention(row)],
-        decision=_decision_parts(record),
-        findings=all_findings(record),
-        unexplained=_unexplained_results(table),
+        summary=summary,
+        view_evidence=reader.view,
+        problems=[row for row in deciding if row.verdict is not Verdict.PASS],
+        unexplained=_unexplained_results(summary.worst_first),
         strip=_header_facts(record),
-        untested=_untested_items(record, table),
-        waivers=[waiver_note(record, waiver) for waiver in record.contract.waivers],
+        untested=_untested_items(summary),
         inventory=build_inventory(record.cluster),
         command=redact_text(record.command),
-        paste=acceptance_table(record, width=80, unicode=True),
+        paste=acceptance_table(summary),
         digest=record_digest(record),
-        comparison=diff,
-        changes=_verdict_changes(table, diff),
+        comparison=compare(summary, baseline) if baseline else None,
         glossary=GLOSSARY,
         script=script,
-        script_hash=_script_hash(script),
+        # For the page's own content security policy: this script and no other.
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
@@ -123,34 +97,21 @@ def _jinja_environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
-    environment.filters["glyph"] = lambda verdict: GLYPHS[verdict]
-    environment.filters["line"] = one_line
-    environment.filters["titled"] = capitalise
-    environment.filters["href"] = relative_link
-    environment.filters["number"] = number
-    environment.filters["command"] = lambda text: redact_text(one_line(text))
-    environment.filters["headline"] = summary_sentence
-    # Only for SVG that reports.charts.svg wrote, and for our own script: neither holds
-    # foreign markup.
-    environment.filters["drawn"] = Markup
+    environment.filters |= {
+        "glyph": lambda verdict: STYLES[verdict][0],
+        "line": one_line,
+        "titled": capitalise,
+        "href": relative_link,
+        "number": number,
+        "command": lambda text: redact_text(one_line(text)),
+        "headline": summary_sentence,
+        "groups": _group_by_name,
+        "figures": draw_figures,
+        # Only for SVG that reports.charts.svg wrote, and for our own script: neither holds
+        # foreign markup.
+        "drawn": Markup,
+    }
     return environment
-
-
-def _script_hash(script: str) -> str:
-    """For the page's own content security policy: this script and no other."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _decision_parts(record: RunRecord) -> dict[str, str]:
-    """The sentence in its three parts, and the verdict that colours it."""
-    word, _, details = decision_sentence(record).partition(": ")
-    counts, _, code = details.rpartition("   ")
-    verdict = Verdict.UNPROVEN if record.exit_code in (2, 20) else record.decision
-    return {"word": word, "counts": counts, "code": code, "verdict": verdict.value}
-
-
-def _needs_attention(row: ReportRow) -> bool:
-    return row.verdict is not Verdict.PASS and row.can_decide
 
 
 def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
@@ -171,71 +132,56 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _run_duration(record: RunRecord) -> str:
-    """`47 min 38 s`, or that the run did not end."""
+    """Write `47 min 38 s`, or that the run did not end."""
     try:
-        start, end = (
-            datetime.fromisoformat(moment.replace("Z", "+00:00"))
-            for moment in (record.started, record.finished or "")
-        )
-        seconds = round((end - start).total_seconds())
+        took = parse_time(record.finished) - parse_time(record.started)
     except (ValueError, TypeError):
         return "did not finish"
+    seconds = round(took.total_seconds())
     hours, minutes = seconds // 3600, seconds // 60 % 60
     parts = [(hours, "h"), (minutes, "min"), (seconds % 60, "s")]
     return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
 
 
-def _build_section(result: ProbeResult, reader: EvidenceReader) -> ProbeSection:
-    return ProbeSection(
-        result=result,
-        groups=_group_by_name(result.measurements),
-        charts=draw_figures(result.series),
-        evidence=[reader.view(entry) for entry in result.evidence],
-    )
-
-
 def _group_by_name(measurements: list[Measurement]) -> list[Group]:
-    """By name, the worst first; of more than MANY passing subjects, one and a sentence."""
+    """Group by name, the worst first; of more than MAX_PASSING that pass, one and a sentence."""
     by_name: dict[str, list[Measurement]] = {}
     for m in measurements:
         by_name.setdefault(m.name, []).append(m)
     groups = [_build_group(same_name) for same_name in by_name.values()]
-    return sorted(groups, key=lambda group: -_verdict_rank(group.measurements[0]))
+    return sorted(groups, key=lambda group: -group[0][0].severity)
 
 
 def _build_group(same_name: list[Measurement]) -> Group:
-    broken = [m for m in same_name if m.verdict not in (None, Verdict.PASS)]
-    good = [m for m in same_name if m.verdict in (None, Verdict.PASS)]
-    broken.sort(key=lambda m: -_verdict_rank(m))
+    worst_first = sorted(same_name, key=lambda m: -m.severity)
+    good = [m for m in worst_first if not m.severity]
     if len(good) <= MAX_PASSING:
-        return Group(broken + good, "")
+        return worst_first, ""
     values = sorted({m.value for m in good if isinstance(m.value, int | float)})
     span = f", {good[0].unit} {values[0]:g} to {values[-1]:g}" if len(values) > 1 else ""
-    return Group([*broken, good[0]], f"and {len(good) - 1} more of {good[0].title}, all pass{span}")
+    hidden = len(good) - 1
+    return worst_first[:-hidden], f"and {hidden} more of {good[0].title}, all pass{span}"
 
 
-def _verdict_rank(m: Measurement) -> int:
-    return (m.verdict or Verdict.PASS).rank
-
-
-def _unexplained_results(table: list[ReportRow]) -> list[ProbeResult]:
-    """Results that are not accepted and that no finding explains: they need a next step too."""
+def _unexplained_results(worst_first: list[ReportRow]) -> list[ProbeResult]:
+    """Find what is not accepted and explained by no finding: it needs a next step too."""
     return [
         result
-        for row in worst_first(table)
+        for row in worst_first
         for result in row.results
         if not result.verdict.accepted and not result.findings
     ]
 
 
-def _untested_items(record: RunRecord, table: list[ReportRow]) -> list[tuple[str, str]]:
-    """What this run does not show, and why."""
+def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
+    """Say what this run does not show, and why."""
+    record, rows = summary.record, summary.rows
     items = [
         (row.criterion.id, f"not provable here: {row.criterion.not_provable}")
-        for row in table
+        for row in rows
         if row.criterion.not_provable
     ]
-    items += [(row.criterion.id, "no probe ran for it") for row in table if not row.results]
+    items += [(row.criterion.id, "no probe ran for it") for row in rows if not row.results]
     for result in record.results:
         if result.state != "finished":
             message = result.error or "the probe did not come to its end"
@@ -244,19 +190,3 @@ def _untested_items(record: RunRecord, table: list[ReportRow]) -> list[tuple[str
     if record.state != "finished":
         items.append(("run", "the run was interrupted: later probes did not run"))
     return items
-
-
-def _verdict_changes(table: list[ReportRow], diff: Comparison | None) -> dict[str, str]:
-    """The cell `vs baseline` of each row."""
-    if diff is None:
-        return {}
-    return {
-        row.criterion.id: _change_text(row.verdict, diff.before.get(row.criterion.id))
-        for row in table
-    }
-
-
-def _change_text(now: Verdict, before: Verdict | None) -> str:
-    if before is None:
-        return "new"
-    return "same" if now is before else f"was {before.value}"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from probes.fabric.detect import WAY_TEXT
+from reports.acceptance import summarize_acceptance
 from reports.record import Verdict
 from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.test_driver_death import end_driver, once
@@ -26,7 +27,7 @@ from tests.support.trial import Trial, acceptance, start
 @pytest.mark.soak(criterion="suite")
 def test_standard_tier(lab: Lab) -> None:
     record, _ = acceptance(lab, "standard", "probes", "--tier", "standard", seconds=1200)
-    assert record.decision.accepted
+    assert summarize_acceptance(record).decision.accepted
     assert record.tier == "standard"
     nothing_left(lab)
 

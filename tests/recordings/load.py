@@ -1,4 +1,4 @@
-"""Turns a typed record back into a run folder: the inverse of `reports.store.fold`."""
+"""Turns a typed record back into a run folder: the inverse of `reports.store.fold_events`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from reports.acceptance import decision_sentence
+from reports.acceptance import summarize_acceptance
 from reports.record import Control, Evidence, Limit, Measurement, ProbeResult, RunRecord
 from reports.store import EVENT_LISTS, load, write_atomically
 
@@ -87,12 +87,13 @@ def write(recording: Recording, museum: Path) -> Path:
 def expected(recording: Recording, run: Path) -> dict[str, Any]:
     """What the run is expected to say; looked through by a person before it is committed."""
     record = load(run)
+    summary = summarize_acceptance(record)
     ids = [criterion.id for criterion in record.contract.criteria]
     return {
         "teaches": recording.teaches,
-        "exit_code": record.exit_code,
+        "exit_code": summary.exit_code,
         "verdicts": {id: record.verdict(id).value for id in ids},
-        "sentence": decision_sentence(record),
+        "sentence": summary.headline,
         "findings": sorted({f.code for result in record.results for f in result.findings}),
     }
 

@@ -6,86 +6,95 @@ from typing import Any
 
 import pytest
 
-from reports.compare import Comparison, compare, comparison_lines
+from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
+from reports.compare import (
+    BETTER,
+    FIXED,
+    MISSING,
+    NEW_FAILURES,
+    UNCLEAR,
+    WORSE,
+    Comparison,
+    compare,
+    comparison_lines,
+)
 from reports.page.render import render
-from reports.record import Limit, Measurement, RunRecord
-from reports.store import load
+from reports.record import Limit, Measurement
 from tests.recordings.load import replaced
 from tests.support.paths import RECORDINGS
 
 
-def atlas(name: str = "healthy-atlas") -> RunRecord:
-    return load(RECORDINGS / name)
+def atlas(name: str = "healthy-atlas") -> AcceptanceSummary:
+    return load_summary(RECORDINGS / name)
 
 
-def with_value(value: Any, spread: float | None = 1.0, **bounds: Any) -> RunRecord:
+def with_value(value: Any, spread: float | None = 1.0, **bounds: Any) -> AcceptanceSummary:
     limit = Limit(because="agreed for this test", **(bounds or {"low": 1.0}))
     one = Measurement(name="busbw", value=value, unit="GB/s", spread=spread, limit=limit)
-    return replaced(atlas(), "FABRIC", measurements=[one])
+    return summarize_acceptance(replaced(atlas().record, "FABRIC", measurements=[one]))
 
 
-def change(old: RunRecord, new: RunRecord) -> Comparison:
+def change(old: AcceptanceSummary, new: AcceptanceSummary) -> Comparison:
     return compare(new, old)
 
 
 def test_a_run_equals_itself() -> None:
     found = compare(atlas(), atlas())
-    assert found.sections() == []
+    assert found.changes == {}
     assert list(comparison_lines(found))[-1] == "  no change beyond noise"
 
 
 def test_inside_the_noise_is_no_change() -> None:
-    assert change(with_value(100.0), with_value(102.8)).sections() == []
+    assert change(with_value(100.0), with_value(102.8)).changes == {}
 
 
 def test_beyond_the_noise_is_worse_or_better_by_the_limit() -> None:
-    assert change(with_value(100.0), with_value(97.0)).worse
-    assert change(with_value(100.0), with_value(103.0)).better
+    assert set(change(with_value(100.0), with_value(97.0)).changes) == {WORSE}
+    assert set(change(with_value(100.0), with_value(103.0)).changes) == {BETTER}
     slower = change(with_value(100.0, high=500.0), with_value(103.0, high=500.0))
-    assert slower.worse
-    assert not slower.better
+    assert set(slower.changes) == {WORSE}
 
 
 def test_without_a_side_nothing_is_claimed() -> None:
     both = {"low": 1.0, "high": 500.0}
     found = change(with_value(100.0, **both), with_value(150.0, **both))
-    assert found.unclear
-    assert not found.worse + found.better
+    assert set(found.changes) == {UNCLEAR}
 
 
 @pytest.mark.parametrize(("old", "new"), [(None, 1.0), (1.0, None), (None, None)])
 def test_without_spread_only_the_ratio_is_given(old: float | None, new: float | None) -> None:
     found = change(with_value(100.0, old), with_value(50.0, new))
-    assert not found.worse + found.better
-    assert "0.500 x; no spread, so noise is unknown" in found.unclear[0]
+    assert set(found.changes) == {UNCLEAR}
+    assert "0.500 x; no spread, so noise is unknown" in found.changes[UNCLEAR][0]
 
 
 def test_from_zero_has_no_ratio() -> None:
-    assert "from 0" in change(with_value(0, None), with_value(5.0, None)).unclear[0]
+    assert "from 0" in change(with_value(0, None), with_value(5.0, None)).changes[UNCLEAR][0]
 
 
 def test_words_that_changed_are_shown() -> None:
     found = change(with_value("NET/IB"), with_value("NET/Socket"))
-    assert any("NET/IB" in line and "NET/Socket" in line for line in found.unclear)
+    assert any("NET/IB" in line and "NET/Socket" in line for line in found.changes[UNCLEAR])
 
 
 def test_new_failures_and_fixed() -> None:
     found = compare(atlas("tcp-fallback"), atlas())
-    assert [line.split(":")[0] for line in found.new_failures] == ["FABRIC", "SCALING", "RESTART"]
+    changed = ["FABRIC", "SCALING", "RESTART"]
+    assert [line.split(":")[0] for line in found.changes[NEW_FAILURES]] == changed
     back = compare(atlas(), atlas("tcp-fallback"))
-    assert [line.split(":")[0] for line in back.fixed] == ["FABRIC", "SCALING", "RESTART"]
+    assert [line.split(":")[0] for line in back.changes[FIXED]] == changed
 
 
 def test_what_is_no_longer_proven_to_fail_is_not_fixed() -> None:
     found = compare(atlas("control-missed"), atlas("waived-fail"))
-    assert not any("FABRIC" in line for line in found.fixed)
-    assert any("was FAIL, is UNPROVEN" in line for line in found.unclear)
+    assert not any("FABRIC" in line for line in found.changes.get(FIXED, []))
+    assert any("was FAIL, is UNPROVEN" in line for line in found.changes[UNCLEAR])
 
 
 def test_what_is_no_longer_measured_is_said() -> None:
     found = compare(atlas("not-run"), atlas())
-    assert any("LAUNCH: time to first step" in line for line in found.missing)
-    assert any(line.startswith("LAUNCH: was PASS") for line in found.new_failures)
+    assert any("LAUNCH: time to first step" in line for line in found.changes[MISSING])
+    assert any(line.startswith("LAUNCH: was PASS") for line in found.changes[NEW_FAILURES])
 
 
 def test_runs_that_cannot_be_compared_are_noted() -> None:

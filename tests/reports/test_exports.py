@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from reports.__main__ import main
+from reports.acceptance import load_summary
 from reports.exports import CSV_HEADER, ctrf, measurements_csv, prometheus, write_all
 from reports.record import RunRecord
-from reports.redact import REDACTED, redact, redact_environment, redact_text
+from reports.redact import REDACTED, redact, redact_text
 from reports.store import load, write_checksums
 from tests.support.paths import RECORDINGS, REPO
 
@@ -31,7 +32,7 @@ TEST_KEYS = {"name", "status", "duration", "rawStatus", "message", "suite"}
 
 @every_run
 def test_ctrf_has_the_keys_its_schema_asks_for(run: Path) -> None:
-    report = ctrf(load(run))
+    report = ctrf(load_summary(run))
     assert report["reportFormat"] == "CTRF"
     assert re.fullmatch(r"\d+\.\d+\.\d+", report["specVersion"])
     results = report["results"]
@@ -49,8 +50,8 @@ def test_ctrf_has_the_keys_its_schema_asks_for(run: Path) -> None:
 
 @every_run
 def test_ctrf_has_no_failure_only_when_accepted(run: Path) -> None:
-    record = load(run)
-    assert (ctrf(record)["results"]["summary"]["failed"] == 0) == (record.exit_code == 0)
+    summary = load_summary(run)
+    assert (ctrf(summary)["results"]["summary"]["failed"] == 0) == (summary.exit_code == 0)
 
 
 @every_run
@@ -64,19 +65,19 @@ def test_csv_has_every_measurement(run: Path) -> None:
 
 @every_run
 def test_prometheus_has_each_label_set_once(run: Path) -> None:
-    text = prometheus(load(run))
+    text = prometheus(load_summary(run))
     samples = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
     assert len(samples) == len(set(samples))
     assert text.endswith("\n")
 
 
 def test_equal_measurements_stay_apart() -> None:
-    assert 'occurrence="2"' in prometheus(load(RECORDINGS / "retried"))
+    assert 'occurrence="2"' in prometheus(load_summary(RECORDINGS / "retried"))
 
 
 def test_the_schema_is_of_the_record(tmp_path: Path) -> None:
     run = shutil.copytree(RECORDINGS / "healthy-lab", tmp_path / "run")
-    write_all(run, load(run))
+    write_all(run, load_summary(run))
     schema = json.loads((run / "record.schema.json").read_text())
     assert schema == RunRecord.model_json_schema()
     assert set(schema["properties"]) == set(RunRecord.model_fields)
@@ -86,7 +87,7 @@ def test_rendering_again_keeps_the_sums_true_and_hides_nothing(tmp_path: Path) -
     run = shutil.copytree(RECORDINGS / "healthy-lab", tmp_path / "run")
     write_checksums(run)
     (run / "evidence/proc-net-dev.txt").write_text("doctored")
-    write_all(run, load(run))
+    write_all(run, load_summary(run))
     check = ["sha256sum", "--check", "SHA256SUMS"]
     told = subprocess.run(check, cwd=run, check=False, capture_output=True, text=True).stdout
     failed = [line for line in told.splitlines() if not line.endswith(": OK")]
@@ -100,14 +101,14 @@ def test_rendering_again_keeps_the_sums_true_and_hides_nothing(tmp_path: Path) -
      "GITHUB_TOKEN", "my_credentials", "PGPASSWORD", "REDIS_PWD", "authToken", "NGC_API_KEY"],
 )  # fmt: skip
 def test_secret_names(name: str) -> None:
-    assert redact_environment({name: "abc123"}) == {name: REDACTED}
+    assert redact({name: "abc123"}) == {name: REDACTED}
 
 
 @pytest.mark.parametrize(
     "name", ["NCCL_IB_PKEY", "PATH", "NCCL_DEBUG", "KEYBOARD", "HOME", "MONKEY", "PASSES"]
 )
 def test_ordinary_names(name: str) -> None:
-    assert redact_environment({name: "abc123"}) == {name: "abc123"}
+    assert redact({name: "abc123"}) == {name: "abc123"}
 
 
 @pytest.mark.parametrize(

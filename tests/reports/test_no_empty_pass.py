@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reports.acceptance import report_rows, waiver_note
+from reports.acceptance import load_summary
 from reports.exports import ctrf, prometheus
 from reports.record import Control, Limit, Measurement, ProbeResult, Verdict
 from reports.store import load
@@ -52,7 +52,7 @@ def test_a_field_that_is_missing_does_not_compare_as_fine() -> None:
 def test_skipped_is_not_passed(state: str) -> None:
     """No GPU nodes, nothing configured: set_passed('Skipped')."""
     assert judged(state=state) is Verdict.UNPROVEN
-    assert load(RECORDINGS / "skipped").exit_code == 20
+    assert load_summary(RECORDINGS / "skipped").exit_code == 20
 
 
 def test_no_threshold_is_not_any_threshold() -> None:
@@ -69,7 +69,7 @@ def test_a_zero_baseline_does_not_switch_a_limit_off() -> None:
 
 def test_a_process_that_died_is_not_a_warning() -> None:
     """The collective's process failed: WARN; no GPUs or a kill switch: OK."""
-    assert load(RECORDINGS / "timeout").exit_code == 20
+    assert load_summary(RECORDINGS / "timeout").exit_code == 20
     assert judged(state="error") is Verdict.UNPROVEN
 
 
@@ -81,28 +81,28 @@ def test_words_on_the_output_are_no_measurement() -> None:
 
 def test_an_unsupported_platform_does_not_exit_with_0() -> None:
     """Unsupported platform, ERROR: exit 0."""
-    assert load(RECORDINGS / "empty").exit_code == 20
-    assert load(RECORDINGS / "not-run").exit_code == 20
+    assert load_summary(RECORDINGS / "empty").exit_code == 20
+    assert load_summary(RECORDINGS / "not-run").exit_code == 20
 
 
 def test_a_hard_failure_is_wired_to_the_exit_code() -> None:
     """A 'hard fail' was computed and read by nobody."""
-    assert load(RECORDINGS / "outside-contract").exit_code == 1
+    assert load_summary(RECORDINGS / "outside-contract").exit_code == 1
 
 
 def test_a_skipped_gate_does_not_pass_its_phase() -> None:
     """Declared gates were skipped, yet the phase passed: also in what other tools read."""
     for name in ("skipped", "not-run", "empty", "control-missed", "killed-run"):
-        record = load(RECORDINGS / name)
-        summary = ctrf(record)["results"]["summary"]
-        assert summary["failed"] >= 1, name
-        assert f'seatrial_exit_code{{run="{record.id}"}} {record.exit_code}' in prometheus(record)
+        summary = load_summary(RECORDINGS / name)
+        assert ctrf(summary)["results"]["summary"]["failed"] >= 1, name
+        sample = f'seatrial_exit_code{{run="{summary.record.id}"}} {summary.exit_code}'
+        assert sample in prometheus(summary)
 
 
 def test_a_diagnosis_of_failure_is_not_reported_healthy() -> None:
     """Failures of the diagnostics were reported healthy."""
-    record = load(RECORDINGS / "tcp-fallback")
-    healthy = [row.criterion.id for row in report_rows(record) if row.verdict.accepted]
+    rows = load_summary(RECORDINGS / "tcp-fallback").rows
+    healthy = [row.criterion.id for row in rows if row.verdict.accepted]
     assert healthy == ["HOSTS", "GANG", "LAUNCH"]
 
 
@@ -115,18 +115,18 @@ def test_a_probe_that_sees_no_difference_proves_nothing() -> None:
 
 
 def test_a_waiver_never_turns_a_failure_green() -> None:
-    record = load(RECORDINGS / "waived-fail")
-    notes = {w.criterion: waiver_note(record, w) for w in record.contract.waivers}
-    assert record.exit_code == 1
-    assert record.verdict("FABRIC") is Verdict.FAIL
+    summary = load_summary(RECORDINGS / "waived-fail")
+    notes = dict(summary.waiver_notes)
+    assert summary.exit_code == 1
+    assert summary.record.verdict("FABRIC") is Verdict.FAIL
     assert "stays a failure" in notes["FABRIC"]
     assert "ENDED" in notes["GANG"]
     assert "NO LONGER NEEDED" in notes["LAUNCH"]
 
 
 def test_what_this_cluster_cannot_prove_is_not_shown_as_passed() -> None:
-    record = load(RECORDINGS / "healthy-lab")
-    fabric = next(row for row in report_rows(record) if row.criterion.id == "FABRIC")
-    assert record.verdict("FABRIC") is Verdict.PASS
+    summary = load_summary(RECORDINGS / "healthy-lab")
+    fabric = next(row for row in summary.rows if row.criterion.id == "FABRIC")
+    assert summary.record.verdict("FABRIC") is Verdict.PASS
     assert fabric.verdict is Verdict.UNPROVEN
     assert fabric.label.startswith("not provable here")

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from reports.acceptance import decision_sentence
+from reports.acceptance import load_summary
 from reports.exports import write_all
 from reports.page.render import render
-from reports.store import load
 from reports.text import acceptance_table
 from tests.recordings.generate.cases import exhibits
 from tests.recordings.load import write
@@ -31,31 +30,31 @@ def expected(run: Path) -> dict[str, Any]:
 
 @every_run
 def test_verdicts(run: Path) -> None:
-    record, told = load(run), expected(run)
-    assert record.exit_code == told["exit_code"]
-    assert {id: record.verdict(id).value for id in told["verdicts"]} == told["verdicts"]
-    assert decision_sentence(record) == told["sentence"]
+    summary, told = load_summary(run), expected(run)
+    assert summary.exit_code == told["exit_code"]
+    assert {id: summary.record.verdict(id).value for id in told["verdicts"]} == told["verdicts"]
+    assert summary.headline == told["sentence"]
 
 
 @every_run
 def test_only_the_healthy_are_accepted(run: Path) -> None:
-    assert (load(run).exit_code == 0) == (run.name in ACCEPTED)
+    assert (load_summary(run).exit_code == 0) == (run.name in ACCEPTED)
     word = "ACCEPTED" if run.name in ACCEPTED else ("NOT ACCEPTED", "INTERRUPTED")
-    assert decision_sentence(load(run)).startswith(word)
+    assert load_summary(run).headline.startswith(word)
 
 
 @every_run
 def test_renderings(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run")
-    record = load(copy)
-    for path in write_all(copy, record):
+    summary = load_summary(copy)
+    for path in write_all(copy, summary):
         assert path.stat().st_size > 0
     page = (copy / "report.html").read_text(encoding="utf-8")
-    word, _, rest = decision_sentence(record).partition(": ")
+    word, _, rest = summary.headline.partition(": ")
     assert f'<div class="word">{word}</div>' in page
     assert rest.split("   ")[0] in page
     for width in (40, 80, 200):
-        assert decision_sentence(record).split(":")[0] in acceptance_table(record, width)
+        assert word in acceptance_table(summary, width)
 
 
 @every_run
@@ -72,10 +71,10 @@ def test_every_exhibit_is_in_the_museum() -> None:
 
 def test_a_page_is_the_same_each_time() -> None:
     run = RECORDINGS / "tcp-fallback"
-    assert render(load(run), run) == render(load(run), run)
+    assert render(load_summary(run), run) == render(load_summary(run), run)
 
 
 def test_a_record_renders_without_its_folder() -> None:
-    page = render(load(RECORDINGS / "tcp-fallback"), None)
+    page = render(load_summary(RECORDINGS / "tcp-fallback"), None)
     assert "NET/Socket" in page
     assert "missing from the run folder" not in page

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reports.acceptance import load_summary
 from reports.exports import measurements_csv, prometheus
 from reports.page.render import render
 from reports.sanitize import ascii_only, clean, csv_cell, label_value, one_line, relative_link
@@ -26,7 +27,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u20
 
 
 def test_the_terminal_gets_no_escape_and_no_line_of_theirs() -> None:
-    text = acceptance_table(load(RUN), color=False)
+    text = acceptance_table(load_summary(RUN), color=False)
     assert not CONTROL.search(text)
     begun = [line.strip() for line in text.splitlines()]
     assert [line for line in begun if line.startswith("ACCEPTED:")] == []
@@ -34,29 +35,29 @@ def test_the_terminal_gets_no_escape_and_no_line_of_theirs() -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    record = load(RUN.parent / "tcp-fallback")
-    table = acceptance_table(record, unicode=False).split("\n\n")[1]
+    summary = load_summary(RUN.parent / "tcp-fallback")
+    table = acceptance_table(summary, unicode=False).split("\n\n")[1]
     words = [line.split()[1] for line in table.splitlines()]
     assert words == ["FAIL", "FAIL", "UNPROVEN", "PASS", "PASS", "PASS"]
 
 
 def test_in_ascii_there_is_only_ascii() -> None:
-    assert acceptance_table(load(RUN), unicode=False).isascii()
+    assert acceptance_table(load_summary(RUN), unicode=False).isascii()
 
 
 def test_colours_come_only_from_us() -> None:
-    escapes = set(re.findall("\x1b\\[[0-9;]*m", acceptance_table(load(RUN), color=True)))
+    escapes = set(re.findall("\x1b\\[[0-9;]*m", acceptance_table(load_summary(RUN), color=True)))
     assert escapes <= {f"\x1b[{code}m" for code in ("0", "32", "33", "33;1", "31;1")}
 
 
 def test_lines_fit_the_width() -> None:
     for width in (60, 80, 120):
-        text = acceptance_table(load(RUN), width)
+        text = acceptance_table(load_summary(RUN), width)
         assert max(map(len, text.splitlines())) <= width
 
 
 def test_markup_is_shown_and_not_run() -> None:
-    page = render(load(RUN), RUN)
+    page = render(load_summary(RUN), RUN)
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert page.count("<script>") == 1
@@ -65,7 +66,7 @@ def test_markup_is_shown_and_not_run() -> None:
 
 
 def test_links_stay_in_the_run_folder() -> None:
-    page = render(load(RUN), RUN)
+    page = render(load_summary(RUN), RUN)
     links = re.findall(r'href="([^"]*)"', page)
     assert links
     assert all(link.startswith(("#", "./")) for link in links)
@@ -77,13 +78,13 @@ def test_no_file_outside_the_run_folder_is_read(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "evidence").mkdir(parents=True)
     (run / "evidence/x.log").symlink_to(secret)
-    page = render(load(RUN), run)
+    page = render(load_summary(RUN), run)
     assert "the secret words" not in page
     assert "leads out of the run folder" in page
 
 
 def test_a_series_that_cannot_be_read_costs_only_its_figure() -> None:
-    page = render(load(RUN), RUN)
+    page = render(load_summary(RUN), RUN)
     assert "could not be drawn" in page
     assert "Bandwidth of every pair" not in page or "<svg" in page
 
@@ -95,7 +96,7 @@ def test_no_cell_is_a_formula() -> None:
 
 
 def test_prometheus_lines_keep_their_shape() -> None:
-    lines = prometheus(load(RUN)).splitlines()
+    lines = prometheus(load_summary(RUN)).splitlines()
     shape = re.compile(r'seatrial_\w+\{(\w+="([^"\\\n]|\\[\\"n])*",?)*\} -?[0-9.e+]+')
     assert all(line.startswith("# ") or shape.fullmatch(line) for line in lines)
     assert len(lines) == len(set(lines))

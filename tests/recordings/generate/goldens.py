@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from probes.nccl.report import analyse_files
+from reports.acceptance import load_summary
 from reports.exports import ctrf, measurements_csv, prometheus
 from reports.page.render import render
-from reports.store import load
 from reports.text import acceptance_table
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty
 from tests.support.paths import RECORDINGS
@@ -55,14 +55,14 @@ def page_text(page: str) -> str:
 
 def of_run(run: Path) -> dict[str, str]:
     """Returns the renderings of one run folder by file name."""
-    record = load(run)
+    summary = load_summary(run)
     return {
-        "record.json": record.model_dump_json(indent=1) + "\n",
-        "terminal.txt": acceptance_table(record, WIDTH) + "\n",
-        "page.txt": page_text(render(record, run)),
-        "measurements.csv": measurements_csv(record),
-        "metrics.prom": prometheus(record),
-        "ctrf.json": json.dumps(ctrf(record), indent=1) + "\n",
+        "record.json": summary.record.model_dump_json(indent=1) + "\n",
+        "terminal.txt": acceptance_table(summary, WIDTH) + "\n",
+        "page.txt": page_text(render(summary, run)),
+        "measurements.csv": measurements_csv(summary.record),
+        "metrics.prom": prometheus(summary),
+        "ctrf.json": json.dumps(ctrf(summary), indent=1) + "\n",
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.acceptance import load_summary, summarize_acceptance
 from reports.page.render import TEMPLATES, record_digest, render
 from reports.record import Control, Limit, Measurement, ProbeResult, RunRecord
 from reports.store import load
@@ -47,7 +48,7 @@ class Page(HTMLParser):
 
 def page(name: str, baseline: str = "") -> str:
     run = RECORDINGS / name
-    return render(load(run), run, load(RECORDINGS / baseline) if baseline else None)
+    return render(load_summary(run), run, load_summary(RECORDINGS / baseline) if baseline else None)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
@@ -154,7 +155,7 @@ def test_secrets_in_commands_are_not_shown() -> None:
         for result in record.results
     ]
     told = record.model_copy(update={"results": results, "command": again})
-    assert "hunter2" not in render(told, None)
+    assert "hunter2" not in render(summarize_acceptance(told), None)
 
 
 def test_evidence_that_is_missing_or_changed_is_said(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_evidence_that_is_missing_or_changed_is_said(tmp_path: Path) -> None:
     assert "the file is missing from the run folder" in page("tcp-fallback")
     (tmp_path / "evidence").mkdir()
     (tmp_path / "evidence/allreduce.txt").write_text("nothing to see here\n")
-    text = render(load(run), tmp_path)
+    text = render(load_summary(run), tmp_path)
     assert "NOT the one recorded" in text
 
 
@@ -171,7 +172,7 @@ def test_a_log_is_cut_to_its_last_lines(tmp_path: Path) -> None:
     (tmp_path / "evidence").mkdir()
     lines = [f"line {at} {'x' * 500}" for at in range(20000)]
     (tmp_path / "evidence/nccl-atlas07.log").write_text("\n".join(lines))
-    text = render(load(run), tmp_path)
+    text = render(load_summary(run), tmp_path)
     assert "line 19999" in text
     assert "line 19959 " not in text
     assert len(text) < 200_000
@@ -202,7 +203,7 @@ def big(nodes: int) -> RunRecord:
 
 
 def test_64_nodes_stay_under_2_megabytes() -> None:
-    text = render(big(64), RECORDINGS / "healthy-atlas")
+    text = render(summarize_acceptance(big(64)), RECORDINGS / "healthy-atlas")
     assert len(text.encode()) < 2_000_000
     assert "and 63 more of GPU 0 link, all pass" in text
 
