@@ -7,8 +7,13 @@ from probes.cluster.cluster import Cluster
 from probes.faults.orphaned_ranks import describe_orphans, find_orphans, rank_processes
 from probes.restart.equality import unequal_steps
 from probes.restart.faulted_run import GANG_NAME
-from probes.restart.judge import NO_REFERENCE_RUN, results_or_error
-from probes.restart.reference_run import NEWEST, WRONG_RESUMES, ReferenceRun
+from probes.restart.reference_run import (
+    NEWEST,
+    NO_REFERENCE_RUN,
+    WRONG_RESUMES,
+    ReferenceRun,
+    results_or_error,
+)
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.supervisor import Attempt
 

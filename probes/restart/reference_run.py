@@ -18,18 +18,20 @@ from typing import Any
 import pytest
 
 from probes.cluster.cluster import Cluster
-from probes.faults.process_faults import read_json_lines
+from probes.faults.injection import SAVE_EVERY
+from probes.faults.process_faults import read_journal
 from probes.findings import finding
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
 
-SAVE_EVERY, NEWEST = 4, 8
+NEWEST = 2 * SAVE_EVERY  # the step of the newest checkpoint
 # Steps, by save mode: in the background, a save may last until the next one is due.
 MAX_STEPS_LOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY}
-STEPS = 10
-TIMEOUT_SECONDS = 300
+STEPS = 10  # two more than the newest checkpoint has: what a resume computes is compared there
+TIMEOUT_SECONDS = 300  # for so many small steps: connecting and importing torch is most of it
 Results = list[dict[str, Any]]
+NO_REFERENCE_RUN = "the run that nobody kills was not made"  # no gang came together
 WRONG_RESUMES = {
     "rng": "the run is resumed without restoring its random state",
     "data": "the run is resumed one sample further on",
@@ -39,11 +41,36 @@ WRONG_RESUMES = {
 }
 
 
+def small_config(steps: int, checkpoints: Path, **options: Any) -> TrainConfig:
+    """Configure a small run that keeps all its checkpoints."""
+    return TrainConfig(
+        steps=steps,
+        dim=32,
+        seq=32,
+        save_every=SAVE_EVERY,
+        keep_last=steps,
+        checkpoints=str(checkpoints),
+        **options,
+    )
+
+
+def results_or_error(outcome: Results | str) -> tuple[Results, str]:
+    """Give results, or why there are none."""
+    return ([], outcome or "no reason was given") if isinstance(outcome, str) else (outcome, "")
+
+
+def _run_or_error(gang: Gang, config: TrainConfig) -> Results | str:
+    try:
+        return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
+    except GangError as error:
+        return str(error)
+
+
 class ReferenceRun:
     """Made at first use: `results` of the run never killed, in order of rank; `config` is its own.
 
-    `mistaken[what]` are the results of the resumes that got one thing wrong, `damaged[name]` those
-    of the resumes after `damages[name]`: results, or an error sentence.
+    `wrong_resumes[part]` are the results of the resumes that got one thing wrong, `corrupted[name]`
+    those of the resumes after `corruptions[name]`: results, or an error sentence.
     """
 
     def __init__(
@@ -70,16 +97,8 @@ class ReferenceRun:
     @property
     def config(self) -> TrainConfig:
         """Small, for what is proven does not depend on size; not paced, for nobody is killed."""
-        return TrainConfig(
-            steps=self.steps,
-            dim=32,
-            seq=32,
-            save_every=SAVE_EVERY,
-            keep_last=self.steps,
-            device=self.device,
-            digest_steps=True,
-            checkpoints=str(self.folder / "original"),
-        )
+        checkpoints = self.folder / "original"
+        return small_config(self.steps, checkpoints, device=self.device, digest_steps=True)
 
     @property
     def slow_config(self) -> TrainConfig:
@@ -126,7 +145,8 @@ class ReferenceRun:
             shutil.rmtree(stale)
         results = gang.run(train_rank, self.config, timeout=TIMEOUT_SECONDS)
         if self.repeat:
-            self.repeated = self._run_again(gang)
+            again = dataclasses.replace(self.config, checkpoints=None, save_every=0)
+            self.repeated = _run_or_error(gang, again)
         for part in WRONG_RESUMES:
             self.wrong_resumes[part] = self._resume_copy(gang, f"forgets-{part}", forget=part)
         for name, corrupt in self.corruptions.items():
@@ -135,20 +155,13 @@ class ReferenceRun:
             self._resume_on_full_disk(gang, len(results) - 1)
         self.results = results
 
-    def _run_again(self, gang: Gang) -> Results | str:
-        config = dataclasses.replace(self.config, checkpoints=None, save_every=0)
-        try:
-            return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
-        except GangError as error:
-            return str(error)
-
     def _resume_on_full_disk(self, gang: Gang, victim: int) -> None:
         with self._link_to_full_disk("full-disk", victim):
             stall = f"upload:rank={victim}:seconds=1:from={NEWEST}:to={NEWEST}"
             self.full_disk = self._resume_copy(
                 gang,
                 "full-disk",
-                lambda newest: shutil.rmtree(newest),
+                shutil.rmtree,
                 save_every=SAVE_EVERY,
                 stall=stall,
                 out=str(self.folder / "full-disk-out"),
@@ -169,20 +182,17 @@ class ReferenceRun:
         config = dataclasses.replace(
             self.config, **{"save_every": 0, "checkpoints": str(copy), **changes}
         )
-        try:
-            return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
-        except GangError as error:
-            return str(error)
+        return _run_or_error(gang, config)
 
     @contextmanager
     def _link_to_full_disk(self, name: str, victim: int) -> Any:
         """Have one rank's file of step 8 lie on /dev/full: every write to it meets ENOSPC."""
         stop = threading.Event()
-        journal = self.folder / f"{name}-out" / f"metrics.rank{victim}.jsonl"
+        out = self.folder / f"{name}-out"
 
         def fill() -> None:
             while not stop.wait(0.02):
-                if not any(line["event"] == "saving" for line in read_json_lines(journal)):
+                if not any(line["event"] == "saving" for line in read_journal(out, victim)):
                     continue
                 for partial in (self.folder / name).glob(f"step-{NEWEST}.tmp-*"):
                     (partial / f"__{victim}_0.distcp").symlink_to("/dev/full")
