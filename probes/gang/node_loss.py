@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding
@@ -17,14 +17,11 @@ BLOCKED_SECONDS = 5.0  # that others are given beside a gang which lost a node
 
 @contextmanager
 def spare_raylets(run: Scenario, count: int) -> Iterator[SpareNodes]:
-    """Spare raylets, gone afterwards."""
+    """Add spare raylets, gone afterwards."""
     run.measure.progress(f"gang: {count} spare raylets join")
-    spares = SpareNodes(run.rig.cluster, count)
-    run.observer.node_names |= spares.node_names
-    try:
+    with closing(SpareNodes(run.rig.cluster, count)) as spares:
+        run.observer.node_names |= spares.node_names
         yield spares
-    finally:
-        spares.close()
 
 
 def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) -> float:

@@ -22,6 +22,7 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
     """
     with scene("fragments", nodes=2) as run:
         largest, filler = max(run.capacity.values()), ""
+        size = max(largest, 2)
         if largest > 1 and run.total - len(run.capacity) < largest:
             raise NoRoom(
                 f"fragments need {largest} free beside one of each node, see {run.capacity}"
@@ -30,20 +31,17 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
             filler = run.ask("A", len(run.capacity), strategy="STRICT_SPREAD")
             if run.wait_placed(filler) is None:
                 raise NoRoom("no fragments: a gang of one on each node was not placed")
-        strict = run.ask("B", max(largest, 2), strategy="STRICT_PACK")
+        strict = run.ask("B", size, strategy="STRICT_PACK")
         run.observer.wait(PENDING_SECONDS)
         used = run.observer.samples[-1]["gangs"][strict]["nodes"]
-        message = (
-            f"STRICT_PACK of {max(largest, 2)} lies on {join_names(used)}, which had no such room"
-        )
+        message = f"STRICT_PACK of {size} lies on {join_names(used)}, which had no such room"
         wrong = finding("GANG-MISPLACED", message, ["job B"])
         run.measure_at_end("placed_in_fragments", len(used), wrong, ours=len(used) > 1)
         asked_at = run.observer.mark("A asks for the same, PACK")
-        packed = run.ask("A", max(largest, 2))
+        packed = run.ask("A", size)
         judge_not_blocked(run, packed, asked_at)
-        control_wrong_strategy(
-            measure, "PACK", run.observer.samples[-1]["gangs"].get(packed, {}).get("nodes", {})
-        )
+        nodes = run.observer.samples[-1]["gangs"].get(packed, {}).get("nodes", {})
+        control_wrong_strategy(measure, "PACK", nodes)
         if filler:
             run.drop(filler)
             time_handoff(run, run.drop(packed), strict, "no node became whole again")
