@@ -16,9 +16,7 @@ from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.worker import RankLocation
 
 POLL_SECONDS = 0.02  # from one look at a journal to the next
-EFFECT_SECONDS = (
-    10  # for a signal to have its effect: a process in a system call may be slow to die
-)
+EFFECT_SECONDS = 10  # for a signal to have its effect: whoever is in a system call dies late
 
 
 class ProcessAgent:

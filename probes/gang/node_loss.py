@@ -58,9 +58,8 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
     unaided = run.wait_placed(gang, BLOCKED_SECONDS)
     removed = run.drop(running, "A's launcher removes its gang")
     if unaided is not None:
-        judge_time(
-            run, "handoff", run.elapsed(asked, unaided), f"gang {gang} was placed", [gang], ""
-        )
+        took, event = run.elapsed(asked, unaided), f"gang {gang} was placed"
+        judge_time(run, "handoff", took, event, [gang], "")
         return
     time_handoff(run, removed, gang, "others stay blocked after the harmed gang was removed")
     message = (

@@ -24,9 +24,8 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         largest, filler = max(run.capacity.values()), ""
         size = max(largest, 2)
         if largest > 1 and run.total - len(run.capacity) < largest:
-            raise NoRoom(
-                f"fragments need {largest} free beside one of each node, see {run.capacity}"
-            )
+            need = f"fragments need {largest} free beside one of each node"
+            raise NoRoom(f"{need}, see {run.capacity}")
         if largest > 1:  # one accelerator of each node is taken, so that no node is whole
             filler = run.ask("A", len(run.capacity), strategy="STRICT_SPREAD")
             if run.wait_placed(filler) is None:
@@ -53,10 +52,7 @@ def test_strategies_hold(scene, measure):
         nodes, largest = len(run.capacity), max(run.capacity.values())
         sizes = {"PACK": largest, "STRICT_PACK": largest, "STRICT_SPREAD": nodes, "SPREAD": nodes}
         used = {strategy: try_strategy(run, strategy, size) for strategy, size in sizes.items()}
-        wrong = [
-            checks.explain_misplaced(strategy, bundles, run.capacity)
-            for strategy, bundles in used.items()
-        ]
+        wrong = [checks.explain_misplaced(*gang, run.capacity) for gang in used.items()]
         wrong += [f"{strategy} was not placed" for strategy, bundles in used.items() if not bundles]
         extra = run.ask("B", nodes + 1, strategy="STRICT_SPREAD")
         run.observer.wait(PENDING_SECONDS)
@@ -85,12 +81,9 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
             control_faults.append(components.layout_errors(parts, control_misplaced_rank(places)))
         measure("misplaced", len(wrong), samples=len(control_faults))
         measure.explain(finding("GANG-MISPLACED", message) for message in wrong[:3])
-        measure.control(
-            "one rank astray",
-            "a rank reports the accelerator of another component's rank",
-            caught=all(control_faults),
-            saw=control_faults[0][0] if control_faults[0] else "nothing wrong",
-        )
+        fault = "a rank reports the accelerator of another component's rank"
+        saw = control_faults[0][0] if control_faults[0] else "nothing wrong"
+        measure.control("one rank astray", fault, caught=all(control_faults), saw=saw)
 
 
 def test_a_lost_node_harms_its_own_gang_only(scene):

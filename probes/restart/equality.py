@@ -76,7 +76,6 @@ def unequal_attempts(
     for attempt in range(attempts):
         steps = run.step_events(attempt)
         references = [expected[step["step"]] for step in steps if step["step"] in expected]
-        unequal += unequal_steps(
-            [{**reference, "steps": references}], [{**reference, "steps": steps}]
-        )
+        pair = [{**reference, "steps": references}], [{**reference, "steps": steps}]
+        unequal += unequal_steps(*pair)
     return unequal

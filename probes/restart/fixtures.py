@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ def provide_reference_run(request: pytest.FixtureRequest, **options: Any) -> Ite
 
     run = request.config.stash[RUN]
     with shared_folder(run) if run.cluster else nullcontext() as folder:
-        yield ReferenceRun(folder, **options)
+        yield ReferenceRun(folder or Path(), **options)
 
 
 @pytest.fixture(scope="module")

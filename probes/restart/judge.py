@@ -73,18 +73,10 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     known, note = failed or run.all_injected, "a blow did not happen"
     outcome = "finished" if finished else "gave up"
     because = f"{scenario.summary}: {'it ends by itself' if expected else 'it gives up'}"
-    measure(
-        "outcome",
-        outcome if known else None,
-        limit=Limit(one_of=["finished" if expected else "gave up"], because=because),
-        note=note,
-    )
-    measure(
-        "attempts",
-        len(attempts) if known else None,
-        limit=exactly(scenario.attempts, "attempts", "one for each blow, and one to end in"),
-        note=note,
-    )
+    limit = Limit(one_of=["finished" if expected else "gave up"], because=because)
+    measure("outcome", outcome if known else None, limit=limit, note=note)
+    limit = exactly(scenario.attempts, "attempts", "one for each blow, and one to end in")
+    measure("attempts", len(attempts) if known else None, limit=limit, note=note)
     if failed:
         measure.explain(finding("RESTART-DEAD", f"the run did not come back: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
@@ -125,13 +117,9 @@ def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> Non
         return
     parts = dataclasses.asdict(recovery_costs(run, len(run.injectors) - 1))
     texts = {name: "an unknown time" if s is None else f"{s:.0f} s" for name, s in parts.items()}
-    measure.explain(
-        finding(
-            "RESTART-SLOW",
-            f"the loss was seen after {texts['detect']}, a whole gang was there "
-            f"{texts['reschedule']} later, and its start took {texts['init']}",
-        )
-    )
+    statement = f"the loss was seen after {texts['detect']}, a whole gang was there "
+    statement += f"{texts['reschedule']} later, and its start took {texts['init']}"
+    measure.explain(finding("RESTART-SLOW", statement))
 
 
 def recovery_seconds(run: FaultedRun) -> float | None:
@@ -176,12 +164,8 @@ def report_unequal(
     code: str = "RESTART-UNEQUAL",
 ) -> None:
     """The steps that differ from the run never killed, and whether its parameters do."""
-    measure(
-        "unequal_steps",
-        len(unequal) if compared or unequal else None,
-        samples=compared,
-        note="no step was done after a resume",
-    )
+    value, note = len(unequal) if compared or unequal else None, "no step was done after a resume"
+    measure("unequal_steps", value, samples=compared, note=note)
     equal = {r["digest"] for r in results} == {r["digest"] for r in original.results}
     measure("final_state", "equal" if equal else "unequal")
     if unequal or not equal:
@@ -213,9 +197,8 @@ def find_leaks(
         suspects = [name for (host, *_), rank in shown.items() for name in (f"rank {rank}", host)]
         measure.explain(finding("RESTART-LEAK", statement, suspects))
     else:
-        note = (
-            f"{join_names(unasked)} could not be asked" if unasked else "no rank said where it runs"
-        )
+        names = join_names(unasked)
+        note = f"{names} could not be asked" if names else "no rank said where it runs"
         measure("still_running", None if unasked or not known else 0, note=note)
 
 
@@ -228,26 +211,22 @@ def report_run(
             measure.note(f"{phase}_s", seconds, "s", on=f"blow {number + 1}")
     measure.note("ettr", ettr(run), "ratio")
     _report_storage(run, measure)
-    measure.keep(
-        f"attempts-{run.scenario.name}.json",
-        [dataclasses.asdict(attempt) for attempt in run.attempts],
-        kind="log",
-        caption=f"{run.scenario.summary}: where the ranks of each attempt were, and how it ended",
-    )
-    victim = run.injectors[0].describe_target(names)
-    measure.covered(f"{run.scenario.summary}; the victim was {victim}")
+    name, summary = f"attempts-{run.scenario.name}.json", run.scenario.summary
+    caption = f"{summary}: where the ranks of each attempt were, and how it ended"
+    measure.keep(name, list(map(dataclasses.asdict, run.attempts)), kind="log", caption=caption)
+    measure.covered(f"{summary}; the victim was {run.injectors[0].describe_target(names)}")
     if not run.resume_points:
         return
+    steps = [s for attempt in range(len(run.journals)) for s in run.step_events(attempt)]
     measure.series(
         "loss",
         {
             "reference": [[s["step"], s["loss"]] for s in original.results[0]["steps"]],
-            "resumed": [[s["step"], s["loss"]] for index in range(len(run.journals))
-                        for s in run.step_events(index)],
+            "resumed": [[s["step"], s["loss"]] for s in steps],
             "killed_at": run.resume_points[0][0],
             "resumed_from": run.resume_points[0][1]["start_step"],
         },
-    )  # fmt: skip
+    )
 
 
 def _report_storage(run: FaultedRun, measure: Recorder) -> None:

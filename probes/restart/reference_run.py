@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ MAX_STEPS_LOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY}
 STEPS = 10  # two more than the newest checkpoint has: what a resume computes is compared there
 TIMEOUT_SECONDS = 300  # for so many small steps: connecting and importing torch is most of it
 Results = list[dict[str, Any]]
+Corruption = Callable[[Path], Any]  # of the folder of the newest checkpoint
 NO_REFERENCE_RUN = "the run that nobody kills was not made"  # no gang came together
 WRONG_RESUMES = {
     "rng": "the run is resumed without restoring its random state",
@@ -66,6 +68,7 @@ def _run_or_error(gang: Gang, config: TrainConfig) -> Results | str:
         return str(error)
 
 
+@dataclass
 class ReferenceRun:
     """Made at first use: `results` of the run never killed, in order of rank; `config` is its own.
 
@@ -73,26 +76,19 @@ class ReferenceRun:
     those of the resumes after `corruptions[name]`: results, or an error sentence.
     """
 
-    def __init__(
-        self,
-        folder: Path | None,
-        *,
-        corruptions: dict[str, Callable[[Path], None]] | None = None,
-        fill_disk: bool = False,
-        repeat: bool = False,
-        device: str = "auto",
-        steps: int = STEPS,
-    ) -> None:
-        self.folder = folder or Path()
-        self.corruptions, self.fill_disk, self.repeat = corruptions or {}, fill_disk, repeat
-        self.device, self.steps = device, steps
-        self.results: Results = []
-        self.repeated: Results | str = ""  # of the same run, once more, which saves nothing
-        self.wrong_resumes: dict[str, Results | str] = {}
-        self.corrupted: dict[str, Results | str] = {}
-        self.full_disk: Results | str = ""
-        self.full_disk_files = 0  # how many files were made to meet a full disk
-        self._blind_nodes: list[str] | None = None
+    folder: Path
+    corruptions: dict[str, Corruption] = field(default_factory=dict)
+    fill_disk: bool = False
+    repeat: bool = False
+    device: str = "auto"
+    steps: int = STEPS
+    results: Results = field(default_factory=list)
+    repeated: Results | str = ""  # of the same run, once more, which saves nothing
+    wrong_resumes: dict[str, Results | str] = field(default_factory=dict)
+    corrupted: dict[str, Results | str] = field(default_factory=dict)
+    full_disk: Results | str = ""
+    full_disk_files: int = 0  # how many files were made to meet a full disk
+    _blind_nodes: list[str] | None = None
 
     @property
     def config(self) -> TrainConfig:
@@ -112,10 +108,10 @@ class ReferenceRun:
         """Without a folder that every node sees the probe ends here."""
         folder, unreported = self.folder, self._blind_nodes is None
         if self._blind_nodes is None:
-            names = [node["name"] for node in cluster.nodes]
-            self._blind_nodes = (
-                cluster.nodes_not_seeing(str(folder)) if folder.is_absolute() else names
-            )
+            blind = [node["name"] for node in cluster.nodes]
+            if folder.is_absolute():
+                blind = cluster.nodes_not_seeing(str(folder))
+            self._blind_nodes = blind
         if self._blind_nodes:
             shared = folder if folder.is_absolute() else "a folder that all share"
             cause = f"{', '.join(self._blind_nodes)} do not see {shared}"
@@ -158,31 +154,20 @@ class ReferenceRun:
     def _resume_on_full_disk(self, gang: Gang, victim: int) -> None:
         with self._link_to_full_disk("full-disk", victim):
             stall = f"upload:rank={victim}:seconds=1:from={NEWEST}:to={NEWEST}"
-            self.full_disk = self._resume_copy(
-                gang,
-                "full-disk",
-                shutil.rmtree,
-                save_every=SAVE_EVERY,
-                stall=stall,
-                out=str(self.folder / "full-disk-out"),
-            )
+            out = str(self.folder / "full-disk-out")
+            changes = {"save_every": SAVE_EVERY, "stall": stall, "out": out}
+            self.full_disk = self._resume_copy(gang, "full-disk", shutil.rmtree, **changes)
 
     def _resume_copy(
-        self,
-        gang: Gang,
-        name: str,
-        corrupt: Callable[[Path], None] = lambda newest: None,
-        **changes: Any,
+        self, gang: Gang, name: str, corrupt: Corruption = lambda newest: None, **changes: Any
     ) -> Results | str:
         """Resume from a copy of the checkpoints up to step 8, whose newest was damaged first."""
         copy = self.folder / name
         for step in (SAVE_EVERY, NEWEST):
             shutil.copytree(self.folder / "original" / f"step-{step}", copy / f"step-{step}")
         corrupt(copy / f"step-{NEWEST}")
-        config = dataclasses.replace(
-            self.config, **{"save_every": 0, "checkpoints": str(copy), **changes}
-        )
-        return _run_or_error(gang, config)
+        changes = {"save_every": 0, "checkpoints": str(copy), **changes}
+        return _run_or_error(gang, dataclasses.replace(self.config, **changes))
 
     @contextmanager
     def _link_to_full_disk(self, name: str, victim: int) -> Any:

@@ -102,12 +102,9 @@ def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     limit = Limit(high=MARGIN * noise, because=because)
     shift = loss_distance(runs.full, runs.late)
     resampled = bool(samples_differ(runs.full, runs.late))
-    measure.control(
-        "resumed one sample further on",
-        "the smaller run is resumed with its data one sample further on",
-        caught=limit.judge(shift) is Verdict.FAIL and resampled,
-        saw=f"a distance of {shift:.3g}",
-    )
+    caught, saw = limit.judge(shift) is Verdict.FAIL and resampled, f"a distance of {shift:.3g}"
+    fault = "the smaller run is resumed with its data one sample further on"
+    measure.control("resumed one sample further on", fault, caught=caught, saw=saw)
     differ = samples_differ(runs.full, runs.resumed)
     measure("samples_differ", len(differ), samples=len(runs.resumed[0]["steps"]))
     (start,) = {result["start_step"] for result in runs.resumed}

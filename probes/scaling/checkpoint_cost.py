@@ -137,9 +137,5 @@ def control_slow_save(rig: LadderRig, count: int, plan: SavePlan, usual: Checkpo
         except GangError as error:
             observed = str(error)
             replace_lost_workers(rig.gang, error)
-    rig.measure.control(
-        "slow save",
-        f"rank {culprit} writes {delay:.2g} s longer than its part of a save takes",
-        caught=caught,
-        saw=observed,
-    )
+    fault = f"rank {culprit} writes {delay:.2g} s longer than its part of a save takes"
+    rig.measure.control("slow save", fault, caught=caught, saw=observed)

@@ -41,12 +41,8 @@ def control_planted_delay(rig: LadderRig, config: TrainConfig, rung: Rung) -> No
             observed += f"; each other rank waited {waited:.2g} s or more for it"
         except GangError as error:  # the rungs were measured all the same
             observed = str(error)
-    rig.measure.control(
-        "planted delay",
-        f"rank {culprit} waits {delay:.2g} s for its data in every step",
-        caught=caught,
-        saw=observed,
-    )
+    fault = f"rank {culprit} waits {delay:.2g} s for its data in every step"
+    rig.measure.control("planted delay", fault, caught=caught, saw=observed)
 
 
 def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig) -> None:

@@ -81,9 +81,8 @@ def causes_to_report(
     named: list[LossCause] = []
     for rung, loss in reversed([*zip(ladder.rungs[1:], explained, strict=True)]):
         if limit and limit.judge(ladder.efficiency(rung)) is not Verdict.PASS:
-            causes[rung.count] = [
-                cause for cause in loss.causes if not already_reported(cause, named)
-            ]
+            new = [cause for cause in loss.causes if not already_reported(cause, named)]
+            causes[rung.count] = new
             named += loss.causes
     return causes
 
@@ -245,10 +244,5 @@ def record_figures(
                 "sentences": [str(loss) for loss in explained],
             },
         )
-    measure.series(
-        "terms",
-        {
-            "nodes": [rung.count for rung in rungs],
-            "terms": {name: [part.get(name, 0.0) for part in parts] for name in parts[-1]},
-        },
-    )
+    terms = {name: [part.get(name, 0.0) for part in parts] for name in parts[-1]}
+    measure.series("terms", {"nodes": [rung.count for rung in rungs], "terms": terms})
