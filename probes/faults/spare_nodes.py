@@ -19,7 +19,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # this file is run as a script too, which needs none of that
     from probes.cluster.cluster import Cluster
@@ -158,9 +158,7 @@ def main(address: str, ip: str, count: int, resource: str, session: str) -> None
                 paths.append(path)
         signal.alarm(0)
         raylets = {node.node_id: node.all_processes["raylet"][0].process for node in nodes}
-        pids = {node: raylet.pid for node, raylet in raylets.items()}
-        print(json.dumps(pids), file=output, flush=True)
-        _reap_until_told([*raylets.values()])
+        _report_and_reap(raylets, output)
     finally:
         for node in nodes:
             # Gracefully: a raylet that says goodbye is not counted as alive until Ray misses it.
@@ -170,13 +168,15 @@ def main(address: str, ip: str, count: int, resource: str, session: str) -> None
         cleanup.close()
 
 
-def _reap_until_told(raylets: list[Any]) -> None:
-    """Reap raylets that died, as init does, until the input ends; nothing else comes there.
+def _report_and_reap(raylets: dict[str, Any], output: IO[str]) -> None:
+    """Say node ids and pids, and reap raylets that die, as init does, until the input ends.
 
     A worker takes its raylet for alive as long as that is a zombie.
     """
-    while not select.select([sys.stdin], [], [], REAP_SECONDS)[0]:
-        for raylet in raylets:
+    pids = {node: raylet.pid for node, raylet in raylets.items()}
+    print(json.dumps(pids), file=output, flush=True)
+    while not select.select([sys.stdin], [], [], REAP_SECONDS)[0]:  # it says nothing but ends
+        for raylet in raylets.values():
             raylet.poll()
 
 

@@ -64,7 +64,7 @@ def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> 
 def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     """How it ended, and in how many attempts.
 
-    A run that does not come back has failed in any case; of one that was not struck as planned
+    A run that does not come back has failed in any case; of one that met other faults than planned
     nothing else is known.
     """
     scenario, attempts = run.scenario, run.attempts
@@ -86,7 +86,7 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
 
 
 def judge_resume(run: FaultedRun, measure: Recorder) -> None:
-    """Where the last life began, and how many steps each blow cost."""
+    """Judge where the last life began, and how many steps each fault cost."""
     scenario, saved, unseen = run.scenario, run.last_saved, "no second life was seen"
     step, note = run.journals[-1][0]["start_step"] if len(run.journals) > 1 else None, unseen
     expected = saved if scenario.resume_step is None else scenario.resume_step
@@ -110,7 +110,7 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
 
 
 def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> None:
-    """How long it took from the last blow to a new step, and what took it."""
+    """Judge how long it took from the last fault to a new step, and what took it."""
     seconds = recovery_seconds(run)
     measure("back_to_work", seconds, note="no new step was seen")
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
@@ -123,7 +123,7 @@ def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> Non
 
 
 def recovery_seconds(run: FaultedRun) -> float | None:
-    """Seconds from the last blow to the first new step: victim's clock to its successor's.
+    """Measure seconds from the last fault to the first new step: victim's clock, successor's.
 
     A step is done when its save begins: how long that takes is another measurement, and saves of
     the steps before that are held up on purpose are none.
