@@ -55,7 +55,7 @@ def inside(fault: str, runs: int) -> None:
     """Run on node 0: so many ladders of two rungs in one gang, kept as the probe keeps them."""
     from probes.acceptance.contract import load
     from probes.cluster.cluster import connect
-    from probes.scaling.plan import Plan
+    from probes.scaling.plan import LadderRig, Plan
     from probes.scaling.run_ladder import build_ladder, locate_slow_links, run_ladder
     from probes.scaling.test_scaling import train_config
     from scaling.loss.replay import step_collectives
@@ -69,9 +69,10 @@ def inside(fault: str, runs: int) -> None:
     with closing(connect("auto")) as cluster, cluster.gang() as gang:
         for run in range(runs):
             with ledger(contract) as measure:
-                climbed = run_ladder(gang, cluster.node_names, plan, measure)
+                rig = LadderRig(gang, cluster.node_names, measure)
+                climbed = run_ladder(rig, plan)
                 ladder = build_ladder(climbed, [], plan, contract.limit("FABRIC", "busbw"))
-                ladder = locate_slow_links(gang, cluster.node_names, ladder, limit, measure)
+                ladder = locate_slow_links(rig, ladder, limit)
             (KEPT / f"{fault}-{run}.json").write_text(json.dumps(ladder.to_dict()))
             shutil.rmtree(faulty_rung.CHECKPOINTS, ignore_errors=True)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from probes.cluster.cluster import TASK_SECONDS, Cluster
 from probes.cluster.node_affinity import on_node
-from probes.faults.process_faults import ProcessAgent, read_json_lines
+from probes.faults.process_faults import read_json_lines, start_ticks
 from reference_trainer.launch.supervisor import Attempt
 
 ProcessKey = tuple[str, int, int]  # host, process id, and when it started in clock ticks since boot
@@ -42,11 +42,10 @@ def rank_processes(folder: Path | None, attempts: Iterable[Attempt] = ()) -> dic
 
 def kill_running(keys: list[ProcessKey], seconds: float) -> tuple[str, list[ProcessKey]]:
     """This host's name, and those of its processes that run after so long; they are killed then."""
-    agent, host = ProcessAgent(), socket.gethostname()
-    deadline = time.monotonic() + seconds
+    host, deadline = socket.gethostname(), time.monotonic() + seconds
 
     def find_running() -> list[ProcessKey]:
-        return [key for key in keys if key[0] == host and agent.start_time(key[1])[0] == key[2]]
+        return [key for key in keys if key[0] == host and start_ticks(key[1]) == key[2]]
 
     while (alive := find_running()) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -62,13 +61,11 @@ def find_orphans(
     """(Those of the known ones that still ran, hosts that could not be asked)."""
     import ray
 
-    answers = list(cluster.on_each_node(kill_running, list(processes), seconds).values())
-    if cluster.head_node_id not in {
-        node["id"] for node in cluster.nodes
-    }:  # spare raylets live there
-        call = on_node(kill_running, cluster.head_node_id, max_retries=0).remote(
-            list(processes), seconds
-        )
+    keys = list(processes)
+    answers = list(cluster.on_each_node(kill_running, keys, seconds).values())
+    # Spare raylets live on the head, which may be no node that takes part.
+    if cluster.head_node_id not in {node["id"] for node in cluster.nodes}:
+        call = on_node(kill_running, cluster.head_node_id, max_retries=0).remote(keys, seconds)
         with suppress(ray.exceptions.RayError):  # then its host is one that could not be asked
             answers.append(ray.get(call, timeout=TASK_SECONDS))
     orphans = sorted({key for _, running in answers for key in running})

@@ -11,62 +11,43 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.node_affinity import on_node
+from probes.faults.injection import Fault, FaultInjector
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.worker import RankLocation
 
 POLL_SECONDS = 0.02  # from one look at a journal to the next
+EFFECT_SECONDS = 10  # for a signal to have its effect: whoever is in a system call dies late
 
 
 class ProcessAgent:
-    """An actor on the victim's node that sends one process a signal, at once or at its moment."""
+    """An actor on the victim's node that does it one fault, at once or at its moment."""
 
     def start_time(self, pid: int) -> tuple[int, float]:
-        """(When the process started, for a pid alone may be handed on; the time by this clock)."""
-        return _start_ticks(pid), time.time()
+        """Tell (when the process started, for pids are handed on, and the time by this clock)."""
+        return start_ticks(pid), time.time()
 
     def wait_and_signal(
-        self, pid: int, started: int, signum: int, journal: Path, event: str, step: int
+        self, pid: int, started: int, out: Path, rank: int, fault: Fault
     ) -> tuple[bool, float]:
-        """Wait for the moment in the victim's own journal, then strike.
+        """Wait for the moment in the victim's own journal, then send the signal.
 
         It is read here, on the victim's node: what it wrote to a network file system may take
         long to be seen elsewhere.  (False, 0) when the victim ends before its moment.
         """
-        if not self.wait_for_event(pid, started, journal, event, step):
+        if not self.wait_for_event(pid, started, out, rank, fault):
             return False, 0.0
-        return self.send_signal(pid, started, signum)
+        return send_signal(pid, started, fault.signum)
 
-    def wait_for_event(self, pid: int, started: int, journal: Path, event: str, step: int) -> bool:
-        """Whether the victim came to its moment."""
-        while event and not _is_due(_process_events(read_json_lines(journal), pid), event, step):
-            if _start_ticks(pid) != started:
+    def wait_for_event(self, pid: int, started: int, out: Path, rank: int, fault: Fault) -> bool:
+        """Wait for the fault's moment; whether the victim came to it."""
+        while fault.event and not any(
+            line["event"] == fault.event and line["step"] >= fault.step
+            for line in _process_events(read_journal(out, rank), pid)
+        ):
+            if start_ticks(pid) != started:
                 return False
             time.sleep(POLL_SECONDS)
         return True
-
-    def send_signal(self, pid: int, started: int, signum: int) -> tuple[bool, float]:
-        """Send the signal; (proven to have had its effect, when by this node's clock).
-
-        The effect of SIGKILL is that the process is gone, of SIGSTOP that it is stopped.  Of any
-        other signal only that it was sent can be said here: the rest is the victim's affair.
-        """
-        sent_at = time.time()
-        if started < 0 or _start_ticks(pid) != started:
-            return False, sent_at
-        try:
-            os.kill(pid, signum)
-        except ProcessLookupError:
-            return False, sent_at
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            if signum == signal.SIGKILL:
-                done = _start_ticks(pid) != started
-            else:
-                done = signum != signal.SIGSTOP or _process_state(pid) == "T"
-            if done:
-                return True, sent_at
-            time.sleep(0.01)
-        return False, sent_at
 
 
 def _process_events(lines: list[dict[str, Any]], pid: int) -> list[dict[str, Any]]:
@@ -75,8 +56,29 @@ def _process_events(lines: list[dict[str, Any]], pid: int) -> list[dict[str, Any
     return lines[starts[-1] :] if starts and lines[starts[-1]]["pid"] == pid else []
 
 
-def _is_due(lines: list[dict[str, Any]], event: str, step: int) -> bool:
-    return any(line["event"] == event and line["step"] >= step for line in lines)
+def send_signal(pid: int, started: int, signum: int) -> tuple[bool, float]:
+    """Send the signal; (proven to have had its effect, when by this node's clock).
+
+    The effect of SIGKILL is that the process is gone, of SIGSTOP that it is stopped.  Of any
+    other signal only that it was sent can be said here: the rest is the victim's affair.
+    """
+
+    def took_effect() -> bool:
+        if signum == signal.SIGKILL:
+            return start_ticks(pid) != started
+        return signum != signal.SIGSTOP or _read_stat(pid)[0] == "T"
+
+    sent_at = time.time()
+    if started < 0 or start_ticks(pid) != started:
+        return False, sent_at
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        return False, sent_at
+    deadline = time.monotonic() + EFFECT_SECONDS
+    while not (done := took_effect()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return done, sent_at
 
 
 def descendant_pids(pid: int) -> list[int]:
@@ -91,15 +93,10 @@ def descendant_pids(pid: int) -> list[int]:
     return pids
 
 
-def _start_ticks(pid: int) -> int:
-    """Start time of a process that runs, in clock ticks since boot; -1 for none or a zombie."""
+def start_ticks(pid: int) -> int:
+    """Read when a process that runs started, in clock ticks since boot; -1: none, or a zombie."""
     fields = _read_stat(pid)
     return -1 if fields[0] in ("", "Z") else int(fields[19])
-
-
-def _process_state(pid: int) -> str:
-    """The state's letter, as in proc(5); empty for none."""
-    return _read_stat(pid)[0]
 
 
 def _read_stat(pid: int) -> list[str]:
@@ -110,42 +107,32 @@ def _read_stat(pid: int) -> list[str]:
         return [""]
 
 
-class ProcessFault:
-    """Sends one rank of a gang a signal at a given moment, once.
+class ProcessFault(FaultInjector):
+    """Sends one rank of a gang a fault's signal at the fault's moment, once.
 
-    The moment is the first `event` of step `step` or later in the rank's journal
-    (`<out>/metrics.rank<r>.jsonl`); with no event, at once.  `count` is how often the signal is
-    proven to have had its effect, `sent` when by the driver's clock, `at` when by the victim's,
-    `victim` who, `error` why it could not be done.
+    The moment is the first `event` of its step or later in the rank's journal; with no event, at
+    once.
     """
 
-    def __init__(
-        self,
-        out: Path,
-        rank: int,
-        event: str = "begin",
-        step: int = 0,
-        signum: int = signal.SIGKILL,
-    ) -> None:
-        self.journal, self.rank = out / f"metrics.rank{rank}.jsonl", rank
-        self.event, self.step, self.signum = event, step, signum
-        self.count, self.injected_at, self.sent, self.error = 0, 0.0, 0.0, ""
+    def __init__(self, out: Path, rank: int, fault: Fault) -> None:
+        self.out, self.rank, self.fault = out, rank, fault
         self.victim: RankLocation | None = None
         self._agent: Any = None
-        self._started, self._offset = -1, 0.0  # how far the victim's clock is ahead of the driver's
+        self._moment: tuple[Any, ...] = ()  # who it is and what the agent waits for
+        self._offset = 0.0  # how far the victim's clock is ahead of the driver's
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self.wait, daemon=True)
 
-    def arm(self, gang: Gang) -> None:
-        """Put a hand on the victim's node, and let it wait for the moment.
+    def arm(self, target: Gang) -> None:
+        """Start an agent on the victim's node, and let it wait for the moment.
 
-        Where that cannot be done the run goes on, unstruck, and `error` says why.
+        Where that cannot be done the run goes on without a fault, and `error` says why.
         """
         import ray
 
-        self.victim = gang.places[self.rank]
+        self.victim = target.places[self.rank]
         try:
-            self._start_agent(gang)
+            self._start_agent(target)
         except ray.exceptions.RayError as error:
             self.error = str(error).splitlines()[0]
             return
@@ -154,14 +141,16 @@ class ProcessFault:
     def _start_agent(self, gang: Gang) -> None:
         import ray
 
-        assert self.victim is not None
-        self._agent = on_node(ProcessAgent, self.victim.node).remote()
-        self._started, _ = ray.get(self._agent.start_time.remote(self.victim.pid), timeout=60)
-        start = time.time()  # again, now that the hand is there: this takes a moment only
-        _, remote_time = ray.get(self._agent.start_time.remote(self.victim.pid), timeout=60)
+        victim = gang.places[self.rank]
+        self._agent = on_node(ProcessAgent, victim.node).remote()
+        started, _ = ray.get(self._agent.start_time.remote(victim.pid), timeout=60)
+        self._moment = victim.pid, started, self.out, self.rank, self.fault
+        start = time.time()  # again, now that the agent is there: this takes a moment only
+        _, remote_time = ray.get(self._agent.start_time.remote(victim.pid), timeout=60)
         self._offset = remote_time - (start + time.time()) / 2
 
-    def _watch(self) -> None:
+    def wait(self) -> None:
+        """Wait for the moment and inject the fault, unless the victim ends before."""
         import ray
 
         try:
@@ -177,20 +166,16 @@ class ProcessFault:
         """Wait for the moment and do it; (proven to have happened, when by the victim's clock)."""
         import ray
 
-        assert self.victim is not None
-        call = self._agent.wait_and_signal.remote(
-            self.victim.pid, self._started, self.signum, self.journal, self.event, self.step
-        )
-        injected, injected_at = ray.get(call)  # bounded by the victim's life, and by `close`
-        return bool(injected), float(injected_at)
+        # Bounded by the victim's life, and by `close`.
+        return ray.get(self._agent.wait_and_signal.remote(*self._moment))
 
     def describe_target(self, node_names: dict[str, str]) -> str:
-        """Who was to be struck, in words; `names` are the nodes'."""
+        """Name the rank and its node."""
         node = node_names.get(self.victim.node, "?") if self.victim else "?"
         return f"rank {self.rank} on {node}"
 
     def close(self) -> None:
-        """Stop watching and take the hand away."""
+        """Stop waiting and end the agent."""
         import ray
 
         self._stop.set()
@@ -198,6 +183,11 @@ class ProcessFault:
             ray.kill(self._agent)
         if self._thread.is_alive():
             self._thread.join(timeout=30)
+
+
+def read_journal(out: Path, rank: int) -> list[dict[str, Any]]:
+    """Read what a rank of the run in this folder has written down so far."""
+    return read_json_lines(out / f"metrics.rank{rank}.jsonl")
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Berths: spare raylets with made-up accelerators, for faults nobody may do to real nodes.
+"""Spare raylets with made-up accelerators, for faults nobody may do to real nodes.
 
 A node loss is a matter of Ray's control plane, so it is rehearsed on the cluster's own: a few more
 raylets join it from the head's machine, each with one unit of a resource that no job knows, and
@@ -19,12 +19,13 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # this file is run as a script too, which needs none of that
     from probes.cluster.cluster import Cluster
 
-START_SECONDS, REAP_SECONDS = 90, 0.2
+START_SECONDS = 90  # for all raylets to be up: some seconds each on a busy machine
+REAP_SECONDS = 0.2  # from one look at dead raylets to the next
 
 
 class SpareNodes:
@@ -65,8 +66,7 @@ class SpareNodes:
         import ray
 
         nodes = [node for node, name in self.node_names.items() if name in names]
-        dead, killed_at = ray.get(self._host.kill_nodes.remote(nodes, whole_nodes), timeout=30)
-        return bool(dead), float(killed_at)
+        return ray.get(self._host.kill_nodes.remote(nodes, whole_nodes), timeout=30)
 
     def close(self) -> None:
         """End what is left of them; returns when their processes are gone."""
@@ -115,17 +115,17 @@ class SpareNodeHost:
     def kill_nodes(self, nodes: list[str], whole_nodes: bool) -> tuple[bool, float]:
         """SIGKILL raylets, and as a power loss would all they started; (proven dead, when)."""
         from probes.faults.process_faults import (  # late: this file is run as a script too
-            ProcessAgent,
             descendant_pids,
+            send_signal,
+            start_ticks,
         )
 
-        agent = ProcessAgent()
         pids = [self._raylets.pop(node) for node in nodes]
         pids += [child for pid in pids if whole_nodes for child in descendant_pids(pid)]
-        targets = [(pid, started) for pid in pids if (started := agent.start_time(pid)[0]) >= 0]
-        results = [agent.send_signal(pid, started, signal.SIGKILL) for pid, started in targets]
+        targets = [(pid, started) for pid in pids if (started := start_ticks(pid)) >= 0]
+        results = [send_signal(pid, started, signal.SIGKILL) for pid, started in targets]
         # What dies of its raylet before its own turn is gone as well.
-        all_gone = all(agent.start_time(pid)[0] != started for pid, started in targets)
+        all_gone = all(start_ticks(pid) != started for pid, started in targets)
         return all_gone and results[0][0], results[0][1]
 
     def close(self) -> None:
@@ -143,31 +143,22 @@ def main(address: str, ip: str, count: int, resource: str, session: str) -> None
     signal.alarm(START_SECONDS)  # a start that hangs must not hang the actor
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Ray's own chatter goes to standard error
-    from ray._private.node import Node
-    from ray._private.parameter import RayParams
-
     from probes.cluster.cleanup import CleanupProcess
 
-    nodes: list[Any] = []
-    paths: list[Path] = []
+    nodes, paths = list[Any](), list[Path]()
     cleanup = CleanupProcess()  # Ray kills this process when the actor that has it dies
     try:
         for index in range(count):
             folder = f"{resource}_{os.getpid()}_{index}"
             paths.append(Path(session, folder))
             cleanup.register("folder", str(paths[-1]))  # first: this may be killed amid the start
-            nodes.append(Node(_node_params(RayParams, address, ip, resource, folder), head=False))
+            nodes.append(_start_node(address, ip, resource, folder))
             for path in Path(session).glob(f"*_{nodes[-1].node_id}"):  # its ports
                 cleanup.register("folder", str(path))
                 paths.append(path)
         signal.alarm(0)
         raylets = {node.node_id: node.all_processes["raylet"][0].process for node in nodes}
-        pids = {node: raylet.pid for node, raylet in raylets.items()}
-        print(json.dumps(pids), file=output, flush=True)
-        while not select.select([sys.stdin], [], [], REAP_SECONDS)[0]:  # it says nothing but ends
-            # As init does: a worker takes its raylet for alive as long as that is a zombie.
-            for raylet in raylets.values():
-                raylet.poll()
+        _report_and_reap(raylets, output)
     finally:
         for node in nodes:
             # Gracefully: a raylet that says goodbye is not counted as alive until Ray misses it.
@@ -177,13 +168,28 @@ def main(address: str, ip: str, count: int, resource: str, session: str) -> None
         cleanup.close()
 
 
-def _node_params(params_class: Any, address: str, ip: str, resource: str, folder: str) -> Any:
-    """A node without CPUs, so that no task lands there.
+def _report_and_reap(raylets: dict[str, Any], output: IO[str]) -> None:
+    """Say node ids and pids, and reap raylets that die, as init does, until the input ends.
 
-    It unpacks jobs' working directories in a folder of its `own`: in the one that raylets of a
+    A worker takes its raylet for alive as long as that is a zombie.
+    """
+    pids = {node: raylet.pid for node, raylet in raylets.items()}
+    print(json.dumps(pids), file=output, flush=True)
+    while not select.select([sys.stdin], [], [], REAP_SECONDS)[0]:  # it says nothing but ends
+        for raylet in raylets.values():
+            raylet.poll()
+
+
+def _start_node(address: str, ip: str, resource: str, folder: str) -> Any:
+    """Start a node without CPUs, so that no task lands there.
+
+    It unpacks jobs' working directories in a `folder` of its own: in the one that raylets of a
     machine share by default it would first remove what the head's jobs run in.
     """
-    return params_class(
+    from ray._private.node import Node
+    from ray._private.parameter import RayParams
+
+    params = RayParams(
         gcs_address=address,
         node_ip_address=ip,
         num_cpus=0,
@@ -197,6 +203,7 @@ def _node_params(params_class: Any, address: str, ip: str, resource: str, folder
         dashboard_agent_listen_port=None,
         runtime_env_dir_name=folder,
     )
+    return Node(params, head=False)
 
 
 def _raise_timeout(*_: object) -> None:

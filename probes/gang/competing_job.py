@@ -15,7 +15,7 @@ from typing import Any
 
 from probes.cluster.cluster import Cluster
 
-ANSWER_SECONDS = 60
+ANSWER_SECONDS = 60  # for a command: longer than a driver itself waits for anything
 SCRIPT = Path(__file__).with_name("job_driver.py")
 
 

@@ -35,12 +35,9 @@ def control_release_one_early(run: Scenario) -> None:
         run.rig.release()
         run.until(lambda sample: not sample["gangs"] and sample["free"] >= run.total, DRAIN_SECONDS)
     caught = [span for span in checks.find_partial_holds(samples) if span.gang == gang]
-    run.measure.control(
-        "one bundle early",
-        "a job takes one accelerator of its gang of two before the other",
-        caught=bool(caught),
-        saw=caught[0].describe() if caught else "no part of a gang",
-    )
+    fault = "a job takes one accelerator of its gang of two before the other"
+    saw = caught[0].describe() if caught else "no part of a gang"
+    run.measure.control("one bundle early", fault, caught=bool(caught), saw=saw)
 
 
 def control_unregistered_gpu(run: Scenario) -> None:
@@ -60,12 +57,8 @@ def control_unregistered_gpu(run: Scenario) -> None:
     if gpu:
         hidden = checks.find_hidden_gpus(_occupy_gpu(run, *gpu), cluster.gpus_by_node)
         caught, saw = gpu[0] in hidden, join_names(hidden.get(gpu[0], (0, []))[1]) or "nothing"
-    run.measure.control(
-        "a GPU used behind Ray's back",
-        "a process allocates memory on a GPU without asking Ray for it",
-        caught=caught,
-        saw=saw,
-    )
+    fault = "a process allocates memory on a GPU without asking Ray for it"
+    run.measure.control("a GPU used behind Ray's back", fault, caught=caught, saw=saw)
 
 
 def find_free_gpu(
@@ -121,12 +114,9 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
         parts = checks.partial_gangs(run.observer.samples[-1])
         run.rig.release()
         run.observer.single_actors = {}
-    run.measure.control(
-        "naive actors",
-        "two jobs take single actors in turns, without a gang",
-        caught=bool(parts),
-        saw="; ".join(f"job {job} held {part} of {size}" for job, part, size in parts.values()),
-    )
+    fault = "two jobs take single actors in turns, without a gang"
+    saw = "; ".join(f"job {job} held {part} of {size}" for job, part, size in parts.values())
+    run.measure.control("naive actors", fault, caught=bool(parts), saw=saw)
 
 
 def control_hold_and_wait(run: Scenario, half: int) -> None:
@@ -142,33 +132,31 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
         start = run.observer.mark("both ask for their second group", fault=True)
         for gang in gangs:
             run.rig.jobs[gang[0]].call("complete", run.rig.prefix + gang, half, GIVE_UP_SECONDS)
-        seen_s = run.until(
-            lambda _: bool(run.deadlocks(start, DEADLOCK_SECONDS)), 2 * GIVE_UP_SECONDS
-        )
-        deadlocks = run.deadlocks(start, DEADLOCK_SECONDS)
+        seen_s = run.until(lambda _: bool(_deadlocks_since(run, start)), 2 * GIVE_UP_SECONDS)
+        deadlocks = _deadlocks_since(run, start)
         outcomes = {gang: run.rig.jobs[gang[0]].call("outcome", OUTCOME_SECONDS) for gang in gangs}
         end = run.observer.mark("jobs that waited have given up")
-        for gang in [gang for gang in gangs if outcomes[gang] != COMPLETE]:
+        gave_up = [gang for gang in gangs if outcomes[gang] != COMPLETE]
+        for gang in gave_up:
             judge_withdrawal(run, gang, end)
         run.rig.release()
         run.wait_idle()
     run.measure.note("deadlock_seen_after", run.elapsed(start, seen_s), "s")
-    message = "; ".join(f"{hold.describe()}, {outcomes[hold.gang]}" for hold in deadlocks)
-    gave_up = any(outcome != COMPLETE for outcome in outcomes.values())
-    run.measure.control(
-        "two groups per job",
-        "each job asks for half of its gang, then for the other half",
-        caught={hold.job for hold in deadlocks} == set(run.rig.jobs) and gave_up,
-        saw=message or "no deadlock",
-    )
+    saw = "; ".join(f"{hold.describe()}, {outcomes[hold.gang]}" for hold in deadlocks)
+    fault = "each job asks for half of its gang, then for the other half"
+    caught = {hold.job for hold in deadlocks} == set(run.rig.jobs) and bool(gave_up)
+    run.measure.control("two groups per job", fault, caught=caught, saw=saw or "no deadlock")
+
+
+def _deadlocks_since(run: Scenario, start: float) -> list[checks.PartialHold]:
+    """Find jobs that hold and wait for each other, in what was seen since then."""
+    seen = [sample for sample in run.observer.samples if sample["t"] >= start]
+    return checks.find_deadlocks(seen, DEADLOCK_SECONDS)
 
 
 def control_wrong_strategy(measure: Recorder, strategy: str, nodes: dict[str, int]) -> None:
     """Control: a gang that lies on several nodes, judged as if it had asked for one."""
     violation = checks.explain_misplaced("STRICT_PACK", nodes, nodes)
-    measure.control(
-        f"{strategy} passed off as STRICT_PACK",
-        "a gang that lies on several nodes is judged as if it had asked for one",
-        caught=bool(violation),
-        saw=violation or f"nothing wrong with {nodes}",
-    )
+    fault = "a gang that lies on several nodes is judged as if it had asked for one"
+    name, saw = f"{strategy} passed off as STRICT_PACK", violation or f"nothing wrong with {nodes}"
+    measure.control(name, fault, caught=bool(violation), saw=saw)

@@ -62,7 +62,7 @@ class UnregisteredGpuUser:
 
 
 class GpuMonitors:
-    """The probe's end: an eye on each node that has GPUs."""
+    """The probe's end: a monitor on each node that has GPUs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._monitors = {
@@ -103,7 +103,7 @@ class GpuMonitors:
         }
 
     def close(self) -> None:
-        """End the eyes."""
+        """End the monitors."""
         import ray
 
         for monitor in self._monitors.values():

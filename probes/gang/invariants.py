@@ -5,10 +5,11 @@ A sample is as probes/gang/observer.py describes it.  Nothing here asks a cluste
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any
 
 Sample = dict[str, Any]
@@ -74,24 +75,17 @@ def partial_gangs(sample: Sample) -> dict[str, tuple[str, int, int]]:
 
 
 def find_partial_holds(samples: Sequence[Sample]) -> list[PartialHold]:
-    """Spans in which part of a gang was held, in the order of their beginning."""
-    spans: list[PartialHold] = []
-    for gang in sorted({gang for sample in samples for gang in partial_gangs(sample)}):
-        states = [(sample["t"], partial_gangs(sample).get(gang)) for sample in samples]
-        spans += _merge(gang, states)
+    """Find spans in which part of a gang was held, in the order of their beginning."""
+    spans, parts = [], [partial_gangs(sample) for sample in samples]
+    starts = [sample["t"] for sample in samples]
+    ends = starts[1:] + starts[-1:]  # each lasts until the next sample
+    for gang in sorted({gang for part in parts for gang in part}):
+        rows = zip([part.get(gang) for part in parts], starts, ends, strict=True)
+        for part, group in groupby(rows, key=itemgetter(0)):  # equal neighbours are one span
+            run = list(group)
+            if part:
+                spans.append(PartialHold(run[0][1], run[-1][2], gang, *part))
     return sorted(spans, key=lambda span: (span.start, span.gang))
-
-
-def _merge(gang: str, states: list[tuple[float, tuple[str, int, int] | None]]) -> list[PartialHold]:
-    """Equal neighbours joined; each lasts until the next sample."""
-    ends = [t for t, _ in states[1:]] + [states[-1][0]]
-    rows = [(t, end, part) for (t, part), end in zip(states, ends, strict=True)]
-    spans = []
-    for part, group in groupby(rows, key=lambda row: row[2]):
-        run = list(group)
-        if part:
-            spans.append(PartialHold(run[0][0], run[-1][1], gang, *part))
-    return spans
 
 
 def count_partial(samples: Sequence[Sample]) -> int:
@@ -117,7 +111,7 @@ def _overcommitted_nodes(sample: Sample, capacity: dict[str, int]) -> dict[str, 
 
 
 def count_leaked(samples: Sequence[Sample], total: int, lag_s: float = FREE_LAG) -> int:
-    """Accelerators that for more than `linger` s were neither free nor held by a gang.
+    """Accelerators that for more than `lag_s` were neither free nor held by a gang.
 
     Negative ones (held and yet free) count as well: the largest stretch's smallest difference.
     """
@@ -159,10 +153,10 @@ def find_deadlocks(samples: Sequence[Sample], seconds: float) -> list[PartialHol
 def find_hidden_gpus(
     samples: Sequence[Sample], ray_gpus: dict[str, int], lag_s: float = FREE_LAG
 ) -> dict[str, tuple[int, list[str]]]:
-    """GPUs by node that processes use for more than `linger` s though Ray counts them as free.
+    """GPUs by node that processes use for more than `lag_s` though Ray counts them as free.
 
-    `in_use` of a sample, where it has one, is {node: {UUID: process ids}} by NVML; `counted` is
-    what each node has by Ray.  Which of a node's GPUs those are Ray does not say: beside their
+    `in_use` of a sample, where it has one, is {node: {UUID: process ids}} by NVML; `ray_gpus`
+    is what each node has by Ray.  Which of a node's GPUs those are Ray does not say: beside their
     number all that are in use at the worst moment are listed, with their processes.
     """
     hidden: dict[str, tuple[int, list[str]]] = {}
@@ -212,7 +206,7 @@ def percentile_95(values: Sequence[float]) -> float | None:
 def explain_misplaced(strategy: str, nodes: dict[str, int], capacity: dict[str, int]) -> str:
     """Why a placed group breaks its strategy; "" when it keeps it.
 
-    `nodes` are its bundles per node, `room` what was free per node before.  PACK and SPREAD are
+    `nodes` are its bundles per node, `capacity` what was free per node before.  PACK and SPREAD are
     wishes to Ray: they are judged only where they could be met in full.
     """
     size, used = sum(nodes.values()), len(nodes)
@@ -232,15 +226,13 @@ def sample_changes(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """Samples as the picture needs them: per node and job, and only where something changed."""
     rows: list[dict[str, Any]] = []
     for sample in samples:
-        nodes: dict[str, dict[str, int]] = {}
-        waits: dict[str, int] = {}
+        nodes: dict[str, Counter[str]] = defaultdict(Counter)
+        waits: Counter[str] = Counter()
         for entry in sample["gangs"].values():
             for node, count in entry["nodes"].items():
-                per_job = nodes.setdefault(node, {})
-                per_job[entry["job"]] = per_job.get(entry["job"], 0) + count
+                nodes[node][entry["job"]] += count
             if entry["placed"] < entry["size"]:
-                missing = entry["size"] - entry["placed"]
-                waits[entry["job"]] = waits.get(entry["job"], 0) + missing
+                waits[entry["job"]] += entry["size"] - entry["placed"]
         if not rows or (rows[-1]["nodes"], rows[-1]["waits"]) != (nodes, waits):
             rows.append({"t": sample["t"], "nodes": nodes, "waits": waits})
     return rows

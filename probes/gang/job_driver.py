@@ -117,12 +117,6 @@ class JobDriver:
         self._guarded = ""  # the job whose Ray Train this one clears up after
         self._jobs_before: set[str] | None = None  # jobs that lived before it made a coordinator
 
-    def job_id(self) -> str:
-        """Ray's id of this job, hex."""
-        import ray
-
-        return str(ray.get_runtime_context().get_job_id())
-
     def ask(
         self, name: str, size: int, strategy: str = "PACK", staff: bool = False, resource: str = ""
     ) -> str:
@@ -180,7 +174,7 @@ class JobDriver:
         return name
 
     def complete(self, gang: str, size: int, timeout_s: float) -> str:
-        """Ask for the gang's second group, wait `patience` s for it, else give both back.
+        """Ask for the gang's second group, wait so long for it, else give both back.
 
         Works in the background; `outcome` tells how it ended.
         """
@@ -209,7 +203,7 @@ class JobDriver:
         return self.outcome_text
 
     def train(self, size: int, folder: str, timeout_s: float) -> int:
-        """Run Ray Train with `size` workers in the background; it asks anew after `patience` s.
+        """Run Ray Train with `size` workers in the background; it asks anew after that time.
 
         `outcome` waits for its end and tells it.  What it leaves is for a job that guards it.
         """
@@ -338,14 +332,18 @@ class GangStream:
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
-        """Ask, look, hold, give back; on `ending` nothing new, and all is given back."""
+        """Ask, look, hold, give back; once `stopping`, nothing new, and all is given back."""
+        import ray
+
         pending: dict[Any, tuple[int, float]] = {}  # group -> (size, when)
         placed: dict[Any, float] = {}  # group -> until when it is held
         count = 0
         while not self.stopping.is_set():
             while len(pending) + len(placed) < self.width and (size := next(self.sizes, 0)):
                 count += 1
-                pending[self._request_group(count, size)] = size, time.monotonic()
+                bundles, name = [{self.resource: 1}] * size, f"{self.prefix}{count}"
+                group = ray.util.placement_group(bundles, name=name)
+                pending[group] = size, time.monotonic()
             if not pending and not placed:
                 return
             for group in placed_groups(pending):
@@ -360,11 +358,6 @@ class GangStream:
             time.sleep(POLL_SECONDS)
         for group in [*pending, *placed]:
             self.remove(group)
-
-    def _request_group(self, count: int, size: int) -> Any:
-        import ray
-
-        return ray.util.placement_group([{self.resource: 1}] * size, name=f"{self.prefix}{count}")
 
 
 def main(address: str, resource: str, job_type: type[JobDriver] = JobDriver) -> None:
@@ -386,10 +379,11 @@ def main(address: str, resource: str, job_type: type[JobDriver] = JobDriver) -> 
     import ray
 
     ray.init(address, log_to_driver=False, logging_level="error")
-    # The keeper's: the end of the input says the same, and leaves time to clear up.
+    # The clean-up's: the end of the input says the same, and leaves time to clear up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     jobs.append(job := job_type(resource))
-    print(json.dumps(job.job_id()), file=stdout, flush=True)
+    job_id = str(ray.get_runtime_context().get_job_id())
+    print(json.dumps(job_id), file=stdout, flush=True)
     while True:
         command = commands.get()
         answer = getattr(job, command["do"])(*command.get("with", []))

@@ -58,9 +58,8 @@ def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
         message = f"{gang} is of {sizes[gang]}, not {need}"
         run.measure.explain(finding("GANG-HALF", message, [f"job {gang[0]}"]))
     both = f"{join_names(won)} of {need} each were both whole, with {run.total} free"
-    clash = (
-        [finding("GANG-TWICE", both, sorted(run.capacity))] if len(won) > 1 and not small else []
-    )
+    twice = finding("GANG-TWICE", both, sorted(run.capacity))
+    clash = [twice] if len(won) > 1 and not small else []
     run.measure_at_end("placed_at_once", len(won), *clash, ours=bool(small))
 
 
@@ -73,9 +72,8 @@ def judge_actors(run: Scenario, need: int, gangs: Iterable[str]) -> None:
     all_running = run.until(lambda sample: sum(sample["actors"].values()) >= need)
     missing = 0 if all_running is not None else need - sum(run.samples[-1]["actors"].values())
     message = f"{missing} of {need} actors of gang {join_names(placed)} did not run"
-    run.measure_at_end(
-        "unstaffed", missing, finding("GANG-UNSTAFFED", message, jobs_of(placed)), ours=True
-    )
+    unstaffed = finding("GANG-UNSTAFFED", message, jobs_of(placed))
+    run.measure_at_end("unstaffed", missing, unstaffed, ours=True)
 
 
 def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
@@ -83,9 +81,8 @@ def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
     took = run.elapsed(since, run.wait_placed(gang))
     run.measure.note("placed_behind_in", took, "s")
     message = f"gang {gang} had room and was not placed: {_gang_states(run)}"
-    run.measure_at_end(
-        "blocked_behind", int(took is None), finding("GANG-BLOCKED", message, jobs_of([gang]))
-    )
+    blocked = finding("GANG-BLOCKED", message, jobs_of([gang]))
+    run.measure_at_end("blocked_behind", int(took is None), blocked)
 
 
 def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | None:

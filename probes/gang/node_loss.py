@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding
@@ -17,14 +17,11 @@ BLOCKED_SECONDS = 5.0  # that others are given beside a gang which lost a node
 
 @contextmanager
 def spare_raylets(run: Scenario, count: int) -> Iterator[SpareNodes]:
-    """Spare raylets, gone afterwards."""
+    """Add spare raylets, gone afterwards."""
     run.measure.progress(f"gang: {count} spare raylets join")
-    spares = SpareNodes(run.rig.cluster, count)
-    run.observer.node_names |= spares.node_names
-    try:
+    with closing(SpareNodes(run.rig.cluster, count)) as spares:
+        run.observer.node_names |= spares.node_names
         yield spares
-    finally:
-        spares.close()
 
 
 def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) -> float:
@@ -61,9 +58,8 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
     unaided = run.wait_placed(gang, BLOCKED_SECONDS)
     removed = run.drop(running, "A's launcher removes its gang")
     if unaided is not None:
-        judge_time(
-            run, "handoff", run.elapsed(asked, unaided), f"gang {gang} was placed", [gang], ""
-        )
+        took, event = run.elapsed(asked, unaided), f"gang {gang} was placed"
+        judge_time(run, "handoff", took, event, [gang], "")
         return
     time_handoff(run, removed, gang, "others stay blocked after the harmed gang was removed")
     message = (

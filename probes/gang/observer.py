@@ -5,9 +5,9 @@ is the probe's end of it, which turns what was seen into samples:
 
     {t, took, free, gangs {A-1: {job, size, placed, state, nodes {name: n}, spare}}, actors {A: n}}
 
-t is when the look began and took how long it was (s, the eye's clock): so old is what it saw of
-groups and actors.  `free` is accelerators that nobody holds as Ray's nodes report it, up to
-checks.FREE_LAG late.  placed counts bundles that have a node, spare marks gangs of another
+t is when the look began and took how long it was (s, the observer's clock): so old is what it saw
+of groups and actors.  `free` is accelerators that nobody holds as Ray's nodes report it, up to
+invariants.FREE_LAG late.  placed counts bundles that have a node, spare marks gangs of another
 resource.  A gang may be of several groups (A-1.1, A-1.2): it is one entry.  On real GPUs some
 samples have in_use {node: {UUID: process ids}} too, as gpu_monitor last saw it.
 """
@@ -30,7 +30,7 @@ from probes.gang.invariants import Sample
 REQUIRED_RATE_HZ = 20.0  # samples a second that are owed
 SAMPLE_SECONDS = 0.02  # from one sample to the next: about 40 are taken
 POLL_SECONDS = 0.05  # how often the probe asks for what is new
-ANSWER_SECONDS = 15
+ANSWER_SECONDS = 15  # of the observer, on a head node that is busy: it usually takes some ms
 DRIVERS_SECONDS = 1.0  # from one question for the cluster's jobs to the next
 UNNAMED_PREFIX = "#"  # before the id of a group without a name, such as Ray Train makes
 JOB_ID_DIGITS = 8  # a group's id ends with that of its job
@@ -52,7 +52,7 @@ class ObserverActor:
         threading.Thread(target=self._run, daemon=True).start()
 
     def now(self) -> float:
-        """Seconds since the eye was opened."""
+        """Tell the seconds since it began to look."""
         return time.monotonic() - self._started
 
     def take(self) -> list[Sample]:
@@ -65,7 +65,7 @@ class ObserverActor:
 
     def drivers(self) -> dict[str, str]:
         """Jobs that lived here at any look since the last call: id, how it was started."""
-        drivers, self._drivers = {**self._drivers, **live_drivers()}, {}
+        drivers, self._drivers = self._drivers | live_drivers(), {}
         return drivers
 
     def _run(self) -> None:
@@ -74,10 +74,7 @@ class ObserverActor:
             while True:
                 start = self.now()
                 if start - self._drivers_read_at > DRIVERS_SECONDS:
-                    self._drivers, self._drivers_read_at = (
-                        {**self._drivers, **live_drivers()},
-                        start,
-                    )
+                    self._drivers, self._drivers_read_at = self._drivers | live_drivers(), start
                 sample = take_sample(live_groups, self._prefix, self._resource)
                 with self._lock:
                     self._samples.append({"t": start, "took": self.now() - start, **sample})
@@ -106,26 +103,19 @@ def take_sample(live_groups: LivePlacementGroups, prefix: str, resource: str) ->
             nodes = [bundle.node_id.hex() for bundle in entry.bundles if bundle.node_id]
             spare = not any(resource in bundle.unit_resources for bundle in entry.bundles)
             name = entry.name or UNNAMED_PREFIX + entry.placement_group_id.hex()
-            groups[name] = [
-                entry.PlacementGroupState.Name(entry.state),
-                len(entry.bundles),
-                nodes,
-                spare,
-            ]
-    free = {
-        node: int(available.get(resource, 0))
-        for node, available in state.available_resources_per_node().items()
-    }
+            status = entry.PlacementGroupState.Name(entry.state)
+            groups[name] = [status, len(entry.bundles), nodes, spare]
+    available = state.available_resources_per_node()
+    free = {node: int(amounts.get(resource, 0)) for node, amounts in available.items()}
     actors: dict[str, list[str]] = {}
     for actor in state.actor_table(None, None, "ALIVE").values():
-        if actor["ActorClassName"] not in RANK_CLASSES:
-            continue
-        actors.setdefault(actor["JobID"], []).append(actor["Address"]["NodeID"])
+        if actor["ActorClassName"] in RANK_CLASSES:
+            actors.setdefault(actor["JobID"], []).append(actor["Address"]["NodeID"])
     return {"groups": groups, "free": free, "actors": actors}
 
 
 class ScenarioMark(NamedTuple):
-    """What was done at a moment (s, the eye's clock), and whether it was a fault."""
+    """What was done at a moment (s, the observer's clock), and whether it was a fault."""
 
     t: float
     message: str
@@ -147,7 +137,7 @@ class Observer:
         self.until(lambda sample: True, ANSWER_SECONDS)  # the first look is long where Ray is old
 
     def mark(self, message: str, fault: bool = False) -> float:
-        """Note what is done now; its time on the eye's clock."""
+        """Note what is done now; its time on the observer's clock."""
         import ray
 
         t = float(ray.get(self._actor.now.remote(), timeout=ANSWER_SECONDS))
@@ -176,14 +166,12 @@ class Observer:
         return new
 
     def _with_names(self, raw: Sample) -> Sample:
-        """One look, by the names of nodes, jobs and gangs."""
+        """Translate one look into the names of nodes, jobs and gangs."""
         gangs: dict[str, dict[str, Any]] = {}
         for name, (state, size, nodes, spare) in sorted(raw["groups"].items()):
-            gang = self._gang_of(name)
-            if not gang:
-                continue
-            self._add_group(gangs, gang, size, state, nodes)
-            gangs[gang]["spare"] = spare
+            if gang := self._gang_of(name):
+                self._add_group(gangs, gang, size, state, nodes)
+                gangs[gang]["spare"] = spare
         actors = {}
         for id, nodes in raw["actors"].items():
             if job := self.jobs.get(id):
@@ -194,14 +182,8 @@ class Observer:
             if gang in gangs:
                 gangs[gang]["size"] = need
         free = {self.node_names.get(node, node[:8]): count for node, count in raw["free"].items()}
-        return {
-            "t": raw["t"],
-            "took": raw["took"],
-            "free": sum(free.values()),
-            "free_on": free,
-            "gangs": gangs,
-            "actors": actors,
-        }
+        seen = {"free": sum(free.values()), "free_on": free, "gangs": gangs, "actors": actors}
+        return {"t": raw["t"], "took": raw["took"], **seen}
 
     def _gang_of(self, name: str) -> str:
         """The gang that a group belongs to; a group without a name is its job's by its id."""
@@ -223,7 +205,7 @@ class Observer:
             entry["nodes"][name] = entry["nodes"].get(name, 0) + 1
 
     def until(self, condition: Callable[[Sample], bool], seconds: float) -> float | None:
-        """When (eye's clock) a sample taken from now on was first `done`; None: not in time."""
+        """Tell when a sample taken from now on first met the condition; None: not in time."""
         import ray
 
         since = float(ray.get(self._actor.now.remote(), timeout=ANSWER_SECONDS))
@@ -242,7 +224,7 @@ class Observer:
         self.until(lambda sample: False, seconds)
 
     def close(self) -> None:
-        """Close the eyes."""
+        """End the observer, and what looks at GPUs."""
         import ray
 
         ray.kill(self._actor)

@@ -43,10 +43,7 @@ def list_layouts(
 def default_placements(total: int) -> list[dict[str, str | int]]:
     """Two components on the same accelerators, and on different ones."""
     half = total // 2
-    return [
-        {"actor,rollout": "all"},
-        {"actor": f"0-{half - 1}", "rollout": f"{half}-{total - 1}"},
-    ]
+    return [{"actor,rollout": "all"}, {"actor": f"0-{half - 1}", "rollout": f"{half}-{total - 1}"}]
 
 
 def control_misplaced_rank(places: Mapping[str, Sequence[Slot]]) -> dict[str, list[Slot]]:

@@ -22,7 +22,6 @@ from probes.acceptance import component_placement as components
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.findings import join_names
-from probes.gang import invariants as checks
 from probes.gang.competing_job import CompetingJob, JobUnresponsive
 from probes.gang.invariants import Sample, is_whole
 from probes.gang.observer import Observer, ScenarioMark
@@ -48,7 +47,7 @@ class ContentionRig:
         self.gang_count = 0
 
     def ensure_started(self) -> Observer:
-        """Start what does not run yet; the watch."""
+        """Start what does not run yet; the observer."""
         for name in ("A", "B"):
             if name not in self.jobs or not self.jobs[name].alive:
                 if name in self.jobs:
@@ -98,7 +97,7 @@ class DeferredMeasurement:
 class Scenario:
     """One scenario: what is free, who asks for what, and what was seen.
 
-    `total` is how many accelerators were free at the start, `room` how many on each node.
+    `total` is how many accelerators were free at the start, `capacity` how many on each node.
     `steady` is False where gangs come and go faster than Ray's view of what is free follows,
     `sampled` is False where nothing rests on how often one looked.  An `alone` one is only begun
     while no other job lives on the cluster.
@@ -120,11 +119,9 @@ class Scenario:
         self.observer.single_actors, self.observer.gang_sizes = {}, {}
         self.observer.poll()
         self.total, self.capacity = self._wait_capacity()
-        if len(self.capacity) < nodes:
-            need = (
-                f"free {rig.cluster.resource}s on {nodes} nodes, found them on {len(self.capacity)}"
-            )
-            raise NoRoom(f"{title} needs {need}")
+        resource, found = rig.cluster.resource, len(self.capacity)
+        if found < nodes:
+            raise NoRoom(f"{title} needs free {resource}s on {nodes} nodes, found them on {found}")
         self.observer.other_jobs()  # those that have ended since are nobody's concern any more
         self.other_jobs = self.observer.other_jobs()
         if alone and self.other_jobs:
@@ -134,7 +131,7 @@ class Scenario:
         self.first_mark = len(self.observer.marks)
         self.control_ranges: list[tuple[int, int]] = []  # samples taken while a control was on
         self.deferred: list[DeferredMeasurement] = []  # what is judged when the scene ends
-        measure.progress(f"gang: {title}, {self.total} free {rig.cluster.resource}s")
+        measure.progress(f"gang: {title}, {self.total} free {resource}s")
 
     def _wait_capacity(self) -> tuple[int, dict[str, int]]:
         """What is free, once it has stopped growing: the last scene's may be on its way back."""
@@ -196,10 +193,12 @@ class Scenario:
         self.rig.jobs[job].call("drop", f"{self.rig.prefix}{gang}")
         return t
 
-    def start_stream(self, job: str, sizes: list[int], width: int, hold: float) -> None:
-        """The job asks for gangs of these sizes over and over, `width` at a time, until `calm`."""
+    def start_stream(
+        self, job: str, sizes: list[int], width: int, hold: float, endless: bool = True
+    ) -> None:
+        """Have the job ask for gangs of these sizes, `width` at a time; endlessly, until `calm`."""
         prefix = f"{self.rig.prefix}{self.new_gang_name(job)}x"
-        self.rig.jobs[job].call("flow", prefix, sizes, width, hold, True)
+        self.rig.jobs[job].call("flow", prefix, sizes, width, hold, endless)
 
     def run_streams(self, sizes: list[int], hold: float) -> list[dict[str, Any]]:
         """Both jobs ask for every other of `sizes`; looks on until all had their turn.
@@ -208,8 +207,7 @@ class Scenario:
         for PLACED_SECONDS.
         """
         for turn, job in enumerate("AB"):
-            prefix = f"{self.rig.prefix}{self.new_gang_name(job)}x"
-            self.rig.jobs[job].call("flow", prefix, sizes[turn::2], len(sizes), hold, False)
+            self.start_stream(job, sizes[turn::2], len(sizes), hold, endless=False)
         ran: set[str] = set()
         start = last_new = len(self.observer.samples)
         while not all(job.call("finished") for job in self.rig.jobs.values()):
@@ -243,7 +241,7 @@ class Scenario:
     # What is seen.
 
     def measure_at_end(self, name: str, value: Value, *findings: Finding, **options: Any) -> None:
-        """A figure that is judged when the scene ends; `because` is said only where it fails.
+        """Keep a figure to judge when the scene ends; its findings are said only where it fails.
 
         Other people's jobs could spoil it, unless it is `ours` alone.  Options as
         DeferredMeasurement has them.
@@ -253,14 +251,13 @@ class Scenario:
     def describe_other_jobs(self) -> str:
         """Who else had jobs here since the scene began, in words; "" for nobody."""
         self.other_jobs = sorted({*self.other_jobs, *self.observer.other_jobs()})
-        return (
-            f"other jobs use this cluster: {join_names(self.other_jobs)}" if self.other_jobs else ""
-        )
+        names = join_names(self.other_jobs)
+        return f"other jobs use this cluster: {names}" if names else ""
 
     def until(
         self, condition: Callable[[Sample], bool], seconds: float = PLACED_SECONDS
     ) -> float | None:
-        """When (eye's clock) a new sample was first `done`; None: not in time."""
+        """Tell when (observer's clock) a new sample first met the condition; None: not in time."""
         return self.observer.until(condition, seconds)
 
     def wait_placed(self, gang: str, seconds: float = PLACED_SECONDS) -> float | None:
@@ -286,10 +283,6 @@ class Scenario:
     def samples(self) -> list[Sample]:
         """The same in one list."""
         return [sample for segment in self.segments for sample in segment]
-
-    def deadlocks(self, since: float, seconds: float) -> list[checks.PartialHold]:
-        """Jobs that hold and wait for each other, in what was seen since then."""
-        return checks.find_deadlocks([s for s in self.observer.samples if s["t"] >= since], seconds)
 
     @property
     def marks(self) -> list[ScenarioMark]:

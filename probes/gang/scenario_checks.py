@@ -51,9 +51,8 @@ def judge_invariants(run: Scenario) -> None:
         _judge_partial_holds(run, samples)
         _judge_overcommit(run, samples)
         if run.steady:
-            _judge_leak(
-                run, "unaccounted", max(checks.count_leaked(s, run.total) for s in run.segments)
-            )
+            leaked = [checks.count_leaked(segment, run.total) for segment in run.segments]
+            _judge_leak(run, "unaccounted", max(leaked))
         last = run.observer.samples[-1]
         _judge_leak(run, "left_behind", 0 if free_again is not None else run.total - last["free"])
     finally:
@@ -127,13 +126,8 @@ def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:
     """Evidence and picture."""
     control = [s for s in (run.observer.samples[a:b] for a, b in run.control_ranges) if s]
     unit = run.rig.cluster.resource
-    series = {
-        "title": run.title,
-        "unit": unit,
-        "capacity": run.capacity,
-        "taken": len(samples),
-        **chart_series(run.segments, run.marks),
-    }
+    scene = {"title": run.title, "unit": unit, "capacity": run.capacity, "taken": len(samples)}
+    series: dict[str, Any] = {**scene, **chart_series(run.segments, run.marks)}
     if control:
         series["control"] = chart_series(control, run.marks)
     run.measure.series("gang", series)

@@ -45,9 +45,8 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
         judge_one_placed(run, won, need)
         if len(won) == 1:
             (loser,) = set(gangs) - set(won)
-            time_handoff(
-                run, run.drop(won[0]), loser, "the waiting gang was not placed within 30 s"
-            )
+            never = "the waiting gang was not placed within 30 s"
+            time_handoff(run, run.drop(won[0]), loser, never)
         else:
             run.measure_at_end("handoff", None, note=f"{len(won)} of 2 gangs were placed")
             report_not_placed(run, [] if won else gangs)

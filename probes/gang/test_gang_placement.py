@@ -22,28 +22,25 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
     """
     with scene("fragments", nodes=2) as run:
         largest, filler = max(run.capacity.values()), ""
+        size = max(largest, 2)
         if largest > 1 and run.total - len(run.capacity) < largest:
-            raise NoRoom(
-                f"fragments need {largest} free beside one of each node, see {run.capacity}"
-            )
+            need = f"fragments need {largest} free beside one of each node"
+            raise NoRoom(f"{need}, see {run.capacity}")
         if largest > 1:  # one accelerator of each node is taken, so that no node is whole
             filler = run.ask("A", len(run.capacity), strategy="STRICT_SPREAD")
             if run.wait_placed(filler) is None:
                 raise NoRoom("no fragments: a gang of one on each node was not placed")
-        strict = run.ask("B", max(largest, 2), strategy="STRICT_PACK")
+        strict = run.ask("B", size, strategy="STRICT_PACK")
         run.observer.wait(PENDING_SECONDS)
         used = run.observer.samples[-1]["gangs"][strict]["nodes"]
-        message = (
-            f"STRICT_PACK of {max(largest, 2)} lies on {join_names(used)}, which had no such room"
-        )
+        message = f"STRICT_PACK of {size} lies on {join_names(used)}, which had no such room"
         wrong = finding("GANG-MISPLACED", message, ["job B"])
         run.measure_at_end("placed_in_fragments", len(used), wrong, ours=len(used) > 1)
         asked_at = run.observer.mark("A asks for the same, PACK")
-        packed = run.ask("A", max(largest, 2))
+        packed = run.ask("A", size)
         judge_not_blocked(run, packed, asked_at)
-        control_wrong_strategy(
-            measure, "PACK", run.observer.samples[-1]["gangs"].get(packed, {}).get("nodes", {})
-        )
+        nodes = run.observer.samples[-1]["gangs"].get(packed, {}).get("nodes", {})
+        control_wrong_strategy(measure, "PACK", nodes)
         if filler:
             run.drop(filler)
             time_handoff(run, run.drop(packed), strict, "no node became whole again")
@@ -55,10 +52,7 @@ def test_strategies_hold(scene, measure):
         nodes, largest = len(run.capacity), max(run.capacity.values())
         sizes = {"PACK": largest, "STRICT_PACK": largest, "STRICT_SPREAD": nodes, "SPREAD": nodes}
         used = {strategy: try_strategy(run, strategy, size) for strategy, size in sizes.items()}
-        wrong = [
-            checks.explain_misplaced(strategy, bundles, run.capacity)
-            for strategy, bundles in used.items()
-        ]
+        wrong = [checks.explain_misplaced(*gang, run.capacity) for gang in used.items()]
         wrong += [f"{strategy} was not placed" for strategy, bundles in used.items() if not bundles]
         extra = run.ask("B", nodes + 1, strategy="STRICT_SPREAD")
         run.observer.wait(PENDING_SECONDS)
@@ -87,12 +81,9 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
             control_faults.append(components.layout_errors(parts, control_misplaced_rank(places)))
         measure("misplaced", len(wrong), samples=len(control_faults))
         measure.explain(finding("GANG-MISPLACED", message) for message in wrong[:3])
-        measure.control(
-            "one rank astray",
-            "a rank reports the accelerator of another component's rank",
-            caught=all(control_faults),
-            saw=control_faults[0][0] if control_faults[0] else "nothing wrong",
-        )
+        fault = "a rank reports the accelerator of another component's rank"
+        saw = control_faults[0][0] if control_faults[0] else "nothing wrong"
+        measure.control("one rank astray", fault, caught=all(control_faults), saw=saw)
 
 
 def test_a_lost_node_harms_its_own_gang_only(scene):

@@ -112,8 +112,7 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         run.measure_at_end("never_placed", int(when is None), stuck, samples=len(gangs))
         outcome = "never placed" if when is None else jobs["B"].call("outcome")
         broke = finding("GANG-STUCK", f"Ray Train was placed and ended so: {outcome}", ["job B"])
-        run.measure_at_end(
-            "train_ended", outcome, *([] if when is None else [broke]), ours=when is not None
-        )
+        broken = [] if when is None else [broke]
+        run.measure_at_end("train_ended", outcome, *broken, ours=when is not None)
         if outcome != "finished":
             jobs["B"].end()  # it would go on asking, or still runs

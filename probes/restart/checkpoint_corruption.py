@@ -12,13 +12,12 @@ from typing import Any
 
 from reference_trainer.manifest import NAME, content_sha256
 
-QUICK_CORRUPTIONS = 2  # of DAMAGES, in the quick tier
+QUICK_CORRUPTIONS = 2  # of CORRUPTIONS, in the quick tier
 
 
 def truncate_data(newest: Path) -> None:
     """The largest data file lacks its second half."""
-    victim = _largest_file(newest)
-    os.truncate(victim, victim.stat().st_size // 2)
+    _halve_file(max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size))
 
 
 def flip_bit(newest: Path) -> None:
@@ -37,8 +36,7 @@ def flip_bit(newest: Path) -> None:
 
 def truncate_metadata(newest: Path) -> None:
     """`.metadata` ends in its middle, as after a power loss."""
-    victim = newest / ".metadata"
-    os.truncate(victim, victim.stat().st_size // 2)
+    _halve_file(newest / ".metadata")
 
 
 def remove_manifest(newest: Path) -> None:
@@ -66,8 +64,8 @@ def _rewrite_manifest(newest: Path, change: Callable[[dict[str, Any]], Any]) -> 
     path.write_text(json.dumps({**content, "seal": content_sha256(content)}), encoding="ascii")
 
 
-def _largest_file(newest: Path) -> Path:
-    return max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size)
+def _halve_file(victim: Path) -> None:
+    os.truncate(victim, victim.stat().st_size // 2)
 
 
 def _find_weights(newest: Path) -> tuple[Path, slice]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from probes.faults.injection import FaultedRun
+
 LOCAL_LOSS = "local_loss_hex"  # of a rank's own sequences; loss and norm are the whole job's
 BITWISE_KEYS = ("loss_hex", LOCAL_LOSS, "norm_hex", "lr_hex", "ids", "data_crc32", "digest")
 
@@ -63,4 +65,17 @@ def unequal_steps(
             keys = [key for key in BITWISE_KEYS if a.get(key) != b.get(key)]
             if keys:
                 unequal.append(UnequalStep(expected["rank"], number, keys, a, b))
+    return unequal
+
+
+def unequal_attempts(
+    run: FaultedRun, reference: dict[str, Any], attempts: int
+) -> list[UnequalStep]:
+    """Compare the steps of the victim's first so many lives with its rank's `reference`."""
+    expected, unequal = {step["step"]: step for step in reference["steps"]}, []
+    for attempt in range(attempts):
+        steps = run.step_events(attempt)
+        references = [expected[step["step"]] for step in steps if step["step"] in expected]
+        pair = [{**reference, "steps": references}], [{**reference, "steps": steps}]
+        unequal += unequal_steps(*pair)
     return unequal

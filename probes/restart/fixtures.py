@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +13,13 @@ from probes.acceptance.fixtures import shared_folder
 from probes.acceptance.stash import RUN
 
 
-@contextmanager
 def provide_reference_run(request: pytest.FixtureRequest, **options: Any) -> Iterator[Any]:
-    """A run that was never killed; made when the first probe asks for it."""
+    """Provide a run that was never killed; it is made when the first probe asks for it."""
     from probes.restart.reference_run import ReferenceRun
 
     run = request.config.stash[RUN]
     with shared_folder(run) if run.cluster else nullcontext() as folder:
-        yield ReferenceRun(folder, **options)
+        yield ReferenceRun(folder or Path(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +29,14 @@ def original(request: pytest.FixtureRequest) -> Iterator[Any]:
 
     quick = request.config.getoption("--tier") == "quick"
     corruptions = dict(list(CORRUPTIONS.items())[: QUICK_CORRUPTIONS if quick else None])
-    with provide_reference_run(
-        request, corruptions=corruptions, fill_disk=not quick, repeat=True
-    ) as run:
-        yield run
+    options = {"corruptions": corruptions, "fill_disk": not quick, "repeat": True}
+    yield from provide_reference_run(request, **options)
 
 
 @pytest.fixture(scope="module")
 def small_original(request: pytest.FixtureRequest) -> Iterator[Any]:
     """On the few ranks that lose nodes."""
-    with provide_reference_run(request, device="cpu") as run:
-        yield run
+    yield from provide_reference_run(request, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -47,5 +44,4 @@ def long_original(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Of as many steps as a punished run has."""
     from probes.restart.random_kills import SOAK_STEPS
 
-    with provide_reference_run(request, steps=SOAK_STEPS) as run:
-        yield run
+    yield from provide_reference_run(request, steps=SOAK_STEPS)

@@ -14,32 +14,44 @@ import pytest
 from probes.acceptance.criteria import exactly
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
+from probes.faults.injection import DONE_EVENTS, SAVE_EVERY, FaultedRun
 from probes.faults.orphaned_ranks import describe_orphans, find_orphans, rank_processes
 from probes.findings import MAX_NAMES, finding, join_names
-from probes.restart.equality import UnequalStep, first_unequal_step, unequal_steps
-from probes.restart.faulted_run import DONE_EVENTS, GANG_NAME, FaultedRun, ettr, recovery_costs
-from probes.restart.reference_run import NEWEST, SAVE_EVERY, STEPS, ReferenceRun, Results
+from probes.restart.controls import control_wrong_resume
+from probes.restart.equality import (
+    UnequalStep,
+    first_unequal_step,
+    unequal_attempts,
+    unequal_steps,
+)
+from probes.restart.faulted_run import GANG_NAME, ettr, recovery_costs
+from probes.restart.reference_run import NEWEST, STEPS, ReferenceRun, Results, results_or_error
 from reference_trainer.launch.supervisor import Attempt
 from reports.record import Limit, Verdict
 
 LimitLookup = Callable[[str], Any]
-NO_REFERENCE_RUN = "the run that nobody kills was not made"  # no gang came together
 
 
-def results_or_error(outcome: Results | str) -> tuple[Results, str]:
-    """Results, or why there are none."""
-    return ([], outcome or "no reason was given") if isinstance(outcome, str) else (outcome, "")
-
-
-def judge_faults(run: FaultedRun, measure: Recorder) -> None:
-    """That each blow happened, once."""
+def judge_run(
+    original: ReferenceRun, run: FaultedRun, limits: LimitLookup, measure: Recorder
+) -> None:
+    """Judge that each fault happened, and how the run came back: by itself, the same, in time."""
+    scenario = run.scenario
+    if not scenario.gives_up:
+        control_wrong_resume(original, measure)
+    if run.results and not scenario.gives_up:
+        judge_equality(original, run, measure)
     for number, injector in enumerate(run.injectors, 1):
         note = injector.error or "the run ended before its victim was struck"
         measure("struck", injector.count or None, on=f"blow {number}", note=note)
+    judge_completion(run, measure)
+    judge_resume(run, measure)
+    if scenario.timed and not scenario.gives_up:
+        judge_recovery_time(run, limits("back_to_work"), measure)
 
 
 def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> bool:
-    """Whether a resume ended with results; `words` say what happened when it did not."""
+    """Whether a resume ended with results; `failure` says what happened when it did not."""
     _, error = results_or_error(outcome)
     because = "one checkpoint that cannot be used, or be written, is no reason to end a run"
     limit = Limit(one_of=["finished"], because=because)
@@ -49,18 +61,10 @@ def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> 
     return not error
 
 
-def judge_recovery(run: FaultedRun, limits: LimitLookup, measure: Recorder) -> None:
-    """Whether it came back by itself, where it began again, and what that cost."""
-    judge_completion(run, measure)
-    judge_resume(run, measure)
-    if run.scenario.timed and not run.scenario.gives_up:
-        judge_recovery_time(run, limits("back_to_work"), measure)
-
-
 def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     """How it ended, and in how many attempts.
 
-    A run that does not come back has failed in any case; of one that was not struck as planned
+    A run that does not come back has failed in any case; of one that met other faults than planned
     nothing else is known.
     """
     scenario, attempts = run.scenario, run.attempts
@@ -69,18 +73,10 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     known, note = failed or run.all_injected, "a blow did not happen"
     outcome = "finished" if finished else "gave up"
     because = f"{scenario.summary}: {'it ends by itself' if expected else 'it gives up'}"
-    measure(
-        "outcome",
-        outcome if known else None,
-        limit=Limit(one_of=["finished" if expected else "gave up"], because=because),
-        note=note,
-    )
-    measure(
-        "attempts",
-        len(attempts) if known else None,
-        limit=exactly(scenario.attempts, "attempts", "one for each blow, and one to end in"),
-        note=note,
-    )
+    limit = Limit(one_of=["finished" if expected else "gave up"], because=because)
+    measure("outcome", outcome if known else None, limit=limit, note=note)
+    limit = exactly(scenario.attempts, "attempts", "one for each blow, and one to end in")
+    measure("attempts", len(attempts) if known else None, limit=limit, note=note)
     if failed:
         measure.explain(finding("RESTART-DEAD", f"the run did not come back: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
@@ -90,57 +86,44 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
 
 
 def judge_resume(run: FaultedRun, measure: Recorder) -> None:
-    """Where the last life began, and how many steps each blow cost."""
-    scenario, saved = run.scenario, run.last_saved
-    resumed = len(run.journals) > 1
-    step, note = run.journals[-1][0]["start_step"] if resumed else None, "no second life was seen"
+    """Judge where the last life began, and how many steps each fault cost."""
+    scenario, saved, unseen = run.scenario, run.last_saved, "no second life was seen"
+    step, note = run.journals[-1][0]["start_step"] if len(run.journals) > 1 else None, unseen
     expected = saved if scenario.resume_step is None else scenario.resume_step
     if step is not None and step != expected and not run.all_injected:
         step, note = None, "a blow did not happen"
     if step is not None and step == saved > expected:
         step, note = None, f"a blow came late: step {saved} had been saved before it"
-    measure(
-        "resumed_from",
-        step,
-        limit=exactly(expected, "step", "the newest that was saved whole"),
-        note=note,
-    )
-    because = (
-        f"it saves every {SAVE_EVERY} steps" if scenario.max_lost else "it saves before it leaves"
-    )
+    limit = exactly(expected, "step", "the newest that was saved whole")
+    measure("resumed_from", step, limit=limit, note=note)
+    because = "it saves before it leaves"
+    if scenario.max_lost:
+        because = f"it saves every {SAVE_EVERY} steps"
     if scenario.max_lost > SAVE_EVERY:
         because += ", in the background: the save before may not have ended"
-    lost = [done - start["start_step"] for done, start in run.resume_points]
-    measure(
-        "steps_lost",
-        max(lost, default=None),
-        limit=Limit(high=scenario.max_lost, unit="steps", because=because),
-        note="no second life was seen",
-    )
-    if max(lost, default=0) > scenario.max_lost:
-        statement = f"{max(lost)} steps were lost, from {scenario.max_lost} at most"
+    lost = max(run.steps_lost, default=None)
+    limit = Limit(high=scenario.max_lost, unit="steps", because=because)
+    measure("steps_lost", lost, limit=limit, note=unseen)
+    if lost is not None and lost > scenario.max_lost:
+        statement = f"{lost} steps were lost, from {scenario.max_lost} at most"
         measure.explain(finding("RESTART-LOST", statement))
 
 
 def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> None:
-    """How long it took from the last blow to a new step, and what took it."""
+    """Judge how long it took from the last fault to a new step, and what took it."""
     seconds = recovery_seconds(run)
     measure("back_to_work", seconds, note="no new step was seen")
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
         return
     parts = dataclasses.asdict(recovery_costs(run, len(run.injectors) - 1))
     texts = {name: "an unknown time" if s is None else f"{s:.0f} s" for name, s in parts.items()}
-    measure.explain(
-        finding(
-            "RESTART-SLOW",
-            f"the loss was seen after {texts['detect']}, a whole gang was there "
-            f"{texts['reschedule']} later, and its start took {texts['init']}",
-        )
-    )
+    statement = f"the loss was seen after {texts['detect']}, a whole gang was there "
+    statement += f"{texts['reschedule']} later, and its start took {texts['init']}"
+    measure.explain(finding("RESTART-SLOW", statement))
 
 
 def recovery_seconds(run: FaultedRun) -> float | None:
-    """Seconds from the last blow to the first new step: victim's clock to its successor's.
+    """Measure seconds from the last fault to the first new step: victim's clock, successor's.
 
     A step is done when its save begins: how long that takes is another measurement, and saves of
     the steps before that are held up on purpose are none.
@@ -161,9 +144,9 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
     unequal = unequal_steps(expected, run.results, run.results[0]["start_step"] + 1)
     compared = len(run.results) * len(run.results[0]["steps"])
     earlier = len(run.journals) - 1
-    unequal += run.find_unequal(expected[victim], earlier)
+    unequal += unequal_attempts(run, expected[victim], earlier)
     # What was unequal before anything was restored, the restart is not to blame for.
-    unrestored = earlier and run.find_unequal(expected[victim], 1)
+    unrestored = earlier and unequal_attempts(run, expected[victim], 1)
     if compared:  # else it came back after its last step: nothing is known of what it restored
         compared += sum(len(run.step_events(attempt)) for attempt in range(earlier))
     code = "RESTART-UNREPEATABLE" if unrestored else "RESTART-UNEQUAL"
@@ -181,12 +164,8 @@ def report_unequal(
     code: str = "RESTART-UNEQUAL",
 ) -> None:
     """The steps that differ from the run never killed, and whether its parameters do."""
-    measure(
-        "unequal_steps",
-        len(unequal) if compared or unequal else None,
-        samples=compared,
-        note="no step was done after a resume",
-    )
+    value, note = len(unequal) if compared or unequal else None, "no step was done after a resume"
+    measure("unequal_steps", value, samples=compared, note=note)
     equal = {r["digest"] for r in results} == {r["digest"] for r in original.results}
     measure("final_state", "equal" if equal else "unequal")
     if unequal or not equal:
@@ -197,14 +176,18 @@ def report_unequal(
         measure.explain(finding(code, statement, [f"rank {rank}" for rank in ranks[:MAX_NAMES]]))
 
 
+def judge_left_behind(groups: int, fate: str, measure: Recorder, on: str = "cluster") -> None:
+    """Judge that no placement group is left."""
+    measure("left_behind", groups, on=on)
+    if groups:
+        measure.explain(finding("RESTART-LEAK", f"{groups} placement groups {fate}"))
+
+
 def find_leaks(
     cluster: Cluster, folder: Path, measure: Recorder, attempts: Iterable[Attempt] = ()
 ) -> None:
     """That the runs in this folder, which have ended, hold nothing, and that no rank still runs."""
-    groups = len(cluster.groups_named(GANG_NAME))
-    measure("left_behind", groups)
-    if groups:
-        measure.explain(finding("RESTART-LEAK", f"{groups} placement groups are left"))
+    judge_left_behind(len(cluster.groups_named(GANG_NAME)), "are left", measure)
     known = rank_processes(folder, attempts)
     running, unasked = find_orphans(cluster, known)
     if running:
@@ -214,9 +197,8 @@ def find_leaks(
         suspects = [name for (host, *_), rank in shown.items() for name in (f"rank {rank}", host)]
         measure.explain(finding("RESTART-LEAK", statement, suspects))
     else:
-        note = (
-            f"{join_names(unasked)} could not be asked" if unasked else "no rank said where it runs"
-        )
+        names = join_names(unasked)
+        note = f"{names} could not be asked" if names else "no rank said where it runs"
         measure("still_running", None if unasked or not known else 0, note=note)
 
 
@@ -229,26 +211,22 @@ def report_run(
             measure.note(f"{phase}_s", seconds, "s", on=f"blow {number + 1}")
     measure.note("ettr", ettr(run), "ratio")
     _report_storage(run, measure)
-    measure.keep(
-        f"attempts-{run.scenario.name}.json",
-        [dataclasses.asdict(attempt) for attempt in run.attempts],
-        kind="log",
-        caption=f"{run.scenario.summary}: where the ranks of each attempt were, and how it ended",
-    )
-    victim = run.injectors[0].describe_target(names)
-    measure.covered(f"{run.scenario.summary}; the victim was {victim}")
+    name, summary = f"attempts-{run.scenario.name}.json", run.scenario.summary
+    caption = f"{summary}: where the ranks of each attempt were, and how it ended"
+    measure.keep(name, list(map(dataclasses.asdict, run.attempts)), kind="log", caption=caption)
+    measure.covered(f"{summary}; the victim was {run.injectors[0].describe_target(names)}")
     if not run.resume_points:
         return
+    steps = [s for attempt in range(len(run.journals)) for s in run.step_events(attempt)]
     measure.series(
         "loss",
         {
             "reference": [[s["step"], s["loss"]] for s in original.results[0]["steps"]],
-            "resumed": [[s["step"], s["loss"]] for index in range(len(run.journals))
-                        for s in run.step_events(index)],
+            "resumed": [[s["step"], s["loss"]] for s in steps],
             "killed_at": run.resume_points[0][0],
             "resumed_from": run.resume_points[0][1]["start_step"],
         },
-    )  # fmt: skip
+    )
 
 
 def _report_storage(run: FaultedRun, measure: Recorder) -> None:

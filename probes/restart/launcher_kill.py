@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -13,17 +12,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import ROOT, Cluster
-from probes.faults.process_faults import read_json_lines
-from probes.findings import finding
-from probes.restart.faulted_run import GANG_NAME, FaultedRun, FaultScenario, split_by_attempt
+from probes.faults.injection import FaultedRun, FaultInjector, FaultScenario, split_by_attempt
+from probes.faults.process_faults import read_journal, read_json_lines
+from probes.restart.faulted_run import GANG_NAME, faulted_config
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.options import cli_options
 
 FREE_SECONDS = 15  # for Ray to take a dead driver's gang back
-RUN_SECONDS = 180
+RUN_SECONDS = 180  # for a command: ten steps of a second each, a start, and a busy machine
 
 
 class LauncherProcess:
@@ -75,14 +73,17 @@ class LauncherProcess:
             return None
 
 
-class LauncherKill:
-    """A blow to a command, as a Strike is one to a rank: when its log shows a step."""
+class LauncherKill(FaultInjector):
+    """Kills a command, as a ProcessFault does a rank: when its log shows a step."""
 
-    def __init__(self, rank: int, step: int, command: LauncherProcess) -> None:
-        self.rank, self.step, self.command = rank, step, command
-        self.count, self.injected_at, self.sent, self.error = 0, 0.0, 0.0, ""
+    def __init__(self, rank: int, step: int) -> None:
+        self.rank, self.step = rank, step
 
-    def wait_and_kill(self) -> None:
+    def arm(self, target: LauncherProcess) -> None:
+        """Aim at this command."""
+        self.command = target
+
+    def wait(self) -> None:
         """Wait for the moment and kill the command; does nothing when it has ended by itself."""
         deadline = time.monotonic() + RUN_SECONDS
         pattern = re.compile(rf"\bstep {self.step}/")
@@ -95,8 +96,12 @@ class LauncherKill:
             self.command.kill()
             self.count = int(self.command.child.returncode == -signal.SIGKILL)
 
+    def close(self) -> None:
+        """Kill the command, where it still runs."""
+        self.command.kill()
+
     def describe_target(self, node_names: dict[str, str]) -> str:
-        """The launcher, wherever it runs."""
+        """Name the launcher, wherever it runs."""
         return "the launcher"
 
 
@@ -108,12 +113,11 @@ def run_kill_rerun(
     (What was seen of the run, how many groups the dead one still had after 15 s.)
     """
     out, victim = folder / "out", cluster.size - 1
-    config = dataclasses.replace(
-        config, out=str(out), checkpoints=str(folder / "checkpoints"), **scenario.changes
-    )
+    config = faulted_config(config, scenario, folder)
+    kill = LauncherKill(victim, scenario.faults[0].step)
     with LauncherProcess(cluster, config) as first:
-        kill = LauncherKill(victim, scenario.faults[0].step, first)
-        kill.wait_and_kill()
+        kill.arm(first)
+        kill.wait()
     groups, ended = _wait_until_free(cluster), time.time()
     with LauncherProcess(cluster, config) as second:
         exit_code = second.wait()
@@ -124,7 +128,7 @@ def run_kill_rerun(
         results=_read_results(out, cluster.size) if exit_code == 0 else [],
         attempts=_read_attempts(read_json_lines(out / "attempts.jsonl"), ended),
         error=f"the same command ended with {exit_code}: {last_line}",
-        journals=split_by_attempt(read_json_lines(out / f"metrics.rank{victim}.jsonl")),
+        journals=split_by_attempt(read_journal(out, victim)),
     )
     return run, groups
 
@@ -155,13 +159,3 @@ def _wait_until_free(cluster: Cluster) -> int:
 def _read_results(out: Path, size: int) -> list[dict[str, Any]]:
     files = [out / f"result.rank{rank}.json" for rank in range(size)]
     return [json.loads(file.read_text(encoding="ascii")) for file in files if file.exists()]
-
-
-def judge_left_behind(groups: int, measure: Recorder) -> None:
-    """That the killed launcher holds nothing any more."""
-    measure("left_behind", groups, on="the killed launcher")
-    if groups:
-        statement = (
-            f"{groups} placement groups of the killed launcher are left after {FREE_SECONDS} s"
-        )
-        measure.explain(finding("RESTART-LEAK", statement))

@@ -7,7 +7,7 @@ ones.  The ranks on them are real and small, and compute on a CPU.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_affinity import on_node
 from probes.cluster.placement_groups import live_drivers, other_jobs
+from probes.faults.injection import Fault, FaultScenario
 from probes.faults.process_faults import ProcessFault
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding, join_names
-from probes.restart.faulted_run import GANG_NAME, Fault, FaultScenario
+from probes.restart.faulted_run import GANG_NAME
 from reference_trainer.launch.gang import Gang
 
 RANKS = 2  # each on a node of its own
@@ -30,10 +31,10 @@ WAIT_SECONDS = 90  # Ray may count a lost node for a while: 5 health checks, eac
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLoss(FaultScenario):
-    """`berths` nodes are there, and `fall` of the run's are lost at once.
+    """`spare_count` nodes are there, and `kills` of the run's are lost at once.
 
-    `waits`: none is to spare, so it must wait until one has come back.  Not `whole`: only Ray's
-    own process is lost, and the ranks must end by themselves.
+    `must_wait`: none is to spare, so it must wait until one has come back.  Not `whole_node`: only
+    Ray's own process is lost, and the ranks must end by themselves.
     """
 
     spare_count: int
@@ -43,32 +44,27 @@ class NodeLoss(FaultScenario):
 
 
 class NodeKill(ProcessFault):
-    """Loses the gang's last nodes.  They are on the head's machine, where the harbour is."""
+    """Loses the gang's last nodes.  They are on the head's machine, as all spare ones are."""
 
     def __init__(self, out: Path, spares: SpareNodes, loss: NodeLoss, fault: Fault) -> None:
-        super().__init__(out, RANKS - 1, fault.event, fault.step)
+        super().__init__(out, RANKS - 1, fault)
         self.spares, self.loss = spares, loss
         self.nodes: list[str] = []
 
     def _start_agent(self, gang: Gang) -> None:
         super()._start_agent(gang)
-        self.nodes = [
-            self.spares.node_names[place.node] for place in gang.places[-self.loss.kills :]
-        ]
+        lost = gang.places[-self.loss.kills :]
+        self.nodes = [self.spares.node_names[place.node] for place in lost]
 
     def _inject(self) -> tuple[bool, float]:
         import ray
 
-        assert self.victim is not None
-        due = self._agent.wait_for_event.remote(
-            self.victim.pid, self._started, self.journal, self.event, self.step
-        )
-        if not ray.get(due):
+        if not ray.get(self._agent.wait_for_event.remote(*self._moment)):
             return False, 0.0
         return self.spares.kill_nodes(*self.nodes, whole_nodes=self.loss.whole_node)
 
     def describe_target(self, node_names: dict[str, str]) -> str:
-        """The spare raylets that were killed."""
+        """Name the spare raylets that were killed."""
         return join_names(self.nodes)
 
 
@@ -81,7 +77,7 @@ class NodeRepair:
         self.held: int | None = None
 
     def __call__(self, message: str) -> None:
-        """As `say` of a Gang."""
+        """Hear a gang's message, as its `notify`."""
         self.messages.append(message)
         if self.loss.must_wait:  # else it only takes Ray a while to see that a node is gone
             self.held = sum(self.cluster.groups_named(GANG_NAME))
@@ -90,7 +86,7 @@ class NodeRepair:
 
 @contextmanager
 def spare_nodes(cluster: Cluster, count: int, measure: Recorder) -> Iterator[SpareNodes]:
-    """Spare raylets, gone afterwards; only while no other job lives here."""
+    """Add spare raylets, gone afterwards; only while no other job lives here."""
     import ray
 
     jobs = other_jobs(ray.get(on_node(live_drivers, cluster.head_node_id).remote(), timeout=60))
@@ -98,21 +94,18 @@ def spare_nodes(cluster: Cluster, count: int, measure: Recorder) -> Iterator[Spa
         message = f"other jobs live on this cluster ({join_names(jobs)}), and it might hold them up"
         pytest.fail(f"nodes are only lost while nobody else is here: {message}", pytrace=False)
     measure.progress(f"restart: {count} spare raylets join")
-    spares = SpareNodes(cluster, count)
-    try:
+    with closing(SpareNodes(cluster, count)) as spares:
         yield spares
-    finally:
-        spares.close()
 
 
 def spare_gang(spares: SpareNodes, size: int = RANKS, **options: Any) -> Gang:
-    """A gang on the spare raylets, each rank on one of its own."""
+    """Make a gang on the spare raylets, each rank on one of its own."""
     strategy = "STRICT_SPREAD"
     return Gang(size, resource=spares.resource, strategy=strategy, timeout=WAIT_SECONDS, **options)
 
 
 def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
-    """That a run which waits for room says so, and holds nothing meanwhile."""
+    """Judge that a run which waits for room says so, and holds nothing meanwhile."""
     if not loss.must_wait:
         return
     measure("unsaid_waits", int(not repair.messages))

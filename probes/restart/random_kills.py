@@ -1,157 +1,132 @@
-"""The punisher: kills a random rank at a random moment, again and again, for a given time."""
+"""Kills a random rank at a random moment, again and again, for a given time."""
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
+from probes.faults.injection import SAVE_EVERY, Fault, FaultedRun, FaultInjector, FaultScenario
 from probes.faults.process_faults import ProcessFault
 from probes.findings import finding
-from probes.restart.equality import unequal_steps
-from probes.restart.faulted_run import GANG_NAME, Fault, FaultedRun, FaultScenario, run_with_faults
-from probes.restart.reference_run import MAX_STEPS_LOST, SAVE_EVERY, ReferenceRun
-from reference_trainer.launch.supervisor import Attempt
+from probes.restart.equality import unequal_attempts, unequal_steps
+from probes.restart.faulted_run import GANG_NAME, run_with_faults
+from probes.restart.reference_run import MAX_STEPS_LOST, ReferenceRun
 from reference_trainer.telemetry.injected_delay import STAGES
 from reports.record import Limit
 
 SOAK_STEPS, SOAK_SECONDS = 60, 600
-MAX_FAULTS = 60  # blows that one run meets; the last life is left alone
+MAX_FAULTS = 60  # that one run meets; the last life is left alone
 # From the gang's start: into the imports, the first collectives, a load, steps, saves.
 DELAY_SECONDS = 20
 # A save is small here and would hardly be met: each of its parts lasts a moment longer.
 SAVE_STALLS = ",".join(f"{moment}:rank=0:seconds=0.15" for moment in STAGES)
 SUMMARY = "SIGKILL of a random rank at a random moment, again and again"
+SCENARIOS = [
+    FaultScenario(
+        name=f"punished-{mode}",
+        summary=SUMMARY,
+        faults=(Fault(""),) * MAX_FAULTS,
+        restarts=MAX_FAULTS,
+        changes={"save_mode": mode, "stall": SAVE_STALLS},
+    )
+    for mode in MAX_STEPS_LOST
+]
 
 
 class RandomKill(ProcessFault):
-    """Strikes a rank so many seconds after its gang is there, unless the time is up by then."""
+    """Kills a rank so many seconds after its gang is there, unless the time is up by then."""
 
     def __init__(self, out: Path, rank: int, delay_s: float, deadline: float) -> None:
-        super().__init__(out, rank, event="")
+        super().__init__(out, rank, Fault(""))
         self.delay_s, self.deadline = delay_s, deadline
 
-    def _watch(self) -> None:
+    def wait(self) -> None:
+        """Wait so long, then kill it."""
         if not self._stop.wait(self.delay_s) and time.monotonic() < self.deadline:
-            super()._watch()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RandomKillResult:
-    """What the runs of one punishment came to."""
-
-    runs: list[FaultedRun]
-
-    @property
-    def attempts(self) -> list[Attempt]:
-        """Of all runs."""
-        return [attempt for run in self.runs for attempt in run.attempts]
-
-    @property
-    def kills(self) -> int:
-        """Proven ones."""
-        return sum(injector.count for run in self.runs for injector in run.injectors)
-
-    @property
-    def unexplained(self) -> list[str]:
-        """Why attempts were lost that no kill accounts for, of each run as many as there are."""
-        reasons: list[str] = []
-        for run in self.runs:
-            lost = [attempt.reason for attempt in run.attempts[:-1]]
-            unexplained = len(lost) - sum(injector.count for injector in run.injectors)
-            reasons += lost[::-1][: max(0, unexplained)]
-        return reasons
-
-    @property
-    def errors(self) -> list[str]:
-        """Why ranks could not be struck."""
-        injectors = [injector for run in self.runs for injector in run.injectors]
-        return [injector.error for injector in injectors if injector.error]
-
-    @property
-    def run_errors(self) -> list[str]:
-        """Why runs did not come to their end."""
-        return [run.error for run in self.runs if not run.results]
-
-    def max_lost(self, mode: str) -> int | None:
-        """The most steps that a kill has cost runs of this save mode; None: rank 0 never died."""
-        runs = [run for run in self.runs if run.scenario.changes["save_mode"] == mode]
-        points = [point for run in runs for point in run.resume_points]
-        return max((done - start["start_step"] for done, start in points), default=None)
-
-    @property
-    def digests(self) -> set[str]:
-        """Of the parameters at the end, of every rank of every run."""
-        return {result["digest"] for run in self.runs for result in run.results}
-
-    def find_unequal(self, original: ReferenceRun) -> list[str]:
-        """Steps of any life of rank 0, or of all ranks' last, that are not the original's."""
-        unequal = []
-        for run in self.runs:
-            if run.results:
-                first = run.results[0]["start_step"] + 1
-                unequal += unequal_steps(original.results, run.results, first)
-            unequal += run.find_unequal(original.results[0], len(run.journals))
-        return [str(step) for step in unequal]
+            super().wait()
 
 
 def run_random_kills(
     cluster: Cluster, original: ReferenceRun, folder: Path, seconds: float, seed: int
-) -> RandomKillResult:
+) -> list[FaultedRun]:
     """Run after run, each killed until it ends, until the time is up; the last is let go on."""
     rng, deadline = random.Random(seed), time.monotonic() + seconds
-    config = original.slow_config
-    scenarios = [
-        FaultScenario(
-            name=f"punished-{mode}",
-            summary=SUMMARY,
-            faults=(Fault(""),) * MAX_FAULTS,
-            restarts=MAX_FAULTS,
-            changes={"save_mode": mode, "stall": SAVE_STALLS},
-        )
-        for mode in MAX_STEPS_LOST
-    ]
 
-    def make_fault(out: Path, fault: Fault) -> ProcessFault:
+    def make_fault(out: Path, victim: int, fault: Fault) -> RandomKill:
         return RandomKill(out, rng.randrange(cluster.size), rng.uniform(0, DELAY_SECONDS), deadline)
 
     runs: list[FaultedRun] = []
     while time.monotonic() < deadline:
         run = run_with_faults(
-            config,
-            scenarios[len(runs) % len(scenarios)],
+            original.slow_config,
+            SCENARIOS[len(runs) % len(SCENARIOS)],
             folder / f"run-{len(runs)}",
             gang=lambda: cluster.gang(name=GANG_NAME),
             victim=0,
             make_fault=make_fault,
         )
         runs.append(run)
-    return RandomKillResult(runs=runs)
+    return runs
+
+
+def injectors_of(runs: Sequence[FaultedRun]) -> list[FaultInjector]:
+    """List the injectors of all runs."""
+    return [injector for run in runs for injector in run.injectors]
+
+
+def count_kills(runs: Sequence[FaultedRun]) -> int:
+    """Count the kills that are proven."""
+    return sum(injector.count for injector in injectors_of(runs))
+
+
+def unexplained_losses(runs: Sequence[FaultedRun]) -> list[str]:
+    """Tell why attempts were lost that no kill accounts for, of each run as many as there are."""
+    reasons: list[str] = []
+    for run in runs:
+        lost = [attempt.reason for attempt in run.attempts[:-1]]
+        reasons += lost[::-1][: max(0, len(lost) - count_kills([run]))]
+    return reasons
+
+
+def find_unequal(runs: Sequence[FaultedRun], original: ReferenceRun) -> list[str]:
+    """Find steps of any life of rank 0, or of all ranks' last, that are not the original's."""
+    unequal = []
+    for run in runs:
+        if run.results:
+            first = run.results[0]["start_step"] + 1
+            unequal += unequal_steps(original.results, run.results, first)
+        unequal += unequal_attempts(run, original.results[0], len(run.journals))
+    return [str(step) for step in unequal]
 
 
 def judge_kills(
-    soak: RandomKillResult, original: ReferenceRun, seconds: float, measure: Recorder
+    runs: Sequence[FaultedRun], original: ReferenceRun, seconds: float, measure: Recorder
 ) -> None:
-    """That it was killed once a minute and more, and that no run was lost, late, or another one."""
+    """Judge that it was killed once a minute, and that no run was lost, late, or another one."""
     because = f"a rank may live for {DELAY_SECONDS} s, and a new one takes as long to start"
-    measure("kills", soak.kills, limit=Limit(low=seconds / 60, because=because))
-    measure("unprovoked", len(soak.unexplained))
-    if soak.unexplained:
-        statement = f"{len(soak.unexplained)} attempts were lost unstruck; in their runs: "
-        measure.explain(finding("RESTART-ATTEMPTS", statement + "; ".join(soak.unexplained)))
-    measure("runs_lost", len(soak.run_errors), samples=len(soak.runs))
-    if soak.run_errors:
-        measure.explain(finding("RESTART-DEAD", soak.run_errors[0]))
+    measure("kills", count_kills(runs), limit=Limit(low=seconds / 60, because=because))
+    unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
+    measure("unprovoked", len(unexplained))
+    if unexplained:
+        statement = f"{len(unexplained)} attempts were lost unstruck; in their runs: "
+        measure.explain(finding("RESTART-ATTEMPTS", statement + "; ".join(unexplained)))
+    measure("runs_lost", len(errors), samples=len(runs))
+    if errors:
+        measure.explain(finding("RESTART-DEAD", errors[0]))
     for mode, bound in MAX_STEPS_LOST.items():
-        lost, because = soak.max_lost(mode), f"it saves every {SAVE_EVERY} steps"
-        measure("steps_lost", lost, limit=Limit(high=bound, because=because), on=f"{mode} saves")
-    unequal = soak.find_unequal(original)
+        of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
+        lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
+        limit = Limit(high=bound, because=f"it saves every {SAVE_EVERY} steps")
+        measure("steps_lost", lost, limit=limit, on=f"{mode} saves")  # None: rank 0 never died
+    unequal = find_unequal(runs, original)
     measure("unequal_steps", len(unequal))
-    equal = soak.digests == {result["digest"] for result in original.results}
+    digests = {result["digest"] for run in runs for result in run.results}
+    equal = digests == {result["digest"] for result in original.results}
     ended = "equal" if equal else "unequal"
-    measure("final_state", ended if soak.digests else None, note="no run came to its end")
+    measure("final_state", ended if digests else None, note="no run came to its end")
     if unequal:
         measure.explain(finding("RESTART-UNEQUAL", unequal[0]))

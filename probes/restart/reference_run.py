@@ -12,24 +12,28 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from probes.cluster.cluster import Cluster
-from probes.faults.process_faults import read_json_lines
+from probes.faults.injection import SAVE_EVERY
+from probes.faults.process_faults import read_journal
 from probes.findings import finding
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
 
-SAVE_EVERY, NEWEST = 4, 8
+NEWEST = 2 * SAVE_EVERY  # the step of the newest checkpoint
 # Steps, by save mode: in the background, a save may last until the next one is due.
 MAX_STEPS_LOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY}
-STEPS = 10
-TIMEOUT_SECONDS = 300
+STEPS = 10  # two more than the newest checkpoint has: what a resume computes is compared there
+TIMEOUT_SECONDS = 300  # for so many small steps: connecting and importing torch is most of it
 Results = list[dict[str, Any]]
+Corruption = Callable[[Path], Any]  # of the folder of the newest checkpoint
+NO_REFERENCE_RUN = "the run that nobody kills was not made"  # no gang came together
 WRONG_RESUMES = {
     "rng": "the run is resumed without restoring its random state",
     "data": "the run is resumed one sample further on",
@@ -39,47 +43,58 @@ WRONG_RESUMES = {
 }
 
 
+def small_config(steps: int, checkpoints: Path, **options: Any) -> TrainConfig:
+    """Configure a small run that keeps all its checkpoints."""
+    return TrainConfig(
+        steps=steps,
+        dim=32,
+        seq=32,
+        save_every=SAVE_EVERY,
+        keep_last=steps,
+        checkpoints=str(checkpoints),
+        **options,
+    )
+
+
+def results_or_error(outcome: Results | str) -> tuple[Results, str]:
+    """Give results, or why there are none."""
+    return ([], outcome or "no reason was given") if isinstance(outcome, str) else (outcome, "")
+
+
+def _run_or_error(gang: Gang, config: TrainConfig) -> Results | str:
+    try:
+        return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
+    except GangError as error:
+        return str(error)
+
+
+@dataclass
 class ReferenceRun:
     """Made at first use: `results` of the run never killed, in order of rank; `config` is its own.
 
-    `mistaken[what]` are the results of the resumes that got one thing wrong, `damaged[name]` those
-    of the resumes after `damages[name]`: results, or an error sentence.
+    `wrong_resumes[part]` are the results of the resumes that got one thing wrong, `corrupted[name]`
+    those of the resumes after `corruptions[name]`: results, or an error sentence.
     """
 
-    def __init__(
-        self,
-        folder: Path | None,
-        *,
-        corruptions: dict[str, Callable[[Path], None]] | None = None,
-        fill_disk: bool = False,
-        repeat: bool = False,
-        device: str = "auto",
-        steps: int = STEPS,
-    ) -> None:
-        self.folder = folder or Path()
-        self.corruptions, self.fill_disk, self.repeat = corruptions or {}, fill_disk, repeat
-        self.device, self.steps = device, steps
-        self.results: Results = []
-        self.repeated: Results | str = ""  # of the same run, once more, which saves nothing
-        self.wrong_resumes: dict[str, Results | str] = {}
-        self.corrupted: dict[str, Results | str] = {}
-        self.full_disk: Results | str = ""
-        self.full_disk_files = 0  # how many files were made to meet a full disk
-        self._blind_nodes: list[str] | None = None
+    folder: Path
+    corruptions: dict[str, Corruption] = field(default_factory=dict)
+    fill_disk: bool = False
+    repeat: bool = False
+    device: str = "auto"
+    steps: int = STEPS
+    results: Results = field(default_factory=list)
+    repeated: Results | str = ""  # of the same run, once more, which saves nothing
+    wrong_resumes: dict[str, Results | str] = field(default_factory=dict)
+    corrupted: dict[str, Results | str] = field(default_factory=dict)
+    full_disk: Results | str = ""
+    full_disk_files: int = 0  # how many files were made to meet a full disk
+    _blind_nodes: list[str] | None = None
 
     @property
     def config(self) -> TrainConfig:
         """Small, for what is proven does not depend on size; not paced, for nobody is killed."""
-        return TrainConfig(
-            steps=self.steps,
-            dim=32,
-            seq=32,
-            save_every=SAVE_EVERY,
-            keep_last=self.steps,
-            device=self.device,
-            digest_steps=True,
-            checkpoints=str(self.folder / "original"),
-        )
+        checkpoints = self.folder / "original"
+        return small_config(self.steps, checkpoints, device=self.device, digest_steps=True)
 
     @property
     def slow_config(self) -> TrainConfig:
@@ -93,10 +108,10 @@ class ReferenceRun:
         """Without a folder that every node sees the probe ends here."""
         folder, unreported = self.folder, self._blind_nodes is None
         if self._blind_nodes is None:
-            names = [node["name"] for node in cluster.nodes]
-            self._blind_nodes = (
-                cluster.nodes_not_seeing(str(folder)) if folder.is_absolute() else names
-            )
+            blind = [node["name"] for node in cluster.nodes]
+            if folder.is_absolute():
+                blind = cluster.nodes_not_seeing(str(folder))
+            self._blind_nodes = blind
         if self._blind_nodes:
             shared = folder if folder.is_absolute() else "a folder that all share"
             cause = f"{', '.join(self._blind_nodes)} do not see {shared}"
@@ -126,7 +141,8 @@ class ReferenceRun:
             shutil.rmtree(stale)
         results = gang.run(train_rank, self.config, timeout=TIMEOUT_SECONDS)
         if self.repeat:
-            self.repeated = self._run_again(gang)
+            again = dataclasses.replace(self.config, checkpoints=None, save_every=0)
+            self.repeated = _run_or_error(gang, again)
         for part in WRONG_RESUMES:
             self.wrong_resumes[part] = self._resume_copy(gang, f"forgets-{part}", forget=part)
         for name, corrupt in self.corruptions.items():
@@ -135,54 +151,33 @@ class ReferenceRun:
             self._resume_on_full_disk(gang, len(results) - 1)
         self.results = results
 
-    def _run_again(self, gang: Gang) -> Results | str:
-        config = dataclasses.replace(self.config, checkpoints=None, save_every=0)
-        try:
-            return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
-        except GangError as error:
-            return str(error)
-
     def _resume_on_full_disk(self, gang: Gang, victim: int) -> None:
         with self._link_to_full_disk("full-disk", victim):
             stall = f"upload:rank={victim}:seconds=1:from={NEWEST}:to={NEWEST}"
-            self.full_disk = self._resume_copy(
-                gang,
-                "full-disk",
-                lambda newest: shutil.rmtree(newest),
-                save_every=SAVE_EVERY,
-                stall=stall,
-                out=str(self.folder / "full-disk-out"),
-            )
+            out = str(self.folder / "full-disk-out")
+            changes = {"save_every": SAVE_EVERY, "stall": stall, "out": out}
+            self.full_disk = self._resume_copy(gang, "full-disk", shutil.rmtree, **changes)
 
     def _resume_copy(
-        self,
-        gang: Gang,
-        name: str,
-        corrupt: Callable[[Path], None] = lambda newest: None,
-        **changes: Any,
+        self, gang: Gang, name: str, corrupt: Corruption = lambda newest: None, **changes: Any
     ) -> Results | str:
         """Resume from a copy of the checkpoints up to step 8, whose newest was damaged first."""
         copy = self.folder / name
         for step in (SAVE_EVERY, NEWEST):
             shutil.copytree(self.folder / "original" / f"step-{step}", copy / f"step-{step}")
         corrupt(copy / f"step-{NEWEST}")
-        config = dataclasses.replace(
-            self.config, **{"save_every": 0, "checkpoints": str(copy), **changes}
-        )
-        try:
-            return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
-        except GangError as error:
-            return str(error)
+        changes = {"save_every": 0, "checkpoints": str(copy), **changes}
+        return _run_or_error(gang, dataclasses.replace(self.config, **changes))
 
     @contextmanager
     def _link_to_full_disk(self, name: str, victim: int) -> Any:
         """Have one rank's file of step 8 lie on /dev/full: every write to it meets ENOSPC."""
         stop = threading.Event()
-        journal = self.folder / f"{name}-out" / f"metrics.rank{victim}.jsonl"
+        out = self.folder / f"{name}-out"
 
         def fill() -> None:
             while not stop.wait(0.02):
-                if not any(line["event"] == "saving" for line in read_json_lines(journal)):
+                if not any(line["event"] == "saving" for line in read_journal(out, victim)):
                     continue
                 for partial in (self.folder / name).glob(f"step-{NEWEST}.tmp-*"):
                     (partial / f"__{victim}_0.distcp").symlink_to("/dev/full")

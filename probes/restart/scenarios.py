@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from probes.restart.faulted_run import Fault, FaultScenario
+from probes.faults.injection import Fault, FaultScenario
 from probes.restart.node_loss import NodeLoss
 from probes.restart.reference_run import MAX_STEPS_LOST, NEWEST
 
@@ -39,10 +39,7 @@ SCENARIOS = [
         summary="SIGKILL while a save is written in the background",
         faults=(Fault("save-returned", NEWEST),),
         max_lost=MAX_STEPS_LOST["async"],
-        changes={
-            "save_mode": "async",
-            "stall": COMMIT_STALL.replace("commit", "upload"),
-        },
+        changes={"save_mode": "async", "stall": COMMIT_STALL.replace("commit", "upload")},
     ),
     FaultScenario(
         name="killed-in-a-commit",

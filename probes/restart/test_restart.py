@@ -11,16 +11,15 @@ from probes.restart.controls import (
 from probes.restart.faulted_run import GANG_NAME, run_with_faults
 from probes.restart.judge import (
     find_leaks,
-    judge_equality,
-    judge_faults,
     judge_full_disk,
-    judge_recovery,
+    judge_left_behind,
     judge_refusal,
     judge_repeat,
+    judge_run,
     report_run,
     resume_finished,
 )
-from probes.restart.launcher_kill import judge_left_behind, run_kill_rerun
+from probes.restart.launcher_kill import FREE_SECONDS, run_kill_rerun
 from probes.restart.scenarios import LAUNCHER_KILLED, SCENARIOS, params_by_tier
 
 pytestmark = pytest.mark.criterion("RESTART")
@@ -45,12 +44,7 @@ def test_killed_run_resumes_as_if_never_killed(
         victim=scenario.victim % cluster.size,
         setup=original.run,
     )
-    if not scenario.gives_up:
-        control_wrong_resume(original, measure)
-    if run.results and not scenario.gives_up:
-        judge_equality(original, run, measure)
-    judge_faults(run, measure)
-    judge_recovery(run, limits, measure)
+    judge_run(original, run, limits, measure)
     find_leaks(cluster, workplace, measure, run.attempts)
     report_run(cluster.node_names, original, run, measure)
     if scenario.gives_up:
@@ -78,12 +72,9 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
     original.ensure_reference_run(cluster, measure)
     measure.progress(f"restart: {LAUNCHER_KILLED.summary}")
     run, groups = run_kill_rerun(cluster, original.slow_config, LAUNCHER_KILLED, workplace)
-    control_wrong_resume(original, measure)
-    if run.results:
-        judge_equality(original, run, measure)
-    judge_faults(run, measure)
-    judge_left_behind(groups, measure)
-    judge_recovery(run, limits, measure)
+    judge_run(original, run, limits, measure)
+    fate = f"of the killed launcher are left after {FREE_SECONDS} s"
+    judge_left_behind(groups, fate, measure, on="the killed launcher")
     find_leaks(cluster, workplace, measure, run.attempts)
     report_run(cluster.node_names, original, run, measure)
     control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)

@@ -6,13 +6,7 @@ import pytest
 
 from probes.restart.controls import control_leaked_group, control_wrong_resume
 from probes.restart.faulted_run import GANG_NAME, ettr, run_with_faults
-from probes.restart.judge import (
-    find_leaks,
-    judge_equality,
-    judge_faults,
-    judge_recovery,
-    report_run,
-)
+from probes.restart.judge import find_leaks, judge_run, report_run
 from probes.restart.node_loss import (
     RANKS,
     NodeKill,
@@ -21,7 +15,14 @@ from probes.restart.node_loss import (
     spare_gang,
     spare_nodes,
 )
-from probes.restart.random_kills import SOAK_SECONDS, SUMMARY, judge_kills, run_random_kills
+from probes.restart.random_kills import (
+    SOAK_SECONDS,
+    SUMMARY,
+    count_kills,
+    injectors_of,
+    judge_kills,
+    run_random_kills,
+)
 from probes.restart.scenarios import NODE_LOSSES, params_by_tier
 from probes.restart.world_size_change import judge_world_sizes, run_world_sizes
 
@@ -45,15 +46,11 @@ def test_a_lost_node_is_done_without(loss, cluster, workplace, small_original, l
             gang=lambda: spare_gang(spares, name=GANG_NAME, notify=repair),
             victim=RANKS - 1,
             setup=small_original.run,
-            make_fault=lambda out, fault: NodeKill(out, spares, loss, fault),
+            make_fault=lambda out, _, fault: NodeKill(out, spares, loss, fault),
         )
         find_leaks(cluster, workplace, measure, run.attempts)
         control_leaked_group(cluster, spare_gang(spares, 1, name=GANG_NAME), measure)
-    control_wrong_resume(small_original, measure)
-    if run.results:
-        judge_equality(small_original, run, measure)
-    judge_faults(run, measure)
-    judge_recovery(run, limits, measure)
+    judge_run(small_original, run, limits, measure)
     judge_wait(loss, repair, measure)
     report_run({**cluster.node_names, **spares.node_names}, small_original, run, measure)
 
@@ -64,16 +61,17 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     long_original.ensure_reference_run(cluster, measure)
     measure.progress(f"restart: {SUMMARY}")
     seed = time.time_ns() % 2**32
-    soak = run_random_kills(cluster, long_original, workplace, SOAK_SECONDS, seed)
+    runs = run_random_kills(cluster, long_original, workplace, SOAK_SECONDS, seed)
     control_wrong_resume(long_original, measure)
-    judge_kills(soak, long_original, SOAK_SECONDS, measure)
-    find_leaks(cluster, workplace, measure, soak.attempts)
-    for number, run in enumerate(soak.runs, 1):
+    judge_kills(runs, long_original, SOAK_SECONDS, measure)
+    find_leaks(cluster, workplace, measure, [attempt for run in runs for attempt in run.attempts])
+    for number, run in enumerate(runs, 1):
         measure.note("ettr", ettr(run), "ratio", on=f"run {number}")
     control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)
-    measure.covered(f"{SUMMARY}: {soak.kills} times in {len(soak.runs)} runs, seed {seed}")
-    if soak.errors:
-        measure.covered(f"{len(soak.errors)} blows could not be struck: {soak.errors[0]}")
+    measure.covered(f"{SUMMARY}: {count_kills(runs)} times in {len(runs)} runs, seed {seed}")
+    errors = [injector.error for injector in injectors_of(runs) if injector.error]
+    if errors:
+        measure.covered(f"{len(errors)} blows could not be struck: {errors[0]}")
 
 
 @pytest.mark.tier("standard")

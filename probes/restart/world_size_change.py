@@ -17,14 +17,15 @@ from pathlib import Path
 from probes.acceptance.criteria import exactly
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
+from probes.faults.injection import SAVE_EVERY
 from probes.findings import finding
-from probes.restart.reference_run import NEWEST, SAVE_EVERY, STEPS, TIMEOUT_SECONDS, Results
+from probes.restart.reference_run import NEWEST, STEPS, TIMEOUT_SECONDS, Results, small_config
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.launchers import train_rank
 from reports.record import Limit, Verdict
 
-MAX_RANKS = 4  # ranks
+MAX_RANKS = 4  # of more, one sample is too small a part of a step to be seen
 MARGIN = 3  # a difference of rounding grows from step to step, faster in one run than in another
 
 
@@ -32,18 +33,13 @@ MARGIN = 3  # a difference of rounding grows from step to step, faster in one ru
 class WorldSizeRuns:
     """Four runs of the same samples: by all ranks, by one less, and by one less after step 4.
 
-    `mistaken` is as `resumed`, but one sample further on.
+    `late` is as `resumed`, but one sample further on.
     """
 
     full: Results
     fewer: Results
     resumed: Results
     late: Results
-
-    @property
-    def noise(self) -> float:
-        """The largest distance of loss between the two runs that nobody resumed, any step."""
-        return loss_distance(self.full, self.fewer)
 
 
 def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
@@ -53,7 +49,7 @@ def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
     """
     size = min(cluster.size, MAX_RANKS)
     with cluster.gang(size) as gang:
-        config = _train_config(folder / "whole", batch=2 * (size - 1))
+        config = small_config(STEPS, folder / "whole", dropout=0, batch=2 * (size - 1))
         full = gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
         base = dataclasses.replace(config, batch=2 * size, save_every=0)  # as many samples a step
         return WorldSizeRuns(
@@ -87,19 +83,6 @@ def _sample_ids(results: Results, index: int) -> list[int]:
     return [sample for result in results for sample in result["steps"][index]["ids"]]
 
 
-def _train_config(folder: Path, batch: int) -> TrainConfig:
-    return TrainConfig(
-        steps=STEPS,
-        dim=32,
-        seq=32,
-        dropout=0,
-        batch=batch,
-        save_every=SAVE_EVERY,
-        keep_last=STEPS,
-        checkpoints=str(folder),
-    )
-
-
 def _run_fewer(gang: Gang, config: TrainConfig) -> Results:
     return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS, groups=[range(gang.size - 1)])
 
@@ -115,22 +98,20 @@ def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
 def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     """That the smaller run takes the same samples, and is within the noise; first the control."""
     because = f"{MARGIN} times the distance of two runs of both sizes that nobody resumed"
-    limit = Limit(high=MARGIN * runs.noise, because=because)
+    noise = loss_distance(runs.full, runs.fewer)  # the two runs that nobody resumed
+    limit = Limit(high=MARGIN * noise, because=because)
     shift = loss_distance(runs.full, runs.late)
     resampled = bool(samples_differ(runs.full, runs.late))
-    measure.control(
-        "resumed one sample further on",
-        "the smaller run is resumed with its data one sample further on",
-        caught=limit.judge(shift) is Verdict.FAIL and resampled,
-        saw=f"a distance of {shift:.3g}",
-    )
+    caught, saw = limit.judge(shift) is Verdict.FAIL and resampled, f"a distance of {shift:.3g}"
+    fault = "the smaller run is resumed with its data one sample further on"
+    measure.control("resumed one sample further on", fault, caught=caught, saw=saw)
     differ = samples_differ(runs.full, runs.resumed)
     measure("samples_differ", len(differ), samples=len(runs.resumed[0]["steps"]))
     (start,) = {result["start_step"] for result in runs.resumed}
     measure("resumed_from", start, limit=exactly(SAVE_EVERY, "step", "the one that it was given"))
     drift = loss_distance(runs.full, runs.resumed)
     measure("drift", drift, limit=limit)
-    measure.note("noise", runs.noise)
+    measure.note("noise", noise)
     if differ or limit.judge(drift) is Verdict.FAIL:
         loss_text = f"the loss differs by {drift:.3g}"
         difference = f"steps {differ} have other samples" if differ else loss_text

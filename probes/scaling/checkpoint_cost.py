@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.findings import finding
-from probes.scaling.plan import node_count_text
+from probes.scaling.plan import LadderRig, node_count_text
 from probes.scaling.replay import replace_lost_workers
 from probes.scaling.run_ladder import gang_hangs
 from reference_trainer.config import TrainConfig
@@ -26,10 +27,8 @@ from scaling.ladder.checkpoint_stall import (
 from scaling.ladder.ladder import WARM_UP_STEPS, Rung, run_rung
 
 SAVES, SAVE_GAP = 3, 4  # saves that are judged, and steps from one to the next
-COPIES, PARAM_BYTES = (
-    3,
-    12,
-)  # that lie there at once, and bytes of a parameter: itself, AdamW's moments
+COPIES = 3  # saves that lie there at once
+PARAM_BYTES = 12  # of a parameter: itself, AdamW's moments
 MIN_DELAY_S = 0.5  # seconds: of a save that is made slow, on storage that is fast
 TIMEOUT_S = 900  # seconds: for so many saves, on storage that is slow
 
@@ -44,28 +43,29 @@ class SavePlan:
     terms: ClusterTerms
 
 
-def time_saves(cluster: Cluster, gang: Gang, count: int, plan: SavePlan, measure: Recorder) -> None:
-    """The share of the time that training stands still for saves, and who is slow at them."""
-    on = node_count_text(count)
-    if reason := no_save_reason(cluster, gang, count, plan):
+def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> None:
+    """Judge the share of the time that training stands still for saves, and who is slow at them."""
+    measure, on = rig.measure, node_count_text(count)
+    if reason := no_save_reason(cluster, rig.gang, count, plan):
         measure("saving", None, on=on, note=reason)
         return
     measure.progress(f"scaling: saves of {on}")
+    steps = SAVES * SAVE_GAP + 1 - WARM_UP_STEPS  # the rung adds those
+    config = save_config(plan, "timed", steps=steps, save_every=SAVE_GAP)
     try:
-        rung = run_rung(gang, cluster.node_names, count, save_config(plan), timeout=TIMEOUT_S)
+        rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)
     except GangError as error:
         measure("saving", None, on=on, note=str(error))
-        replace_lost_workers(gang, error)
+        replace_lost_workers(rig.gang, error)
         return
-    saves = collect_saves(rung)[
-        :SAVES
-    ]  # the last one has no step after it that would show who is late
+    # One more than these has no step after it that would show who is late.
+    saves = collect_saves(rung)[:SAVES]
     if len(saves) < SAVES:
         errors = "; ".join(rung.save_errors) or "the trainer told of no others"
         measure("saving", None, on=on, note=f"{len(saves)} of {SAVES} saves were made: {errors}")
         return
     judge_saves(saves, rung, plan.terms, measure)
-    control_slow_save(gang, cluster.node_names, count, plan, median_save(saves), measure)
+    control_slow_save(rig, count, plan, median_save(saves))
 
 
 def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> str:
@@ -91,11 +91,9 @@ def gb(size: float) -> str:
     return f"{size / 1e9:.3g} GB"
 
 
-def save_config(plan: SavePlan) -> TrainConfig:
-    """The load with a save after every few steps, each in place of the one before."""
-    steps = SAVES * SAVE_GAP + 1 - WARM_UP_STEPS  # the rung adds those
-    folder = f"{plan.folder}/timed"
-    return replace(plan.config, steps=steps, checkpoints=folder, save_every=SAVE_GAP, keep_last=1)
+def save_config(plan: SavePlan, name: str, **changes: Any) -> TrainConfig:
+    """Give the load a folder for saves, each in place of the one before."""
+    return replace(plan.config, checkpoints=f"{plan.folder}/{name}", keep_last=1, **changes)
 
 
 def judge_saves(
@@ -106,20 +104,15 @@ def judge_saves(
     size = terms.save_gb * 1e9 if terms.save_gb else usual.size_bytes
     stall_s, minutes = usual.stall_s * size / usual.size_bytes, terms.save_minutes
     share, stalls = stall_s / (60 * minutes), ", ".join(f"{save.stall_s:.2g}" for save in saves)
-    subject = f"{on}, {gb(size)} every {minutes:g} minutes"
+    subject, usual_gb = f"{on}, {gb(size)} every {minutes:g} minutes", gb(usual.size_bytes)
+    rate = usual.size_bytes / usual.stall_s
     measure("saving", share, on=subject, samples=len(saves))
-    measure.note(
-        "save_stall", usual.stall_s, "s", on=f"{on}, {gb(usual.size_bytes)}", samples=len(saves)
-    )
-    measure.note(
-        "save_rate", usual.size_bytes / usual.stall_s, "bytes/s", on=on, samples=len(saves)
-    )
-    measure.covered(
-        f"saves of {gb(usual.size_bytes)} held {on} up for {stalls} s, read back and all"
-    )
+    measure.note("save_stall", usual.stall_s, "s", on=f"{on}, {usual_gb}", samples=len(saves))
+    measure.note("save_rate", rate, "bytes/s", on=on, samples=len(saves))
+    measure.covered(f"saves of {usual_gb} held {on} up for {stalls} s, read back and all")
     if measure.would_fail("saving", share):
         node = slow_writer_node(usual, rung.nodes)
-        cost = f"a save of {gb(usual.size_bytes)} holds training up for {usual.stall_s:.3g} s"
+        cost = f"a save of {usual_gb} holds training up for {usual.stall_s:.3g} s"
         cost += f", one of {gb(size)} {stall_s:.3g} s in proportion" if terms.save_gb else ""
         why = "no single node's writing accounts for it"
         why = f"the others wait for what {node} writes" if node else why
@@ -127,25 +120,15 @@ def judge_saves(
         measure.explain(finding("SCALE-CHECKPOINT", message, [node] if node else []))
 
 
-def control_slow_save(
-    gang: Gang,
-    node_names: dict[str, str],
-    count: int,
-    plan: SavePlan,
-    usual: CheckpointSave,
-    measure: Recorder,
-) -> None:
-    """A save that is slow on one rank comes back with that rank, however slow another is."""
+def control_slow_save(rig: LadderRig, count: int, plan: SavePlan, usual: CheckpointSave) -> None:
+    """Control: a save that is slow on one rank comes back with it, however slow another is."""
     culprit, delay = len(usual.write_s) // 2, max(MIN_DELAY_S, 2 * max(usual.write_s))
     stall = f"upload:rank={culprit}:seconds={delay}"
-    folder, every = f"{plan.folder}/late", WARM_UP_STEPS + 1
-    config = replace(
-        plan.config, steps=1, checkpoints=folder, save_every=every, keep_last=1, stall=stall
-    )
+    config = save_config(plan, "late", steps=1, save_every=WARM_UP_STEPS + 1, stall=stall)
     caught, observed = None, "one rank"
     if len(usual.write_s) > 1:
         try:
-            rung = run_rung(gang, node_names, count, config, timeout=TIMEOUT_S)
+            rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)
             observed = "; ".join(rung.save_errors)
             for save in collect_saves(rung):
                 rank, seconds, median = slowest_writer(save.write_s)
@@ -153,10 +136,6 @@ def control_slow_save(
                 observed = f"rank {rank} writes for {seconds:.2g} s, the others for {median:.2g} s"
         except GangError as error:
             observed = str(error)
-            replace_lost_workers(gang, error)
-    measure.control(
-        "slow save",
-        f"rank {culprit} writes {delay:.2g} s longer than its part of a save takes",
-        caught=caught,
-        saw=observed,
-    )
+            replace_lost_workers(rig.gang, error)
+    fault = f"rank {culprit} writes {delay:.2g} s longer than its part of a save takes"
+    rig.measure.control("slow save", fault, caught=caught, saw=observed)

@@ -5,34 +5,30 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from collections.abc import Sequence
 
-from probes.acceptance.measure import Recorder
-from probes.scaling.plan import node_count_text
+from probes.scaling.plan import LadderRig, node_count_text
 from reference_trainer.config import TrainConfig
-from reference_trainer.launch.gang import Gang, GangError
+from reference_trainer.launch.gang import GangError
 from scaling.ladder.ladder import Rung, run_rung, skip_collectives, strong_scaling_config
 from scaling.ladder.skew import COLLECTIVE_SEGMENTS, RankSteps
 from scaling.ladder.step_breakdown import find_straggler, mean_seconds
 from scaling.loss.causes import noise_limit
 from scaling.loss.significance import standard_error
 
-FEW_STEPS, MAX_WORK = (
-    4,
-    8,
-)  # steps of what only informs, and how many times its usual work a node does
+FEW_STEPS = 4  # of what only informs
+MAX_WORK = 8  # times its usual work that a node does, at the most: more would take too long
 COMPUTE = ("forward", "backward")  # the segments that hold a step's compute
 
 
-def control_planted_delay(
-    gang: Gang, node_names: dict[str, str], config: TrainConfig, rung: Rung, measure: Recorder
-) -> None:
-    """A delay planted on one rank comes back with its rank and segment, and all wait for it."""
+def control_planted_delay(rig: LadderRig, config: TrainConfig, rung: Rung) -> None:
+    """Control: a delay planted on one rank comes back with rank and segment, and all wait."""
     culprit, delay = len(rung.steps) // 2, 0.4 * rung.seconds
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
     caught, observed = None, "one node"
     if rung.count > 1:
         try:
-            late = run_rung(gang, node_names, rung.count, planted).steps
+            late = run_rung(rig.gang, rig.node_names, rung.count, planted).steps
             slowest = find_straggler(late)
             blocked = [
                 statistics.fmean(step.seconds_in(COLLECTIVE_SEGMENTS) for step in steps)
@@ -45,35 +41,24 @@ def control_planted_delay(
             observed += f"; each other rank waited {waited:.2g} s or more for it"
         except GangError as error:  # the rungs were measured all the same
             observed = str(error)
-    measure.control(
-        "planted delay",
-        f"rank {culprit} waits {delay:.2g} s for its data in every step",
-        caught=caught,
-        saw=observed,
-    )
+    fault = f"rank {culprit} waits {delay:.2g} s for its data in every step"
+    rig.measure.control("planted delay", fault, caught=caught, saw=observed)
 
 
-def time_unsent_step(
-    gang: Gang,
-    node_names: dict[str, str],
-    rungs: list[Rung],
-    config: TrainConfig,
-    measure: Recorder,
-) -> None:
-    """What a step computes when it is sharded as on the largest rung and nothing is sent.
+def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig) -> None:
+    """Time what a step computes when it is sharded as on the largest rung and nothing is sent.
 
     It should be what one node's step computes; what it is not, beyond the noise, is unexplained.
     """
     count, short = rungs[-1].count, dataclasses.replace(config, steps=FEW_STEPS)
+    on = node_count_text(count)
     try:
-        silent = skip_collectives(gang, node_names, count, short).median_node()
+        silent = skip_collectives(rig.gang, rig.node_names, count, short).median_node()
     except GangError as error:
-        measure.covered(f"a step without communication was not timed: {error}")
+        rig.measure.covered(f"a step without communication was not timed: {error}")
         return
-    measure.note("without_communication", mean_seconds(silent), "s", on=node_count_text(count))
-    measure.covered(
-        f"sharded as on {node_count_text(count)}, {compare_compute(silent, rungs[0].median_node())}"
-    )
+    rig.measure.note("without_communication", mean_seconds(silent), "s", on=on)
+    rig.measure.covered(f"sharded as on {on}, {compare_compute(silent, rungs[0].median_node())}")
 
 
 def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
@@ -94,22 +79,19 @@ def compute_seconds(ranks: RankSteps) -> list[float]:
     return [statistics.fmean(step.seconds_in(COMPUTE) for step in each) for each in steps]
 
 
-def time_same_work(
-    gang: Gang, node_names: dict[str, str], nodes: list[int], config: TrainConfig, measure: Recorder
-) -> dict[str, list[float]]:
-    """Strong scaling, which only informs: the largest rung's step, done by fewer nodes as well.
+def time_same_work(rig: LadderRig, nodes: list[int], config: TrainConfig) -> dict[str, list[float]]:
+    """Time strong scaling, which only informs: the largest rung's step, done by fewer nodes too.
 
     (nodes, efficiency against the fewest of them, tokens_per_gpu_step), as far as it could be run.
     """
+    measure, short = rig.measure, dataclasses.replace(config, steps=FEW_STEPS)
     series: dict[str, list[float]] = {"nodes": [], "efficiency": [], "tokens_per_gpu_step": []}
     total = None
     for count in [count for count in nodes if count * MAX_WORK >= nodes[-1]]:
         on = node_count_text(count)
         try:
-            work = strong_scaling_config(
-                dataclasses.replace(config, steps=FEW_STEPS), count, nodes[-1]
-            )
-            rung = run_rung(gang, node_names, count, work)
+            work = strong_scaling_config(short, count, nodes[-1])
+            rung = run_rung(rig.gang, rig.node_names, count, work)
         except (GangError, ValueError) as error:
             measure.covered(f"the same work on {on} was not timed: {error}")
             break

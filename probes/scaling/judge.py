@@ -11,12 +11,12 @@ from probes.findings import finding
 from probes.scaling.plan import node_count_text
 from probes.scaling.run_ladder import required_efficiency, top_efficiency
 from reports.record import Finding, Limit, Verdict
-from scaling.ladder import step_breakdown as decompose
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import describe_exposed
 from scaling.ladder.step_breakdown import (
     find_straggler,
     loss_residual,
+    mean_terms,
     segment_gap,
     slowest_node,
     wall_gap,
@@ -45,11 +45,9 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
     base, explained = rungs[0].median_node(), ladder.explanations(required_efficiency(limit))
     causes = causes_to_report(ladder, explained, limit)
     for rung, loss in reversed([*zip(rungs[1:], explained, strict=True)]):
-        on, efficiency = node_count_text(rung.count), ladder.efficiency(rung)
-        value, note = plausible_efficiency(efficiency)
-        measure(
-            "efficiency", value, on=f"{on}, {rung.load_text}", samples=len(rung.steps[0]), note=note
-        )
+        on, timed = node_count_text(rung.count), len(rung.steps[0])
+        value, note = plausible_efficiency(ladder.efficiency(rung))
+        measure("efficiency", value, on=f"{on}, {rung.load_text}", samples=timed, note=note)
         note_intervals(ladder, rung, measure)
         unexplained = loss_residual(base, rung.steps)
         measure("residual", max(unexplained, segment_gap(rung.steps)), on=on)
@@ -83,9 +81,8 @@ def causes_to_report(
     named: list[LossCause] = []
     for rung, loss in reversed([*zip(ladder.rungs[1:], explained, strict=True)]):
         if limit and limit.judge(ladder.efficiency(rung)) is not Verdict.PASS:
-            causes[rung.count] = [
-                cause for cause in loss.causes if not already_reported(cause, named)
-            ]
+            new = [cause for cause in loss.causes if not already_reported(cause, named)]
+            causes[rung.count] = new
             named += loss.causes
     return causes
 
@@ -165,33 +162,34 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
 
 
 def judge_stragglers(rungs: Sequence[Rung], limits: LimitLookup, measure: Recorder) -> None:
-    """A node slow by itself, and a rank that holds the others up in the largest rung."""
+    """Judge the node that is slow by itself, and the rank that holds the largest rung up."""
     by_node = rungs[0].node_seconds()
-    node, excess = slowest_node(by_node)
-    slowest = find_straggler(rungs[-1].steps)
-    name = rungs[-1].nodes[slowest.rank]
     measure.note("one_node_spread", max(by_node.values()) / min(by_node.values()), "ratio")
-    measure("straggler", excess, on=f"{node} alone")
-    measure("straggler", slowest.share, on=f"rank {slowest.rank} ({name}) in {slowest.segment}")
+    for subject, share, *_ in _slowest_parts(rungs):
+        measure("straggler", share, on=subject)
     measure.explain(*straggler_wait(rungs, limits("straggler")))
 
 
 def straggler_wait(rungs: Sequence[Rung], limit: Limit | None) -> list[Finding]:
-    """The node and the rank that break the limit of stragglers, where there is one."""
-    if limit is None:
-        return []
-    findings = []
+    """Find the node and the rank that break the limit of stragglers, where there is one."""
+    return [
+        finding("SCALE-STRAGGLER", message, suspects)
+        for _, share, message, suspects in _slowest_parts(rungs)
+        if limit and limit.judge(share) is Verdict.FAIL
+    ]
+
+
+def _slowest_parts(rungs: Sequence[Rung]) -> list[tuple[str, float, str, list[str]]]:
+    """The slowest node alone, the slowest rank of all: (subject, share, sentence, suspects)."""
     node, excess = slowest_node(rungs[0].node_seconds())
-    if limit.judge(excess) is Verdict.FAIL:
-        message = f"{node} alone takes {excess:.0%} longer for a step than the median node"
-        findings.append(finding("SCALE-STRAGGLER", message, [node]))
+    alone = f"{node} alone takes {excess:.0%} longer for a step than the median node"
     slowest = find_straggler(rungs[-1].steps)
-    name = rungs[-1].nodes[slowest.rank]
-    if limit.judge(slowest.share) is Verdict.FAIL:
-        message = f"rank {slowest.rank} on {name} holds the others up in {slowest.segment}"
-        suspects = [f"rank {slowest.rank}", name]
-        findings.append(finding("SCALE-STRAGGLER", f"{message}: {slowest.share:.0%}", suspects))
-    return findings
+    rank, name = f"rank {slowest.rank}", rungs[-1].nodes[slowest.rank]
+    message = f"{rank} on {name} holds the others up in {slowest.segment}: {slowest.share:.0%}"
+    return [
+        (f"{node} alone", excess, alone, [node]),
+        (f"{rank} ({name}) in {slowest.segment}", slowest.share, message, [rank, name]),
+    ]
 
 
 def record_prediction(ladder: Ladder, measure: Recorder) -> None:
@@ -217,7 +215,7 @@ def record_figures(
     `strong` is the same work on fewer nodes; empty where it was not run.
     """
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
-    parts = [decompose.mean_terms(base), *(decompose.mean_terms(rung.steps) for rung in rungs[1:])]
+    parts = [mean_terms(base), *(mean_terms(rung.steps) for rung in rungs[1:])]
     limit = limits("efficiency")
     caption = "every timed step of every rank, cut into segments; the collectives of each rung"
     measure.keep("ladder.json", ladder.to_dict(), kind="series", caption=caption)
@@ -246,10 +244,5 @@ def record_figures(
                 "sentences": [str(loss) for loss in explained],
             },
         )
-    measure.series(
-        "terms",
-        {
-            "nodes": [rung.count for rung in rungs],
-            "terms": {name: [part.get(name, 0.0) for part in parts] for name in parts[-1]},
-        },
-    )
+    terms = {name: [part.get(name, 0.0) for part in parts] for name in parts[-1]}
+    measure.series("terms", {"nodes": [rung.count for rung in rungs], "terms": terms})

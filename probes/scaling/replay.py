@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from probes.acceptance.measure import Recorder
 from probes.cluster.byte_counters import counter_growth, main_device, read_counters
-from probes.scaling.plan import Plan, node_count_text
+from probes.scaling.plan import LadderRig, Plan, node_count_text
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from scaling.collectives.alpha_beta import Fit
 from scaling.ladder.ladder import Rung
@@ -44,38 +43,30 @@ class Replay:
 
 
 def replace_lost_workers(gang: Gang, error: GangError) -> None:
-    """New workers where processes died, so that the rungs above can be climbed all the same."""
+    """Start new workers where processes died, so that the rungs above can be run all the same."""
     if isinstance(error, WorkerLost):
         gang.replace_workers(error.ranks)
 
 
 def replay_collectives(
-    gang: Gang,
-    node_names: dict[str, str],
-    rungs: Sequence[Rung],
-    plan: Plan,
-    groups: Sequence[Sequence[int]],
-    repeats: int,
-    measure: Recorder,
+    rig: LadderRig, rungs: Sequence[Rung], plan: Plan, groups: Sequence[Sequence[int]], repeats: int
 ) -> Replay:
     """So many steps' collectives, replayed without the trainer in groups of the gang's workers.
 
     An emulated accelerator leaves work for the core: what one node's step takes beyond it.
     """
-    blocks = sum(moment is None for moment in plan.order)
+    gang, blocks = rig.gang, sum(moment is None for moment in plan.order)
     sleep_s, busy = plan.config.pace_s / blocks, core_work(rungs[0], plan) / blocks
     timeout_s = 60 + 4 * repeats * rungs[-1].seconds  # to connect, and to play what its steps did
-    nodes = [node_names[gang.places[worker].node] for group in groups for worker in group]
+    nodes = [rig.node_names[gang.places[worker].node] for group in groups for worker in group]
     try:
         before = gang.run(read_counters, groups=groups, timeout=60)
-        steps, fits = time_collectives(
-            gang, groups, plan.order, sleep_s, busy, repeats, timeout=timeout_s
-        )
+        played = gang, groups, plan.order, sleep_s, busy, repeats
+        steps, fits = time_collectives(*played, timeout=timeout_s)
         after = gang.run(read_counters, groups=groups, timeout=60)
     except GangError as error:  # the rung itself is measured all the same
-        measure.covered(
-            f"communication on {node_count_text(len(set(nodes)))} was not timed: {error}"
-        )
+        on = node_count_text(len(set(nodes)))
+        rig.measure.covered(f"communication on {on} was not timed: {error}")
         replace_lost_workers(gang, error)
         return Replay()
     sent = {node: counter_growth(b, a) for node, b, a in zip(nodes, before, after, strict=True)}
@@ -103,9 +94,9 @@ def replay_uncertainty(replay: Replay, single: Replay, base: Rung, plan: Plan) -
 def nodes_off_fabric(
     sent: Mapping[str, Mapping[str, int]], fabric: str | None, min_bytes: float
 ) -> dict[str, str]:
-    """Nodes that sent most of their bytes over another road than the agreed one, and which.
+    """Find nodes that sent most of their bytes over another road than the agreed one, and which.
 
-    `sent` are bytes by node and road; a node had to send `least` of them: far less is not theirs.
+    `sent` are bytes by node and road; a node had to send `min_bytes`: far less is not theirs.
     """
     off_fabric = {}
     for node, by_interface in sent.items():

@@ -1,4 +1,4 @@
-"""The ladder, climbed: rung by rung, with what its own collectives take, and over which road.
+"""The ladder, run rung by rung, with what its own collectives take, and over which road.
 
 A rung that fails costs its own figures and no other's.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from probes.acceptance.measure import Recorder
 from probes.fabric.detect import find_slow_links
 from probes.fabric.node_pairs import run_pair_search
 from probes.findings import finding
-from probes.scaling.plan import Plan, node_count_text
+from probes.scaling.plan import LadderRig, Plan, node_count_text
 from probes.scaling.replay import (
     Replay,
     replace_lost_workers,
@@ -25,68 +24,53 @@ from scaling.ladder.ladder import Rung, first_node, run_rung, worker_groups
 from scaling.loss.explain import SlowLink, is_link_cause
 from scaling.loss.ladder_result import Ladder
 from scaling.loss.predict import step_seconds
-from scaling.loss.replay import (
-    REPLAY_STEPS,
-    count_calls,
-    modelled_seconds,
-    saved_at_agreed_rate,
-)
+from scaling.loss.replay import REPLAY_STEPS, count_calls, modelled_seconds, saved_at_agreed_rate
 
 LadderRun = tuple[list[Rung], dict[int, Replay]]  # the rungs that ran, and their replays by count
 
 
-def run_ladder(gang: Gang, node_names: dict[str, str], plan: Plan, measure: Recorder) -> LadderRun:
-    """The rungs that could be run, and their collectives, replayed around each."""
+def run_ladder(rig: LadderRig, plan: Plan) -> LadderRun:
+    """Run the rungs that can be run, with their collectives replayed around each."""
     rungs: list[Rung] = []
     replays: dict[int, Replay] = {}
     for count in plan.node_counts:
-        measure.progress(f"scaling: {count} of {plan.node_counts[-1]} nodes")
+        on = node_count_text(count)
+        rig.measure.progress(f"scaling: {count} of {plan.node_counts[-1]} nodes")
         first = first_node(plan.node_counts, count)
         try:
-            rung, replays[count] = run_rung_with_replay(
-                gang, node_names, rungs, plan, (count, first), measure
-            )
+            rung, replays[count] = run_rung_with_replay(rig, rungs, plan, count, first)
             rungs.append(rung)
         except GangError as error:
-            measure(
-                "efficiency", None, on=f"{node_count_text(count)}, {plan.load}", note=str(error)
-            )
-            measure.explain(finding("SCALE-RUNG", f"{node_count_text(count)}: {error}"))
+            rig.measure("efficiency", None, on=f"{on}, {plan.load}", note=str(error))
+            rig.measure.explain(finding("SCALE-RUNG", f"{on}: {error}"))
             if not rungs:
                 break  # there is nothing to compare with
-            replace_lost_workers(gang, error)
-        if is_stuck(gang, replays, [count]):
+            replace_lost_workers(rig.gang, error)
+        if is_stuck(rig.gang, replays, [count]):
             break  # the next rung would meet what still runs there
     return rungs, replays
 
 
 def rerun_ladder(
-    gang: Gang,
-    node_names: dict[str, str],
-    first: LadderRun,
-    plan: Plan,
-    runs: int,
-    measure: Recorder,
+    rig: LadderRig, first: LadderRun, plan: Plan, runs: int
 ) -> tuple[list[LadderRun], bool]:
-    """The whole ladder so often more: runs differ more than steps.  (All that ended, whether all).
+    """Run the whole ladder so often more: runs differ more than steps.  (All that ended, if all).
 
-    The first is the one that was climbed already.  Each run takes other nodes where it can.
+    The first is the one that was run already.  Each run takes other nodes where it can.
     """
     ladders = [first]
     for run in range(2, runs + 2):
-        measure.progress(f"scaling: all rungs, run {run} of {runs + 1}")
+        rig.measure.progress(f"scaling: all rungs, run {run} of {runs + 1}")
         rungs: list[Rung] = []
         replays: dict[int, Replay] = {}
         try:
             for count in [rung.count for rung in first[0]]:
                 start = first_node(plan.node_counts, count, run - 1)
-                rung, replays[count] = run_rung_with_replay(
-                    gang, node_names, rungs, plan, (count, start), measure
-                )
+                rung, replays[count] = run_rung_with_replay(rig, rungs, plan, count, start)
                 rungs.append(rung)
         except GangError as error:
-            measure("efficiency", None, on=f"run {run}, {plan.load}", note=str(error))
-            measure.explain(finding("SCALE-RUNG", f"run {run} of the rungs: {error}"))
+            rig.measure("efficiency", None, on=f"run {run}, {plan.load}", note=str(error))
+            rig.measure.explain(finding("SCALE-RUNG", f"run {run} of the rungs: {error}"))
             return ladders, False
         ladders.append((rungs, replays))
     return ladders, True
@@ -119,51 +103,42 @@ def gang_hangs(gang: Gang) -> bool:
 
 
 def run_rung_with_replay(
-    gang: Gang,
-    node_names: dict[str, str],
-    lower: Sequence[Rung],
-    plan: Plan,
-    spec: tuple[int, int],
-    measure: Recorder,
+    rig: LadderRig, lower: Sequence[Rung], plan: Plan, count: int, first: int
 ) -> tuple[Rung, Replay]:
-    """A rung, and the replay of its collectives before and after it: what else the machines do may
-    change meanwhile.  `where` is (nodes, the first).  GangError where the rung fails."""
-    count, first = spec
-    groups = worker_groups(gang, count, first)
-    early = Replay()
-    if lower:
-        early = replay_collectives(
-            gang, node_names, lower, plan, groups, REPLAY_STEPS // 2, measure
-        )
-    rung = run_rung(gang, node_names, count, plan.config, first, plan.timeout_s)
-    late = replay_collectives(gang, node_names, [*lower, rung], plan, groups, REPLAY_STEPS, measure)
+    """Run a rung of nodes from the first on, and replay its collectives before and after it: what
+    else the machines do may change meanwhile.  GangError where the rung fails."""
+    groups = worker_groups(rig.gang, count, first)
+    early = replay_collectives(rig, lower, plan, groups, REPLAY_STEPS // 2) if lower else Replay()
+    rung = run_rung(rig.gang, rig.node_names, count, plan.config, first, plan.timeout_s)
+    late = replay_collectives(rig, [*lower, rung], plan, groups, REPLAY_STEPS)
     return rung, replace(late, before=early.after)
 
 
 def build_ladder(
     median: LadderRun, other_ladders: Sequence[Sequence[Rung]], plan: Plan, agreed: Limit | None
 ) -> Ladder:
-    """The ladder; `others` are the rungs of its other runs, `agreed` the limit of bus bandwidth."""
+    """Build the ladder of the `median` run, beside the rungs of its other runs.
+
+    `agreed` is the limit of bus bandwidth.
+    """
     rungs, replays = median
+    order, ranks = plan.order, {rung.count: len(rung.judged_steps) for rung in rungs}
     timed = {count: replay for count, replay in replays.items() if replay.seconds is not None}
-    ranks = {rung.count: len(rung.judged_steps) for rung in rungs}
     fitted = {count: replay for count, replay in timed.items() if replay.fits}
     return Ladder(
         rungs=rungs,
         other_runs={
             rung.count: [step_seconds(run[index].judged_steps) for run in other_ladders]
             for index, rung in enumerate(rungs)
-        }
-        if other_ladders
-        else {},
+        },
         replay_s={count: replay.seconds for count, replay in replays.items()},
-        calls=count_calls(plan.order),
+        calls=count_calls(order),
         fits=replays[rungs[-1].count].fits,
         agreed_s={
             count: (replay.seconds or 0.0)
-            - saved_at_agreed_rate(plan.order, replay.fits, ranks[count], agreed.low)
+            - saved_at_agreed_rate(order, replay.fits, ranks[count], agreed.low)
             for count, replay in fitted.items()
-            if agreed is not None and agreed.low
+            if agreed and agreed.low
         },
         uncertainty_s={
             count: replay_uncertainty(replay, timed[1], rungs[0], plan)
@@ -171,23 +146,19 @@ def build_ladder(
             if 1 in timed
         },
         alpha_beta_s={
-            count: modelled_seconds(plan.order, replay.fits, ranks[count])
+            count: modelled_seconds(order, replay.fits, ranks[count])
             for count, replay in fitted.items()
         },
-        off_fabric={
-            count: replay.off_fabric for count, replay in timed.items() if replay.off_fabric
-        },
+        off_fabric={count: replay.off_fabric for count, replay in replays.items()},
     )
 
 
-def locate_slow_links(
-    gang: Gang, node_names: dict[str, str], ladder: Ladder, limit: Limit | None, measure: Recorder
-) -> Ladder:
-    """The ladder with its slow links in their places, where a rung that is judged lost to links.
+def locate_slow_links(rig: LadderRig, ladder: Ladder, limit: Limit | None) -> Ladder:
+    """Put its slow links into the ladder, where a rung that is judged lost to links.
 
     Pairs of nodes meet, as in FABRIC: some seconds, spent only where a limit is broken.
     """
-    rungs = ladder.rungs[1:]
+    rungs, measure = ladder.rungs[1:], rig.measure
     suspected = [
         cause
         for rung, loss in zip(rungs, ladder.explanations(required_efficiency(limit)), strict=True)
@@ -199,7 +170,7 @@ def locate_slow_links(
         return ladder
     measure.progress("scaling: every pair of nodes, for a link that is slow")
     try:
-        pairs, _ = run_pair_search(gang, node_names)
+        pairs, _ = run_pair_search(rig.gang, rig.node_names)
     except GangError as error:
         measure.covered(f"the slow link was not looked for: {error}")
         return ladder

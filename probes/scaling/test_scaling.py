@@ -13,7 +13,7 @@ from probes.scaling.controls import (
     time_unsent_step,
 )
 from probes.scaling.judge import judge_ladder, note_other_runs, record_figures, record_prediction
-from probes.scaling.plan import Plan
+from probes.scaling.plan import LadderRig, Plan
 from probes.scaling.run_ladder import (
     build_ladder,
     gang_hangs,
@@ -34,7 +34,7 @@ RUNS = {"quick": 1, "standard": 1, "soak": 3}  # of each rung
 # A GPU that throttles is fast at first: the least seconds of a rung's window on GPUs, and the most
 # steps that they may take.  Emulated accelerators do not heat up.
 WINDOW_S = {"quick": 0, "standard": 30, "soak": 120}
-MAX_STEPS = 1000
+MAX_STEPS = 1000  # where a step takes ms: the records of more would fill the report
 # 8192 tokens per GPU and step: an efficiency means nothing without them, for the same cluster drops
 # from 96 to 77 % with an eighth of the tokens.
 GPU_SHAPE = {**PRESETS["1B"], "seq": 2048, "batch": 4, "dropout": 0.0, "deterministic": False}
@@ -47,15 +47,15 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
     The step is cut into terms that sum to it, on every rung, so what a rung loses against one
     node is the sum of what its terms gained.
     """
-    names, nodes = cluster.node_names, rung_sizes(len(cluster.nodes))
-    load = train_config(terms, cluster.on_gpu, STEPS[tier])
+    nodes, load = rung_sizes(len(cluster.nodes)), train_config(terms, cluster.on_gpu, STEPS[tier])
     agreed, other_ladders, strong = measure.contract.limit("FABRIC", "busbw"), [], {}
     with cluster.gang() as gang:
+        rig = LadderRig(gang, cluster.node_names, measure)
         window = WINDOW_S[tier] if cluster.on_gpu else 0
-        config = fill_window(gang, names, load, window)
+        config = fill_window(gang, rig.node_names, load, window)
         order = step_collectives(config, 2 if cluster.on_gpu else 4)
         plan = Plan(nodes, config, order, terms.fabric, timeout_s=300 + 4 * window)
-        first = run_ladder(gang, names, plan, measure)
+        first = run_ladder(rig, plan)
         if not first[0]:
             return
         if is_stuck(gang, first[1], nodes):
@@ -63,18 +63,18 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
             measure.covered(f"{failed}: nothing more was tried")
             ladder = build_ladder(first, other_ladders, plan, agreed)
         else:
-            ladders, complete = rerun_ladder(gang, names, first, plan, RUNS[tier] - 1, measure)
+            ladders, complete = rerun_ladder(rig, first, plan, RUNS[tier] - 1)
             chosen, other_ladders = median_run(ladders)
             ladder = build_ladder(chosen, other_ladders, plan, agreed)
             if complete or not gang_hangs(gang):
-                ladder = locate_slow_links(gang, names, ladder, limits("efficiency"), measure)
-                control_planted_delay(gang, names, config, ladder.rungs[-1], measure)
+                ladder = locate_slow_links(rig, ladder, limits("efficiency"))
+                control_planted_delay(rig, config, ladder.rungs[-1])
                 if tier != "quick":
                     saves = SavePlan(workplace, config, terms)
-                    time_saves(cluster, gang, ladder.rungs[-1].count, saves, measure)
+                    time_saves(rig, cluster, ladder.rungs[-1].count, saves)
                 if tier != "quick" and not gang_hangs(gang):
-                    time_unsent_step(gang, names, ladder.rungs, config, measure)
-                    strong = time_same_work(gang, names, nodes, config, measure)
+                    time_unsent_step(rig, ladder.rungs, config)
+                    strong = time_same_work(rig, nodes, config)
     measure.covered(coverage_text(ladder, terms, len(cluster.nodes)))
     note_other_runs(other_ladders, measure)
     explained = judge_ladder(ladder, limits, measure)

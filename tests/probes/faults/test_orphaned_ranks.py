@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from probes.faults.orphaned_ranks import kill_running, rank_processes
-from probes.faults.process_faults import ProcessAgent
+from probes.faults.process_faults import start_ticks
 from probes.restart import judge as restart_judging
 from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.launch.worker import RankLocation
@@ -31,7 +31,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_who_still_runs_is_told_and_ended(child: subprocess.Popen[bytes]) -> None:
-    born = ProcessAgent().start_time(child.pid)[0]
+    born = start_ticks(child.pid)
     mark = (HERE, child.pid, born)
     others = [(HERE, child.pid, born + 1), ("elsewhere", child.pid, born), (HERE, 2**22 + 1, 7)]
     assert kill_running(others, 0.3) == (HERE, [])
@@ -43,7 +43,7 @@ def test_who_still_runs_is_told_and_ended(child: subprocess.Popen[bytes]) -> Non
 
 def test_who_ends_in_time_is_not_told() -> None:
     process = subprocess.Popen(["sleep", "0.5"])
-    mark = (HERE, process.pid, ProcessAgent().start_time(process.pid)[0])
+    mark = (HERE, process.pid, start_ticks(process.pid))
     began = time.monotonic()
     assert kill_running([mark], 10) == (HERE, [])
     assert time.monotonic() - began < 8
@@ -89,7 +89,7 @@ def test_what_is_known_to_run_is_told_whoever_could_not_be_asked(
     found: list[Any] = []
 
     class Notes:
-        def __call__(self, name: str, value: Any, note: str = "") -> None:
+        def __call__(self, name: str, value: Any, note: str = "", on: str = "") -> None:
             seen[name] = value
 
         def explain(self, one: Any) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import signal
 import subprocess
 import threading
 import time
@@ -12,18 +11,11 @@ from types import SimpleNamespace
 import pytest
 import ray
 
+from probes.faults.injection import Fault, FaultedRun, FaultScenario, split_by_attempt
 from probes.faults.process_faults import ProcessAgent, ProcessFault, descendant_pids
 from probes.restart.controls import control_wrong_resume
-from probes.restart.equality import BITWISE_KEYS, unequal_steps
-from probes.restart.faulted_run import (
-    Fault,
-    FaultedRun,
-    FaultScenario,
-    FaultScheduler,
-    ettr,
-    recovery_costs,
-    split_by_attempt,
-)
+from probes.restart.equality import BITWISE_KEYS, unequal_attempts, unequal_steps
+from probes.restart.faulted_run import FaultScheduler, ettr, recovery_costs
 from probes.restart.judge import (
     _report_storage,
     judge_completion,
@@ -32,7 +24,7 @@ from probes.restart.judge import (
     recovery_seconds,
 )
 from probes.restart.launcher_kill import _read_attempts
-from probes.restart.random_kills import RandomKillResult
+from probes.restart.random_kills import unexplained_losses
 from probes.restart.world_size_change import loss_distance, samples_differ
 from reference_trainer.launch.supervisor import Attempt
 
@@ -275,7 +267,7 @@ def test_too_many_attempts_and_too_many_steps_lost_are_named(voyage):
 
 def test_a_hand_waits_for_its_victims_own_moment(tmp_path):
     """What the journal says of an earlier life, with another process, is not its moment."""
-    journal, hand = tmp_path / "journal.jsonl", ProcessAgent()
+    journal, hand = tmp_path / "metrics.rank0.jsonl", ProcessAgent()
     victim = subprocess.Popen(["sleep", "60"])
     old = [{"event": "start", "pid": 1}, {"event": "begin", "step": 9}]
     new = [{"event": "start", "pid": victim.pid}, {"event": "begin", "step": 6}]
@@ -284,7 +276,7 @@ def test_a_hand_waits_for_its_victims_own_moment(tmp_path):
         started, _ = hand.start_time(victim.pid)
         lurk = threading.Thread(
             target=lambda: found.append(
-                hand.wait_and_signal(victim.pid, started, signal.SIGKILL, journal, "begin", 7)
+                hand.wait_and_signal(victim.pid, started, tmp_path, 0, Fault("begin", 7))
             )
         )
         journal.write_text("".join(json.dumps(line) + "\n" for line in [*old, *new]))
@@ -299,7 +291,7 @@ def test_a_hand_waits_for_its_victims_own_moment(tmp_path):
         victim.kill()
         victim.wait()
     assert found[0][0] is True
-    assert hand.wait_and_signal(victim.pid, started, signal.SIGKILL, journal, "begin", 99) == (
+    assert hand.wait_and_signal(victim.pid, started, tmp_path, 0, Fault("begin", 99)) == (
         False,
         0.0,
     )
@@ -344,9 +336,9 @@ def test_a_step_of_an_earlier_life_that_differs_is_found(voyage):
         for event in lived:
             event["loss_hex"] = "a"
     reference = {"rank": 0, "steps": steps}
-    assert voyage.find_unequal(reference, 2) == []
+    assert unequal_attempts(voyage, reference, 2) == []
     next(e for e in voyage.journals[0] if e["event"] == "step" and e["step"] == 3)["loss_hex"] = "b"
-    assert [one.step for one in voyage.find_unequal(reference, 2)] == [3]
+    assert [one.step for one in unequal_attempts(voyage, reference, 2)] == [3]
 
 
 def test_who_cannot_be_aimed_at_is_not_struck_and_why_is_told(tmp_path, monkeypatch):
@@ -354,7 +346,7 @@ def test_who_cannot_be_aimed_at_is_not_struck_and_why_is_told(tmp_path, monkeypa
         raise ray.exceptions.GetTimeoutError("the hand did not come")
 
     monkeypatch.setattr(ProcessFault, "_start_agent", arm)
-    strike = ProcessFault(tmp_path, 0)
+    strike = ProcessFault(tmp_path, 0, Fault())
     strike.arm(SimpleNamespace(places=["here"]))
     strike.close()
     assert (strike.count, strike.error) == (0, "the hand did not come")
@@ -362,9 +354,9 @@ def test_who_cannot_be_aimed_at_is_not_struck_and_why_is_told(tmp_path, monkeypa
 
 def test_an_attempt_that_nobody_struck_is_told_of_a_punished_run(voyage):
     voyage.attempts[0].reason = "train: ranks [3] died"
-    assert RandomKillResult(runs=[voyage]).unexplained == []
+    assert unexplained_losses([voyage]) == []
     voyage.injectors[0].count = 0
-    assert RandomKillResult(runs=[voyage, voyage]).unexplained == ["train: ranks [3] died"] * 2
+    assert unexplained_losses([voyage, voyage]) == ["train: ranks [3] died"] * 2
 
 
 def losses(*values):

@@ -15,6 +15,7 @@ from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.scaling import checkpoint_cost as scaling_saves
 from probes.scaling.checkpoint_cost import SAVE_GAP, SAVES, SavePlan, time_saves
+from probes.scaling.plan import LadderRig
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
 from reports.record import ProbeResult, Verdict
@@ -123,10 +124,10 @@ def run(
         stores.append(Store(tmp_path / f"run-{len(stores)}"))
         ledger = Recorder(stores[-1], agreed, "p", "SCALING", "claim", "again", lambda words: None)
         nodes = [{"name": name} for name in dict.fromkeys(NODES)]
-        seen = SimpleNamespace(node_names={}, nodes=nodes, nodes_not_seeing=lambda folder: [*blind])
+        seen = SimpleNamespace(nodes=nodes, nodes_not_seeing=lambda folder: [*blind])
         gang = SimpleNamespace(busy=lambda: [*hangs], silent=list, replace_workers=mended.append)
         work = SavePlan(folder, config, ClusterTerms(**terms))
-        time_saves(cast(Cluster, seen), cast(Gang, gang), count, work, ledger)
+        time_saves(LadderRig(cast(Gang, gang), {}, ledger), cast(Cluster, seen), count, work)
         for config in asked:
             assert config.save_every
             assert str(config.checkpoints).startswith(str(folder))

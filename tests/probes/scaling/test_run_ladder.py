@@ -14,7 +14,7 @@ from probes.scaling import run_ladder as scaling_rungs
 from probes.scaling import test_scaling
 from probes.scaling.controls import compare_compute, time_same_work
 from probes.scaling.judge import note_other_runs
-from probes.scaling.plan import Plan
+from probes.scaling.plan import LadderRig, Plan
 from probes.scaling.replay import Replay, nodes_off_fabric
 from probes.scaling.run_ladder import (
     build_ladder,
@@ -90,6 +90,10 @@ def ledger(notes: Notes) -> Recorder:
     return cast(Recorder, notes)
 
 
+def rig(notes: Notes, gang: Any = GANG) -> LadderRig:
+    return LadderRig(gang, {}, ledger(notes))
+
+
 def plan(*nodes: int) -> Plan:
     return Plan([*nodes], TrainConfig(), [("all_gather", 1 << 20)])
 
@@ -104,7 +108,7 @@ def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyP
     }
     usual, slow, slowest = [*once.rungs], slower(once, 1.2), slower(once, 1.5)
     climbs(monkeypatch, slow, slowest)
-    ladders, whole = rerun_ladder(GANG, {}, (usual, first), plan(1, 2, 4), 2, ledger(notes))
+    ladders, whole = rerun_ladder(rig(notes), (usual, first), plan(1, 2, 4), 2)
     assert whole
     assert [rungs for rungs, _ in ladders] == [usual, slow, slowest]
     chosen, others = median_run(ladders)
@@ -125,7 +129,7 @@ def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.Monk
     once, notes = ladder(), Notes()
     climbs(monkeypatch, [once.rungs[0], GangError("ranks [3] died")])
     first: tuple[list[Rung], dict[int, Replay]] = ([*once.rungs], {})
-    ladders, whole = rerun_ladder(GANG, {}, first, plan(1, 2, 4), 2, ledger(notes))
+    ladders, whole = rerun_ladder(rig(notes), first, plan(1, 2, 4), 2)
     assert not whole
     assert ladders == [first]
     assert notes.seen == [("efficiency", None, f"run 2, {LOAD}")]
@@ -155,7 +159,7 @@ def test_a_middle_rung_that_dies_costs_the_larger_ones_nothing(
     once, notes, gang = ladder(), Notes(), Mendable()
     died = WorkerLost("rank: ranks [1] died", ranks=[1], lost_at=0.0)
     climbs(monkeypatch, [once.rungs[0], died, once.rungs[2]])
-    rungs, replays = run_ladder(cast(Gang, gang), {}, plan(1, 2, 4), ledger(notes))
+    rungs, replays = run_ladder(rig(notes, gang), plan(1, 2, 4))
     assert rungs == [once.rungs[0], once.rungs[2]]
     assert [*replays] == [1, 4]
     assert gang.mended == [[1]]
@@ -207,13 +211,13 @@ def test_pairs_meet_only_where_a_rung_that_is_judged_lost_to_links(
 
     monkeypatch.setattr(scaling_rungs, "run_pair_search", pairs)
     limit = Limit(low=0.6, marginal_low=0.9, because="as agreed")
-    notes = ledger(Notes())
+    at = rig(Notes())
     for found in (ladder(), ladder(data=0.3)):
-        assert locate_slow_links(GANG, {}, found, limit, notes) is found
+        assert locate_slow_links(at, found, limit) is found
     slow = ladder(link=0.3)
-    assert locate_slow_links(GANG, {}, slow, None, notes) is slow
+    assert locate_slow_links(at, slow, None) is slow
     assert not asked
-    (place,) = locate_slow_links(GANG, {}, slow, limit, notes).slow_links or []
+    (place,) = locate_slow_links(at, slow, limit).slow_links or []
     assert place.nodes == ("node3",)
     assert "every link of node3 is slow both ways" in place.said
 
@@ -249,7 +253,7 @@ def test_the_same_work_on_more_nodes_is_a_series_up_to_where_it_failed(
     climbs(monkeypatch, rungs)
     monkeypatch.setattr(scaling_controls, "run_rung", scaling_rungs.run_rung)
     notes = Notes()
-    found = time_same_work(GANG, {}, [1, 2, 4], TrainConfig(batch=4), ledger(notes))
+    found = time_same_work(rig(notes), [1, 2, 4], TrainConfig(batch=4))
     assert found == {
         "nodes": [1, 2], "efficiency": [1.0, 0.8], "tokens_per_gpu_step": [800, 400],
     }  # fmt: skip
