@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scaling.bounds import Part, Seconds
+
 # Segments without a collective inside: what a rank spends there is its own doing.
 LOCAL_SEGMENTS = ("data", "optimizer", "checkpoint", "other")
 
@@ -29,10 +31,10 @@ class Step:
     seconds; None where it was not read.
     """
 
-    seconds: float
-    segments: dict[str, float]
-    exposed: dict[str, dict[str, float]] = field(default_factory=dict)
-    wall: float | None = None
+    seconds: Seconds
+    segments: dict[str, Part]
+    exposed: dict[str, dict[str, Part]] = field(default_factory=dict)
+    wall: Seconds | None = None
 
     def seconds_in(self, segments: Sequence[str]) -> float:
         """Seconds in these segments, with what they waited."""

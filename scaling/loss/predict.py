@@ -15,6 +15,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from scaling.bounds import Amount, Count
 from scaling.collectives.alpha_beta import Fit
 from scaling.collectives.operations import OPERATIONS
 from scaling.ladder.step_breakdown import Step
@@ -37,8 +38,8 @@ class CollectiveCall:
     """`times` calls per step of one collective of `size` bytes, as nccl-tests counts size."""
 
     operation: str
-    size: float
-    times: int
+    size: Amount
+    times: Count
 
 
 def communication_model(
