@@ -16,6 +16,7 @@ from scaling.loss.causes import COLLECTIVES, SEGMENTS_TEXT, CollectiveTimes
 from scaling.loss.explain import Explanation, SlowLink, explain_ladder
 from scaling.loss.ladder_schema import check_collectives, check_rungs, describe_damage
 from scaling.loss.predict import (
+    NODE_COUNTS,
     CollectiveCall,
     Forecast,
     communication_model,
@@ -103,7 +104,7 @@ class Ladder:
         }
         return explain_ladder(self.rungs, times, limit, self.slow_links)
 
-    def forecast(self, sizes: Sequence[int] = (16, 64, 256, 1024)) -> Forecast:
+    def forecast(self, sizes: Sequence[int] = NODE_COUNTS) -> Forecast:
         """What more nodes would do.  ValueError where too little is known."""
         top = self.rungs[-1]
         if not self.fits:
