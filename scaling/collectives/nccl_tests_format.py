@@ -142,9 +142,7 @@ def main(
     rows = summarise(sweeps)
     if result["rank"] == 0:
         _print_results(rows, operation, result, file)
-    if not rows:
-        sys.exit(2)
-    sys.exit(1 if any(row["wrong"] for row in rows) else 0)
+    sys.exit(int(any(row["wrong"] for row in rows)) if rows else 2)
 
 
 def _print_results(

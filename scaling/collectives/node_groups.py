@@ -67,8 +67,7 @@ def pair_sweep(
 
     By sender, what was received: (GB/s, wrong elements).  A speed is that of the fastest of
     `repeats` tries: a fresh connection that lost a packet early, or a busy core, makes it slow for
-    a while, and only what stays slow is a bad link.  Call it on every rank with the same rounds of
-    disjoint pairs.
+    a while; only what stays slow is a bad link.  All ranks call it with the same disjoint pairs.
     """
     import torch
     import torch.distributed as dist

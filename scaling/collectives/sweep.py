@@ -64,20 +64,19 @@ def sweep(
 ) -> dict[str, Any]:
     """Join, and time collectives at growing sizes (bytes), until one call takes `max_call_s`.
 
-    Each size and placement is checked for exact values, then timed until the standard error of
-    the median is under 2 % or `budget` seconds are gone.  `only` times that one size; `corrupt`
-    is a fault: that rank's results get one wrong element, which must be found.  Returns rank,
-    ranks, backend, connections (the group's own TCP connections, see `tcp_connections`), and
-    by name: operation, note ("" or why large sizes were left out) and rows.
+    Each size and placement is checked for exact values, then timed until the standard error of the
+    median is under 2 % or `budget` seconds are gone.  `only` times that one size; `corrupt` is a
+    fault: that rank's results get one wrong element, which must be found.  Returns rank, ranks,
+    backend, connections (the group's own, see `tcp_connections`), and by name: operation, note (""
+    or why large sizes were left out) and rows.
     """
     import torch.distributed as dist
 
     before = tcp_connections()
     with process_group() as device:
+        sizes = [only] if only else None
         results = {
-            name: sweep_operation(
-                device, OPERATIONS[name], max_call_s, budget, [only] if only else None, corrupt
-            )
+            name: sweep_operation(device, OPERATIONS[name], max_call_s, budget, sizes, corrupt)
             for name in names
         }
         # Those of the rendezvous store go wherever MASTER_ADDR is: they are not the group's.

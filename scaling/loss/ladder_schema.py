@@ -26,7 +26,9 @@ def describe_damage(error: ValidationError) -> str:
     elif first["type"] == "dataclass_type":
         message = f"expected an object, found {found}"
     else:
-        message = f"{message.replace('Input should be', 'expected')}, found {found}"
+        # What is a tuple here is a list in JSON.
+        message = message.replace("Input should be", "expected").replace("tuple", "list")
+        message = f"{message}, found {found}"
     where = ".".join(map(str, first["loc"]))
     return f"{where}: {message}" if where else message
 

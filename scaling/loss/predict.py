@@ -19,6 +19,7 @@ from scaling.bounds import Amount, Count
 from scaling.collectives.alpha_beta import Fit
 from scaling.collectives.operations import OPERATIONS
 from scaling.ladder.skew import RankSteps
+from scaling.ladder.step_breakdown import by_step
 from scaling.loss.significance import bootstrap_interval, expected_maximum, mad_deviation
 
 NODE_COUNTS = (16, 64, 256, 1024)
@@ -200,8 +201,8 @@ class _Model:
 
 
 def step_seconds(ranks: RankSteps) -> list[float]:
-    """Mean seconds over ranks of each step."""
-    return [statistics.fmean(step.seconds for step in row) for row in zip(*ranks, strict=True)]
+    """List the mean seconds over ranks of each step."""
+    return by_step(ranks, lambda step: step.seconds)
 
 
 def _list_assumptions(larger: Sequence[int], share: float, noise: float) -> tuple[str, ...]:
@@ -223,8 +224,8 @@ def efficiency_interval(
 ) -> tuple[float, float]:
     """Bound E_n = T_1 / T_n with 95 % confidence, by a bootstrap over runs and blocks of steps.
 
-    `base` and `current` are runs of the two rungs, one at least, each the seconds of its steps.  With
-    a single run the interval knows nothing of how runs differ, only how steps do; with few steps it
-    is narrow.
+    `base` and `current` are runs of the two rungs, one at least, each the seconds of its steps.
+    With a single run the interval knows nothing of how runs differ, only how steps do; with few
+    steps it is narrow.
     """
     return bootstrap_interval([base, current], lambda means: means[0] / means[1], 0.95)
