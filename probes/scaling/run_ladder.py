@@ -122,35 +122,36 @@ def build_ladder(
     `agreed` is the limit of bus bandwidth.
     """
     rungs, replays = median
-    order, ranks = plan.order, {rung.count: len(rung.judged_steps) for rung in rungs}
-    timed = {count: replay for count, replay in replays.items() if replay.seconds is not None}
-    fitted = {count: replay for count, replay in timed.items() if replay.fits}
+    single = replays.get(1, Replay())
     return Ladder(
-        rungs=rungs,
-        other_runs={
-            rung.count: [step_seconds(run[index].judged_steps) for run in other_ladders]
+        rungs=[
+            replace(
+                with_replay(rung, replays[rung.count], (rungs[0], single), plan, agreed),
+                other_runs=[step_seconds(run[index].judged_steps) for run in other_ladders],
+            )
             for index, rung in enumerate(rungs)
-        },
-        replay_s={count: replay.seconds for count, replay in replays.items()},
-        calls=count_calls(order),
-        fits=replays[rungs[-1].count].fits,
-        agreed_s={
-            count: (replay.seconds or 0.0)
-            - saved_at_agreed_rate(order, replay.fits, ranks[count], agreed.low)
-            for count, replay in fitted.items()
-            if agreed and agreed.low
-        },
-        uncertainty_s={
-            count: replay_uncertainty(replay, timed[1], rungs[0], plan)
-            for count, replay in fitted.items()
-            if 1 in timed
-        },
-        alpha_beta_s={
-            count: modelled_seconds(order, replay.fits, ranks[count])
-            for count, replay in fitted.items()
-        },
-        off_fabric={count: replay.off_fabric for count, replay in replays.items()},
+        ],
+        calls=count_calls(plan.order),
+        fits=dict(replays[rungs[-1].count].fits),
     )
+
+
+def with_replay(
+    rung: Rung, replay: Replay, base: tuple[Rung, Replay], plan: Plan, agreed: Limit | None
+) -> Rung:
+    """The rung with what its collectives took, as far as that is known."""
+    if replay.seconds is None:
+        return rung
+    rung = replace(rung, replay_s=replay.seconds, off_fabric=dict(replay.off_fabric))
+    if not replay.fits:
+        return rung
+    ranks, (base_rung, single) = len(rung.judged_steps), base
+    if agreed is not None and agreed.low:
+        saved_s = saved_at_agreed_rate(plan.order, replay.fits, ranks, agreed.low)
+        rung = replace(rung, agreed_s=replay.seconds - saved_s)
+    if single.seconds is not None:
+        rung = replace(rung, uncertainty_s=replay_uncertainty(replay, single, base_rung, plan))
+    return replace(rung, alpha_beta_s=modelled_seconds(plan.order, replay.fits, ranks))
 
 
 def locate_slow_links(rig: LadderRig, ladder: Ladder, limit: Limit | None) -> Ladder:

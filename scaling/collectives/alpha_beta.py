@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from scaling.bounds import Amount, Bandwidth, Count
 from scaling.collectives.operations import Operation
 
 
@@ -18,10 +19,10 @@ class Fit:
     A bandwidth of infinity means that no size was large enough to see one.
     """
 
-    latency_us: float
-    bandwidth: float
-    residual: float
-    points: int
+    latency_us: Amount
+    bandwidth: Bandwidth
+    residual: Amount
+    points: Count
 
     def __str__(self) -> str:
         return (

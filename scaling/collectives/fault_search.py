@@ -24,7 +24,6 @@ from typing import TypeVar
 Pair = tuple[str, str]  # two nodes that meet; the order says nothing
 Link = tuple[str, str]  # (sender, receiver)
 LinkEnd = tuple[str, str]  # (node, "sends" or "receives"): one direction of a node
-Key = TypeVar("Key")
 Item = TypeVar("Item")
 MeasurePairs = Callable[[list[list[Pair]]], Mapping[Link, float]]
 MeasureGroups = Callable[[list[list[str]]], Sequence[float]]
@@ -35,9 +34,7 @@ MAD_SCALE = 1.4826  # scaled MAD: the standard deviation, where noise is normal
 MIN_HEALTHY = 5  # healthy values, to tell what their noise is
 NODE_SLOW_SHARE = 0.8  # of a node's links slow: the node is, whatever luck the others had
 MIN_CHECKS = 2  # nodes proven good that look at a suspect before it is blamed, if there are two
-MIN_QUICK_NODES = (
-    8  # fewer nodes: all pairs take 7 rounds at most, and one round is too few to compare
-)
+MIN_QUICK_NODES = 8  # fewer: all pairs take 7 rounds at most, one round is too few to compare
 MAX_FIRST_ROUNDS = 3  # first rounds to play before giving up on finding anybody good
 
 
@@ -59,45 +56,38 @@ def search_faults(
     measure_pairs: MeasurePairs,
     matrix: bool = False,
     effect: float = MIN_EFFECT,
-    expected: float | None = None,
 ) -> FaultSearchResult:
-    """The nodes and links that are slow, by which way they are slow.
+    """Find the nodes and links that are slow, and which way they are slow.
 
-    `meet` takes rounds of disjoint pairs and returns GB/s of both directions of each pair, keyed
-    (sender, receiver); an entry that is missing or not a number is a meeting that failed, 0 GB/s.
-    It is called several times, each time for the rounds that the answers so far suggest.
+    `measure_pairs` takes rounds of disjoint pairs and returns GB/s of both directions of each pair,
+    by (sender, receiver); an entry that is missing or not a number is a meeting that failed, 0
+    GB/s.  It is called several times, each time for the rounds that the answers so far suggest.
 
     Quick (the default) settles every node, but only the links that happened to meet: 1 round
     where all is well, about 3 with bad nodes.  `matrix` lets every pair meet (n - 1 rounds, n where
     n is odd) and settles every link too; so do fewer than 8 nodes always.  Up to about a third of
     the nodes may be bad.
 
-    A link is slow below `effect` of the typical speed, if it is also beyond the noise; or below
-    `effect` of `expected` (GB/s), the absolute yardstick without which a fault that all share
-    does not show.  Blame needs a node that is proven good: where there is none, and so always with
-    two nodes, slow links stay links.  Links that are slower by design are reported as slow ones.
-
-    ValueError where a node is named twice, or `expected` is not above zero.
+    A link is slow below `effect` of the typical speed, if it is also beyond the noise: a fault that
+    all share does not show.  Blame needs a node that is proven good: where there is none, and so
+    always with two nodes, slow links stay links.  Links that are slower by design are reported as
+    slow ones.  ValueError where a node is named twice.
     """
-    if expected is not None and not _valid_speed(expected):
-        raise ValueError(f"expected is to be GB/s above zero, or None if unknown; found {expected}")
     if len(set(nodes)) < len(nodes):
         duplicates = sorted(name for name, count in Counter(nodes).items() if count > 1)
         raise ValueError(f"each node is to be named once, found twice: {', '.join(duplicates)}")
-    search = _Search(list(nodes), measure_pairs, effect, expected)
+    search = _Search(list(nodes), measure_pairs, effect)
     search.measure_first(all_pairs=matrix or len(nodes) < MIN_QUICK_NODES)
     while schedule := search.suspect_round() or search.recheck_rounds():
         search.measure_rounds(schedule)
     return search.result()
 
 
-def round_robin(items: Sequence[Item]) -> list[list[tuple[Item, Item]]]:
-    """Every pair once, in rounds in which nobody meets twice: n - 1 of them, n where n is odd."""
-    return list(_circle_rounds(items))
+def round_robin(items: Sequence[Item]) -> Iterator[list[tuple[Item, Item]]]:
+    """Pair everybody once, in rounds in which nobody meets twice: n - 1 of them, n where n is odd.
 
-
-def _circle_rounds(items: Sequence[Item]) -> Iterator[list[tuple[Item, Item]]]:
-    """The circle method: one stays seated, the others move on by a chair."""
+    The circle method: one stays seated, the others move on by a chair.
+    """
     count = len(items)
     order = list(range(count + count % 2))  # where n is odd, whoever faces the extra seat rests
     half = len(order) // 2
@@ -108,7 +98,7 @@ def _circle_rounds(items: Sequence[Item]) -> Iterator[list[tuple[Item, Item]]]:
 
 
 def pack_rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """The pairs in rounds in which nobody meets twice: each goes into the first that is free."""
+    """Put the pairs into rounds in which nobody meets twice: each into the first that is free."""
     schedule: list[list[Pair]] = []
     busy: list[set[str]] = []
     for pair in pairs:
@@ -121,24 +111,14 @@ def pack_rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
     return schedule
 
 
-def low_outliers(speeds: Mapping[Key, float], effect: float = MIN_EFFECT) -> set[Key]:
-    """The keys whose speed (any unit) is low: beyond the noise, and under `effect` of typical.
-
-    Up to three quarters of the values may be low.  What is 0 or not a number is always low.
-    """
-    limit = typical_speed(speeds.values(), effect)[1]
-    return {key for key, speed in speeds.items() if _valid_speed(speed) < limit}
-
-
-def typical_speed(
-    speeds: Iterable[float], effect: float = MIN_EFFECT, expected: float | None = None
-) -> tuple[float, float]:
-    """(typical speed, the speed below which one is slow), in the unit of `speeds`.
+def typical_speed(speeds: Iterable[float], effect: float = MIN_EFFECT) -> tuple[float, float]:
+    """Tell (typical speed, the speed below which one is slow), in the unit of `speeds`.
 
     Median and MAD of the healthy body: the values within `effect` of the upper quartile.  Of all
-    values they would mislead: 30 % bad nodes spoil half of the pairs.
+    values they would mislead: 30 % bad nodes spoil half of the pairs.  Up to three quarters may be
+    slow; what is 0 or not a number always is.
     """
-    values = sorted(map(_valid_speed, speeds)) or [0.0]
+    values = sorted(map(valid_speed, speeds)) or [0.0]
     upper = values[math.ceil(0.75 * (len(values) - 1))]
     healthy = [value for value in values if value >= effect * upper]
     typical = statistics.median(healthy)
@@ -146,10 +126,11 @@ def typical_speed(
     noise = MAD_SCALE * mad if len(healthy) >= MIN_HEALTHY else 0.0
     limit = min(effect * typical, typical - MAD_CUTOFF * noise)
     # Above zero, because a meeting that failed is slow even where all failed.
-    return typical, max(limit, effect * (expected or 0.0), sys.float_info.min)
+    return typical, max(limit, sys.float_info.min)
 
 
-def _valid_speed(speed: float | None) -> float:
+def valid_speed(speed: float | None) -> float:
+    """Take what is missing, not a number or below 0 for a meeting that failed: 0."""
     return speed if speed is not None and math.isfinite(speed) and speed > 0 else 0.0
 
 
@@ -200,7 +181,6 @@ class _Search:
     nodes: list[str]
     measure_pairs: MeasurePairs
     effect: float
-    expected: float | None
     speeds: dict[Link, float] = field(default_factory=dict)
     counts: Counter[Link] = field(default_factory=Counter)  # how often a link met
     checked_by: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -214,17 +194,11 @@ class _Search:
 
         Where the first round proves nobody good, a few more are tried.
         """
-        schedule = _circle_rounds(self.nodes)
-        batches = (
-            [list(schedule)]
-            if all_pairs
-            else ([pairs] for pairs in islice(schedule, MAX_FIRST_ROUNDS))
-        )
-        for batch in batches:
+        schedule = round_robin(self.nodes)
+        first = ([pairs] for pairs in islice(schedule, MAX_FIRST_ROUNDS))
+        for batch in [list(schedule)] if all_pairs else first:
             self.measure_rounds(batch)
-            self.typical, self.limit = typical_speed(
-                self.speeds.values(), self.effect, self.expected
-            )
+            self.typical, self.limit = typical_speed(self.speeds.values(), self.effect)
             if self.proven_good():
                 return
 
@@ -233,7 +207,7 @@ class _Search:
         speeds = self.measure_pairs(schedule) if schedule else {}
         for a, b in chain.from_iterable(schedule):
             for link in ((a, b), (b, a)):
-                self.speeds[link] = max(self.speeds.get(link, 0.0), _valid_speed(speeds.get(link)))
+                self.speeds[link] = max(self.speeds.get(link, 0.0), valid_speed(speeds.get(link)))
                 self.counts[link] += 1
         self.rounds += len(schedule)
 
@@ -278,11 +252,9 @@ class _Search:
 
     def attribution(self) -> tuple[list[LinkEnd], list[Link]]:
         slow = self.slow_links()
-        return (
-            attribute_slow_links(slow, self.speeds, len(self.nodes))
-            if self.proven_good()
-            else ([], slow)
-        )
+        if not self.proven_good():
+            return [], slow
+        return attribute_slow_links(slow, self.speeds, len(self.nodes))
 
     def result(self) -> FaultSearchResult:
         guilty, links = self.attribution()
@@ -305,8 +277,7 @@ class _Search:
         parts = [f"{measured} of {pairs} pairs, both directions, {rounds_text}"]
         if measured < pairs:
             parts.append("a link that did not meet is not judged")
-        if self.expected is None:
-            parts.append("judged against each other, so a fault that all share does not show")
+        parts.append("judged against each other, so a fault that all share does not show")
         if self.slow_links() and not self.proven_good():
             parts.append("nobody is proven good, so no node is blamed")
         return "; ".join(parts)

@@ -14,7 +14,7 @@ HEALTHY_RING_SHARE = 0.96
 # What `link_layer` in sysfs means; EFA is neither (kernel: sysfs-class-infiniband, efa_verbs.c).
 LINK_LAYERS = {"InfiniBand": "InfiniBand", "Ethernet": "RoCE"}
 RAIL_KINDS = ("InfiniBand", "EFA", "RoCE", "RDMA")  # the likelier rails first; RDMA: not known
-EFA_GBPS = 100.0
+EFA_GBPS = 100.0  # what older EFA drivers say of any device
 MAX_NAMED_NODES = 8  # nodes that have less
 
 
@@ -23,12 +23,12 @@ class Rail(NamedTuple):
 
     name: str
     gbps: float
-    layer: str  # one of KINDS
+    layer: str  # one of RAIL_KINDS
 
 
 @dataclass(frozen=True)
 class LineRate:
-    """`gbytes`: GB/s that one node can send on the fabric; `because`: rails x rate, and whence."""
+    """What one node can send on the fabric, and because of which rails and rates, and whence."""
 
     gbytes_per_s: float
     because: str
@@ -70,7 +70,7 @@ def find_rails(ports: list[dict[str, str]]) -> list[Rail]:
     """The active ports of the highest rate, and of the kind that the node has most ports of.
 
     A slower port, or one of another kind, is for storage or management.  Of two kinds that are as
-    many, the first of KINDS.  `ports` are as in `line_rate`.
+    many, the first of RAIL_KINDS.  `ports` are as in `line_rate`.
     """
     active = []
     for port in ports:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from scaling.collectives.alpha_beta import fit_alpha_beta
-from scaling.collectives.operations import ITEM_BYTES, OPERATIONS, Operation
+from scaling.collectives.operations import ITEM_BYTES, OPERATIONS, PLACEMENTS, Operation
 
 HEADER = (
     "#                                                              out-of-place"
@@ -24,7 +25,6 @@ HEADER = (
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)       "
     "      (us)  (GB/s)  (GB/s)",
 )
-PLACEMENTS = ("out_of_place", "in_place")
 
 
 def format_table(rows: list[dict[str, Any]], operation: Operation) -> str:
@@ -91,6 +91,20 @@ def parse_size(text: str) -> int:
     return int(number) << {"": 0, "K": 10, "M": 20, "G": 30}.get(unit, -1)
 
 
+def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int]:
+    """Select those from the first to the last that were asked for.  UsageError where none is."""
+    try:
+        first, last = parse_size(minbytes), parse_size(maxbytes)
+    except ValueError:
+        raise click.UsageError(
+            f"sizes are numbers with K, M or G, found {minbytes!r} and {maxbytes!r}"
+        ) from None
+    selected = [size for size in sizes if first <= size <= last]
+    if not selected:
+        raise click.UsageError(f"no power of two lies in {minbytes} to {maxbytes}, from 8 to 16G")
+    return selected
+
+
 @click.command()
 @click.argument("name", metavar="COLLECTIVE", type=click.Choice(list(OPERATIONS)))
 @click.option("--backend", type=click.Choice(["nccl", "gloo"]), help="Default: nccl with a GPU.")
@@ -117,16 +131,7 @@ def main(
 
     from scaling.collectives.sweep import SIZES, process_group, summarise, sweep_operation
 
-    try:
-        first, last = parse_size(minbytes), parse_size(maxbytes)
-    except ValueError:
-        raise click.UsageError(
-            f"sizes are numbers with K, M or G, found {minbytes!r} and {maxbytes!r}"
-        ) from None
-    sizes = [size for size in SIZES if first <= size <= last]
-    if not sizes:
-        raise click.UsageError(f"no power of two lies in {minbytes} to {maxbytes}, from 8 to 16G")
-    operation = OPERATIONS[name]
+    sizes, operation = select_sizes(SIZES, minbytes, maxbytes), OPERATIONS[name]
     try:
         with process_group(backend=backend) as device:
             result = sweep_operation(device, operation, longest, budget, sizes)
@@ -135,28 +140,20 @@ def main(
     except RuntimeError as error:
         raise click.ClickException(str(error)) from None
     rows = summarise(sweeps)
-    if not rows:
-        if result["rank"] == 0:
-            click.echo(
-                f"Error: nothing was measured: {_no_size_reason(operation, result)}", err=True
-            )
-        sys.exit(2)
     if result["rank"] == 0:
         _print_results(rows, operation, result, file)
-    sys.exit(1 if any(row["wrong"] for row in rows) else 0)
-
-
-def _no_size_reason(operation: Operation, result: dict[str, Any]) -> str:
-    """Why no size was left: all were too large, or too small for so many ranks."""
-    min_bytes = ITEM_BYTES * result["ranks"]
-    too_small = f"{operation.name} over {result['ranks']} ranks takes {min_bytes} bytes and more"
-    return result["note"] or too_small
+    sys.exit(int(any(row["wrong"] for row in rows)) if rows else 2)
 
 
 def _print_results(
     rows: list[dict[str, Any]], operation: Operation, result: dict[str, Any], file: Path | None
 ) -> None:
     ranks = result["ranks"]
+    if not rows:  # all sizes were too large, or too small for so many ranks
+        min_bytes = ITEM_BYTES * ranks
+        too_small = f"{operation.name} over {ranks} ranks takes {min_bytes} bytes and more"
+        click.echo(f"Error: nothing was measured: {result['note'] or too_small}", err=True)
+        return
     click.echo(f"# {operation.name} over {ranks} ranks, {result['backend']}")
     click.echo(format_table(rows, operation), nl=False)
     if result["note"]:

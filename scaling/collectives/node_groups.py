@@ -1,6 +1,6 @@
 """Some of a gang's ranks meet: two by two, each way apart, or in groups.  Run on every rank.
 
-Like `collectives.sweep`, with the usual rendezvous variables set.
+Like `sweep.sweep`, with the usual rendezvous variables set.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from scaling.collectives.sweep import process_group
 MESSAGE_BYTES = {"gloo": 4 << 20, "nccl": 256 << 20}
 GROUP_SECONDS, MIN_CALLS = 0.5, 4  # of a group's calls, and how many at least
 SLOW_TRANSFER_S = 2.0  # seconds of one transfer, after which it is not repeated
-PAYLOAD_PERIOD = (
-    61  # what is sent repeats after so many numbers: a prime, so it fits no packet's size
-)
+PAYLOAD_PERIOD = 61  # what is sent repeats after so many: a prime, so it fits no packet's size
 
 
 def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float, int]:
@@ -32,9 +30,7 @@ def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float
     import torch.distributed as dist
 
     with process_group() as device:
-        process_groups = [
-            dist.new_group(ranks) for ranks in groups
-        ]  # all ranks make all groups, in order
+        process_groups = [dist.new_group(ranks) for ranks in groups]  # all ranks make all, in order
         index = next((i for i, ranks in enumerate(groups) if dist.get_rank() in ranks), None)
         if index is None:
             dist.barrier()
@@ -71,8 +67,7 @@ def pair_sweep(
 
     By sender, what was received: (GB/s, wrong elements).  A speed is that of the fastest of
     `repeats` tries: a fresh connection that lost a packet early, or a busy core, makes it slow for
-    a while, and only what stays slow is a bad link.  Call it on every rank with the same rounds of
-    disjoint pairs.
+    a while; only what stays slow is a bad link.  All ranks call it with the same disjoint pairs.
     """
     import torch
     import torch.distributed as dist
@@ -113,7 +108,7 @@ def _send(buffer: Any, peer: int) -> None:
 def _time_receive(buffer: Any, payload: Any, peer: int, repeats: int) -> tuple[float, int]:
     """Least seconds from asking to the last byte, and the elements that are not as they were sent.
 
-    A link that takes PATIENCE is asked once.
+    A link that takes SLOW_TRANSFER_S is asked once.
     """
     import torch
     import torch.distributed as dist

@@ -16,11 +16,8 @@ PATTERN_PERIOD = 7  # payloads repeat 0..6
 # it.  A prime, for what is mistaken for another rank's is most often a power of two away.
 RANK_PERIOD = 251
 ITEM_BYTES = 4  # bytes of a float32
-BOTH_PLACEMENTS, IN_PLACE, OUT_OF_PLACE = (
-    ("out_of_place", "in_place"),
-    ("in_place",),
-    ("out_of_place",),
-)
+PLACEMENTS = ("out_of_place", "in_place")
+OUT_OF_PLACE, IN_PLACE = PLACEMENTS[:1], PLACEMENTS[1:]
 
 
 @dataclass(frozen=True)
@@ -29,16 +26,23 @@ class Operation:
 
     `factor(n)` turns algorithm bandwidth into bus bandwidth for n ranks.  `size` bytes are those
     of nccl-tests' size column: the whole (n times larger) buffer where ranks hold parts.
-    `parts` says whether a rank's part is size / n.  `redop` and `root` are nccl-tests' columns.
+    `sharded` says whether a rank's part is size / n.  `redop` and `root` are nccl-tests' columns.
     """
 
     name: str
     factor: Callable[[int], float]
     sharded: bool
-    buffers: Callable[[Any, int, bool], Buffers]
+    allocate: Callable[[Any, int, int, bool], Buffers]  # of (ramp, rank, ranks, in_place)
     redop: str = "none"
     root: int = -1
-    placements: tuple[str, ...] = BOTH_PLACEMENTS
+    placements: tuple[str, ...] = PLACEMENTS
+
+    def buffers(self, device: Any, count: int, in_place: bool) -> Buffers:
+        """Make this rank's tensors of `count` elements for the process group that it is in."""
+        import torch.distributed as dist
+
+        ramp = _make_ramp(device, count)
+        return self.allocate(ramp, dist.get_rank(), dist.get_world_size(), in_place)
 
     def busbw(self, size: int, seconds: float, ranks: int) -> float:
         """Bus bandwidth in GB/s (1e9 bytes); 0 for one rank, where nothing moves."""
@@ -83,62 +87,45 @@ def _rank_values(ranks: int) -> Any:
     return torch.arange(ranks) % RANK_PERIOD
 
 
-def _rank_and_size() -> tuple[int, int]:
-    import torch.distributed as dist
-
-    return dist.get_rank(), dist.get_world_size()
-
-
-def _all_reduce(device: Any, count: int, in_place: bool) -> Buffers:
+def _all_reduce(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     """Sum over ranks; torch only has the in-place form."""
     import torch.distributed as dist
 
-    rank, ranks = _rank_and_size()
-    ramp = _make_ramp(device, count)
     out = ramp + (rank % RANK_PERIOD + 1)
+    expected = ramp * ranks + (int(_rank_values(ranks).sum()) + ranks)
 
     def reset() -> None:
         out.copy_(ramp).add_(rank % RANK_PERIOD + 1)
 
-    return Buffers(
-        run=lambda: dist.all_reduce(out),
-        reset=reset,
-        out=out,
-        expected=ramp * ranks + (int(_rank_values(ranks).sum()) + ranks),
-    )
+    return Buffers(lambda: dist.all_reduce(out), reset, out, expected)
 
 
-def _all_gather(device: Any, count: int, in_place: bool) -> Buffers:
-    """Every rank's part, in order, on every rank."""
+def _all_gather(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
+    """Gather every rank's part, in order, on every rank."""
     import torch
     import torch.distributed as dist
 
-    rank, ranks = _rank_and_size()
-    ramp = _make_ramp(device, count)
-    out = torch.zeros(count * ranks, device=device)
+    count = len(ramp)
+    out = ramp.new_zeros(count * ranks)
     part = out[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
+    expected = _offset_ramps(ramp, torch.arange(ranks) + 1)
 
     def reset() -> None:
         out.fill_(-1)
         part.copy_(ramp).add_(rank + 1)
 
-    return Buffers(
-        run=lambda: dist.all_gather_into_tensor(out, part),
-        reset=reset,
-        out=out,
-        expected=_offset_ramps(ramp, torch.arange(ranks) + 1),
-    )
+    return Buffers(lambda: dist.all_gather_into_tensor(out, part), reset, out, expected)
 
 
-def _reduce_scatter(device: Any, count: int, in_place: bool) -> Buffers:
-    """Each rank its part of the sum."""
+def _reduce_scatter(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
+    """Give each rank its part of the sum."""
     import torch
     import torch.distributed as dist
 
-    rank, ranks = _rank_and_size()
-    ramp, rank_values = _make_ramp(device, count), _rank_values(ranks)
-    source = torch.empty(count * ranks, device=device)
+    count, rank_values = len(ramp), _rank_values(ranks)
+    source = ramp.new_empty(count * ranks)
     out = source[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
+    offset = int(rank_values.sum()) + ranks + ranks * (rank % RANK_PERIOD)
 
     def reset() -> None:
         if not in_place:
@@ -146,52 +133,41 @@ def _reduce_scatter(device: Any, count: int, in_place: bool) -> Buffers:
         _offset_ramps(ramp, rank_values + (rank % RANK_PERIOD + 1), source)
 
     return Buffers(
-        run=lambda: dist.reduce_scatter_tensor(out, source),
-        reset=reset,
-        out=out,
-        expected=ramp * ranks + (int(rank_values.sum()) + ranks + ranks * (rank % RANK_PERIOD)),
+        lambda: dist.reduce_scatter_tensor(out, source), reset, out, ramp * ranks + offset
     )
 
 
-def _all_to_all(device: Any, count: int, in_place: bool) -> Buffers:
-    """Part d of rank s becomes part s of rank d; torch only has the out-of-place form."""
+def _all_to_all(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
+    """Make part d of rank s part s of rank d; torch only has the out-of-place form."""
     import torch
     import torch.distributed as dist
 
-    rank, ranks = _rank_and_size()
-    ramp, rank_values = _make_ramp(device, count), _rank_values(ranks)
+    rank_values = _rank_values(ranks)
     source = _offset_ramps(ramp, rank % RANK_PERIOD * RANK_PERIOD + rank_values)
     out = torch.empty_like(source)
+    expected = _offset_ramps(ramp, rank_values * RANK_PERIOD + rank % RANK_PERIOD)
     return Buffers(
-        run=lambda: dist.all_to_all_single(out, source),
-        reset=lambda: out.fill_(-1),
-        out=out,
-        expected=_offset_ramps(ramp, rank_values * RANK_PERIOD + rank % RANK_PERIOD),
+        lambda: dist.all_to_all_single(out, source), lambda: out.fill_(-1), out, expected
     )
 
 
-def _broadcast(device: Any, count: int, in_place: bool) -> Buffers:
-    """Rank 0's buffer on every rank; torch only has the in-place form."""
+def _broadcast(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
+    """Copy rank 0's buffer to every rank; torch only has the in-place form."""
     import torch.distributed as dist
 
-    rank, _ = _rank_and_size()
-    ramp = _make_ramp(device, count)
     out = ramp.clone()
-    return Buffers(
-        run=lambda: dist.broadcast(out, src=0),
-        reset=lambda: out.copy_(ramp).add_(3) if rank == 0 else out.fill_(-1),
-        out=out,
-        expected=ramp + 3,
-    )
+
+    def reset() -> None:
+        out.copy_(ramp).add_(3) if rank == 0 else out.fill_(-1)
+
+    return Buffers(lambda: dist.broadcast(out, src=0), reset, out, ramp + 3)
 
 
-def _send_recv(device: Any, count: int, in_place: bool) -> Buffers:
+def _send_recv(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     """Send to the next rank, receive from the one before, all at once."""
     import torch
     import torch.distributed as dist
 
-    rank, ranks = _rank_and_size()
-    ramp = _make_ramp(device, count)
     source, out = ramp + (rank + 1), torch.empty_like(ramp)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
 
@@ -201,11 +177,15 @@ def _send_recv(device: Any, count: int, in_place: bool) -> Buffers:
         for work in dist.batch_isend_irecv([send_op, recv_op]):
             work.wait()
 
-    return Buffers(run=run, reset=lambda: out.fill_(-1), out=out, expected=ramp + (before + 1))
+    return Buffers(run, lambda: out.fill_(-1), out, ramp + (before + 1))
 
 
 def _ring_factor(ranks: int) -> float:
     return (ranks - 1) / ranks
+
+
+def _double_ring_factor(ranks: int) -> float:
+    return 2 * _ring_factor(ranks)
 
 
 def _unit_factor(ranks: int) -> float:
@@ -215,14 +195,7 @@ def _unit_factor(ranks: int) -> float:
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation(
-            "all_reduce",
-            lambda n: 2 * _ring_factor(n),
-            False,
-            _all_reduce,
-            "sum",
-            placements=IN_PLACE,
-        ),
+        Operation("all_reduce", _double_ring_factor, False, _all_reduce, "sum", -1, IN_PLACE),
         Operation("all_gather", _ring_factor, True, _all_gather),
         Operation("reduce_scatter", _ring_factor, True, _reduce_scatter, "sum"),
         Operation("alltoall", _ring_factor, True, _all_to_all, placements=OUT_OF_PLACE),

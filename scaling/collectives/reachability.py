@@ -72,10 +72,8 @@ def tcp_connections() -> set[tuple[str, str, int, int]]:
         return set()
     own_sockets = set()
     for file in files:
-        try:
+        with suppress(OSError):  # closed meanwhile
             own_sockets.add(os.readlink(file))
-        except OSError:  # closed meanwhile
-            continue
     return {
         ends
         for ends, state, inode in parse_tcp(table)

@@ -20,9 +20,7 @@ from scaling.collectives.reachability import tcp_connections
 
 MAX_BYTES = {"gloo": 64 << 20, "nccl": 16 << 30}
 SIZES = tuple(1 << power for power in range(3, 35))  # 8 B to 16 GiB
-SECONDS_PER_RANK = (
-    0.1  # for each rank: the more there are, the longer they may take to come together
-)
+SECONDS_PER_RANK = 0.1  # the more ranks there are, the longer they may take to come together
 PRECISION = 0.02  # wanted standard error of the median, as a ratio
 BATCH_CALLS = 5  # calls between two looks at the precision
 MAX_CALLS = 1000  # calls of one size
@@ -33,7 +31,7 @@ def process_group(backend: str | None = None, seconds: float = 600) -> Iterator[
     """Join the process group that the environment names; yields the device to work on.
 
     NCCL where there is a GPU, gloo elsewhere, unless `backend` or SEATRIAL_BACKEND says which.
-    `seconds`, and MORE_SECONDS for each rank, bound joining and each collective: more than any
+    `seconds`, and SECONDS_PER_RANK for each rank, bound joining and each collective: more than any
     caller waits, for a rank that hangs can still be asked where, and one that gave up cannot.
     Raises RuntimeError for nccl without a GPU.
     """
@@ -64,30 +62,28 @@ def sweep(
     only: int | None = None,
     corrupt: int | None = None,
 ) -> dict[str, Any]:
-    """Join, and time collectives at growing sizes (bytes), until one call takes `longest` s.
+    """Join, and time collectives at growing sizes (bytes), until one call takes `max_call_s`.
 
-    Each size and placement is checked for exact values, then timed until the standard error of
-    the median is under 2 % or `budget` seconds are gone.  `only` times that one size; `corrupt`
-    is a fault: that rank's results get one wrong element, which must be found.  Returns rank,
-    ranks, backend, connections (the group's own TCP connections, see `reach.connections`), and
-    by name: operation, note ("" or why large sizes were left out) and rows.
+    Each size and placement is checked for exact values, then timed until the standard error of the
+    median is under 2 % or `budget` seconds are gone.  `only` times that one size; `corrupt` is a
+    fault: that rank's results get one wrong element, which must be found.  Returns rank, ranks,
+    backend, connections (the group's own, see `tcp_connections`), and by name: operation, note (""
+    or why large sizes were left out) and rows.
     """
     import torch.distributed as dist
 
     before = tcp_connections()
     with process_group() as device:
+        sizes = [only] if only else None
         results = {
-            name: sweep_operation(
-                device, OPERATIONS[name], max_call_s, budget, [only] if only else None, corrupt
-            )
+            name: sweep_operation(device, OPERATIONS[name], max_call_s, budget, sizes, corrupt)
             for name in names
         }
         # Those of the rendezvous store go wherever MASTER_ADDR is: they are not the group's.
         store_port = int(os.environ["MASTER_PORT"])
         opened = [ends for ends in tcp_connections() - before if store_port not in ends[2:]]
         dist.barrier()  # who leaves first closes the others' connections
-        first = results[names[0]]
-        common = {key: first[key] for key in ("rank", "ranks", "backend")}
+        common = {key: results[names[0]][key] for key in ("rank", "ranks", "backend")}
         return {**common, "connections": opened, "sweeps": results}
 
 
@@ -123,16 +119,14 @@ def sweep_operation(
     import torch.distributed as dist
 
     backend, ranks = dist.get_backend(), dist.get_world_size()
-    max_bytes, note = _max_message_bytes(device, backend), ""
+    (max_bytes, reason), note = _max_message_bytes(device, backend), ""
     rows: list[dict[str, Any]] = []
     planned = sizes or SIZES
     for size in planned:
         if operation.count(size, ranks) == 0:
             continue
         if size > max_bytes:
-            note = (
-                f"sizes over {max_bytes} bytes are left out: {_size_limit_reason(device, backend)}"
-            )
+            note = f"sizes over {max_bytes} bytes are left out: {reason}"
             break
         new_rows = [
             _time_size(operation, size, placement, device, budget, corrupt)
@@ -143,30 +137,20 @@ def sweep_operation(
         if slowest > max_call_s and size != planned[-1]:
             note = f"sizes over {size} bytes are left out: a call of it takes {slowest:.2g} s"
             break
-    return {
-        "rank": dist.get_rank(),
-        "ranks": ranks,
-        "backend": backend,
-        "operation": operation.name,
-        "note": note,
-        "rows": rows,
-    }
+    common = {"rank": dist.get_rank(), "ranks": ranks, "backend": backend}
+    return {**common, "operation": operation.name, "note": note, "rows": rows}
 
 
-def _max_message_bytes(device: Any, backend: str) -> int:
-    """Largest message that fits four times into every rank's free device memory."""
+def _max_message_bytes(device: Any, backend: str) -> tuple[int, str]:
+    """Find the largest message that fits four times into every rank's free memory; (it, why)."""
     import torch
     import torch.distributed as dist
 
     if device.type != "cuda":
-        return MAX_BYTES[backend]
+        return MAX_BYTES[backend], f"{backend}'s range"
     free = torch.tensor([torch.cuda.mem_get_info(device)[0]], device=device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)  # ranks must agree on the sizes
-    return min(MAX_BYTES[backend], int(free[0]) // 4)
-
-
-def _size_limit_reason(device: Any, backend: str) -> str:
-    return "device memory holds no four of them" if device.type == "cuda" else f"{backend}'s range"
+    return min(MAX_BYTES[backend], int(free[0]) // 4), "device memory holds no four of them"
 
 
 def _time_size(
@@ -180,16 +164,16 @@ def _time_size(
     buffers = operation.buffers(device, count, placement == "in_place")
     corrupted = corrupt == rank
     before, first = _count_wrong(buffers, corrupted)
-    times = _time_calls(buffers, device, budget)
+    times, slowest = _time_calls(buffers, device, budget)
     after, second = _count_wrong(buffers, corrupted)
     return {
         "size": size,
         "count": count,
         "elements": len(buffers.out),
         "placement": placement,
-        "times": times["timed"],
-        "calls": times["calls"] + 2,
-        "slowest": times["slowest"],
+        "times": times,
+        "calls": len(times) + 3,  # one to warm up, two that are checked
+        "slowest": slowest,
         "wrong": before + after,
         "first_wrong": first if before else second,
     }
@@ -208,8 +192,11 @@ def _count_wrong(buffers: Buffers, corrupt: bool) -> tuple[int, int | None]:
     return count, int(differs.to(torch.uint8).argmax()) if count else None
 
 
-def _time_calls(buffers: Buffers, device: Any, budget: float) -> dict[str, Any]:
-    """Seconds of each call, in batches, until all ranks agree that it is enough."""
+def _time_calls(buffers: Buffers, device: Any, budget: float) -> tuple[list[float], float]:
+    """Time calls, in batches, until all ranks agree that it is enough; seconds of each.
+
+    Beside them the largest median of all ranks'.
+    """
     import torch
     import torch.distributed as dist
 
@@ -220,14 +207,11 @@ def _time_calls(buffers: Buffers, device: Any, budget: float) -> dict[str, Any]:
     while not done and len(times) < MAX_CALLS:
         times += [time_call(buffers, device) for _ in range(3 if not times else BATCH_CALLS)]
         over_budget = time.perf_counter() - start + BATCH_CALLS * times[-1] > budget
-        state = torch.tensor(
-            [float(over_budget), _median_precision(times), statistics.median(times)],
-            dtype=torch.float64,
-            device=device,
-        )
+        own = [float(over_budget), _median_precision(times), statistics.median(times)]
+        state = torch.tensor(own, dtype=torch.float64, device=device)
         dist.all_reduce(state, op=dist.ReduceOp.MAX)
         done = bool(state[0]) or (len(times) > BATCH_CALLS and float(state[1]) < PRECISION)
-    return {"timed": times, "calls": len(times) + 1, "slowest": float(state[2])}
+    return times, float(state[2])
 
 
 def _median_precision(times: list[float]) -> float:
@@ -258,7 +242,7 @@ def time_call(buffers: Buffers, device: Any) -> float:
 
 
 def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per size and placement over all ranks.
+    """Summarise all ranks in one row per size and placement.
 
     Keys: size (B), count, elements (of a rank's result), placement, seconds (mean over ranks of
     each rank's median call), algbw and busbw (GB/s), low and high (busbw of the slowest and
@@ -266,38 +250,37 @@ def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rank's median), rank_cv (their standard deviation over their mean), wrong (elements),
     first_wrong ((rank, offset) pairs).
     """
+    rows = range(len(sweeps[0]["rows"]))
+    return [_summarise_row(sweeps, [sweep["rows"][index] for sweep in sweeps]) for index in rows]
+
+
+def _summarise_row(sweeps: list[dict[str, Any]], rank_rows: list[dict[str, Any]]) -> dict[str, Any]:
     ranks, operation = sweeps[0]["ranks"], OPERATIONS[sweeps[0]["operation"]]
-    rows = []
-    for index, row in enumerate(sweeps[0]["rows"]):
-        rank_rows = [result["rows"][index] for result in sweeps]
-        medians = [statistics.median(r["times"]) for r in rank_rows]
-        seconds = statistics.fmean(medians)
-        call_times = sorted(t for r in rank_rows for t in r["times"])
-        high, low = (
-            operation.busbw(row["size"], call_times[int(q * (len(call_times) - 1))], ranks)
-            for q in (0.1, 0.9)
-        )
-        rows.append(
-            {
-                **{key: row[key] for key in ("size", "count", "elements", "placement", "calls")},
-                "seconds": seconds,
-                "algbw": row["size"] / seconds / 1e9,
-                "busbw": operation.busbw(row["size"], seconds, ranks),
-                "low": low,
-                "high": high,
-                "spread": (high - low) / 2,
-                "samples": len(call_times),
-                "rank_seconds": medians,
-                "rank_cv": statistics.pstdev(medians) / seconds,
-                "wrong": sum(r["wrong"] for r in rank_rows),
-                "first_wrong": [
-                    (result["rank"], r["first_wrong"])
-                    for result, r in zip(sweeps, rank_rows, strict=True)
-                    if r["wrong"]
-                ],
-            }
-        )
-    return rows
+    first, size = rank_rows[0], rank_rows[0]["size"]
+    medians = [statistics.median(row["times"]) for row in rank_rows]
+    seconds = statistics.fmean(medians)
+    call_times = sorted(t for row in rank_rows for t in row["times"])
+    high, low = (
+        operation.busbw(size, call_times[int(q * (len(call_times) - 1))], ranks) for q in (0.1, 0.9)
+    )
+    return {
+        **{key: first[key] for key in ("size", "count", "elements", "placement", "calls")},
+        "seconds": seconds,
+        "algbw": size / seconds / 1e9,
+        "busbw": operation.busbw(size, seconds, ranks),
+        "low": low,
+        "high": high,
+        "spread": (high - low) / 2,
+        "samples": len(call_times),
+        "rank_seconds": medians,
+        "rank_cv": statistics.pstdev(medians) / seconds,
+        "wrong": sum(row["wrong"] for row in rank_rows),
+        "first_wrong": [
+            (sweep["rank"], row["first_wrong"])
+            for sweep, row in zip(sweeps, rank_rows, strict=True)
+            if row["wrong"]
+        ],
+    }
 
 
 def plateau_row(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.model.flops import flops_per_token
+from scaling.bounds import Count, CountOrZero, Part, Seconds
 from scaling.ladder.rank_consistency import find_disagreements
 from scaling.ladder.skew import waits_separable
 from scaling.ladder.step_breakdown import Step, mean_seconds, parse_steps
@@ -19,6 +22,7 @@ from scaling.ladder.step_breakdown import Step, mean_seconds, parse_steps
 NODES_PLACEHOLDER = "{nodes}"  # in the name of a folder of shards: how many nodes it is for
 HOST_CLOCK = "host"  # of the trainer's clocks (spans.py) the one that knows no stream of a GPU
 WARM_UP_STEPS = 2  # connections, allocator and kernels: not what a step costs
+Unsaved = Field(exclude=True)
 
 
 @dataclass(frozen=True)
@@ -27,23 +31,38 @@ class Rung:
 
     `steps[r][k]` is rank r's k-th timed step; `nodes[r]` its node's name.  A rung of one node is
     run on every node at once, each a job of its own, so that a slow node is seen as such.
+
+    Seconds of a step that are known only where its collectives were replayed without the trainer:
+    `replay_s` is such a step; `agreed_s` what it would be on links of the agreed rate, where there
+    is one; `uncertainty_s` by how much the replay may be off; `alpha_beta_s` what the fits say of
+    the step's collectives.
     """
 
-    count: int
-    nodes: list[str]
+    count: Annotated[Count, Field(alias="nodes")]
+    nodes: Annotated[list[str], Field(alias="ranks")]
     steps: list[list[Step]]
-    tokens_per_step: int
-    non_finite: int = 0
+    tokens_per_step: Count
+    non_finite: CountOrZero
     disagreements: tuple[str, ...] = ()  # steps that were not one job's, in words
     separable: bool = False  # whether waiting for collectives was timed apart from compute
     clock: str = HOST_CLOCK  # what the segments' boundaries were read from
-    flops: float = 0.0  # of forward and backward, per token
-    peak_flops: float | None = None  # FLOP/s of a rank's GPU, where there is one that is known
-    memory_ratio: float | None = (
-        None  # the largest share of a rank's estimated bytes that one had in use
-    )
-    saves: Sequence[Sequence[dict[str, Any]]] = ()  # by rank: what the trainer tells of each
-    save_errors: tuple[str, ...] = ()  # why saves failed, in words
+    replay_s: Annotated[Part | None, Field(alias="played")] = None
+    agreed_s: Annotated[Part | None, Field(alias="at_agreed_rate")] = None
+    uncertainty_s: Annotated[Part | None, Field(alias="replay_doubt")] = None
+    alpha_beta_s: Annotated[Part | None, Field(alias="alpha_beta")] = None
+    # By node whose bytes took another road than the agreed one: which.
+    off_fabric: Annotated[dict[str, str], Field(alias="strays")] = field(default_factory=dict)
+    # Seconds of each step of the rung's other runs, where there were more than one.
+    other_runs: Annotated[list[list[Seconds]], Field(alias="again")] = field(default_factory=list)
+    # What follows is not in a ladder.json.
+    flops: Annotated[float, Unsaved] = 0.0  # of forward and backward, per token
+    # FLOP/s of a rank's GPU, where there is one that is known.
+    peak_flops: Annotated[float | None, Unsaved] = None
+    # The largest share of a rank's estimated bytes that one had in use.
+    memory_ratio: Annotated[float | None, Unsaved] = None
+    # By rank: what the trainer tells of each.
+    saves: Annotated[Sequence[Sequence[dict[str, Any]]], Unsaved] = ()
+    save_errors: Annotated[tuple[str, ...], Unsaved] = ()  # why saves failed, in words
 
     @property
     def mfu(self) -> float | None:

@@ -26,8 +26,6 @@ RankSteps = Sequence[Sequence[Step]]  # [rank][step]
 
 COLLECTIVE_SEGMENTS = ("forward", "backward", "clip")
 
-NOT_SEPARABLE = "not separable here"
-
 
 def waits_separable(spans: Sequence[dict[str, Any]]) -> bool:
     """Whether the trainer's span records tell waiting apart from compute: all of them must."""
@@ -38,7 +36,7 @@ def waits_separable(spans: Sequence[dict[str, Any]]) -> bool:
 class TransferSkew:
     """One meeting segment, mean seconds per step: transfer + skew is its mean over ranks.
 
-    `last[k]` is the rank that came last to it in step k; `skews[k]` the mean wait for it, seconds.
+    `last_ranks[k]` came last to it in step k; `skews[k]` is the mean wait for it, seconds.
     """
 
     segment: str
@@ -51,9 +49,8 @@ class TransferSkew:
         """(the rank that most of the skew is due to, its share of the skew; 0 without skew)."""
         skew_by_rank = dict.fromkeys(self.last_ranks, 0.0)
         for rank, seconds in zip(self.last_ranks, self.skews, strict=True):
-            skew_by_rank[rank] += max(
-                0.0, seconds
-            )  # where all left together, rounding may say less than 0
+            # Where all left together, rounding may say less than 0.
+            skew_by_rank[rank] += max(0.0, seconds)
         rank = max(skew_by_rank, key=skew_by_rank.__getitem__)
         total = sum(skew_by_rank.values())
         return rank, skew_by_rank[rank] / total if total > 0 else 0.0
@@ -66,19 +63,12 @@ def split_segment(ranks: RankSteps, segment: str) -> TransferSkew:
 
 def _split_transfer(name: str, table: Sequence[Sequence[float]]) -> TransferSkew:
     """Transfer and skew of what each rank spent, seconds [rank][step]."""
-    last, skews, transfers = [], [], []
-    for spent in zip(*table, strict=True):
-        last.append(min(range(len(spent)), key=spent.__getitem__))
-        transfers.append(min(spent))
-        skews.append(sum(spent) / len(spent) - min(spent))
+    steps = [*zip(*table, strict=True)]
+    last = tuple(spent.index(min(spent)) for spent in steps)
+    skews = tuple(sum(spent) / len(spent) - min(spent) for spent in steps)
     return TransferSkew(
-        name, statistics.fmean(transfers), statistics.fmean(skews), tuple(last), tuple(skews)
+        name, statistics.fmean(map(min, steps)), statistics.fmean(skews), last, skews
     )
-
-
-def exposed_waits(ranks: RankSteps, separable: bool) -> dict[str, TransferSkew] | None:
-    """What steps waited, by collective; None where it is not separable from compute, never 0."""
-    return _split_waits(ranks) if separable else None
 
 
 def transfer_growth(base: RankSteps, current: RankSteps) -> dict[str, float]:
@@ -86,15 +76,15 @@ def transfer_growth(base: RankSteps, current: RankSteps) -> dict[str, float]:
 
     What ranks wait for each other is none of it.
     """
-    before, now = map(_split_waits, (base, current))
+    before, now = map(exposed_waits, (base, current))
     return {
         name: entry.transfer - (before[name].transfer if name in before else 0.0)
         for name, entry in now.items()
     }
 
 
-def _split_waits(ranks: RankSteps) -> dict[str, TransferSkew]:
-    """What was waited for each collective, split."""
+def exposed_waits(ranks: RankSteps) -> dict[str, TransferSkew]:
+    """Split what was waited for each collective; meant for waits that are separable."""
     waits = [[step.waits for step in steps] for steps in ranks]
     names = dict.fromkeys(name for steps in waits for step_waits in steps for name in step_waits)
     return {
@@ -106,9 +96,9 @@ def _split_waits(ranks: RankSteps) -> dict[str, TransferSkew]:
 
 
 def slowest_compute(ranks: RankSteps, segments: Collection[str]) -> list[float]:
-    """Seconds by step that meetings would take if links were free: each one's slowest compute.
+    """List what meetings would take by step if links were free: each one's slowest compute.
 
-    `timed` are the meetings whose waits are; the others are left out.
+    `segments` are the meetings whose waits are timed; the others are left out.
     """
     return [
         sum(max(step.compute_in([name]) for step in row) for name in segments)
@@ -121,11 +111,10 @@ def describe_exposed(ranks: RankSteps, separable: bool, nodes: Sequence[str]) ->
 
     `nodes[r]` is rank r's.
     """
-    splits = exposed_waits(ranks, separable)
-    if splits is None:
-        return f"exposed communication: {NOT_SEPARABLE}"
+    if not separable:  # then it is not known, and never 0
+        return "exposed communication: not separable here"
     parts = []
-    for name, entry in splits.items():
+    for name, entry in exposed_waits(ranks).items():
         rank, share = entry.culprit()
         due = f" ({share:.0%} of it for rank {rank} on {nodes[rank]})" if entry.skew > 0 else ""
         parts.append(f"{name} {entry.transfer * 1e3:.1f} + {entry.skew * 1e3:.1f}{due}")
@@ -187,7 +176,7 @@ class CriticalPath:
 def critical_path(
     ranks: RankSteps, collective_segments: Sequence[str] = COLLECTIVE_SEGMENTS
 ) -> CriticalPath:
-    """Charge every moment once.  `meetings` are the segments that hold a collective.
+    """Charge every moment once.
 
     Segments are taken in their order within a step, and what is done after the last meeting of a
     step counts towards the first of the next.  ValueError where ranks counted unequal steps.

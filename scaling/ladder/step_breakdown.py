@@ -12,9 +12,11 @@ apart, on GPUs, it is terms of its own; on a CPU it is not separable, and no ter
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from scaling.bounds import Part, Seconds
 
 # Segments without a collective inside: what a rank spends there is its own doing.
 LOCAL_SEGMENTS = ("data", "optimizer", "checkpoint", "other")
@@ -29,10 +31,10 @@ class Step:
     seconds; None where it was not read.
     """
 
-    seconds: float
-    segments: dict[str, float]
-    exposed: dict[str, dict[str, float]] = field(default_factory=dict)
-    wall: float | None = None
+    seconds: Seconds
+    segments: dict[str, Part]
+    exposed: dict[str, dict[str, Part]] = field(default_factory=dict)
+    wall: Seconds | None = None
 
     def seconds_in(self, segments: Sequence[str]) -> float:
         """Seconds in these segments, with what they waited."""
@@ -66,6 +68,15 @@ def parse_steps(spans: Sequence[dict[str, Any]]) -> list[Step]:
         Step(span["seconds"], span["segments"], span.get("exposed", {}), span.get("wall"))
         for span in spans
     ]
+
+
+def by_step(
+    ranks: Sequence[Sequence[Step]],
+    seconds: Callable[[Step], float],
+    combine: Callable[[list[float]], float] = statistics.fmean,
+) -> list[float]:
+    """Combine what ranks spent, step by step: their mean, or the most of all."""
+    return [combine([seconds(step) for step in row]) for row in zip(*ranks, strict=True)]
 
 
 def mean_terms(ranks: Sequence[Sequence[Step]]) -> dict[str, float]:
@@ -109,14 +120,13 @@ def wall_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
     It sees what sums cannot where they are made of the same readings: time that no segment holds,
     or that two hold.  None where the host's clock was not read in every step.
     """
-    worst = None
+    gaps = []
     for steps in ranks:
         walls = [step.wall for step in steps if step.wall is not None]
         if not walls or len(walls) < len(steps):
             return None
-        gap = abs(sum(step.seconds for step in steps) - sum(walls)) / sum(walls)
-        worst = max(gap, worst or 0.0)
-    return worst
+        gaps.append(abs(sum(step.seconds for step in steps) - sum(walls)) / sum(walls))
+    return max(gaps, default=None)
 
 
 def loss_by_term(base: dict[str, float], current: dict[str, float]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from scaling.ladder.ladder import Rung
+from scaling.ladder.skew import COLLECTIVE_SEGMENTS
 from scaling.loss.baseline_difference import CollectiveSegmentGrowth
 from scaling.loss.local_segments import LocalSegmentGrowth
 from scaling.loss.significance import FALSE_ALARM_RATE, student_t
@@ -27,7 +28,7 @@ REPLAY_TOLERANCE = 0.15
 EVERY_NODE = "every node"
 FABRIC = "fabric"
 COLLECTIVES = "collectives"  # in a part's words
-SEGMENTS_TEXT = "forward, backward, clip"  # what holds a collective, as a cause's segment
+SEGMENTS_TEXT = ", ".join(COLLECTIVE_SEGMENTS)  # as a cause's segment
 NOT_SEPARATED = "they are not told apart here"
 # Parts: what meetings took beyond the replay, where it was in collectives, and where nobody knows.
 WAITED_PART = f"in {COLLECTIVES} beyond the replay"
@@ -58,8 +59,9 @@ class CollectiveTimes:
     """What is known of a rung's collectives beside its steps; None where it is not known.
 
     `replayed` is the seconds they add to a step when they are replayed without the trainer,
-    `agreed` the same on links of the agreed rate; `strays` are nodes whose bytes took another road
-    than the agreed one, and which.  `doubt` is by how much the replay may be off, in seconds.
+    `at_agreed_rate` the same on links of the agreed rate; `off_fabric` are nodes whose bytes took
+    another road than the agreed one, and which.  `uncertainty` is by how much the replay may be
+    off, in seconds.
     """
 
     replayed: float | None = None
@@ -96,18 +98,27 @@ class LossBudget:
     def add_cause(
         self, code: str, where: str, segment: str, seconds: float, part: str, evidence: str
     ) -> None:
-        """Book seconds under a cause.  `why` is its evidence."""
+        """Book seconds under a cause."""
         share = seconds / self.seconds
         self.add_part(seconds, part)
         self.causes.append(
             LossCause(code, where, segment, share, f"{evidence}: {share:.1%} of a step")
         )
 
+    def settle(
+        self, code: str, where: str, segment: str, seconds: float, part: str, evidence: str
+    ) -> None:
+        """Book seconds under a cause where they matter, else by their name alone."""
+        if self.matters(seconds):
+            self.add_cause(code, where, segment, seconds, part, evidence)
+        else:
+            self.add_part(seconds, part)
+
 
 def detect_slow_nodes(
     budget: LossBudget, growth: CollectiveSegmentGrowth, local_growth: list[LocalSegmentGrowth]
 ) -> None:
-    """A node slower alone, and one that became slower: in meetings and in their own segments.
+    """Detect a node slower alone, and one that became slower: in meetings and in own segments.
 
     What such a node lost in own segments is booked here as far as its speed explains it.
     """
@@ -116,89 +127,77 @@ def detect_slow_nodes(
     )
     slow = growth.slow + _subtract_slow_node(local_growth, growth.slow_node, slow_ratio)
     part = f"behind slow {growth.slow_node}"
-    if growth.slow_node and budget.matters(slow):
+    if growth.slow_node:
         evidence = f"{growth.slow_node} alone takes {slow_ratio:.1%} longer for its compute"
         hidden = [name for name, extra_s in growth.also_slow.items() if budget.matters(extra_s)]
         evidence += f"; {', '.join(hidden)} slower too, hidden behind it" if hidden else ""
         where = ", ".join([growth.slow_node, *hidden])
-        budget.add_cause("SCALE-SLOW-NODE", where, "compute", slow, part, evidence)
+        budget.settle("SCALE-SLOW-NODE", where, "compute", slow, part, evidence)
     else:
         budget.add_part(slow, part)
     slowing = growth.slowing + _subtract_slow_node(local_growth, growth.slowing_node, slowing_ratio)
     part = f"as {growth.slowing_node or 'the job'} slows down"
-    if budget.matters(slowing):
-        where = growth.slowing_node or "not shown by any single node"
-        verb, caveat = "compute takes", ""
-        if not growth.compute_slowed:
-            verb, caveat = f"{SEGMENTS_TEXT} take", f", for compute or links: {NOT_SEPARATED}"
-        evidence = f"{verb} {slowing_ratio:.1%} longer over the window than at its start{caveat}"
-        budget.add_cause("SCALE-SLOWING", where, "compute", slowing, part, f"{where}: {evidence}")
-    else:
-        budget.add_part(slowing, part)
+    where = growth.slowing_node or "not shown by any single node"
+    verb, caveat = "compute takes", ""
+    if not growth.compute_slowed:
+        verb, caveat = f"{SEGMENTS_TEXT} take", f", for compute or links: {NOT_SEPARATED}"
+    evidence = f"{verb} {slowing_ratio:.1%} longer over the window than at its start{caveat}"
+    budget.settle("SCALE-SLOWING", where, "compute", slowing, part, f"{where}: {evidence}")
 
 
 def _subtract_slow_node(
     local_growth: list[LocalSegmentGrowth], node: str | None, ratio: float
 ) -> float:
-    """Takes out of own segments what a node slower `by` a share lost there; seconds."""
+    """Take out of own segments what a node slower by a `ratio` lost there; seconds."""
     taken = 0.0
     for index, local in enumerate(local_growth):
         if node is None or local.segment == "checkpoint":  # storage has its own reasons
             continue
-        lost_s = min(max(local.nodes[node], 0.0), ratio * local.base_s)
-        local_growth[index] = replace(
-            local, nodes={**local.nodes, node: local.nodes[node] - lost_s}
-        )
+        own_s = local.nodes[node]
+        lost_s = min(max(own_s, 0.0), ratio * local.base_s)
+        local_growth[index] = replace(local, nodes={**local.nodes, node: own_s - lost_s})
         taken += lost_s
     return taken
 
 
 def detect_slow_segments(budget: LossBudget, local_growth: list[LocalSegmentGrowth]) -> None:
-    """Data, checkpoints and other own segments: slow on one node, or on all.
+    """Detect data, checkpoints and other own segments that are slow on one node, or on all.
 
-    What is booked here is taken out of `owns`; what is not is left for jitter and unexplained.
+    What is booked here is taken out of `local_growth`; the rest is left for jitter and unexplained.
     """
     for index, local in enumerate(local_growth):
         if local.segment == "checkpoint":
             local_growth[index] = _detect_checkpoint_stall(budget, local)
             continue
-        nodes, common = dict(local.nodes), local.common
+        nodes, common, segment = dict(local.nodes), local.common, local.segment
         for node in local.slow_nodes:
             if budget.matters(nodes[node]):
-                code = "SCALE-DATA" if local.segment == "data" else "SCALE-STRAGGLER"
-                evidence = (
-                    f"{node} comes last and is slower in {local.segment} than the other nodes"
-                )
-                part = f"waiting for {node}'s {local.segment}"
-                budget.add_cause(code, node, local.segment, nodes.pop(node), part, evidence)
-        if local.segment == "data" and local.significant and budget.matters(common):
+                code = "SCALE-DATA" if segment == "data" else "SCALE-STRAGGLER"
+                evidence = f"{node} comes last and is slower in {segment} than the other nodes"
+                part = f"waiting for {node}'s {segment}"
+                budget.add_cause(code, node, segment, nodes.pop(node), part, evidence)
+        if segment == "data" and local.significant and budget.matters(common):
             evidence = "data take longer on every node than on one node alone"
-            budget.add_cause(
-                "SCALE-DATA", EVERY_NODE, "data", common, "waiting for data everywhere", evidence
-            )
+            part = "waiting for data everywhere"
+            budget.add_cause("SCALE-DATA", EVERY_NODE, segment, common, part, evidence)
             common = 0.0
         local_growth[index] = replace(local, nodes=nodes, common=common)
 
 
 def _detect_checkpoint_stall(budget: LossBudget, local: LocalSegmentGrowth) -> LocalSegmentGrowth:
-    """Checkpoint stalls: no noise to test against, for a save either happened or did not."""
+    """Detect checkpoint stalls: no noise to test against, for a save happened or did not."""
     seconds = local.common + sum(local.nodes.values())
-    if budget.matters(seconds):
-        worst = max(local.nodes, key=local.nodes.__getitem__)
-        where = worst if local.nodes[worst] > seconds / 2 else EVERY_NODE
-        evidence = f"saves hold up {where} longer than with one node"
-        budget.add_cause(
-            "SCALE-CHECKPOINT", where, local.segment, seconds, "in checkpoints", evidence
-        )
-    else:
-        budget.add_part(seconds, "in checkpoints")
+    worst = max(local.nodes, key=local.nodes.__getitem__)
+    where = worst if local.nodes[worst] > seconds / 2 else EVERY_NODE
+    evidence = f"saves hold up {where} longer than with one node"
+    budget.settle("SCALE-CHECKPOINT", where, local.segment, seconds, "in checkpoints", evidence)
     return replace(local, nodes={}, common=0.0)
 
 
 def detect_jitter(
     budget: LossBudget, growth: CollectiveSegmentGrowth, local_growth: list[LocalSegmentGrowth]
 ) -> None:
-    """Steps that scatter on changing ranks.  A job waits for the slowest, so scatter costs time.
+    """Detect steps that scatter on changing ranks: a job waits for the slowest, so it costs time.
 
     The noise of sound nodes costs some as well: that part is ordinary variation.
     """
@@ -211,22 +210,18 @@ def detect_jitter(
         remaining -= jitter_s
     budget.add_part(remaining, "in ordinary variation")
     for local in local_growth:
-        scattered, part = sum(local.nodes.values()), f"in jitter of {local.segment}"
-        if budget.matters(scattered):
-            evidence = f"{local.segment} takes far longer in single steps, on changing nodes"
-            budget.add_cause(
-                "SCALE-JITTER", "changing nodes", local.segment, scattered, part, evidence
-            )
-        else:
-            budget.add_part(scattered, part)
+        scattered, segment = sum(local.nodes.values()), local.segment
+        part = f"in jitter of {segment}"
+        evidence = f"{segment} takes far longer in single steps, on changing nodes"
+        budget.settle("SCALE-JITTER", "changing nodes", segment, scattered, part, evidence)
 
 
 def detect_communication(
     budget: LossBudget, growth: CollectiveSegmentGrowth, rung: Rung, times: CollectiveTimes,
     limit: float | None, lost: float, slowdown: LoadSlowdown | None = None,
 ) -> None:  # fmt: skip
-    """What nodes alone do not explain: nodes slow in company, where waits are timed `apart`; on the
-    wrong network, beyond the replay, on slow links, or too much for the limit.
+    """Detect what nodes alone do not explain: nodes slow in company, where waits are timed apart;
+    on the wrong network, beyond the replay, on slow links, or too much for the limit.
 
     The replay ran on the same links, so what is beyond it is no link's unless it was waited for.
     Links are slow where links of the agreed rate would spare what matters; what is left and is too
@@ -239,17 +234,10 @@ def detect_communication(
     if slowdown:
         seconds = _detect_load_slowdown(budget, seconds, slowdown, noise)
     if times.off_fabric and budget.matters(seconds):
-        networks = ", ".join(sorted(set(times.off_fabric.values())))
-        nodes = ", ".join(times.off_fabric)
-        evidence = (
-            f"the bytes of collectives of {nodes} went over {networks}, not over the agreed fabric"
-        )
-        part = f"waiting for collectives over {networks}"
-        budget.add_cause("SCALE-NETWORK", nodes, SEGMENTS_TEXT, seconds, part, evidence)
+        _add_wrong_network(budget, seconds, times.off_fabric)
         return
     if times.replayed is None:
-        message = "in collectives, with no replay to compare with"
-        budget.add_part(seconds, message)
+        budget.add_part(seconds, "in collectives, with no replay to compare with")
         return
     replayed = max(times.replayed, 0.0)
     excess = seconds - replayed
@@ -261,8 +249,16 @@ def detect_communication(
     _detect_few_tokens(budget, growth, rung, seconds, times, limit, lost)
 
 
+def _add_wrong_network(budget: LossBudget, seconds: float, off_fabric: Mapping[str, str]) -> None:
+    networks, nodes = ", ".join(sorted(set(off_fabric.values()))), ", ".join(off_fabric)
+    part = f"waiting for collectives over {networks}"
+    went = f"the bytes of collectives of {nodes} went over {networks}"
+    evidence = f"{went}, not over the agreed fabric"
+    budget.add_cause("SCALE-NETWORK", nodes, SEGMENTS_TEXT, seconds, part, evidence)
+
+
 def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, waited: bool) -> None:
-    """Names what meetings gained beyond the replay; `waited`: all of it was, for collectives."""
+    """Name what meetings gained beyond the replay; `waited`: all of it was, for collectives."""
     took_text, replay_text = (f"{each * 1e3:.3g} ms" for each in (seconds, replayed))
     if waited:
         code, where, part = "SCALE-LINK", FABRIC, WAITED_PART
@@ -282,7 +278,7 @@ def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, wait
 def _detect_load_slowdown(
     budget: LossBudget, seconds: float, slowdown: LoadSlowdown, noise: float
 ) -> float:
-    """Books what compute took of these seconds; returns what was waited for collectives."""
+    """Book what compute took of these seconds; return what was waited for collectives."""
     waited = min(seconds, slowdown.transfer)
     computed = slowdown.common + sum(slowdown.nodes.values())
     ratio = min(1.0, (seconds - waited) / computed) if computed > 0 else 0.0
@@ -302,7 +298,7 @@ def _detect_load_slowdown(
 def _detect_slow_links(
     budget: LossBudget, seconds: float, replayed: float, agreed: float | None
 ) -> float:
-    """Books what a step waits because links are slower than agreed; returns it, in seconds.
+    """Book what a step waits because links are slower than agreed; return it, in seconds.
 
     Of what the replay would save, a step that hides some of its collectives saves only its share.
     """
@@ -324,7 +320,7 @@ def _detect_few_tokens(
     budget: LossBudget, growth: CollectiveSegmentGrowth, rung: Rung, seconds: float,
     times: CollectiveTimes, limit: float | None, lost: float,
 ) -> None:  # fmt: skip
-    """Books collectives as replayed, under a cause where they alone break the limit."""
+    """Book collectives as replayed, under a cause where they alone break the limit."""
     base_s, part = budget.seconds - lost, "waiting for collectives, as replayed"
     too_slow = limit is not None and limit < 1 and budget.matters(seconds) and growth.base_s
     if limit is None or not too_slow or _meets_limit(base_s, seconds, limit):
@@ -346,7 +342,7 @@ def _detect_few_tokens(
 
 
 def _meets_limit(base_s: float, extra_s: float, limit: float) -> bool:
-    """Whether a step of `one` s on one node, and `more` s longer on many, keeps the limit."""
+    """Judge whether a step of `base_s` on one node, `extra_s` longer on many, keeps the limit."""
     return base_s / (base_s + extra_s) >= limit
 
 
@@ -356,10 +352,10 @@ def noise_limit(error: float, steps: int) -> float:
 
 
 def tokens_factor(base_s: float, compute: float, collectives: float, limit: float) -> float:
-    """How many times the tokens per GPU at which efficiency would reach `limit`.
+    """Find at how many times the tokens per GPU efficiency would reach `limit`.
 
-    `one` is a step on one node, `compute` the part of it that grows with the tokens, `collectives`
-    what more nodes add, which does not grow; all in seconds.
+    `base_s` is a step on one node, `compute` the part of it that grows with the tokens,
+    `collectives` what more nodes add, which does not grow; all in seconds.
     """
     needed_s = limit * collectives / (1 - limit)  # a step on one node that would hide so much
     return (needed_s - (base_s - compute)) / compute
@@ -368,24 +364,20 @@ def tokens_factor(base_s: float, compute: float, collectives: float, limit: floa
 def detect_unexplained(
     budget: LossBudget, local_growth: list[LocalSegmentGrowth], lost: float, uncertainty: float
 ) -> None:
-    """What is left; a cause of its own where it is beyond `doubt` (seconds) and matters.
+    """Book what is left; a cause where it matters and is beyond the uncertainty, in seconds.
 
     A segment that grew on every node, clearly and without a known reason, is beyond doubt.
     """
     remaining = lost - sum(part.share for part in budget.parts) * budget.seconds
-    grown_segments = [
-        local.segment
-        for local in local_growth
-        if local.significant and budget.matters(local.common)
-    ]
+    grown = [each for each in local_growth if each.significant and budget.matters(each.common)]
+    grown_segments = [each.segment for each in grown]
     if budget.matters(abs(remaining)) and (grown_segments or abs(remaining) > uncertainty):
         segment = ", ".join(grown_segments) or "unknown"
         longer = f"{segment} longer on every node" if grown_segments else "no segment stands out"
         evidence = f"nothing that was looked for explains it, {longer}"
         if remaining < 0:
             evidence = "the parts that were found are larger than what is lost"
-        budget.add_cause(
-            "SCALE-UNEXPLAINED", EVERY_NODE, segment, remaining, "unexplained", evidence
-        )
+        code, part = "SCALE-UNEXPLAINED", "unexplained"
+        budget.add_cause(code, EVERY_NODE, segment, remaining, part, evidence)
     else:
         budget.add_part(remaining, "unexplained")

@@ -10,24 +10,9 @@ from dataclasses import dataclass, replace
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import CriticalPath, critical_path, transfer_growth
 from scaling.ladder.step_breakdown import mean_seconds
+from scaling.loss import causes
 from scaling.loss.baseline_difference import CollectiveSegmentGrowth, split_growth
-from scaling.loss.causes import (
-    EVERY_NODE,
-    FABRIC,
-    SEGMENTS_TEXT,
-    UNKNOWN_PART,
-    WAITED_PART,
-    CollectiveTimes,
-    LossBudget,
-    LossCause,
-    LossPart,
-    detect_communication,
-    detect_jitter,
-    detect_slow_nodes,
-    detect_slow_segments,
-    detect_unexplained,
-    noise_limit,
-)
+from scaling.loss.causes import CollectiveTimes, LossBudget, LossCause, LossPart
 from scaling.loss.local_segments import find_local_growth
 from scaling.loss.significance import standard_error
 from scaling.loss.slow_under_load import find_load_slowdown
@@ -61,10 +46,10 @@ def explain(
 ) -> Explanation:
     """Every part of what a rung lost against one node, and the causes among the parts.
 
-    `base` is the rung of one node, run on every node.  Without `talk.replayed` communication is not
-    judged, and without `talk.agreed` slow links are not told from few tokens.  `limit` is the
-    efficiency that was wanted; without it too few tokens per GPU are not looked for.  ValueError
-    where a node of `here` did not run alone.
+    `base` is the rung of one node, run on every node.  Without `times.replayed` communication is
+    not judged, and without `times.at_agreed_rate` slow links are not told from few tokens.  `limit`
+    is the efficiency that was wanted; without it too few tokens per GPU are not looked for.
+    ValueError where a node of `rung` did not run alone.
     """
     base_path, path = critical_path(base.median_node()), critical_path(rung.steps)
     seconds = mean_seconds(rung.steps)
@@ -74,15 +59,15 @@ def explain(
     growth = _add_unaligned_wait(raw, path, base_path)
     slowdown = find_load_slowdown(base, rung, growth.communication - raw.communication)
     local_growth = find_local_growth(base, rung, path, base_path)
-    detect_slow_nodes(budget, growth, local_growth)
-    detect_slow_segments(budget, local_growth)
-    detect_jitter(budget, growth, local_growth)
-    detect_communication(budget, growth, rung, times, limit, lost, slowdown)
-    detect_unexplained(
-        budget, local_growth, lost, noise_limit(growth.error, path.steps) + times.uncertainty
+    causes.detect_slow_nodes(budget, growth, local_growth)
+    causes.detect_slow_segments(budget, local_growth)
+    causes.detect_jitter(budget, growth, local_growth)
+    causes.detect_communication(budget, growth, rung, times, limit, lost, slowdown)
+    causes.detect_unexplained(
+        budget, local_growth, lost, causes.noise_limit(growth.error, path.steps) + times.uncertainty
     )
-    causes = sorted(budget.causes, key=lambda cause: -cause.share)
-    return Explanation(rung.count, lost / seconds, tuple(budget.parts), tuple(causes))
+    found = sorted(budget.causes, key=lambda cause: -cause.share)
+    return Explanation(rung.count, lost / seconds, tuple(budget.parts), tuple(found))
 
 
 def positive_shares(seconds: Mapping[str, float]) -> dict[str, float]:
@@ -110,7 +95,7 @@ def _add_unaligned_wait(
 def is_link_cause(cause: LossCause) -> bool:
     """Whether pairs of nodes may place a cause: one of links, or of what links may have done."""
     return cause.code in ("SCALE-LINK", "SCALE-COMMUNICATION") or (
-        (cause.code, cause.segment) == ("SCALE-UNEXPLAINED", SEGMENTS_TEXT)
+        (cause.code, cause.segment) == ("SCALE-UNEXPLAINED", causes.SEGMENTS_TEXT)
     )
 
 
@@ -120,31 +105,27 @@ def explain_ladder(
     limit: float | None = None,
     slow_links: Sequence[SlowLink] | None = None,
 ) -> list[Explanation]:
-    """Each rung above one node, explained; `talks` are by node count.
+    """Explain each rung above one node; `times` are by node count.
 
-    Rungs in rising order.  `places` are what pairs of nodes show, None where none were tried.  A
-    link that shows first where nodes were added is looked for at the nodes added there.
+    Rungs in rising order.  `slow_links` are what pairs of nodes show, None where none were tried.
+    A link that shows first where nodes were added is looked for at the nodes added there.
     """
-    base, known_nodes = rungs[0], {*rungs[0].nodes[:1]}
+    base, known_nodes, link_seen = rungs[0], {*rungs[0].nodes[:1]}, False
     explanations: list[Explanation] = []
-    link_seen = False
     for rung in rungs[1:]:
         explanation = explain(base, rung, (times or {}).get(rung.count, NOT_MEASURED), limit)
-        links = [c for c in explanation.causes if (c.code, c.where) == ("SCALE-LINK", FABRIC)]
+        links = [
+            c for c in explanation.causes if (c.code, c.where) == ("SCALE-LINK", causes.FABRIC)
+        ]
         if links and not link_seen and explanations and slow_links is None:
             added = ", ".join(n for n in dict.fromkeys(rung.nodes) if n not in known_nodes)
-            where = f"{FABRIC}, first with {added}" if added else FABRIC
-            explanation = replace(
-                explanation,
-                causes=tuple(
-                    replace(c, where=where) if c in links else c for c in explanation.causes
-                ),
-            )
+            where = f"{causes.FABRIC}, first with {added}" if added else causes.FABRIC
+            placed = [replace(c, where=where) if c in links else c for c in explanation.causes]
+            explanation = replace(explanation, causes=tuple(placed))
         link_seen |= bool(links)
         if slow_links is not None:
-            explanation = _locate_causes(
-                explanation, [link for link in slow_links if {*link.nodes} <= {*rung.nodes}]
-            )
+            within = [link for link in slow_links if {*link.nodes} <= {*rung.nodes}]
+            explanation = _locate_causes(explanation, within)
         explanations.append(explanation)
         known_nodes |= {*rung.nodes}
     return explanations
@@ -155,26 +136,21 @@ def _locate_causes(explanation: Explanation, slow_links: Sequence[SlowLink]) -> 
 
     What only may have been in collectives was, where there is such a link.
     """
-    code, where, messages = "", EVERY_NODE, ["pairs of nodes are all alike"]
+    code, where, messages = "", causes.EVERY_NODE, ["pairs of nodes are all alike"]
     if slow_links:
         code, messages = "SCALE-LINK", [link.said for link in slow_links]
         where = ", ".join(dict.fromkeys(node for link in slow_links for node in link.nodes))
-    causes = tuple(
-        replace(
-            cause,
-            code=code or cause.code,
-            where=where,
-            statement="; ".join([cause.statement, *messages]),
-        )
-        if is_link_cause(cause)
-        else cause
-        for cause in explanation.causes
+    located = tuple(
+        replace(c, code=code or c.code, where=where, statement="; ".join([c.statement, *messages]))
+        if is_link_cause(c)
+        else c
+        for c in explanation.causes
     )
     parts = [
-        replace(p, said=WAITED_PART) if slow_links and p.said == UNKNOWN_PART else p
+        replace(p, said=causes.WAITED_PART) if slow_links and p.said == causes.UNKNOWN_PART else p
         for p in explanation.parts
     ]
-    return replace(explanation, causes=causes, parts=tuple(parts))
+    return replace(explanation, causes=located, parts=tuple(parts))
 
 
 def loss_sentence(nodes: int, lost: float, parts: Sequence[LossPart]) -> str:
@@ -189,7 +165,7 @@ def loss_sentence(nodes: int, lost: float, parts: Sequence[LossPart]) -> str:
 
 
 def round_to_sum(values: Sequence[float], total: int) -> list[int]:
-    """Whole numbers near `values` that sum to `whole`: the largest remainders are rounded up."""
+    """Whole numbers near `values` that sum to `total`: the largest remainders are rounded up."""
     result = [math.floor(value) for value in values]
     order = sorted(range(len(values)), key=lambda index: result[index] - values[index])
     missing = total - sum(result)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import CriticalPath
+from scaling.ladder.step_breakdown import by_step
 from scaling.loss.significance import excess_over_peers, is_significant
 
 
@@ -14,8 +15,8 @@ from scaling.loss.significance import excess_over_peers, is_significant
 class LocalSegmentGrowth:
     """What one own segment gained since one node, seconds per step: common + sum of `nodes`.
 
-    common: every node is slower, `shared` if beyond the noise.  nodes: what the job waited for one
-    node that came last, beyond the median rank; `tied` are those slower beyond the noise.
+    common: every node is slower, `significant` if beyond the noise.  nodes: what the job waited for
+    one node that came last, beyond the median rank; `slow_nodes` are slower beyond the noise.
     """
 
     segment: str
@@ -29,19 +30,14 @@ class LocalSegmentGrowth:
 def find_local_growth(
     base: Rung, rung: Rung, path: CriticalPath, base_path: CriticalPath
 ) -> list[LocalSegmentGrowth]:
-    """What each segment without a collective gained.  `mine`, `first`: the accounts of the two."""
+    """Find what each segment without a collective gained, from the two rungs' critical paths."""
     names = list(dict.fromkeys(rung.nodes))
     segments = [name for name in rung.steps[0][0].segments if name not in path.transfer]
     growths = []
     for segment in segments:
         typical, extra = _typical_and_extra(path, segment)
         base_typical, base_extra = _typical_and_extra(base_path, segment)
-        nodes = dict.fromkeys(names, 0.0)
-        for rank, seconds in extra.items():
-            nodes[rung.nodes[rank]] += seconds
-        # The ranks of one node wait for each other as well: that much is no loss of this rung.
-        excess, base_excess = sum(nodes.values()), sum(base_extra.values())
-        nodes = {n: s - base_excess * s / excess if excess > 0 else 0.0 for n, s in nodes.items()}
+        nodes = _extra_by_node(rung, extra, sum(base_extra.values()))
         growth = statistics.fmean(path.local_by_step(segment)) - statistics.fmean(
             base_path.local_by_step(segment)
         )
@@ -57,6 +53,16 @@ def find_local_growth(
             )
         )
     return growths
+
+
+def _extra_by_node(rung: Rung, extra: dict[int, float], base_excess: float) -> dict[str, float]:
+    """Sum what ranks cost by node, less what they cost in the base rung as well."""
+    nodes = dict.fromkeys(rung.nodes, 0.0)
+    for rank, seconds in extra.items():
+        nodes[rung.nodes[rank]] += seconds
+    # The ranks of one node wait for each other as well: that much is no loss of this rung.
+    excess = sum(nodes.values())
+    return {n: s - base_excess * s / excess if excess > 0 else 0.0 for n, s in nodes.items()}
 
 
 def _typical_and_extra(path: CriticalPath, segment: str) -> tuple[list[float], dict[int, float]]:
@@ -77,12 +83,7 @@ def _find_slow_nodes(rung: Rung, segment: str, tests: int) -> tuple[str, ...]:
     if len(names) < 2:
         return ()
     slowest = {
-        name: [
-            max(step.segments[segment] for step in row)
-            for row in zip(*rung.steps_on(name), strict=True)
-        ]
+        name: by_step(rung.steps_on(name), lambda step: step.segments[segment], max)
         for name in names
     }
-    return tuple(
-        name for name in names if is_significant(excess_over_peers(slowest, name), tests=tests)
-    )
+    return tuple(n for n in names if is_significant(excess_over_peers(slowest, n), tests=tests))

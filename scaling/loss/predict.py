@@ -15,17 +15,14 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from scaling.bounds import Amount, Count
 from scaling.collectives.alpha_beta import Fit
 from scaling.collectives.operations import OPERATIONS
-from scaling.ladder.step_breakdown import Step
-from scaling.loss.significance import bootstrap, expected_maximum, mad_deviation, percentiles
+from scaling.ladder.skew import RankSteps
+from scaling.ladder.step_breakdown import by_step
+from scaling.loss.significance import bootstrap_interval, expected_maximum, mad_deviation
 
 NODE_COUNTS = (16, 64, 256, 1024)
-
-RankSteps = Sequence[Sequence[Step]]  # [rank][step]
-
-# Percentiles of a bootstrap are steady to a tenth of the interval from some hundreds of rounds on.
-BOOTSTRAP_ROUNDS = 400
 
 MIN_SHARE = 0.001  # of a step: less is not worth a word
 
@@ -37,8 +34,8 @@ class CollectiveCall:
     """`times` calls per step of one collective of `size` bytes, as nccl-tests counts size."""
 
     operation: str
-    size: float
-    times: int
+    size: Amount
+    times: Count
 
 
 def communication_model(
@@ -63,17 +60,6 @@ def communication_model(
         return total
 
     return seconds
-
-
-def sharded_step_calls(parameter_bytes: float, blocks: int) -> list[CollectiveCall]:
-    """The calls of a fully sharded step: each block's weights are gathered twice, its gradients
-    reduced once.  Bytes of all parameters together, in the type that is sent.
-    """
-    size = parameter_bytes / blocks
-    return [
-        CollectiveCall("all_gather", size, 2 * blocks),
-        CollectiveCall("reduce_scatter", size, blocks),
-    ]
 
 
 @dataclass(frozen=True)
@@ -118,62 +104,43 @@ def forecast_efficiency(
     communication_loss: Mapping[int, float] | None = None,
     causes: Sequence[str] = (),
     load: str = "",
-    seed: int = 0,
 ) -> Forecast:
-    """Efficiency at sizes that were not measured.
+    """Predict the efficiency at sizes that were not measured.
 
     `rungs` are the steps of every rank by node count, 1 among them; `collectives(n)` the seconds
-    per step that communication takes on n nodes.  `spoken` are the seconds of a step that each
-    larger rung lost to communication (None: all that it lost); in words, `causes` are what is named
-    of the largest one beside that, and `load` what each GPU takes in.  ValueError where the rungs
-    do not suffice.
+    per step that communication takes on n nodes.  `communication_loss` are the seconds of a step
+    that each larger rung lost to communication (None: all that it lost); in words, `causes` are
+    what is named of the largest one beside that, and `load` what each GPU takes in.  ValueError
+    where the rungs do not suffice.
     """
     larger = sorted(count for count in rungs if count > 1)
     if 1 not in rungs or len(larger) < 2:
         known = ", ".join(map(str, sorted(rungs))) or "none"
         raise ValueError(f"a prediction needs 1 node and two larger rungs, there are: {known}")
-    series = [[step_seconds(rungs[count])] for count in (1, *larger)]
-    means = [statistics.fmean(runs[0]) for runs in series]
-    model = _Model(
-        tuple(larger), collectives, mad_deviation(series[0][0]), dict.fromkeys(larger, 0.0)
-    )
+    series = [step_seconds(rungs[count]) for count in (1, *larger)]
+    means = [*map(statistics.fmean, series)]
+    model = _Model(larger, collectives, mad_deviation(series[0]), dict.fromkeys(larger, 0.0))
     if communication_loss is not None:
-        lost = zip(larger, model.communication_seconds(means), strict=True)
-        other_loss = {
-            count: max(0.0, seconds - communication_loss[count]) for count, seconds in lost
-        }
-        model = replace(model, other_loss=other_loss)
-    misfit = model.misfit(means)
-
-    def predict(nodes: int) -> Prediction:
-        best = model.efficiency(means, nodes)
-        samples = bootstrap(
-            series, lambda samples: model.efficiency(samples, nodes), BOOTSTRAP_ROUNDS, seed
-        )
-        low, high = percentiles(samples, 0.9)
-        # How far the model is off grows with the doublings beyond what was measured.
-        model_error = Z90 * misfit * best * math.sqrt(1 + max(0.0, math.log2(nodes / larger[-1])))
-        down, up = math.hypot(best - low, model_error), math.hypot(high - best, model_error)
-        return Prediction(nodes, best, max(0.0, best - down), min(1.0, best + up))
-
+        model = model.with_other_loss(means, communication_loss)
+    predictions = tuple(model.predict(series, nodes) for nodes in sizes)
     share, top_loss = model.share(means), model.other_loss[larger[-1]]
     assumptions = _list_assumptions(larger, share, model.noise / means[0])
     if top_loss > MIN_SHARE * means[-1]:
         named = f" ({', '.join(causes)})" if causes else ""
         message = f"{top_loss:.2g} s of a step were lost to what is not known to be communication"
         assumptions += (f"on {larger[-1]} nodes {message}{named}, and are at every size",)
-    return Forecast(tuple(map(predict, sizes)), share, top_loss, misfit, assumptions, load)
+    return Forecast(predictions, share, top_loss, model.misfit(means), assumptions, load)
 
 
 @dataclass(frozen=True)
 class _Model:
-    """Step time by node count; `means` are those of 1 node and of the rungs `above`, seconds.
+    """Step time by node count; `means` are those of 1 node and of the `larger` rungs, seconds.
 
-    `beside` are the seconds of a step that each rung lost to what is not known to be communication,
-    by nodes.
+    `other_loss` are the seconds of a step that each rung lost to what is not known to be
+    communication, by nodes.
     """
 
-    larger: tuple[int, ...]
+    larger: Sequence[int]
     collectives: Callable[[int], float]
     noise: float  # standard deviation of a node's steps alone, seconds
     other_loss: Mapping[int, float]
@@ -184,6 +151,27 @@ class _Model:
             mean - means[0] - self.noise * expected_maximum(count) - self.other_loss[count]
             for mean, count in zip(means[1:], self.larger, strict=True)
         ]
+
+    def with_other_loss(
+        self, means: Sequence[float], communication_loss: Mapping[int, float]
+    ) -> _Model:
+        """Take what each rung lost, and not to communication, for what it lost to other things."""
+        lost = zip(self.larger, self.communication_seconds(means), strict=True)
+        other_loss = {count: max(0.0, each - communication_loss[count]) for count, each in lost}
+        return replace(self, other_loss=other_loss)
+
+    def predict(self, series: Sequence[Sequence[float]], nodes: int) -> Prediction:
+        """Predict the efficiency; `series` are the steps of 1 node and of the `larger` rungs."""
+        means = [*map(statistics.fmean, series)]
+        best = self.efficiency(means, nodes)
+        low, high = bootstrap_interval(
+            [[steps] for steps in series], lambda samples: self.efficiency(samples, nodes), 0.9
+        )
+        # How far the model is off grows with the doublings beyond what was measured.
+        doublings = max(0.0, math.log2(nodes / self.larger[-1]))
+        model_error = Z90 * self.misfit(means) * best * math.sqrt(1 + doublings)
+        down, up = math.hypot(best - low, model_error), math.hypot(high - best, model_error)
+        return Prediction(nodes, best, max(0.0, best - down), min(1.0, best + up))
 
     def share(self, means: Sequence[float]) -> float:
         """The share of communication that fits the rungs best: least squares, not below 0."""
@@ -213,8 +201,8 @@ class _Model:
 
 
 def step_seconds(ranks: RankSteps) -> list[float]:
-    """Mean seconds over ranks of each step."""
-    return [statistics.fmean(step.seconds for step in row) for row in zip(*ranks, strict=True)]
+    """List the mean seconds over ranks of each step."""
+    return by_step(ranks, lambda step: step.seconds)
 
 
 def _list_assumptions(larger: Sequence[int], share: float, noise: float) -> tuple[str, ...]:
@@ -232,16 +220,12 @@ def _list_assumptions(larger: Sequence[int], share: float, noise: float) -> tupl
 
 
 def efficiency_interval(
-    base: Sequence[Sequence[float]],
-    current: Sequence[Sequence[float]],
-    confidence: float = 0.95,
-    seed: int = 0,
+    base: Sequence[Sequence[float]], current: Sequence[Sequence[float]]
 ) -> tuple[float, float]:
-    """Confidence interval of E_n = T_1 / T_n, by a bootstrap over runs and blocks of steps.
+    """Bound E_n = T_1 / T_n with 95 % confidence, by a bootstrap over runs and blocks of steps.
 
-    `base` and `here` are runs of the two rungs, one at least, each the seconds of its steps.  With
-    a single run the interval knows nothing of how runs differ, only how steps do; with few steps it
-    is narrow.
+    `base` and `current` are runs of the two rungs, one at least, each the seconds of its steps.
+    With a single run the interval knows nothing of how runs differ, only how steps do; with few
+    steps it is narrow.
     """
-    samples = bootstrap([base, current], lambda means: means[0] / means[1], BOOTSTRAP_ROUNDS, seed)
-    return percentiles(samples, confidence)
+    return bootstrap_interval([base, current], lambda means: means[0] / means[1], 0.95)

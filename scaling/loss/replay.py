@@ -77,7 +77,7 @@ def time_collectives(
 ) -> tuple[list[float], dict[str, Fit]]:
     """Seconds of each played step in a group of the gang's workers, and fits of its collectives.
 
-    So many steps are played, with `rest` seconds, and `busy` seconds of a core, for each block's
+    So many steps are played, with `sleep_s`, and `busy_s` of a core, for each block's
     computing: sockets and caches are cold after it, and ranks do not wake at once.  Of several
     groups of equal size, which are timed side by side, the median one's.  A group of one has no
     fits.  Raises GangError when it could not be measured.
@@ -109,9 +109,9 @@ def saved_at_agreed_rate(
 ) -> float:
     """Seconds per step that these calls would take less, were the links as fast as agreed.
 
-    `fits` are those that `expected` found among so many ranks; `busbw` is in GB/s.  What the links
-    give is what the fastest collective shows that moves the model: one that is slower on the same
-    links is so by itself, as gloo's reduce-scatter is.
+    `fits` are those that `time_collectives` found among so many ranks; `busbw` is in GB/s.  What
+    the links give is what the fastest collective shows that moves the model: one that is slower on
+    the same links is so by itself, as gloo's reduce-scatter is.
     """
     large = {name for name, size in filter(None, order) if size > SMALL_BYTES}
     speedup = max(1.0, busbw / max(fits[name].bandwidth for name in large))
@@ -130,9 +130,8 @@ def modelled_seconds(order: Sequence[ReplayItem], fits: Mapping[str, Fit], ranks
 def min_bytes_sent(order: Sequence[ReplayItem], ranks: int, steps: int = REPLAY_STEPS) -> float:
     """Bytes that a node must send, at the least, when so many steps are played."""
     calls = count_calls(order)
-    step_bytes = sum(
-        call.times * call.size * OPERATIONS[call.operation].factor(ranks) for call in calls
-    )
+    sent = (call.times * call.size * OPERATIONS[call.operation].factor(ranks) for call in calls)
+    step_bytes = sum(sent)
     return step_bytes * steps * (SMALL_STEP_EVERY - 1) / SMALL_STEP_EVERY
 
 

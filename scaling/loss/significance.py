@@ -22,6 +22,8 @@ MAD_SCALE = 1.4826  # scaled MAD: the standard deviation, where noise is normal
 # Beyond this many standard deviations a value is no noise: one normal value in 3.5 million.
 OUTLIER_SIGMAS = 5.0
 
+# Percentiles of a bootstrap are steady to a tenth of the interval from some hundreds of rounds on.
+BOOTSTRAP_ROUNDS = 400
 
 Series = Mapping[str, Sequence[float]]  # by node, then by step
 
@@ -95,16 +97,10 @@ def is_rising(
     """
     if len(series) < 6:
         return False
-    tail = FALSE_ALARM_RATE / (2 * tests)
+    tail, freedom = FALSE_ALARM_RATE / (2 * tests), len(series) - 2
     all_series = [series, *(peer for peer in peers if peer is not series)]
-    for rise, variances, freedom in (
-        (_half_rise(series)[0], [_half_rise(values)[1] for values in all_series], len(series) - 2),
-        (
-            _slope_and_variance(series)[0],
-            [_slope_and_variance(values)[1] for values in all_series],
-            len(series) - 2,
-        ),
-    ):
+    for rise_and_variance in (_half_rise, _slope_and_variance):
+        (rise, *_), variances = zip(*map(rise_and_variance, all_series), strict=True)
         pooled = math.sqrt(statistics.fmean(variances))
         exceeds = rise > student_t(tail, freedom * len(all_series)) * pooled
         # A machine noisier than its peers must stand out of its own noise as well, one in 50.
@@ -123,11 +119,9 @@ def fit_shape(shape: Sequence[float], series: Sequence[float], expected: float) 
     """
     half = len(series) // 2
     shape_rise = statistics.fmean(shape[-half:]) - statistics.fmean(shape[:half])
-    factor = (
-        (_lower_mean(series[-half:]) - _lower_mean(series[:half])) / shape_rise
-        if shape_rise > 0
-        else 0.0
-    )
+    if shape_rise <= 0:
+        return []
+    factor = (_lower_mean(series[-half:]) - _lower_mean(series[:half])) / shape_rise
     return [factor * value for value in shape] if factor >= expected / 2 > 0 else []
 
 
@@ -144,11 +138,9 @@ def _half_rise(series: Sequence[float]) -> tuple[float, float]:
 
 
 def _slope_and_variance(series: Sequence[float]) -> tuple[float, float]:
-    """(slope per step, variance of that)."""
-    slope, residuals = _fit_line(series)
-    return slope, sum(x * x for x in residuals) / (len(residuals) - 2) / _squared_distances(
-        len(residuals)
-    )
+    """Fit (slope per step, variance of that)."""
+    (slope, residuals), count = _fit_line(series), len(series)
+    return slope, sum(x * x for x in residuals) / (count - 2) / _squared_distances(count)
 
 
 def _squared_distances(count: int) -> float:
@@ -166,7 +158,7 @@ def _fit_line(series: Sequence[float]) -> tuple[float, list[float]]:
 def fit_rise(series: Sequence[float]) -> list[float]:
     """What each step is above the start of a rising series: a ramp or one jump, what fits best.
 
-    Seconds in, seconds out; never below 0.  Meant for series of which `rising` is true.
+    Seconds in, seconds out; never below 0.  Meant for series of which `is_rising` is true.
     """
     count = len(series)
     mean, (slope, _) = statistics.fmean(series), _fit_line(series)
@@ -231,27 +223,19 @@ def block_resample(count: int, draw: random.Random) -> list[int]:
     return [(start + offset) % count for start in starts for offset in range(length)][:count]
 
 
-def percentiles(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """The values between which the middle `confidence` of all lie."""
-    ordered = sorted(values)
-    cut = (1 - confidence) / 2 * (len(ordered) - 1)
-    return ordered[math.floor(cut)], ordered[math.ceil(len(ordered) - 1 - cut)]
-
-
-def bootstrap(
+def bootstrap_interval(
     series: Sequence[Sequence[Sequence[float]]],
     statistic: Callable[[list[float]], float],
-    rounds: int,
-    seed: int,
-) -> list[float]:
-    """`rounds` values of a statistic of several means, each from resampled repeats and steps.
+    confidence: float,
+) -> tuple[float, float]:
+    """Find between which values the middle `confidence` of a statistic of several means lie.
 
-    `series[i]` are the repeats of quantity i, each a series of steps; `statistic` takes the mean
-    of each quantity.  The same seed gives the same values.
+    `series[i]` are the repeats of quantity i, each a series of steps; repeats and steps are drawn
+    again and again, always the same ones.  `statistic` takes the mean of each quantity.
     """
-    draw = random.Random(seed)
+    draw = random.Random(0)
     results = []
-    for _ in range(rounds):
+    for _ in range(BOOTSTRAP_ROUNDS):
         means = []
         for repeats in series:
             chosen = [draw.choice(repeats) for _ in repeats] if len(repeats) > 1 else repeats
@@ -260,4 +244,6 @@ def bootstrap(
             ]
             means.append(statistics.fmean(statistics.fmean(steps) for steps in picked))
         results.append(statistic(means))
-    return results
+    results.sort()
+    cut = (1 - confidence) / 2 * (len(results) - 1)
+    return results[math.floor(cut)], results[math.ceil(len(results) - 1 - cut)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import RankSteps, critical_path, slowest_compute
+from scaling.ladder.step_breakdown import by_step
 from scaling.loss.significance import excess_over_peers, is_significant
 
 
@@ -31,9 +32,10 @@ class LoadSlowdown:
 
 
 def find_load_slowdown(base: Rung, rung: Rung, unaligned_s: float = 0.0) -> LoadSlowdown | None:
-    """`base` is the rung of one node, run on every node.  None where a clock tells no waits.
+    """Find which nodes are slow in company.  None where a clock tells no waits.
 
-    `leaving` is what ranks wait, in seconds per step, for no rank's own work.
+    `base` is the rung of one node, run on every node; `unaligned_s` what ranks wait, in seconds per
+    step, for no rank's own work.
     """
     if not (base.separable and rung.separable):
         return None
@@ -76,11 +78,8 @@ def subtract_idle_slowdown(
 
 
 def _node_compute(rung: Rung, node: str, segments: Sequence[str]) -> list[float]:
-    """Seconds by step that the slowest of a node's ranks computes in these meetings."""
-    return [
-        max(step.compute_in(segments) for step in row)
-        for row in zip(*rung.steps_on(node), strict=True)
-    ]
+    """List the seconds by step that the slowest of a node's ranks computes in these meetings."""
+    return by_step(rung.steps_on(node), lambda step: step.compute_in(segments), max)
 
 
 def _mean_waits(ranks: RankSteps, segments: Sequence[str]) -> float:

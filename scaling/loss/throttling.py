@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import COLLECTIVE_SEGMENTS, slowest_compute, split_segment
-from scaling.ladder.step_breakdown import mean_seconds
+from scaling.ladder.step_breakdown import by_step, mean_seconds
 from scaling.loss.significance import (
     Series,
     dominant_node,
@@ -75,10 +75,8 @@ def find_throttling(
         waits = _subtract_series(collective, busy)
         if is_rising(waits):
             wait_rise = fit_rise(waits)
-            waited, collective = (
-                statistics.fmean(wait_rise),
-                _subtract_series(collective, wait_rise),
-            )
+            waited = statistics.fmean(wait_rise)
+            collective = _subtract_series(collective, wait_rise)
     fits = [fit_rise(busy)] if is_rising(busy) else []
     if node in local_slowdowns:
         fits.append(fit_shape(local_slowdowns[node], busy, scale))
@@ -165,7 +163,4 @@ def local_work_seconds(rung: Rung, node: str) -> list[float]:
     first = rung.steps[0][0]
     waited_segments = first.exposed if rung.separable else ()
     names = [name for name in first.segments if name in STEADY_SEGMENTS or name in waited_segments]
-    return [
-        statistics.fmean(step.compute_in(names) for step in row)
-        for row in zip(*rung.steps_on(node), strict=True)
-    ]
+    return by_step(rung.steps_on(node), lambda step: step.compute_in(names))

@@ -112,7 +112,7 @@ class Cluster:
         ranks = count * self.per_node
         clock = "cuda events" if self.separable else HOST_CLOCK
         tokens = TOKENS * ranks
-        return Rung(count, nodes, steps, tokens, separable=self.separable, clock=clock)
+        return Rung(count, nodes, steps, tokens, 0, separable=self.separable, clock=clock)
 
     def run(self, names: list[str], alone: bool) -> list[list[Step]]:
         """Timed steps of every rank of one job on these nodes."""

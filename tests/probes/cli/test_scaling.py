@@ -37,16 +37,20 @@ def ladder(**planted: Any) -> Ladder:
     """Rungs of 1, 2 and 4 simulated nodes."""
     whole = Cluster(nodes=4, steps=24, seed=3, **planted)
     two = Cluster(nodes=2, steps=24, seed=4).largest()
-    rungs = [whole.base(), two, whole.largest()]
     seconds, agreed = whole.talk.replayed or 0.0, whole.talk.at_agreed_rate or 0.0
-    return Ladder(
-        rungs=rungs,
-        replay_s={1: 0.0, 2: seconds / 2, 4: seconds},
-        agreed_s={2: agreed / 2, 4: agreed},
-        alpha_beta_s={2: 0.01, 4: 0.02},
-        calls=CALLS,
-        fits=FITS,
-    )
+    rungs = [
+        replace(whole.base(), replay_s=0.0),
+        replace(two, replay_s=seconds / 2, agreed_s=agreed / 2, alpha_beta_s=0.01),
+        replace(whole.largest(), replay_s=seconds, agreed_s=agreed, alpha_beta_s=0.02),
+    ]
+    return Ladder(rungs=rungs, calls=CALLS, fits=FITS)
+
+
+def with_rung(found: Ladder, index: int, **known: Any) -> Ladder:
+    """The same, with something else known of one rung."""
+    rungs = [*found.rungs]
+    rungs[index] = replace(rungs[index], **known)
+    return replace(found, rungs=rungs)
 
 
 def agreed(low: float, marginal: float | None) -> Contract:
@@ -102,7 +106,9 @@ def test_runs_that_differ_widen_the_interval_and_come_back() -> None:
     once = ladder()
     one, two, four = (step_seconds(rung.judged_steps) for rung in once.rungs)
     slower = [[seconds * share for seconds in four] for share in (1.1, 0.9)]
-    thrice = replace(once, other_runs={1: [one, one], 2: [two, two], 4: slower})
+    others = [[one, one], [two, two], slower]
+    rungs = [replace(a, other_runs=b) for a, b in zip(once.rungs, others, strict=True)]
+    thrice = replace(once, rungs=rungs)
     low, high = once.intervals[4]
     least, most = thrice.intervals[4]
     assert least < low < high < most
@@ -144,7 +150,7 @@ def test_a_link_that_is_slow_or_bytes_astray_are_found_at_their_nodes(tmp_path: 
     strays = dict.fromkeys(found.rungs[-1].nodes, "eth0")
     for code, nodes, seen in (
         ("SCALE-LINK", ["node3"], replace(found, slow_links=[place])),
-        ("SCALE-NETWORK", [*strays], replace(found, off_fabric={4: strays})),
+        ("SCALE-NETWORK", [*strays], with_rung(found, 2, off_fabric=strays)),
     ):
         run = save(tmp_path / code, seen)
         (result,) = load(run).results
@@ -354,11 +360,12 @@ def test_one_nodes_late_data_are_not_taken_for_communication() -> None:
 def test_what_ranks_of_one_node_say_to_each_other_is_no_more_said_by_more_nodes() -> None:
     """A step of one node has that already: the model grows from there."""
     found = ladder()
-    several = replace(found, alpha_beta_s={**found.alpha_beta_s, 1: 0.005})
+    several = with_rung(found, 0, alpha_beta_s=0.005)
     for nodes, more in zip((2, 4), (0.01, 0.02), strict=True):
         assert several.fit_growth[nodes] == pytest.approx(more - 0.005)
     per_step = communication_model(found.calls, found.fits, 4)
-    small = replace(found, alpha_beta_s={1: per_step(4) / 4})
+    unfitted = [replace(rung, alpha_beta_s=None) for rung in found.rungs]
+    small = with_rung(replace(found, rungs=unfitted), 0, alpha_beta_s=per_step(4) / 4)
     assert small.forecast().share > 1.2 * found.forecast().share
 
 
@@ -377,7 +384,8 @@ def test_communication_is_told_where_the_clock_has_names_for_it() -> None:
 
 def test_without_timed_collectives_nothing_is_predicted(tmp_path: Path) -> None:
     found = ladder()
-    untimed = Ladder(rungs=found.rungs, replay_s={}, calls=found.calls, fits={})
+    rungs = [replace(rung, replay_s=None, agreed_s=None) for rung in found.rungs]
+    untimed = Ladder(rungs=rungs, calls=found.calls, fits={})
     done = said("predict", save(tmp_path / "run", untimed))
     assert done.exit_code == 4
     assert "none were timed on this ladder" in done.output

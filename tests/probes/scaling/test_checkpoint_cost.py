@@ -37,7 +37,7 @@ def rung(held: dict[int, float], own: tuple[float, ...] = QUICK, nodes: list[str
         for wait in (held.get(number, 0.0) for number in range(WARM_UP_STEPS + 1, last + 1))
     ]
     saves = [[{"step": n, "bytes": 6000, "own": mine} for n in held] for mine in own]
-    return Rung(len({*nodes}), nodes, [steps] * len(nodes), 100, saves=saves)
+    return Rung(len({*nodes}), nodes, [steps] * len(nodes), 100, 0, saves=saves)
 
 
 def test_a_save_holds_up_by_what_its_step_took_longer() -> None:

@@ -115,7 +115,7 @@ def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyP
     assert chosen == (slow, replays)
     assert others == [usual, slowest]
     found = build_ladder(chosen, others, plan(1, 2, 4), None)
-    assert {count: len(runs) for count, runs in found.other_runs.items()} == {1: 2, 2: 2, 4: 2}
+    assert [len(rung.other_runs) for rung in found.rungs] == [2, 2, 2]
     assert (found.interval_basis, once.interval_basis) == ("over 3 runs", "within one run")
     note_other_runs(others, ledger(notes))
     heard = [one for one in notes.seen if one[0] == "efficiency_again"]
@@ -175,7 +175,8 @@ def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:
     rungs = [cluster.base(), cluster.largest()]
     found = build_ladder((rungs, {1: alone, 2: both}), [], plan(1, 2), None)
     # 1 MiB at 1 GB/s, times 1/2 among two ranks and 3/4 among four.
-    assert found.alpha_beta_s == {1: (1 << 20) / 2e9, 2: pytest.approx((1 << 20) * 0.75e-9)}
+    seconds = [rung.alpha_beta_s for rung in found.rungs]
+    assert seconds == [(1 << 20) / 2e9, pytest.approx((1 << 20) * 0.75e-9)]
     assert found.fit_growth == {2: pytest.approx((1 << 20) / 4e9)}
     assert found.replay_growth == {2: pytest.approx(0.2)}
     unknown = build_ladder((rungs, {1: Replay(), 2: both}), [], plan(1, 2), None)
@@ -246,8 +247,8 @@ def test_the_same_work_on_more_nodes_is_a_series_up_to_where_it_failed(
     """Two nodes halve the step; the rung of four is lost."""
     step = [[Step(1.0, {"forward": 1.0})]]
     rungs = [
-        Rung(1, ["a"], step, tokens_per_step=800),
-        Rung(2, ["a", "b"], [[Step(0.625, {})]] * 2, tokens_per_step=800),
+        Rung(1, ["a"], step, 800, non_finite=0),
+        Rung(2, ["a", "b"], [[Step(0.625, {})]] * 2, 800, non_finite=0),
         GangError("ranks [3] died"),
     ]
     climbs(monkeypatch, rungs)

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from scaling.collectives import operations
 from scaling.collectives.operations import OPERATIONS, PATTERN_PERIOD, Buffers
 from scaling.collectives.sweep import ring_bytes_sent
 from tests.scaling.collectives.test_sweep import ALL_REDUCE
@@ -23,7 +22,8 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Buffers]:
     """Buffers of a collective as that rank of RANKS has them."""
 
     def of(name: str, rank: int) -> Buffers:
-        monkeypatch.setattr(operations, "_rank_and_size", lambda: (rank, RANKS))
+        monkeypatch.setattr(dist, "get_rank", lambda: rank)
+        monkeypatch.setattr(dist, "get_world_size", lambda: RANKS)
         found = OPERATIONS[name].buffers(CPU, PATTERN_PERIOD, False)
         found.reset()
         return found

@@ -68,27 +68,27 @@ def test_strong_scaling_of_what_cannot_be_dealt_evenly_is_refused() -> None:
 
 def test_tokens_per_rank_are_those_of_one_job() -> None:
     step = Step(1.0, {"forward": 1.0})
-    alone = Rung(1, ["a", "a", "b", "b"], [[step]] * 4, tokens_per_step=512)
+    alone = Rung(1, ["a", "a", "b", "b"], [[step]] * 4, tokens_per_step=512, non_finite=0)
     assert alone.tokens_per_rank == 256  # two jobs side by side, of two ranks each
-    whole = Rung(2, ["a", "a", "b", "b"], [[step]] * 4, tokens_per_step=1024)
+    whole = Rung(2, ["a", "a", "b", "b"], [[step]] * 4, tokens_per_step=1024, non_finite=0)
     assert whole.tokens_per_rank == 256
 
 
 def test_the_rung_of_one_node_is_judged_by_its_median_node_in_all_figures() -> None:
     """A slow node beside two sound ones costs the rung of 1 nothing: each is a job of its own."""
     steps = [[Step(seconds, {"forward": seconds})] for seconds in (1.0, 1.0, 4.0)]
-    alone = Rung(1, ["a", "b", "c"], steps, tokens_per_step=512, flops=2.0, peak_flops=1024)
+    alone = Rung(1, ["a", "b", "c"], steps, 512, 0, flops=2.0, peak_flops=1024)
     assert alone.seconds == 1
     assert alone.tokens_per_second == 512
     assert alone.mfu == 1
-    assert Ladder(rungs=[alone], replay_s={}, calls=[], fits={}).efficiency(alone) == 1
+    assert Ladder(rungs=[alone], calls=[], fits={}).efficiency(alone) == 1
 
 
 def test_mfu_is_the_share_of_one_gpus_peak() -> None:
     step = Step(0.5, {"forward": 0.5})
-    rung = Rung(2, ["a", "b"], [[step]] * 2, tokens_per_step=2000, flops=6e9, peak_flops=1e15)
+    rung = Rung(2, ["a", "b"], [[step]] * 2, 2000, 0, flops=6e9, peak_flops=1e15)
     assert rung.mfu == pytest.approx(6e9 * 1000 / 0.5 / 1e15)
-    assert Rung(2, ["a", "b"], [[step]] * 2, tokens_per_step=2000, flops=6e9).mfu is None
+    assert Rung(2, ["a", "b"], [[step]] * 2, 2000, 0, flops=6e9).mfu is None
 
 
 def test_a_hushed_rank_holds_its_shard_and_waits_for_nobody() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import (
     COLLECTIVE_SEGMENTS,
-    NOT_SEPARABLE,
     critical_path,
     describe_exposed,
     exposed_waits,
@@ -112,7 +111,7 @@ def test_what_collectives_cost_is_told_by_collective_where_it_can_be() -> None:
         spent = {"data": 0.1, "forward": 1 + gathered, "backward": 2 + reduced, "optimizer": 0.1}
         waits = {"forward": {"all-gather": gathered}, "backward": {"reduce-scatter": reduced}}
         steps = [[Step(sum(spent.values()), spent, waits)] * 8 for _ in range(2)]
-        return Rung(count, ["n0", "n1"], steps, 100, separable=True, clock="cuda events")
+        return Rung(count, ["n0", "n1"], steps, 100, 0, separable=True, clock="cuda events")
 
     base, here = rung(1, 0.0, 0.0), rung(2, 0.3, 0.1)
     found = explain(base, here, CollectiveTimes(replayed=0.4))
@@ -186,7 +185,7 @@ def test_the_parts_of_an_explanation_sum_to_what_is_lost(
     both: tuple[list[list[Step]], list[list[Step]]], replayed: float | None, agreed: float | None
 ) -> None:
     names = [f"n{at}" for at in range(len(both[0]))]
-    base, here = Rung(1, names, both[0], 100), Rung(len(names), names, both[1], 100)
+    base, here = Rung(1, names, both[0], 100, 0), Rung(len(names), names, both[1], 100, 0)
     found = explain(base, here, CollectiveTimes(replayed, agreed), limit=0.9)
     one, here_s = mean_seconds(base.median_node()), here.seconds
     assert found.lost == pytest.approx(1 - one / here_s, rel=1e-9, abs=1e-9 * (1 + one / here_s))
@@ -246,10 +245,8 @@ def test_what_is_not_separable_is_not_zero() -> None:
     }
     longer = {**waits, "forward": {"all-gather": 0.5}}
     table = [[Step(2.0, spent, waits)], [Step(2.0, spent, longer)]]
-    assert exposed_waits(table, separable=False) is None
-    assert describe_exposed(table, False, nodes) == f"exposed communication: {NOT_SEPARABLE}"
-    found = exposed_waits(table, separable=True)
-    assert found is not None
+    assert describe_exposed(table, False, nodes) == "exposed communication: not separable here"
+    found = exposed_waits(table)
     assert (found["all-gather"].transfer, found["all-gather"].skew) == (0.25, 0.125)
     words = describe_exposed(table, True, nodes)
     assert "all-gather 250.0 + 125.0 (100% of it for rank 0 on n0), reduce" in words
@@ -274,7 +271,7 @@ def test_a_rung_that_loses_nothing_says_so() -> None:
 
 def test_a_node_that_never_ran_alone_is_refused() -> None:
     table = lockstep([{"data": 0.1}] * 2)
-    base, here = Rung(1, ["a", "b"], table, 1), Rung(2, ["a", "c"], table, 1)
+    base, here = Rung(1, ["a", "b"], table, 1, 0), Rung(2, ["a", "c"], table, 1, 0)
     with pytest.raises(ValueError, match="no run alone of c"):
         explain_ladder([base, here])
 

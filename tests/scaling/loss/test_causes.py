@@ -192,7 +192,7 @@ def test_what_is_beyond_the_replay_is_not_booked_as_replayed(
 ) -> None:
     """A step of 1 s; the replay took 0.08, and noise hides what is beyond it."""
     met, ledger = met_for(0.08 + extra, error=1.0), LossBudget(1.0)
-    here = Rung(2, ["a", "b"], [[Step(1.0, {})] * 24] * 2, tokens_per_step=2)
+    here = Rung(2, ["a", "b"], [[Step(1.0, {})] * 24] * 2, 2, non_finite=0)
     detect_communication(ledger, met, here, CollectiveTimes(0.08, 0.08), None, 0.08 + extra)
     assert [part.share for part in ledger.parts] == [pytest.approx(booked)]
     assert 0.08 + extra - booked == pytest.approx(left)
@@ -221,7 +221,7 @@ def test_on_a_gpu_no_more_is_blamed_on_collectives_than_the_step_lost() -> None:
     met = met_for(0.2, error=0.01)
     for clock, most in (("host", 0.2), ("cuda events", 0.05)):
         ledger = LossBudget(1.0)
-        here = Rung(2, ["a", "b"], [[Step(1.0, {})] * 24] * 2, tokens_per_step=2, clock=clock)
+        here = Rung(2, ["a", "b"], [[Step(1.0, {})] * 24] * 2, 2, 0, clock=clock)
         detect_communication(ledger, met, here, CollectiveTimes(0.2), None, 0.05)
         assert [part.share for part in ledger.parts] == [pytest.approx(most)]
 
@@ -246,7 +246,7 @@ def test_a_slow_link_is_placed_where_pairs_of_nodes_show_it(agreed: float | None
     """On a rung that has it; elsewhere, and where pairs show nothing, it is every node's."""
     cluster = Cluster(nodes=4, seed=6, tokens=0.3)
     names = cluster.names
-    two = Rung(2, names[:2], cluster.run(names[:2], alone=False), 1)
+    two = Rung(2, names[:2], cluster.run(names[:2], alone=False), 1, 0)
     rungs, talk = [cluster.base(), two, cluster.largest()], CollectiveTimes(0.34, agreed)
 
     def said(places: list[SlowLink] | None) -> list[list[tuple[str, str]]]:

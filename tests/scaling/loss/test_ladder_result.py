@@ -29,9 +29,12 @@ def test_what_pairs_of_nodes_show_as_a_links_is_communication_and_the_rest_is_no
     whole = Cluster(nodes=4, seed=1, communication=0.3)
     names = whole.names[:2]
     two = Cluster(nodes=4, seed=1, communication=0.15).run(names, alone=False)
-    rungs = [whole.base(), replace(whole.largest(), count=2, nodes=names, steps=two),
-             whole.largest()]  # fmt: skip
-    found = Ladder(rungs=rungs, replay_s={1: 0.0, 2: 0.05, 4: 0.1}, calls=CALLS, fits=FITS)
+    rungs = [
+        replace(whole.base(), replay_s=0.0),
+        replace(whole.largest(), count=2, nodes=names, steps=two, replay_s=0.05),
+        replace(whole.largest(), replay_s=0.1),
+    ]
+    found = Ladder(rungs=rungs, calls=CALLS, fits=FITS)
     unknown = found.forecast()
     assert unknown.beside == pytest.approx(0.2, rel=0.2)
     words = "s of a step were lost to what is not known to be communication (SCALE-UNEXPLAINED"
