@@ -15,15 +15,15 @@ from tests.lab.lab import Lab
 from tests.support.trial import acceptance
 
 LATENCIES = {
-    "handoff": "freed to placed (target <= 5)",
+    "placement_delay": "freed to placed (target <= 5)",
     "withdrawn_in": "cancelled, or driver killed, to gone",
-    "freed": "driver killed to all free (target <= 10)",
+    "release_time": "driver killed to all free (target <= 10)",
     "placed_behind_in": "asked to placed, behind one that waits",
     "deadlock_seen_after": "second group asked for to hold-and-wait seen",
     "loss_seen_after": "spare raylet killed to noticed, or to RESCHEDULING",
     "wait_small": "storm and mix: mean wait of the smaller gangs",
     "wait_large": "storm and mix: mean wait of the larger gangs",
-    "big_wait": "wait of a big gang under a stream of 8 s",
+    "large_gang_wait": "wait of a big gang under a stream of 8 s",
     "train_placed_in": "Ray Train: freed to placed",
     "lag": "age of what was seen, 95th of 100",
     "longest_lag": "the same, at most",

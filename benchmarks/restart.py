@@ -164,7 +164,7 @@ def punished(lab: Lab, minutes: int) -> None:
     judged(said, kills >= 200 * min(1, times / 6))
     judged(f"  {good} PASS, {times - len(records)} without a record", good == times)
     judged(f"  {dirty} that left something behind", not dirty)
-    for name in ("runs_lost", "unequal_steps", "left_behind", "unprovoked"):
+    for name in ("runs_lost", "unequal_steps", "not_released", "unexplained_failures"):
         most = max(values(records, name), default=None)
         judged(f"  {name}: at most {most} (target 0)", most == 0)
     print(f"  steps_lost: at most {max(values(records, 'steps_lost'), default='not measured')}")

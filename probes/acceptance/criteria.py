@@ -60,15 +60,15 @@ def exactly(count: float, unit: str, because: str) -> Limit:
 FABRIC_MEASURES = {
     "wrong_elements": none_of("elements", "a fast wrong answer is a failure"),
     "unreachable_pairs": none_of("pairs", "every rank must reach every other"),
-    "narrow_pairs": none_of("pairs", "full-size packets must pass, or init hangs"),
-    "odd_mtu": none_of("nodes", "one MTU on one fabric, or large packets vanish"),
+    "pairs_below_mtu": none_of("pairs", "full-size packets must pass, or init hangs"),
+    "mtu_mismatches": none_of("nodes", "one MTU on one fabric, or large packets vanish"),
     "harmful_settings": none_of(
         "settings", "a setting that breaks or cripples the fabric does so for every job"
     ),
     "busbw": Measure("GB/s"),
-    "road": Measure(""),
-    "witnesses": fixed_measure(
-        "witnesses", "byte counters and the library's own word must say the same", low=2, high=2
+    "network": Measure(""),
+    "agreeing_sources": fixed_measure(
+        "sources", "byte counters and the library's own word must say the same", low=2, high=2
     ),
     "fabric_share": fixed_measure(
         "ratio",
@@ -80,7 +80,7 @@ FABRIC_MEASURES = {
         "ratio", "gradient bytes seen on any other interface took the wrong road", high=0.1
     ),
     # Where RDMA is agreed: bytes that arrive fast enough do not show how they came.
-    "log_faults": none_of(
+    "log_errors": none_of(
         "findings", "RDMA with errors, or through host memory, is not what was agreed"
     ),
     "rails": Measure("rails", from_run="[cluster] rails, or the best node's"),
@@ -90,7 +90,7 @@ FABRIC_MEASURES = {
         low=0.7,
         marginal_low=0.85,
     ),
-    "slow_in_groups": none_of(
+    "slow_groups": none_of(
         "groups", "what is slow only where many nodes work at once slows every large job"
     ),
     "slowest_pair": default_measure(
@@ -119,7 +119,7 @@ SCALING_MEASURES = {
         high=0.15,
         marginal_high=0.1,
     ),
-    "saving": default_measure(
+    "checkpoint_overhead": default_measure(
         "ratio",
         "of the agreed time between two saves; large jobs save every 15 to 30 minutes (NVIDIA on nvCOMP), so that is 36 s of 30 minutes, and sound clusters lose 2 to 4 % to scaling in all",
         high=0.02,
@@ -128,45 +128,49 @@ SCALING_MEASURES = {
 }
 
 GANG_MEASURES = {
-    "half_held": none_of("samples", "a gang holds all of its allocation or nothing"),
-    "not_withdrawn": none_of("gangs", "a gang that is cancelled, or whose driver died, goes"),
-    "disturbed": none_of("samples", "a gang that runs must not notice those that wait"),
+    "partially_held": none_of("samples", "a gang holds all of its allocation or nothing"),
+    "not_removed": none_of("gangs", "a gang that is cancelled, or whose driver died, goes"),
+    "lost_while_running": none_of("samples", "a gang that runs must not notice those that wait"),
     "blocked_behind": none_of("gangs", "a gang that has room must not wait for one that has none"),
     "placed_in_fragments": none_of(
         "nodes", "STRICT_PACK means one node, whatever is free elsewhere"
     ),
     "never_placed": none_of("gangs", "a gang that fits must have its turn"),
-    "victims_dead": fixed_measure("raylets", "the fault must have happened", low=1, high=1),
-    "train_ended": fixed_measure("", "Ray Train must run once it has room", one_of=["finished"]),
-    "unstaffed": none_of("actors", "a gang that is placed must be able to run"),
-    "loss_not_seen": none_of("nodes", "Ray must notice that a node is lost"),
+    "nodes_killed": fixed_measure("raylets", "the fault must have happened", low=1, high=1),
+    "ray_train_outcome": fixed_measure(
+        "", "Ray Train must run once it has room", one_of=["finished"]
+    ),
+    "actors_not_running": none_of("actors", "a gang that is placed must be able to run"),
+    "losses_not_detected": none_of("nodes", "Ray must notice that a node is lost"),
     "deadlocks": none_of("deadlocks", "one group per job cannot hold and wait"),
     "misplaced": none_of(
         "gangs", "a strategy, or a component's place, is part of what was asked for"
     ),
-    "placed_at_once": fixed_measure(
+    "placed_concurrently": fixed_measure(
         "gangs", "two gangs of 75 % cannot both fit, and one must", low=1, high=1
     ),
     "sample_rate": fixed_measure(
         "Hz", "a half-held gang must not hide between two samples", low=20
     ),
-    "handoff": default_measure(
+    "placement_delay": default_measure(
         "s",
         "Ray retries a pending gang within 1 s and ticks each 1 s; twice that and a margin for load",
         high=5,
         marginal_high=3,
     ),
-    "freed": default_measure(
+    "release_time": default_measure(
         "s",
         "Ray drops a dead driver's gang when its connection closes, 0.1 s on an idle head; others wait meanwhile",
         high=10,
         marginal_high=5,
     ),
-    "big_wait": Measure("s"),
+    "large_gang_wait": Measure("s"),
     "overcommitted": none_of("samples", "no accelerator may be promised twice"),
-    "unaccounted": none_of("GPUs", "what no gang holds is free; anything else has leaked"),
-    "unseen": none_of("GPUs", "a GPU in use that Ray counts as free will be given away twice"),
-    "left_behind": none_of("GPUs", "what a job held is free again after it"),
+    "leaked": none_of("GPUs", "what no gang holds is free; anything else has leaked"),
+    "unregistered_use": none_of(
+        "GPUs", "a GPU in use that Ray counts as free will be given away twice"
+    ),
+    "not_released": none_of("GPUs", "what a job held is free again after it"),
 }
 
 LAUNCH_MEASURES = {
@@ -176,13 +180,15 @@ LAUNCH_MEASURES = {
         "ranks",
         "each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, right and consistent",
     ),
-    "first_step": default_measure(
+    "time_to_first_step": default_measure(
         "s", "a user should see a first step within five minutes", high=300
     ),
 }
 
 RESTART_MEASURES = {
-    "struck": fixed_measure("processes", "the fault must have happened, once", low=1, high=1),
+    "faults_injected": fixed_measure(
+        "processes", "the fault must have happened, once", low=1, high=1
+    ),
     "outcome": Measure("", from_run="what the scenario must come to"),
     "attempts": Measure("attempts", from_run="one for each blow, and one to end in"),
     "resumed_from": Measure("step", from_run="the newest checkpoint that is whole"),
@@ -190,22 +196,22 @@ RESTART_MEASURES = {
     "not_refused": none_of(
         "checkpoints", "what cannot be proven whole and this run's must not be loaded"
     ),
-    "reasons": Measure("sentences", from_run="the checkpoints that were refused"),
+    "refusals_explained": Measure("sentences", from_run="the checkpoints that were refused"),
     "saves_refused": Measure("saves", from_run="the saves that met a full disk"),
     "saved_after": Measure("saves", from_run="the saves that are due once there is room"),
-    "left_behind": none_of("groups", "a run that has ended holds nothing"),
+    "not_released": none_of("groups", "a run that has ended holds nothing"),
     "still_running": none_of(
         "processes", "a rank of a run that has ended may still write, and holds its device"
     ),
     "kills": Measure("kills", from_run="how many there must be in the given time"),
-    "unprovoked": none_of("attempts", "an attempt is lost to a kill, or to nothing"),
+    "unexplained_failures": none_of("attempts", "an attempt is lost to a kill, or to nothing"),
     "runs_lost": none_of("runs", "every run comes to its end, however often it is killed"),
     "samples_differ": none_of(
         "steps", "the samples and their order do not depend on the number of ranks"
     ),
     "drift": Measure("", from_run="the distance of two runs that nobody resumed"),
-    "unsaid_waits": none_of("waits", "who waits for room must say so, and for how much"),
-    "held_waiting": none_of("bundles", "who waits for room must not keep others from it"),
+    "unreported_waits": none_of("waits", "who waits for room must say so, and for how much"),
+    "held_while_waiting": none_of("bundles", "who waits for room must not keep others from it"),
     "non_finite": none_of("steps", "a loss that is not a number is no training"),
     "unequal_steps": none_of(
         "steps", "loss, gradient norm and samples must be bitwise those of a run never killed"
@@ -215,7 +221,7 @@ RESTART_MEASURES = {
         "the parameters at the end must be bitwise those of a run never killed",
         one_of=["equal"],
     ),
-    "back_to_work": default_measure(
+    "recovery_time": default_measure(
         "s", "from the kill to the first new step; longer is a manual restart", high=120
     ),
 }

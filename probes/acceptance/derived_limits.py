@@ -90,7 +90,7 @@ def _fabric_limits(
     if fabric == "rdma":
         reason = "every node has an active RDMA port"
     road = Limit(one_of=[fabric], source="derived", because=f"no contract: {reason}")
-    limits = {"road": road}
+    limits = {"network": road}
     used = [
         {**fact, "rdma": nccl_ports(fact["rdma"], hcas.get(fact["node"], ""))} for fact in facts
     ]

@@ -113,8 +113,8 @@ def explain(code: str | None) -> None:
         return
     name = CODES.get(code.upper(), code.upper())
     if name not in CATALOGUE:
-        close = difflib.get_close_matches(name, list(CATALOGUE), 1)
-        hint = f", did you mean {close[0]}?" if close else "; `seatrial explain` lists them"
+        close = difflib.get_close_matches(name, [*CATALOGUE, *CODES], 1)
+        hint = f", did you mean {CODES.get(close[0], close[0])}?" if close else "; `seatrial explain` lists them"
         raise UsageError(f"no finding has the code {code!r}{hint}")
     if name != code.upper():
         click.echo(f"{code.upper()} is now called {name}")

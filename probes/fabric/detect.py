@@ -128,7 +128,7 @@ def find_off_fabric(run: SweepResult, fabric: str | None) -> list[Finding]:
         return []
     devices = ", ".join(sorted(set(off_fabric.values())))
     message = f"gradient bytes of {', '.join(off_fabric)} went over {devices}, not {fabric}"
-    return [finding("FAB-WRONG-ROAD", message, list(off_fabric))]
+    return [finding("FAB-WRONG-INTERFACE", message, list(off_fabric))]
 
 
 def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list[Finding]:

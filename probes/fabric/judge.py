@@ -46,9 +46,9 @@ def judge_reach(reach: ReachabilityResult, measure: Recorder) -> None:
     """Judge pairs that do not reach each other at all, or not with full-size packets."""
     measure("unreachable_pairs", len(reach.pairs))
     odd_mtu = len(detect.find_odd_mtu(reach)) if reach.mtu else None
-    measure("odd_mtu", odd_mtu, note="no MTU is known")
+    measure("mtu_mismatches", odd_mtu, note="no MTU is known")
     narrow = None if reach.narrow is None else len(reach.narrow)
-    measure("narrow_pairs", narrow, note=reach.note or "-")
+    measure("pairs_below_mtu", narrow, note=reach.note or "-")
     measure.explain(detect.find_unreachable(reach), detect.find_mtu_faults(reach))
 
 
@@ -87,9 +87,9 @@ def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) 
 
 def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> None:
     """Judge each node's bytes on the fabric and elsewhere, and whether both witnesses agree."""
-    measure("road", run.main_device)
+    measure("network", run.main_device)
     disagreement = run.witness_disagreement()
-    measure("witnesses", None if disagreement else 2, note=disagreement)
+    measure("agreeing_sources", None if disagreement else 2, note=disagreement)
     shares = {"fabric_share": run.share, "other_share": run.share_on_other_interfaces}
     for node in run.sent:
         for name, share in shares.items():
@@ -104,7 +104,7 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
     if run.library.report:
         findings = detect.log_findings(run.library.report.findings, fabric)
         if fabric == "rdma":
-            measure("log_faults", sum(item.code not in IGNORED_CODES for item in findings))
+            measure("log_errors", sum(item.code not in IGNORED_CODES for item in findings))
         measure.explain(findings)
     measure.explain(detect.find_off_fabric(run, fabric))
 
@@ -149,7 +149,7 @@ def judge_pairs(pairs: FaultSearchResult, run: SweepResult, measure: Recorder) -
 
 def judge_groups(result: NodeGroupsResult, pairs: FaultSearchResult, measure: Recorder) -> None:
     """Judge what is slow, or wrong, in groups of about sqrt(n) nodes."""
-    measure("slow_in_groups", len(result.nodes) + len(result.groups))
+    measure("slow_groups", len(result.nodes) + len(result.groups))
     measure("wrong_elements", sum(result.wrong.values()), on="groups of nodes")
     measure.explain(detect.find_slow_groups(result, pairs))
     measure.covered(f"all-reduce in groups: {result.coverage}")

@@ -31,7 +31,7 @@ FABRIC: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "check the fabric's rate and oversubscription, and what else uses it",
     ),
-    "FAB-WRONG-ROAD": Entry(
+    "FAB-WRONG-INTERFACE": Entry(
         "Gradient bytes took another interface than the agreed fabric.",
         Cause.INFRASTRUCTURE,
         "export NCCL_SOCKET_IFNAME / GLOO_SOCKET_IFNAME (or NCCL_IB_HCA) for the fabric before `ray start` on every node",

@@ -6,7 +6,7 @@ from probes.findings.entry import Entry
 from reports.record import Cause
 
 GANG: dict[str, Entry] = {
-    "GANG-HALF": Entry(
+    "GANG-PARTIAL": Entry(
         "A job held part of its gang while it waited for the rest.",
         Cause.INFRASTRUCTURE,
         "launch with one placement group per job, never with single actors",
@@ -16,7 +16,7 @@ GANG: dict[str, Entry] = {
         Cause.NO_PROGRESS,
         "look for a placement group in state RESCHEDULING (`ray list placement-groups`) and remove it",
     ),
-    "GANG-STAYS": Entry(
+    "GANG-NOT-REMOVED": Entry(
         "A gang stayed after it was cancelled, or after its driver had died.",
         Cause.INFRASTRUCTURE,
         "remove it (`ray list placement-groups`, then ray.util.remove_placement_group); look at the GCS log for the dead job",
@@ -26,7 +26,7 @@ GANG: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "look for actors and tasks that hold them (`ray list actors`, `ray list tasks`) and for workers that did not end; Ray itself (seen in 2.60) can lose one that is killed at the moment it is given a worker (`Mismatched ActorID` in gcs_server.out), until its job ends",
     ),
-    "GANG-UNSEEN": Entry(
+    "GANG-UNREGISTERED": Entry(
         "Processes use GPUs that Ray counts as free.",
         Cause.APPLICATION,
         "end them (`nvidia-smi` on the named node), or have their launcher ask Ray for num_gpus: else Ray gives the same GPU to another job",
@@ -46,7 +46,7 @@ GANG: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "compare `ray status` and the node's labels with the strategy; check that each rank owns the accelerator it was given",
     ),
-    "GANG-DISTURBED": Entry(
+    "GANG-LOST-ACCELERATORS": Entry(
         "A gang that ran lost accelerators, though nothing was done to it.",
         Cause.INFRASTRUCTURE,
         "look for what removed its placement group: its launcher's log, and the GCS log at that moment; a launcher may give up its gang only when its own nodes or ranks are lost",
@@ -56,17 +56,17 @@ GANG: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "look at the head node's load and at how many placement groups there are (`ray list placement-groups`); Ray's control plane does this work alone",
     ),
-    "GANG-TWICE": Entry(
+    "GANG-OVERCOMMIT": Entry(
         "More was held on a node than was free there: an accelerator was promised twice.",
         Cause.INFRASTRUCTURE,
         "compare what the node was started with (`ray list nodes`) with what it has; restart Ray there",
     ),
-    "GANG-UNSTAFFED": Entry(
+    "GANG-NO-ACTORS": Entry(
         "A gang was placed, and not all of its actors ran.",
         Cause.INFRASTRUCTURE,
         "look at the actors' state (`ray list actors`) and at the raylet's log on the named nodes: workers may not start there",
     ),
-    "GANG-LOSS-UNSEEN": Entry(
+    "GANG-LOSS-NOT-DETECTED": Entry(
         "A node was lost, and Ray did not notice in time.",
         Cause.INFRASTRUCTURE,
         "look at the head's health checks (RAY_health_check_period_ms, RAY_health_check_failure_threshold) and at the GCS log",

@@ -36,7 +36,7 @@ HOSTS: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "look at gcs_server.out and `dmesg` (out of memory?) on the head node, then run it all again",
     ),
-    "HOST-SILENT": Entry(
+    "HOST-NO-ANSWER": Entry(
         "Ray counts a node as alive, but no worker answers there.",
         Cause.INFRASTRUCTURE,
         "look at the raylet's and the runtime environment agent's log on the named node",

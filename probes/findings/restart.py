@@ -16,23 +16,23 @@ RESTART: dict[str, Entry] = {
         Cause.APPLICATION,
         "save and restore generators, data position, optimizer and step; see the first unequal step",
     ),
-    "RESTART-UNREPEATABLE": Entry(
+    "RESTART-NONDETERMINISTIC": Entry(
         "Two runs that nobody disturbed, on the same accelerators, differ.",
         Cause.HARDWARE,
         "look for a kernel that is not deterministic, else test the accelerators of the named ranks "
         "for silent data corruption (`dcgmi diag -r 3`)",
     ),
-    "RESTART-TRUSTED": Entry(
+    "RESTART-DAMAGED-LOADED": Entry(
         "A damaged or foreign checkpoint was loaded.",
         Cause.APPLICATION,
         "keep the size and sha256 of every file beside it, and check them before anything is loaded",
     ),
-    "RESTART-SILENT": Entry(
+    "RESTART-UNREPORTED": Entry(
         "A checkpoint was passed over, and the run does not say why.",
         Cause.APPLICATION,
         "log each checkpoint that is not loaded with the reason: whoever finds steps lost needs it",
     ),
-    "RESTART-LOST": Entry(
+    "RESTART-STEPS-LOST": Entry(
         "More steps were lost than lie between two saves.",
         Cause.APPLICATION,
         "see where the run began again: are newer checkpoints whole, and does every node see them?",
@@ -58,7 +58,7 @@ RESTART: dict[str, Entry] = {
         Cause.APPLICATION,
         "remove the placement group in whatever way the run ends; `ray list placement-groups` names it; a rank must end when its raylet does",
     ),
-    "RESTART-DEAD": Entry(
+    "RESTART-NOT-RECOVERED": Entry(
         "The run did not come back by itself.",
         Cause.NO_PROGRESS,
         "read the attempts: was there room for a new gang, and a checkpoint that verifies?",

@@ -16,7 +16,7 @@ SCALING: dict[str, Entry] = {
         Cause.HARDWARE,
         "compare clocks, power and thermal limits, CPU governor and other load with a sound node",
     ),
-    "SCALE-SLOWING": Entry(
+    "SCALE-THROTTLING": Entry(
         "Compute became slower while the job ran; or links, where the clock does not tell waits from compute.",
         Cause.HARDWARE,
         "look at temperature, throttle reasons and fans of the named node over time; where links are not told apart, at its links too (FABRIC)",
@@ -61,12 +61,12 @@ SCALING: dict[str, Entry] = {
         Cause.UNKNOWN,
         "see the segment that is named; take a trace of a few steps",
     ),
-    "SCALE-RUNG": Entry(
+    "SCALE-RUNG-FAILED": Entry(
         "The job failed on a rung of the ladder; what was measured on the others stands.",
         Cause.APPLICATION,
         "read the rank's error: memory, a collective that timed out, a process that died",
     ),
-    "SCALE-APART": Entry(
+    "SCALE-RANKS-DISAGREE": Entry(
         "The ranks of a rung did not train one model.",
         Cause.APPLICATION,
         "compare WORLD_SIZE, RANK and MASTER_ADDR of its ranks; look for a collective that returns wrong numbers (FABRIC)",
@@ -76,7 +76,7 @@ SCALING: dict[str, Entry] = {
         Cause.APPLICATION,
         "see on which rung it began: a wrong collective, a learning rate, a bad accelerator (`dcgmi diag`)",
     ),
-    "SCALE-LOSS": Entry(
+    "SCALE-EFFICIENCY": Entry(
         "Efficiency is under the limit, or nearly; the terms say where the time went.",
         Cause.UNKNOWN,
         "begin with the largest term; compare it with the fabric's result",

@@ -27,11 +27,11 @@ def start_two_gangs(run: Scenario, need: int) -> tuple[str, str]:
 def judge_withdrawal(run: Scenario, gang: str, since: float) -> None:
     """That a gang is gone, and how long it took."""
     took = run.elapsed(since, run.wait_gone(gang, WITHDRAWN_SECONDS))
-    run.measure("not_withdrawn", int(took is None))
+    run.measure("not_removed", int(took is None))
     run.measure.note("withdrawn_in", took, "s")
     if took is None:
         message = f"gang {gang} is still there {WITHDRAWN_SECONDS} s later"
-        run.measure.explain(finding("GANG-STAYS", message, [f"job {gang[0]}"]))
+        run.measure.explain(finding("GANG-NOT-REMOVED", message, [f"job {gang[0]}"]))
 
 
 def judge_undisturbed(run: Scenario, gang: str) -> None:
@@ -42,11 +42,11 @@ def judge_undisturbed(run: Scenario, gang: str) -> None:
     run.observer.wait(PENDING_SECONDS)
     states = [is_whole(sample, gang) for sample in run.samples]
     lost = states[states.index(True) :].count(False) if True in states else None
-    run.measure("disturbed", lost, note="the gang never ran")
+    run.measure("lost_while_running", lost, note="the gang never ran")
     if lost:
         now = _gang_states(run)
         message = f"gang {gang} ran and was not whole in {lost} samples after that; now {now}"
-        run.measure.explain(finding("GANG-DISTURBED", message, [f"job {gang[0]}"]))
+        run.measure.explain(finding("GANG-LOST-ACCELERATORS", message, [f"job {gang[0]}"]))
 
 
 def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
@@ -56,24 +56,24 @@ def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
     small = [gang for gang, size in sizes.items() if size < need]
     for gang in small:
         message = f"{gang} is of {sizes[gang]}, not {need}"
-        run.measure.explain(finding("GANG-HALF", message, [f"job {gang[0]}"]))
+        run.measure.explain(finding("GANG-PARTIAL", message, [f"job {gang[0]}"]))
     both = f"{join_names(won)} of {need} each were both whole, with {run.total} free"
-    twice = finding("GANG-TWICE", both, sorted(run.capacity))
+    twice = finding("GANG-OVERCOMMIT", both, sorted(run.capacity))
     clash = [twice] if len(won) > 1 and not small else []
-    run.measure_at_end("placed_at_once", len(won), *clash, ours=bool(small))
+    run.measure_at_end("placed_concurrently", len(won), *clash, ours=bool(small))
 
 
 def judge_actors(run: Scenario, need: int, gangs: Iterable[str]) -> None:
     """That each place of a gang that is placed has its actor."""
     placed = sorted(gangs)
     if not placed:
-        run.measure_at_end("unstaffed", None, note="no gang was placed")
+        run.measure_at_end("actors_not_running", None, note="no gang was placed")
         return
     all_running = run.until(lambda sample: sum(sample["actors"].values()) >= need)
     missing = 0 if all_running is not None else need - sum(run.samples[-1]["actors"].values())
     message = f"{missing} of {need} actors of gang {join_names(placed)} did not run"
-    unstaffed = finding("GANG-UNSTAFFED", message, jobs_of(placed))
-    run.measure_at_end("unstaffed", missing, unstaffed, ours=True)
+    unstaffed = finding("GANG-NO-ACTORS", message, jobs_of(placed))
+    run.measure_at_end("actors_not_running", missing, unstaffed, ours=True)
 
 
 def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
@@ -88,7 +88,9 @@ def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
 def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | None:
     """How long a gang that waits takes to be placed once there is room; when it was."""
     placed = run.wait_placed(gang)
-    judge_time(run, "handoff", run.elapsed(since, placed), f"gang {gang} was placed", [gang], never)
+    judge_time(
+        run, "placement_delay", run.elapsed(since, placed), f"gang {gang} was placed", [gang], never
+    )
     stuck = finding("GANG-STUCK", f"{never}; last {_gang_states(run)}", jobs_of([gang]))
     run.measure_at_end("never_placed", int(placed is None), stuck)
     return placed
@@ -139,9 +141,9 @@ def _gang_states(run: Scenario) -> str:
 def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> None:
     """A big gang's wait: judged where a queue layer was declared, else told."""
     if terms.queue:
-        run.measure_at_end("big_wait", wait, note="the big gang was never placed")
+        run.measure_at_end("large_gang_wait", wait, note="the big gang was never placed")
     else:
-        run.measure.note("big_wait", wait, "s")
+        run.measure.note("large_gang_wait", wait, "s")
 
 
 def report_queue_layer(measure: Recorder, terms: ClusterTerms) -> None:

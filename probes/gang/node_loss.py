@@ -28,7 +28,7 @@ def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) 
     """Kill one spare raylet, and have it proven; when."""
     killed_at = run.observer.mark(message, fault=True)
     dead, _ = spares.kill_nodes(name)
-    run.measure("victims_dead", int(dead) or None, on=message, note="it is not proven dead")
+    run.measure("nodes_killed", int(dead) or None, on=message, note="it is not proven dead")
     return killed_at
 
 
@@ -59,7 +59,7 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
     removed = run.drop(running, "A's launcher removes its gang")
     if unaided is not None:
         took, event = run.elapsed(asked, unaided), f"gang {gang} was placed"
-        judge_time(run, "handoff", took, event, [gang], "")
+        judge_time(run, "placement_delay", took, event, [gang], "")
         return
     time_handoff(run, removed, gang, "others stay blocked after the harmed gang was removed")
     message = (
@@ -72,7 +72,7 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
 def _judge_detection(run: Scenario, lost_at: float, detected: float | None, victim: str) -> None:
     """That Ray noticed the loss, and how long that took."""
     run.measure.note("loss_seen_after", run.elapsed(lost_at, detected), "s", on=victim)
-    run.measure("loss_not_seen", int(detected is None), on=victim)
+    run.measure("losses_not_detected", int(detected is None), on=victim)
     if detected is None:
         message = f"{victim} was killed, and Ray did not notice within {LOSS_SECONDS} s"
-        run.measure.explain(finding("GANG-LOSS-UNSEEN", message, [victim]))
+        run.measure.explain(finding("GANG-LOSS-NOT-DETECTED", message, [victim]))

@@ -52,9 +52,9 @@ def judge_invariants(run: Scenario) -> None:
         _judge_overcommit(run, samples)
         if run.steady:
             leaked = [checks.count_leaked(segment, run.total) for segment in run.segments]
-            _judge_leak(run, "unaccounted", max(leaked))
+            _judge_leak(run, "leaked", max(leaked))
         last = run.observer.samples[-1]
-        _judge_leak(run, "left_behind", 0 if free_again is not None else run.total - last["free"])
+        _judge_leak(run, "not_released", 0 if free_again is not None else run.total - last["free"])
     finally:
         judge_deferred(run)
     _judge_sampling(run)
@@ -63,10 +63,10 @@ def judge_invariants(run: Scenario) -> None:
 
 
 def _judge_partial_holds(run: Scenario, samples: list[Sample]) -> None:
-    run.measure("half_held", checks.count_partial(samples), samples=len(samples))
+    run.measure("partially_held", checks.count_partial(samples), samples=len(samples))
     spans = [span for segment in run.segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:
-        run.measure.explain(finding("GANG-HALF", span.describe(), [f"job {span.job}"]))
+        run.measure.explain(finding("GANG-PARTIAL", span.describe(), [f"job {span.job}"]))
 
 
 def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
@@ -74,7 +74,9 @@ def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     bad = checks.find_overcommitted(samples, run.capacity)
     first = next(iter(bad), {})
     message = f"at {len(bad)} samples more was held than was free before, first {first}"
-    run.measure_at_end("overcommitted", len(bad), finding("GANG-TWICE", message, sorted(first)))
+    run.measure_at_end(
+        "overcommitted", len(bad), finding("GANG-OVERCOMMIT", message, sorted(first))
+    )
 
 
 def _judge_leak(run: Scenario, name: str, lost: int) -> None:
@@ -112,14 +114,14 @@ def _judge_gpu_use(run: Scenario, samples: list[Sample]) -> None:
     hidden = checks.find_hidden_gpus(samples, ray_gpus)
     reasons = join_names(f"{node}: {message}" for node, message in silent.items())
     value = sum(count for count, _ in hidden.values())
-    run.measure("unseen", None if silent and not hidden else value, note=reasons)
+    run.measure("unregistered_use", None if silent and not hidden else value, note=reasons)
     if hidden:
         details = "; ".join(
             f"{count} on {node}, where these are in use: {join_names(gpus)}"
             for node, (count, gpus) in hidden.items()
         )
         message = f"GPUs are in use that Ray has given to nobody: {details}"
-        run.measure.explain(finding("GANG-UNSEEN", message, list(hidden)))
+        run.measure.explain(finding("GANG-UNREGISTERED", message, list(hidden)))
 
 
 def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:

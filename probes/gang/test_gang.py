@@ -48,7 +48,7 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
             never = "the waiting gang was not placed within 30 s"
             time_handoff(run, run.drop(won[0]), loser, never)
         else:
-            run.measure_at_end("handoff", None, note=f"{len(won)} of 2 gangs were placed")
+            run.measure_at_end("placement_delay", None, note=f"{len(won)} of 2 gangs were placed")
             report_not_placed(run, [] if won else gangs)
         control_partial_allocation(run, need)
         control_unregistered_gpu(run)
@@ -90,7 +90,9 @@ def test_a_dead_driver_gives_its_gang_back(scene):
         killed_at = run.observer.mark("A's driver is killed", fault=True)
         run.rig.jobs["A"].signal(signal.SIGKILL)
         freed = run.elapsed(killed_at, run.wait_idle(WITHDRAWN_SECONDS))
-        judge_time(run, "freed", freed, "all was free again", [running], "all was not free again")
+        judge_time(
+            run, "release_time", freed, "all was free again", [running], "all was not free again"
+        )
 
 
 @pytest.mark.tier("standard")

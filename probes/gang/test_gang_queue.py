@@ -113,6 +113,6 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         outcome = "never placed" if when is None else jobs["B"].call("outcome")
         broke = finding("GANG-STUCK", f"Ray Train was placed and ended so: {outcome}", ["job B"])
         broken = [] if when is None else [broke]
-        run.measure_at_end("train_ended", outcome, *broken, ours=when is not None)
+        run.measure_at_end("ray_train_outcome", outcome, *broken, ours=when is not None)
         if outcome != "finished":
             jobs["B"].end()  # it would go on asking, or still runs

@@ -81,7 +81,7 @@ def judge_nodes(cluster, terms, measure, facts, lost, agreed):
     silent = [node for node in cluster.nodes if node["id"] not in answered]
     for node in silent:
         why = cluster.errors.get(node["id"], "no answer in time")
-        measure.explain(finding("HOST-SILENT", f"{node['name']}: {why}", [node["name"]]))
+        measure.explain(finding("HOST-NO-ANSWER", f"{node['name']}: {why}", [node["name"]]))
     if len(facts) < ordered and not silent:
         names = [node["name"] for node in lost] or ["a node that never joined"]
         statement = f"{len(facts)} of {ordered} nodes answer; missing: {', '.join(names)}"

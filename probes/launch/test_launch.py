@@ -49,7 +49,7 @@ def judge_transcript(cluster, transcript, measure):
     measure("wrong_ranks", len(wrong) if rows else None, samples=len(rows), note=note)
     measure("exit_code", transcript.exit_code)
     measure("ranks", len(rows), limit=exactly(cluster.size, "ranks", "one rank per accelerator"))
-    measure("first_step", transcript.first_step, note="no step was seen")
+    measure("time_to_first_step", transcript.first_step, note="no step was seen")
     measure.keep(
         "transcript.txt",
         transcript.text,

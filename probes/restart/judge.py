@@ -43,11 +43,11 @@ def judge_run(
         judge_equality(original, run, measure)
     for number, injector in enumerate(run.injectors, 1):
         note = injector.error or "the run ended before its victim was struck"
-        measure("struck", injector.count or None, on=f"blow {number}", note=note)
+        measure("faults_injected", injector.count or None, on=f"blow {number}", note=note)
     judge_completion(run, measure)
     judge_resume(run, measure)
     if scenario.timed and not scenario.gives_up:
-        judge_recovery_time(run, limits("back_to_work"), measure)
+        judge_recovery_time(run, limits("recovery_time"), measure)
 
 
 def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> bool:
@@ -57,7 +57,7 @@ def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> 
     limit = Limit(one_of=["finished"], because=because)
     measure("outcome", "gave up" if error else "finished", limit=limit)
     if error:
-        measure.explain(finding("RESTART-DEAD", f"{failure}: {error}"))
+        measure.explain(finding("RESTART-NOT-RECOVERED", f"{failure}: {error}"))
     return not error
 
 
@@ -78,7 +78,7 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     limit = exactly(scenario.attempts, "attempts", "one for each blow, and one to end in")
     measure("attempts", len(attempts) if known else None, limit=limit, note=note)
     if failed:
-        measure.explain(finding("RESTART-DEAD", f"the run did not come back: {run.error}"))
+        measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not come back: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
         reasons = "; ".join(attempt.reason or "ended" for attempt in attempts)
         statement = f"it took {len(attempts)} attempts, expected {scenario.attempts}: {reasons}"
@@ -106,13 +106,13 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
     measure("steps_lost", lost, limit=limit, note=unseen)
     if lost is not None and lost > scenario.max_lost:
         statement = f"{lost} steps were lost, from {scenario.max_lost} at most"
-        measure.explain(finding("RESTART-LOST", statement))
+        measure.explain(finding("RESTART-STEPS-LOST", statement))
 
 
 def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> None:
     """Judge how long it took from the last fault to a new step, and what took it."""
     seconds = recovery_seconds(run)
-    measure("back_to_work", seconds, note="no new step was seen")
+    measure("recovery_time", seconds, note="no new step was seen")
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
         return
     parts = dataclasses.asdict(recovery_costs(run, len(run.injectors) - 1))
@@ -149,7 +149,7 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
     unrestored = earlier and unequal_attempts(run, expected[victim], 1)
     if compared:  # else it came back after its last step: nothing is known of what it restored
         compared += sum(len(run.step_events(attempt)) for attempt in range(earlier))
-    code = "RESTART-UNREPEATABLE" if unrestored else "RESTART-UNEQUAL"
+    code = "RESTART-NONDETERMINISTIC" if unrestored else "RESTART-UNEQUAL"
     report_unequal(unequal, compared, original, run.results, measure, code)
     losses = [step["loss"] for result in run.results for step in result["steps"]]
     measure("non_finite", sum(not math.isfinite(loss) for loss in losses))
@@ -178,7 +178,7 @@ def report_unequal(
 
 def judge_left_behind(groups: int, fate: str, measure: Recorder, on: str = "cluster") -> None:
     """Judge that no placement group is left."""
-    measure("left_behind", groups, on=on)
+    measure("not_released", groups, on=on)
     if groups:
         measure.explain(finding("RESTART-LEAK", f"{groups} placement groups {fate}"))
 
@@ -259,7 +259,7 @@ def judge_repeat(original: ReferenceRun, measure: Recorder) -> None:
         pytest.fail(f"the run could not be repeated: {error}", pytrace=False)
     unequal = unequal_steps(original.results, results)
     compared = sum(len(result["steps"]) for result in results)
-    report_unequal(unequal, compared, original, results, measure, "RESTART-UNREPEATABLE")
+    report_unequal(unequal, compared, original, results, measure, "RESTART-NONDETERMINISTIC")
 
 
 def judge_steps(original: ReferenceRun, results: Results, first: int, measure: Recorder) -> None:
@@ -275,16 +275,18 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     measure("not_refused", int(NEWEST in starts))
     if NEWEST in starts:
         statement = f"{name}: step-{NEWEST} was loaded although it was damaged"
-        measure.explain(finding("RESTART-TRUSTED", statement))
+        measure.explain(finding("RESTART-DAMAGED-LOADED", statement))
     limit = exactly(SAVE_EVERY, "step", "the newest that is whole and this run's")
     measure("resumed_from", max(starts), limit=limit)
     judge_steps(original, results, max(starts) + 1, measure)
     reasons = {entry["name"]: entry["reason"] for entry in results[0]["skipped"]}
     reason = reasons.get(f"step-{NEWEST}", "")
-    measure("reasons", int(bool(reason)), limit=exactly(1, "sentences", "a refusal says why"))
+    measure(
+        "refusals_explained", int(bool(reason)), limit=exactly(1, "sentences", "a refusal says why")
+    )
     if not reason and NEWEST not in starts:
         statement = f"{name}: step-{NEWEST} was passed over without a word"
-        measure.explain(finding("RESTART-SILENT", statement))
+        measure.explain(finding("RESTART-UNREPORTED", statement))
     measure.covered(f"{name}: {reason or 'no reason was given'}")
 
 

@@ -108,8 +108,8 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
     """Judge that a run which waits for room says so, and holds nothing meanwhile."""
     if not loss.must_wait:
         return
-    measure("unsaid_waits", int(not repair.messages))
-    measure("held_waiting", repair.held, note="it never said that it waits")
+    measure("unreported_waits", int(not repair.messages))
+    measure("held_while_waiting", repair.held, note="it never said that it waits")
     measure.covered(f"it said: {'; '.join(repair.messages) or 'nothing'}")
     if repair.held:
         statement = f"while the run waited for a node it held {repair.held} of {RANKS}"

@@ -110,13 +110,13 @@ def judge_kills(
     because = f"a rank may live for {DELAY_SECONDS} s, and a new one takes as long to start"
     measure("kills", count_kills(runs), limit=Limit(low=seconds / 60, because=because))
     unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
-    measure("unprovoked", len(unexplained))
+    measure("unexplained_failures", len(unexplained))
     if unexplained:
         statement = f"{len(unexplained)} attempts were lost unstruck; in their runs: "
         measure.explain(finding("RESTART-ATTEMPTS", statement + "; ".join(unexplained)))
     measure("runs_lost", len(errors), samples=len(runs))
     if errors:
-        measure.explain(finding("RESTART-DEAD", errors[0]))
+        measure.explain(finding("RESTART-NOT-RECOVERED", errors[0]))
     for mode, bound in MAX_STEPS_LOST.items():
         of_mode = [run for run in runs if run.scenario.changes["save_mode"] == mode]
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)

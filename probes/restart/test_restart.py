@@ -97,7 +97,11 @@ def test_a_damaged_checkpoint_is_refused(name, cluster, original, measure):
 def test_a_full_disk_costs_a_save_and_not_the_run(cluster, original, measure):
     """A save that meets a full disk on one rank is given up by all; run and later saves go on."""
     original.ensure_reference_run(cluster, measure)
-    measure("struck", original.full_disk_files or None, note="no file was made to meet a full disk")
+    measure(
+        "faults_injected",
+        original.full_disk_files or None,
+        note="no file was made to meet a full disk",
+    )
     if not original.full_disk_files:
         return
     control_wrong_resume(original, measure)

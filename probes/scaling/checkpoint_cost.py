@@ -47,7 +47,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
     """Judge the share of the time that training stands still for saves, and who is slow at them."""
     measure, on = rig.measure, node_count_text(count)
     if reason := no_save_reason(cluster, rig.gang, count, plan):
-        measure("saving", None, on=on, note=reason)
+        measure("checkpoint_overhead", None, on=on, note=reason)
         return
     measure.progress(f"scaling: saves of {on}")
     steps = SAVES * SAVE_GAP + 1 - WARM_UP_STEPS  # the rung adds those
@@ -55,14 +55,19 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
     try:
         rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)
     except GangError as error:
-        measure("saving", None, on=on, note=str(error))
+        measure("checkpoint_overhead", None, on=on, note=str(error))
         replace_lost_workers(rig.gang, error)
         return
     # One more than these has no step after it that would show who is late.
     saves = collect_saves(rung)[:SAVES]
     if len(saves) < SAVES:
         errors = "; ".join(rung.save_errors) or "the trainer told of no others"
-        measure("saving", None, on=on, note=f"{len(saves)} of {SAVES} saves were made: {errors}")
+        measure(
+            "checkpoint_overhead",
+            None,
+            on=on,
+            note=f"{len(saves)} of {SAVES} saves were made: {errors}",
+        )
         return
     judge_saves(saves, rung, plan.terms, measure)
     control_slow_save(rig, count, plan, median_save(saves))
@@ -106,11 +111,11 @@ def judge_saves(
     share, stalls = stall_s / (60 * minutes), ", ".join(f"{save.stall_s:.2g}" for save in saves)
     subject, usual_gb = f"{on}, {gb(size)} every {minutes:g} minutes", gb(usual.size_bytes)
     rate = usual.size_bytes / usual.stall_s
-    measure("saving", share, on=subject, samples=len(saves))
+    measure("checkpoint_overhead", share, on=subject, samples=len(saves))
     measure.note("save_stall", usual.stall_s, "s", on=f"{on}, {usual_gb}", samples=len(saves))
     measure.note("save_rate", rate, "bytes/s", on=on, samples=len(saves))
     measure.covered(f"saves of {usual_gb} held {on} up for {stalls} s, read back and all")
-    if measure.would_fail("saving", share):
+    if measure.would_fail("checkpoint_overhead", share):
         node = slow_writer_node(usual, rung.nodes)
         cost = f"a save of {usual_gb} holds training up for {usual.stall_s:.3g} s"
         cost += f", one of {gb(size)} {stall_s:.3g} s in proportion" if terms.save_gb else ""

@@ -31,12 +31,12 @@ LimitLookup = Callable[[str], Limit | None]
 MAX_EFFICIENCY = 1.1
 # What scaling.loss.causes may name.
 CAUSE_CODES = (
-    *("SCALE-SLOW-NODE", "SCALE-SLOWING", "SCALE-STRAGGLER", "SCALE-DATA", "SCALE-CHECKPOINT"),
+    *("SCALE-SLOW-NODE", "SCALE-THROTTLING", "SCALE-STRAGGLER", "SCALE-DATA", "SCALE-CHECKPOINT"),
     *("SCALE-JITTER", "SCALE-LINK", "SCALE-NETWORK", "SCALE-COMMUNICATION", "SCALE-TOKENS"),
     "SCALE-UNEXPLAINED",
 )
 # What costs a rung its figures, or makes them worthless.
-INVALID_CODES = ("SCALE-RUNG", "SCALE-NAN", "SCALE-APART")
+INVALID_CODES = ("SCALE-RUNG-FAILED", "SCALE-NAN", "SCALE-RANKS-DISAGREE")
 
 
 def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list[Explanation]:
@@ -53,7 +53,7 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
         measure("residual", max(unexplained, segment_gap(rung.steps)), on=on)
         measure.covered(str(loss))
         if rung.count in causes:
-            measure.explain(finding("SCALE-LOSS", str(loss)))
+            measure.explain(finding("SCALE-EFFICIENCY", str(loss)))
         for cause in causes.get(rung.count, []):
             assert cause.code in CAUSE_CODES
             names = words_of(cause.where)
@@ -157,7 +157,7 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
         losses = f"{rung.non_finite} losses of ranks and steps were no numbers"
         findings.append(finding("SCALE-NAN", f"at {on} {losses}"))
     if rung.disagreements:
-        findings.append(finding("SCALE-APART", f"at {on} in {rung.disagreements[0]}"))
+        findings.append(finding("SCALE-RANKS-DISAGREE", f"at {on} in {rung.disagreements[0]}"))
     return findings
 
 

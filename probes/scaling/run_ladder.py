@@ -42,7 +42,7 @@ def run_ladder(rig: LadderRig, plan: Plan) -> LadderRun:
             rungs.append(rung)
         except GangError as error:
             rig.measure("efficiency", None, on=f"{on}, {plan.load}", note=str(error))
-            rig.measure.explain(finding("SCALE-RUNG", f"{on}: {error}"))
+            rig.measure.explain(finding("SCALE-RUNG-FAILED", f"{on}: {error}"))
             if not rungs:
                 break  # there is nothing to compare with
             replace_lost_workers(rig.gang, error)
@@ -70,7 +70,7 @@ def rerun_ladder(
                 rungs.append(rung)
         except GangError as error:
             rig.measure("efficiency", None, on=f"run {run}, {plan.load}", note=str(error))
-            rig.measure.explain(finding("SCALE-RUNG", f"run {run} of the rungs: {error}"))
+            rig.measure.explain(finding("SCALE-RUNG-FAILED", f"run {run} of the rungs: {error}"))
             return ladders, False
         ladders.append((rungs, replays))
     return ladders, True

@@ -142,7 +142,7 @@ def detect_slow_nodes(
     if not growth.compute_slowed:
         verb, caveat = f"{SEGMENTS_TEXT} take", f", for compute or links: {NOT_SEPARATED}"
     evidence = f"{verb} {slowing_ratio:.1%} longer over the window than at its start{caveat}"
-    budget.settle("SCALE-SLOWING", where, "compute", slowing, part, f"{where}: {evidence}")
+    budget.settle("SCALE-THROTTLING", where, "compute", slowing, part, f"{where}: {evidence}")
 
 
 def _subtract_slow_node(

@@ -21,49 +21,58 @@ EITHER = {"job A", "job B"}  # both asked at once: one of them is the one that w
 NODES = {f"node{number}" for number in range(4)}  # where something is not free
 SPARES = {f"spare{number}" for number in range(1, 5)}
 QUICK = [
-    Fault("early", "two_gangs", {"half_held"}, {"GANG-HALF"}, EITHER, "held 1 of 3"),
+    Fault("early", "two_gangs", {"partially_held"}, {"GANG-PARTIAL"}, EITHER, "held 1 of 3"),
 ]
 LONGER = [
-    Fault("deaf", "cancelled", {"not_withdrawn"}, {"GANG-STAYS"}, {"job B"}, "is still there"),
-    Fault("leak", "cancelled", {"unaccounted", "left_behind"}, {"GANG-LEAK"}, NODES, "1 of 4 GPUs"),
+    Fault("deaf", "cancelled", {"not_removed"}, {"GANG-NOT-REMOVED"}, {"job B"}, "is still there"),
+    Fault("leak", "cancelled", {"leaked", "not_released"}, {"GANG-LEAK"}, NODES, "1 of 4 GPUs"),
     Fault(
-        "orphaned", "driver", {"not_withdrawn", "left_behind"}, {"GANG-STAYS", "GANG-LEAK"},
+        "orphaned", "driver", {"not_removed", "not_released"}, {"GANG-NOT-REMOVED", "GANG-LEAK"},
         {"job B", *NODES}, "held by A-1",
     ),
     Fault("fussy", "two_gangs", {"never_placed"}, {"GANG-STUCK"}, {"job B"}, "was not placed"),
     Fault("fussy", "blocks_nobody", {"blocked_behind"}, {"GANG-BLOCKED"}, {"job B"}, "had room"),
     Fault(
-        "halves", "one_group", {"deadlocks", "half_held", "never_placed"},
-        {"GANG-HALF", "GANG-STUCK"}, EITHER, "held 2 of 4",
+        "halves", "one_group", {"deadlocks", "partially_held", "never_placed"},
+        {"GANG-PARTIAL", "GANG-STUCK"}, EITHER, "held 2 of 4",
     ),
     Fault("scattered", "fragments", {"placed_in_fragments"}, {"GANG-MISPLACED"}, {"job B"}, "node"),
     Fault("swapped", "components", {"misplaced"}, {"GANG-MISPLACED"}, set(), "'rollout' rank 0"),
     Fault(
-        "careless", "mixed", {"never_placed", "left_behind"}, {"GANG-STUCK", "GANG-LEAK"}, NODES,
+        "careless", "mixed", {"never_placed", "not_released"}, {"GANG-STUCK", "GANG-LEAK"}, NODES,
         "were never placed",
     ),
     Fault(
-        "careless", "storm", {"never_placed", "left_behind"}, {"GANG-STUCK", "GANG-LEAK"}, NODES,
+        "careless", "storm", {"never_placed", "not_released"}, {"GANG-STUCK", "GANG-LEAK"}, NODES,
         "were never placed",
     ),
     Fault("endless", "big_gang", {"never_placed"}, {"GANG-STUCK"}, {"job A"}, "the stream ended"),
     Fault(
-        "greedy", "ray_train", {"never_placed", "train_ended"}, {"GANG-STUCK"}, {"job B"},
+        "greedy", "ray_train", {"never_placed", "ray_train_outcome"}, {"GANG-STUCK"}, {"job B"},
         "Ray Train was not placed",
     ),
     Fault(
-        "deaf", "lost_node", {"never_placed", "not_withdrawn"},
-        {"GANG-STUCK", "GANG-NODE-LOSS", "GANG-STAYS"}, {"job A", "job B", *SPARES}, "RESCHEDULING",
+        "deaf", "lost_node", {"never_placed", "not_removed"},
+        {"GANG-STUCK", "GANG-NODE-LOSS", "GANG-NOT-REMOVED"}, {"job A", "job B", *SPARES},
+        "RESCHEDULING",
     ),
     Fault(
         "shaken", "lost_node", {"blocked_behind", "never_placed"},
         {"GANG-BLOCKED", "GANG-STUCK", "GANG-NODE-LOSS"}, {"job A", "job B", *SPARES}, "had room",
     ),
-    Fault("restless", "cancelled", {"disturbed"}, {"GANG-DISTURBED"}, {"job A"}, "not whole"),
-    Fault("sluggish", "two_gangs", {"handoff"}, {"GANG-SLOW"}, EITHER, "was placed only"),
-    Fault("unmanned", "two_gangs", {"unstaffed"}, {"GANG-UNSTAFFED"}, EITHER, "1 of 3 actors"),
-    Fault("modest", "two_gangs", {"placed_at_once"}, {"GANG-HALF"}, EITHER, "is of 2, not 3"),
-    Fault("stubborn", "one_group", {"not_withdrawn"}, {"GANG-STAYS"}, EITHER, "is still there"),
+    Fault(
+        "restless", "cancelled", {"lost_while_running"}, {"GANG-LOST-ACCELERATORS"}, {"job A"},
+        "not whole",
+    ),
+    Fault("sluggish", "two_gangs", {"placement_delay"}, {"GANG-SLOW"}, EITHER, "was placed only"),
+    Fault(
+        "unmanned", "two_gangs", {"actors_not_running"}, {"GANG-NO-ACTORS"}, EITHER,
+        "1 of 3 actors",
+    ),
+    Fault(
+        "modest", "two_gangs", {"placed_concurrently"}, {"GANG-PARTIAL"}, EITHER, "is of 2, not 3",
+    ),
+    Fault("stubborn", "one_group", {"not_removed"}, {"GANG-NOT-REMOVED"}, EITHER, "is still there"),
 ]  # fmt: skip
 
 

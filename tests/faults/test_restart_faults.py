@@ -25,7 +25,7 @@ FAULTS = [
     Fault("unstaged", UPLOAD, DIFFERENT, UNEQUAL, set(), "step 5"),
     Fault("remembers", TWICE, DIFFERENT, UNEQUAL, OUTLIVED, "step 5"),
     Fault(
-        "miscalculates", "repeated", DIFFERENT, {"RESTART-UNREPEATABLE"}, {"rank 2"},
+        "miscalculates", "repeated", DIFFERENT, {"RESTART-NONDETERMINISTIC"}, {"rank 2"},
         "rank 2, step 1",
     ),
     Fault("forgets-rng", "a-node-to-spare", DIFFERENT, UNEQUAL, set(), "step 5"),
@@ -35,20 +35,24 @@ FAULTS = [
         "shrunk", "fewer", {"samples_differ", "drift"}, UNEQUAL, set(), "have other samples"
     ),
     Fault(
-        "prunes-first", "killed-in-a-commit", {"resumed_from", "steps_lost"}, {"RESTART-LOST"},
+        "prunes-first", "killed-in-a-commit", {"resumed_from", "steps_lost"},
+        {"RESTART-STEPS-LOST"},
         set(), "8 steps were lost, from 4 at most",
     ),
     Fault(
-        "silent", "newest-bit-flipped", {"reasons"}, {"RESTART-SILENT"}, set(),
+        "silent", "newest-bit-flipped", {"refusals_explained"}, {"RESTART-UNREPORTED"}, set(),
         "was passed over without a word",
     ),
     Fault(
-        "never-saves", TWICE, {"steps_lost"}, {"RESTART-LOST"}, set(),
+        "never-saves", TWICE, {"steps_lost"}, {"RESTART-STEPS-LOST"}, set(),
         "6 steps were lost, from 4 at most",
     ),
-    Fault("gives-up", TWICE, {"outcome", "attempts"}, {"RESTART-DEAD"}, set(), "1 attempts"),
     Fault(
-        "gives-up-early", "killed-while-it-restarts", {"outcome", "attempts"}, {"RESTART-DEAD"},
+        "gives-up", TWICE, {"outcome", "attempts"}, {"RESTART-NOT-RECOVERED"}, set(), "1 attempts",
+    ),
+    Fault(
+        "gives-up-early", "killed-while-it-restarts", {"outcome", "attempts"},
+        {"RESTART-NOT-RECOVERED"},
         set(), "2 attempts",
     ),
     Fault(
@@ -56,42 +60,45 @@ FAULTS = [
         set(), "took 3 attempts, expected 2",
     ),
     Fault(
-        "needs-a-checkpoint", "killed-before", {"outcome", "attempts"}, {"RESTART-DEAD"},
+        "needs-a-checkpoint", "killed-before", {"outcome", "attempts"}, {"RESTART-NOT-RECOVERED"},
         set(), "there is no checkpoint to resume from",
     ),
     Fault(
-        "hasty", NOTICE, {"resumed_from", "steps_lost"}, {"RESTART-LOST"}, set(),
+        "hasty", NOTICE, {"resumed_from", "steps_lost"}, {"RESTART-STEPS-LOST"}, set(),
         "1 steps were lost, from 0 at most",
     ),
     Fault(
         "heedless", NOTICE, {"attempts"}, {"RESTART-ATTEMPTS"}, set(), "took 1 attempts, expected 2"
     ),
     Fault(
-        "no-heartbeat", "stopped-not-killed", {"back_to_work"}, {"RESTART-SLOW"}, set(),
+        "no-heartbeat", "stopped-not-killed", {"recovery_time"}, {"RESTART-SLOW"}, set(),
         "the loss was seen after 6",
     ),
     Fault("forgets-rng", "punished", DIFFERENT, UNEQUAL, set(), "rank"),
     Fault(
-        "gives-up", "punished", {"runs_lost"}, {"RESTART-DEAD"}, set(), "1 attempts were lost"
+        "gives-up", "punished", {"runs_lost"}, {"RESTART-NOT-RECOVERED"}, set(),
+        "1 attempts were lost"
     ),
     Fault(
-        "keeps-its-gang", TWICE, {"left_behind"}, {"RESTART-LEAK"}, set(),
+        "keeps-its-gang", TWICE, {"not_released"}, {"RESTART-LEAK"}, set(),
         "1 placement groups are left",
     ),
     Fault(
-        "keeps-its-gang", "no-node", {"outcome", "unsaid_waits", "left_behind"},
-        {"RESTART-DEAD", "RESTART-LEAK"}, set(), "already exists",
+        "keeps-its-gang", "no-node", {"outcome", "unreported_waits", "not_released"},
+        {"RESTART-NOT-RECOVERED", "RESTART-LEAK"}, set(), "already exists",
     ),
     Fault(
         "stuck", "raylet-killed", {"still_running"}, {"RESTART-LEAK"}, {"rank 1", "node0"},
         "there still runs rank 1 on node0",
     ),
     Fault(
-        "reuses-its-gang", "no-node", {"held_waiting", "left_behind"}, {"RESTART-LEAK"}, set(),
+        "reuses-its-gang", "no-node", {"held_while_waiting", "not_released"}, {"RESTART-LEAK"},
+        set(),
         "while the run waited for a node it held 1 of 2",
     ),
     Fault(
-        "brittle", "full_disk", {"outcome"}, {"RESTART-DEAD"}, set(), "a full disk ended the run"
+        "brittle", "full_disk", {"outcome"}, {"RESTART-NOT-RECOVERED"}, set(),
+        "a full disk ended the run"
     ),
     Fault(
         "careless", "full_disk", {"saves_refused", "saved_after"}, {"RESTART-TORN"},
@@ -129,5 +136,6 @@ def test_whoever_trusts_a_checkpoint_is_caught_for_each_damage(lab: Lab) -> None
     assert len(record.results) == 6, trial.log.read_text()
     assert [result.verdict for result in record.results] == [Verdict.FAIL] * 6
     codes = [one.code for one in findings(record)]
-    assert codes.count("RESTART-TRUSTED") == 2, codes  # a bit, another run's
-    assert codes.count("RESTART-DEAD") == 4, codes  # torn, truncated, not committed, a later one
+    assert codes.count("RESTART-DAMAGED-LOADED") == 2, codes  # a bit, another run's
+    # Torn, truncated, not committed, a later one.
+    assert codes.count("RESTART-NOT-RECOVERED") == 4, codes

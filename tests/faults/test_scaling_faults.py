@@ -29,7 +29,7 @@ def seen(lab: Lab, fault: str, contract: str = "lab") -> RunRecord:
 
 def causes(record: RunRecord) -> list[tuple[str, list[str]]]:
     """What was named beside the loss itself, in order: code and suspects."""
-    return [(f.code, f.suspects) for f in findings(record) if f.code != "SCALE-LOSS"]
+    return [(f.code, f.suspects) for f in findings(record) if f.code != "SCALE-EFFICIENCY"]
 
 
 @pytest.mark.parametrize(("fault", "named"), NAMED.items(), ids=NAMED)
@@ -66,13 +66,13 @@ def test_a_rung_that_breaks_costs_no_other_its_figures(
     assert efficiency.pop(rung) is None
     assert [*efficiency] == others
     assert all(value > 0.5 for value in efficiency.values())
-    assert causes(record)[0][0] == "SCALE-RUNG"
+    assert causes(record)[0][0] == "SCALE-RUNG-FAILED"
     assert any(says in one.statement for one in findings(record))
 
 
 @pytest.mark.parametrize(
     ("fault", "measure", "code"),
-    [("explodes", "non_finite", "SCALE-NAN"), ("apart", "disagreements", "SCALE-APART")],
+    [("explodes", "non_finite", "SCALE-NAN"), ("apart", "disagreements", "SCALE-RANKS-DISAGREE")],
 )
 def test_a_rung_that_is_fast_and_wrong_fails(lab: Lab, fault: str, measure: str, code: str) -> None:
     record = seen(lab, fault)
@@ -97,7 +97,7 @@ def test_saves_that_hold_training_up_are_named_with_their_node(
     record = seen(lab, fault, contract)
     said = [(one.code, one.suspects, one.statement) for one in findings(record)]
     assert record.verdict("SCALING") is Verdict.FAIL, said
-    assert failed(record) == {"saving"}, said
+    assert failed(record) == {"checkpoint_overhead"}, said
     assert causes(record) == [("SCALE-CHECKPOINT", suspects)], said
     assert says in said[0][2]
     (result,) = record.results

@@ -102,7 +102,7 @@ def test_wrong_interface(lab: Lab) -> None:
     inject(lab, "wrong-interface")
     record, _ = acceptance(lab, "wrong-interface", "probes/fabric/test_fabric.py")
     assert record.verdict("FABRIC") is Verdict.FAIL
-    finding = only(record, "FAB-WRONG-ROAD")
+    finding = only(record, "FAB-WRONG-INTERFACE")
     assert finding.suspects == ["node0", "node1", "node2", "node3"]
     assert "went over eth0, not fab0" in finding.statement
 

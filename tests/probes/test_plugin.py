@@ -55,7 +55,7 @@ def test_it(cluster, measure):
 '''
 
 CAUGHT = 'measure.control("c", "a fault", caught=True, saw="it")'
-GOOD = 'measure("half_held", 0)'
+GOOD = 'measure("partially_held", 0)'
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def test_pass_needs_a_measurement_and_a_caught_control(judged: Any) -> None:
         [GOOD],
         [GOOD, 'measure.control("c", "a fault", caught=False, saw="nothing")'],
         [GOOD, 'measure.control("c", "a fault", caught=None, saw="it could not be run")'],
-        ['measure("half_held", None, note="no samples")', CAUGHT],
-        ['measure("half_held", float("nan"))', CAUGHT],
+        ['measure("partially_held", None, note="no samples")', CAUGHT],
+        ['measure("partially_held", float("nan"))', CAUGHT],
         [GOOD, CAUGHT, 'pytest.skip("not today")'],
         [GOOD, CAUGHT, 'raise RuntimeError("broken probe")'],
         [GOOD, CAUGHT, 'pytest.fail("no room", pytrace=False)'],
@@ -130,7 +130,9 @@ def test_a_measure_without_any_limit_is_unproven(judged: Any) -> None:
 
 
 def test_every_broken_limit_is_shown_and_fails(judged: Any) -> None:
-    result, record = judged('measure("half_held", 3)', 'measure("handoff", 99.0)', CAUGHT)
+    result, record = judged(
+        'measure("partially_held", 3)', 'measure("placement_delay", 99.0)', CAUGHT
+    )
     assert verdict(record) is Verdict.FAIL
     assert result.ret == 1
     result.stdout.fnmatch_lines(
@@ -141,7 +143,7 @@ def test_every_broken_limit_is_shown_and_fails(judged: Any) -> None:
 
 
 def test_a_failed_limit_beats_the_exception_after_it(judged: Any) -> None:
-    result, record = judged('measure("half_held", 3)', 'raise RuntimeError("and then")')
+    result, record = judged('measure("partially_held", 3)', 'raise RuntimeError("and then")')
     assert verdict(record) is Verdict.FAIL
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*and then*"])
@@ -169,7 +171,7 @@ def test_how_to_see_it_again_names_the_tier_that_saw_it(judged: Any, tier: str) 
 
 
 def test_marginal_is_accepted_and_named(judged: Any) -> None:
-    result, record = judged('measure("handoff", 4.0)', CAUGHT)
+    result, record = judged('measure("placement_delay", 4.0)', CAUGHT)
     assert verdict(record) is Verdict.MARGINAL
     result.stdout.fnmatch_lines(["*1 marginal*"])
 
@@ -183,7 +185,7 @@ def test_ctrl_c_is_2_and_keeps_the_record(judged: Any) -> None:
     result, record = judged(GOOD, "raise KeyboardInterrupt")
     assert result.ret == 2
     assert record.state == "interrupted"
-    assert [m.name for m in record.results[0].measurements] == ["half_held"]
+    assert [m.name for m in record.results[0].measurements] == ["partially_held"]
 
 
 def test_junit_has_the_measurements(judged: Any, pytester: pytest.Pytester) -> None:
@@ -192,7 +194,7 @@ def test_junit_has_the_measurements(judged: Any, pytester: pytest.Pytester) -> N
     properties = {p.get("name"): p.get("value") for p in tree.iter("property")}
     assert properties["verdict"] == "PASS"
     assert properties["criterion"] == "GANG"
-    assert properties["half_held on cluster"] == "0 samples"
+    assert properties["partially_held on cluster"] == "0 samples"
 
 
 def test_every_rendering_is_written(judged: Any, pytester: pytest.Pytester) -> None:

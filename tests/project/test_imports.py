@@ -29,9 +29,10 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "cli": {"scaling", "acceptance", "nccl", "findings"},
     },
     "scaling": {
-        "collectives": set(),
-        "ladder": set(),
-        "loss": {"ladder", "collectives"},
+        "bounds": set(),
+        "collectives": {"bounds"},
+        "ladder": {"bounds"},
+        "loss": {"bounds", "ladder", "collectives"},
     },
 }
 

@@ -319,7 +319,9 @@ def test_the_contract_loads_and_orders_what_the_job_has(manifest: str, tmp_path:
     assert (read.cluster.nodes, read.cluster.gpus_per_node) == (count, gpus)
     assert read.cluster.shared == "/shared"
     assert read.cluster.queue == manifest
-    assert read.limit("GANG", "big_wait") is not None  # a declared queue without it proves nothing
+    assert (
+        read.limit("GANG", "large_gang_wait") is not None
+    )  # a declared queue without it proves nothing
     template = load("h100-ndr400")
     for criterion, limits in template.limits.items():
         for measure, limit in limits.items():

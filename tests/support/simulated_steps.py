@@ -31,9 +31,9 @@ TOKENS = 8192
 # Each plantable cause: the code it must be given, and who it is planted on.
 CODES = {
     "slow_node": "SCALE-SLOW-NODE",
-    "slowing": "SCALE-SLOWING",
-    "slowing_jump": "SCALE-SLOWING",
-    "hot": "SCALE-SLOWING",
+    "slowing": "SCALE-THROTTLING",
+    "slowing_jump": "SCALE-THROTTLING",
+    "hot": "SCALE-THROTTLING",
     "data": "SCALE-DATA",
     "checkpoint": "SCALE-CHECKPOINT",
     "jitter": "SCALE-JITTER",

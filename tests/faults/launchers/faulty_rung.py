@@ -142,10 +142,10 @@ FAULTS: dict[str, Change] = {
 LATE = ("SCALE-STRAGGLER", ["rank 2", "node2"])
 NAMED: dict[str, list[tuple[str, list[str]]]] = {
     "late-data": [("SCALE-DATA", ["node2"]), LATE],
-    "slowing": [("SCALE-SLOWING", ["node1"])],
+    "slowing": [("SCALE-THROTTLING", ["node1"])],
     "jitter": [("SCALE-JITTER", [])],
     "slow-node": [("SCALE-SLOW-NODE", [SLOW]), ("SCALE-STRAGGLER", [SLOW])],
     "late-checkpoint": [("SCALE-CHECKPOINT", ["node2"])],
-    "late-data-and-slowing": [("SCALE-DATA", ["node2"]), ("SCALE-SLOWING", ["node1"]), LATE],
+    "late-data-and-slowing": [("SCALE-DATA", ["node2"]), ("SCALE-THROTTLING", ["node1"]), LATE],
     "late-data-and-jitter": [("SCALE-JITTER", []), ("SCALE-DATA", ["node2"]), LATE],
 }

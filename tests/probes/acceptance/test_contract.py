@@ -90,10 +90,9 @@ def test_limits_of_a_good_contract() -> None:
 
 
 def test_at_most_has_its_marginal_band_below() -> None:
-    text = (
-        'schema = 1\n[GANG.handoff]\nat_most = 5\nmarginal = 3\nunit = "s"\nbecause = "ray ticks"\n'
-    )
-    limit = parse(text.encode(), "mine.toml").limit("GANG", "handoff")
+    limit_text = 'at_most = 5\nmarginal = 3\nunit = "s"\nbecause = "ray ticks"\n'
+    text = f"schema = 1\n[GANG.placement_delay]\n{limit_text}"
+    limit = parse(text.encode(), "mine.toml").limit("GANG", "placement_delay")
     assert limit is not None
     assert [limit.judge(v) for v in (2.0, 4.0, 6.0)] == [
         Verdict.PASS,
@@ -160,7 +159,7 @@ def test_explain_command() -> None:
     assert "remedy" in told.output
     told = CliRunner().invoke(main, ["explain", "FAB-WRONG-ROD"])
     assert told.exit_code == 4
-    assert "did you mean FAB-WRONG-ROAD" in told.output
+    assert "did you mean FAB-WRONG-INTERFACE" in told.output
 
 
 def test_a_line_rate_gives_the_bandwidth_limit_where_none_is_agreed() -> None:

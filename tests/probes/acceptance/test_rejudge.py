@@ -16,7 +16,7 @@ from reports.store import Store, load, read_events
 
 STRICT = """schema = 1
 name = "strict"
-[GANG.handoff]
+[GANG.placement_delay]
 at_most = 0.1
 unit = "s"
 because = "agreed anew"
@@ -33,8 +33,8 @@ def run(tmp_path: Path) -> Path:
         contract=facts,
     )  # fmt: skip
     ledger = Recorder(store, lab, "p", "GANG", "claim", "again", lambda words: None)
-    ledger("handoff", 0.5)
-    ledger("half_held", 0)
+    ledger("placement_delay", 0.5)
+    ledger("partially_held", 0)
     ledger.covered("4 nodes")
     ledger.covered("not node4")
     ledger.control("c", "fault", caught=True, saw="it")
@@ -102,7 +102,7 @@ def test_a_share_of_another_time_between_saves_is_not_judged_by_this_one(
         terms = {"nodes": 4, "save_minutes": 30.0}
         store.event(event["event"], **event["data"] | {"cluster": {"terms": terms}})
     ledger = Recorder(store, contract("lab"), "s", "SCALING", "claim", "again", lambda words: None)
-    ledger("saving", 0.008)
+    ledger("checkpoint_overhead", 0.008)
     ledger.control("c", "fault", caught=True, saw="it")
     ledger.finish("finished", 1.0)
     store.close()

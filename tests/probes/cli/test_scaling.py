@@ -205,7 +205,7 @@ def test_what_one_rung_did_wrong_is_told_of_it_alone(tmp_path: Path) -> None:
         assert {on: one.value for on, one in seen.items()} == {"1 node": 0, "2 nodes": value}
         assert seen["2 nodes"].verdict is Verdict.FAIL
     codes = {one.code: one.statement for one in load(run).results[0].findings}
-    assert codes["SCALE-APART"] == "at 2 nodes in step 3: apart"
+    assert codes["SCALE-RANKS-DISAGREE"] == "at 2 nodes in step 3: apart"
     assert codes["SCALE-NAN"].startswith("at 2 nodes 3 losses")
 
 
@@ -264,7 +264,7 @@ def test_report_accuses_as_the_page_does(tmp_path: Path, low: float) -> None:
     (result,) = load(run).results
     page = [
         (one.statement[3:10], one.code) for one in result.findings
-        if one.code not in ("SCALE-LOSS", "SCALE-STRAGGLER")
+        if one.code not in ("SCALE-EFFICIENCY", "SCALE-STRAGGLER")
     ]  # fmt: skip
     assert sorted(named(done.output)) == sorted(page)
     assert bool(page) == (low > 0.5)
@@ -295,20 +295,20 @@ def test_report_tells_what_made_a_run_wrong(tmp_path: Path) -> None:
     without = replace(found, rungs=[found.rungs[0], bad])
 
     def failed(ledger: Recorder) -> None:
-        ledger.explain(finding("SCALE-RUNG", "2 nodes: ranks [1] died"))
+        ledger.explain(finding("SCALE-RUNG-FAILED", "2 nodes: ranks [1] died"))
 
     output = said("report", save(tmp_path / "run", without, 0.2, seen=failed)).output
     for words in (
-        "SCALE-RUNG 2 nodes: ranks [1] died",
+        "SCALE-RUNG-FAILED 2 nodes: ranks [1] died",
         "SCALE-NAN at 4 nodes 3 losses of ranks and steps were no numbers",
-        "SCALE-APART at 4 nodes in step 3: apart",
+        "SCALE-RANKS-DISAGREE at 4 nodes in step 3: apart",
     ):
         assert output.count(words) == 1
 
 
 def test_a_run_without_a_ladder_is_refused_with_what_failed(tmp_path: Path) -> None:
     def failed(ledger: Recorder) -> None:
-        ledger.explain(finding("SCALE-RUNG", "1 node: ranks [1] died"))
+        ledger.explain(finding("SCALE-RUNG-FAILED", "1 node: ranks [1] died"))
 
     done = said("report", save(tmp_path / "run", None, seen=failed))
     assert done.exit_code == 4

@@ -259,11 +259,11 @@ def test_where_rdma_is_agreed_the_faults_of_the_log_are_judged(
     measure = ledger(agreed)
     judge.judge_transport(journey(100, fabric, library=word), fabric, measure)
     found = result(measure)
-    counts = [one.value for one in found.measurements if one.name == "log_faults"]
+    counts = [one.value for one in found.measurements if one.name == "log_errors"]
     assert (len(counts) == 1) is (fabric == "rdma")
     assert faults is None or counts == [faults]
     bad = {one.name for one in found.measurements if one.verdict is Verdict.FAIL}
-    assert bad == ({"log_faults"} if verdict is Verdict.FAIL else set())
+    assert bad == ({"log_errors"} if verdict is Verdict.FAIL else set())
 
 
 def fact(node: str, ports: int, storage: int) -> dict[str, Any]:

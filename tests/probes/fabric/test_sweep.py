@@ -42,6 +42,6 @@ def test_shares_are_of_the_bytes_a_ring_must_move() -> None:
     assert went.share("n0", "fab0") == 1.0
     assert went.share_on_other_interfaces("n0", "fab0") == 0.05
     (finding,) = find_off_fabric(went, "fab0")
-    assert finding.code == "FAB-WRONG-ROAD"
+    assert finding.code == "FAB-WRONG-INTERFACE"
     assert finding.suspects == ["n1"]
     assert find_off_fabric(journey({"n0": {"fab0": 9}}), "fab0") == []

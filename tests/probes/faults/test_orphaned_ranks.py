@@ -102,7 +102,7 @@ def test_what_is_known_to_run_is_told_whoever_could_not_be_asked(
     monkeypatch.setattr(restart_judging, "rank_processes", lambda *_: known)
     monkeypatch.setattr(restart_judging, "find_orphans", lambda *_: (running, unasked))
     restart_judging.find_leaks(Cluster(), tmp_path, Notes())  # type: ignore[arg-type]  (stand-ins)
-    assert seen == {"left_behind": 0, "still_running": value}
+    assert seen == {"not_released": 0, "still_running": value}
     assert [one.code for one in found] == codes
     assert [one.suspects for one in found] == [["rank 3", "node1"]] * len(codes)
 

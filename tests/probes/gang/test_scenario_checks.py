@@ -78,14 +78,14 @@ def test_what_fails_beside_other_peoples_jobs_is_not_proven(judged: Judged) -> N
 
 def test_what_only_we_could_spoil_is_judged_whoever_else_is_there(judged: Judged) -> None:
     at = judged("other jobs use this cluster: 05000000")
-    at.measure_at_end("unstaffed", 1, ours=True)
+    at.measure_at_end("actors_not_running", 1, ours=True)
     assert at.finish().verdict is Verdict.FAIL
 
 
 def test_what_holds_beside_other_peoples_jobs_still_counts(judged: Judged) -> None:
     at = judged("other jobs use this cluster: 05000000")
     at.measure_at_end("never_placed", 0)
-    at.measure_at_end("handoff", 0.4)
+    at.measure_at_end("placement_delay", 0.4)
     result = at.finish()
     assert [one.verdict for one in result.measurements] == [Verdict.PASS, Verdict.PASS]
 
@@ -97,7 +97,7 @@ def test_half_a_gang_is_ours_whoever_else_is_there(judged: Judged) -> None:
     gang_closing._judge_partial_holds(at, at.segments[0])
     result = at.finish()
     assert result.verdict is Verdict.FAIL
-    assert [one.code for one in result.findings] == ["GANG-HALF"]
+    assert [one.code for one in result.findings] == ["GANG-PARTIAL"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_more_held_than_there_is_names_the_node(judged: Judged) -> None:
     gang_closing._judge_overcommit(at, [sample])
     result = at.finish()
     assert result.verdict is Verdict.FAIL
-    assert [(one.code, one.suspects) for one in result.findings] == [("GANG-TWICE", ["n"])]
+    assert [(one.code, one.suspects) for one in result.findings] == [("GANG-OVERCOMMIT", ["n"])]
     assert "3 of 2" in result.findings[0].statement
 
 
@@ -158,7 +158,7 @@ def test_a_gang_that_ran_must_go_on_running(
     result = at.finish()
     assert result.verdict is verdict
     codes = [(one.code, one.suspects) for one in result.findings]
-    assert codes == ([("GANG-DISTURBED", ["job A"])] if verdict is Verdict.FAIL else [])
+    assert codes == ([("GANG-LOST-ACCELERATORS", ["job A"])] if verdict is Verdict.FAIL else [])
 
 
 def test_a_gang_without_its_actors_is_named(judged: Judged) -> None:
@@ -191,7 +191,7 @@ def limited(folder: Path) -> Contract:
     """A contract with a bound on a big gang's wait."""
     bound = 'at_most = 60\nunit = "s"\nbecause = "the queue promises it"\n'
     path = folder / "queued.toml"
-    path.write_text(f'schema = 1\nname = "queued"\n[GANG.big_wait]\n{bound}')
+    path.write_text(f'schema = 1\nname = "queued"\n[GANG.large_gang_wait]\n{bound}')
     return contract(str(path))
 
 
@@ -335,4 +335,4 @@ def test_a_loss_that_ray_does_not_see_is_named(
     result = at.finish()
     assert result.verdict is verdict
     codes = [(one.code, one.suspects) for one in result.findings]
-    assert codes == ([] if seen else [("GANG-LOSS-UNSEEN", ["spare1"])])
+    assert codes == ([] if seen else [("GANG-LOSS-NOT-DETECTED", ["spare1"])])

@@ -102,4 +102,4 @@ def test_another_number_of_gpus_is_named(count: int) -> None:
 def test_a_silent_node_is_named() -> None:
     notes = judged(Stand(8, 8, 8), ClusterTerms(nodes=3), silent=(1,))
     assert notes.verdicts["nodes cluster"] is Verdict.FAIL
-    assert ("HOST-SILENT", ["n1"]) in codes(notes)
+    assert ("HOST-NO-ANSWER", ["n1"]) in codes(notes)

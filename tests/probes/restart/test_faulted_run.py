@@ -211,7 +211,7 @@ def test_a_run_that_came_back_after_its_last_step_proves_nothing(voyage, first, 
 def test_what_is_unequal_before_any_restart_is_not_the_restarts_fault(voyage):
     judge = equality(voyage, 5)
     voyage.journals[0][2]["loss_hex"] = "0x2"
-    assert judge().codes == ["RESTART-UNREPEATABLE"]
+    assert judge().codes == ["RESTART-NONDETERMINISTIC"]
 
 
 def test_what_is_unequal_after_a_restart_is(voyage):
@@ -254,7 +254,7 @@ def test_a_run_that_does_not_come_back_has_failed_whatever_was_struck(voyage):
     voyage.injectors[0].count, voyage.results = 0, []
     values, codes = judged(voyage)
     assert values["outcome"] == "gave up"
-    assert codes == ["RESTART-DEAD"]
+    assert codes == ["RESTART-NOT-RECOVERED"]
 
 
 def test_too_many_attempts_and_too_many_steps_lost_are_named(voyage):
@@ -262,7 +262,7 @@ def test_too_many_attempts_and_too_many_steps_lost_are_named(voyage):
     voyage.journals[1][0]["start_step"] = 0
     values, codes = judged(voyage)
     assert (values["attempts"], values["steps_lost"]) == (3, 6)
-    assert codes == ["RESTART-ATTEMPTS", "RESTART-LOST"]
+    assert codes == ["RESTART-ATTEMPTS", "RESTART-STEPS-LOST"]
 
 
 def test_a_hand_waits_for_its_victims_own_moment(tmp_path):

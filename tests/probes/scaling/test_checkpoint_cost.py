@@ -154,7 +154,7 @@ def late(by: float, rank: int = 3) -> Rung:
 
 def judged(result: ProbeResult) -> tuple[Any, Verdict | None]:
     """The value of what is judged, and its verdict."""
-    (one,) = [one for one in result.measurements if one.name == "saving"]
+    (one,) = [one for one in result.measurements if one.name == "checkpoint_overhead"]
     return one.value, one.verdict
 
 

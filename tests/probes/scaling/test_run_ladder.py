@@ -133,7 +133,7 @@ def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.Monk
     assert not whole
     assert ladders == [first]
     assert notes.seen == [("efficiency", None, f"run 2, {LOAD}")]
-    assert notes.found == ["SCALE-RUNG"]
+    assert notes.found == ["SCALE-RUNG-FAILED"]
 
 
 class Mendable:
@@ -164,7 +164,7 @@ def test_a_middle_rung_that_dies_costs_the_larger_ones_nothing(
     assert [*replays] == [1, 4]
     assert gang.mended == [[1]]
     assert notes.seen == [("efficiency", None, f"2 nodes, {LOAD}")]
-    assert notes.found == ["SCALE-RUNG"]
+    assert notes.found == ["SCALE-RUNG-FAILED"]
 
 
 def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:

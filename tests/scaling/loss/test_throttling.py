@@ -30,7 +30,7 @@ def slowed(nodes: int, steps: int = 24, late: tuple[int, ...] = (1,), **more: An
         for rank, one in enumerate(here.steps)
     ]
     (cause,) = explain(cluster.base(), replace(here, steps=table), cluster.talk).causes
-    assert cause.code == "SCALE-SLOWING"
+    assert cause.code == "SCALE-THROTTLING"
     return cause
 
 
@@ -79,7 +79,7 @@ def test_where_waits_are_timed_compute_itself_is_the_witness() -> None:
     ]  # fmt: skip
     slow: Rung = replace(here, steps=table)
     (cause,) = explain(cluster.base(), slow, cluster.talk).causes
-    assert (cause.code, cause.where) == ("SCALE-SLOWING", "node1")
+    assert (cause.code, cause.where) == ("SCALE-THROTTLING", "node1")
 
 
 @pytest.mark.parametrize("since", [12, 16])
@@ -111,7 +111,7 @@ def test_where_waits_are_timed_both_are_told_apart() -> None:
     ]
     found = explain(cluster.base(), replace(here, steps=table), cluster.talk)
     places = {cause.code: cause.where for cause in found.causes}
-    assert places == {"SCALE-LINK": "fabric", "SCALE-SLOWING": cluster.tired}
+    assert places == {"SCALE-LINK": "fabric", "SCALE-THROTTLING": cluster.tired}
     assert sum(part.share for part in found.parts) == pytest.approx(found.lost)
 
 

@@ -1,0 +1,100 @@
+"""Figures of layout and names that the four packages keep."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.project.test_imports import source_files
+from tests.support.paths import REPO
+
+MAX_MODULES = 15  # in one package: what is seen at a glance
+MAX_LINES = 400  # of a file
+LONG_FUNCTION, MAX_LONG_SHARE = 30, 0.03  # lines, and how many functions may have more
+MAX_ONE_WORD_SHARE = 0.35  # of module-level functions: what well-named libraries have
+MIN_REASONED_SHARE = 0.88  # of numeric constants: not less than there was
+
+
+@dataclass
+class Figures:
+    """What is counted over all files."""
+
+    modules: Counter[str] = field(default_factory=Counter)  # by folder
+    lines: dict[str, int] = field(default_factory=dict)  # by file
+    classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    functions: list[str] = field(default_factory=list)  # at module level
+    lengths: list[int] = field(default_factory=list)  # of all functions
+    constants: list[bool] = field(default_factory=list)  # has each numeric one a comment
+
+    def add(self, name: str, text: str) -> None:
+        """Count one file."""
+        lines, tree = text.splitlines(), ast.parse(text)
+        self.modules[str(Path(name).parent)] += not name.endswith("__init__.py")
+        self.lines[name] = len(lines)
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                self.classes[node.name].append(name)
+            elif isinstance(node, ast.FunctionDef) and not is_entry_point(node.name):
+                self.functions.append(node.name)
+            elif isinstance(node, ast.Assign) and is_number(node.value):
+                above = lines[node.lineno - 2].lstrip()
+                self.constants.append("#" in lines[node.lineno - 1] or above.startswith("#"))
+        self.lengths += [
+            (node.end_lineno or 0) - node.lineno + 1
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+
+    def complaints(self) -> list[str]:
+        """One sentence for each rule that does not hold."""
+        one_word = [name for name in self.functions if "_" not in name.strip("_")]
+        long = sum(length > LONG_FUNCTION for length in self.lengths)
+        bare = self.constants.count(False)
+        sentences = [
+            *(f"{f} has {n} modules" for f, n in self.modules.items() if n > MAX_MODULES),
+            *(f"{f} has {n} lines" for f, n in self.lines.items() if n > MAX_LINES),
+            *(f"class {c} is in {' and '.join(f)}" for c, f in self.classes.items() if len(f) > 1),
+        ]
+        if len(one_word) > MAX_ONE_WORD_SHARE * len(self.functions):
+            sentences.append(f"{len(one_word)} of {len(self.functions)} functions have one word")
+        if long and long >= MAX_LONG_SHARE * len(self.lengths):
+            sentences.append(f"{long} of {len(self.lengths)} functions are too long")
+        if len(self.constants) - bare < MIN_REASONED_SHARE * len(self.constants):
+            sentences.append(f"{bare} of {len(self.constants)} constants have no reason")
+        return sentences
+
+
+def is_entry_point(name: str) -> bool:
+    """Whether pytest or Python gave the name."""
+    return name.startswith(("test_", "pytest_", "__")) or name == "main"
+
+
+def is_number(value: ast.expr) -> bool:
+    """Whether it is a number, True and False excluded."""
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float)
+
+
+def test_layout_and_names_stay_as_agreed() -> None:
+    figures = Figures()
+    for path in source_files(REPO).values():
+        figures.add(str(path.relative_to(REPO)), path.read_text())
+    assert figures.complaints() == []
+
+
+def test_each_rule_can_fail() -> None:
+    figures = Figures()
+    long = "def run_it():\n" + "    pass\n" * LONG_FUNCTION
+    for number in range(MAX_MODULES + 1):
+        figures.add(f"reports/m{number}.py", f"class A{number}:\n    pass\n")
+    figures.add("reports/charts/a.py", "class A0:\n    pass\n" + "\n" * MAX_LINES)
+    figures.add("reports/page/b.py", f"\n\nLIMIT = 3\n\n\ndef go():\n    pass\n\n\n{long}")
+    assert figures.complaints() == [
+        "reports has 16 modules",
+        "reports/charts/a.py has 402 lines",
+        "class A0 is in reports/m0.py and reports/charts/a.py",
+        "1 of 2 functions have one word",
+        "1 of 2 functions are too long",
+        "1 of 1 constants have no reason",
+    ]
