@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError, refuse_unusable
 from probes.cli.run import run
 from probes.cli.scaling import scaling
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seatrial")
 def main() -> None:
     """Acceptance tests for GPU training clusters that run Ray.
@@ -114,7 +114,9 @@ def explain(code: str | None) -> None:
     name = CODES.get(code.upper(), code.upper())
     if name not in CATALOGUE:
         close = difflib.get_close_matches(name, [*CATALOGUE, *CODES], 1)
-        hint = f", did you mean {CODES.get(close[0], close[0])}?" if close else "; `seatrial explain` lists them"
+        hint = "; `seatrial explain` lists them"
+        if close:
+            hint = f", did you mean {CODES.get(close[0], close[0])}?"
         raise UsageError(f"no finding has the code {code!r}{hint}")
     if name != code.upper():
         click.echo(f"{code.upper()} is now called {name}")

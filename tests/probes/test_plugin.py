@@ -136,7 +136,10 @@ def test_every_broken_limit_is_shown_and_fails(judged: Any) -> None:
     assert verdict(record) is Verdict.FAIL
     assert result.ret == 1
     result.stdout.fnmatch_lines(
-        ["*half held on cluster: 3 samples, expected <= 0 samples*", "*handoff on cluster: 99 s*"]
+        [
+            "*partially held on cluster: 3 samples, expected <= 0 samples*",
+            "*placement delay on cluster: 99 s*",
+        ]
     )
     text = result.stdout.str()
     assert "Traceback" not in text
