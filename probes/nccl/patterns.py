@@ -68,10 +68,19 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
 
 # One of these words is in every phrase, so a line without any is not searched.
 PREFILTER = (
-    *(b"ail", b"returned", b"libibverbs", b"open device", b"interface found", b"status="),
+    *(b"ail", b"returned", b"libibverbs", b"open device", b"interface", b"exceeded", b"status="),
     *(b"/dev/shm", b"shared memory", b"CUDA error", b"not yet init", b"type", b"Mismatched"),
     *(b"truncated", b"Duplicate", b"same GPU", b"mixed local", b"incompatible", b"Disabled for"),
-    *(b"provider", b"Provider", b"Plugin", b"NET plugin", b"Got completion", b"async", b"error"),
+    *(
+        b"provider",
+        b"Provider",
+        b"Selected",
+        b"Plugin",
+        b"NET plugin",
+        b"Got completion",
+        b"async",
+        b"error",
+    ),
 )
 
 # First words of lines that come in masses (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) and
