@@ -130,3 +130,20 @@ def test_the_exit_codes_of_the_readme_are_those_of_the_code() -> None:
         "5",
         "20",
     }
+
+
+DOCS = [REPO / "README.md", REPO / "CONTRIBUTING.md", *sorted((REPO / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(REPO)))
+def test_files_and_modules_that_the_docs_name_are_there(page: Path) -> None:
+    text, tops = page.read_text(), "|".join([*FLOORS, "tests", "benchmarks", "docs"])
+    paths = re.findall(rf"(?<![\w/])((?:{tops})/[\w./-]*\w)", text)
+    paths += [name.replace(".", "/") for name in re.findall(rf"-m ((?:{tops})\b[\w.]*)", text)]
+    missing = [name for name in paths if not list(REPO.glob(f"{name}*"))]
+    assert not missing
+
+
+def test_make_bench_names_benchmarks() -> None:
+    (names,) = re.findall(r"for what in (.*?);", (REPO / "Makefile").read_text())
+    assert all((REPO / "benchmarks" / f"{name}.py").exists() for name in names.split())
