@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     tier, nodes = os.environ.get("SEATRIAL_TIER", "quick"), os.environ.get("SEATRIAL_NODES", "")
     purpose = "how long to look: quick, standard or soak (default: quick)"
     group.addoption("--tier", choices=TIERS, default=tier, help=purpose)
-    ordered = int(nodes) if nodes.isdigit() else None
+    ordered = int(nodes) if nodes.isdecimal() else None
     purpose = "how many nodes were ordered, when the contract does not say"
     group.addoption("--nodes", type=int, default=ordered, metavar="N", help=purpose)
 

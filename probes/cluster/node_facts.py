@@ -64,7 +64,10 @@ def _package_version(package: str) -> str:
 
 def _driver_version() -> str:
     """NVIDIA kernel driver version, from the file that nvidia-smi itself reads."""
-    text = read_text(Path("/proc/driver/nvidia/version"))
+    path = Path("/proc/driver/nvidia/version")
+    text = (
+        path.read_text(errors="replace") if path.exists() else ""
+    )  # unreadable is not "no driver"
     match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text)
     return match[1] if match else ""
 

@@ -102,8 +102,8 @@ class LogParser:
         elif text.startswith(b"NCCL_"):
             self._parse_env(rank, text)
             return
-        elif b"Init " in text:
-            self._parse_init(rank, text)
+        elif b"Init " in text and INIT_LINE.search(text, 0, MAX_TEXT):
+            self._parse_init(rank, text)  # any other line that has the word is searched for phrases
             return
         warning = kind == b"WARN"
         if warning or (word not in NO_PATTERN_WORDS and any(hint in text for hint in PREFILTER)):

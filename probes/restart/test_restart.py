@@ -72,9 +72,9 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
     original.ensure_reference_run(cluster, measure)
     measure.progress(f"restart: {LAUNCHER_KILLED.summary}")
     run, groups = run_kill_rerun(cluster, original.slow_config, LAUNCHER_KILLED, workplace)
-    judge_run(original, run, limits, measure)
     fate = f"of the killed launcher are left after {FREE_SECONDS} s"
     judge_left_behind(groups, fate, measure, on="the killed launcher")
+    judge_run(original, run, limits, measure)
     find_leaks(cluster, workplace, measure, run.attempts)
     report_run(cluster.node_names, original, run, measure)
     control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)

@@ -401,6 +401,20 @@ def test_of_two_hosts_the_one_that_has_the_fault_is_named(
     assert named.suspects == ["node1"]
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (
+            "transport/nvls.cc:598 Cuda failure 1 'invalid argument' during Init of NVLS",
+            "INIT-NVLS",
+        ),
+        ("misc/ibvwrap.cc:1 async fatal event after Init of port: port error", "NCCL-ERROR"),
+    ],
+)
+def test_a_warning_with_the_word_init_is_searched(tmp_path: Path, words: str, code: str) -> None:
+    only(told(tmp_path, Job("2.28.9", warn={2: [words]}).text()), code)
+
+
 # NCCL writes these as warnings, and every warning is searched.
 WARNINGS_ONLY = {
     rb"mnnvl\.cc",
