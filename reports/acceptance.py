@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 
 from reports.record import Criterion, Finding, Measurement, ProbeResult, RunRecord, Verdict
-from reports.store import load
+from reports.store import fold_events, load, read_events
 
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED"}  # by exit code; any other is NOT ACCEPTED
 
@@ -50,6 +50,7 @@ class AcceptanceSummary:
     """
 
     record: RunRecord
+    written: RunRecord  # the same with the names of its time, as record.json has it
     decision: Verdict
     exit_code: int
     word: str
@@ -77,8 +78,11 @@ class AcceptanceSummary:
         return Verdict.UNPROVEN if self.exit_code == 2 else self.decision
 
 
-def summarize_acceptance(record: RunRecord) -> AcceptanceSummary:
-    """Work out everything that is said of a record; nothing else decides."""
+def summarize_acceptance(record: RunRecord, written: RunRecord | None = None) -> AcceptanceSummary:
+    """Work out everything that is said of a record; nothing else decides.
+
+    `written` is the record with the names that it was written with, where those were others.
+    """
     waiver_notes = _waiver_notes(record)
     criteria = [*record.contract.criteria, *_unlisted_criteria(record)]
     rows = [_report_row(record, criterion, waiver_notes) for criterion in criteria]
@@ -89,6 +93,7 @@ def summarize_acceptance(record: RunRecord) -> AcceptanceSummary:
     suffix = " (rehearsal)" if record.rehearsal else ""
     return AcceptanceSummary(
         record=record,
+        written=written or record,
         decision=decision,
         exit_code=exit_code,
         word=WORDS.get(exit_code, "NOT ACCEPTED") + suffix,
@@ -108,7 +113,7 @@ def summarize_acceptance(record: RunRecord) -> AcceptanceSummary:
 
 def load_summary(run: Path) -> AcceptanceSummary:
     """Read a run folder and work out what it amounts to; raises UnreadableRun."""
-    return summarize_acceptance(load(run))
+    return summarize_acceptance(load(run), fold_events(read_events(run)))
 
 
 def _exit_code(state: str, decision: Verdict) -> int:

@@ -155,7 +155,7 @@ def read_events(run: Path) -> list[dict[str, Any]]:
             events.append(event)
         elif number < len(lines):
             raise UnreadableRun(f"{run}/events.jsonl line {number} is not an event")
-    return [*with_current_names(events)]
+    return events
 
 
 def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:
@@ -221,4 +221,4 @@ def load(run: Path) -> RunRecord:
 
     Raises UnreadableRun with one sentence when the folder is not a run or is of another schema.
     """
-    return fold_events(read_events(run))
+    return fold_events(with_current_names(read_events(run)))

@@ -8,6 +8,7 @@ from typing import Any
 
 from probes.acceptance.contract import Contract, load
 from probes.acceptance.criteria import CRITERIA, exactly
+from reports.renamed import with_current_names
 from reports.store import Store, read_events
 from reports.store import fold_events as check
 
@@ -24,7 +25,7 @@ def rejudge_run(run: Path, contract_name: str) -> Path:
     Limits that came from the probe's own set-up (such as a save interval) are kept: no
     contract gives them.  Raises ContractError or UnreadableRun.
     """
-    contract, events = load(contract_name), read_events(run)
+    contract, events = load(contract_name), [*with_current_names(read_events(run))]
     check(events)
     target = run.with_name(f"{run.name}-by-{contract.name}")
     shutil.rmtree(target, ignore_errors=True)

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from reference_trainer import manifest
@@ -215,6 +214,9 @@ def _run_in_background(function: Callable[..., Any], *arguments: Any) -> futures
 
 def _make_stager(on_gpu: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """A function that copies a state into memory of its own, which it uses again each time."""
+    # Here, for older versions of torch that a job without background saves runs on lack them.
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
     stager = DefaultStager(
         StagingOptions(
             use_pinned_memory=on_gpu,

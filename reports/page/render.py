@@ -70,7 +70,7 @@ def render(
         inventory=build_inventory(record.cluster),
         command=redact_text(record.command),
         paste=acceptance_table(summary),
-        digest=record_digest(record),
+        digest=record_digest(summary.written),
         comparison=compare(summary, baseline) if baseline else None,
         glossary=GLOSSARY,
         script=script,

@@ -54,7 +54,7 @@ class Rung:
     off_fabric: Annotated[dict[str, str], Field(alias="strays")] = field(default_factory=dict)
     # Seconds of each step of the rung's other runs, where there were more than one.
     other_runs: Annotated[list[list[Seconds]], Field(alias="again")] = field(default_factory=list)
-    # What follows is not in a ladder.json.
+    # What follows is not written to a ladder.json.
     flops: Annotated[float, Unsaved] = 0.0  # of forward and backward, per token
     # FLOP/s of a rank's GPU, where there is one that is known.
     peak_flops: Annotated[float | None, Unsaved] = None

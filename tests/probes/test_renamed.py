@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -81,6 +82,8 @@ def test_an_old_run_is_rendered_and_compared_and_its_ladder_told(old_run: Path) 
     same = summarize_acceptance(record)
     assert rendered.exit_code == same.exit_code, rendered.output
     assert "notice" not in rendered.output
+    digest = hashlib.sha256((old_run / "record.json").read_bytes()).hexdigest()
+    assert digest in (old_run / "report.html").read_text()  # what was signed is still what it says
     for old in (name for renamed in MEASURES.values() for name in renamed if "_" in name):
         assert f"{old} " not in (old_run / "measurements.csv").read_text()
     assert compare(same, same).changes == {}
