@@ -1,7 +1,4 @@
-"""The manifests fit the CRDs they are written for, agree with each other, and do what is said.
-
-The schemas in tests/project/schemas are cut down from the projects' own; each file says from which.
-"""
+"""The manifests fit their CRDs (cut down in schemas/), agree with each other, do what is said."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ MANIFESTS = {path.stem: path for path in sorted((REPO / "docs" / "kubernetes").g
 GPU = "nvidia.com/gpu"
 SUBMITTER = {"cpu": "500m", "memory": "200Mi"}  # what KubeRay's own submitter pod asks for
 SUFFIX = {"m": 1e-3, "": 1, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-TYPES = {"object": (dict,), "array": (list,), "string": (str,), "boolean": (bool,),
-         "integer": (int,), "number": (int, float)}  # fmt: skip
+NUMBERS = {"integer": (int,), "number": (int, float)}
+TYPES = {"object": (dict,), "array": (list,), "string": (str,), "boolean": (bool,), **NUMBERS}
 KNOWN = {"type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems",
          "enum", "pattern", "x-kubernetes-int-or-string"}  # fmt: skip
 

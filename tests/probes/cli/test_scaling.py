@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -21,36 +20,14 @@ from probes.findings import finding
 from probes.scaling.judge import judge_ladder, record_figures, record_prediction
 from reports.record import Measurement, Verdict
 from reports.store import Store, load
-from scaling.collectives.alpha_beta import Fit
 from scaling.loss.explain import SlowLink
 from scaling.loss.ladder_result import Ladder, load_ladder
-from scaling.loss.predict import CollectiveCall, communication_model, step_seconds
-from tests.support.simulated_steps import Cluster, longer
+from scaling.loss.predict import communication_model, step_seconds
+from tests.support.simulated_ladder import ladder, with_rung
+from tests.support.simulated_steps import longer
 
-FITS = {"all_gather": Fit(50.0, 0.1, 0.02, 6)}
-CALLS = [CollectiveCall("all_gather", 200_000, 4)]
 STRONG = {"nodes": [2, 4], "efficiency": [1.0, 0.75], "tokens_per_gpu_step": [16384, 8192]}
 AT_FOUR = "4 nodes, 8,192 tokens per GPU and step"
-
-
-def ladder(**planted: Any) -> Ladder:
-    """Rungs of 1, 2 and 4 simulated nodes."""
-    whole = Cluster(nodes=4, steps=24, seed=3, **planted)
-    two = Cluster(nodes=2, steps=24, seed=4).largest()
-    seconds, agreed = whole.talk.replayed or 0.0, whole.talk.at_agreed_rate or 0.0
-    rungs = [
-        replace(whole.base(), replay_s=0.0),
-        replace(two, replay_s=seconds / 2, agreed_s=agreed / 2, alpha_beta_s=0.01),
-        replace(whole.largest(), replay_s=seconds, agreed_s=agreed, alpha_beta_s=0.02),
-    ]
-    return Ladder(rungs=rungs, calls=CALLS, fits=FITS)
-
-
-def with_rung(found: Ladder, index: int, **known: Any) -> Ladder:
-    """The same, with something else known of one rung."""
-    rungs = [*found.rungs]
-    rungs[index] = replace(rungs[index], **known)
-    return replace(found, rungs=rungs)
 
 
 def agreed(low: float, marginal: float | None) -> Contract:

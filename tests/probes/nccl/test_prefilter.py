@@ -1,0 +1,71 @@
+"""No phrase is lost to the filter that spares most lines the search."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from probes.nccl.patterns import PATTERNS, PREFILTER
+from tests.recordings.generate.nccl_logs import Job
+from tests.support.nccl_report import codes, told
+
+# NCCL writes these as warnings, and every warning is searched.
+WARNINGS_ONLY = {
+    rb"mnnvl\.cc",
+    rb"MNNVL \(cliqueSize",
+    rb"Too many open files",
+    rb"NET/IB : \S+ GID table changed",
+}
+
+
+def alternatives(pattern: bytes) -> list[bytes]:
+    """The parts of `a|b(?:c|d)` that stand outside brackets: a, b(?:c|d)."""
+    parts, depth = [b""], 0
+    for token in re.findall(rb"\\.|\[[^]]*\]|.", pattern):
+        depth += (token == b"(") - (token == b")")
+        if token == b"|" and not depth:
+            parts.append(b"")
+        else:
+            parts[-1] += token
+    return parts
+
+
+@pytest.mark.parametrize(
+    "phrase",
+    sorted({part for one in PATTERNS.values() for part in alternatives(one.pattern)}),
+    ids=lambda phrase: phrase.decode(),
+)
+def test_every_phrase_passes_the_prefilter(phrase: bytes) -> None:
+    @settings(max_examples=30, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.from_regex(re.compile(phrase), fullmatch=True))
+    def passes(text: bytes) -> None:
+        assert any(word in text for word in PREFILTER)
+
+    if phrase in WARNINGS_ONLY:
+        with pytest.raises(AssertionError):
+            passes()
+    else:
+        passes()
+
+
+def test_the_phrases_are_cut_where_they_branch() -> None:
+    assert alternatives(rb"a\|b|c(?:d|e)[|]f|g") == [rb"a\|b", rb"c(?:d|e)[|]f", rb"g"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (
+            "transport/nvls.cc:598 Cuda failure 1 'invalid argument' during Init of NVLS",
+            "INIT-NVLS",
+        ),
+        ("misc/ibvwrap.cc:1 async fatal event after Init of port: port error", "NCCL-ERROR"),
+    ],
+)
+def test_a_warning_with_the_word_init_is_searched(tmp_path: Path, words: str, code: str) -> None:
+    found = told(tmp_path, Job("2.28.9", warn={2: [words]}).text())
+    assert codes(found) == {code}

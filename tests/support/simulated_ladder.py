@@ -1,0 +1,34 @@
+"""A ladder of simulated nodes, with what its collectives took."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from scaling.collectives.alpha_beta import Fit
+from scaling.loss.ladder_result import Ladder
+from scaling.loss.predict import CollectiveCall
+from tests.support.simulated_steps import Cluster
+
+FITS = {"all_gather": Fit(50.0, 0.1, 0.02, 6)}
+CALLS = [CollectiveCall("all_gather", 200_000, 4)]
+
+
+def ladder(**planted: Any) -> Ladder:
+    """Rungs of 1, 2 and 4 simulated nodes."""
+    whole = Cluster(nodes=4, steps=24, seed=3, **planted)
+    two = Cluster(nodes=2, steps=24, seed=4).largest()
+    seconds, agreed = whole.talk.replayed or 0.0, whole.talk.at_agreed_rate or 0.0
+    rungs = [
+        replace(whole.base(), replay_s=0.0),
+        replace(two, replay_s=seconds / 2, agreed_s=agreed / 2, alpha_beta_s=0.01),
+        replace(whole.largest(), replay_s=seconds, agreed_s=agreed, alpha_beta_s=0.02),
+    ]
+    return Ladder(rungs=rungs, calls=CALLS, fits=FITS)
+
+
+def with_rung(found: Ladder, index: int, **known: Any) -> Ladder:
+    """The same, with something else known of one rung."""
+    rungs = [*found.rungs]
+    rungs[index] = replace(rungs[index], **known)
+    return replace(found, rungs=rungs)
