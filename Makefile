@@ -5,6 +5,12 @@ BIN := $(VENV)/bin
 NODES ?= 4
 # The long tests' groups: criteria that have such tests, and runs of the whole suite.
 SOAKS := fabric gang restart scaling suite
+ifneq ($(CRITERION),)
+SOAK := $(filter $(shell echo '$(CRITERION)' | tr A-Z a-z),$(SOAKS))
+ifeq ($(SOAK),)
+$(error CRITERION is $(CRITERION), expected one of: $(SOAKS))
+endif
+endif
 LAB_HERE := $(shell [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ] && echo yes)
 
 .PHONY: trial test soak lint lab tools setup clean bench
@@ -21,8 +27,7 @@ test: setup tools lint ## the suite's own tests; the lab's among them when root 
 
 soak: setup tools ## what takes longer; CRITERION=gang: that criterion's tests only
 ifneq ($(CRITERION),)
-	$(if $(filter $(CRITERION),$(SOAKS)),,$(error CRITERION is $(CRITERION), expected one of: $(SOAKS)))
-	$(BIN)/pytest tests -m "soak(criterion='$(CRITERION)')"
+	$(BIN)/pytest tests -m "soak(criterion='$(SOAK)')"
 else
 	$(BIN)/pytest tests -m soak
 endif

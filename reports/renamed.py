@@ -1,10 +1,11 @@
-"""Names that changed, old -> new: finding codes, measures (also as keys of a contract) and units.
+"""Names that changed, old -> new: finding codes, measures (keys of contracts), units, probes.
 
 Run folders, contracts and `seatrial explain` take old names; everything is written with new ones.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -70,14 +71,42 @@ MEASURES: dict[str, dict[str, str]] = {
 
 UNITS = {"witnesses": "sources"}
 
+# Probes were in one file a criterion: `probes/test_gang.py::name`.  Those that are now in another
+# file than `probes/gang/test_gang.py`.
+PROBE_FILES = {
+    "test_a_big_gang_under_a_stream_of_small_ones": "test_gang_queue",
+    "test_a_gang_that_does_not_fit_blocks_nobody": "test_gang_queue",
+    "test_a_storm_of_gangs_leaves_nothing": "test_gang_queue",
+    "test_mixed_gangs_of_twice_the_cluster_all_run": "test_gang_queue",
+    "test_ray_train_waits_as_a_gang": "test_gang_queue",
+    "test_a_lost_node_harms_its_own_gang_only": "test_gang_placement",
+    "test_components_lie_where_they_were_put": "test_gang_placement",
+    "test_fragments_are_not_mistaken_for_room": "test_gang_placement",
+    "test_strategies_hold": "test_gang_placement",
+    "test_a_lost_node_is_done_without": "test_restart_other_ranks",
+    "test_a_punished_run_is_the_run_never_killed": "test_restart_other_ranks",
+    "test_fewer_ranks_go_on_with_the_same_samples": "test_restart_other_ranks",
+}
+OLD_PROBE = re.compile(r"\bprobes/test_(\w+)\.py::(\w+)")
+
 
 def current_name(table: dict[str, str], name: Any) -> Any:
     """Return the name of today.  A hostile log may hold what is no name: returned as it is."""
     return table.get(name, name) if isinstance(name, str) else name
 
 
+def current_probe(text: Any) -> Any:
+    """Return a text with the node ids of today; what is no text is returned as it is."""
+    if not isinstance(text, str):
+        return text
+    return OLD_PROBE.sub(
+        lambda old: f"probes/{old[1]}/{PROBE_FILES.get(old[2], 'test_' + old[1])}.py::{old[2]}",
+        text,
+    )
+
+
 def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run with today's codes, measures and units."""
+    """Yield the events of a run with today's codes, measures, units and probes."""
     measures: dict[str, dict[str, str]] = {}  # by probe
     for event in events:
         kind, data, probe = event["event"], event["data"], str(event.get("probe", ""))
@@ -90,6 +119,10 @@ def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, A
                 data = {**data, "limit": _rename_value(data["limit"], "unit", UNITS)}
         elif kind == "finding":
             data = _rename_value(data, "code", CODES)
+        if "reproduce" in data:
+            data = {**data, "reproduce": current_probe(data["reproduce"])}
+        if "probe" in event:
+            event = {**event, "probe": current_probe(event["probe"])}
         yield {**event, "data": data}
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 import sys
 from importlib import resources
 from pathlib import Path
@@ -34,6 +35,7 @@ else:
     import tomli as tomllib
 
 SCHEMA = 1  # of contract files: a file of another form must not be read as if it were of this
+NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # it is a part of folders' names
 NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
 MAX_SAVE_MINUTES, MAX_SAVE_GB = 7 * 24 * 60.0, 1e6  # between two saves, and of one
 MIN_SHARE, MARGINAL_SHARE = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band
@@ -222,13 +224,18 @@ def parse(content: bytes, file: str) -> Contract:
     limits = {id: _parse_criterion(raw[id], id, file) for id in CRITERIA if id in raw}
     optional = {id: str(raw[id][NOT_PROVABLE]) for id in limits if NOT_PROVABLE in raw[id]}
     cluster: ClusterTerms = _validate(ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]")
-    waivers = [_parse_waiver(waiver, file) for waiver in raw.get("waivers", [])]
+    name, waivers_raw = raw.get("name", Path(file).stem), raw.get("waivers", [])
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ContractError(f"{file}: name: expected a word of A-Z a-z 0-9 _ . -, found {name!r}")
+    if not isinstance(waivers_raw, list):
+        raise ContractError(f"{file}: expected [[waivers]] tables, found {waivers_raw!r}")
+    waivers = [_parse_waiver(waiver, file) for waiver in waivers_raw]
     if gbps := cluster.line_rate_gbps:
         rails = cluster.rails or 1  # of Ethernet there is one interface
         derived = ring_limit(rails * gbps / 8, f"{rails} x {gbps:g} Gbit/s", f"{file} [cluster]")
         limits.setdefault("FABRIC", {}).setdefault("busbw", derived)
     return Contract(
-        name=str(raw.get("name", Path(file).stem)),
+        name=name,
         title=str(raw.get("title", "")),
         sha256=hashlib.sha256(content).hexdigest(),
         agreed=True,

@@ -27,6 +27,7 @@ def rejudge_run(run: Path, contract_name: str) -> Path:
     """
     contract, events = load(contract_name), [*with_current_names(read_events(run))]
     check(events)
+    run = run.resolve()  # "." has no name
     target = run.with_name(f"{run.name}-by-{contract.name}")
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(run / "evidence", target / "evidence") if (run / "evidence").is_dir() else None

@@ -36,9 +36,12 @@ def report(run_folder: Path, baseline: Path | None) -> None:
 @click.option("--contract", required=True, metavar="NAME|FILE")
 def rejudge(run_folder: Path, contract: str) -> None:
     """Judge what RUN_FOLDER measured by another contract, into a folder beside it."""
+    from probes.acceptance.contract import load
     from probes.acceptance.rejudge import rejudge_run
 
     with refuse_unusable():
+        for notice in load(contract).notices:
+            click.echo(f"notice: {notice}")
         target = rejudge_run(run_folder, contract)
     _render_run(target, None)
 

@@ -17,11 +17,11 @@ from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.rejudge import rejudge_run
 from probes.cli.main import main
 from probes.findings.catalogue import CATALOGUE
-from reports.acceptance import summarize_acceptance
+from reports.acceptance import load_summary, summarize_acceptance
 from reports.compare import compare
 from reports.record import RunRecord
-from reports.renamed import CODES, MEASURES, with_current_names
-from reports.store import load
+from reports.renamed import CODES, MEASURES, PROBE_FILES, with_current_names
+from reports.store import load, read_events
 from tests.support.paths import REPO
 
 OLD = REPO / "tests" / "recordings" / "commit-7b46e02"
@@ -97,6 +97,36 @@ def test_an_old_run_is_judged_again_by_a_contract_of_today(tmp_path: Path) -> No
     judged = load(rejudge_run(folder, "lab"))
     assert [r.verdict for r in judged.results] == [r.verdict for r in load(folder).results]
     assert summarize_acceptance(judged).exit_code == 0
+
+
+@every_old_run
+def test_the_probes_of_an_old_run_are_where_it_says(old_run: Path) -> None:
+    for result in load(old_run).results:
+        file, _, function = result.probe.partition("[")[0].partition("::")
+        assert f"def {function}(" in (REPO / file).read_text()
+        again = [result.reproduce, *(one.reproduce for one in result.findings)]
+        assert all(result.probe in text for text in again if text)
+
+
+def test_every_moved_probe_is_in_its_file() -> None:
+    for function, file in PROBE_FILES.items():
+        (path,) = (REPO / "probes").rglob(f"{file}.py")
+        assert f"def {function}(" in path.read_text()
+
+
+def test_an_old_run_is_a_baseline_for_the_same_probes_of_today(tmp_path: Path) -> None:
+    old = shutil.copytree(OLD / "healthy", tmp_path / "old")
+    today = shutil.copytree(OLD / "healthy", tmp_path / "today")
+    events = [*with_current_names(read_events(old))]
+    (today / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert compare(load_summary(today), load_summary(old)).changes == {}
+
+
+def test_judging_again_by_an_old_contract_says_what_is_called_what(tmp_path: Path) -> None:
+    folder = shutil.copytree(OLD / "healthy", tmp_path / "healthy")
+    (tmp_path / "ours.toml").write_bytes(CONTRACT)
+    judged = seatrial("rejudge", folder, "--contract", tmp_path / "ours.toml")
+    assert "notice: ours.toml: [FABRIC.road] is now called [FABRIC.network]" in judged.output
 
 
 def test_a_hostile_log_has_any_values_for_names() -> None:

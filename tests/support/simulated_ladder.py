@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import resources
 from typing import Any
 
+from probes.acceptance.contract import Contract, parse
 from scaling.collectives.alpha_beta import Fit
 from scaling.loss.ladder_result import Ladder
 from scaling.loss.predict import CollectiveCall
@@ -32,3 +34,11 @@ def with_rung(found: Ladder, index: int, **known: Any) -> Ladder:
     rungs = [*found.rungs]
     rungs[index] = replace(rungs[index], **known)
     return replace(found, rungs=rungs)
+
+
+def agreed(low: float, marginal: float | None) -> Contract:
+    """The lab's contract with another limit of efficiency."""
+    text = (resources.files("probes.acceptance") / "contracts" / "lab.toml").read_text()
+    other = f"at_least = {low}" + (f"\nmarginal = {marginal}" if marginal else "")
+    assert "at_least = 0.55\nmarginal = 0.65" in text
+    return parse(text.replace("at_least = 0.55\nmarginal = 0.65", other).encode(), "lab.toml")

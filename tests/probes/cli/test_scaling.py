@@ -7,13 +7,11 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import resources
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from probes.acceptance.contract import Contract, parse
 from probes.acceptance.measure import Recorder
 from probes.cli.main import main
 from probes.findings import finding
@@ -23,19 +21,11 @@ from reports.store import Store, load
 from scaling.loss.explain import SlowLink
 from scaling.loss.ladder_result import Ladder, load_ladder
 from scaling.loss.predict import communication_model, step_seconds
-from tests.support.simulated_ladder import ladder, with_rung
+from tests.support.simulated_ladder import agreed, ladder, with_rung
 from tests.support.simulated_steps import longer
 
 STRONG = {"nodes": [2, 4], "efficiency": [1.0, 0.75], "tokens_per_gpu_step": [16384, 8192]}
 AT_FOUR = "4 nodes, 8,192 tokens per GPU and step"
-
-
-def agreed(low: float, marginal: float | None) -> Contract:
-    """The lab's contract with another limit of efficiency."""
-    text = (resources.files("probes.acceptance") / "contracts" / "lab.toml").read_text()
-    other = f"at_least = {low}" + (f"\nmarginal = {marginal}" if marginal else "")
-    assert "at_least = 0.55\nmarginal = 0.65" in text
-    return parse(text.replace("at_least = 0.55\nmarginal = 0.65", other).encode(), "lab.toml")
 
 
 def save(

@@ -33,7 +33,7 @@ from scaling.collectives.fault_search import FaultSearchResult
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step, mean_seconds
 from scaling.loss.ladder_result import Ladder
-from tests.probes.cli.test_scaling import ladder
+from tests.support.simulated_ladder import ladder
 from tests.support.simulated_steps import Cluster
 
 

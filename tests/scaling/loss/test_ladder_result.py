@@ -10,7 +10,7 @@ from probes.scaling.judge import causes_to_report
 from scaling.loss.causes import LossCause
 from scaling.loss.explain import Explanation, SlowLink
 from scaling.loss.ladder_result import Ladder
-from tests.probes.cli.test_scaling import CALLS, FITS, agreed, ladder
+from tests.support.simulated_ladder import CALLS, FITS, agreed, ladder
 from tests.support.simulated_steps import Cluster
 
 
