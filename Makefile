@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 NODES ?= 4
-# The long tests' groups: criteria that have such tests, and runs of the whole suite.
-SOAKS := fabric gang restart scaling suite
+# The long tests' groups, each under an hour: criteria that have such tests, SCALING on shards, runs
+# of the whole suite.
+SOAKS := fabric gang restart scaling shards suite
 ifneq ($(CRITERION),)
 SOAK := $(filter $(shell echo '$(CRITERION)' | tr A-Z a-z),$(SOAKS))
 ifeq ($(SOAK),)

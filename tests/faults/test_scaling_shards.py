@@ -13,7 +13,7 @@ from tests.lab.lab import Lab
 from tests.lab.node import SHARED
 from tests.support.trial import acceptance, agreed
 
-pytestmark = pytest.mark.soak(criterion="scaling")
+pytestmark = pytest.mark.soak(criterion="shards")
 CORPUS, SHARDS = f"{SHARED}/corpus", "/tmp/shards"  # /tmp is each node's own
 RUNGS, MORE = (1, 2, 4), 8
 
