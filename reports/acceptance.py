@@ -11,7 +11,8 @@ from datetime import date
 from pathlib import Path
 
 from reports.record import Criterion, Finding, Measurement, ProbeResult, RunRecord, Verdict
-from reports.store import fold_events, load, read_events
+from reports.renamed import with_current_names
+from reports.store import fold_events, read_events
 
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED"}  # by exit code; any other is NOT ACCEPTED
 
@@ -113,7 +114,8 @@ def summarize_acceptance(record: RunRecord, written: RunRecord | None = None) ->
 
 def load_summary(run: Path) -> AcceptanceSummary:
     """Read a run folder and work out what it amounts to; raises UnreadableRun."""
-    return summarize_acceptance(load(run), fold_events(read_events(run)))
+    events = read_events(run)
+    return summarize_acceptance(fold_events(with_current_names(events)), fold_events(events))
 
 
 def _exit_code(state: str, decision: Verdict) -> int:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from probes.acceptance.contract import Contract, load
+from probes.acceptance.contract import Contract
 from probes.acceptance.criteria import CRITERIA, exactly
 from reports.renamed import with_current_names
 from reports.store import Store, read_events
@@ -19,13 +19,13 @@ MEASURE_TERMS = {
 }
 
 
-def rejudge_run(run: Path, contract_name: str) -> Path:
+def rejudge_run(run: Path, contract: Contract) -> Path:
     """Write `<run>-by-<contract>` beside `run` and return it; the old run stays as it is.
 
     Limits that came from the probe's own set-up (such as a save interval) are kept: no
-    contract gives them.  Raises ContractError or UnreadableRun.
+    contract gives them.  Raises UnreadableRun.
     """
-    contract, events = load(contract_name), [*with_current_names(read_events(run))]
+    events = [*with_current_names(read_events(run))]
     check(events)
     run = run.resolve()  # "." has no name
     target = run.with_name(f"{run.name}-by-{contract.name}")

@@ -40,9 +40,10 @@ def rejudge(run_folder: Path, contract: str) -> None:
     from probes.acceptance.rejudge import rejudge_run
 
     with refuse_unusable():
-        for notice in load(contract).notices:
+        agreed = load(contract)
+        for notice in agreed.notices:
             click.echo(f"notice: {notice}")
-        target = rejudge_run(run_folder, contract)
+        target = rejudge_run(run_folder, agreed)
     _render_run(target, None)
 
 

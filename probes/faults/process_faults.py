@@ -77,7 +77,7 @@ def send_signal(pid: int, started: int, signum: int) -> tuple[bool, float]:
         return False, sent_at
     deadline = time.monotonic() + EFFECT_SECONDS
     while not (done := took_effect()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+        time.sleep(0.01)  # a short look: most signals have their effect within it
     return done, sent_at
 
 

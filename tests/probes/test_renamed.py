@@ -94,7 +94,7 @@ def test_an_old_run_is_rendered_and_compared_and_its_ladder_told(old_run: Path) 
 
 def test_an_old_run_is_judged_again_by_a_contract_of_today(tmp_path: Path) -> None:
     folder = shutil.copytree(OLD / "healthy", tmp_path / "healthy")
-    judged = load(rejudge_run(folder, "lab"))
+    judged = load(rejudge_run(folder, load_contract("lab")))
     assert [r.verdict for r in judged.results] == [r.verdict for r in load(folder).results]
     assert summarize_acceptance(judged).exit_code == 0
 
