@@ -48,6 +48,10 @@ class ContractError(ValueError):
 class ClusterTerms(BaseModel):
     """What was ordered, and the names the parties agreed on.
 
+    `accelerators` is "emulated" where arithmetic is on the CPU: nothing else makes a rehearsal of a
+    run, and such a run accepts no cluster.  `gpu_model` is the name that NVML gives, or several of
+    which each GPU must have one; `gpu_memory_gib`, `cpus_per_node` and `ram_gib` are the least that
+    each GPU or node must have; `versions` is by part: "2.13.0" exactly, ">=550.54" at least.
     `fabric` is the interface that must carry gradients (of several Ethernet ports, their bond), or
     "rdma".  `line_rate_gbps` is of one rail, of which a node has `rails`; `management_gbps` is of
     `management`, where its devices do not say it.  `pace_seconds` emulates an accelerator: each
@@ -62,8 +66,14 @@ class ClusterTerms(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    accelerators: Literal["real", "emulated"] = "real"
     nodes: int | None = Field(default=None, ge=1)
     gpus_per_node: int | None = Field(default=None, ge=0)
+    gpu_model: str | list[str] | None = None
+    gpu_memory_gib: float | None = Field(default=None, gt=0)
+    cpus_per_node: int | None = Field(default=None, ge=1)
+    ram_gib: float | None = Field(default=None, gt=0)
+    versions: dict[str, str] | None = None
     shared: str | None = None
     fabric: str | None = None
     management: str | None = None
@@ -154,9 +164,15 @@ class Contract(BaseModel):
     agreed: bool
     cluster: ClusterTerms
     limits: dict[str, dict[str, Limit]]
+    tier: Literal["quick", "standard", "soak"] = "quick"  # the shortest that proves what was agreed
     optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
     waivers: list[Waiver] = []
     notices: list[str] = []  # what whoever keeps the file should change in it
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether the contract itself says that its run is a rehearsal."""
+        return self.cluster.accelerators == "emulated"
 
     def facts(self) -> ContractFacts:
         """What the record keeps of it."""
@@ -217,7 +233,7 @@ def parse(content: bytes, file: str) -> Contract:
         raise ContractError(f"{file}: not TOML: {error}") from None
     if raw.get("schema") != SCHEMA:
         raise ContractError(f"{file}: expected schema = {SCHEMA}, found {raw.get('schema')!r}")
-    known_keys = ["schema", "name", "title", "cluster", "waivers", *CRITERIA]
+    known_keys = ["schema", "name", "title", "tier", "cluster", "waivers", *CRITERIA]
     for key in raw:
         if key not in known_keys:
             raise ContractError(f"{file}: unknown key {key!r}{_hint(key, known_keys)}")
@@ -241,6 +257,7 @@ def parse(content: bytes, file: str) -> Contract:
         agreed=True,
         cluster=cluster,
         limits=limits,
+        tier=raw.get("tier", "quick"),
         optional=optional,
         waivers=waivers,
         notices=_renamed_keys(raw, file),

@@ -44,6 +44,8 @@ class RunSession:
             self.cluster = connect(spec)
         except VersionMismatch as error:
             self.join_error = str(error)
+        if self.cluster and agreed and agreed.rehearsal:
+            self.cluster.emulated = True
         self.contract: Contract = agreed or derive_contract(self.cluster)
         # Whoever writes local:4 has ordered four.
         self.ordered = nodes or (self.cluster.embedded_nodes if self.cluster else None)

@@ -89,6 +89,8 @@ class Cluster:
     def __init__(self, address: str, kind: str, local: LocalCluster | None = None) -> None:
         self.address, self.kind, self._local = address, kind, local
         self.cleanup = CleanupProcess()
+        # Declared, by the contract or by --cluster local, and never inferred from what is missing.
+        self.emulated = kind == "local"
         self._facts: list[dict[str, Any]] | None = None
         self.errors: dict[str, str] = {}  # node id -> why it did not answer
         try:
@@ -130,12 +132,6 @@ class Cluster:
         if self.emulated:
             return "accelerators are emulated: arithmetic is on the CPU"
         return ""
-
-    @property
-    def emulated(self) -> bool:
-        """Ray counts more GPUs than drivers show."""
-        counted = sum(node["resources"].get("GPU", 0) for node in self.nodes)
-        return counted > len({gpu["uuid"] for node in self.facts for gpu in node["gpus"]})
 
     @property
     def on_gpu(self) -> bool:
