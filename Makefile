@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NODES ?= 4
 # The long tests' groups, each under an hour: criteria that have such tests, SCALING on shards, runs
 # of the whole suite.
-SOAKS := fabric gang restart scaling shards suite
+SOAKS := fabric gang hosts restart scaling shards suite
 ifneq ($(CRITERION),)
 SOAK := $(filter $(shell echo '$(CRITERION)' | tr A-Z a-z),$(SOAKS))
 ifeq ($(SOAK),)
@@ -54,8 +54,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 # The lab's system tools: installed where that is possible, else the lab says what is missing.
 tools:
 ifeq ($(LAB_HERE),yes)
-	@command -v ip >/dev/null && command -v nft >/dev/null || { command -v apt-get >/dev/null \
-	  && apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2 nftables util-linux; }
+	@command -v ip >/dev/null && command -v nft >/dev/null && command -v cc >/dev/null \
+	  || { command -v apt-get >/dev/null && apt-get update -qq \
+	  && apt-get install -y -qq --no-install-recommends iproute2 nftables util-linux gcc libc6-dev; }
 endif
 
 clean:

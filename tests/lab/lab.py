@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.lab import cgroups, network
+from tests.lab import cgroups, network, nvml
 from tests.lab.node import PORT, SHARED, Node
 from tests.lab.shell import LabError, require_machine, sh
 
@@ -64,8 +64,8 @@ class Lab:
     @property
     def nodes(self) -> list[Node]:
         """All nodes, on or off."""
-        size, gpus = self.state["nodes"], self.state["gpus"]
-        return [Node(self.name, index, self.home, size, gpus) for index in range(size)]
+        size, gpus, with_nvml = (self.state[key] for key in ("nodes", "gpus", "nvml"))
+        return [Node(self.name, index, self.home, size, gpus, with_nvml) for index in range(size)]
 
     def node(self, word: str | int) -> Node:
         """A node by index or name (`2`, `node2`)."""
@@ -75,10 +75,15 @@ class Lab:
         raise LabError(f"no node {word!r} in lab {self.name!r}: it has {len(self.nodes)} nodes")
 
     def up(
-        self, nodes: int, fabric: str = "1gbit", management: str = "200mbit", gpus: int = 1
+        self,
+        nodes: int,
+        fabric: str = "1gbit",
+        management: str = "200mbit",
+        gpus: int = 1,
+        with_nvml: bool = False,
     ) -> None:
         """Start the lab, or do nothing when it is up and whole with this many nodes."""
-        require_machine()
+        require_machine(compiler=with_nvml)
         if not 1 <= nodes <= 64:
             raise LabError(f"a lab has 1 to 64 nodes, found {nodes}")
         if self.state_file.exists() and self._whole(nodes):
@@ -89,8 +94,10 @@ class Lab:
             MADE_SHARED.touch()
             Path(SHARED).mkdir()
         rates = {"fab0": fabric, "eth0": management}
-        self.write(nodes=nodes, gpus=gpus, rates=rates, faults=[])
+        self.write(nodes=nodes, gpus=gpus, nvml=with_nvml, rates=rates, faults=[])
         try:
+            if with_nvml:
+                nvml.build_library(self.home)
             network.build(self.name, nodes, self.state["rates"])
             self.start_ray(self.nodes)
         except BaseException:
