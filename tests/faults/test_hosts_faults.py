@@ -1,0 +1,120 @@
+"""GPUs and machines that are not what was ordered: caught, named and located by HOSTS, live.
+
+The nodes have 8 GPUs each by Ray and by a stand-in NVML (tests/lab/nvml_standin.c).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from reports.record import RunRecord, Verdict
+from tests.faults.launchers.injected_faults import findings
+from tests.lab.faults import clear, inject
+from tests.lab.lab import Lab
+from tests.support.trial import Trial, acceptance, agreed, lab_of
+
+PROBE = "probes/hosts/test_hosts.py"
+ORDERED = {
+    'accelerators = "emulated"': 'accelerators = "real"',
+    "gpus_per_node = 1": "gpus_per_node = 8",
+}
+SOAK = pytest.mark.soak(criterion="hosts")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What is planted, and what HOSTS says of it."""
+
+    name: str
+    planted: list[str]  # as `python -m tests.lab fault` takes them
+    code: str
+    suspects: list[str]
+    says: list[str]
+
+
+@pytest.fixture(scope="module")
+def gpu_lab() -> Iterator[Lab]:
+    """Three nodes of 8 GPUs, up once for all tests of this file."""
+    with lab_of(3, "gpus", gpus=8, with_nvml=True) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(gpu_lab: Lab) -> Iterator[Lab]:
+    """The lab, healthy before and after."""
+    yield gpu_lab
+    clear(gpu_lab)
+
+
+def judge_hosts(lab: Lab, name: str) -> tuple[RunRecord, Trial]:
+    """Run HOSTS on the lab as it is."""
+    return acceptance(lab, name, PROBE, contract=agreed(lab, ORDERED))
+
+
+LOST = Fault("lost", ["nvml 1 3.error=15"], "HOST-GPU-LOST", ["node1"], ["node1", "GPU 3"])
+QUICK = [
+    Fault(
+        "seven", ["nvml 1 gpus=7"], "HOST-GPUS", ["node1"],
+        ["node1", "8 GPUs were ordered", "Ray counts 8", "NVML shows 7"],
+    ),
+    LOST,
+    Fault(
+        "mismatch", ["nvml 2 error=18"], "HOST-DRIVER-MISMATCH", ["node2"], ["node2"],
+    ),
+    Fault(
+        "another-model", ["nvml 1 name=NVIDIA A100-SXM4-80GB"], "HOST-GPU-MODEL", ["node1"],
+        ["node1", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"],
+    ),
+    Fault("one-machine", ["same-machine 1 2"], "HOST-SAME-MACHINE", ["node1", "node2"], []),
+    Fault("no-library", ["hide-nvml 2"], "HOST-NO-NVML", ["node2"], ["node2"]),
+]  # fmt: skip
+LONGER = [
+    Fault("none", ["nvml 1 gpus=0"], "HOST-GPUS", ["node1"], ["NVML shows 0"]),
+    Fault("no-driver", ["nvml 0 error=9"], "HOST-NO-DRIVER", ["node0"], ["node0"]),
+    Fault("unknown", ["nvml 0 error=999"], "HOST-NVML-ERROR", ["node0"], ["node0"]),
+    Fault("one-board", ["nvml 2 5.name=NVIDIA H200"], "HOST-GPU-MODEL", ["node2"], ["H200"]),
+    Fault(
+        "twice", ["nvml 1 0.uuid=GPU-twice", "nvml 2 4.uuid=GPU-twice"], "HOST-GPU-TWICE",
+        ["node1", "node2"], ["GPU-twice"],
+    ),
+]  # fmt: skip
+
+
+def test_sound_nodes_pass(lab: Lab) -> None:
+    record, trial = judge_hosts(lab, "sound")
+    assert record.verdict("HOSTS") is Verdict.PASS, trial.log.read_text()
+    assert not findings(record)
+    assert not record.rehearsal, "GPUs that the contract calls real were taken for emulated ones"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [*QUICK, *(pytest.param(fault, marks=SOAK) for fault in LONGER)],
+    ids=lambda fault: fault.name,
+)
+def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
+    for planted in fault.planted:
+        inject(lab, *planted.split(" ", 2))
+    record, trial = judge_hosts(lab, fault.name)
+    assert record.verdict("HOSTS") is Verdict.FAIL, trial.log.read_text()
+    assert trial.process.returncode == 1
+    said = [(one.code, one.suspects, one.statement) for one in findings(record)]
+    assert {code for code, _, _ in said} == {fault.code}, said
+    assert sorted({name for _, suspects, _ in said for name in suspects}) == fault.suspects, said
+    assert all(any(words in statement for *_, statement in said) for words in fault.says), said
+    if fault is LOST:
+        its_other_facts_are_there(trial)
+
+
+def its_other_facts_are_there(trial: Trial) -> None:
+    """One lost GPU must not take the rest of its node with it."""
+    (path,) = trial.folder.glob("**/*hosts.json")
+    facts = {fact["name"]: fact for fact in json.loads(path.read_text())}
+    assert set(facts) == {"node0", "node1", "node2"}
+    assert facts["node1"]["software"] == facts["node0"]["software"]
+    sound = [gpu["name"] for gpu in facts["node1"]["gpus"] if gpu.get("name")]
+    assert sound == ["NVIDIA H100 80GB HBM3"] * 7
