@@ -44,6 +44,7 @@ class Node:
         stand_in = {
             "LD_LIBRARY_PATH": str(nvml.library_folder(self.work)),
             "SEATRIAL_LAB_NVML": str(nvml.settings_file(self.work)),
+            "PYTHONPATH": str(nvml.TORCH),
         }
         return {
             **(stand_in if self.has_nvml else {}),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.lab.shell import LabError, sh
 
+TORCH = Path(__file__).with_name("standin_torch")  # the folder that lets torch count as well
 SOURCE = Path(__file__).with_name("nvml_standin.c")
 LIBRARY = "libnvidia-ml.so.1"
 # What the library reads, and what it means.
@@ -22,8 +23,9 @@ KEYS = {
     "memory_mib": "memory of each GPU",
     "used_mib": "how much of it is in use",
     "uuid": "a GPU's own UUID (3.uuid=GPU-...)",
-    "mig": "1: the GPUs are split",
+    "mig": "into how many MIG instances each GPU is split",
     "driver": "version of the driver",
+    "torch": "how many GPUs torch counts, where that is another number",
     "error": "code that every call returns: 9 no driver, 15 lost, 18 versions differ, 999 unknown",
 }
 KEY_TEXT = "; ".join(f"{key}: {meaning}" for key, meaning in KEYS.items())

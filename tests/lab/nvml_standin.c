@@ -1,8 +1,8 @@
 /* A stand-in for libnvidia-ml.so.1, so that a lab without GPUs has what asks NVML run for real.
 
-   Written from the public description of the NVML API (docs.nvidia.com/deploy/nvml-api); nothing in
-   it is NVIDIA's.  Each call reads its answer from the file that SEATRIAL_LAB_NVML names, so that a
-   line more is a fault at once, in processes that run.  A line is `key value`:
+   Written from the public description of the API (docs.nvidia.com/deploy/nvml-api); nothing in it is
+   NVIDIA's.  Each call reads its answer from the file that SEATRIAL_LAB_NVML names: a line more is a
+   fault at once, in processes that run.  A line is `key value`:
 
        gpus 8                        how many GPUs the node has
        name NVIDIA H100 80GB HBM3    of all GPUs
@@ -18,10 +18,10 @@
 #include <string.h>
 
 typedef int Return;
-typedef void *Device; /* the GPU's index and one: NULL is no device */
+typedef void *Device; /* one and the GPU's index, and for its MIG instance i also (1 + i) * MIG */
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        DRIVER_NOT_LOADED = 9 };
-enum { KEY = 64, VALUE = 256, NODE = -1, MIB = 1 << 20, MIG_SLICES = 7 };
+enum { KEY = 64, VALUE = 256, NODE = -1, MIB = 1 << 20, MIG = 1000, MIG_PLACES = 7 };
 
 struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
@@ -69,7 +69,7 @@ static Return status(int gpu)
     return gpu != NODE && (gpu < 0 || gpu >= find_number(NODE, "gpus", 0)) ? INVALID_ARGUMENT : SUCCESS;
 }
 
-static int index_of(Device device) { return device ? (int)(long)device - 1 : -2; }
+static int index_of(Device device) { return device ? (int)((long)device - 1) % MIG : -2; }
 
 static Return tell(const char *answer, char *text, unsigned length)
 {
@@ -128,8 +128,10 @@ Return nvmlDeviceGetUUID(Device device, char *text, unsigned length)
     int gpu = index_of(device), own = find(gpu, "uuid", value) == 2;
     Return code = status(gpu);
 
-    /* Said of all GPUs it is how each UUID begins. */
-    snprintf(uuid, sizeof uuid, own ? "%s" : "%s%012d", value, gpu);
+    /* Said of all GPUs it is how each UUID begins; `GPU-` is `MIG-` of an instance. */
+    snprintf(uuid, sizeof uuid, own ? "%s" : "%s%012ld", value, (long)device - 1);
+    if ((long)device > MIG)
+        memcpy(uuid, "MIG", 3);
     return code ? code : tell(uuid, text, length);
 }
 
@@ -174,19 +176,24 @@ Return nvmlDeviceGetMemoryInfo_v2(Device device, struct memory_v2 *memory)
 
 Return nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, void *processes)
 {
-    (void)processes;
     *count = 0; /* as in a container, where NVML names none */
-    return status(index_of(device));
+    return (void)processes, status(index_of(device));
 }
 
 Return nvmlDeviceGetMigMode(Device device, unsigned *now, unsigned *pending)
 {
-    *now = *pending = (unsigned)find_number(index_of(device), "mig", 0);
+    *now = *pending = find_number(index_of(device), "mig", 0) > 0;
     return status(index_of(device));
 }
 
 Return nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *count)
 {
-    *count = find_number(index_of(device), "mig", 0) ? MIG_SLICES : 0;
+    *count = find_number(index_of(device), "mig", 0) > 0 ? MIG_PLACES : 0;
     return status(index_of(device));
+}
+
+Return nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned place, Device *instance)
+{
+    *instance = (char *)device + (1 + place) * MIG;
+    return place < find_number(index_of(device), "mig", 0) ? status(index_of(device)) : NOT_FOUND;
 }

@@ -1,4 +1,4 @@
-"""The stand-in NVML, asked through both copies of pynvml that probes may find."""
+"""The stand-in NVML, asked through either copy of pynvml that probes may find, and torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,12 @@ def describe(index):
     assert nvml.nvmlDeviceGetMemoryInfo(gpu).total == memory.total
     assert nvml.nvmlDeviceGetComputeRunningProcesses(gpu) == []
     mig = [nvml.nvmlDeviceGetMigMode(gpu), nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)]
+    if mig[1]:
+        mig.append([nvml.nvmlDeviceGetUUID(one) for one in instances(gpu)])
     return [nvml.nvmlDeviceGetName(gpu), uuid, memory.total >> 20, memory.used >> 20, mig]
+def instances(gpu):
+    ask = nvml.nvmlDeviceGetMigDeviceHandleByIndex
+    return [ask(gpu, place) for place in range(7) if code_of(ask, gpu, place) is None]
 if (code := code_of(nvml.nvmlInit)) is not None:
     print(json.dumps(code))
     sys.exit()
@@ -117,7 +122,7 @@ def test_the_later_line_holds_and_a_gpus_own_before_all(work: Path) -> None:
     for what in ("1.uuid=GPU-mine", "gpus=3", "gpus=2", *memory, "mig=1"):
         nvml.plant(work, what)
     _, first, second = ask(work)
-    assert first[2:] == [40960, 512, [[1, 1], 7]]
+    assert first[2:] == [40960, 512, [[1, 1], 7, [first[1].replace("GPU", "MIG")[:-4] + "1000"]]]
     assert second[1] == "GPU-mine"
 
 
@@ -138,3 +143,23 @@ def test_without_a_compiler_one_sentence_says_what_to_install(monkeypatch: Any) 
     monkeypatch.setattr(shell.shutil, "which", lambda tool: there(tool) if tool != "cc" else None)
     with pytest.raises(LabError, match="apt-get install gcc libc6-dev"):
         shell.require_machine(compiler=True)
+
+
+COUNT = "import torch; print(torch._C._cuda_getDeviceCount())"
+
+
+@pytest.mark.parametrize(
+    ("what", "visible", "devices"),
+    [("gpus=7", None, 7), ("gpus=7", "5", 1), ("torch=0", "5", 0), ("error=18", None, 0)],
+)
+def test_torch_counts_what_the_file_says(
+    work: Path, what: str, visible: str | None, devices: int
+) -> None:
+    nvml.plant(work, what)
+    environment = {
+        "PYTHONPATH": str(nvml.TORCH),
+        "SEATRIAL_LAB_NVML": str(nvml.settings_file(work)),
+    }
+    environment |= {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    told = subprocess.check_output([sys.executable, "-c", COUNT], env=environment, text=True)
+    assert int(told) == devices
