@@ -82,11 +82,11 @@ class Lab:
         gpus: int = 1,
         with_nvml: bool = False,
     ) -> None:
-        """Start the lab, or do nothing when it is up and whole with this many nodes."""
+        """Start the lab, or do nothing when it is up and whole with such nodes."""
         require_machine(compiler=with_nvml)
         if not 1 <= nodes <= 64:
             raise LabError(f"a lab has 1 to 64 nodes, found {nodes}")
-        if self.state_file.exists() and self._whole(nodes):
+        if self.state_file.exists() and self._whole([nodes, gpus, with_nvml]):
             return
         self.down()
         (self.home / "shared").mkdir(parents=True)
@@ -104,13 +104,13 @@ class Lab:
             self.down()
             raise
 
-    def _whole(self, nodes: int) -> bool:
-        found = len(self.nodes)
+    def _whole(self, wanted: list[int]) -> bool:
+        found = [self.state[key] for key in ("nodes", "gpus", "nvml")]
         alive = all(node.pid for node in self.nodes)
-        if alive and found != nodes:
+        if alive and found != wanted:
             raise LabError(
-                f"lab {self.name!r} is up with {found} nodes, {nodes} were asked for; "
-                "run `python -m tests.lab down` first"
+                f"lab {self.name!r} is up with {_size_text(*found)}, "
+                f"{_size_text(*wanted)} were asked for; run `python -m tests.lab down` first"
             )
         return alive and not self.state["faults"]
 
@@ -213,6 +213,10 @@ class Lab:
         path = cgroups.root() / f"lab-{self.name}"
         found = sorted(path.glob("node*")) if path.exists() else []
         return [cgroups.NodeGroup(self.name, int(p.name.removeprefix("node"))) for p in found]
+
+
+def _size_text(nodes: int, gpus: int, nvml: int) -> str:
+    return f"{nodes} nodes (GPUs of each: {gpus}; NVML: {'yes' if nvml else 'no'})"
 
 
 def _logs(nodes: list[Node]) -> str:

@@ -90,6 +90,7 @@ def test_exec_hands_on_the_exit_code(lab: Lab) -> None:
         (["fault", "same-machine", "2", "2"], "a pair is two nodes"),
         (["fault", "nvml", "1", "gpus=7"], "has no NVML"),
         (["up", "--nodes", "5"], "is up with 4 nodes"),
+        (["up", "--nodes", "4", "--nvml"], "NVML: no), 4 nodes (GPUs of each: 1; NVML: yes)"),
         (["fault", "flood"], "No such command"),
     ],
 )

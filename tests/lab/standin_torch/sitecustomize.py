@@ -1,8 +1,8 @@
 """Lets torch count the GPUs of a lab's node, for its own build has no CUDA to count with.
 
-Python imports this file when it starts, on nodes with the stand-in NVML only.  The count comes from
-the same file: `torch` in it, else `gpus`, and 0 beside an `error` of the whole node.  As in the CUDA
-runtime CUDA_VISIBLE_DEVICES bounds it.
+Python imports this file when it starts, on nodes with the stand-in NVML only.  The count is from
+the same file: `torch` in it, else `gpus`, and 0 beside an `error` of the whole node.  As with
+CUDA's own runtime, CUDA_VISIBLE_DEVICES bounds it.
 """
 
 from __future__ import annotations
