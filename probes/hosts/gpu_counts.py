@@ -56,7 +56,7 @@ class NodeGpus:
         """`node3: 8 GPUs were ordered, Ray counts 8, NVML shows 7, torch sees 7`."""
         parts = ["no number was ordered"]
         if self.ordered is not None:
-            parts = [f"{self.ordered} GPUs were ordered"]
+            parts = [f"{self.ordered} GPU{'s were' if self.ordered != 1 else ' was'} ordered"]
         for source, verb in VERBS.items():
             count = self.counts.get(source)
             if count is not None:

@@ -72,7 +72,8 @@ def control_doctored_count(counts, measure):
     name = counts[0].name
     doctored = [without_one_gpu(counts[0]), *counts[1:]]
     sentence = find_wrong_counts(doctored).get(name, "")
-    caught = bool(sentence) or name in nodes_below_most(doctored)
+    new = sentence != find_wrong_counts(counts).get(name, "")
+    caught = new or name in nodes_below_most(doctored)
     comparable = counts[0].ordered is not None or len(counts[0].counts) > 1 or len(counts) > 1
     measure.control(
         "doctored count",
