@@ -220,5 +220,6 @@ def _size_text(nodes: int, gpus: int, nvml: int) -> str:
 
 
 def _logs(nodes: list[Node]) -> str:
-    """What `ray start` said last on each node."""
-    return "".join((node.work / "ray-start.log").read_text()[-300:] for node in nodes)
+    """What the nodes and `ray start` on them said last."""
+    logs = [node.work / name for node in nodes for name in ("init.log", "ray-start.log")]
+    return "".join(log.read_text()[-300:] for log in logs if log.exists())
