@@ -69,15 +69,16 @@ def control_doctored_fact(facts, measure):
 
 def control_doctored_count(counts, measure):
     """Control: a GPU taken out of one node's count must be seen, by the order or another count."""
-    name = counts[0].name
-    doctored = [without_one_gpu(counts[0]), *counts[1:]]
-    sentence = find_wrong_counts(doctored).get(name, "")
-    new = sentence != find_wrong_counts(counts).get(name, "")
-    caught = new or name in nodes_below_most(doctored)
-    comparable = counts[0].ordered is not None or len(counts[0].counts) > 1 or len(counts) > 1
+    node, name = counts[0], counts[0].name
+    doctored = [without_one_gpu(node), *counts[1:]]
+    sentence, caught = find_wrong_counts(doctored).get(name, ""), None
+    if node.ordered is not None or len(node.counts) > 1:
+        caught = sentence != find_wrong_counts(counts).get(name, "")
+    elif len(counts) > 1:  # there is nothing to compare with but the other nodes
+        caught = name in nodes_below_most(doctored)
     measure.control(
         "doctored count",
         f"one GPU of {name} is taken out of what NVML, or Ray without NVML, counts",
-        caught=caught if comparable else None,
-        saw=sentence or (f"{name} has fewer than most" if caught else "nothing"),
+        caught=caught,
+        saw=sentence or ("fewer than on most nodes" if caught else "nothing"),
     )

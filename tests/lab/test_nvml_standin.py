@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -145,21 +146,28 @@ def test_without_a_compiler_one_sentence_says_what_to_install(monkeypatch: Any) 
         shell.require_machine(compiler=True)
 
 
-COUNT = "import torch; print(torch._C._cuda_getDeviceCount())"
-
-
-@pytest.mark.parametrize(
-    ("what", "visible", "devices"),
-    [("gpus=7", None, 7), ("gpus=7", "5", 1), ("torch=0", "5", 0), ("error=18", None, 0)],
-)
-def test_torch_counts_what_the_file_says(
-    work: Path, what: str, visible: str | None, devices: int
-) -> None:
-    nvml.plant(work, what)
+def test_torch_counts_what_the_file_says(work: Path) -> None:
+    nvml.plant(work, "gpus=7")
     environment = {
         "PYTHONPATH": str(nvml.TORCH),
         "SEATRIAL_LAB_NVML": str(nvml.settings_file(work)),
     }
-    environment |= {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    told = subprocess.check_output([sys.executable, "-c", COUNT], env=environment, text=True)
-    assert int(told) == devices
+    script = "import torch; print(torch._C._cuda_getDeviceCount())"
+    told = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True)
+    assert int(told) == 7
+
+
+@pytest.mark.parametrize(
+    ("what", "visible", "devices"),
+    [("gpus=7", "5", 1), ("gpus=7", "", 0), ("torch=0", "5", 0), ("error=18", None, 0)],
+)
+def test_the_count_is_bounded_as_cuda_bounds_it(
+    work: Path, monkeypatch: pytest.MonkeyPatch, what: str, visible: str | None, devices: int
+) -> None:
+    nvml.plant(work, what)
+    count_devices = runpy.run_path(str(nvml.TORCH / "sitecustomize.py"))["count_devices"]
+    monkeypatch.setenv("SEATRIAL_LAB_NVML", str(nvml.settings_file(work)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert count_devices() == devices

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from probes.hosts import test_hosts as probe_module
 from reports.record import Verdict
 from tests.support.simulated_hosts import (
     StandInHosts,
@@ -35,6 +36,20 @@ def test_a_rehearsal_as_declared() -> None:
     assert result.verdict is Verdict.PASS
     assert findings(result) == []
     assert "NVML is not compared: accelerators are emulated" in result.coverage
+
+
+def test_the_control_needs_the_comparison_that_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That one node has fewer than the others is another judge's to see."""
+    monkeypatch.setattr(probe_module, "find_wrong_counts", lambda counts: {})
+    result = run_hosts(StandInHosts(), **ORDER)
+    assert {c.name: c.caught for c in result.controls}["doctored count"] is False
+
+
+def test_the_control_on_a_cluster_of_which_only_ray_tells() -> None:
+    """Nothing was ordered, and nothing else counts: the other nodes are compared with, if any."""
+    for nodes, caught in ((1, None), (3, True)):
+        result = run_hosts(emulated(nodes), nodes=nodes)
+        assert {c.name: c.caught for c in result.controls}["doctored count"] is caught
 
 
 # Nodes.
