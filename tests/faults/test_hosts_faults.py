@@ -59,9 +59,9 @@ QUICK = [
         "one-machine", ["same-machine 1 2"], {"HOST-SAME-MACHINE"}, ["node1", "node2"],
         ["node2 run on one machine"],
     ),
+    Fault("no-library", ["hide-nvml 2"], {"HOST-NO-NVML"}, ["node2"], ["node2"]),
 ]  # fmt: skip
 LONGER = [
-    Fault("no-library", ["hide-nvml 2"], {"HOST-NO-NVML"}, ["node2"], ["node2"]),
     Fault("none", ["nvml 1 gpus=0"], {"HOST-GPUS"}, ["node1"], ["Ray counts 8, NVML shows 0"]),
     Fault("no-driver", ["nvml 0 error=9"], {"HOST-NO-DRIVER"}, ["node0"], ["node0", "error 9"]),
     Fault("unknown", ["nvml 0 error=999"], {"HOST-NVML-ERROR"}, ["node0"], ["node0", "error 999"]),
