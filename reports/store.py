@@ -23,6 +23,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from reports.owed import complete_results
 from reports.record import SCHEMA, Evidence, ProbeResult, RunRecord
 from reports.renamed import with_current_names
 
@@ -173,8 +174,10 @@ def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:
             run, results, latest = {"state": "interrupted", **data}, [], {}
         elif not run:
             raise UnreadableRun("the event log does not begin with run_started")
-        elif kind in ("run_updated", "run_finished"):
+        elif kind in ("run_owes", "run_updated", "run_finished"):
             run.update(data)
+        elif kind == "run_problem":
+            run.setdefault("problems", []).append(data)
         elif kind == "probe_started":
             latest[probe] = {"probe": probe, **data}
             results.append(latest[probe])
@@ -202,9 +205,11 @@ def _build_record(run: dict[str, Any], results: list[dict[str, Any]]) -> RunReco
     version = str(run.get("schema_version", SCHEMA))
     if version.split(".")[0] != SCHEMA.split(".")[0]:
         raise UnreadableRun(f"the run is of schema {version}, this version reads {SCHEMA}")
+    owed = run.get("owed") or []
     try:
+        results = complete_results(results, owed, run.get("partial", ""))
         return RunRecord(**run, results=[ProbeResult(**result) for result in results])
-    except (ValidationError, TypeError) as error:
+    except (ValidationError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableRun(f"the log does not fit schema {SCHEMA}: {_error_text(error)}") from None
 
 

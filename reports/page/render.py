@@ -127,6 +127,7 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
         ("tier", record.tier),
         ("contract", f"{contract.name} @ {contract.sha256[:12] or 'no hash'}"),
         ("suite", record.versions.get("seatrial", "")),
+        ("also loaded", ", ".join(record.loaded)),
     ]
     return [(name, value) for name, value in facts if value]
 

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from reports.acceptance import summarize_acceptance
-from reports.record import Control, Evidence, Limit, Measurement, ProbeResult, RunRecord
+from reports.record import (
+    Control,
+    Evidence,
+    Limit,
+    Measurement,
+    OwedProbe,
+    ProbeResult,
+    RunRecord,
+)
 from reports.store import EVENT_LISTS, load, write_atomically
 
 
@@ -51,6 +59,12 @@ def measured(
         samples=samples,
         note=note,
     )
+
+
+def owing(record: RunRecord) -> RunRecord:
+    """The same run, which owes every probe that it has."""
+    owed = [OwedProbe(probe=r.probe, criterion=r.criterion, tier="quick") for r in record.results]
+    return record.model_copy(update={"owed": owed})
 
 
 def control(name: str, fault: str, saw: str, caught: bool | None = True) -> Control:
