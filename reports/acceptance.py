@@ -11,13 +11,26 @@ from datetime import date
 from pathlib import Path
 
 from reports.owed import NOT_RUN
-from reports.record import Criterion, Finding, Measurement, ProbeResult, RunRecord, Verdict
+from reports.record import (
+    Criterion,
+    Finding,
+    Measurement,
+    ProbeResult,
+    RunProblem,
+    RunRecord,
+    Verdict,
+)
 from reports.renamed import with_current_names
 from reports.sanitize import one_line
-from reports.store import fold_events, read_events
+from reports.store import SUMS, fold_events, read_events
 
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED"}  # by exit code; any other is NOT ACCEPTED
 OLD_RUN = "an older version wrote this run, and did not write down which probes were owed"
+NO_SUMS = RunProblem(
+    kind="rendering",
+    where=SUMS,
+    text="the run ended and its last file was never written (was the disk full?)",
+)
 NO_CONTRACT = (
     "nothing was agreed: write down what was ordered (seatrial contract new --from {run}) and run "
     "again with it"
@@ -142,7 +155,10 @@ def summarize_acceptance(record: RunRecord, written: RunRecord | None = None) ->
 def load_summary(run: Path) -> AcceptanceSummary:
     """Read a run folder and work out what it amounts to; raises UnreadableRun."""
     events = read_events(run)
-    return summarize_acceptance(fold_events(with_current_names(events)), fold_events(events))
+    record, written = fold_events(with_current_names(events)), fold_events(events)
+    if record.state == "finished" and not (run / SUMS).is_file():
+        record = record.model_copy(update={"problems": [*record.problems, NO_SUMS]})
+    return summarize_acceptance(record, written)
 
 
 def _run_reasons(record: RunRecord) -> list[str]:

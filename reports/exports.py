@@ -19,7 +19,7 @@ from reports.junit import junit
 from reports.page.render import render
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict
 from reports.sanitize import csv_cell, label_value, one_line
-from reports.store import checksum_line, parse_time, write_atomically
+from reports.store import SUMS, checksum_line, parse_time, write_atomically
 
 CSV_HEADER = ["criterion", "probe", "name", "subject", "value", "unit", "low", "high", "verdict"]
 Sample = tuple[dict[str, str], float]  # of Prometheus: labels and value
@@ -179,7 +179,7 @@ def _epoch_ms(timestamp: str | None) -> int:
 
 def _update_checksums(run: Path, paths: list[Path]) -> None:
     """Renew the sums of these files only: the others still tell whether evidence was touched."""
-    sums = run / "SHA256SUMS"
+    sums = run / SUMS
     if not sums.is_file():
         return
     old_lines = [line for line in sums.read_text(encoding="utf-8").splitlines() if "  " in line]

@@ -357,7 +357,8 @@ class RunRecord(RecordModel):
     """Everything one run saw.  The record is the product; all pages are renderings of it.
 
     `owed` is what the tier owes, None where an older version did not write it down; `partial` is
-    why the run was not asked for all of it; `loaded` names foreign plugins and conftest files.
+    why the run was not asked for all of it, `only` the criteria that it was asked for, if not all;
+    `loaded` names foreign plugins and conftest files.
     """
 
     schema_version: str = SCHEMA
@@ -373,6 +374,7 @@ class RunRecord(RecordModel):
     versions: dict[str, str] = {}
     owed: list[OwedProbe] | None = None
     partial: str = ""
+    only: list[str] = []
     loaded: list[str] = []
     problems: list[RunProblem] = []
     results: list[ProbeResult] = []

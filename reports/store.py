@@ -27,6 +27,7 @@ from reports.owed import complete_results
 from reports.record import SCHEMA, Evidence, ProbeResult, RunRecord
 from reports.renamed import with_current_names
 
+SUMS = "SHA256SUMS"  # written last: a run that ended has it
 EVENT_LISTS = {
     "measurement": "measurements",
     "finding": "findings",
@@ -126,9 +127,9 @@ def write_atomically(path: Path, text: str) -> None:
 
 def write_checksums(run: Path) -> None:
     """Write SHA256SUMS over every other file of the run folder, in `sha256sum -c` format."""
-    files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "SHA256SUMS")
+    files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != SUMS)
     lines = [checksum_line(run, path) for path in files]
-    write_atomically(run / "SHA256SUMS", "\n".join(lines) + "\n")
+    write_atomically(run / SUMS, "\n".join(lines) + "\n")
 
 
 def checksum_line(run: Path, path: Path) -> str:

@@ -186,8 +186,9 @@ class Contract(BaseModel):
             )
             for id, row in CRITERIA.items()
         ]
-        agreed = self.model_dump(include={"name", "title", "sha256", "agreed", "waivers"})
-        return ContractFacts(**agreed, criteria=criteria)
+        kept = {"name", "title", "sha256", "agreed", "tier", "waivers"}
+        agreed = self.model_dump(include=kept)
+        return ContractFacts(**agreed, rehearsal=self.rehearsal, criteria=criteria)
 
     def title_of(self, id: str) -> str:
         """The criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""

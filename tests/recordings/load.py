@@ -20,7 +20,7 @@ from reports.record import (
     ProbeResult,
     RunRecord,
 )
-from reports.store import EVENT_LISTS, load, write_atomically
+from reports.store import EVENT_LISTS, load, write_atomically, write_checksums
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,8 @@ def write(recording: Recording, museum: Path) -> Path:
     run.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(event) for event in events(recording)]
     write_atomically(run / "events.jsonl", "\n".join(lines) + "\n" + recording.torn)
+    if recording.ends:
+        write_checksums(run)
     write_atomically(run / "expected.json", json.dumps(expected(recording, run), indent=1) + "\n")
     return run
 
