@@ -27,6 +27,7 @@ from reports.owed import complete_results
 from reports.record import SCHEMA, Evidence, ProbeResult, RunRecord
 from reports.renamed import with_current_names
 
+FIRST_SCHEMA = "1.0"  # of runs that do not say theirs
 SUMS = "SHA256SUMS"  # written last: a run that ended has it
 EVENT_LISTS = {
     "measurement": "measurements",
@@ -203,7 +204,8 @@ def _add_event(result: dict[str, Any], kind: str, data: dict[str, Any]) -> None:
 
 def _build_record(run: dict[str, Any], results: list[dict[str, Any]]) -> RunRecord:
     """The typed record; one sentence when the log is of another schema."""
-    version = str(run.get("schema_version", SCHEMA))
+    run = {"schema_version": FIRST_SCHEMA, **run}
+    version = str(run["schema_version"])
     if version.split(".")[0] != SCHEMA.split(".")[0]:
         raise UnreadableRun(f"the run is of schema {version}, this version reads {SCHEMA}")
     owed = run.get("owed") or []

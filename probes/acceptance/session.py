@@ -16,7 +16,7 @@ from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import TIERS, Circumstances, longer_tier, owed_by, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
-from reports.record import Finding, RunRecord
+from reports.record import SCHEMA, Finding, RunRecord
 from reports.redact import redact_text
 from reports.store import Store, run_folder_name, utc_time
 
@@ -97,6 +97,7 @@ class RunSession:
         }
         self.store.event(
             "run_started",
+            schema_version=SCHEMA,
             id=self.store.path.name,
             started=utc_time(),
             command=self.command,

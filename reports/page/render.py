@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,7 @@ def render(
         inventory=build_inventory(record.cluster),
         command=redact_text(record.command),
         paste=acceptance_table(summary),
-        digest=record_digest(summary.written),
+        digest=record_digest(summary.written, run),
         comparison=compare(summary, baseline) if baseline else None,
         glossary=GLOSSARY,
         script=script,
@@ -79,9 +80,17 @@ def render(
     )
 
 
-def record_digest(record: RunRecord) -> str:
-    """sha256 of record.json as the store writes it: what the signatures are for."""
-    return hashlib.sha256((record.model_dump_json(indent=1) + "\n").encode()).hexdigest()
+def record_digest(record: RunRecord, run: Path | None = None) -> str:
+    """sha256 of record.json: what the signatures are for.
+
+    It is the file's of the run folder where that holds this record, for an older version wrote the
+    same in other words; else what the store would write.
+    """
+    content = (record.model_dump_json(indent=1) + "\n").encode()
+    with suppress(OSError, ValueError):
+        kept = (run / "record.json").read_bytes() if run else b""
+        content = kept if RunRecord.model_validate_json(kept) == record else content
+    return hashlib.sha256(content).hexdigest()
 
 
 def _jinja_environment() -> Environment:
