@@ -35,11 +35,11 @@ def complete_results(
 def _missing_entries(result: dict[str, Any], owed: dict[str, Any]) -> dict[str, Any]:
     """Return the lists of a result with an entry for each measure and control it lacks."""
     measurements, controls = result.get("measurements", []), result.get("controls", [])
-    note = "owed by this probe, and never written"
+    note = "this probe owes it, and never wrote it"
     missing = _not_in(owed.get("measures", []), measurements)
     no_values = [{"name": name, "value": None, "note": note} for name in missing]
     absent = _not_in(owed.get("controls", []), controls)
-    not_caught = [{"name": name, "fault": f"{name} (owed, and never run)"} for name in absent]
+    not_caught = [{"name": name, "fault": f"{name} (this probe owes it, and never ran it)"} for name in absent]
     return {"measurements": measurements + no_values, "controls": controls + not_caught}
 
 
@@ -50,10 +50,10 @@ def _not_in(names: list[str], entries: list[dict[str, Any]]) -> Iterator[str]:
 
 def _not_run(entry: dict[str, Any], partial: str) -> dict[str, Any]:
     """Return the result of a probe that was owed and has none."""
-    reason = f"owed by tier {entry.get('tier', '')}, and there is no result of it"
+    reason = f"tier {entry.get('tier', '')} owes this probe, and it has no result"
     return {
         "probe": entry["probe"],
         "criterion": entry["criterion"],
         "state": NOT_RUN,
-        "error": f"{reason} ({partial})" if partial else reason,
+        "error": f"{reason}; {partial}" if partial else reason,
     }

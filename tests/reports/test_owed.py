@@ -71,10 +71,10 @@ def test_a_run_with_all_it_owes_is_accepted() -> None:
     [
         (
             lambda one: one["probe"] == "fabric::a",
-            "owed by tier quick, and there is no result of it",
+            "tier quick owes this probe, and it has no result",
         ),
-        (named("rails"), "rails on cluster: not measured (owed by this probe, and never written)"),
-        (named("wrong element"), "wrong element (owed, and never run)"),
+        (named("rails"), "rails on cluster: not measured (this probe owes it, and never wrote it)"),
+        (named("wrong element"), "wrong element (this probe owes it, and never ran it)"),
     ],
     ids=["probe", "measure", "control"],
 )

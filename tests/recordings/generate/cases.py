@@ -144,7 +144,7 @@ def unproven() -> list[Recording]:
 
 def partial(run: RunRecord) -> RunRecord:
     """Only FABRIC was run."""
-    asked = {"partial": "only FABRIC was asked for (--only FABRIC)"}
+    asked = {"partial": "only FABRIC was asked for (--only)"}
     return run.model_copy(update={"results": run.results_of("FABRIC"), **asked})
 
 

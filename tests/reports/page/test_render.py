@@ -128,7 +128,7 @@ def test_a_partial_run_is_said_everywhere() -> None:
 
 
 def test_what_was_not_tested_is_said() -> None:
-    assert "owed by tier quick, and there is no result of it" in page("not-run")
+    assert "tier quick owes this probe, and it has no result" in page("not-run")
     assert "needs 8 nodes, the cluster has 7" in page("skipped")
     assert "not provable here" in page("healthy-lab")
     assert "control was NOT caught" in page("control-missed")
