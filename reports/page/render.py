@@ -17,7 +17,7 @@ from reports.charts import draw_figures
 from reports.compare import compare
 from reports.page.evidence import EvidenceReader
 from reports.page.inventory import build_inventory, cluster_size
-from reports.record import Measurement, ProbeResult, RunRecord, Verdict, number
+from reports.record import Limit, Measurement, ProbeResult, RunRecord, Verdict, number
 from reports.redact import redact_text
 from reports.sanitize import capitalise, clean, one_line, relative_link
 from reports.store import parse_time
@@ -112,6 +112,7 @@ def _jinja_environment() -> Environment:
         "titled": capitalise,
         "href": relative_link,
         "number": number,
+        "bound": _bound_text,
         "command": lambda text: redact_text(one_line(text)),
         "headline": summary_sentence,
         "groups": _group_by_name,
@@ -121,6 +122,11 @@ def _jinja_environment() -> Environment:
         "drawn": Markup,
     }
     return environment
+
+
+def _bound_text(limit: Limit | None) -> str:
+    """Write a limit, and whether nobody agreed on it."""
+    return f"{limit}{' (derived)' if limit.derived else ''}" if limit else ""
 
 
 def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
