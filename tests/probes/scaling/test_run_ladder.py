@@ -114,7 +114,7 @@ def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyP
     chosen, others = median_run(ladders)
     assert chosen == (slow, replays)
     assert others == [usual, slowest]
-    found = build_ladder(chosen, others, plan(1, 2, 4), None)
+    found = build_ladder(chosen, others, plan(1, 2, 4), None, [])
     assert [len(rung.other_runs) for rung in found.rungs] == [2, 2, 2]
     assert (found.interval_basis, once.interval_basis) == ("over 3 runs", "within one run")
     note_other_runs(others, ledger(notes))
@@ -173,18 +173,18 @@ def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:
     fits = {"all_gather": Fit(latency_us=0.0, bandwidth=1.0, residual=0.0, points=2)}
     alone, both = Replay([0.5] * 3, fits), Replay([0.7] * 3, fits)
     rungs = [cluster.base(), cluster.largest()]
-    found = build_ladder((rungs, {1: alone, 2: both}), [], plan(1, 2), None)
+    found = build_ladder((rungs, {1: alone, 2: both}), [], plan(1, 2), None, None)
     # 1 MiB at 1 GB/s, times 1/2 among two ranks and 3/4 among four.
     seconds = [rung.alpha_beta_s for rung in found.rungs]
     assert seconds == [(1 << 20) / 2e9, pytest.approx((1 << 20) * 0.75e-9)]
     assert found.fit_growth == {2: pytest.approx((1 << 20) / 4e9)}
     assert found.replay_growth == {2: pytest.approx(0.2)}
-    unknown = build_ladder((rungs, {1: Replay(), 2: both}), [], plan(1, 2), None)
+    unknown = build_ladder((rungs, {1: Replay(), 2: both}), [], plan(1, 2), None, None)
     assert unknown.fit_growth == unknown.replay_growth == {}  # what one node's cost is not known
     single = Cluster(nodes=2, steps=8)
     bare = build_ladder(
         ([single.base(), single.largest()], {1: Replay([0.0] * 3), 2: both}),
-        [], plan(1, 2), None,
+        [], plan(1, 2), None, None,
     )  # fmt: skip
     assert bare.fit_growth == {2: pytest.approx((1 << 20) / 2e9)}
 
