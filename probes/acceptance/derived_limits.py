@@ -68,7 +68,7 @@ def _paced_tokens(pace_s: float) -> Limit:
         marginal_low=MARGINAL_PACED_SHARE * most,
         unit="tokens/s per rank",
         source="derived",
-        because=f"no contract: {PACED_SHARE:.0%} of the {most:.0f} that steps of {pace_s:g} s take in",
+        because=f"no contract: {PACED_SHARE:.0%} of what steps of {pace_s:g} s take in at most",
     )
 
 
