@@ -72,9 +72,9 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
             ladder = build_ladder(chosen, other_ladders, plan, agreed, repeats)
             if not gang_hangs(gang):
                 ladder = locate_slow_links(rig, ladder, limits("efficiency"))
-                control_planted_delay(rig, config, ladder.rungs[-1])
                 tests = speed_tests(ladder.rungs[0], limits, cluster.emulated)
                 control_slow_base(rig, config, ladder.rungs[0], tests)
+                control_planted_delay(rig, config, ladder.rungs[-1])
                 if tier != "quick":
                     saves = SavePlan(workplace, config, terms)
                     time_saves(rig, cluster, ladder.rungs[-1].count, saves)

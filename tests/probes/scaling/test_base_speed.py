@@ -6,13 +6,18 @@ import dataclasses
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 
 from probes.acceptance.contract import Contract, load, parse
+from probes.acceptance.derived_limits import derive_contract
 from probes.acceptance.measure import Recorder
 from probes.acceptance.rejudge import rejudge_run
+from probes.cli.main import main
+from probes.cluster.cluster import Cluster
 from probes.scaling import base_speed
 from probes.scaling.base_speed import (
     SpeedTest,
@@ -84,6 +89,7 @@ def judged(folder: Path, found: Ladder, agreed: Contract, emulated: bool = False
     found = replace(found, base_repeats=[found.rungs[0]])
     judge_ladder(found, limits, measure)
     judge_speed(found.rungs[0], speed_tests(found.rungs[0], limits, emulated), measure)
+    measure.keep("ladder.json", found.to_dict(), kind="series", caption="the ladder")
     result = measure.finish("finished", 1.0)
     store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
     store.save()
@@ -219,14 +225,22 @@ def test_a_share_is_derived_only_where_such_a_job_is_published(
     assert (limit.low if limit else None) == low
 
 
-@pytest.mark.parametrize("name", ["lab", "local"])
+@pytest.mark.parametrize("name", ["lab", "local", ""])
 def test_the_rehearsals_contracts_catch_half_the_pace_and_spare_busy_cores(name: str) -> None:
-    agreed, load_of = load(name), TrainConfig()
+    embedded = cast(Cluster, SimpleNamespace(emulated=True, kind="local", facts=[]))
+    agreed, load_of = load(name) if name else derive_contract(embedded), TrainConfig()
     limit = agreed.limit("SCALING", "tokens_per_s")
     assert limit
     tokens, pace = load_of.batch * load_of.seq, agreed.cluster.pace_seconds
     steps = {pace * 1.02: Verdict.PASS, pace * 1.3: Verdict.MARGINAL, pace * 2: Verdict.FAIL}
     assert {step: limit.judge(tokens / step) for step in steps} == steps
+
+
+def test_the_report_of_a_run_says_of_its_base_what_the_page_says(tmp_path: Path) -> None:
+    judged(tmp_path / "run", throttled(on_gpu(ladder(**SOUND)), *NODES), contract())
+    output = CliRunner().invoke(main, ["scaling", "report", str(tmp_path / "run")]).output
+    assert "mfu on 1 node, 8,192 tokens per GPU and step: 0.21" in output
+    assert "SCALE-SLOW-BASE one node alone is too slow (node0, node1, node2, node3)" in output
 
 
 class Controls:
