@@ -44,7 +44,7 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     each, see `_record`), spans, checkpoints (committed), unsaved (saves that failed), left (True:
     told to leave before the last step), stalls_fired, digest, state_bytes (a rank's, as expected),
     peak_memory_bytes (of all steps but the first) and peak_flops (both None on a CPU, the latter
-    also where flops.peak_flops does not know it).
+    also where flops.peak_flops does not know it), device_name.
     Raises LaunchError (not started as a rank), CheckpointError or DataError (on every rank alike).
     """
     PROGRESS.update("starting")
@@ -75,10 +75,12 @@ class Trainer:
         self.events = EventLog(config.out, f"metrics.rank{world.rank}.jsonl")
         on_gpu = world.device.type == "cuda"
         self.timer = StepTimer(CudaClock() if on_gpu else HostClock(), world.rank, config.out)
+        self.device_name = "CPU"
         self.peak_flops: float | None = None  # of this rank's GPU, where it is known
         if on_gpu:
             time_fsdp_waits(self.model, self.timer)
-            self.peak_flops = peak_flops(torch.cuda.get_device_name(world.device), config.dtype)
+            self.device_name = torch.cuda.get_device_name(world.device)
+            self.peak_flops = peak_flops(self.device_name, config.dtype)
         self.delays = DelayInjector(config.delays, world.rank)
         self.steps: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
@@ -189,6 +191,7 @@ class Trainer:
             "digest": parameter_digest(self.model) if self.config.digest else None,
             "state_bytes": state_bytes(self.config, self.config.shard or world.size),
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
+            "device_name": self.device_name,
             "peak_flops": self.peak_flops,
         }
         self.events.write("end", digest=result["digest"], steps=len(self.steps))

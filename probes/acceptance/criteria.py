@@ -19,13 +19,15 @@ class Measure:
     `unit` must be the unit of its limit.  `fixed` limits hold on every cluster and no contract
     may change them; a `default` holds unless the contract says otherwise; with neither, a
     contract or the cluster's own facts must give the limit, or the result is UNPROVEN.  The limit
-    of a `from_run` measure follows from the run's own set-up, given by the words it holds.
+    of a `from_run` measure follows from the run's own set-up, given by the words it holds; where no
+    contract gives one, that of a `derived_in_run` measure follows from the devices it ran on.
     """
 
     unit: str
     fixed: Limit | None = None
     default: Limit | None = None
     from_run: str = ""
+    derived_in_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,9 @@ FABRIC_MEASURES = {
 
 SCALING_MEASURES = {
     "efficiency": Measure("ratio"),
+    # Of the median node alone.  Without an agreed limit `mfu` has one derived from the GPU's name.
+    "mfu": Measure("ratio", derived_in_run=True),
+    "tokens_per_s": Measure("tokens/s per rank"),
     "non_finite": none_of("losses", "a loss that is not a number is no training"),
     "disagreements": none_of(
         "steps", "ranks that do not train one model are fast, and prove nothing"

@@ -12,11 +12,14 @@ from probes.cluster.cluster import Cluster
 from probes.environment.rails import nccl_ports, read_ib_hca
 from probes.environment.values import NameList, name_list, plain_list
 from probes.findings import join_names
+from reference_trainer.config import TrainConfig
 from reports.record import Limit
 from scaling.collectives.line_rate import find_rails, line_rate
 
 EMULATED_COMPUTE_S = 0.4  # s of compute a step where accelerators are emulated: cores are shared
-
+# Of the tokens per second that such a step takes in at most: busy cores may cost a third, half the
+# pace costs half.  In health it keeps 0.98.
+PACED_SHARE, MARGINAL_PACED_SHARE = 0.67, 0.84
 
 DERIVED_EFFICIENCY = Limit(
     low=0.8,
@@ -35,9 +38,12 @@ def derive_contract(cluster: Cluster | None) -> Contract:
     """Derive a contract from the facts of `cluster` (None: nothing could be asked)."""
     fabric, pace = None, 0.0
     fabric_limits: dict[str, Limit] = {}
+    scaling_limits = {"efficiency": DERIVED_EFFICIENCY}
     optional: dict[str, str] = {}
     if cluster is not None:
-        pace = EMULATED_COMPUTE_S if cluster.emulated else 0.0
+        if cluster.emulated:
+            pace = EMULATED_COMPUTE_S
+            scaling_limits["tokens_per_s"] = _paced_tokens(pace)
         fabric = detect_fabric(cluster.facts)
         hcas = cluster.on_each_node(read_ib_hca) if fabric == "rdma" else {}
         fabric_limits = _fabric_limits(cluster.facts, fabric, hcas)
@@ -48,8 +54,21 @@ def derive_contract(cluster: Cluster | None) -> Contract:
         sha256="",
         agreed=False,
         cluster=ClusterTerms(fabric=fabric, pace_seconds=pace),
-        limits={"FABRIC": fabric_limits, "SCALING": {"efficiency": DERIVED_EFFICIENCY}},
+        limits={"FABRIC": fabric_limits, "SCALING": scaling_limits},
         optional=optional,
+    )
+
+
+def _paced_tokens(pace_s: float) -> Limit:
+    """What an emulated accelerator's rank must take in, by the time its compute is padded to."""
+    load = TrainConfig()
+    most = load.batch * load.seq / pace_s
+    return Limit(
+        low=PACED_SHARE * most,
+        marginal_low=MARGINAL_PACED_SHARE * most,
+        unit="tokens/s per rank",
+        source="derived",
+        because=f"no contract: {PACED_SHARE:.0%} of what steps of {pace_s:g} s take in at most",
     )
 
 

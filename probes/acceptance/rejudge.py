@@ -61,4 +61,7 @@ def _limit_of(contract: Contract, criterion: str, data: dict[str, Any], old: dic
     if CRITERIA[criterion].measures[name].from_run:
         return data["limit"]
     limit = contract.limit(criterion, name)
+    old_limit = data["limit"] or {}
+    if limit is None and CRITERIA[criterion].measures[name].derived_in_run:
+        return old_limit if old_limit.get("source") == "derived" else None
     return limit.model_dump(mode="json") if limit else None
