@@ -39,7 +39,8 @@ def _missing_entries(result: dict[str, Any], owed: dict[str, Any]) -> dict[str, 
     missing = _not_in(owed.get("measures", []), measurements)
     no_values = [{"name": name, "value": None, "note": note} for name in missing]
     absent = _not_in(owed.get("controls", []), controls)
-    not_caught = [{"name": name, "fault": f"{name} (this probe owes it, and never ran it)"} for name in absent]
+    fault = "{} (this probe owes it, and never ran it)"
+    not_caught = [{"name": name, "fault": fault.format(name)} for name in absent]
     return {"measurements": measurements + no_values, "controls": controls + not_caught}
 
 

@@ -174,6 +174,11 @@ class Contract(BaseModel):
         """Whether the contract itself says that its run is a rehearsal."""
         return self.cluster.accelerators == "emulated"
 
+    @property
+    def agreed_names(self) -> frozenset[str]:
+        """The measures that it has a limit for, as SCALING.mfu."""
+        return frozenset(f"{id}.{name}" for id, names in self.limits.items() for name in names)
+
     def facts(self) -> ContractFacts:
         """What the record keeps of it."""
         criteria = [

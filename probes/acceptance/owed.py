@@ -17,12 +17,22 @@ TIERS = ("quick", "standard", "soak")
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What decides whether a measure is owed: the tier, the terms, and the cluster's shape."""
+    """What decides whether a measure is owed: tier, terms, agreed limits, and the cluster's shape.
+
+    `agreed` has the measures with a limit in the contract, as SCALING.mfu.
+    """
 
     tier: str
     terms: ClusterTerms
     nodes: int
     on_gpu: bool
+    agreed: frozenset[str] = frozenset()
+
+    @property
+    def speed_in_tokens(self) -> bool:
+        """Whether tokens/s alone stand for SCALING's speed: mfu has no meaning, or no limit."""
+        tokens, mfu = "SCALING.tokens_per_s" in self.agreed, "SCALING.mfu" in self.agreed
+        return not self.on_gpu or (tokens and not mfu)
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,11 @@ CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
     ("FABRIC", "slowest_rail"): lambda here: here.terms.fabric == "rdma",
     ("FABRIC", "slowest_pair"): lambda here: here.nodes > 2,  # two have nothing to compare with
     ("SCALING", "checkpoint_overhead"): lambda here: here.tier != "quick",
+    ("SCALING", "slow save"): lambda here: here.tier != "quick",
+    ("SCALING", "mfu"): lambda here: not here.speed_in_tokens,
+    ("SCALING", "tokens_per_s"): lambda here: (
+        here.speed_in_tokens or "SCALING.tokens_per_s" in here.agreed
+    ),
     ("GANG", "large_gang_wait"): lambda here: bool(here.terms.queue),
     ("GANG", "unregistered_use"): lambda here: here.on_gpu,
     ("GANG", "a GPU used behind Ray's back"): lambda here: here.on_gpu,
@@ -240,9 +255,9 @@ DUTIES = (
         "quick",
         (
             *("efficiency", "residual", "wall_gap", "non_finite", "disagreements", "straggler"),
-            "checkpoint_overhead",
+            *("mfu", "tokens_per_s", "checkpoint_overhead"),
         ),
-        ("planted delay",),
+        ("slow base", "planted delay", "slow save"),
     ),
 )
 

@@ -116,6 +116,7 @@ class RunSession:
             terms=self.terms,
             nodes=len(cluster.nodes) if cluster else 0,
             on_gpu=bool(cluster and cluster.on_gpu),
+            agreed=self.contract.agreed_names,
         )
         self.store.event(
             "run_owes",

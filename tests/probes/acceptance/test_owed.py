@@ -61,10 +61,29 @@ def test_what_is_conditional_is_owed_where_the_condition_holds() -> None:
         return {(p.criterion, n) for p in owed_by(of) for n in [*p.measures, *p.controls]}
 
     plain, full = names(here("soak", nodes=2)), names(here("soak", terms=ALL, on_gpu=True))
-    on_scaling = {("SCALING", "checkpoint_overhead")}
-    assert full - plain == CONDITIONS.keys() - on_scaling
-    assert not names(here("quick")) & on_scaling
-    assert names(here("standard")) >= on_scaling
+    saves = {("SCALING", "checkpoint_overhead"), ("SCALING", "slow save")}
+    assert full - plain == CONDITIONS.keys() - saves - {("SCALING", "tokens_per_s")}
+    assert plain - full == {("SCALING", "tokens_per_s")}
+    assert not names(here("quick")) & saves
+    assert names(here("standard")) >= saves
+
+
+@pytest.mark.parametrize(
+    ("agreed", "owed"),
+    [
+        ([], {"mfu"}),
+        (["SCALING.mfu"], {"mfu"}),
+        (["SCALING.tokens_per_s"], {"tokens_per_s"}),
+        (["SCALING.mfu", "SCALING.tokens_per_s"], {"mfu", "tokens_per_s"}),
+    ],
+)
+def test_a_real_gpu_owes_the_speed_that_was_agreed(agreed: list[str], owed: set[str]) -> None:
+    (probe,) = [
+        probe
+        for probe in owed_by(here(on_gpu=True, agreed=frozenset(agreed)))
+        if probe.criterion == "SCALING"
+    ]
+    assert {"mfu", "tokens_per_s"} & {*probe.measures} == owed
 
 
 @pytest.mark.parametrize(
