@@ -233,10 +233,23 @@ RESTART_MEASURES = {
 
 HOSTS_MEASURES = {
     "nodes": Measure("nodes", from_run="[cluster] nodes"),
+    "machines": Measure("machines", from_run="how many nodes answer"),
     "gpus": Measure("GPUs", from_run="[cluster] gpus_per_node"),
-    "differences": none_of(
-        "differences", "one job runs on one software stack: Python, Ray, torch, driver"
+    "count_mismatches": none_of(
+        "counts", "Ray, NVML and torch must count the same GPUs, or ranks get what is not there"
     ),
+    "nodes_below_most": none_of("nodes", "a node with fewer GPUs than most has lost some"),
+    "nvml_errors": none_of("errors", "a GPU that cannot be asked cannot be trusted"),
+    "duplicate_gpus": none_of("GPUs", "a GPU that two nodes count is ordered twice"),
+    "differences": none_of(
+        "differences",
+        "one job runs on one software stack (Python, Ray, torch, driver) and one kind of GPU",
+    ),
+    "gpu_model": Measure("", from_run="[cluster] gpu_model"),
+    "gpu_memory": Measure("GiB", from_run="[cluster] gpu_memory_gib"),
+    "cpus": Measure("CPUs", from_run="[cluster] cpus_per_node"),
+    "ram": Measure("GiB", from_run="[cluster] ram_gib"),
+    "ordered_versions": Measure("versions", from_run="[cluster] versions"),
     "shared_missing": none_of("nodes", "checkpoints need one folder that every node sees"),
 }
 

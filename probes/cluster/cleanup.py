@@ -7,6 +7,7 @@ whatever was not unregistered.  Run as a file, with the standard library alone.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -95,7 +96,8 @@ def _remove_path(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another user's: what else is registered must go
+            path.unlink(missing_ok=True)
 
 
 def _kill_group(pid: int) -> None:

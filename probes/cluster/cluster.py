@@ -16,8 +16,8 @@ from typing import Any
 from probes.cluster.cleanup import CleanupProcess
 from probes.cluster.embedded import LocalCluster
 from probes.cluster.node_affinity import on_node
-from probes.cluster.node_facts import file_contains, node_facts, software_versions
-from probes.cluster.software import software_differences
+from probes.cluster.node_facts import node_facts
+from probes.cluster.shared_folder import find_blind_nodes
 from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment carries them to the workers.
@@ -156,15 +156,16 @@ class Cluster:
     def nodes(self) -> list[dict[str, Any]]:
         """Nodes alive that take part: id, name, address, resources.
 
-        A head without accelerators, in a cluster that has some, runs no ranks and is left out.
+        In a cluster that has accelerators, a node without any runs no ranks and is left out.
         """
         alive = [node for node in self.known_nodes() if node["alive"]]
-        has_gpus = any(node["resources"].get("GPU") for node in alive)
-        return [
-            node
-            for node in alive
-            if not (has_gpus and node["head"] and not node["resources"].get("GPU"))
-        ]
+        return [node for node in alive if node["resources"].get("GPU")] or alive
+
+    @property
+    def bystanders(self) -> list[dict[str, Any]]:
+        """Nodes alive that are left out: Ray counts no accelerator there."""
+        members = {node["id"] for node in self.nodes}
+        return [n for n in self.known_nodes() if n["alive"] and n["id"] not in members]
 
     def known_nodes(self) -> list[dict[str, Any]]:
         """Every node that Ray has ever counted; a restarted one only as what it is now.
@@ -225,10 +226,14 @@ class Cluster:
     def facts(self) -> list[dict[str, Any]]:
         """`node_facts` of every node, read once per run by a task on each."""
         if self._facts is None:
-            by_id, names = self.on_each_node(node_facts), self.node_names
-            order = sorted(by_id, key=lambda id: (by_id[id]["address"], id))
-            self._facts = [{"name": names[id], **by_id[id]} for id in order]
+            self._facts = self.read_facts(self.nodes)
         return self._facts
+
+    def read_facts(self, nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Read `node_facts` of those of these nodes that answer."""
+        by_id, names = self.on_each_node(node_facts, nodes=nodes), self.node_names
+        order = sorted(by_id, key=lambda id: (by_id[id]["address"], id))
+        return [{"name": names[id], **by_id[id]} for id in order]
 
     @property
     def gpus_by_node(self) -> dict[str, int]:
@@ -240,19 +245,24 @@ class Cluster:
         function: Callable[..., Any],
         *arguments: Any,
         each: Mapping[str, Any] | None = None,
+        nodes: list[dict[str, Any]] | None = None,
+        gpus: int = 0,
     ) -> dict[str, Any]:
-        """Run `function(*arguments)` in one worker of each node.
+        """Run `function(*arguments)` in one worker of each node, or of each of `nodes`.
 
-        `each` has one argument more for each node that is asked, by its id.  A node that does not
-        answer within 90 s has no entry; the caller must say so.
+        `each` has one argument more for each node that is asked, by its id.  The worker owns so
+        many `gpus`, and waits for them.  A node that does not answer within 90 s has no entry; the
+        caller must say so.
         """
         import ray
 
-        ids = [node["id"] for node in self.nodes if each is None or node["id"] in each]
+        asked = self.nodes if nodes is None else nodes
+        ids = [node["id"] for node in asked if each is None or node["id"] in each]
         calls = {}
         for id in ids:
             extra = [each[id]] if each else []
-            calls[on_node(function, id, max_retries=0).remote(*arguments, *extra)] = id
+            task = on_node(function, id, max_retries=0, num_gpus=gpus)
+            calls[task.remote(*arguments, *extra)] = id
         done, pending = ray.wait(list(calls), num_returns=len(calls), timeout=TASK_SECONDS)
         for call in pending:
             ray.cancel(call, force=True)
@@ -265,19 +275,8 @@ class Cluster:
         return answers
 
     def nodes_not_seeing(self, folder: str) -> list[str]:
-        """Names of the nodes that do not see, in `folder`, a file the driver just wrote there."""
-        token = os.urandom(8).hex()
-        path = Path(folder) / f".seatrial-{token}"
-        self.cleanup.register("folder", str(path))
-        try:
-            path.write_text(token)
-            answers = self.on_each_node(file_contains, str(path), token)
-        except OSError:
-            answers = {}
-        finally:
-            path.unlink(missing_ok=True)
-            self.cleanup.unregister("folder", str(path))
-        return [node["name"] for node in self.nodes if not answers.get(node["id"])]
+        """Names of the nodes that do not share `folder` with most; raises FolderUnknown."""
+        return find_blind_nodes(self, folder)
 
     def gang(self, size: int | None = None, **options: Any) -> Gang:
         """A gang over the whole cluster, or of `size` ranks spread over its nodes."""
@@ -294,10 +293,6 @@ class Cluster:
             for group in ray.util.placement_group_table().values()
             if group["name"] == name and group["state"] != "REMOVED"
         ]
-
-    def differences(self) -> list[str]:
-        """Sentences on software that is not the same on every node and the driver."""
-        return software_differences(self.facts, software_versions())
 
     def close(self) -> None:
         """Leave the cluster, end it when it is ours, and have cleared what is left."""

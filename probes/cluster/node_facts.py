@@ -1,6 +1,6 @@
 """What one node looks like to a job: read inside a Ray worker on that node.
 
-Only the standard library, Ray and (where there is a GPU) NVML; pure parsers are testable apart.
+Only the standard library, Ray and NVML; pure parsers are testable apart.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from probes.cluster.nvml import read_gpus
 from reports.redact import redact
 
 RDMA_SYSFS = "/sys/class/infiniband"
-IN_USE_BYTES = 200 * 2**20  # a CUDA context takes more, and an idle GPU far less
+CGROUP = "/sys/fs/cgroup"  # a container sees its own limits there
 VARIABLE_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "FI_", "UCX_", "OMP_")
 
 
 def node_facts() -> dict[str, Any]:
     """Inventory of this node: names, versions, interfaces, RDMA ports, GPUs, limits, environment.
 
-    Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.
+    Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.  `nvml` and
+    `gpus` are as in `read_gpus`; `amd_driver` is whether AMD's compute driver is there.
     """
     import ray
 
@@ -36,9 +37,12 @@ def node_facts() -> dict[str, Any]:
         "software": software_versions(),
         "interfaces": read_interfaces(),
         "rdma": rdma_ports(),
-        "gpus": list_gpus(),
+        **read_gpus(),
+        "amd_driver": Path("/dev/kfd").exists(),
+        "boot_id": read_text(Path("/proc/sys/kernel/random/boot_id")),
         "shm_gib": _size_gib("/dev/shm"),
-        "cpus": os.cpu_count(),
+        "cpus": usable_cpus(),
+        "ram_gib": usable_memory_gib(),
         "environment": redact(
             {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLE_PREFIXES)}
         ),
@@ -120,61 +124,25 @@ def rdma_ports(root: str = RDMA_SYSFS) -> list[dict[str, str]]:
     ]
 
 
-def list_gpus() -> list[dict[str, str]]:
-    """Name and UUID of each NVIDIA GPU that NVML sees; empty without a driver."""
-    return _of_each_gpu(
-        lambda nvml, gpu: {
-            "name": _to_text(nvml.nvmlDeviceGetName(gpu)),
-            "uuid": _to_text(nvml.nvmlDeviceGetUUID(gpu)),
-        }
-    )
+def usable_cpus(cgroup: str = CGROUP, cpus: int | None = None) -> float | None:
+    """How many CPUs a job has here: the machine's, or the container's where it has fewer."""
+    cpus = cpus or os.cpu_count()
+    quota, _, period = read_text(Path(cgroup, "cpu.max")).partition(" ")  # cgroup v2
+    if not period:  # v1
+        quota = read_text(Path(cgroup, "cpu/cpu.cfs_quota_us"))
+        period = read_text(Path(cgroup, "cpu/cpu.cfs_period_us"))
+    limited = quota.isdigit() and period.isdigit()  # not so: "max", "-1", or no file
+    return min(cpus, int(quota) / int(period)) if cpus and limited else cpus
 
 
-def gpus_in_use() -> dict[str, list[int]]:
-    """UUID of each GPU whose memory a process holds, and the ids of its compute processes.
-
-    In a container NVML names no process: there memory tells.  Raises RuntimeError where NVML sees
-    no GPU: that would be no answer.
-    """
-    rows = _of_each_gpu(
-        lambda nvml, gpu: (
-            _to_text(nvml.nvmlDeviceGetUUID(gpu)),
-            [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)],
-            nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2).used,
-        )
-    )
-    if not rows:
-        raise RuntimeError("NVML sees no GPU here")
-    return {uuid: pids for uuid, pids, used in rows if pids or used > IN_USE_BYTES}
-
-
-def start_nvml() -> Any:
-    """NVML, started; None without a driver.  Each start wants its own shutdown."""
-    try:
-        import pynvml
-    except ImportError:  # the nodes need nothing but Ray and torch, and Ray brings its own copy
-        from ray._private.thirdparty import pynvml
-    try:
-        pynvml.nvmlInit()
-    except (OSError, pynvml.NVMLError):
+def usable_memory_gib(cgroup: str = CGROUP, meminfo: str = "/proc/meminfo") -> float | None:
+    """How much memory a job has here, GiB: the machine's, or the container's where it is less."""
+    match = re.search(r"^MemTotal:\s+(\d+) kB$", read_text(Path(meminfo)), re.MULTILINE)
+    if not match:
         return None
-    return pynvml
-
-
-def _of_each_gpu(ask: Callable[[Any, Any], Any]) -> list[Any]:
-    """What NVML answers of each GPU; empty without a driver."""
-    nvml = start_nvml()
-    if nvml is None:
-        return []
-    try:
-        count = nvml.nvmlDeviceGetCount()
-        return [ask(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _to_text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    files = ("memory.max", "memory/memory.limit_in_bytes")  # cgroup v2, v1
+    limits = [int(text) for name in files if (text := read_text(Path(cgroup, name))).isdigit()]
+    return round(min([int(match[1]) * 2**10, *limits]) / 2**30, 2)
 
 
 def _size_gib(path: str) -> float:
@@ -188,8 +156,3 @@ def read_text(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
-
-
-def file_contains(path: str, token: str) -> bool:
-    """Whether this node reads `token` in the file `path`: is the folder really shared?"""
-    return read_text(Path(path)) == token

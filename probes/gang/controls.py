@@ -71,7 +71,7 @@ def find_free_gpu(
         if not all_free or not isinstance(uses, dict):  # words: NVML does not tell
             continue
         for gpu in facts["gpus"]:
-            if gpu["uuid"] not in uses:
+            if "error" not in gpu and gpu["uuid"] not in uses:
                 return node, gpu["uuid"]
     return None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_affinity import on_node
-from probes.cluster.node_facts import gpus_in_use, list_gpus, start_nvml
+from probes.cluster.nvml import gpus_in_use, list_gpus, start_nvml
 
 PAUSE = 0.2  # s from one look to the next: NVML takes some ms for each GPU
 STALE = 2.0  # s after which what was seen counts no more: NVML hangs where a GPU is lost

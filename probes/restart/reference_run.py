@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from probes.cluster.cluster import Cluster
+from probes.cluster.shared_folder import FolderUnknown
 from probes.faults.injection import SAVE_EVERY
 from probes.faults.process_faults import read_journal
 from probes.findings import finding
@@ -41,6 +42,18 @@ WRONG_RESUMES = {
     "peer": "one rank resumes from the checkpoint before",
     "all": "the run says that it resumes, and starts from step 0's state",
 }
+
+
+def find_folder_problem(cluster: Cluster, folder: Path) -> tuple[str, list[str]]:
+    """Say why no checkpoint can lie here ("": it can), and which nodes do not share the folder."""
+    if not folder.is_absolute():
+        blind = [node["name"] for node in cluster.nodes]
+        return f"{', '.join(blind)} do not see a folder that all share", blind
+    try:
+        blind = cluster.nodes_not_seeing(str(folder))
+    except FolderUnknown as unknown:
+        return f"no node can write to {folder}: {unknown}", []
+    return (f"{', '.join(blind)} do not see {folder}" if blind else ""), blind
 
 
 def small_config(steps: int, checkpoints: Path, **options: Any) -> TrainConfig:
@@ -88,7 +101,7 @@ class ReferenceRun:
     corrupted: dict[str, Results | str] = field(default_factory=dict)
     full_disk: Results | str = ""
     full_disk_files: int = 0  # how many files were made to meet a full disk
-    _blind_nodes: list[str] | None = None
+    _folder_problem: tuple[str, list[str]] | None = None
 
     @property
     def config(self) -> TrainConfig:
@@ -106,17 +119,13 @@ class ReferenceRun:
 
     def require_shared_folder(self, cluster: Cluster, measure: Any) -> None:
         """Without a folder that every node sees the probe ends here."""
-        folder, unreported = self.folder, self._blind_nodes is None
-        if self._blind_nodes is None:
-            blind = [node["name"] for node in cluster.nodes]
-            if folder.is_absolute():
-                blind = cluster.nodes_not_seeing(str(folder))
-            self._blind_nodes = blind
-        if self._blind_nodes:
-            shared = folder if folder.is_absolute() else "a folder that all share"
-            cause = f"{', '.join(self._blind_nodes)} do not see {shared}"
+        unreported = self._folder_problem is None
+        if self._folder_problem is None:
+            self._folder_problem = find_folder_problem(cluster, self.folder)
+        cause, blind = self._folder_problem
+        if cause:
             if unreported:  # one cause is one finding, however many probes it stops
-                measure.explain(finding("RESTART-NO-FOLDER", cause, self._blind_nodes))
+                measure.explain(finding("RESTART-NO-FOLDER", cause, blind))
             pytest.fail(f"a checkpoint needs a folder that every node sees: {cause}", pytrace=False)
 
     def ensure_reference_run(self, cluster: Cluster, measure: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
+from probes.cluster.shared_folder import FolderUnknown
 from probes.findings import finding
 from probes.scaling.plan import LadderRig, node_count_text
 from probes.scaling.replay import replace_lost_workers
@@ -82,8 +83,12 @@ def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> 
     need = "saves need a folder that the driver and every node can write to ([cluster] shared)"
     if plan.folder is None:
         return f"{need}, found none for the driver"
-    if nodes := cluster.nodes_not_seeing(str(plan.folder)):
-        return f"{need}; {', '.join(nodes)} did not see what the driver wrote"
+    try:
+        nodes = cluster.nodes_not_seeing(str(plan.folder))
+    except FolderUnknown as unknown:
+        return f"{need}; no node can write there: {unknown}"
+    if nodes:
+        return f"{need}; {', '.join(nodes)} did not see what the others wrote"
     needed = COPIES * PARAM_BYTES * parameter_count(plan.config)
     free = shutil.disk_usage(plan.folder).free
     if free < needed:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.launch.gang import Gang
+from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.model.flops import flops_per_token
 from scaling.bounds import Count, CountOrZero, Part, Seconds
@@ -146,8 +146,10 @@ def first_node(nodes: Sequence[int], count: int, run: int = 0) -> int:
 
 def worker_groups(gang: Gang, count: int, first: int = 0) -> list[list[int]]:
     """The workers of `count` nodes in a row, from the gang's `first` on, as one group; of each
-    node, for count 1."""
+    node, for count 1.  Raises GangError for more nodes than the gang has."""
     order = list(dict.fromkeys(place.node for place in gang.places))
+    if count > len(order):  # else a worker would be two ranks of one job, which hangs
+        raise GangError(f"a rung of {count} nodes was asked of a gang of {len(order)}")
     workers = {node: [w for w, p in enumerate(gang.places) if p.node == node] for node in order}
     if count == 1:
         return [workers[node] for node in order]

@@ -13,7 +13,7 @@ import pytest
 from tests.support.paths import RECORDINGS, REPO
 
 PIP = [sys.executable, "-m", "pip"]
-HOSTS = ["--cluster", "local:2", "-k", "hosts"]
+HOSTS = ["--cluster", "local:2", "--contract", "local", "-k", "hosts"]
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from probes.cluster import node_facts as facts
 from probes.cluster.placement_groups import other_jobs
 from probes.gang import invariants as checks
 from probes.gang.placement import control_misplaced_rank, default_placements, find_splits
@@ -191,37 +189,6 @@ def test_a_node_of_which_nvml_tells_nothing_is_named() -> None:
     once = [sample(0.0) | {"in_use": {"n": {}}}, sample(0.1) | {"in_use": {"n": "it hangs"}}]
     assert checks.nvml_errors(once, {"n": 8}) == {"n": "it hangs"}
     assert checks.find_hidden_gpus([silent], {"n": 8, "m": 8}) == {}
-
-
-def test_nvml_says_which_gpus_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Fake:  # a mock: no GPU is needed; the names are NVML's
-        class NVMLError(Exception): ...
-
-        nvmlInit = nvmlShutdown = staticmethod(lambda: None)
-        nvmlDeviceGetCount = staticmethod(lambda: 2)
-        nvmlDeviceGetHandleByIndex = staticmethod(lambda at: at)
-        nvmlDeviceGetUUID = staticmethod(lambda gpu: f"GPU-{gpu}".encode())
-        nvmlDeviceGetName = staticmethod(lambda gpu: "H200")
-        nvmlMemory_v2 = 2
-        used = 0
-        nvmlDeviceGetComputeRunningProcesses = staticmethod(
-            lambda gpu: [SimpleNamespace(pid=77)] if gpu else []
-        )
-        nvmlDeviceGetMemoryInfo = classmethod(
-            lambda fake, gpu, version: SimpleNamespace(used=fake.used)
-        )
-
-    monkeypatch.setitem(sys.modules, "pynvml", Fake)
-    monkeypatch.setattr(Fake, "nvmlDeviceGetCount", staticmethod(lambda: 0))
-    with pytest.raises(RuntimeError, match="NVML sees no GPU"):
-        facts.gpus_in_use()
-    monkeypatch.setattr(Fake, "nvmlDeviceGetCount", staticmethod(lambda: 2))
-    assert facts.gpus_in_use() == {"GPU-1": [77]}
-    monkeypatch.setattr(Fake, "used", 4 * 2**20)  # what the driver keeps of an idle one
-    assert facts.gpus_in_use() == {"GPU-1": [77]}
-    monkeypatch.setattr(Fake, "used", 500 * 2**20)  # in a container: memory without a process
-    assert facts.gpus_in_use() == {"GPU-0": [], "GPU-1": [77]}
-    assert facts.list_gpus() == [{"name": "H200", "uuid": f"GPU-{at}"} for at in range(2)]
 
 
 def test_the_dashboard_and_its_agent_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:

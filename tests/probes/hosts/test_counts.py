@@ -1,4 +1,4 @@
-"""HOSTS against the order: too few, too many and silent nodes are each named."""
+"""HOSTS against the order: nodes, and GPUs by Ray, NVML, torch and the order."""
 
 from __future__ import annotations
 
@@ -6,100 +6,259 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.contract import ClusterTerms
-from probes.hosts.test_hosts import judge_counts
-from reports.record import Finding, Verdict
+from probes.hosts import test_hosts as probe_module
+from reports.record import Verdict
+from tests.support.simulated_hosts import (
+    StandInHosts,
+    emulated,
+    findings,
+    not_passed,
+    run_hosts,
+    verdicts,
+)
 
-
-class Notes:
-    """Collects what a probe measures."""
-
-    def __init__(self) -> None:
-        self.verdicts: dict[str, Verdict] = {}
-        self.findings: list[Finding] = []
-
-    def __call__(self, name: str, value: Any, *, limit: Any, on: str = "cluster") -> None:
-        self.verdicts[f"{name} {on}"] = limit.judge(value) if limit else Verdict.UNPROVEN
-
-    def explain(self, *findings: Finding) -> None:
-        self.findings += findings
-
-
-class Stand:
-    """A cluster of the given GPU counts, some of which are silent."""
-
-    emulated = True
-    errors: dict[str, str] = {}
-
-    def __init__(self, *gpus: int) -> None:
-        self.nodes = [
-            {"id": str(i), "name": f"n{i}", "resources": {"GPU": g}} for i, g in enumerate(gpus)
-        ]
-
-
-def judged(
-    stand: Stand, terms: ClusterTerms, silent: tuple[int, ...] = (), lost: tuple[str, ...] = ()
-) -> Notes:
-    notes = Notes()
-    facts = [
-        {"node": n["id"], "name": n["name"]} for n in stand.nodes if int(n["id"]) not in silent
-    ]
-    judge_counts(stand, terms, notes, facts, [{"name": name} for name in lost])
-    return notes
-
-
-def codes(notes: Notes) -> list[tuple[str, list[str]]]:
-    return [(finding.code, finding.suspects) for finding in notes.findings]
+ORDER = {"nodes": 3, "gpus_per_node": 8}
+NO_LIBRARY = {"library": False, "error": {"code": 12, "text": "not found"}}
 
 
 def test_as_ordered() -> None:
-    notes = judged(Stand(8, 8), ClusterTerms(nodes=2, gpus_per_node=8))
-    assert set(notes.verdicts.values()) == {Verdict.PASS}
-    assert codes(notes) == []
+    result = run_hosts(StandInHosts(), **ORDER)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    assert {c.name: c.caught for c in result.controls} == {
+        "doctored fact": True,
+        "doctored count": True,
+    }
+
+
+def test_a_rehearsal_as_declared() -> None:
+    result = run_hosts(emulated(), nodes=3, gpus_per_node=1)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    assert "NVML is not compared: accelerators are emulated" in result.coverage
+
+
+def test_the_control_needs_the_comparison_that_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That one node has fewer than the others is another judge's to see."""
+    monkeypatch.setattr(probe_module, "find_wrong_counts", lambda counts: {})
+    result = run_hosts(StandInHosts(), **ORDER)
+    assert {c.name: c.caught for c in result.controls}["doctored count"] is False
+
+
+def test_the_control_on_a_cluster_of_which_only_ray_tells() -> None:
+    """Nothing was ordered, and nothing else counts: the other nodes are compared with, if any."""
+    for nodes, caught in ((1, None), (3, True)):
+        result = run_hosts(emulated(nodes), nodes=nodes)
+        assert {c.name: c.caught for c in result.controls}["doctored count"] is caught
+
+
+# Nodes.
 
 
 def test_a_lost_node_is_named() -> None:
-    notes = judged(Stand(8, 8), ClusterTerms(nodes=3, gpus_per_node=8), lost=("n7",))
-    assert notes.verdicts["nodes cluster"] is Verdict.FAIL
-    assert codes(notes) == [("HOST-MISSING", ["n7"])]
+    cluster = StandInHosts()
+    cluster.lost = ["n7"]
+    result = run_hosts(cluster, nodes=4, gpus_per_node=8)
+    assert not_passed(result) == {"nodes cluster": "FAIL"}
+    assert findings(result) == [("HOST-MISSING", ["n7"])]
 
 
-def test_a_lost_node_fails_even_when_no_number_was_ordered() -> None:
-    notes = judged(Stand(8, 8), ClusterTerms(), lost=("n7",))
-    assert notes.verdicts["nodes cluster"] is Verdict.FAIL
-
-
-def test_an_agreed_contract_without_a_number_proves_nothing() -> None:
-    stand, notes = Stand(8, 8), Notes()
-    facts = [{"node": n["id"], "name": n["name"]} for n in stand.nodes]
-    judge_counts(stand, ClusterTerms(), notes, facts, [], agreed=True)
-    assert notes.verdicts["nodes cluster"] is Verdict.UNPROVEN
-
-
-def test_the_driver_is_asked_where_there_is_one() -> None:
-    stand, notes = Stand(8, 8), Notes()
-    stand.emulated = False
-    facts = [{"node": n["id"], "name": n["name"], "gpus": [{}] * 8} for n in stand.nodes]
-    facts[1]["gpus"] = [{}] * 7
-    judge_counts(stand, ClusterTerms(nodes=2, gpus_per_node=8), notes, facts, [])
-    assert notes.verdicts["gpus n1"] is Verdict.FAIL
-    assert codes(notes) == [("HOST-GPUS", ["n1"])]
+@pytest.mark.parametrize("lost", [[], ["n7"]])
+def test_without_an_order_no_number_of_nodes_passes(lost: list[str]) -> None:
+    cluster = StandInHosts()
+    cluster.lost = lost
+    result = run_hosts(cluster, gpus_per_node=8)
+    assert not_passed(result) == {"nodes cluster": "UNPROVEN"}
+    assert findings(result) == ([("HOST-MISSING", ["n7"])] if lost else [])
 
 
 def test_too_many_nodes_is_a_finding_too() -> None:
-    notes = judged(Stand(8, 8, 8), ClusterTerms(nodes=2, gpus_per_node=8))
-    assert notes.verdicts["nodes cluster"] is Verdict.FAIL
-    assert codes(notes)[0][0] == "HOST-EXTRA"
-
-
-@pytest.mark.parametrize("count", [7, 9])
-def test_another_number_of_gpus_is_named(count: int) -> None:
-    notes = judged(Stand(8, count, 8), ClusterTerms(nodes=3))
-    assert notes.verdicts["gpus n1"] is Verdict.FAIL
-    assert codes(notes) == [("HOST-GPUS", ["n1"])]
+    result = run_hosts(StandInHosts(), nodes=2, gpus_per_node=8)
+    assert not_passed(result) == {"nodes cluster": "FAIL"}
+    assert findings(result)[0][0] == "HOST-EXTRA"
 
 
 def test_a_silent_node_is_named() -> None:
-    notes = judged(Stand(8, 8, 8), ClusterTerms(nodes=3), silent=(1,))
-    assert notes.verdicts["nodes cluster"] is Verdict.FAIL
-    assert ("HOST-NO-ANSWER", ["n1"]) in codes(notes)
+    cluster = StandInHosts()
+    del cluster.facts[1]
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"nodes cluster": "FAIL"}
+    assert ("HOST-NO-ANSWER", ["n1"]) in findings(result)
+
+
+def test_no_node_answers() -> None:
+    cluster = StandInHosts()
+    cluster.facts = []
+    result = run_hosts(cluster, gpus_per_node=8)
+    assert Verdict.PASS not in verdicts(result).values()
+
+
+# GPUs.
+
+
+def lose_in_nvml(cluster: StandInHosts) -> None:
+    del cluster.facts[1]["gpus"][5]
+
+
+def lose_in_torch(cluster: StandInHosts) -> None:
+    cluster.torch["id1"]["all"] = 7
+
+
+def overcommit_in_ray(cluster: StandInHosts) -> None:
+    cluster.by_ray["id1"] = 16
+
+
+def lose_everywhere(cluster: StandInHosts) -> None:
+    lose_in_nvml(cluster)
+    lose_in_torch(cluster)
+    cluster.by_ray["id1"] = 7
+
+
+def hide_assignment(cluster: StandInHosts) -> None:
+    cluster.torch["id1"]["assigned"] = 8
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words", "measures"),
+    [
+        (lose_in_nvml, "Ray counts 8, NVML shows 7, torch sees 8", ["gpus", "count_mismatches"]),
+        (lose_in_torch, "Ray counts 8, NVML shows 8, torch sees 7", ["gpus", "count_mismatches"]),
+        (overcommit_in_ray, "Ray counts 16, NVML shows 8, torch", ["gpus", "count_mismatches"]),
+        (lose_everywhere, "Ray counts 7, NVML shows 7, torch sees 7", ["gpus"]),
+        (hide_assignment, "a worker that owns 1 GPU sees 8", ["count_mismatches"]),
+    ],
+)
+@pytest.mark.parametrize("ordered", [8, None])
+def test_each_count_must_agree(
+    break_it: Any, words: str, measures: list[str], ordered: int | None
+) -> None:
+    cluster = StandInHosts()
+    break_it(cluster)
+    result = run_hosts(cluster, nodes=3, gpus_per_node=ordered)
+    failed = {name for name, verdict in not_passed(result).items() if verdict == "FAIL"}
+    without = {m for m in measures if m != "gpus"} if ordered is None else set(measures)
+    few = (
+        {"nodes_below_most cluster"}
+        if break_it not in (overcommit_in_ray, hide_assignment)
+        else set()
+    )
+    assert failed == {f"{measure} n1" for measure in without} | few
+    assert findings(result) == [("HOST-GPUS", ["n1"])]
+    assert words in result.findings[0].statement
+    assert f"{'no number was' if ordered is None else '8 GPUs were'} ordered" in (
+        result.findings[0].statement
+    )
+
+
+def test_without_an_order_no_number_of_gpus_passes() -> None:
+    """Seven of eight GPUs on every node: most nodes have as many."""
+    result = run_hosts(StandInHosts(gpus=7), nodes=3)
+    assert not_passed(result) == {f"gpus n{i}": "UNPROVEN" for i in range(3)}
+    assert findings(result) == []
+
+
+def test_of_two_nodes_the_one_with_fewer_is_named() -> None:
+    cluster = StandInHosts(2)
+    lose_everywhere(cluster)
+    result = run_hosts(cluster, nodes=2)
+    assert not_passed(result)["nodes_below_most cluster"] == "FAIL"
+    assert findings(result) == [("HOST-GPUS", ["n1"])]
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        ({"error": "no GPU was free"}, "no GPU was free"),
+        ({"assigned": 1, "error": "ImportError: libcudart"}, "libcudart"),
+        ({}, "it was not asked"),
+    ],
+)
+def test_a_torch_that_does_not_tell_proves_nothing(seen: dict[str, Any], why: str) -> None:
+    cluster = StandInHosts()
+    cluster.torch["id1"] = seen
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"gpus n1": "UNPROVEN", "count_mismatches n1": "UNPROVEN"}
+    assert all(why in m.note for m in result.measurements if m.subject == "n1" and m.value is None)
+    assert findings(result) == []
+
+
+def test_a_node_whose_gpus_were_not_free_proves_nothing() -> None:
+    cluster = StandInHosts()
+    del cluster.torch["id1"]
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"gpus n1": "UNPROVEN", "count_mismatches n1": "UNPROVEN"}
+
+
+def test_of_mig_instances_the_assigned_one_counts() -> None:
+    cluster = StandInHosts(gpus=4)
+    for fact in cluster.facts:
+        fact["gpus"] = [{**gpu, "index": 0, "mig": gpu["index"]} for gpu in fact["gpus"]]
+        cluster.torch[fact["node"]] = {"all": 1, "assigned": 1}
+    assert run_hosts(cluster, nodes=3, gpus_per_node=4).verdict is Verdict.PASS
+    cluster.torch["id1"]["assigned"] = 0
+    result = run_hosts(cluster, nodes=3, gpus_per_node=4)
+    assert not_passed(result) == {"count_mismatches n1": "FAIL"}
+
+
+# Emulation is declared, and exempts torch alone.
+
+
+def test_an_emulated_cluster_with_nvml_has_it_everywhere_and_as_ray_counts() -> None:
+    cluster = StandInHosts(gpus=1)
+    cluster.emulated = True
+    assert run_hosts(cluster, nodes=3, gpus_per_node=1).verdict is Verdict.PASS
+    cluster.by_ray["id1"] = 2
+    result = run_hosts(cluster, nodes=3, gpus_per_node=1)
+    assert ("HOST-GPUS", ["n1"]) in findings(result)
+    cluster.by_ray["id1"] = 1
+    cluster.facts[1] |= {"nvml": NO_LIBRARY, "gpus": []}
+    result = run_hosts(cluster, nodes=3, gpus_per_node=1)
+    assert not_passed(result)["nvml_errors n1"] == "FAIL"
+    assert findings(result) == [("HOST-NO-NVML", ["n1"])]
+
+
+def test_raylets_of_one_host_are_not_compared_by_its_gpus() -> None:
+    cluster = StandInHosts(gpus=1)
+    cluster.kind, cluster.emulated = "local", True
+    for fact in cluster.facts:  # as on a developer's machine with eight
+        fact |= {"boot_id": "same", "gpus": [{"index": 0, "uuid": "GPU-0", "name": ""}] * 8}
+    result = run_hosts(cluster, nodes=3, gpus_per_node=1)
+    assert result.verdict is Verdict.PASS
+    assert not {m.name for m in result.measurements} & {"machines", "nvml_errors", "duplicate_gpus"}
+    assert "machines and NVML are not compared: all raylets share one host" in result.coverage
+
+
+# Nodes on which Ray counts no GPU.
+
+
+def test_workers_without_gpus_are_neither_nodes_nor_faults() -> None:
+    result = run_hosts(StandInHosts(3, bystanders=2), **ORDER)
+    assert result.verdict is Verdict.PASS
+    assert findings(result) == []
+    assert "without accelerators, and so no part of the gang: n3, n4" in result.coverage
+
+
+def test_gpus_that_ray_does_not_count_are_a_fault() -> None:
+    cluster = StandInHosts(3)
+    cluster.others, cluster.facts = [cluster.facts[2]], cluster.facts[:2]
+    cluster.by_ray["id2"] = 0
+    result = run_hosts(cluster, nodes=2, gpus_per_node=8)
+    assert not_passed(result) == {"count_mismatches n2": "FAIL"}
+    assert findings(result) == [("HOST-GPUS", ["n2"])]
+    assert "Ray counts 0, NVML shows 8" in result.findings[0].statement
+
+
+def test_a_worker_without_gpus_that_does_not_answer_proves_nothing() -> None:
+    cluster = StandInHosts(3, bystanders=1)
+    cluster.others = []
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"count_mismatches n3": "UNPROVEN"}
+    assert findings(result) == [("HOST-NO-ANSWER", ["n3"])]
+
+
+@pytest.mark.parametrize(("code", "fault"), [(9, False), (18, True), (999, True)])
+def test_a_driver_that_fails_where_ray_counts_no_gpu(code: int, fault: bool) -> None:
+    """Not loaded: the node may have no GPU, as the rest of its image does not say."""
+    cluster = StandInHosts(3, bystanders=1)
+    cluster.others[0]["nvml"] = {"library": True, "error": {"code": code, "text": "t"}}
+    assert not_passed(run_hosts(cluster, **ORDER)) == ({"nvml_errors n3": "FAIL"} if fault else {})

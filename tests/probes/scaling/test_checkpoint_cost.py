@@ -216,7 +216,7 @@ def test_the_delay_that_is_planted_stands_out_of_a_node_that_is_slow_anyway(run:
     ("found", "where", "says"),
     [
         ([], {"folder": None}, "([cluster] shared), found none for the driver"),
-        ([], {"blind": ["node2"]}, "node2 did not see what the driver wrote"),
+        ([], {"blind": ["node2"]}, "node2 did not see what the others wrote"),
         ([], {"hangs": [3]}, "ranks of what ran before hang, or are gone"),
         ([], {"config": replace(TRAINED, dim=1 << 20, layers=96)}, "for 3 saves, found "),
         ([], {"count": 1}, "no rung of several nodes was left"),

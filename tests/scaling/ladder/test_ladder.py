@@ -30,6 +30,13 @@ def test_rungs_double_up_to_all_nodes() -> None:
     assert rung_sizes(6) == [1, 2, 4, 6]
 
 
+def test_no_worker_is_two_ranks_of_a_rung() -> None:
+    gang = cast(Gang, SimpleNamespace(places=[SimpleNamespace(node=f"n{at}") for at in range(8)]))
+    assert len(worker_groups(gang, 8)[0]) == 8
+    with pytest.raises(GangError, match="10 nodes was asked of a gang of 8"):
+        worker_groups(gang, 10)
+
+
 @pytest.mark.parametrize(("nodes", "runs"), [(4, 2), (6, 1), (8, 2), (11, 1), (16, 2)])
 def test_each_node_has_its_turn_among_several(nodes: int, runs: int) -> None:
     """Two runs suffice, one where the rungs below the largest have room for all."""

@@ -1,0 +1,190 @@
+"""What NVML says of a node's GPUs; one GPU that cannot be asked takes no other's answer away.
+
+A GPU in MIG mode counts as its instances.  NVML is nvidia-ml-py's pynvml, or the copy that Ray
+brings: the nodes need nothing but Ray and torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+# Codes of nvml.h, nvmlReturn_t.
+NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED, TIMEOUT = 3, 6, 9, 10
+LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, DRIVER_MISMATCH = 12, 13, 15, 18
+# What the first of two ways to ask may answer, so that the second is tried: the board or an older
+# driver does not know it.
+UNKNOWN_CALL = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
+
+IN_USE_BYTES = 200 * 2**20  # a CUDA context takes more, and an idle GPU far less
+# The first form of the question counts what the driver reserves, too: some 600 MiB of an H100.
+IN_USE_BYTES_V1 = 2**30
+# Bounds an NVML that hangs, as it may where a GPU is lost.  Starting eight GPUs that do not persist
+# takes up to 20 s, and the task that asks has 90 s.
+NVML_SECONDS = 45
+
+GpuEntry = dict[str, Any]
+Question = Callable[[Any, Any], Iterable[tuple[str, Any]]]  # NVML and a GPU -> names and answers
+
+
+def read_gpus(seconds: float = NVML_SECONDS) -> dict[str, Any]:
+    """Read {"nvml": {"library", "error"}, "gpus": [...]}, within so many seconds.
+
+    `error` is None, or {"code", "text"} where NVML as a whole does not answer.  A GPU has index,
+    uuid, name and memory_gib (None: this kind does not tell), a MIG instance also its number as
+    `mig`, and an `error` of its own where it could not be asked.
+    """
+    answers: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: answers.append(_read_gpus()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if answers:
+        return answers[0]
+    return _failed(True, TIMEOUT, f"NVML did not answer within {seconds:g} s")
+
+
+def list_gpus() -> list[GpuEntry]:
+    """List the GPUs of `read_gpus`; empty where NVML does not answer."""
+    gpus: list[GpuEntry] = _read_gpus()["gpus"]
+    return gpus
+
+
+def gpus_in_use() -> dict[str, list[int]]:
+    """Map the UUID of each GPU whose memory a process holds to its compute processes.
+
+    In a container NVML names no process: there memory tells.  A lost GPU runs nothing and is left
+    out.  Raises RuntimeError where another cannot be asked, or NVML sees none: that is no answer.
+    """
+    nvml = import_nvml()
+    try:
+        with _started(nvml):
+            gpus = _ask_each_gpu(nvml, _ask_use)
+    except (OSError, nvml.NVMLError) as error:
+        raise RuntimeError(f"NVML: {error}") from None
+    gpus = [gpu for gpu in gpus if gpu.get("error", {}).get("code") != GPU_IS_LOST]
+    for gpu in gpus:
+        if "error" in gpu:
+            raise RuntimeError(f"NVML: GPU {gpu['index']}: {gpu['error']['text']}")
+    if not gpus:
+        raise RuntimeError("NVML sees no GPU here")
+    return {gpu["uuid"]: gpu["pids"] for gpu in gpus if gpu["pids"] or gpu["occupied"]}
+
+
+def start_nvml() -> None:
+    """Start NVML and leave it so: else each question starts a driver that does not persist."""
+    nvml = import_nvml()
+    with contextlib.suppress(OSError, nvml.NVMLError):
+        nvml.nvmlInit()
+
+
+def import_nvml() -> Any:
+    """Import pynvml."""
+    try:
+        import pynvml
+    except ImportError:
+        from ray._private.thirdparty import pynvml
+    return pynvml
+
+
+def _read_gpus() -> dict[str, Any]:
+    nvml = import_nvml()
+    unknown = {"uuid": "", "name": "", "memory_gib": None}
+    try:
+        with _started(nvml):
+            gpus = [{**unknown, **gpu} for gpu in _ask_each_gpu(nvml, _ask_identity)]
+    except OSError as error:
+        return _failed(False, LIBRARY_NOT_FOUND, str(error))
+    except nvml.NVMLError as error:
+        return _failed(error.value != LIBRARY_NOT_FOUND, error.value, str(error))
+    return {"nvml": {"library": True, "error": None}, "gpus": gpus}
+
+
+def _failed(library: bool, code: int, text: str) -> dict[str, Any]:
+    return {"nvml": {"library": library, "error": {"code": code, "text": text}}, "gpus": []}
+
+
+@contextlib.contextmanager
+def _started(nvml: Any) -> Iterator[None]:
+    nvml.nvmlInit()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(nvml.NVMLError):  # what was answered is not lost by it
+            nvml.nvmlShutdown()
+
+
+def _ask_each_gpu(nvml: Any, question: Question) -> list[GpuEntry]:
+    """Ask every GPU; an entry has what was answered, and `error` where something was not."""
+    entries: list[GpuEntry] = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handles = _gpu_handles(nvml, index)
+        except nvml.NVMLError as error:
+            entries.append({"index": index, "error": _describe_error(error)})
+            continue
+        entries += [_ask_gpu(nvml, question, gpu, entry) for entry, gpu in handles]
+    return entries
+
+
+def _gpu_handles(nvml: Any, index: int) -> list[tuple[GpuEntry, Any]]:
+    """The GPU of this index as an entry and a handle; of one in MIG mode, its instances."""
+    board = nvml.nvmlDeviceGetHandleByIndex(index)
+    mode = _try_call(nvml, UNKNOWN_CALL, nvml.nvmlDeviceGetMigMode, board)  # (current, pending)
+    if not mode or not mode[0]:
+        return [({"index": index}, board)]
+    places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(board))
+    handle_of = nvml.nvmlDeviceGetMigDeviceHandleByIndex
+    handles = [(place, _try_call(nvml, (NOT_FOUND,), handle_of, board, place)) for place in places]
+    return [({"index": index, "mig": place}, gpu) for place, gpu in handles if gpu is not None]
+
+
+def _ask_gpu(nvml: Any, question: Question, gpu: Any, entry: GpuEntry) -> GpuEntry:
+    try:
+        for name, answer in question(nvml, gpu):
+            entry[name] = answer
+    except nvml.NVMLError as error:
+        entry["error"] = _describe_error(error)
+    return entry
+
+
+def _ask_identity(nvml: Any, gpu: Any) -> Iterator[tuple[str, Any]]:
+    for name, call in (("uuid", nvml.nvmlDeviceGetUUID), ("name", nvml.nvmlDeviceGetName)):
+        yield name, _to_text(_try_call(nvml, (NOT_SUPPORTED,), call, gpu))
+    memory, _ = _read_memory(nvml, gpu)
+    yield "memory_gib", round(memory.total / 2**30, 2) if memory else None
+
+
+def _ask_use(nvml: Any, gpu: Any) -> Iterator[tuple[str, Any]]:
+    yield "uuid", _to_text(nvml.nvmlDeviceGetUUID(gpu))
+    yield "pids", [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
+    memory, idle_bytes = _read_memory(nvml, gpu)
+    yield "occupied", memory is not None and memory.used > idle_bytes
+
+
+def _read_memory(nvml: Any, gpu: Any) -> tuple[Any, int]:
+    """Memory as NVML tells it, and the bytes in use that an idle GPU stays under; None: unknown."""
+    for version, idle_bytes in ((nvml.nvmlMemory_v2, IN_USE_BYTES), (None, IN_USE_BYTES_V1)):
+        ask = nvml.nvmlDeviceGetMemoryInfo
+        if memory := _try_call(nvml, UNKNOWN_CALL, ask, gpu, version=version):
+            return memory, idle_bytes
+    return None, 0
+
+
+def _try_call(nvml: Any, expected: tuple[int, ...], call: Any, *args: Any, **more: Any) -> Any:
+    """Ask NVML; None where it answers with one of the `expected` codes."""
+    try:
+        return call(*args, **more)
+    except nvml.NVMLError as error:
+        if error.value not in expected:
+            raise
+        return None
+
+
+def _describe_error(error: Any) -> dict[str, Any]:
+    return {"code": error.value, "text": str(error)}
+
+
+def _to_text(value: str | bytes | None) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

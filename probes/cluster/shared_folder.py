@@ -1,0 +1,93 @@
+"""Which nodes share a folder, by files that the nodes write and list for themselves.
+
+The driver writes nothing: it may be a laptop, or another user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+# The longest life of a file whose driver died: three calls of up to 90 s each come before its end.
+FILE_SECONDS = 300
+# Removes the file $1 after $2 s, and ends with it.  A grandchild: Ray ends a worker's children.
+REMOVE_LATER = """
+(n=0; while [ -e "$1" ] && [ $n -lt $2 ]; do sleep 1; n=$((n+1)); done; rm -f "$1") &
+"""
+
+
+class FolderUnknown(RuntimeError):
+    """Nothing can be said of the folder: no node could write there."""
+
+
+def find_blind_nodes(cluster: Any, folder: str) -> list[str]:
+    """Find the nodes that do not write and see what most nodes write and see in `folder`.
+
+    Of two views with as many nodes the driver's own decides; all nodes are named where that does
+    not, either.  Raises FolderUnknown where no node could write: then none is accused.
+    """
+    token = f".seatrial-{os.urandom(8).hex()}"
+    names = {node["id"]: node["name"] for node in cluster.nodes}
+    paths = {id: str(Path(folder) / f"{token}-{id}") for id in names}
+    for path in paths.values():
+        cluster.cleanup.register("folder", path)
+    try:
+        errors = cluster.on_each_node(write_token, each=paths)
+        written = {Path(paths[id]).name for id in errors if not errors[id]}
+        if not written:
+            raise FolderUnknown(next(iter(errors.values()), "no node answers"))
+        views = cluster.on_each_node(list_tokens, folder, token)
+        seen = {id: written.intersection(view) for id, view in views.items()}
+        agreeing = _largest_view(seen, written.intersection(list_tokens(folder, token)))
+        return [name for id, name in names.items() if id not in agreeing or errors.get(id, "?")]
+    finally:
+        cluster.on_each_node(remove_token, each=paths)
+        for path in paths.values():
+            cluster.cleanup.unregister("folder", path)
+
+
+def _largest_view(seen: dict[str, set[str]], driver_view: set[str]) -> list[str]:
+    """The nodes that see the same as most; none where that is not decided."""
+    groups: dict[frozenset[str], list[str]] = defaultdict(list)
+    for id, view in seen.items():
+        if view:
+            groups[frozenset(view)].append(id)
+    ranked = sorted((len(nodes), len(view & driver_view)) for view, nodes in groups.items())
+    if not ranked or ranked[-1] in ranked[:-1]:
+        return []
+    return max(groups.items(), key=lambda item: (len(item[1]), len(item[0] & driver_view)))[1]
+
+
+def write_token(path: str, seconds: int = FILE_SECONDS) -> str:
+    """Write a file that this node removes by itself, if nobody else does; the error, if any."""
+    try:
+        Path(path).touch()
+    except OSError as error:
+        return str(error)
+    subprocess.run(
+        ["sh", "-c", REMOVE_LATER, "sh", path, str(seconds)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        check=False,
+    )
+    return ""
+
+
+def list_tokens(folder: str, token: str) -> list[str]:
+    """List the files of this token; none where the folder cannot be read."""
+    try:
+        return [name for name in os.listdir(folder) if name.startswith(token)]
+    except OSError:
+        return []
+
+
+def remove_token(path: str) -> None:
+    """Remove a file that this node wrote."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -1,0 +1,126 @@
+"""Faults of the machines and their GPUs, from the facts of each node."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median_low
+from typing import Any
+
+from probes.cluster.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, GPU_IS_LOST
+from probes.findings import finding, join_names
+from reports.record import Finding
+
+Facts = Mapping[str, Any]
+CODES = {
+    DRIVER_NOT_LOADED: "HOST-NO-DRIVER",
+    GPU_IS_LOST: "HOST-GPU-LOST",
+    DRIVER_MISMATCH: "HOST-DRIVER-MISMATCH",
+}
+MEMORY_TOLERANCE = 0.01  # boards of one model differ by less; ECC on GDDR takes 6 %
+
+
+def find_nvml_faults(fact: Facts, expected: bool) -> list[Finding] | None:
+    """Find what NVML does not answer on a node; None where the GPUs are AMD's.
+
+    Where no GPU is `expected`, a missing library or driver is no fault: the node may have none.
+    """
+    nvml, name = fact["nvml"], fact["name"]
+    if not nvml["library"]:
+        if expected and fact["amd_driver"]:
+            return None
+        text = f"{name}: GPUs are expected there, and libnvidia-ml.so.1 was not found"
+        return [finding("HOST-NO-NVML", text, [name])] if expected else []
+    if (error := nvml["error"]) and (expected or error["code"] != DRIVER_NOT_LOADED):
+        return [_explain_error(name, "the node's GPUs", error)]
+    return [
+        _explain_error(name, gpu_name(gpu), gpu["error"], gpu["index"])
+        for gpu in fact["gpus"]
+        if "error" in gpu
+    ]
+
+
+def _explain_error(node: str, what: str, error: Facts, index: int | None = None) -> Finding:
+    text = f"{node}: NVML does not answer for {what}: error {error['code']}, {error['text']}"
+    code, remedy = CODES.get(error["code"], "HOST-NVML-ERROR"), ""
+    if error["code"] == GPU_IS_LOST and index is not None:
+        remedy = (
+            f"drain {node}; look for Xid 79 of GPU {index} in `dmesg -T`; "
+            f"power-cycle the node; if GPU {index} is lost again, reseat or replace it"
+        )
+    return finding(code, text, [node], remedy=remedy)
+
+
+def gpu_name(gpu: Facts) -> str:
+    """`GPU 3 (GPU-uuid)`, of a MIG instance `GPU 3 MIG 1 (MIG-uuid)`."""
+    name = f"GPU {gpu['index']}" + (f" MIG {gpu['mig']}" if "mig" in gpu else "")
+    return f"{name} ({gpu['uuid']})" if gpu["uuid"] else name
+
+
+def find_odd_gpus(facts: Sequence[Facts]) -> list[Finding]:
+    """Find the nodes whose GPUs are not of the model, or not as large, as most are."""
+    models = [(gpu["name"], fact["name"]) for fact in facts for gpu in _answering(fact)]
+    sizes = [gpu["memory_gib"] for fact in facts for gpu in _answering(fact)]
+    usual = median_low([size for size in sizes if size is not None] or [0])
+    by_node = [
+        (_size_text(gpu["memory_gib"], usual), fact["name"])
+        for fact in facts
+        for gpu in _answering(fact)
+    ]
+    return [*_find_minority("GPU model", models), *_find_minority("GPU memory", by_node)]
+
+
+def _answering(fact: Facts) -> list[Facts]:
+    return [gpu for gpu in fact["gpus"] if "error" not in gpu]
+
+
+def _size_text(size: float | None, usual: float) -> str:
+    if size is None:
+        return "no size"
+    return f"{usual if abs(size - usual) <= MEMORY_TOLERANCE * usual else size:g} GiB"
+
+
+def _find_minority(what: str, values: list[tuple[str, str]]) -> list[Finding]:
+    """One finding for a value that not all GPUs have; where no value is most GPUs', none is odd."""
+    counts = Counter(value for value, _ in values).most_common()
+    if len(counts) < 2:
+        return []
+    tied = counts[0][1] == counts[1][1]
+    nodes: dict[str, dict[str, None]] = defaultdict(dict)
+    for value, node in values:
+        nodes[value][node] = None
+    parts = [f"{value or 'no name'} on {join_names(nodes[value])}" for value, _ in counts[::-1]]
+    odd = [value for value, _ in counts[0 if tied else 1 :]]
+    suspects = list(dict.fromkeys(node for value in odd for node in nodes[value]))
+    return [finding("HOST-GPU-MODEL", f"{what}: {'; '.join(parts)}", suspects)]
+
+
+def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:
+    """Find each GPU that several nodes, or several indices of one, show by its UUID."""
+    places: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for fact in facts:
+        for gpu in fact["gpus"]:
+            if gpu["uuid"]:
+                places[gpu["uuid"]].append((fact["name"], gpu_name(gpu)))
+    return [
+        finding(
+            "HOST-GPU-TWICE",
+            f"{join_names(f'{gpu} on {node}' for node, gpu in found)} are one GPU",
+            list(dict.fromkeys(node for node, _ in found)),
+        )
+        for found in places.values()
+        if len(found) > 1
+    ]
+
+
+def find_shared_machines(facts: Iterable[Facts]) -> list[Finding]:
+    """Find each machine that several nodes run on, by its boot id."""
+    machines: dict[str, list[str]] = defaultdict(list)
+    for fact in facts:
+        if fact["boot_id"]:
+            machines[fact["boot_id"]].append(fact["name"])
+    return [
+        finding("HOST-SAME-MACHINE", f"{join_names(names)} run on one machine", names)
+        for names in machines.values()
+        if len(names) > 1
+    ]

@@ -1,0 +1,167 @@
+"""What HOSTS is judged by: nodes, machines, GPU counts, NVML, parity, the shared folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from probes.acceptance.contract import ClusterTerms
+from probes.acceptance.criteria import exactly
+from probes.acceptance.measure import Recorder
+from probes.cluster.cluster import Cluster
+from probes.cluster.node_facts import software_versions
+from probes.cluster.shared_folder import FolderUnknown
+from probes.cluster.software import software_differences
+from probes.findings import finding, join_names
+from probes.hosts import hardware
+from probes.hosts.gpu_counts import (
+    NodeGpus,
+    compared_sources,
+    count_gpus,
+    find_wrong_counts,
+    nodes_below_most,
+)
+
+Facts = Mapping[str, Any]
+
+
+def judge_hosts(
+    cluster: Cluster,
+    terms: ClusterTerms,
+    facts: Sequence[Facts],
+    bystanders: Sequence[Facts],
+    measure: Recorder,
+) -> list[NodeGpus]:
+    """Judge nodes, machines and GPUs; `bystanders` are facts of nodes where Ray counts no GPU."""
+    judge_nodes(cluster, terms, facts, measure)
+    nodes = count_all_gpus(cluster, terms, facts, bystanders)
+    judge_counts(nodes, measure)
+    judge_silent_bystanders(cluster, bystanders, measure)
+    if cluster.kind == "local":
+        measure.covered("machines and NVML are not compared: all raylets share one host")
+        return nodes
+    judge_machines(facts, measure)
+    if compared_sources(cluster.kind, cluster.emulated, facts):
+        judge_nvml(nodes, [*facts, *bystanders], measure)
+        judge_duplicates(nodes, facts, measure)
+    else:
+        measure.covered("NVML is not compared: accelerators are emulated, and no node has it")
+    return nodes
+
+
+def judge_nodes(
+    cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], measure: Recorder
+) -> None:
+    """Judge nodes that answer against the order; those lost or silent by name."""
+    ordered = terms.nodes
+    measure("nodes", len(facts), limit=exactly(ordered, "nodes", "ordered") if ordered else None)
+    silent = _find_silent(cluster, cluster.nodes, facts, measure)
+    lost = [node["name"] for node in cluster.known_nodes() if not node["alive"]]
+    if not silent and (len(facts) < ordered if ordered else lost):
+        names = lost or ["a node that never joined"]
+        of = f"{len(facts)} of {ordered} nodes answer" if ordered else f"{len(facts)} nodes answer"
+        measure.explain(finding("HOST-MISSING", f"{of}; missing: {join_names(names)}", names))
+    if ordered and len(facts) > ordered:
+        statement = f"{len(facts)} nodes answer, {ordered} were ordered"
+        measure.explain(finding("HOST-EXTRA", statement, [fact["name"] for fact in facts]))
+
+
+def _find_silent(
+    cluster: Cluster, nodes: Sequence[Facts], facts: Sequence[Facts], measure: Recorder
+) -> list[str]:
+    """Names of the nodes that did not answer, each with a finding."""
+    answered = {fact["node"] for fact in facts}
+    silent = {node["id"]: node["name"] for node in nodes if node["id"] not in answered}
+    for id, name in silent.items():
+        why = cluster.errors.get(id, "no answer in time")
+        measure.explain(finding("HOST-NO-ANSWER", f"{name}: {why}", [name]))
+    return list(silent.values())
+
+
+def judge_silent_bystanders(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
+    """Leave open whether a node that does not answer has GPUs that Ray does not count."""
+    for name in _find_silent(cluster, cluster.bystanders, facts, measure):
+        measure("count_mismatches", None, on=name, note="the node does not answer")
+
+
+def judge_machines(facts: Sequence[Facts], measure: Recorder) -> None:
+    """Judge whether each node is a machine of its own, by the kernels' boot ids."""
+    boots = [fact["boot_id"] for fact in facts]
+    known = bool(boots) and all(boots)
+    limit = exactly(len(facts), "machines", "each node must be a machine of its own")
+    note = "a node does not tell its boot id"
+    measure("machines", len(set(boots)) if known else None, limit=limit, note=note)
+    measure.explain(hardware.find_shared_machines(facts))
+
+
+def count_all_gpus(
+    cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], bystanders: Sequence[Facts]
+) -> list[NodeGpus]:
+    """Count each node's GPUs by every source that is compared here."""
+    sources = compared_sources(cluster.kind, cluster.emulated, facts)
+    by_ray = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
+    ordered = terms.gpus_per_node
+    members = [count_gpus(f, by_ray.get(f["node"], 0), ordered, sources) for f in facts]
+    # A node without GPUs may have no NVML; one with GPUs would be known to NVML alone.
+    outside = [] if cluster.kind == "local" else ["NVML"]
+    return members + [count_gpus(fact, 0, None, outside, member=False) for fact in bystanders]
+
+
+def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
+    """Judge each node's GPUs against the order, and its counts against each other."""
+    for node in nodes:
+        if node.member:
+            ordered = node.ordered
+            limit = exactly(ordered, "GPUs", "ordered") if ordered is not None else None
+            measure("gpus", node.value, on=node.name, limit=limit, note=node.reasons)
+        measure("count_mismatches", node.mismatches, on=node.name, note=node.reasons)
+    fewer = nodes_below_most(nodes)
+    measure("nodes_below_most", len(fewer) if nodes else None, note="no node answers")
+    wrong = find_wrong_counts(nodes)
+    for node in nodes:
+        if node.name in wrong or node.name in fewer:
+            measure.explain(finding("HOST-GPUS", node.sentence, [node.name]))
+
+
+def judge_nvml(nodes: Sequence[NodeGpus], facts: Sequence[Facts], measure: Recorder) -> None:
+    """Judge whether NVML answers on each node, and for each of its GPUs."""
+    for node, fact in zip(nodes, facts, strict=True):
+        expected = bool(node.counts["Ray"] or node.ordered)
+        faults = hardware.find_nvml_faults(fact, expected)
+        count = None if faults is None else len(faults)
+        measure("nvml_errors", count, on=node.name, note="NVML does not know AMD's GPUs")
+        measure.explain(faults or [])
+
+
+def judge_duplicates(nodes: Sequence[NodeGpus], facts: Sequence[Facts], measure: Recorder) -> None:
+    """Judge whether each GPU is one node's alone."""
+    shared = hardware.find_shared_gpus(facts)
+    uuids = [gpu["uuid"] for fact in facts for gpu in fact["gpus"]]
+    known = all(uuids) and (uuids or not any(node.counts["Ray"] for node in nodes))
+    count = len(shared) if (known and facts) or shared else None
+    measure("duplicate_gpus", count, note="not every GPU tells its UUID")
+    measure.explain(shared)
+
+
+def judge_parity(cluster: Cluster, facts: list[dict[str, Any]], measure: Recorder) -> None:
+    """Judge whether all nodes have one software stack and one kind of GPU."""
+    software = software_differences(facts, software_versions())
+    odd = [] if cluster.kind == "local" else hardware.find_odd_gpus(facts)
+    count = len(software) + len(odd)
+    measure("differences", count if facts else None, note="no node answers")
+    for sentence in software:
+        measure.explain(finding("HOST-VERSIONS", sentence))
+    measure.explain(odd)
+
+
+def judge_folder(cluster: Cluster, folder: str, measure: Recorder) -> None:
+    """Judge whether every node writes and sees the shared folder, by what nodes write there."""
+    try:
+        blind = cluster.nodes_not_seeing(folder)
+    except FolderUnknown as unknown:
+        measure("shared_missing", None, on=folder, note=f"no node can write there: {unknown}")
+        return
+    measure("shared_missing", len(blind), on=folder)
+    for name in blind:
+        text = f"{name} does not write and see in {folder} what most nodes do"
+        measure.explain(finding("HOST-SHARED", text, [name]))

@@ -1,0 +1,51 @@
+"""How much of a machine a job has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probes.cluster.node_facts import usable_cpus, usable_memory_gib
+
+
+def write_files(root: Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    return str(root)
+
+
+@pytest.mark.parametrize(
+    ("files", "cpus"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "250000 100000"}, 2.5),
+        ({"cpu.max": "9900000 100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+    ],
+)
+def test_a_containers_cpus_count(tmp_path: Path, files: dict[str, str], cpus: float) -> None:
+    assert usable_cpus(write_files(tmp_path, files), cpus=8) == cpus
+
+
+@pytest.mark.parametrize(
+    ("files", "gib"),
+    [
+        ({}, 16.0),
+        ({"memory.max": "max"}, 16.0),
+        ({"memory.max": str(4 * 2**30)}, 4.0),
+        ({"memory/memory.limit_in_bytes": str(2**63 - 4096)}, 16.0),
+        ({"memory/memory.limit_in_bytes": str(2**30)}, 1.0),
+    ],
+)
+def test_a_containers_memory_counts(tmp_path: Path, files: dict[str, str], gib: float) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text(f"MemTotal:       {16 * 2**20} kB\nMemFree:        1000 kB\n")
+    assert usable_memory_gib(write_files(tmp_path, files), str(meminfo)) == gib
+
+
+def test_memory_that_cannot_be_read_is_not_known(tmp_path: Path) -> None:
+    assert usable_memory_gib(str(tmp_path), str(tmp_path / "nothing")) is None

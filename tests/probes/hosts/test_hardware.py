@@ -1,0 +1,210 @@
+"""HOSTS on what the machines and their GPUs are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reports.record import Verdict
+from tests.support.simulated_hosts import H100, StandInHosts, findings, not_passed, run_hosts
+
+ORDER = {"nodes": 3, "gpus_per_node": 8}
+
+
+@pytest.mark.parametrize(
+    ("code", "finding"),
+    [
+        (9, "HOST-NO-DRIVER"),
+        (15, "HOST-GPU-LOST"),
+        (18, "HOST-DRIVER-MISMATCH"),
+        (999, "HOST-NVML-ERROR"),
+        (4, "HOST-NVML-ERROR"),
+    ],
+)
+def test_an_nvml_that_does_not_answer_is_named_by_its_code(code: int, finding: str) -> None:
+    cluster = StandInHosts()
+    cluster.facts[1] |= {
+        "gpus": [],
+        "nvml": {"library": True, "error": {"code": code, "text": "t"}},
+    }
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result)["nvml_errors n1"] == "FAIL"
+    assert not_passed(result)["gpus n1"] == "UNPROVEN"
+    assert findings(result) == [(finding, ["n1"])]
+    assert f"error {code}" in result.findings[0].statement
+
+
+@pytest.mark.parametrize(
+    ("code", "finding"), [(15, "HOST-GPU-LOST"), (999, "HOST-NVML-ERROR"), (4, "HOST-NVML-ERROR")]
+)
+def test_a_gpu_that_cannot_be_asked_is_named(code: int, finding: str) -> None:
+    cluster = StandInHosts()
+    error = {"code": code, "text": "t"}
+    cluster.facts[1]["gpus"][5] |= {"uuid": "", "name": "", "memory_gib": None, "error": error}
+    result = run_hosts(cluster, **ORDER)
+    failed = not_passed(result)
+    assert (failed["nvml_errors n1"], failed["gpus n1"]) == ("FAIL", "FAIL")
+    assert failed["count_mismatches n1"] == "FAIL"
+    assert findings(result) == [("HOST-GPUS", ["n1"]), (finding, ["n1"])]
+    lost = result.findings[1]
+    assert "GPU 5" in lost.statement
+    assert ("GPU 5" in lost.remedy) is (code == 15)
+
+
+def test_no_nvml_on_a_cluster_that_is_not_emulated() -> None:
+    cluster = StandInHosts()
+    for fact in cluster.facts:
+        fact |= {"gpus": [], "nvml": {"library": False, "error": {"code": 12, "text": "none"}}}
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result)["nvml_errors n1"] == "FAIL"
+    assert {code for code, _ in findings(result)} == {"HOST-NO-NVML"}
+    for fact in cluster.facts:
+        fact["amd_driver"] = True
+    result = run_hosts(cluster, **ORDER)
+    assert set(not_passed(result).values()) == {"UNPROVEN"}
+    assert findings(result) == []
+    reasons = {m.subject: m.note for m in result.measurements if m.name == "gpus"}
+    assert "AMD" in reasons["n1"]
+
+
+def test_one_gpu_counted_twice() -> None:
+    cluster = StandInHosts()
+    cluster.facts[2]["gpus"][0]["uuid"] = cluster.facts[0]["gpus"][3]["uuid"]
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"duplicate_gpus cluster": "FAIL"}
+    assert findings(result) == [("HOST-GPU-TWICE", ["n0", "n2"])]
+    cluster.facts[2]["gpus"][0]["uuid"] = ""
+    assert not_passed(run_hosts(cluster, **ORDER)) == {"duplicate_gpus cluster": "UNPROVEN"}
+
+
+def test_nodes_of_one_machine_are_not_as_many_machines() -> None:
+    cluster = StandInHosts(4)
+    for fact, boot in zip(cluster.facts, "aabc", strict=True):
+        fact["boot_id"] = boot
+    result = run_hosts(cluster, nodes=4, gpus_per_node=8)
+    assert not_passed(result) == {"machines cluster": "FAIL"}
+    assert findings(result) == [("HOST-SAME-MACHINE", ["n0", "n1"])]
+    cluster.facts[1]["boot_id"] = ""
+    result = run_hosts(cluster, nodes=4, gpus_per_node=8)
+    assert not_passed(result) == {"machines cluster": "UNPROVEN"}
+
+
+def test_another_model_or_memory_is_named_against_the_majority() -> None:
+    cluster = StandInHosts()
+    for gpu in cluster.facts[1]["gpus"]:
+        gpu |= {"name": "Tesla T4", "memory_gib": 15.0}
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"differences cluster": "FAIL"}
+    assert findings(result) == [("HOST-GPU-MODEL", ["n1"])] * 2
+    assert result.findings[0].statement == f"GPU model: Tesla T4 on n1; {H100} on n0, n2"
+    assert result.findings[1].statement == "GPU memory: 15 GiB on n1; 79.65 GiB on n0, n2"
+
+
+def test_boards_of_one_model_differ_by_what_the_driver_reserves() -> None:
+    cluster = StandInHosts()
+    cluster.facts[1]["gpus"][0]["memory_gib"] = 79.2
+    assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
+    cluster.facts[1]["gpus"][0]["memory_gib"] = None
+    assert not_passed(run_hosts(cluster, **ORDER)) == {"differences cluster": "FAIL"}
+
+
+def test_of_two_kinds_with_as_many_gpus_none_is_the_odd_one() -> None:
+    cluster = StandInHosts(2)
+    for gpu in cluster.facts[1]["gpus"]:
+        gpu["name"] = "NVIDIA A100"
+    result = run_hosts(cluster, nodes=2, gpus_per_node=8)
+    assert findings(result) == [("HOST-GPU-MODEL", ["n0", "n1"])]
+
+
+# What is ordered of each node.
+
+SOUND: dict[str, Any] = {
+    "gpu_model": [H100, "NVIDIA H200"],
+    "gpu_memory_gib": 79,
+    "cpus_per_node": 192,
+    "ram_gib": 2000,
+    "versions": {"driver": ">=550.54"},
+}
+
+
+def test_what_is_ordered_and_there_passes() -> None:
+    result = run_hosts(StandInHosts(), **ORDER, **SOUND)
+    assert result.verdict is Verdict.PASS
+    ordered = ("gpu_model", "gpu_memory", "cpus", "ram", "ordered_versions")
+    assert [m.name for m in result.measurements].count("gpu_model") == 3
+    assert {m.name for m in result.measurements} >= set(ordered)
+    assert not {m.name for m in run_hosts(StandInHosts(), **ORDER).measurements} & set(ordered)
+
+
+@pytest.mark.parametrize(
+    ("term", "measure", "change", "words"),
+    [
+        ("gpu_model", "gpu_model", {"name": "NVIDIA L4"}, "gpu model is NVIDIA L4"),
+        ("gpu_memory_gib", "gpu_memory", {"memory_gib": 39.5}, "39.5 GiB, ordered >= 79 GiB"),
+        ("cpus_per_node", "cpus", {"cpus": 2}, "2 CPUs, ordered >= 192 CPUs"),
+        ("ram_gib", "ram", {"ram_gib": 64.0}, "64.0 GiB, ordered >= 2"),
+        ("versions", "ordered_versions", {"driver": "535.1"}, "driver 535.1"),
+    ],
+)
+def test_what_is_below_the_order_fails_and_what_is_not_known_proves_nothing(
+    term: str, measure: str, change: dict[str, Any], words: str
+) -> None:
+    cluster = StandInHosts()
+    fact = cluster.facts[1]
+    place = {"gpu_model": fact["gpus"][7], "gpu_memory_gib": fact["gpus"][7]}.get(
+        term, fact["software"] if term == "versions" else fact
+    )
+    place |= change
+    result = run_hosts(cluster, **ORDER, **{term: SOUND[term]})
+    assert not_passed(result)[f"{measure} n1"] == "FAIL"
+    code = "HOST-GPU-MODEL" if term == "gpu_model" else "HOST-BELOW-ORDER"
+    (statement,) = (f.statement for f in result.findings if f.code == code and words in f.statement)
+    assert statement.startswith("n1")
+    key = next(iter(change))
+    place[key] = "" if isinstance(change[key], str) else None
+    result = run_hosts(cluster, **ORDER, **{term: SOUND[term]})
+    assert not_passed(result)[f"{measure} n1"] == "UNPROVEN"
+
+
+@pytest.mark.parametrize(
+    ("has", "order", "met"),
+    [
+        ("2.13.0+cu128", "2.13.0", True),
+        ("2.13.1", "2.13.0", False),
+        ("2.13.0+cu128", "2.13.0+cu126", False),
+        ("550.54.15", ">=550.54", True),
+        ("535.183.01", ">=550.54", False),
+        ("2.14.0.dev20260101+cu128", ">=2.13", True),
+        ("2.13.0a1", ">=2.13.0", False),
+        ("", "2.13.0", None),
+        ("unknown", ">=1", None),
+    ],
+)
+def test_versions_are_compared_as_versions(has: str, order: str, met: bool | None) -> None:
+    from probes.hosts.order import version_met
+
+    assert version_met(has, order) is met
+
+
+def test_a_part_that_is_not_read_proves_nothing() -> None:
+    result = run_hosts(StandInHosts(), **ORDER, versions={"nvlsm": "1.0"})
+    assert set(not_passed(result).values()) == {"UNPROVEN"}
+
+
+# The shared folder.
+
+
+def test_blind_nodes_are_named_and_where_none_can_write_nobody_is() -> None:
+    cluster = StandInHosts()
+    assert run_hosts(cluster, **ORDER, shared="/shared").verdict is Verdict.PASS
+    cluster.blind = ["n2"]
+    result = run_hosts(cluster, **ORDER, shared="/shared")
+    assert not_passed(result) == {"shared_missing /shared": "FAIL"}
+    assert findings(result) == [("HOST-SHARED", ["n2"])]
+    cluster.blind = None
+    result = run_hosts(cluster, **ORDER, shared="/shared")
+    assert not_passed(result) == {"shared_missing /shared": "UNPROVEN"}
+    assert findings(result) == []
+    (shared,) = (m for m in result.measurements if m.name == "shared_missing")
+    assert "Read-only file system" in shared.note

@@ -1,0 +1,133 @@
+"""A stand-in cluster for HOSTS: the facts of its nodes, and the probe run over them."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from pathlib import Path
+from typing import Any, cast
+
+from probes.acceptance.contract import ClusterTerms, load
+from probes.acceptance.measure import Recorder
+from probes.cluster.node_facts import software_versions
+from probes.cluster.shared_folder import FolderUnknown
+from probes.hosts.test_hosts import test_hosts_are_what_was_ordered as hosts_probe
+from reports.record import ProbeResult, Verdict
+from reports.store import Store
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def node_facts(index: int, gpus: int = 8) -> dict[str, Any]:
+    """Facts of a sound node of H100s."""
+    return {
+        "node": f"id{index}",
+        "name": f"n{index}",
+        "address": f"10.0.0.{index}",
+        "software": {**software_versions(), "driver": "570.86.15"},
+        "nvml": {"library": True, "error": None},
+        "gpus": [
+            {"index": i, "uuid": f"GPU-{index}-{i}", "name": H100, "memory_gib": 79.65}
+            for i in range(gpus)
+        ],
+        "amd_driver": False,
+        "boot_id": f"boot-{index}",
+        "cpus": 192,
+        "ram_gib": 2015.5,
+    }
+
+
+class StandInHosts:
+    """A cluster of sound nodes; a test changes what Ray, NVML, torch or a node says of itself."""
+
+    kind, emulated = "ray", False
+
+    def __init__(self, nodes: int = 3, gpus: int = 8, bystanders: int = 0) -> None:
+        self.facts = [node_facts(i, gpus) for i in range(nodes)]
+        self.others = [node_facts(i, 0) for i in range(nodes, nodes + bystanders)]
+        for fact in self.others:
+            fact["nvml"] = {"library": False, "error": {"code": 12, "text": "not found"}}
+        self.by_ray = {fact["node"]: gpus for fact in self.facts}
+        self.torch: dict[str, dict[str, Any]] = {
+            id: {"all": count, "assigned": 1} for id, count in self.by_ray.items()
+        }
+        self.known = [{"id": f["node"], "name": f["name"]} for f in [*self.facts, *self.others]]
+        self.lost: list[str] = []
+        self.errors: dict[str, str] = {}
+        self.blind: list[str] | None = []
+
+    @property
+    def on_gpu(self) -> bool:
+        return not self.emulated
+
+    @property
+    def nodes(self) -> list[dict[str, Any]]:
+        """Those that Ray counts GPUs on."""
+        return [
+            {**node, "resources": {"GPU": self.by_ray[node["id"]]}}
+            for node in self.known
+            if self.by_ray.get(node["id"])
+        ]
+
+    @property
+    def bystanders(self) -> list[dict[str, Any]]:
+        return [node for node in self.known if not self.by_ray.get(node["id"])]
+
+    @property
+    def node_names(self) -> dict[str, str]:
+        return {node["id"]: node["name"] for node in self.known}
+
+    def known_nodes(self) -> list[dict[str, Any]]:
+        alive = [{**node, "alive": True} for node in self.known]
+        return [*alive, *({"id": name, "name": name, "alive": False} for name in self.lost)]
+
+    def read_facts(self, nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        ids = {node["id"] for node in nodes}
+        return [fact for fact in self.others if fact["node"] in ids]
+
+    def on_each_node(self, function: Any, gpus: int) -> dict[str, Any]:
+        assert (function.__name__, gpus) == ("count_torch_devices", 1)
+        return copy.deepcopy(self.torch)
+
+    def nodes_not_seeing(self, folder: str) -> list[str]:
+        if self.blind is None:
+            raise FolderUnknown("Read-only file system")
+        return self.blind
+
+
+def emulated(nodes: int = 3, gpus: int = 1) -> StandInHosts:
+    """A rehearsal cluster: Ray counts GPUs that nobody has."""
+    cluster = StandInHosts(nodes, gpus)
+    cluster.emulated, cluster.torch = True, {}
+    for fact in cluster.facts:
+        fact["nvml"] = {"library": False, "error": {"code": 12, "text": "not found"}}
+        fact["gpus"] = []
+    return cluster
+
+
+def run_hosts(cluster: StandInHosts, **terms: Any) -> ProbeResult:
+    """Run the HOSTS probe, as it is, over the stand-in."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        recorder = Recorder(
+            store, load("h100-ndr400"), "p", "HOSTS", "claim", "again", lambda words: None
+        )
+        hosts_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
+        result = recorder.finish("finished", 1.0)
+        store.close()
+    return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
+
+
+def verdicts(result: ProbeResult) -> dict[str, Verdict | None]:
+    """`{"gpus n1": FAIL}`: of every judged measurement."""
+    return {f"{m.name} {m.subject}": m.verdict for m in result.measurements if m.judged}
+
+
+def not_passed(result: ProbeResult) -> dict[str, str]:
+    """Of those that did not pass: `{"gpus n1": "FAIL"}`."""
+    return {name: v.value for name, v in verdicts(result).items() if v and v is not Verdict.PASS}
+
+
+def findings(result: ProbeResult) -> list[tuple[str, list[str]]]:
+    """Code and suspects of each."""
+    return [(finding.code, finding.suspects) for finding in result.findings]
