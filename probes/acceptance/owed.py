@@ -27,6 +27,12 @@ class Circumstances:
     nodes: int
     on_gpu: bool
     agreed: frozenset[str] = frozenset()
+    one_host: bool = False  # an embedded cluster: its raylets see the same machine
+
+    @property
+    def asks_nvml(self) -> bool:
+        """Whether each node's own NVML must answer; emulated ones may have none."""
+        return self.terms.accelerators == "real" and not self.one_host
 
     @property
     def speed_in_tokens(self) -> bool:
@@ -52,6 +58,14 @@ class Duty:
 
 # Owed only where this holds; all else is owed by every run of its probe that comes to its end.
 CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
+    ("HOSTS", "machines"): lambda here: not here.one_host,
+    ("HOSTS", "nvml_errors"): lambda here: here.asks_nvml,
+    ("HOSTS", "duplicate_gpus"): lambda here: here.asks_nvml,
+    ("HOSTS", "gpu_model"): lambda here: bool(here.terms.gpu_model),
+    ("HOSTS", "gpu_memory"): lambda here: bool(here.terms.gpu_memory_gib),
+    ("HOSTS", "cpus"): lambda here: bool(here.terms.cpus_per_node),
+    ("HOSTS", "ram"): lambda here: bool(here.terms.ram_gib),
+    ("HOSTS", "ordered_versions"): lambda here: bool(here.terms.versions),
     ("HOSTS", "shared_missing"): lambda here: bool(here.terms.shared),
     ("FABRIC", "log_errors"): lambda here: here.terms.fabric == "rdma",
     ("FABRIC", "rails"): lambda here: here.terms.fabric == "rdma",
@@ -90,8 +104,12 @@ DUTIES = (
     Duty(
         "hosts/test_hosts.py::test_hosts_are_what_was_ordered",
         "quick",
-        ("nodes", "gpus", "differences", "shared_missing"),
-        ("doctored fact",),
+        (
+            *("nodes", "machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
+            *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
+            *("ordered_versions", "shared_missing"),
+        ),
+        ("doctored fact", "doctored count"),
     ),
     Duty(
         "fabric/test_fabric.py::test_allreduce_takes_the_fabric_at_line_rate",

@@ -117,6 +117,7 @@ class RunSession:
             nodes=len(cluster.nodes) if cluster else 0,
             on_gpu=bool(cluster and cluster.on_gpu),
             agreed=self.contract.agreed_names,
+            one_host=bool(cluster and cluster.kind == "local"),
         )
         self.store.event(
             "run_owes",
