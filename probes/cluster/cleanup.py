@@ -80,6 +80,7 @@ def _post_stop(address: str, job: str) -> None:
     try:
         urllib.request.urlopen(request, timeout=10).close()  # noqa: S310
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code not in (401, 403):  # unauthorized, forbidden
             raise
         token = "the token that was sent" if headers else "a request without a token"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
 
@@ -50,8 +51,11 @@ def leads_to_session(address: str, session: str) -> bool:
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:  # noqa: S310
             return bool(json.load(reply)["session_name"] == session)
+    except urllib.error.HTTPError as error:
+        error.close()
     except (OSError, ValueError, LookupError, TypeError):  # no dashboard, or not of this Ray
-        return False
+        pass
+    return False
 
 
 def ignored_address(dashboard: str) -> str:

@@ -96,10 +96,11 @@ class AnnouncedJob:
         """Ranks that nobody announced."""
         return [str(rank) for rank in range(self.size) if not self.rank_counts[str(rank)]]
 
-    @property
+    @cached_property
     def complete(self) -> bool:
-        """Whether each rank was announced once: else how many a node should have is not known."""
-        return len(self.rows) == self.size and not self.missing
+        """Whether each rank is here once: else how many a node should have is not known."""
+        here = all(id in self.nodes for id in self.node_ranks)
+        return here and len(self.rows) == self.size and not self.missing
 
     @cached_property
     def rank0(self) -> Row | None:
