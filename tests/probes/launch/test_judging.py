@@ -101,20 +101,21 @@ def test_a_job_that_announces_no_rank_proves_nothing(recorder: Recorder) -> None
     assert verdicts(result)["ranks"] is Verdict.FAIL
 
 
-def without_port(exit_code: int = 1, lines: int = 2) -> Transcript:
-    said = transcript(exit_code, MASTER_PORT=None)
-    said.lines = [line.replace(" MASTER_PORT=29500", "") for line in said.lines[:lines]]
+def without(setting: str = "MASTER_PORT=29500", exit_code: int = 1, lines: int = 2) -> Transcript:
+    said = transcript(exit_code)
+    said.lines = [line.replace(f" {setting}", "") for line in said.lines[:lines]]
     return said
 
 
 @pytest.mark.parametrize(
     ("said", "caught"),
     [
-        (without_port(), True),
-        (without_port(exit_code=0), False),
-        (without_port(exit_code=-9), False),  # it hung, and was killed when its time was up
-        (without_port(lines=1), False),  # a rank is missing: that is another fault
-        (transcript(1, MASTER_ADDR=None), False),
+        (without(), True),
+        (without(exit_code=0), False),
+        (without(exit_code=-9), False),  # it hung, and was killed when its time was up
+        (without(lines=1), False),  # a rank is missing: that is another fault
+        (without("MASTER_ADDR=10.0.0.1"), False),  # on every rank, and the job failed, too
+        (without("WORLD_SIZE=2"), False),
         (transcript(1, node="stranger"), False),
         (Transcript(["nothing"], 1), None),
     ],
