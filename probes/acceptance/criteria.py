@@ -183,7 +183,7 @@ LAUNCH_MEASURES = {
     "ranks": Measure("ranks", from_run="one rank per accelerator"),
     "wrong_ranks": none_of(
         "ranks",
-        "each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, right and consistent",
+        "each rank must run once, on this cluster, on a GPU of its own where there are real ones, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT right and consistent",
     ),
     "time_to_first_step": default_measure(
         "s", "a user should see a first step within five minutes", high=300
