@@ -169,7 +169,8 @@ def test_a_shorter_tier_than_agreed_is_a_partial_run(suite: Any, pytester: pytes
     (pytester.path / "agreed.toml").write_text(
         CONTRACT.replace("schema = 1", "schema = 1\ntier = 'standard'")
     )
-    assert suite(broken=GOOD)[0].ret == 0, "the contract's tier is the default"
+    told = f'{GOOD}; assert tier == "standard"'
+    assert suite(broken=told)[0].ret == 0, "the contract's tier is the default"
     (pytester.path / "run").rename(pytester.path / "standard")
     result, summary = suite("--tier", "quick", broken=GOOD)
     assert result.ret == 20

@@ -24,7 +24,7 @@ PROBE = '''
 import pytest
 
 @pytest.mark.criterion("{criterion}")
-def test_it(cluster, measure):
+def test_it(cluster, measure, tier):
     """It holds.
 
     More words.
