@@ -184,7 +184,8 @@ class Measurement(RecordModel):
         if not self.judged:
             return start
         if self.limit is None:
-            return f"{start}, expected a limit (the contract has none for it)"
+            why = self.note if self.value is not None else ""
+            return f"{start}, expected a limit ({why or 'the contract has none for it'})"
         return f"{start}, expected {self.limit} ({self.limit.because})"
 
 
