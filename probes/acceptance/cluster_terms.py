@@ -17,7 +17,8 @@ MAX_GBPS = 1e5  # of one port; a hundred times the fastest of today
 MAX_CPUS, MAX_GIB = 100_000, 1e6  # of one node
 MAX_PACE_S = 60.0  # of one emulated step: a longer one leaves a probe no time
 MAX_SAVE_MINUTES, MAX_SAVE_GB = 7 * 24 * 60.0, 1e6  # between two saves, and of one
-VERSION = re.compile(r"(>=)? *\d+(\.\w+)*(\+[\w.]+)?", re.ASCII)  # 2.13.0+cu130 is torch's own way
+# Builds (torch's 2.13.0+cu130) have no order, so none is the least.
+VERSION = re.compile(r">= *\d+(\.\w+)*|\d+(\.\w+)*(\+[\w.]+)?", re.ASCII)
 
 
 class ClusterTerms(BaseModel):

@@ -87,6 +87,7 @@ NO_SENSE = [
     (ordered('versions = {torch = "newest"}'), "'versions': torch: expected \"2.13.0\" (exactly)"),
     (ordered('versions = {torch = "<2.1"}'), "found '<2.1'"),
     (ordered('versions = {torch = ">="}'), "found '>='"),
+    (ordered('versions = {torch = ">=2.13.0+cu130"}'), "found '>=2.13.0+cu130'"),
     (ordered('shared = "data"'), "'shared': expected an absolute path on every node"),
     (ordered('fabric = " "'), "'fabric': expected the name of an interface"),
     (ordered('fabric = "RDMA"'), "'fabric': expected \"rdma\" in small letters, found 'RDMA'"),
