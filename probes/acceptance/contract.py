@@ -27,6 +27,7 @@ from probes.acceptance.component_placement import show
 from probes.acceptance.criteria import CRITERIA, Measure
 from probes.acceptance.limit_terms import LimitTerms, ring_limit
 from probes.acceptance.validation import ContractError, spelling_hint, validate_terms
+from probes.cluster.node_facts import software_versions
 from reports.record import ContractFacts, Criterion, Limit, Waiver
 from reports.renamed import MEASURES, current_name
 from reports.sanitize import one_line
@@ -127,9 +128,7 @@ def _read_file(path: Path) -> bytes:
 def parse(content: bytes, file: str) -> Contract:
     """Check a contract's text.  Raises ContractError naming the file and the key or line."""
     raw = _read_toml(content, file)
-    cluster: ClusterTerms = validate_terms(
-        ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]"
-    )
+    cluster = _parse_cluster(raw.get("cluster", {}), f"{file}: [cluster]")
     limits = {id: _parse_criterion(raw[id], id, file) for id in CRITERIA if id in raw}
     optional = {
         id: _parse_not_provable(raw[id][NOT_PROVABLE], cluster, f"{file}: [{id}]")
@@ -171,6 +170,18 @@ def _read_toml(content: bytes, file: str) -> dict[str, Any]:
         if key not in known_keys:
             raise ContractError(f"{file}: unknown key {key!r}{spelling_hint(key, known_keys)}")
     return raw
+
+
+def _parse_cluster(table: Any, where: str) -> ClusterTerms:
+    """Read [cluster].  A version that nobody reads would stay unproven, so it is refused."""
+    terms: ClusterTerms = validate_terms(ClusterTerms, table, where)
+    known = software_versions()
+    for part in terms.versions or ():
+        if part not in known:
+            hint = spelling_hint(part, known) or f": the parts are {', '.join(known)}"
+            expected = "expected a part whose version is read"
+            raise ContractError(f"{where}: 'versions': {expected}, found {part!r}{hint}")
+    return terms
 
 
 def _agree_fabric(limits: dict[str, Limit], cluster: ClusterTerms, file: str) -> None:
