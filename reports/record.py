@@ -189,7 +189,8 @@ class Measurement(RecordModel):
         if not self.judged:
             return start
         if self.limit is None:
-            return f"{start}, expected a limit (the contract has none for it)"
+            why = self.note if self.value is not None else ""
+            return f"{start}, expected a limit ({why or 'the contract has none for it'})"
         derived = ", derived" if self.limit.derived else ""
         return f"{start}, expected {self.limit}{derived} ({self.limit.because})"
 
@@ -356,9 +357,8 @@ class RunProblem(RecordModel):
 class RunRecord(RecordModel):
     """Everything one run saw.  The record is the product; all pages are renderings of it.
 
-    `owed` is what the tier owes, None where an older version did not write it down; `partial` is
-    why the run was not asked for all of it, `only` the criteria that it was asked for, if not all;
-    `loaded` names foreign plugins and conftest files.
+    `owed` is what the tier owes (None: an older version did not say), `partial` why not all of it
+    was asked for, `only` the criteria that were; `loaded` names foreign plugins and conftest files.
     """
 
     schema_version: str = SCHEMA
