@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 NODES ?= 4
+KIND ?= lab
+N ?= 1
 # The long tests' groups, each under an hour: criteria that have such tests, SCALING on shards, runs
 # of the whole suite.
-SOAKS := fabric gang restart scaling shards suite
+SOAKS := fabric gang hosts restart scaling shards suite
 ifneq ($(CRITERION),)
 SOAK := $(filter $(shell echo '$(CRITERION)' | tr A-Z a-z),$(SOAKS))
 ifeq ($(SOAK),)
@@ -14,7 +16,7 @@ endif
 endif
 LAB_HERE := $(shell [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ] && echo yes)
 
-.PHONY: trial test soak lint lab tools setup clean bench
+.PHONY: trial test soak healthy lint lab tools setup clean bench
 
 trial: setup tools ## rehearse the whole acceptance run on this machine
 ifeq ($(LAB_HERE),yes)
@@ -32,6 +34,9 @@ ifneq ($(CRITERION),)
 else
 	$(BIN)/pytest tests -m soak
 endif
+
+healthy: setup tools ## N whole runs on sound clusters, each a row of docs/develop/healthy-runs.md
+	$(BIN)/python -m tests.lab.healthy --kind $(KIND) --runs $(N)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -54,8 +59,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 # The lab's system tools: installed where that is possible, else the lab says what is missing.
 tools:
 ifeq ($(LAB_HERE),yes)
-	@command -v ip >/dev/null && command -v nft >/dev/null || { command -v apt-get >/dev/null \
-	  && apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2 nftables util-linux; }
+	@command -v ip >/dev/null && command -v nft >/dev/null && command -v cc >/dev/null \
+	  || { command -v apt-get >/dev/null && apt-get update -qq \
+	  && apt-get install -y -qq --no-install-recommends iproute2 nftables util-linux gcc libc6-dev; }
 endif
 
 clean:

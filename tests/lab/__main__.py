@@ -15,6 +15,8 @@ from tests.lab.faults import FAULTS, clear, inject
 from tests.lab.lab import Lab
 from tests.lab.shell import LabError
 
+GPUS = click.option("--gpus", default=1, show_default=True, help="Emulated accelerators per node.")
+NVML = click.option("--nvml", is_flag=True, help="A stand-in NVML on each node shows its GPUs.")
 ANYTHING: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -30,11 +32,12 @@ def main(context: click.Context, name: str) -> None:
 @click.option("--nodes", default=4, show_default=True)
 @click.option("--fabric", default="1gbit", show_default=True, help="Rate of fab0, as tc writes it.")
 @click.option("--management", default="200mbit", show_default=True, help="Rate of eth0.")
-@click.option("--gpus", default=1, show_default=True, help="Emulated accelerators per node.")
+@GPUS
+@NVML
 @click.pass_obj
-def up(lab: Lab, nodes: int, fabric: str, management: str, gpus: int) -> None:
+def up(lab: Lab, nodes: int, fabric: str, management: str, gpus: int, nvml: bool) -> None:
     """Start the lab; does nothing when it is up."""
-    lab.up(nodes, fabric, management, gpus)
+    lab.up(nodes, fabric, management, gpus, nvml)
     click.echo(f"lab {lab.name}: {nodes} nodes up")
 
 
@@ -66,13 +69,15 @@ def exec_(lab: Lab, node: str, command: tuple[str, ...]) -> None:
 
 @main.command(context_settings=ANYTHING)
 @click.option("--nodes", default=4, show_default=True)
+@GPUS
+@NVML
 @click.argument("command", nargs=-1, required=True)
 @click.pass_obj
-def run(lab: Lab, nodes: int, command: tuple[str, ...]) -> None:
+def run(lab: Lab, nodes: int, gpus: int, nvml: bool, command: tuple[str, ...]) -> None:
     """Up, COMMAND on node 0, down; COMMAND's exit code is ours."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        lab.up(nodes)
+        lab.up(nodes, gpus=gpus, with_nvml=nvml)
         code = _foreground(lab, "0", command)
     finally:
         lab.down()
@@ -110,7 +115,7 @@ def _add_fault(name: str) -> None:
     def command(lab: Lab, **given: str) -> None:
         click.echo(inject(lab, name, *given.values()))
 
-    for argument in reversed(arguments):
+    for argument in arguments:
         click.argument(argument)(command)
 
 

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable
 
-from tests.lab import network
+from tests.lab import network, nvml
 from tests.lab.lab import Lab
 from tests.lab.node import SHARED, Node
 from tests.lab.shell import LabError, sh
@@ -204,6 +204,48 @@ def _show_shared(lab: Lab, name: str) -> str:
     return f"{node.name}: {SHARED} is the shared folder again"
 
 
+def _plant_nvml(lab: Lab, name: str, what: str) -> str:
+    node = _with_nvml(lab, name)
+    nvml.plant(node.work, what)
+    return f"{node.name}: NVML answers {what}"
+
+
+def _heal_nvml(lab: Lab, name: str, _what: str) -> str:
+    node = _with_nvml(lab, name)
+    nvml.make_healthy(node.work, lab.name, node.gpus)
+    return f"{node.name}: NVML shows {node.gpus} sound GPUs"
+
+
+def _hide_nvml(lab: Lab, name: str) -> str:
+    node = _with_nvml(lab, name)
+    nvml.hide_library(node.work)
+    return f"{node.name}: {nvml.LIBRARY} is gone"
+
+
+def _show_nvml(lab: Lab, name: str) -> str:
+    node = _with_nvml(lab, name)
+    nvml.show_library(lab.home, node.work)
+    return f"{node.name}: {nvml.LIBRARY} is there again"
+
+
+def _with_nvml(lab: Lab, name: str) -> Node:
+    node = lab.node(name)
+    if not node.has_nvml:
+        raise LabError(f"lab {lab.name!r} has no NVML: start it with `up --gpus 8 --nvml`")
+    return node
+
+
+def _same_machine(lab: Lab, first: str, second: str) -> str:
+    a, b = _pair(lab, first, second)
+    b.boot_id.write_text(a.boot_id.read_text())
+    return f"{b.name}: has the boot id of {a.name}"
+
+
+def _own_machine(lab: Lab, _first: str, second: str) -> str:
+    lab.node(second).new_boot_id()
+    return f"{lab.node(second).name}: has a boot id of its own"
+
+
 def _slow_cpu(lab: Lab, name: str, share: str) -> str:
     try:
         fraction = float(share)
@@ -281,6 +323,18 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
         (_corrupt_data, _pure_data),
     ),
     "hide-shared": (["node"], "NODE does not see the shared folder.", (_hide_shared, _show_shared)),
+    "nvml": (
+        ["node", "what"],
+        "NODE's NVML answers WHAT, as KEY=VALUE, or of GPU 3 alone as 3.KEY=VALUE.  "
+        f"Keys are: {nvml.KEY_TEXT}.",
+        (_plant_nvml, _heal_nvml),
+    ),
+    "hide-nvml": (
+        ["node"],
+        "NODE's next processes find no NVML library.",
+        (_hide_nvml, _show_nvml),
+    ),
+    "same-machine": (["a", "b"], "B has the boot id of A.", (_same_machine, _own_machine)),
     "slow-cpu": (["node", "share"], "NODE gets SHARE of one CPU.", (_slow_cpu, _full_cpu)),
 }
 

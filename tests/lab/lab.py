@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.lab import cgroups, network
+from tests.lab import cgroups, network, nvml
 from tests.lab.node import PORT, SHARED, Node
 from tests.lab.shell import LabError, require_machine, sh
 
@@ -64,8 +64,8 @@ class Lab:
     @property
     def nodes(self) -> list[Node]:
         """All nodes, on or off."""
-        size, gpus = self.state["nodes"], self.state["gpus"]
-        return [Node(self.name, index, self.home, size, gpus) for index in range(size)]
+        size, gpus, with_nvml = (self.state[key] for key in ("nodes", "gpus", "nvml"))
+        return [Node(self.name, index, self.home, size, gpus, with_nvml) for index in range(size)]
 
     def node(self, word: str | int) -> Node:
         """A node by index or name (`2`, `node2`)."""
@@ -75,13 +75,18 @@ class Lab:
         raise LabError(f"no node {word!r} in lab {self.name!r}: it has {len(self.nodes)} nodes")
 
     def up(
-        self, nodes: int, fabric: str = "1gbit", management: str = "200mbit", gpus: int = 1
+        self,
+        nodes: int,
+        fabric: str = "1gbit",
+        management: str = "200mbit",
+        gpus: int = 1,
+        with_nvml: bool = False,
     ) -> None:
-        """Start the lab, or do nothing when it is up and whole with this many nodes."""
-        require_machine()
+        """Start the lab, or do nothing when it is up and whole with such nodes."""
+        require_machine(compiler=with_nvml)
         if not 1 <= nodes <= 64:
             raise LabError(f"a lab has 1 to 64 nodes, found {nodes}")
-        if self.state_file.exists() and self._whole(nodes):
+        if self.state_file.exists() and self._whole([nodes, gpus, with_nvml]):
             return
         self.down()
         (self.home / "shared").mkdir(parents=True)
@@ -89,21 +94,23 @@ class Lab:
             MADE_SHARED.touch()
             Path(SHARED).mkdir()
         rates = {"fab0": fabric, "eth0": management}
-        self.write(nodes=nodes, gpus=gpus, rates=rates, faults=[])
+        self.write(nodes=nodes, gpus=gpus, nvml=with_nvml, rates=rates, faults=[])
         try:
+            if with_nvml:
+                nvml.build_library(self.home)
             network.build(self.name, nodes, self.state["rates"])
             self.start_ray(self.nodes)
         except BaseException:
             self.down()
             raise
 
-    def _whole(self, nodes: int) -> bool:
-        found = len(self.nodes)
+    def _whole(self, wanted: list[int]) -> bool:
+        found = [self.state[key] for key in ("nodes", "gpus", "nvml")]
         alive = all(node.pid for node in self.nodes)
-        if alive and found != nodes:
+        if alive and found != wanted:
             raise LabError(
-                f"lab {self.name!r} is up with {found} nodes, {nodes} were asked for; "
-                "run `python -m tests.lab down` first"
+                f"lab {self.name!r} is up with {_size_text(*found)}, "
+                f"{_size_text(*wanted)} were asked for; run `python -m tests.lab down` first"
             )
         return alive and not self.state["faults"]
 
@@ -208,6 +215,11 @@ class Lab:
         return [cgroups.NodeGroup(self.name, int(p.name.removeprefix("node"))) for p in found]
 
 
+def _size_text(nodes: int, gpus: int, nvml: int) -> str:
+    return f"{nodes} nodes (GPUs of each: {gpus}; NVML: {'yes' if nvml else 'no'})"
+
+
 def _logs(nodes: list[Node]) -> str:
-    """What `ray start` said last on each node."""
-    return "".join((node.work / "ray-start.log").read_text()[-300:] for node in nodes)
+    """What the nodes and `ray start` on them said last."""
+    logs = [node.work / name for node in nodes for name in ("init.log", "ray-start.log")]
+    return "".join(log.read_text()[-300:] for log in logs if log.exists())

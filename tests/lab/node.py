@@ -6,9 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
-from tests.lab import network
+from tests.lab import network, nvml
 from tests.lab.cgroups import NodeGroup
 from tests.lab.shell import LabError
 from tests.support.paths import REPO
@@ -19,10 +20,16 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Node:
-    """Node `index` of lab `lab`; `home` is the lab's folder on the host."""
+    """Node `index` of lab `lab`; `home` is the lab's folder on the host.
 
-    def __init__(self, lab: str, index: int, home: Path, nodes: int, gpus: int = 1) -> None:
+    `nvml`: whether its processes find the stand-in NVML.
+    """
+
+    def __init__(
+        self, lab: str, index: int, home: Path, nodes: int, gpus: int = 1, nvml: bool = False
+    ) -> None:
         self.lab, self.index, self.home, self.nodes, self.gpus = lab, index, home, nodes, gpus
+        self.has_nvml = nvml
         self.name = f"node{index}"
         self.group = NodeGroup(lab, index)
         self.work = home / self.name
@@ -34,7 +41,13 @@ class Node:
 
     def environment(self, interface: str = "fab0") -> dict[str, str]:
         """What an operator would export before `ray start`, and nothing of our own shell."""
+        stand_in = {
+            "LD_LIBRARY_PATH": str(nvml.library_folder(self.work)),
+            "SEATRIAL_LAB_NVML": str(nvml.settings_file(self.work)),
+            "PYTHONPATH": str(nvml.TORCH),
+        }
         return {
+            **(stand_in if self.has_nvml else {}),
             "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
             "HOME": "/root",
             "LANG": "C.UTF-8",
@@ -76,6 +89,10 @@ class Node:
     def start(self, interface: str = "fab0") -> None:
         """Bring up the namespaces and Ray; returns at once (Lab.wait_until_ready waits)."""
         self.work.mkdir(parents=True, exist_ok=True)
+        self.new_boot_id()
+        if self.has_nvml:
+            nvml.make_healthy(self.work, self.lab, self.gpus)
+            nvml.show_library(self.home, self.work)
         hosts = [f"{network.address('eth0', i)} node{i}" for i in range(self.nodes)]
         (self.work / "hosts").write_text("127.0.0.1 localhost\n" + "\n".join(hosts) + "\n")
         self.group.make()
@@ -91,6 +108,15 @@ class Node:
             "env": self.environment(interface),
         }
         self._launch(json.dumps(spec))
+
+    @property
+    def boot_id(self) -> Path:
+        """The file that the node sees as /proc/sys/kernel/random/boot_id."""
+        return self.work / "boot_id"
+
+    def new_boot_id(self) -> None:
+        """Give the node a boot id of its own, as each boot of a machine has."""
+        self.boot_id.write_text(f"{uuid.uuid4()}\n")  # in place: a node that is up sees this file
 
     def _launch(self, spec: str) -> None:
         enter = ["nsenter", f"--net=/run/netns/{network.namespace(self.lab, self.index)}"]

@@ -36,12 +36,13 @@ def private_tmp(keep: list[str], work: Path) -> None:
 
 
 def furnish(spec: dict[str, Any]) -> None:
-    """Host name, /etc/hosts, /tmp, /dev/shm, /sys and /shared of this node."""
+    """Host name, boot id, /etc/hosts, /tmp, /dev/shm, /sys and /shared of this node."""
     socket.sethostname(spec["hostname"])
     work = Path(spec["work"])
     mount("--make-rprivate", "/")
     mount("-t", "sysfs", "sysfs", "/sys")  # shows this namespace's interfaces, not the host's
     mount("--bind", str(work / "hosts"), "/etc/hosts")
+    mount("--bind", str(work / "boot_id"), "/proc/sys/kernel/random/boot_id")
     private_tmp(spec["keep"], work)
     mount("-t", "tmpfs", "-o", "size=1g", "tmpfs", "/dev/shm")
     mount("-t", "tmpfs", "-o", "size=16m", "tmpfs", spec["shared_at"])  # seen when it is withheld

@@ -15,6 +15,7 @@ TOOLS = {
     "unshare": "util-linux",
     "mount": "mount",
 }
+COMPILER = {"cc": "gcc libc6-dev"}
 
 
 class LabError(RuntimeError):
@@ -37,14 +38,15 @@ def sh(*command: str, quiet: bool = False, text: str | None = None, seconds: flo
     return done.stdout
 
 
-def require_machine() -> None:
+def require_machine(compiler: bool = False) -> None:
     """Raise LabError unless this is Linux, we are root, and the tools are here."""
     hint = "; without it use `pytest probes --cluster local:4`, which needs none of this"
     if not sys.platform.startswith("linux"):
         raise LabError(f"the lab needs Linux namespaces, this is {sys.platform}{hint}")
     if os.geteuid() != 0:
         raise LabError(f"the lab needs root to make network namespaces, you are not root{hint}")
-    missing = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool)})
+    tools = {**TOOLS, **(COMPILER if compiler else {})}
+    missing = sorted({package for tool, package in tools.items() if not shutil.which(tool)})
     if missing:
         raise LabError(f"the lab needs `apt-get install {' '.join(missing)}`{hint}")
     try:

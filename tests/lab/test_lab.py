@@ -65,6 +65,9 @@ def test_a_node_is_a_machine_of_its_own(lab: Lab) -> None:
     assert node.run("sh", "-c", "ls /sys/class/net").split() == ["eth0", "fab0", "lo"]
     assert node.run("getent", "hosts", "node0").split()[0] == "10.78.0.1"
     assert "default" not in node.run("ip", "route")
+    boot_ids = {one.run("cat", "/proc/sys/kernel/random/boot_id") for one in lab.nodes}
+    assert len(boot_ids) == 4, "nodes look like one machine"
+    assert Path("/proc/sys/kernel/random/boot_id").read_text() not in boot_ids
     node.run("sh", "-c", "echo here > /tmp/mine; echo all > /shared/ours")
     assert lab.nodes[0].run("sh", "-c", "cat /tmp/mine 2>&1 || true").startswith("cat:")
     assert lab.nodes[0].run("cat", "/shared/ours") == "all\n"
@@ -84,7 +87,10 @@ def test_exec_hands_on_the_exit_code(lab: Lab) -> None:
         (["fault", "slow-cpu", "1", "7"], "a share is a fraction of one CPU"),
         (["fault", "block-pair", "1", "1"], "a pair is two nodes"),
         (["fault", "kill-node", "0"], "kill another node"),
+        (["fault", "same-machine", "2", "2"], "a pair is two nodes"),
+        (["fault", "nvml", "1", "gpus=7"], "has no NVML"),
         (["up", "--nodes", "5"], "is up with 4 nodes"),
+        (["up", "--nodes", "4", "--nvml"], "NVML: no), 4 nodes (GPUs of each: 1; NVML: yes)"),
         (["fault", "flood"], "No such command"),
     ],
 )

@@ -30,14 +30,14 @@ Planted = tuple[str, str] | None  # a plugin of this folder, and which of its fa
 
 
 @contextmanager
-def lab_of(nodes: int, name: str) -> Iterator[Lab]:
+def lab_of(nodes: int, name: str, gpus: int = 1, with_nvml: bool = False) -> Iterator[Lab]:
     """A lab for a while; where there can be none, the test is skipped and says why."""
     try:
-        require_machine()
+        require_machine(compiler=with_nvml)
     except LabError as missing:
         pytest.skip(f"NOT RUN: {missing}")  # told aloud: nothing here is proven without a lab
     lab = Lab(name)
-    lab.up(nodes)
+    lab.up(nodes, gpus=gpus, with_nvml=with_nvml)
     try:
         yield lab
     finally:

@@ -1,0 +1,141 @@
+"""GPUs and machines that are not what was ordered: caught, named and located by HOSTS, live.
+
+The nodes have 8 GPUs each by Ray, by a stand-in NVML (tests/lab/nvml_standin.c) and by torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from reports.record import RunRecord, Verdict
+from tests.faults.launchers.injected_faults import findings
+from tests.lab.faults import clear, inject
+from tests.lab.lab import Lab
+from tests.support.trial import Trial, acceptance, agreed, lab_of
+
+PROBE = "probes/hosts/test_hosts.py"
+EIGHT = {"gpus_per_node = 1": "gpus_per_node = 8"}
+# Torch is asked as well; that takes longer, so other faults are tried without.
+REAL = {**EIGHT, 'accelerators = "emulated"': 'accelerators = "real"'}
+H100 = "NVIDIA H100 80GB HBM3"
+SOAK = pytest.mark.soak(criterion="hosts")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What is planted, and what HOSTS says of it."""
+
+    name: str
+    planted: list[str]  # as `python -m tests.lab fault` takes them
+    codes: set[str]  # findings, all of them
+    suspects: list[str]
+    says: list[str]
+    contract: dict[str, str] = dataclasses.field(default_factory=lambda: EIGHT)
+
+
+LOST = Fault(
+    "lost", ["nvml 1 3.error=15"], {"HOST-GPU-LOST", "HOST-GPUS"}, ["node1"],
+    ["node1: NVML does not answer for GPU 3: error 15", "Ray counts 8, NVML shows 7"],
+)  # fmt: skip
+QUICK = [
+    Fault(
+        "seven", ["nvml 1 gpus=7"], {"HOST-GPUS"}, ["node1"],
+        ["node1: 8 GPUs were ordered, Ray counts 8, NVML shows 7"],
+    ),
+    LOST,
+    Fault(
+        "mismatch", ["nvml 2 error=18"], {"HOST-DRIVER-MISMATCH"}, ["node2"],
+        ["node2: NVML does not answer for the node's GPUs: error 18"],
+    ),
+    Fault(
+        "another-model", ["nvml 1 name=NVIDIA A100-SXM4-80GB"], {"HOST-GPU-MODEL"}, ["node1"],
+        ["NVIDIA A100-SXM4-80GB on node1", f"{H100} on node0"],
+    ),
+    Fault(
+        "one-machine", ["same-machine 1 2"], {"HOST-SAME-MACHINE"}, ["node1", "node2"],
+        ["node2 run on one machine"],
+    ),
+    Fault("no-library", ["hide-nvml 2"], {"HOST-NO-NVML"}, ["node2"], ["node2"]),
+]  # fmt: skip
+LONGER = [
+    Fault("none", ["nvml 1 gpus=0"], {"HOST-GPUS"}, ["node1"], ["Ray counts 8, NVML shows 0"]),
+    Fault("no-driver", ["nvml 0 error=9"], {"HOST-NO-DRIVER"}, ["node0"], ["node0", "error 9"]),
+    Fault("unknown", ["nvml 0 error=999"], {"HOST-NVML-ERROR"}, ["node0"], ["node0", "error 999"]),
+    Fault(
+        "one-board", ["nvml 2 5.name=NVIDIA H200"], {"HOST-GPU-MODEL"}, ["node2"],
+        ["NVIDIA H200 on node2"],
+    ),
+    Fault(
+        "half-memory", ["nvml 0 2.memory_mib=40960"], {"HOST-GPU-MODEL"}, ["node0"],
+        ["40 GiB on node0"],
+    ),
+    Fault(
+        "twice", ["nvml 1 0.uuid=GPU-twice", "nvml 2 4.uuid=GPU-twice"], {"HOST-GPU-TWICE"},
+        ["node1", "node2"], ["GPU 0 (GPU-twice) on node1", "GPU 4 (GPU-twice) on node2"],
+    ),
+    Fault("mig", ["nvml 1 7.mig=3"], {"HOST-GPUS"}, ["node1"], ["Ray counts 8, NVML shows 10"]),
+    Fault(
+        "torch-sees-fewer", ["nvml 1 torch=6"], {"HOST-GPUS"}, ["node1"],
+        ["NVML shows 8, torch sees 6"], REAL,
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def gpu_lab() -> Iterator[Lab]:
+    """Three nodes of 8 GPUs, up once for all tests of this file."""
+    with lab_of(3, "gpus", gpus=8, with_nvml=True) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(gpu_lab: Lab) -> Iterator[Lab]:
+    """The lab, healthy before and after."""
+    yield gpu_lab
+    clear(gpu_lab)
+
+
+def judge_hosts(lab: Lab, name: str, contract: dict[str, str]) -> tuple[RunRecord, Trial]:
+    """Run HOSTS on the lab as it is, by the lab's contract with these lines."""
+    return acceptance(lab, name, PROBE, contract=agreed(lab, contract))
+
+
+@pytest.mark.parametrize("contract", [EIGHT, REAL], ids=["emulated", "real"])
+def test_sound_nodes_pass(lab: Lab, contract: dict[str, str]) -> None:
+    name = f"sound-{len(contract)}"
+    record, trial = judge_hosts(lab, name, contract)
+    assert record.verdict("HOSTS") is Verdict.PASS, trial.log.read_text()
+    assert not findings(record)
+    assert bool(record.rehearsal) == (contract is EIGHT), "emulation is what the contract says"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [*QUICK, *(pytest.param(fault, marks=SOAK) for fault in LONGER)],
+    ids=lambda fault: fault.name,
+)
+def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
+    for planted in fault.planted:
+        inject(lab, *planted.split(" ", 2))
+    record, trial = judge_hosts(lab, fault.name, fault.contract)
+    said = [(one.code, one.suspects, one.statement) for one in findings(record)]
+    assert record.verdict("HOSTS") is Verdict.FAIL, f"{said} {trial.log.read_text()}"
+    assert trial.process.returncode == 1
+    assert {code for code, _, _ in said} == fault.codes, said
+    assert sorted({name for _, suspects, _ in said for name in suspects}) == fault.suspects, said
+    assert all(any(words in statement for *_, statement in said) for words in fault.says), said
+    if fault is LOST:
+        its_other_facts_are_there(trial)
+
+
+def its_other_facts_are_there(trial: Trial) -> None:
+    """One lost GPU must not take the rest of its node with it."""
+    (path,) = trial.folder.glob("**/*hosts.json")
+    facts = {fact["name"]: fact for fact in json.loads(path.read_text())}
+    assert set(facts) == {"node0", "node1", "node2"}
+    assert facts["node1"]["software"] == facts["node0"]["software"]
+    assert [gpu["name"] for gpu in facts["node1"]["gpus"] if gpu.get("name")] == [H100] * 7

@@ -1,0 +1,87 @@
+"""The stand-in NVML of a lab's nodes: built once, in a folder of each node, told by a file of each.
+
+The library is nvml_standin.c.  It reads the node's file at each call, so a fault is a line more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path
+
+from tests.lab.shell import LabError, sh
+
+TORCH = Path(__file__).with_name("standin_torch")  # the folder that lets torch count as well
+SOURCE = Path(__file__).with_name("nvml_standin.c")
+LIBRARY = "libnvidia-ml.so.1"
+# What the library reads, and what it means.
+KEYS = {
+    "gpus": "how many GPUs NVML shows",
+    "name": "model of the GPUs",
+    "memory_mib": "memory of each GPU",
+    "used_mib": "how much of it is in use",
+    "uuid": "a GPU's own UUID (3.uuid=GPU-...)",
+    "mig": "into how many MIG instances each GPU is split",
+    "driver": "version of the driver",
+    "torch": "how many GPUs torch counts, where that is another number",
+    "error": "code that every call returns: 9 no driver, 15 lost, 18 versions differ, 999 unknown",
+}
+KEY_TEXT = "; ".join(f"{key}: {meaning}" for key, meaning in KEYS.items())
+
+
+def build_library(home: Path) -> Path:
+    """Compile the stand-in into the lab's folder; raises LabError without a compiler."""
+    built = home / LIBRARY
+    sh("cc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(built), str(SOURCE))
+    return built
+
+
+def settings_file(work: Path) -> Path:
+    """The file of a node from which its NVML answers."""
+    return work / "nvml.txt"
+
+
+def library_folder(work: Path) -> Path:
+    """The folder of a node where its processes look for the library."""
+    return work / "lib"
+
+
+def show_library(home: Path, work: Path) -> None:
+    """Put the library where the node's next processes find it."""
+    library_folder(work).mkdir(parents=True, exist_ok=True)
+    shutil.copy(home / LIBRARY, library_folder(work) / LIBRARY)
+
+
+def hide_library(work: Path) -> None:
+    """Take the library away from the node's next processes."""
+    (library_folder(work) / LIBRARY).unlink(missing_ok=True)
+
+
+def make_healthy(work: Path, lab: str, gpus: int) -> None:
+    """Write what a sound node of this lab answers; its UUIDs are no other node's."""
+    begin = str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{work.name}.{lab}"))[:24]
+    lines = [
+        f"gpus {gpus}",
+        "name NVIDIA H100 80GB HBM3",
+        "memory_mib 81559",  # as such a board reports it
+        f"uuid GPU-{begin}",
+        "driver 550.54.15",
+    ]
+    _replace(settings_file(work), lines)
+
+
+def plant(work: Path, what: str) -> None:
+    """Add a line to what the node answers: `gpus=7`, or of GPU 3 alone `3.error=15`."""
+    match = re.fullmatch(r"((?:\d+\.)?([a-z_]+))=([^\n]{1,200})", what)
+    if not match or match[2] not in KEYS:
+        raise LabError(f"expected KEY=VALUE or GPU.KEY=VALUE, found {what!r}; {KEY_TEXT}")
+    lines = settings_file(work).read_text().splitlines()
+    _replace(settings_file(work), [*lines, f"{match[1]} {match[3]}"])
+
+
+def _replace(path: Path, lines: list[str]) -> None:
+    """Write the file at once: a call that reads it meanwhile sees the old one, or the new one."""
+    (new := path.with_suffix(".new")).write_text("\n".join(lines) + "\n")
+    os.replace(new, path)
