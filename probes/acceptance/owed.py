@@ -70,7 +70,8 @@ CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
     ("FABRIC", "log_errors"): lambda here: here.terms.fabric == "rdma",
     ("FABRIC", "rails"): lambda here: here.terms.fabric == "rdma",
     ("FABRIC", "slowest_rail"): lambda here: here.terms.fabric == "rdma",
-    ("FABRIC", "slowest_pair"): lambda here: here.nodes > 2,  # two have nothing to compare with
+    # Two nodes have nothing to compare with, and raylets of one host have no link.
+    ("FABRIC", "slowest_pair"): lambda here: here.nodes > 2 and not here.one_host,
     ("SCALING", "checkpoint_overhead"): lambda here: here.tier != "quick",
     ("SCALING", "slow save"): lambda here: here.tier != "quick",
     ("SCALING", "mfu"): lambda here: not here.speed_in_tokens,

@@ -69,7 +69,10 @@ def measure_fabric(gang, node_names, terms, tier, limits, logs, measure):
     judge.judge_reach(reach, measure)
     measure.progress("fabric: five more collectives")
     judge.judge_data(run, check_ops(gang, CHECK_SIZE), measure)
-    find_bad_nodes(gang, node_names, run, tier, measure)
+    if logs.cluster.kind == "local":  # a pair there is two processes that share one host's cores
+        measure.covered("no pairs of nodes were tried: all raylets share one host")
+    else:
+        find_bad_nodes(gang, node_names, run, tier, measure)
     return run
 
 
