@@ -11,10 +11,11 @@ class StandIn:
     kind, rehearsal, emulated, resource, size = "ray", "a stand-in", False, "GPU", 2
     on_gpu = True
     address = "127.0.0.1:9"
-    facts = [{"name": "n0", "rdma": [], "environment": {}, "interfaces": {}}]
+    facts = [{"name": "n0", "node": "1", "rdma": [], "environment": {}, "interfaces": {}}]
     nodes = [{"id": "1", "name": "n0", "alive": True}]
     errors = {}
     cleanup, embedded_nodes = Keeper(), None
+    def on_each_node(self, *a, **k): return {}
     def close(self): pass
 
 probes.acceptance.session.connect = lambda spec: StandIn()
