@@ -1,7 +1,8 @@
 """The pytest plugin: options, judging at the end of each probe, exit code.
 
 Probes are tests marked `criterion(ID)`.  Their bodies observe and measure; this file judges:
-every broken limit of a probe is shown, not only the first.
+every broken limit of a probe is shown, not only the first.  What pytest does beside the probes (a
+teardown, a file that is not collected, an error of its own) goes into the record as a problem.
 """
 
 from __future__ import annotations
@@ -14,17 +15,25 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.stash import RECORDER, RUN, VERDICT
+from probes.acceptance.stash import JUNIT, RECORDER, RUN, VERDICT
 from reports.sanitize import clean
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
 TIERS = ("quick", "standard", "soak")
-UNJUDGED_FAILURES: list[str] = []
+ROOT = Path(__file__).resolve().parents[1]  # holds the packages: probes are named from here
 OPTIONS = (
     ("--cluster", "WHERE", "auto (the Ray cluster this machine is in), local[:N], ray://host:port"),
-    ("--contract", "NAME|FILE", "the agreed criteria and limits; without it limits are derived"),
+    (
+        "--contract",
+        "NAME|FILE",
+        "the agreed criteria and limits (default: seatrial.toml of this folder); with none, limits "
+        "are derived and nothing is accepted",
+    ),
     ("--baseline", "RUN", "run folder to compare with in the report"),
     ("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
+    ("--tier", "TIER", "how long to look: quick, standard or soak (default: the contract's)"),
+    ("--nodes", "N", "how many nodes were ordered, when the contract does not say"),
+    ("--only", "CRITERION", "run one criterion, or several with commas: such a run is PARTIAL"),
 )
 
 
@@ -33,13 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("acceptance", "seatrial: acceptance of a GPU cluster that runs Ray")
     for option, metavar, purpose in OPTIONS:
         twin = "SEATRIAL_" + option.strip("-").replace("-", "_").upper()
-        group.addoption(option, metavar=metavar, default=os.environ.get(twin), help=purpose)
-    tier, nodes = os.environ.get("SEATRIAL_TIER", "quick"), os.environ.get("SEATRIAL_NODES", "")
-    purpose = "how long to look: quick, standard or soak (default: quick)"
-    group.addoption("--tier", choices=TIERS, default=tier, help=purpose)
-    ordered = int(nodes) if nodes.isdecimal() else None
-    purpose = "how many nodes were ordered, when the contract does not say"
-    group.addoption("--nodes", type=int, default=ordered, metavar="N", help=purpose)
+        group.addoption(option, metavar=metavar, default=os.environ.get(twin) or None, help=purpose)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,6 +66,7 @@ def _runs_probes(config: pytest.Config) -> bool:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Join the cluster and open the run, before anything is collected."""
     config = session.config
+    PROBLEMS.clear()
     if not _runs_probes(config):
         return
     from probes.acceptance.contract import ContractError
@@ -71,34 +75,79 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from reports.store import UnreadableRun, load
 
     option = config.getoption
-    if option("--tier") not in TIERS:  # argparse does not check what the environment gave
-        raise pytest.UsageError(f"tier is {option('--tier')!r}, expected {', '.join(TIERS)}")
+    tier, nodes, only = _read_tier(option("--tier")), _read_nodes(option("--nodes")), _only(config)
     try:
         if option("--baseline"):
             load(Path(option("--baseline")))
-        run = RunSession(
-            *map(option, ("--cluster", "--contract", "--tier", "--run-dir", "--nodes"))
-        )
+        where = (option("--cluster"), option("--contract"))
+        config.stash[RUN] = RunSession(*where, tier, option("--run-dir"), nodes, only)
     except (ClusterUnreachable, ContractError, UnreadableRun) as error:
         raise pytest.UsageError(str(error)) from None
-    config.stash[RUN] = run
-    _write_junit_into(config, run.store.path / "junit.xml")
+    config.stash[JUNIT] = _take_over_junit(config)
 
 
-def _write_junit_into(config: pytest.Config, path: Path) -> None:
-    """Have pytest write its JUnit file into the run folder, unless --junitxml said where."""
-    from _pytest.junitxml import LogXML, xml_key
+def _read_tier(tier: str | None) -> str | None:
+    if tier not in (None, *TIERS):
+        raise pytest.UsageError(f"tier is {tier!r}, expected {', '.join(TIERS)}")
+    return tier
 
-    if not config.option.xmlpath:
-        xml = config.stash[xml_key] = LogXML(str(path), None, "seatrial", logging="no")
-        config.pluginmanager.register(xml)
-        xml.pytest_sessionstart()  # its own call of this hook has passed
+
+def _read_nodes(text: str | None) -> int | None:
+    """The number of --nodes or SEATRIAL_NODES: dropped in silence it would order nothing."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise pytest.UsageError(
+            f"--nodes (or SEATRIAL_NODES) is {text!r}, expected a whole number of nodes, as 8"
+        )
+    return int(text)
+
+
+def _only(config: pytest.Config) -> list[str]:
+    """The criteria that --only names, in the order of the acceptance table."""
+    from probes.acceptance.criteria import CRITERIA
+
+    asked = {word.strip().upper() for word in (config.getoption("--only") or "").split(",")} - {""}
+    if unknown := asked - CRITERIA.keys():
+        names = ", ".join(CRITERIA)
+        raise pytest.UsageError(f"--only is {', '.join(sorted(unknown))}, expected some of {names}")
+    return [id for id in CRITERIA if id in asked]
+
+
+def _take_over_junit(config: pytest.Config) -> str:
+    """Return where --junitxml wants the file: it is written from the record, not by pytest."""
+    from _pytest.junitxml import xml_key
+
+    if xml := config.stash.get(xml_key, None):
+        config.pluginmanager.unregister(xml)
+        del config.stash[xml_key]
+    return str(config.option.xmlpath or "")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Cluster, contract, run."""
+    """Cluster, contract, run, and what else was loaded."""
     run = config.stash.get(RUN, None)
-    return [clean(line) for line in run.header()] if run else []
+    if run is None:
+        return []
+    loaded = _loaded(config)
+    also = [f"loaded    {', '.join(loaded)}  (`seatrial run` loads nothing else)"] if loaded else []
+    return [clean(line) for line in [*run.header(), *also]]
+
+
+def _loaded(config: pytest.Config) -> list[str]:
+    """Name what is neither pytest's nor ours: it could change what runs, and what is seen."""
+    manager = config.pluginmanager
+    names = {f"{found.project_name} {found.version}" for _, found in manager.list_plugin_distinfo()}
+    names -= {name for name in names if name.startswith("seatrial ")}
+    files = {getattr(plugin, "__file__", None) for plugin in manager.get_plugins()}
+    conftests = {file for file in files if file and Path(file).name == "conftest.py"}
+    names |= conftests - {str(ROOT / "conftest.py")}
+    names |= {
+        f"{name}={os.environ[name]}"
+        for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
+        if os.environ.get(name)
+    }
+    return sorted(names)
 
 
 def _criterion_id(item: pytest.Item) -> str | None:
@@ -120,23 +169,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from probes.acceptance.criteria import RUN_ORDER
 
     items.sort(key=lambda item: RUN_ORDER.index(_criterion_id(item) or RUN_ORDER[0]))
-    deselected = [item for item in probes if _in_longer_tier(item, config) or _not_installed(item)]
-    if deselected:
-        config.hook.pytest_deselected(items=deselected)
-        items[:] = [item for item in items if item not in deselected]
+    run, only = config.stash.get(RUN, None), _only(config)
+    tier = run.tier if run else _read_tier(config.getoption("--tier")) or TIERS[-1]
+    left_out = [
+        item
+        for item in probes
+        if _in_longer_tier(item, tier) or (only and _criterion_id(item) not in only)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
-def _in_longer_tier(item: pytest.Item, config: pytest.Config) -> bool:
-    """Whether the probe belongs to a longer tier than was asked for."""
+def _in_longer_tier(item: pytest.Item, tier: str) -> bool:
+    """Whether the probe belongs to a longer tier than is run."""
     marker = item.get_closest_marker("tier")
-    asked = str(config.getoption("--tier")) if config.getoption("--cluster") else TIERS[-1]
-    return marker is not None and TIERS.index(marker.args[0]) > TIERS.index(asked)
+    return marker is not None and TIERS.index(marker.args[0]) > TIERS.index(tier)
 
 
-def _not_installed(item: pytest.Item) -> bool:
-    """Whether the probe is of something that nobody can use here, for it is not installed."""
-    marker = item.get_closest_marker("uses")
-    return marker is not None and find_spec(marker.args[0]) is None
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Keep a file that could not be collected: pytest may end in 0 without its probes."""
+    if report.failed:
+        PROBLEMS.append(("collection", report.nodeid, _last_line(report.longreprtext)))
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason was given"])[-1]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -147,8 +205,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     claim = " ".join((getattr(item, "obj", None).__doc__ or "").split("\n\n")[0].split())
     if case := getattr(item, "callspec", None):  # which one of several the same claim is proved by
         claim = f"{claim.rstrip('.')}: {case.id.replace('-', ' ')}."
-    item.stash[RECORDER] = run.begin(item.nodeid, criterion, claim, _line_printer(item.config))
+    say = _line_printer(item.config)
+    item.stash[RECORDER] = run.begin(_probe_name(item), item.nodeid, criterion, claim, say)
     item.stash[VERDICT] = None
+    marker = item.get_closest_marker("uses")
+    if marker is not None and find_spec(marker.args[0]) is None:
+        pytest.skip(f"{marker.args[0]} is not installed here: pip install 'ray[train]' brings it")
+
+
+def _probe_name(item: pytest.Item) -> str:
+    """The name of a probe, the same from whichever folder pytest was started."""
+    if not item.path.is_relative_to(ROOT / "probes"):
+        return item.nodeid
+    inner = item.nodeid.partition("::")[2]
+    return f"{item.path.relative_to(ROOT).as_posix()}::{inner}"
 
 
 def _line_printer(config: pytest.Config) -> Callable[[str], None]:
@@ -181,10 +251,12 @@ def pytest_runtest_makereport(
     if report.when == "setup" and report.passed:
         return report
     result = recorder.finish(*_end_state(report, call))
-    item.config.stash[RUN].store.save()
+    record = item.config.stash[RUN].store.save()
+    # The record adds what the probe owed and did not write.
+    result = next((one for one in record.results[::-1] if one.probe == result.probe), result)
     item.stash[VERDICT] = result.verdict
     report.seatrial = result.verdict.value  # type: ignore[attr-defined]
-    _write_verdict(item, report, result)
+    _write_verdict(report, result)
     return report
 
 
@@ -200,15 +272,10 @@ def _end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[
     return "interrupted" if interrupted else "error", report.duration, call.excinfo.exconly()
 
 
-def _write_verdict(item: pytest.Item, report: pytest.TestReport, result: Any) -> None:
-    """Put verdict and sentences into pytest's report: terminal, JUnit and exit code read it."""
+def _write_verdict(report: pytest.TestReport, result: Any) -> None:
+    """Put verdict and sentences into pytest's report, which the terminal reads."""
     from reports.record import Verdict
 
-    properties = [("criterion", result.criterion), ("verdict", result.verdict.value)]
-    properties += [(f"{m.name} on {m.subject}", m.value_text) for m in result.measurements]
-    # JUnit takes its properties from the teardown's report, which is made from the item.
-    item.user_properties += properties
-    report.user_properties += properties
     if result.verdict in (Verdict.UNPROVEN, Verdict.FAIL):
         lines = [f"{result.criterion} {result.verdict.value}", *result.problems()]
         lines += [f"{f.code}: {f.statement}" for f in result.findings]
@@ -221,10 +288,22 @@ def _write_verdict(item: pytest.Item, report: pytest.TestReport, result: Any) ->
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> Generator[None, None, None]:
-    """A failure that no verdict stands for (a teardown, another test) must not end in 0."""
+    """Keep a failure that no verdict stands for: a teardown, or another test."""
     if report.failed and not hasattr(report, "seatrial"):
-        UNJUDGED_FAILURES.append(report.nodeid)
+        kind = "teardown" if report.when == "teardown" else "other test"
+        PROBLEMS.append((kind, report.nodeid, _last_line(report.longreprtext)))
     return (yield)
+
+
+def pytest_internalerror(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+    """Keep an error of pytest, of a plugin, or of ours."""
+    PROBLEMS.append(("internal", "pytest", _last_line(excinfo.exconly())))
+
+
+def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+    """Keep that somebody ended the run; pytest itself ends one so after a collection error."""
+    if not isinstance(excinfo.value, pytest.Session.Interrupted):
+        PROBLEMS.append(INTERRUPT)
 
 
 def pytest_report_teststatus(
@@ -239,19 +318,30 @@ def pytest_report_teststatus(
     return None
 
 
+PROBLEMS: list[tuple[str, str, str]] = []  # kind, where, text; as RunProblem has them
+INTERRUPT = ("interrupt", "", "")
+
+
 @pytest.hookimpl(trylast=True)  # after the fixtures, which an interrupt tears down only here
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Close the run, write every rendering, and let the record decide the exit code."""
     run = session.config.stash.get(RUN, None)
     if run is None:
         return
-    from reports.acceptance import summarize_acceptance
+    from probes.acceptance.closing import close_run
 
-    interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
-    summary = summarize_acceptance(run.finish("interrupted" if interrupted else "finished"))
+    option = session.config.getoption
+    summary = close_run(
+        run,
+        "interrupted" if INTERRUPT in PROBLEMS else "finished",
+        [problem for problem in PROBLEMS if problem != INTERRUPT],
+        _loaded(session.config),
+        Path(option("--baseline")) if option("--baseline") else None,
+        session.config.stash[JUNIT],
+    )
+    PROBLEMS.clear()
     session.config.stash[VERDICT] = summary
-    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        session.exitstatus = summary.exit_code or int(bool(UNJUDGED_FAILURES))
+    session.exitstatus = summary.exit_code
 
 
 @pytest.hookimpl(trylast=True)
@@ -259,6 +349,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """The acceptance table, worst first, and where the report is."""
     summary = config.stash.get(VERDICT, None)
     if summary is None:
+        if config.getoption("--cluster") and config.option.collectonly:
+            terminalreporter.write_line("nothing was run: --collect-only proves nothing")
         return
     from reports.text import acceptance_table
 
@@ -269,17 +361,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         acceptance_table(summary, width=min(tw.fullwidth, 100), color=tw.hasmarkup, unicode=unicode)
     )
     terminalreporter.write_line(f"report  {run.store.path / 'report.html'}")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Render once JUnit is written, so that the sums cover it."""
-    summary = config.stash.get(VERDICT, None)
-    if summary is None:
-        return
-    from reports.acceptance import load_summary
-    from reports.exports import write_all
-
-    run, baseline = config.stash[RUN], config.getoption("--baseline")
-    write_all(run.store.path, summary, load_summary(Path(baseline)) if baseline else None)
-    run.store.close()
+    if not summary.record.contract.agreed:
+        terminalreporter.write_line(f"next    seatrial contract new --from {run.store.path}")

@@ -117,6 +117,16 @@ def choose_device(requested: str, local_rank: int) -> Any:
     return torch.device("cuda", index)
 
 
+def identify_gpu(device: Any) -> str | None:
+    """Name the GPU behind a device, as no other is named; None for the CPU."""
+    if device.type != "cuda":
+        return None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if visible.startswith("MIG-"):  # a slice of a GPU: the UUID may be that of all its slices
+        return visible
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
 @contextmanager
 def _torch_settings(config: TrainConfig, device: Any) -> Iterator[None]:
     """Choose threads and kernels; what runs next in this process finds them as they were."""

@@ -21,7 +21,7 @@ from reference_trainer.checkpoint.checkpointer import Checkpointer, TrainState
 from reference_trainer.checkpoint.select import Selection
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.shard_assignment import open_stream
-from reference_trainer.distributed import World, join_job
+from reference_trainer.distributed import World, identify_gpu, join_job
 from reference_trainer.manifest import CheckpointError
 from reference_trainer.model.build import build_model, parameter_digest
 from reference_trainer.model.flops import flops_per_token, peak_flops, state_bytes
@@ -39,12 +39,12 @@ log = logging.getLogger("reference_trainer")
 def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     """Train on all ranks of the job, or on those of `mesh` (1-D DeviceMesh); one rank's result.
 
-    Keys: rank, world, host, device, params, tokens_per_step (all ranks), start_step (0: fresh),
-    resumed_from, resume_note, skipped, rng_restored, load_seconds, load_bytes, steps (one dict
-    each, see `_record`), spans, checkpoints (committed), unsaved (saves that failed), left (True:
-    told to leave before the last step), stalls_fired, digest, state_bytes (a rank's, as expected),
-    peak_memory_bytes (of all steps but the first) and peak_flops (both None on a CPU, the latter
-    also where flops.peak_flops does not know it).
+    Keys: rank, world, host, device, gpu (its UUID; None on a CPU), params, tokens_per_step (all
+    ranks), start_step (0: fresh), resumed_from, resume_note, skipped, rng_restored, load_seconds,
+    load_bytes, steps (one dict each, see `_record`), spans, checkpoints (committed), unsaved (saves
+    that failed), left (True: told to leave before the last step), stalls_fired, digest, state_bytes
+    (a rank's, as expected), peak_memory_bytes (of all steps but the first) and peak_flops (both
+    None on a CPU, the latter also where flops.peak_flops does not know it), device_name.
     Raises LaunchError (not started as a rank), CheckpointError or DataError (on every rank alike).
     """
     PROGRESS.update("starting")
@@ -75,10 +75,12 @@ class Trainer:
         self.events = EventLog(config.out, f"metrics.rank{world.rank}.jsonl")
         on_gpu = world.device.type == "cuda"
         self.timer = StepTimer(CudaClock() if on_gpu else HostClock(), world.rank, config.out)
+        self.device_name = "CPU"
         self.peak_flops: float | None = None  # of this rank's GPU, where it is known
         if on_gpu:
             time_fsdp_waits(self.model, self.timer)
-            self.peak_flops = peak_flops(torch.cuda.get_device_name(world.device), config.dtype)
+            self.device_name = torch.cuda.get_device_name(world.device)
+            self.peak_flops = peak_flops(self.device_name, config.dtype)
         self.delays = DelayInjector(config.delays, world.rank)
         self.steps: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
@@ -189,6 +191,7 @@ class Trainer:
             "digest": parameter_digest(self.model) if self.config.digest else None,
             "state_bytes": state_bytes(self.config, self.config.shard or world.size),
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
+            "device_name": self.device_name,
             "peak_flops": self.peak_flops,
         }
         self.events.write("end", digest=result["digest"], steps=len(self.steps))
@@ -349,5 +352,6 @@ def lr_factor(done: int, warmup: int, decay: int) -> float:
 
 
 def _rank_location(world: World) -> dict[str, Any]:
-    device = str(world.device)
-    return {"rank": world.rank, "world": world.size, "host": world.host, "device": device}
+    device, gpu = str(world.device), identify_gpu(world.device)
+    place = {"rank": world.rank, "world": world.size, "host": world.host}
+    return {**place, "device": device, "gpu": gpu}

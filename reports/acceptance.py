@@ -10,11 +10,31 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from reports.record import Criterion, Finding, Measurement, ProbeResult, RunRecord, Verdict
+from reports.owed import NOT_RUN
+from reports.record import (
+    Criterion,
+    Finding,
+    Measurement,
+    ProbeResult,
+    RunProblem,
+    RunRecord,
+    Verdict,
+)
 from reports.renamed import with_current_names
-from reports.store import fold_events, read_events
+from reports.sanitize import one_line
+from reports.store import SUMS, fold_events, read_events
 
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED"}  # by exit code; any other is NOT ACCEPTED
+OLD_RUN = "an older version wrote this run, and did not write down which probes were owed"
+NO_SUMS = RunProblem(
+    kind="rendering",
+    where=SUMS,
+    text="the run ended and its last file was never written (was the disk full?)",
+)
+NO_CONTRACT = (
+    "nothing was agreed: write down what was ordered (seatrial contract new --from {run}) and run "
+    "again with it"
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +75,7 @@ class AcceptanceSummary:
     decision: Verdict
     exit_code: int
     word: str
+    reasons: list[str]
     counts: dict[str, int]
     rows: list[ReportRow]
     worst_first: list[ReportRow]
@@ -63,20 +84,37 @@ class AcceptanceSummary:
 
     @property
     def counts_text(self) -> str:
-        """The counts in words; of what is not proven, zeros are not said."""
-        text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
-        rest = ("failed", "unproven", "marginal")
-        return ", ".join([text, *(f"{self.counts[w]} {w}" for w in rest if self.counts[w])])
+        """The counts in words: what is proven, what was not required, what of the owed ran."""
+        failed, unproven = (f"{self.counts[word]} {word}" for word in ("failed", "unproven"))
+        if not self.record.contract.agreed:
+            text = f"{self.counts['consistent']} of {len(self.rows)} criteria show no contradiction"
+            sentences = ["nothing was agreed", text + f", {failed}" * bool(self.counts["failed"])]
+        else:
+            text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
+            rest = [failed, unproven, f"{self.counts['marginal']} marginal"]
+            sentences = [", ".join([text, *(words for words in rest if words[0] != "0")])]
+        optional = [one_line(row.criterion.id) for row in self.rows if not row.criterion.required]
+        if optional:
+            sentences.append(f"Not required: {', '.join(optional)}")
+        return ". ".join([*sentences, self._tier_text()])
+
+    def _tier_text(self) -> str:
+        """Tell the tier, how many probes it owes, and how many of them have a result."""
+        owed, tier = self.record.owed, f"Tier {one_line(self.record.tier)}"
+        if owed is None:
+            return f"{tier}: {len(self.record.results)} probes ran"
+        ran = {result.probe for result in self.record.results if result.state != NOT_RUN}
+        return f"{tier}: {sum(one.probe in ran for one in owed)} of {len(owed)} owed probes ran"
 
     @property
     def headline(self) -> str:
-        """`NOT ACCEPTED: 3 of 5 required criteria proven, 1 failed, 1 unproven   exit 1`."""
+        """`NOT ACCEPTED: 3 of 5 required criteria proven, 1 failed. Tier ...   exit 1`."""
         return f"{self.word}: {self.counts_text}   exit {self.exit_code}"
 
     @property
     def shown_verdict(self) -> Verdict:
-        """What colours the decision: of a run that did not end, nothing is proven."""
-        return Verdict.UNPROVEN if self.exit_code == 2 else self.decision
+        """What colours the decision: with any exit code but 0 and 1 nothing is proven."""
+        return self.decision if self.exit_code in (0, 1) else Verdict.UNPROVEN
 
 
 def summarize_acceptance(record: RunRecord, written: RunRecord | None = None) -> AcceptanceSummary:
@@ -90,20 +128,22 @@ def summarize_acceptance(record: RunRecord, written: RunRecord | None = None) ->
     required = [record.verdict(criterion.id) for criterion in criteria if criterion.required]
     failed = any(result.verdict is Verdict.FAIL for result in record.results)
     decision = Verdict.FAIL if failed else Verdict.worst(required)
-    exit_code = _exit_code(record.state, decision)
-    suffix = " (rehearsal)" if record.rehearsal else ""
+    reasons = _run_reasons(record)
+    exit_code = _exit_code(record, decision, reasons)
     return AcceptanceSummary(
         record=record,
         written=written or record,
         decision=decision,
         exit_code=exit_code,
-        word=WORDS.get(exit_code, "NOT ACCEPTED") + suffix,
+        word=_decision_word(record, exit_code),
+        reasons=reasons,
         counts={
             "required": len(required),
             "proven": sum(verdict.accepted for verdict in required),
             "failed": sum(row.verdict is Verdict.FAIL for row in rows),
             "unproven": required.count(Verdict.UNPROVEN),
             "marginal": required.count(Verdict.MARGINAL),
+            "consistent": sum(_is_consistent(row) for row in rows),
         },
         rows=rows,
         worst_first=sorted(rows, key=lambda row: (not row.can_decide, -row.verdict.rank)),
@@ -115,15 +155,59 @@ def summarize_acceptance(record: RunRecord, written: RunRecord | None = None) ->
 def load_summary(run: Path) -> AcceptanceSummary:
     """Read a run folder and work out what it amounts to; raises UnreadableRun."""
     events = read_events(run)
-    return summarize_acceptance(fold_events(with_current_names(events)), fold_events(events))
+    record, written = fold_events(with_current_names(events)), fold_events(events)
+    if record.state == "finished" and not (run / SUMS).is_file():
+        record = record.model_copy(update={"problems": [*record.problems, NO_SUMS]})
+    return summarize_acceptance(record, written)
 
 
-def _exit_code(state: str, decision: Verdict) -> int:
-    if state != "finished":
+def _run_reasons(record: RunRecord) -> list[str]:
+    """List what keeps the run as a whole from being accepted, whatever its criteria show."""
+    contract, reasons = record.contract, [problem.sentence() for problem in record.problems]
+    if record.partial:
+        reasons.append(f"PARTIAL run: {record.partial}")
+    if record.owed is None:
+        reasons.append(OLD_RUN)
+    if not contract.agreed:
+        reasons.append(NO_CONTRACT.format(run=record.id))
+    elif record.rehearsal and not contract.rehearsal:
+        reasons.append(f"the contract declares no rehearsal, and this is one: {record.rehearsal}")
+    return reasons
+
+
+def _exit_code(record: RunRecord, decision: Verdict, reasons: list[str]) -> int:
+    if record.state != "finished":
         return 2
     if decision is Verdict.FAIL:
         return 1
-    return 0 if decision.accepted else 20
+    if record.problems:
+        return 3
+    return 0 if decision.accepted and not reasons else 20
+
+
+def _decision_word(record: RunRecord, exit_code: int) -> str:
+    """Say the decision in a word or two, and what must be known beside it."""
+    if record.rehearsal and exit_code == 0:
+        return "REHEARSAL PASSED"
+    marks = ["PARTIAL"] * bool(record.partial) + ["rehearsal"] * bool(record.rehearsal)
+    return WORDS.get(exit_code, "NOT ACCEPTED") + (f" ({', '.join(marks)})" if marks else "")
+
+
+def _is_consistent(row: ReportRow) -> bool:
+    """Whether nothing was seen that contradicts anything: only limits may be missing."""
+    return bool(row.results) and all(
+        result.state == "finished"
+        and result.verdict is not Verdict.FAIL
+        and bool(result.controls)
+        and all(control.caught for control in result.controls)
+        and any(m.judged for m in result.measurements)
+        and all(
+            m.value is not None if m.limit is None else m.severity <= Verdict.MARGINAL.rank
+            for m in result.measurements
+            if m.judged
+        )
+        for result in row.results
+    )
 
 
 def _unlisted_criteria(record: RunRecord) -> list[Criterion]:

@@ -57,11 +57,11 @@ def _comparability_notes(run: RunRecord, baseline: RunRecord) -> list[str]:
         notes.append("the two runs were judged by different contracts")
     if bool(run.rehearsal) != bool(baseline.rehearsal):
         notes.append("one of the two runs is a rehearsal")
-    notes += [
-        f"the {name} run is {record.state}, not finished"
-        for name, record in (("present", run), ("baseline", baseline))
-        if record.state != "finished"
-    ]
+    for name, record in (("present", run), ("baseline", baseline)):
+        if record.state != "finished":
+            notes.append(f"the {name} run is {record.state}, not finished")
+        if record.partial:
+            notes.append(f"the {name} run is PARTIAL: {record.partial}")
     return notes
 
 

@@ -1,6 +1,6 @@
 """The record in the formats of other tools: CSV, CTRF, Prometheus, and its own JSON schema.
 
-JUnit is written by pytest itself.  Nothing here decides anything: what is not proven is not
+JUnit is in reports/junit.py.  Nothing here decides anything: what is not proven is not
 "passed" in any of them.
 """
 
@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from reports.acceptance import AcceptanceSummary, ReportRow
+from reports.junit import junit
 from reports.page.render import render
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict
 from reports.sanitize import csv_cell, label_value, one_line
-from reports.store import checksum_line, parse_time, write_atomically
+from reports.store import SUMS, checksum_line, parse_time, write_atomically
 
 CSV_HEADER = ["criterion", "probe", "name", "subject", "value", "unit", "low", "high", "verdict"]
 Sample = tuple[dict[str, str], float]  # of Prometheus: labels and value
@@ -35,6 +36,7 @@ def write_all(
         "measurements.csv": measurements_csv(summary.record),
         "metrics.prom": prometheus(summary),
         "ctrf.json": json.dumps(ctrf(summary), indent=1) + "\n",
+        "junit.xml": junit(summary),
         "record.schema.json": json.dumps(RunRecord.model_json_schema(), indent=1) + "\n",
     }
     for name, text in texts.items():
@@ -65,10 +67,12 @@ def prometheus(summary: AcceptanceSummary) -> str:
     """Write for node_exporter's textfile collector: verdicts 0 PASS to 3 FAIL, values, decision."""
     record, run = summary.record, {"run": summary.record.id}
     info = {**run, "contract": record.contract.name, "tier": record.tier}
-    info["rehearsal"] = "yes" if record.rehearsal else "no"
+    marks = {"rehearsal": record.rehearsal, "partial": record.partial}
+    kind = {name: "yes" if text else "no" for name, text in marks.items()}
+    info |= kind
     lines = _metric_lines("seatrial_run_info", "Which run this is; always 1.", [(info, 1)])
-    text = "0 accepted, 1 failed, 2 interrupted, 20 unproven."
-    lines += _metric_lines("seatrial_exit_code", text, [(run, summary.exit_code)])
+    text = "0 accepted, 1 failed, 2 interrupted, 3 error beside the probes, 20 unproven."
+    lines += _metric_lines("seatrial_exit_code", text, [({**run, **kind}, summary.exit_code)])
     text = "0 PASS, 1 MARGINAL, 2 UNPROVEN, 3 FAIL."
     lines += _metric_lines("seatrial_criterion_verdict", text, _verdict_samples(summary.rows))
     text = "Measured values that are numbers."
@@ -118,7 +122,8 @@ def ctrf(summary: AcceptanceSummary) -> dict[str, Any]:
         if not row.results and row.criterion.required
     ]
     run_status = "passed" if summary.exit_code == 0 else "failed"
-    tests.append(_test_entry("acceptance", run_status, summary.decision.value, summary.headline))
+    message = "; ".join([summary.headline, *summary.reasons])
+    tests.append(_test_entry("acceptance", run_status, summary.shown_verdict.value, message))
     statuses = [test["status"] for test in tests]
     counts = {status: statuses.count(status) for status in CTRF_STATUSES}
     start = _epoch_ms(record.started)
@@ -131,7 +136,14 @@ def ctrf(summary: AcceptanceSummary) -> dict[str, Any]:
             "tool": {"name": "seatrial"},
             "summary": {"tests": len(tests), **counts, "start": start, "stop": stop},
             "tests": tests,
-            "environment": {"reportName": one_line(record.id), "extra": {"tier": record.tier}},
+            "environment": {
+                "reportName": one_line(record.id),
+                "extra": {
+                    "tier": record.tier,
+                    "rehearsal": one_line(record.rehearsal),
+                    "partial": one_line(record.partial),
+                },
+            },
         },
     }
 
@@ -167,7 +179,7 @@ def _epoch_ms(timestamp: str | None) -> int:
 
 def _update_checksums(run: Path, paths: list[Path]) -> None:
     """Renew the sums of these files only: the others still tell whether evidence was touched."""
-    sums = run / "SHA256SUMS"
+    sums = run / SUMS
     if not sums.is_file():
         return
     old_lines = [line for line in sums.read_text(encoding="utf-8").splitlines() if "  " in line]

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA = "1.0"
+SCHEMA = "1.1"  # since 1.1: owed, partial, loaded, problems
 
 Value = bool | int | float | str | None
 
@@ -65,6 +65,11 @@ class Limit(RecordModel):
     unit: str = ""
     because: str = Field(min_length=3)
     source: str = ""
+
+    @property
+    def derived(self) -> bool:
+        """Whether nobody agreed on it: it follows from what the cluster says of itself."""
+        return self.source == "derived"
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Limit:
@@ -184,8 +189,10 @@ class Measurement(RecordModel):
         if not self.judged:
             return start
         if self.limit is None:
-            return f"{start}, expected a limit (the contract has none for it)"
-        return f"{start}, expected {self.limit} ({self.limit.because})"
+            why = self.note if self.value is not None else ""
+            return f"{start}, expected a limit ({why or 'the contract has none for it'})"
+        derived = ", derived" if self.limit.derived else ""
+        return f"{start}, expected {self.limit}{derived} ({self.limit.because})"
 
 
 class Evidence(RecordModel):
@@ -270,7 +277,8 @@ class Waiver(RecordModel):
 class ProbeResult(RecordModel):
     """All that one probe saw for one criterion.
 
-    `state` is finished, error, skipped or interrupted; anything but finished is no proof.
+    `state` is finished, error, skipped, interrupted, or not run (see reports/owed.py); anything but
+    finished is no proof.
     `coverage` says in words which nodes, pairs and GPUs were exercised and which were not.
     """
 
@@ -312,18 +320,46 @@ class ProbeResult(RecordModel):
 
 
 class ContractFacts(RecordModel):
-    """The contract a run was judged by: `agreed` is False when limits were derived."""
+    """The contract of a run: not `agreed` when limits were derived; `rehearsal` when it says so."""
 
     name: str
     sha256: str = ""
     agreed: bool = True
+    tier: str = "quick"
+    rehearsal: bool = False
     title: str = ""
     criteria: list[Criterion]
     waivers: list[Waiver] = []
 
 
+class OwedProbe(RecordModel):
+    """A probe that the tier owes, with the names of the measures and controls it must write."""
+
+    probe: str
+    criterion: str
+    tier: str
+    measures: list[str] = []
+    controls: list[str] = []
+
+
+class RunProblem(RecordModel):
+    """What went wrong beside the probes: no result stands for it, yet nothing is accepted."""
+
+    kind: str  # collection, teardown, internal, rendering, other test
+    where: str
+    text: str
+
+    def sentence(self) -> str:
+        """One line: what, where, and what was said."""
+        return f"{self.kind} error in {self.where}: {self.text}"
+
+
 class RunRecord(RecordModel):
-    """Everything one run saw.  The record is the product; all pages are renderings of it."""
+    """Everything one run saw.  The record is the product; all pages are renderings of it.
+
+    `owed` is what the tier owes (None: an older version did not say), `partial` why not all of it
+    was asked for, `only` the criteria that were; `loaded` names foreign plugins and conftest files.
+    """
 
     schema_version: str = SCHEMA
     id: str
@@ -336,6 +372,11 @@ class RunRecord(RecordModel):
     rehearsal: str = ""
     contract: ContractFacts
     versions: dict[str, str] = {}
+    owed: list[OwedProbe] | None = None
+    partial: str = ""
+    only: list[str] = []
+    loaded: list[str] = []
+    problems: list[RunProblem] = []
     results: list[ProbeResult] = []
 
     def results_of(self, criterion: str) -> list[ProbeResult]:

@@ -23,9 +23,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from reports.owed import complete_results
 from reports.record import SCHEMA, Evidence, ProbeResult, RunRecord
 from reports.renamed import with_current_names
 
+FIRST_SCHEMA = "1.0"  # of runs that do not say theirs
+SUMS = "SHA256SUMS"  # written last: a run that ended has it
 EVENT_LISTS = {
     "measurement": "measurements",
     "finding": "findings",
@@ -125,9 +128,9 @@ def write_atomically(path: Path, text: str) -> None:
 
 def write_checksums(run: Path) -> None:
     """Write SHA256SUMS over every other file of the run folder, in `sha256sum -c` format."""
-    files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != "SHA256SUMS")
+    files = sorted(p for p in run.rglob("*") if p.is_file() and p.name != SUMS)
     lines = [checksum_line(run, path) for path in files]
-    write_atomically(run / "SHA256SUMS", "\n".join(lines) + "\n")
+    write_atomically(run / SUMS, "\n".join(lines) + "\n")
 
 
 def checksum_line(run: Path, path: Path) -> str:
@@ -173,8 +176,10 @@ def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:
             run, results, latest = {"state": "interrupted", **data}, [], {}
         elif not run:
             raise UnreadableRun("the event log does not begin with run_started")
-        elif kind in ("run_updated", "run_finished"):
+        elif kind in ("run_owes", "run_updated", "run_finished"):
             run.update(data)
+        elif kind == "run_problem":
+            run.setdefault("problems", []).append(data)
         elif kind == "probe_started":
             latest[probe] = {"probe": probe, **data}
             results.append(latest[probe])
@@ -199,12 +204,15 @@ def _add_event(result: dict[str, Any], kind: str, data: dict[str, Any]) -> None:
 
 def _build_record(run: dict[str, Any], results: list[dict[str, Any]]) -> RunRecord:
     """The typed record; one sentence when the log is of another schema."""
-    version = str(run.get("schema_version", SCHEMA))
+    run = {"schema_version": FIRST_SCHEMA, **run}
+    version = str(run["schema_version"])
     if version.split(".")[0] != SCHEMA.split(".")[0]:
         raise UnreadableRun(f"the run is of schema {version}, this version reads {SCHEMA}")
+    owed = run.get("owed") or []
     try:
+        results = complete_results(results, owed, run.get("partial", ""))
         return RunRecord(**run, results=[ProbeResult(**result) for result in results])
-    except (ValidationError, TypeError) as error:
+    except (ValidationError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableRun(f"the log does not fit schema {SCHEMA}: {_error_text(error)}") from None
 
 

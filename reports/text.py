@@ -161,7 +161,10 @@ def _finding_lines(finding: Finding, fmt: TextFormatter) -> list[str]:
 
 
 def _decision_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
-    """Write the headline; its words are our own, so its spacing can stay as it is."""
-    sentence = summary.headline.replace("exit ", "exit\xa0")  # never apart
+    """Write the headline, whose words are our own, so its spacing can stay; first the reasons."""
+    headline = summary.headline if fmt.unicode else ascii_only(summary.headline)
+    sentence = headline.replace("exit ", "exit\xa0")  # never apart
     lines = textwrap.wrap(sentence, fmt.width - 2, break_long_words=False)
-    return ["  " + fmt.paint(line.replace("\xa0", " "), summary.shown_verdict) for line in lines]
+    verdict = summary.shown_verdict
+    text = ["  " + fmt.paint(line.replace("\xa0", " "), verdict) for line in lines]
+    return [line for reason in summary.reasons for line in fmt.wrap(reason, "  - ")] + text

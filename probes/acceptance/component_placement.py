@@ -37,7 +37,7 @@ def parse(spec: Mapping[str, str | int], total: int) -> dict[str, tuple[int, ...
     them, or `all`.  Raises SpecError for the first thing that is wrong, whatever spec holds.
     """
     if not isinstance(spec, Mapping) or not spec or total < 1:
-        actual = f"{_repr(spec)} for {total} accelerators"
+        actual = f"{show(spec)} for {total} accelerators"
         raise _spec_error("", "a component and an accelerator", actual, "write actor,rollout: all")
     placement: dict[str, tuple[int, ...]] = {}
     owners: dict[int, str] = {}
@@ -45,13 +45,13 @@ def parse(spec: Mapping[str, str | int], total: int) -> dict[str, tuple[int, ...
         numbers = _parse_accelerators(key, value, total)
         for name in _component_names(key):
             if name in placement:
-                actual = f"{_repr(name)} again"
+                actual = f"{show(name)} again"
                 raise _spec_error(key, "each component once", actual, "name it in one key only")
             placement[name] = numbers
         owner = next((owners[number] for number in numbers if number in owners), "")
         shared = [number for number in numbers if owners.get(number) == owner]
         if shared:
-            actual = f"{_as_text(shared)} of {_repr(owner)}"
+            actual = f"{_as_text(shared)} of {show(owner)}"
             fix = "move one of them, or collocate both in one key"
             raise _spec_error(key, "accelerators that no other key uses", actual, fix)
         owners.update(dict.fromkeys(numbers, key))
@@ -84,7 +84,7 @@ def as_ranges(numbers: Iterable[int]) -> str:
 def check_parallel_sizes(total: int, tp: int, pp: int, dp: int) -> None:
     """Raises SpecError unless tensor x pipeline x data parallel sizes make `total` ranks."""
     if min(tp, pp, dp) < 1 or tp * pp * dp != total:
-        actual = f"tp {_repr(tp)} x pp {_repr(pp)} x dp {_repr(dp)} = {_repr(tp * pp * dp)}"
+        actual = f"tp {show(tp)} x pp {show(pp)} x dp {show(dp)} = {show(tp * pp * dp)}"
         expected = f"parallel sizes from 1 whose product is {total}"
         raise _spec_error("", expected, actual, "change a size, or the number of accelerators")
 
@@ -121,34 +121,34 @@ def layout_errors(expected: Placement, actual: ObservedPlacement) -> list[str]:
                 errors.append(f"{text} another than rank {first} is on")
             peer, peer_rank = holders.setdefault(slot, (name, rank))
             if leaders.get(peer, peer) != lead:
-                errors.append(f"{text} one without {_repr(peer)}, whose rank {peer_rank} is on it")
+                errors.append(f"{text} one without {show(peer)}, whose rank {peer_rank} is on it")
             target = actual.get(lead, ())[rank : rank + 1]
             if target and target[0] != slot:
-                errors.append(f"{text} {_slot_text(target[0])}, where {_repr(lead)} rank {rank} is")
+                errors.append(f"{text} {_slot_text(target[0])}, where {show(lead)} rank {rank} is")
     return [error for error in errors if error]
 
 
 def _component_names(key: str) -> list[str]:
     names = [name.strip() for name in key.split(",")] if isinstance(key, str) else [""]
     if not all(names):
-        raise _spec_error(key, "names with commas between them", _repr(key), "name every component")
+        raise _spec_error(key, "names with commas between them", show(key), "name every component")
     return names
 
 
 def _parse_accelerators(key: str, value: str | int, total: int) -> tuple[int, ...]:
     """The accelerators of one key, each once, ascending, within 0..total-1."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        actual = f"{_repr(value)} ({type(value).__name__})"
+        actual = f"{show(value)} ({type(value).__name__})"
         raise _spec_error(key, "text such as 0-3, or one number", actual, "write it as text")
     numbers: list[int] = []
-    for part in (value if isinstance(value, str) else _repr(value)).split(","):
+    for part in (value if isinstance(value, str) else show(value)).split(","):
         accelerators = _parse_range(key, part.strip(), total)
         twice = set(accelerators).intersection(numbers)
         if twice:
-            actual, fix = f"{_as_text(twice)} again in {_repr(part)}", "take it out of one part"
+            actual, fix = f"{_as_text(twice)} again in {show(part)}", "take it out of one part"
             raise _spec_error(key, "each accelerator once", actual, fix)
         if numbers and accelerators[0] < numbers[-1]:
-            actual, fix = f"{_repr(part)} after {numbers[-1]}", "write the lowest part first"
+            actual, fix = f"{show(part)} after {numbers[-1]}", "write the lowest part first"
             raise _spec_error(key, "parts in ascending order", actual, fix)
         numbers.extend(accelerators)
     return tuple(numbers)
@@ -162,9 +162,9 @@ def _parse_range(key: str, part: str, total: int) -> range:
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (total, total)
     if max(low, high) >= total:
         expected, fix = f"numbers or ranges within 0-{total - 1}", "write 0, 0-3 (with 3) or all"
-        raise _spec_error(key, expected, _repr(part), fix)
+        raise _spec_error(key, expected, show(part), fix)
     if high < low:
-        raise _spec_error(key, "a range from low to high", _repr(part), f"write {high}-{low}")
+        raise _spec_error(key, "a range from low to high", show(part), f"write {high}-{low}")
     return range(low, high + 1)
 
 
@@ -177,12 +177,12 @@ def _count_error(name: str, expected: Placement, actual: ObservedPlacement) -> s
     if len(slots) < len(asked):
         lost = _as_text(range(len(slots), len(asked)))
         text = f"rank {lost}, of accelerator {_as_text(asked[len(slots) :])}, reported no node"
-        return f"{_repr(name)} {text}, expected {len(asked)} ranks, found {len(slots)}"
+        return f"{show(name)} {text}, expected {len(asked)} ranks, found {len(slots)}"
     return ""
 
 
 def _rank_text(name: str, rank: int, slot: Slot) -> str:
-    return f"{_repr(name)} rank {rank} is on {_slot_text(slot)}"
+    return f"{show(name)} rank {rank} is on {_slot_text(slot)}"
 
 
 def _slot_text(slot: Slot) -> str:
@@ -191,7 +191,7 @@ def _slot_text(slot: Slot) -> str:
 
 
 def _spec_error(key: object, expected: str, actual: str, fix: str) -> SpecError:
-    where = f"component placement {_repr(key)}" if key else "component placement"
+    where = f"component placement {show(key)}" if key else "component placement"
     return SpecError(f"{where}: expected {expected}, found {actual}: {fix}")
 
 
@@ -199,8 +199,10 @@ def _as_text(numbers: Iterable[int]) -> str:
     return join_names(as_ranges(numbers).split(", "))
 
 
-def _repr(value: object) -> str:
-    """repr() of somebody's value, in at most MAX_SHOWN_CHARS characters."""
+def show(value: object) -> str:
+    """Write somebody's value in at most MAX_SHOWN_CHARS characters, true and false as in TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
     try:
         text = SHORT_REPR.repr(value)
     except ValueError:  # an int with more digits than Python is willing to write

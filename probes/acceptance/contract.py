@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 import sys
@@ -21,136 +20,30 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict
 
-from probes.acceptance import component_placement as components
+from probes.acceptance.cluster_terms import ClusterTerms
+from probes.acceptance.component_placement import show
 from probes.acceptance.criteria import CRITERIA, Measure
+from probes.acceptance.limit_terms import LimitTerms, ring_limit
+from probes.acceptance.validation import ContractError, spelling_hint, validate_terms
+from probes.cluster.node_facts import software_versions
 from reports.record import ContractFacts, Criterion, Limit, Waiver
 from reports.renamed import MEASURES, current_name
-from scaling.collectives.line_rate import limit_reason
+from reports.sanitize import one_line
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+__all__ = ("ClusterTerms", "Contract", "ContractError", "load", "parse", "shipped_contracts")
 SCHEMA = 1  # of contract files: a file of another form must not be read as if it were of this
 NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # it is a part of folders' names
 NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
-MAX_SAVE_MINUTES, MAX_SAVE_GB = 7 * 24 * 60.0, 1e6  # between two saves, and of one
-MIN_SHARE, MARGINAL_SHARE = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band
-
-
-class ContractError(ValueError):
-    """One sentence: file, key, what was expected and what was found."""
-
-
-class ClusterTerms(BaseModel):
-    """What was ordered, and the names the parties agreed on.
-
-    `accelerators` is "emulated" where arithmetic is on the CPU: nothing else makes a rehearsal of a
-    run, and such a run accepts no cluster.  `gpu_model` is the name that NVML gives, or several of
-    which each GPU must have one; `gpu_memory_gib`, `cpus_per_node` and `ram_gib` are the least that
-    each GPU or node must have; `versions` is by part: "2.13.0" exactly, ">=550.54" at least.
-    `fabric` is the interface that must carry gradients (of several Ethernet ports, their bond), or
-    "rdma".  `line_rate_gbps` is of one rail, of which a node has `rails`; `management_gbps` is of
-    `management`, where its devices do not say it.  `pace_seconds` emulates an accelerator: each
-    step's compute is padded to it.  `shards` is the folder of each node's token shard, for SCALING
-    to read real data (synthetic without it); `{nodes}` in it stands for the number of nodes that
-    train.  `save_minutes` is how often training will save, and `save_gb` how much: SCALING judges
-    what saving costs by them (without `save_gb`, by the save of its own model).
-    `queue` is the layer that gangs pods above Ray, where there is one.  `components` places
-    the parts of a job on its accelerators (`"actor,rollout" = "all"`), `parallel` is how they are
-    split (tp, pp, dp); both are checked at once when the size of the cluster is known.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    accelerators: Literal["real", "emulated"] = "real"
-    nodes: int | None = Field(default=None, ge=1)
-    gpus_per_node: int | None = Field(default=None, ge=0)
-    gpu_model: str | list[str] | None = None
-    gpu_memory_gib: float | None = Field(default=None, gt=0)
-    cpus_per_node: int | None = Field(default=None, ge=1)
-    ram_gib: float | None = Field(default=None, gt=0)
-    versions: dict[str, str] | None = None
-    shared: str | None = None
-    fabric: str | None = None
-    management: str | None = None
-    management_gbps: float | None = Field(default=None, gt=0)
-    rails: int | None = Field(default=None, ge=1)
-    line_rate_gbps: float | None = Field(default=None, gt=0)
-    pace_seconds: float = Field(default=0.0, ge=0)
-    shards: str | None = None
-    save_minutes: float = Field(default=30.0, gt=0, le=MAX_SAVE_MINUTES)
-    save_gb: float | None = Field(default=None, gt=0, le=MAX_SAVE_GB)
-    queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = None
-    components: dict[str, str | int] | None = None
-    parallel: dict[Literal["tp", "pp", "dp"], int] | None = None
-
-    @model_validator(mode="after")
-    def _check_terms(self) -> ClusterTerms:
-        """The placement and the split must be of the cluster that was ordered."""
-        if self.fabric == "rdma" and self.line_rate_gbps and self.rails is None:
-            raise ValueError(
-                f"expected rails beside line_rate_gbps = {self.line_rate_gbps:g}, which is of one "
-                "rail, found none: say how many RDMA ports of a node carry gradients, as rails = 8"
-            )
-        if self.parallel is not None and set(self.parallel) != {"tp", "pp", "dp"}:
-            raise ValueError(f"parallel takes tp, pp and dp, found {', '.join(self.parallel)}")
-        if self.shards is not None and not self.shards.startswith("/"):
-            raise ValueError(f"shards is an absolute path on every node, found {self.shards!r}")
-        if self.nodes and self.gpus_per_node:
-            self.check_placement(self.nodes * self.gpus_per_node)
-        return self
-
-    def check_placement(self, total: int) -> None:
-        """Raises SpecError when components or parallel do not fit `total` accelerators."""
-        default: dict[str, str | int] = {"job": "all"}
-        parts = components.parse(default if self.components is None else self.components, total)
-        if self.parallel is not None:
-            components.check_parallel_sizes(total, **self.parallel)
-            for numbers in parts.values():
-                components.split_groups(numbers, [""] * total, self.parallel["tp"])
-
-
-class LimitTerms(BaseModel):
-    """One limit as people write it; `marginal` is the inner bound on the same side."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    at_least: float | None = None
-    at_most: float | None = None
-    exactly: float | None = None
-    one_of: list[str] | None = None
-    marginal: float | None = None
-    unit: str = ""
-    because: str = Field(min_length=3)
-
-    def to_limit(self, source: str) -> Limit:
-        """The limit as the record knows it; raises ValueError when the bounds make no sense."""
-        low = self.exactly if self.exactly is not None else self.at_least
-        high = self.exactly if self.exactly is not None else self.at_most
-        if low is None and high is None and not self.one_of:
-            raise ValueError("has no bound: give at_least, at_most, exactly or one_of")
-        if self.marginal is not None and (low is None) == (high is None):
-            raise ValueError("marginal needs exactly one of at_least and at_most")
-        inner_low = self.marginal if low is not None else None
-        inner_high = self.marginal if low is None else None
-        if low is not None and inner_low is not None and inner_low < low:
-            raise ValueError(f"marginal {inner_low} lies outside at_least {low}")
-        if high is not None and inner_high is not None and inner_high > high:
-            raise ValueError(f"marginal {inner_high} lies outside at_most {high}")
-        return Limit(
-            low=low,
-            high=high,
-            marginal_low=inner_low,
-            marginal_high=inner_high,
-            one_of=self.one_of,
-            unit=self.unit,
-            because=self.because,
-            source=source,
-        )
+MIN_REASON_WORDS = 3  # of not_provable: fewer are no reason
+TIERS = ("quick", "standard", "soak")
+TOP_KEYS = ("schema", "name", "title", "tier", "cluster", "waivers")
 
 
 class Contract(BaseModel):
@@ -174,6 +67,11 @@ class Contract(BaseModel):
         """Whether the contract itself says that its run is a rehearsal."""
         return self.cluster.accelerators == "emulated"
 
+    @property
+    def agreed_names(self) -> frozenset[str]:
+        """The measures that it has a limit for, as SCALING.mfu."""
+        return frozenset(f"{id}.{name}" for id, names in self.limits.items() for name in names)
+
     def facts(self) -> ContractFacts:
         """What the record keeps of it."""
         criteria = [
@@ -186,8 +84,9 @@ class Contract(BaseModel):
             )
             for id, row in CRITERIA.items()
         ]
-        agreed = self.model_dump(include={"name", "title", "sha256", "agreed", "waivers"})
-        return ContractFacts(**agreed, criteria=criteria)
+        kept = {"name", "title", "sha256", "agreed", "tier", "waivers"}
+        agreed = self.model_dump(include=kept)
+        return ContractFacts(**agreed, rehearsal=self.rehearsal, criteria=criteria)
 
     def title_of(self, id: str) -> str:
         """The criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""
@@ -210,70 +109,140 @@ def shipped_contracts() -> list[str]:
 
 
 def load(name: str) -> Contract:
-    """The contract of a shipped name, or of a file (a word with a dot or a slash)."""
+    """The contract of a shipped name, or of a file (a word with a slash or .toml)."""
     if "/" in name or name.endswith(".toml"):
-        path = Path(name)
-        if not path.is_file():
-            raise ContractError(f"contract {name}: expected a TOML file, found none there")
-        return parse(path.read_bytes(), path.name)
+        return parse(_read_file(Path(name)), Path(name).name)
     if name not in shipped_contracts():
+        here = f"; there is a file of this name here: give ./{name}" if Path(name).is_file() else ""
         raise ContractError(
-            f"contract {name!r} is not shipped{_hint(name, shipped_contracts())}; "
-            f"there are {', '.join(shipped_contracts())}, or give a file"
+            f"contract {name!r} is not shipped{spelling_hint(name, shipped_contracts())}; "
+            f"there are {', '.join(shipped_contracts())}, or give a file{here}"
         )
     content = (resources.files("probes.acceptance") / "contracts" / f"{name}.toml").read_bytes()
     return parse(content, f"{name}.toml")
 
 
+def _read_file(path: Path) -> bytes:
+    if not path.is_file():
+        raise ContractError(f"contract {path}: expected a TOML file, found none there")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ContractError(f"contract {path} cannot be read: {error.strerror}") from None
+
+
 def parse(content: bytes, file: str) -> Contract:
     """Check a contract's text.  Raises ContractError naming the file and the key or line."""
-    try:
-        raw = tomllib.loads(content.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ContractError(f"{file}: not TOML: {error}") from None
-    if raw.get("schema") != SCHEMA:
-        raise ContractError(f"{file}: expected schema = {SCHEMA}, found {raw.get('schema')!r}")
-    known_keys = ["schema", "name", "title", "tier", "cluster", "waivers", *CRITERIA]
-    for key in raw:
-        if key not in known_keys:
-            raise ContractError(f"{file}: unknown key {key!r}{_hint(key, known_keys)}")
+    raw = _read_toml(content, file)
+    cluster = _parse_cluster(raw.get("cluster", {}), f"{file}: [cluster]")
     limits = {id: _parse_criterion(raw[id], id, file) for id in CRITERIA if id in raw}
-    optional = {id: str(raw[id][NOT_PROVABLE]) for id in limits if NOT_PROVABLE in raw[id]}
-    cluster: ClusterTerms = _validate(ClusterTerms, raw.get("cluster", {}), f"{file}: [cluster]")
-    name, waivers_raw = raw.get("name", Path(file).stem), raw.get("waivers", [])
+    optional = {
+        id: _parse_not_provable(raw[id][NOT_PROVABLE], cluster, f"{file}: [{id}]")
+        for id in limits
+        if NOT_PROVABLE in raw[id]
+    }
+    name, title = raw.get("name", Path(file).stem), raw.get("title", "")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ContractError(f"{file}: name: expected a word of A-Z a-z 0-9 _ . -, found {name!r}")
-    if not isinstance(waivers_raw, list):
-        raise ContractError(f"{file}: expected [[waivers]] tables, found {waivers_raw!r}")
-    waivers = [_parse_waiver(waiver, file) for waiver in waivers_raw]
-    if gbps := cluster.line_rate_gbps:
-        rails = cluster.rails or 1  # of Ethernet there is one interface
-        derived = ring_limit(rails * gbps / 8, f"{rails} x {gbps:g} Gbit/s", f"{file} [cluster]")
-        limits.setdefault("FABRIC", {}).setdefault("busbw", derived)
+        expected = "expected a word of A-Z a-z 0-9 _ . -"
+        raise ContractError(f"{file}: name: {expected}, found {show(name)}")
+    if not isinstance(title, str):
+        raise ContractError(f"{file}: title: expected text in quotes, found {show(title)}")
+    _agree_fabric(limits.setdefault("FABRIC", {}), cluster, file)
     return Contract(
         name=name,
-        title=str(raw.get("title", "")),
+        title=title,
         sha256=hashlib.sha256(content).hexdigest(),
         agreed=True,
         cluster=cluster,
         limits=limits,
-        tier=raw.get("tier", "quick"),
+        tier=_parse_tier(raw.get("tier", TIERS[0]), file),
         optional=optional,
-        waivers=waivers,
+        waivers=_parse_waivers(raw.get("waivers", []), file),
         notices=_renamed_keys(raw, file),
     )
+
+
+def _read_toml(content: bytes, file: str) -> dict[str, Any]:
+    """Read the file's tables; its schema must be ours, and its keys known."""
+    try:
+        raw = tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # also of UTF-8, or nested too deep
+        raise ContractError(f"{file}: not TOML: {one_line(error)}") from None
+    schema = raw.get("schema")
+    if type(schema) is not int or schema != SCHEMA:  # True == 1
+        raise ContractError(f"{file}: expected schema = {SCHEMA}, found {show(schema)}")
+    known_keys = [*TOP_KEYS, *CRITERIA]
+    for key in raw:
+        if key not in known_keys:
+            raise ContractError(f"{file}: unknown key {key!r}{spelling_hint(key, known_keys)}")
+    return raw
+
+
+def _parse_cluster(table: Any, where: str) -> ClusterTerms:
+    """Read [cluster].  A version that nobody reads would stay unproven, so it is refused."""
+    terms: ClusterTerms = validate_terms(ClusterTerms, table, where)
+    known = software_versions()
+    for part in terms.versions or ():
+        if part not in known:
+            hint = spelling_hint(part, known) or f": the parts are {', '.join(known)}"
+            expected = "expected a part whose version is read"
+            raise ContractError(f"{where}: 'versions': {expected}, found {part!r}{hint}")
+    return terms
+
+
+def _agree_fabric(limits: dict[str, Limit], cluster: ClusterTerms, file: str) -> None:
+    """Add the bandwidth that the line rate gives; refuse limits that contradict [cluster]."""
+    network = limits.get("network")
+    if network and cluster.fabric and cluster.fabric not in (network.one_of or []):
+        raise ContractError(
+            f"{file}: [FABRIC.network]: expected {cluster.fabric!r}, the fabric of [cluster], in "
+            f"one_of, found {network}: change one of the two"
+        )
+    if not cluster.line_rate_gbps:
+        return
+    rails = cluster.rails or 1  # of Ethernet there is one interface
+    rate, text = rails * cluster.line_rate_gbps / 8, f"{rails} x {cluster.line_rate_gbps:g} Gbit/s"
+    busbw = limits.setdefault("busbw", ring_limit(rate, text, f"{file} [cluster]"))
+    if busbw.low is not None and busbw.low > rate:
+        raise ContractError(
+            f"{file}: [FABRIC.busbw]: expected at_least = {rate:g} or less, the line rate of "
+            f"{text}, found {busbw.low:g}: no fabric of that rate reaches it"
+        )
+
+
+def _parse_tier(tier: Any, file: str) -> Any:
+    if tier not in TIERS:
+        hint = spelling_hint(str(tier), TIERS)
+        expected = f"expected one of {', '.join(TIERS)}"
+        raise ContractError(f"{file}: tier: {expected}, found {show(tier)}{hint}")
+    return tier
+
+
+def _parse_not_provable(reason: Any, cluster: ClusterTerms, where: str) -> str:
+    """Read why a rehearsal cannot prove a criterion: it is then not required."""
+    if cluster.accelerators != "emulated":
+        raise ContractError(
+            f"{where} {NOT_PROVABLE}: expected only in a contract of a rehearsal, for real "
+            "accelerators must prove every criterion: drop the key, or write [cluster] "
+            'accelerators = "emulated"'
+        )
+    if not isinstance(reason, str) or len(reason.split()) < MIN_REASON_WORDS:
+        expected = "expected a sentence that says why this cluster cannot prove it"
+        raise ContractError(f"{where} {NOT_PROVABLE}: {expected}, found {show(reason)}")
+    return reason
 
 
 def _parse_criterion(table: Any, id: str, file: str) -> dict[str, Limit]:
     """Read the limits of one criterion's table."""
     if not isinstance(table, dict):
-        raise ContractError(f"{file}: {id} is expected to be a table, found {table!r}")
+        raise ContractError(f"{file}: {id} is expected to be a table, found {show(table)}")
     known, limits = [*CRITERIA[id].measures, NOT_PROVABLE], {}
     for key, value in table.items():
         name = current_name(MEASURES.get(id, {}), key)
         if name not in known:
             raise ContractError(
-                f"{file}: unknown key {id}.{key}{_hint(key, known)}; {id} knows {', '.join(known)}"
+                f"{file}: unknown key {id}.{key}{spelling_hint(key, known)}; "
+                f"{id} knows {', '.join(known)}"
             )
         if name != key and name in table:
             raise ContractError(
@@ -295,23 +264,20 @@ def _renamed_keys(raw: dict[str, Any], file: str) -> list[str]:
     ]
 
 
-def ring_limit(gbytes_per_s: float, rate_text: str, source: str, prefix: str = "") -> Limit:
-    """Build the plateau of all-reduce that a node's line rate gives, with its reason."""
-    return Limit(
-        low=MIN_SHARE * gbytes_per_s,
-        marginal_low=MARGINAL_SHARE * gbytes_per_s,
-        unit="GB/s",
-        because=prefix + limit_reason(MIN_SHARE, rate_text),
-        source=source,
-    )
-
-
-def _parse_waiver(value: Any, file: str) -> Waiver:
-    waiver: Waiver = _validate(Waiver, value, f"{file}: [[waivers]]")
-    if waiver.criterion not in CRITERIA:
-        hint = _hint(waiver.criterion, CRITERIA)
-        raise ContractError(f"{file}: waiver {waiver.id} of unknown {waiver.criterion!r}{hint}")
-    return waiver
+def _parse_waivers(tables: Any, file: str) -> list[Waiver]:
+    """Read the waivers; each needs words in all of its keys."""
+    if not isinstance(tables, list):
+        raise ContractError(f"{file}: expected [[waivers]] tables, found {show(tables)}")
+    where = f"{file}: [[waivers]]"
+    waivers: list[Waiver] = [validate_terms(Waiver, table, where) for table in tables]
+    for waiver in waivers:
+        if waiver.criterion not in CRITERIA:
+            hint = spelling_hint(waiver.criterion, CRITERIA)
+            raise ContractError(f"{file}: waiver {waiver.id} of unknown {waiver.criterion!r}{hint}")
+        for key in ("id", "reason", "name"):
+            if not getattr(waiver, key).strip():
+                raise ContractError(f"{where}: {key!r}: expected words, found none")
+    return waivers
 
 
 def _parse_limit(value: Any, measure: Measure, file: str, table: str) -> Limit:
@@ -324,34 +290,8 @@ def _parse_limit(value: Any, measure: Measure, file: str, table: str) -> Limit:
             f"{where} is fixed at {measure.fixed} ({measure.fixed.because}): "
             "no contract may change it"
         )
-    terms: LimitTerms = _validate(LimitTerms, value, where)
-    if terms.unit != measure.unit:
-        raise ContractError(f"{where}: expected unit {measure.unit!r}, found {terms.unit!r}")
+    terms: LimitTerms = validate_terms(LimitTerms, value, where)
     try:
-        return terms.to_limit(source=f"{file} {table}")
+        return terms.to_limit(measure, source=f"{file} {table}")
     except ValueError as error:
-        raise ContractError(f"{where} {error}") from None
-
-
-def _validate(model: type[Any], value: Any, where: str) -> Any:
-    """Validate with pydantic; its first complaint becomes our sentence."""
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            message = f"unknown key {key!r}{_hint(key, model.model_fields)}"
-        elif not key:  # a sentence of ours about several keys
-            message = first["msg"].removeprefix("Value error, ")
-        elif first["type"] == "missing":
-            message = f"{key!r} is missing"
-        else:
-            message = f"{key!r}: {first['msg']}, found {first['input']!r}"
-        raise ContractError(f"{where}: {message}") from None
-
-
-def _hint(word: str, known: Any) -> str:
-    """`, did you mean 'busbw'?` or nothing."""
-    close = difflib.get_close_matches(word, list(known), 1)
-    return f", did you mean {close[0]!r}?" if close else ""
+        raise ContractError(f"{where}: {error}") from None

@@ -7,9 +7,11 @@ names of the probe files.  A test keeps them equal.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from reports.record import Limit
+from reports.record import Limit, Value, number
+
+Better = Literal["higher", "lower", "word", ""]
 
 
 @dataclass(frozen=True)
@@ -19,13 +21,34 @@ class Measure:
     `unit` must be the unit of its limit.  `fixed` limits hold on every cluster and no contract
     may change them; a `default` holds unless the contract says otherwise; with neither, a
     contract or the cluster's own facts must give the limit, or the result is UNPROVEN.  The limit
-    of a `from_run` measure follows from the run's own set-up, given by the words it holds.
+    of a `from_run` measure follows from the run's own set-up, given by the words it holds; where no
+    contract gives one, that of a `derived_in_run` measure follows from the devices it ran on.
+
+    `better` is which values are: a limit on the other side would pass what is worse.  It is "" where
+    a limit has both sides, or one value is right, and "word" where values are words.  `signed`: a
+    value below zero can be true; elsewhere it is a fault of the measuring, and no value.
     """
 
     unit: str
     fixed: Limit | None = None
     default: Limit | None = None
     from_run: str = ""
+    derived_in_run: bool = False
+    better: Better = ""
+    signed: bool = False
+
+    @property
+    def agreeable(self) -> bool:
+        """Whether a contract may give its limit."""
+        return self.fixed is None and not self.from_run
+
+    def plausible_value(self, value: Value) -> tuple[Value, str]:
+        """Return the value and "", or None and why it is none."""
+        if self.signed or value is None or isinstance(value, str) or not value < 0:
+            return value, ""
+        why = " (the clocks of two hosts may differ)" if self.unit == "s" else ""
+        text = f"{number(value)} {self.unit}".strip()
+        return None, f"the value was {text}: it cannot be negative{why}"
 
 
 @dataclass(frozen=True)
@@ -37,14 +60,16 @@ class CriterionRow:
     measures: dict[str, Measure]
 
 
-def fixed_measure(unit: str, because: str, **bounds: Any) -> Measure:
+def fixed_measure(unit: str, because: str, *, signed: bool = False, **bounds: Any) -> Measure:
     """Build a measure whose limit holds on every cluster."""
-    return Measure(unit, fixed=Limit(unit=unit, because=because, **bounds))
+    return Measure(unit, fixed=Limit(unit=unit, because=because, **bounds), signed=signed)
 
 
 def default_measure(unit: str, because: str, **bounds: Any) -> Measure:
-    """Build a measure whose limit holds unless the contract says otherwise."""
-    return Measure(unit, default=Limit(unit=unit, because=because, **bounds))
+    """Build a measure whose limit holds unless the contract says otherwise; its side is better."""
+    limit = Limit(unit=unit, because=because, **bounds)
+    better: Better = "" if (limit.low is None) == (limit.high is None) else "higher"
+    return Measure(unit, default=limit, better="lower" if better and limit.low is None else better)
 
 
 def none_of(unit: str, because: str) -> Measure:
@@ -65,8 +90,8 @@ FABRIC_MEASURES = {
     "harmful_settings": none_of(
         "settings", "a setting that breaks or cripples the fabric does so for every job"
     ),
-    "busbw": Measure("GB/s"),
-    "network": Measure(""),
+    "busbw": Measure("GB/s", better="higher"),
+    "network": Measure("", better="word"),
     "agreeing_sources": fixed_measure(
         "sources", "byte counters and the library's own word must say the same", low=2, high=2
     ),
@@ -102,7 +127,10 @@ FABRIC_MEASURES = {
 }
 
 SCALING_MEASURES = {
-    "efficiency": Measure("ratio"),
+    "efficiency": Measure("ratio", better="higher"),
+    # Of the median node alone.  Without an agreed limit `mfu` has one derived from the GPU's name.
+    "mfu": Measure("ratio", better="higher", derived_in_run=True),
+    "tokens_per_s": Measure("tokens/s per rank", better="higher"),
     "non_finite": none_of("losses", "a loss that is not a number is no training"),
     "disagreements": none_of(
         "steps", "ranks that do not train one model are fast, and prove nothing"
@@ -164,7 +192,7 @@ GANG_MEASURES = {
         high=10,
         marginal_high=5,
     ),
-    "large_gang_wait": Measure("s"),
+    "large_gang_wait": Measure("s", better="lower"),
     "overcommitted": none_of("samples", "no accelerator may be promised twice"),
     "leaked": none_of("GPUs", "what no gang holds is free; anything else has leaked"),
     "unregistered_use": none_of(
@@ -174,11 +202,14 @@ GANG_MEASURES = {
 }
 
 LAUNCH_MEASURES = {
-    "exit_code": fixed_measure("", "the documented commands must succeed", low=0, high=0),
+    # Python gives -9 for a command that signal 9 ended: that is a failure, not a fault of measuring.
+    "exit_code": fixed_measure(
+        "", "the documented commands must succeed", low=0, high=0, signed=True
+    ),
     "ranks": Measure("ranks", from_run="one rank per accelerator"),
     "wrong_ranks": none_of(
         "ranks",
-        "each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, right and consistent",
+        "each rank must run once, on this cluster, on a GPU of its own where there are real ones, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT right and consistent",
     ),
     "time_to_first_step": default_measure(
         "s", "a user should see a first step within five minutes", high=300

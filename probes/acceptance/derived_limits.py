@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from probes.acceptance.contract import ClusterTerms, Contract, ring_limit
+from probes.acceptance.cluster_terms import ClusterTerms
+from probes.acceptance.contract import Contract
+from probes.acceptance.limit_terms import ring_limit
 from probes.cluster.cluster import Cluster
-from probes.environment.rails import nccl_ports, read_ib_hca
+from probes.environment.rails import admitted_facts, count_rails, read_ib_hca
 from probes.environment.values import NameList, name_list, plain_list
 from probes.findings import join_names
+from reference_trainer.config import TrainConfig
 from reports.record import Limit
-from scaling.collectives.line_rate import find_rails, line_rate
+from scaling.collectives.line_rate import installed_rails, line_rate
 
 EMULATED_COMPUTE_S = 0.4  # s of compute a step where accelerators are emulated: cores are shared
-
+# Of the tokens per second that such a step takes in at most: busy cores may cost a third, half the
+# pace costs half.  In health it keeps 0.98.
+PACED_SHARE, MARGINAL_PACED_SHARE = 0.67, 0.84
 
 DERIVED_EFFICIENCY = Limit(
     low=0.8,
@@ -33,34 +38,67 @@ EMBEDDED_UNPROVABLE = {
 
 def derive_contract(cluster: Cluster | None) -> Contract:
     """Derive a contract from the facts of `cluster` (None: nothing could be asked)."""
-    fabric, pace = None, 0.0
+    terms, optional = ClusterTerms(), dict[str, str]()
     fabric_limits: dict[str, Limit] = {}
-    optional: dict[str, str] = {}
+    scaling_limits = {"efficiency": DERIVED_EFFICIENCY}
     if cluster is not None:
-        pace = EMULATED_COMPUTE_S if cluster.emulated else 0.0
+        if cluster.emulated:
+            scaling_limits["tokens_per_s"] = _paced_tokens(EMULATED_COMPUTE_S)
         fabric = detect_fabric(cluster.facts)
         hcas = cluster.on_each_node(read_ib_hca) if fabric == "rdma" else {}
-        fabric_limits = _fabric_limits(cluster.facts, fabric, hcas)
+        used = admitted_facts(cluster.facts, hcas)
+        fabric_limits = _fabric_limits(cluster.facts, used, fabric)
+        terms = _derive_terms(cluster, fabric, used)
         optional = EMBEDDED_UNPROVABLE if cluster.kind == "local" else {}
     return Contract(
         name="derived",
         title="No contract was agreed",
         sha256="",
         agreed=False,
-        cluster=ClusterTerms(fabric=fabric, pace_seconds=pace),
-        limits={"FABRIC": fabric_limits, "SCALING": {"efficiency": DERIVED_EFFICIENCY}},
+        cluster=terms,
+        limits={"FABRIC": fabric_limits, "SCALING": scaling_limits},
         optional=optional,
     )
 
 
-def detect_fabric(facts: list[dict[str, Any]]) -> str | None:
-    """ "rdma" where every node has an active RDMA port, else the interface the jobs are told of.
+def _derive_terms(cluster: Cluster, fabric: str | None, used: list[dict[str, Any]]) -> ClusterTerms:
+    """Derive what was ordered, as far as the cluster says it: an embedded one knows itself."""
+    if cluster.kind == "local":
+        return ClusterTerms(
+            accelerators="emulated",
+            gpus_per_node=1,
+            fabric=fabric,
+            pace_seconds=EMULATED_COMPUTE_S,
+        )
+    return ClusterTerms(fabric=fabric, rails=count_rails(used) if fabric == "rdma" else None)
 
-    That is the one that NCCL_SOCKET_IFNAME, or GLOO_SOCKET_IFNAME where no node sets that, stands
-    for on every node; None where it stands for several, or for another elsewhere.
+
+def _paced_tokens(pace_s: float) -> Limit:
+    """Derive what a rank must take in, by the time that its emulated compute is padded to."""
+    load = TrainConfig()
+    most = load.batch * load.seq / pace_s
+    return Limit(
+        low=PACED_SHARE * most,
+        marginal_low=MARGINAL_PACED_SHARE * most,
+        unit="tokens/s per rank",
+        source="derived",
+        because=f"no contract: {PACED_SHARE:.0%} of what steps of {pace_s:g} s take in at most",
+    )
+
+
+def detect_fabric(facts: list[dict[str, Any]]) -> str | None:
+    """ "rdma" where every node has an RDMA port, else the interface the jobs are told of.
+
+    In whatever state the ports are: where the fabric is dead, jobs fall back to that interface, and
+    it would be taken for the fabric.  None where that may be so but nothing proves it: all ports
+    are down everywhere, or some nodes have none.  The interface is the one that NCCL_SOCKET_IFNAME,
+    or GLOO_SOCKET_IFNAME where no node sets that, stands for on every node; None where it stands
+    for several, or for another elsewhere.
     """
-    if facts and all(any("ACTIVE" in port["state"] for port in f["rdma"]) for f in facts):
-        return "rdma"
+    has_ports = [bool(fact["rdma"]) for fact in facts]
+    if any(has_ports):
+        linked = any("DOWN" not in port["state"] for fact in facts for port in fact["rdma"])
+        return "rdma" if all(has_ports) and linked else None
     for variable, parse in (("NCCL_SOCKET_IFNAME", name_list), ("GLOO_SOCKET_IFNAME", plain_list)):
         values = [f["environment"].get(variable, "") for f in facts]
         if any(values):
@@ -81,21 +119,18 @@ def _resolve_names(interfaces: dict[str, dict[str, Any]], names: NameList | None
 
 
 def _fabric_limits(
-    facts: list[dict[str, Any]], fabric: str | None, hcas: dict[str, str]
+    facts: list[dict[str, Any]], used: list[dict[str, Any]], fabric: str | None
 ) -> dict[str, Limit]:
-    """Derive road and bandwidth.  `hcas` is NCCL_IB_HCA by node id: other ports are no rails."""
+    """Derive network and bandwidth.  `used` are the facts with the ports that NCCL may use."""
     if fabric is None:
         return {}
     reason = f"every node's environment names {fabric}"
     if fabric == "rdma":
-        reason = "every node has an active RDMA port"
-    road = Limit(one_of=[fabric], source="derived", because=f"no contract: {reason}")
-    limits = {"network": road}
-    used = [
-        {**fact, "rdma": nccl_ports(fact["rdma"], hcas.get(fact["node"], ""))} for fact in facts
-    ]
+        reason = "every node has an RDMA port"
+    network = Limit(one_of=[fabric], source="derived", because=f"no contract: {reason}")
+    limits = {"network": network}
     rate = line_rate(used, fabric)
-    if rate is not None:
+    if rate is not None and rate.gbytes_per_s:
         rate_text = rate.because + _unused_ports(facts, used)
         limits["busbw"] = ring_limit(rate.gbytes_per_s, rate_text, "derived", "no contract: ")
     return limits
@@ -103,9 +138,14 @@ def _fabric_limits(
 
 def _unused_ports(facts: list[dict[str, Any]], used: list[dict[str, Any]]) -> str:
     """The ports that would be rails and that NCCL is told not to use, in words."""
+    all_rails, used_rails = (
+        [
+            {rail.name for rail in rails or []}
+            for rails in installed_rails([f["rdma"] for f in nodes])
+        ]
+        for nodes in (facts, used)
+    )
     names = {
-        port.name
-        for fact, used_fact in zip(facts, used, strict=True)
-        for port in {*find_rails(fact["rdma"])} - {*find_rails(used_fact["rdma"])}
+        name for every, kept in zip(all_rails, used_rails, strict=True) for name in every - kept
     }
     return f" (without {join_names(sorted(names))}, which NCCL_IB_HCA leaves out)" if names else ""

@@ -54,7 +54,7 @@ def terms(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def tier(request: pytest.FixtureRequest) -> str:
     """quick, standard or soak."""
-    return str(request.config.getoption("--tier"))
+    return str(request.config.stash[RUN].tier)
 
 
 @pytest.fixture

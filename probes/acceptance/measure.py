@@ -52,11 +52,21 @@ class Recorder:
 
         `limit` is for limits that follow from the probe's own set-up (a save interval, a world
         size); all others come from the contract.  `more` is spread, samples and note, as in
-        Measurement.  An unknown name is a bug: KeyError.
+        Measurement.  A value that cannot be is none, and its note says so.  An unknown name is a
+        bug: KeyError.
         """
-        unit = CRITERIA[self.criterion].measures[name].unit
-        limit = limit or self.contract.limit(self.criterion, name)
-        self._add_measurement(name=name, value=value, unit=unit, subject=on, limit=limit, **more)
+        measure = CRITERIA[self.criterion].measures[name]
+        value, doubt = measure.plausible_value(value)
+        if doubt:
+            more["note"] = doubt
+        self._add_measurement(
+            name=name,
+            value=value,
+            unit=measure.unit,
+            subject=on,
+            limit=limit or self.contract.limit(self.criterion, name),
+            **more,
+        )
 
     def would_fail(self, name: str, value: Value) -> bool:
         """Whether this value would break the contract's limit of a measure."""

@@ -1,26 +1,57 @@
-"""Judge an old run by another contract.  Needs no cluster: the record has what was measured."""
+"""Judge an old run by another contract.  Needs no cluster: the record has what was measured.
+
+What was measured under other terms than the contract has says nothing of it: it gets no limit.
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from probes.acceptance.component_placement import show
 from probes.acceptance.contract import Contract
-from probes.acceptance.criteria import CRITERIA, exactly
+from probes.acceptance.criteria import CRITERIA, Measure, exactly
+from probes.acceptance.owed import Circumstances, longer_tier, owed_by, partial_reason
+from reports.record import Limit
 from reports.renamed import with_current_names
 from reports.store import Store, read_events
 from reports.store import fold_events as check
 
-# What was measured against terms of the old contract: under others it says nothing.
-MEASURE_TERMS = {
-    **dict.fromkeys(("fabric_share", "other_share", "log_errors"), ("fabric",)),
-    "checkpoint_overhead": ("save_minutes", "save_gb"),
+# By key of [cluster]: what is measured in another way where its value is another; () is all.
+BY_CONTROL = ("network", "agreeing_sources", "fabric_share", "other_share")
+TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
+    "accelerators": dict.fromkeys(CRITERIA, ()),
+    "nodes": {"HOSTS": ("nodes",)},
+    "gpus_per_node": {"HOSTS": ("gpus",)},
+    "gpu_model": {"HOSTS": ("gpu_model",)},  # one name for several GPUs: chosen by the old order
+    "gpu_memory_gib": {"HOSTS": ("gpu_memory",)},
+    "cpus_per_node": {"HOSTS": ("cpus",)},
+    "ram_gib": {"HOSTS": ("ram",)},
+    "versions": {"HOSTS": ("ordered_versions",)},  # how many are not as the old order has them
+    "shared": {"HOSTS": ("shared_missing",), "RESTART": (), "SCALING": ("checkpoint_overhead",)},
+    "fabric": {"FABRIC": ()},
+    "management": {"FABRIC": BY_CONTROL},  # where the control forced the bytes to
+    "management_gbps": {"FABRIC": BY_CONTROL},  # what the control is compared with
+    "rails": {"FABRIC": ("rails", "slowest_rail")},  # parts of so many
+    "line_rate_gbps": {},  # bandwidth is what it is: its limit is new
+    "pace_seconds": {"SCALING": ()},
+    "shards": {"SCALING": ()},
+    "save_minutes": {"SCALING": ("checkpoint_overhead",)},
+    "save_gb": {"SCALING": ("checkpoint_overhead",)},
+    "queue": {"GANG": ()},
+    "components": {"GANG": ("misplaced",)},
+    "parallel": {"GANG": ("misplaced",)},
 }
+# Of HOSTS: what is held to which order.  What was read whatever was ordered is held to the new.
+EXACT_ORDERS = {"nodes": "nodes", "gpus": "gpus_per_node"}
+LEAST_ORDERS = {"gpu_memory": "gpu_memory_gib", "cpus": "cpus_per_node", "ram": "ram_gib"}
+ORDERS = {**EXACT_ORDERS, **LEAST_ORDERS, "gpu_model": "gpu_model", "ordered_versions": "versions"}
 
 
 def rejudge_run(run: Path, contract: Contract) -> Path:
-    """Write `<run>-by-<contract>` beside `run` and return it; the old run stays as it is.
+    """Write `<run>-by-<contract>` beside `run` and return it; what is there already stays as it is.
 
     Limits that came from the probe's own set-up (such as a save interval) are kept: no
     contract gives them.  Raises UnreadableRun.
@@ -28,37 +59,143 @@ def rejudge_run(run: Path, contract: Contract) -> Path:
     events = [*with_current_names(read_events(run))]
     check(events)
     run = run.resolve()  # "." has no name
-    target = run.with_name(f"{run.name}-by-{contract.name}")
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(run / "evidence", target / "evidence") if (run / "evidence").is_dir() else None
-    store, criteria, old_terms = Store(target), {}, {}
+    target = _make_folder(run.with_name(f"{run.name}-by-{contract.name}"))
+    if (run / "evidence").is_dir():
+        shutil.copytree(run / "evidence", target / "evidence")
+    store, judge = Store(target), NewJudge(contract, target.name)
     for event in events:
-        data: dict[str, Any] = dict(event["data"])
-        if event["event"] == "run_started":
-            old_terms = data.get("cluster", {}).get("terms", {})
-            data |= {"id": target.name, "contract": contract.facts().model_dump(mode="json")}
-        if event["event"] == "probe_started":
-            criteria[event["probe"]] = data["criterion"]
-        if event["event"] == "measurement" and data["judged"]:
-            data["limit"] = _limit_of(contract, criteria[event["probe"]], data, old_terms)
+        data = judge.replace(event["event"], event.get("probe", ""), dict(event["data"]))
         store.event(event["event"], event.get("probe", ""), **data)
+    for probe, data in judge.unmeasured():
+        store.event("measurement", probe, **data)
     store.save()
     store.close()
     return target
 
 
-def _limit_of(contract: Contract, criterion: str, data: dict[str, Any], old: dict[str, Any]) -> Any:
-    """The limit that the new contract gives; what only the run could know is kept."""
-    name, terms = data["name"], contract.cluster
-    if name not in CRITERIA[criterion].measures:
-        return data["limit"]
-    if criterion == "HOSTS" and name == "nodes" and terms.nodes:
-        return exactly(terms.nodes, "nodes", "ordered").model_dump(mode="json")
-    if criterion == "HOSTS" and name == "gpus" and terms.gpus_per_node is not None:
-        return exactly(terms.gpus_per_node, "GPUs", "ordered").model_dump(mode="json")
-    if any(getattr(terms, term) != old.get(term) for term in MEASURE_TERMS.get(name, ())):
-        return None
-    if CRITERIA[criterion].measures[name].from_run:
-        return data["limit"]
-    limit = contract.limit(criterion, name)
-    return limit.model_dump(mode="json") if limit else None
+def _make_folder(wanted: Path) -> Path:
+    """Make this folder, or where it is there already the first of `-2`, `-3` and so on."""
+    number, target = 1, wanted
+    while True:
+        try:
+            target.mkdir()
+        except FileExistsError:
+            number += 1
+            target = wanted.with_name(f"{wanted.name}-{number}")
+        else:
+            return target
+
+
+class NewJudge:
+    """The new contract, on the events of a run that was measured under `old` terms."""
+
+    def __init__(self, contract: Contract, run_id: str) -> None:
+        self.contract, self.run_id = contract, run_id
+        self.old: dict[str, Any] = {}
+        self.other: list[str] = []  # keys of [cluster] whose value is another now
+        self.probes: dict[str, str] = {}  # probe -> its criterion
+        self.measured: set[tuple[str, str]] = set()  # criterion, measure
+        self.start: dict[str, Any] = {}  # of the run, as it was written
+
+    def replace(self, kind: str, probe: str, data: dict[str, Any]) -> dict[str, Any]:
+        """The data of an event as this contract has it; other kinds of events stay as they are."""
+        replacements = {
+            "run_started": self._start_run,
+            "run_owes": self._owe,
+            "probe_started": self._start_probe,
+            "measurement": self._judge_measurement,
+        }
+        return replacements[kind](probe, data) if kind in replacements else data
+
+    def _start_run(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
+        self.start, self.old = data, dict(data.get("cluster", {}).get("terms", {}))
+        if data.get("rehearsal"):  # older runs say it there alone
+            self.old["accelerators"] = "emulated"
+        self.other = self.contract.cluster.overrides(self.old)
+        facts = self.contract.facts().model_dump(mode="json")
+        return {**data, "id": self.run_id, "contract": facts}
+
+    def _owe(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
+        """What the new contract's tier owes: the run may have looked at less."""
+        tier, cluster = self.start["tier"], self.start.get("cluster", {})
+        here = Circumstances(
+            tier=longer_tier(tier, self.contract.tier),
+            terms=self.contract.cluster,
+            nodes=len(cluster.get("nodes", [])),
+            on_gpu=bool(cluster.get("on_gpu")),
+            agreed=self.contract.agreed_names,
+            one_host=cluster.get("kind") == "local",
+        )
+        owed = [probe.model_dump() for probe in owed_by(here)]
+        partial = partial_reason(data["only"], tier, self.contract.tier)
+        return {**data, "owed": owed, "partial": partial}
+
+    def _start_probe(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
+        self.probes[probe] = data["criterion"]
+        return data
+
+    def _judge_measurement(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
+        criterion, name = self.probes[probe], data["name"]
+        row = CRITERIA.get(criterion)
+        measure = row.measures.get(name) if row else None
+        if measure is None or not data.get("judged", True):
+            return data
+        self.measured.add((criterion, name))
+        value, note = measure.plausible_value(data.get("value"))
+        data = {**data, "value": value, "note": note or data.get("note", "")}
+        order = ORDERS.get(name, "") if criterion == "HOSTS" else ""
+        if reason := self._measured_otherwise(criterion, name, order):
+            return {**data, "limit": None, "note": reason}
+        if order:
+            return self._judge_order(data, order)
+        return {**data, "limit": self._limit(criterion, name, measure, data)}
+
+    def _judge_order(self, data: dict[str, Any], key: str) -> dict[str, Any]:
+        """Hold what was read of the nodes to the new order; what is not ordered only informs."""
+        order, name = getattr(self.contract.cluster, key), data["name"]
+        if name == "nodes" and order is None:  # --nodes fills in what a contract leaves open
+            order = self.old.get("nodes")
+        if order is None:
+            return {**data, "limit": None, "judged": name in EXACT_ORDERS}
+        if name in LEAST_ORDERS:
+            limit = Limit(low=order, unit=data["unit"], because="ordered")
+        elif name in EXACT_ORDERS:
+            limit = exactly(order, data["unit"], "ordered")
+        else:  # the value was chosen by the old order
+            other = key in self.other
+            return {**data, "limit": None, "note": self._describe_change(key)} if other else data
+        return {**data, "limit": limit.model_dump(mode="json")}
+
+    def _limit(self, criterion: str, name: str, measure: Measure, data: dict[str, Any]) -> Any:
+        """The limit that the new contract gives; what only the run could know is kept."""
+        if measure.from_run:
+            return data.get("limit")
+        limit, kept = self.contract.limit(criterion, name), data.get("limit") or {}
+        if limit is None and measure.derived_in_run:
+            return kept if kept.get("source") == "derived" else None
+        return limit.model_dump(mode="json") if limit else None
+
+    def _measured_otherwise(self, criterion: str, name: str, order: str) -> str:
+        """Which terms it was measured with that are others now, in words; "" if none is.
+
+        Not `order`, to which the value is held, whatever it was held to before.
+        """
+        keys = [key for key in self.other if criterion in TERM_MEASURES[key] and key != order]
+        keys = [key for key in keys if name in (TERM_MEASURES[key][criterion] or (name,))]
+        return "; ".join(self._describe_change(key) for key in keys)
+
+    def _describe_change(self, key: str) -> str:
+        before, now = self.old.get(key), getattr(self.contract.cluster, key)
+        measured = f"with {key} = {show(before)}" if before is not None else f"without {key}"
+        return f"measured {measured}, the contract has {'none' if now is None else show(now)}"
+
+    def unmeasured(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (probe, measurement) for what other terms ask for and the run did not measure."""
+        for key in self.other:
+            for criterion, names in TERM_MEASURES[key].items():
+                probe = next((p for p, owner in self.probes.items() if owner == criterion), None)
+                ordered = getattr(self.contract.cluster, key) is not None
+                if probe is None or not names or not ordered:
+                    continue  # without a probe, or a limit for any measure, nothing is proven
+                if not self.measured & {(criterion, name) for name in names}:
+                    yield probe, {"name": names[0], "note": self._describe_change(key)}

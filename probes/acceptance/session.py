@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,34 @@ from typing import Any
 from probes.acceptance.contract import ClusterTerms, Contract, ContractError, load
 from probes.acceptance.derived_limits import derive_contract
 from probes.acceptance.measure import Recorder
+from probes.acceptance.owed import TIERS, Circumstances, longer_tier, owed_by, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
-from reports.record import Finding, RunRecord
+from reports.record import SCHEMA, Finding, RunRecord
 from reports.redact import redact_text
 from reports.store import Store, run_folder_name, utc_time
+
+DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: taken where no contract is named
 
 
 class RunSession:
     """Holds what all probes of one run share."""
 
     def __init__(
-        self, spec: str, contract: str | None, tier: str, run_dir: str | None, nodes: int | None
+        self,
+        spec: str,
+        contract: str | None,
+        tier: str | None,
+        run_dir: str | None,
+        nodes: int | None,
+        only: Sequence[str] = (),
     ) -> None:
-        self.spec, self.tier = spec, tier
+        self.spec, self.only = spec, list(only)
+        if contract is None and Path(DEFAULT_CONTRACT).is_file():
+            contract = DEFAULT_CONTRACT
         # Read before connecting: a typo must not cost a cluster start.
         agreed = load(contract) if contract else None
+        self.tier = tier or (agreed.tier if agreed else TIERS[0])
         if agreed and nodes and agreed.cluster.nodes not in (None, nodes):
             raise ContractError(
                 f"{nodes} nodes were asked for (--nodes or SEATRIAL_NODES), but contract "
@@ -51,6 +63,7 @@ class RunSession:
         self.ordered = nodes or (self.cluster.embedded_nodes if self.cluster else None)
         self.store = Store(Path(run_dir) if run_dir else Path("runs") / run_folder_name(self.name))
         self._write_start()
+        self._write_owed()
         self._current: Recorder | None = None  # of the probe that runs, or ran last
         self._watch = HeadWatch(self.cluster.address, self._on_head_lost) if self.cluster else None
 
@@ -84,6 +97,7 @@ class RunSession:
         }
         self.store.event(
             "run_started",
+            schema_version=SCHEMA,
             id=self.store.path.name,
             started=utc_time(),
             command=self.command,
@@ -93,6 +107,28 @@ class RunSession:
             rehearsal=self.cluster.rehearsal if self.cluster else "",
             contract=self.contract.facts().model_dump(mode="json"),
         )
+
+    def _write_owed(self) -> None:
+        """Record what is owed, before anything is selected."""
+        cluster, agreed_tier = self.cluster, self.contract.tier
+        here = Circumstances(
+            tier=longer_tier(self.tier, agreed_tier),
+            terms=self.terms,
+            nodes=len(cluster.nodes) if cluster else 0,
+            on_gpu=bool(cluster and cluster.on_gpu),
+            agreed=self.contract.agreed_names,
+            one_host=bool(cluster and cluster.kind == "local"),
+        )
+        self.store.event(
+            "run_owes",
+            owed=[probe.model_dump() for probe in owed_by(here)],
+            only=self.only,
+            partial=partial_reason(self.only, self.tier, agreed_tier),
+        )
+
+    def report_problem(self, kind: str, where: str, text: str) -> None:
+        """Record what went wrong beside the probes: nothing is accepted with it."""
+        self.store.event("run_problem", kind=kind, where=where, text=redact_text(text))
 
     def _describe_cluster(self) -> dict[str, Any]:
         if self.cluster is None:
@@ -104,6 +140,7 @@ class RunSession:
             "nodes": self.cluster.facts,
             "ranks": self.cluster.size,
             "resource": self.cluster.resource,
+            "on_gpu": self.cluster.on_gpu,
             "compute": self._describe_compute(),
             "terms": self.terms.model_dump(exclude_none=True),
         }
@@ -116,12 +153,17 @@ class RunSession:
 
     def header(self) -> list[str]:
         """Cluster, contract with its notices, run."""
+        from_folder = f"  ({DEFAULT_CONTRACT} of this folder)"
+        remark = from_folder if self.contract_arg == DEFAULT_CONTRACT else ""
+        if not self.contract.agreed:
+            remark = "  (none was agreed: limits are derived, and nothing can be accepted)"
         lines = [
-            f"contract  {self.contract.name} @ {self.contract.sha256[:8] or 'derived'}"
-            + ("" if self.contract.agreed else "  (none was agreed: limits are derived)"),
+            f"contract  {self.contract.name} @ {self.contract.sha256[:8] or 'derived'}{remark}",
             *(f"notice    {notice}" for notice in self.contract.notices),
             f"run       {self.store.path}  tier {self.tier}",
         ]
+        if reason := partial_reason(self.only, self.tier, self.contract.tier):
+            lines.append(f"PARTIAL   {reason}: nothing can be accepted")
         if self.cluster is None:
             return [f"cluster   could not be joined: {self.join_error}", *lines]
         nodes, resource = len(self.cluster.nodes), self.cluster.resource
@@ -130,11 +172,13 @@ class RunSession:
             first += f"  REHEARSAL: {self.cluster.rehearsal}"
         return [first, *lines]
 
-    def begin(self, probe: str, criterion: str, claim: str, say: Callable[[str], None]) -> Recorder:
-        """Begin the record of one probe."""
+    def begin(
+        self, probe: str, node_id: str, criterion: str, claim: str, say: Callable[[str], None]
+    ) -> Recorder:
+        """Begin the record of one probe; pytest runs it again by its node id."""
         contract = f" --contract {shlex.quote(self.contract_arg)}" if self.contract_arg else ""
         tier = f" --tier {self.tier}"  # else another tier's probes, and other parts of this one
-        reproduce = f"pytest {shlex.quote(probe)} --cluster {self.spec}{tier}{contract}"
+        reproduce = f"pytest {shlex.quote(node_id)} --cluster {self.spec}{tier}{contract}"
         self._current = Recorder(self.store, self.contract, probe, criterion, claim, reproduce, say)
         return self._current
 
@@ -149,7 +193,11 @@ class RunSession:
             self._watch.close()
         self.store.event("run_finished", finished=utc_time(), state=state)
         record = self.store.save()
-        if self.cluster:
-            self.cluster.close()
-            self.cluster = None
+        self.leave()
         return record
+
+    def leave(self) -> None:
+        """Leave the cluster; safe to repeat."""
+        cluster, self.cluster = self.cluster, None
+        if cluster:
+            cluster.close()

@@ -8,4 +8,5 @@ import pytest
 
 RUN: pytest.StashKey[Any] = pytest.StashKey()  # config: the RunSession
 RECORDER: pytest.StashKey[Any] = pytest.StashKey()  # item: its probe's recorder
+JUNIT: pytest.StashKey[str] = pytest.StashKey()  # config: where --junitxml wants its file
 VERDICT: pytest.StashKey[Any] = pytest.StashKey()  # item: its verdict; config: the run's summary

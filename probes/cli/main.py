@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from probes.cli.contract import contract
 from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError, refuse_unusable
 from probes.cli.run import run
 from probes.cli.scaling import scaling
@@ -63,43 +64,9 @@ def _render_run(folder: Path, baseline: Path | None) -> None:
     sys.exit(summary.exit_code)
 
 
+main.add_command(contract)
 main.add_command(run)
 main.add_command(scaling)
-
-
-@main.group()
-def contract() -> None:
-    """Contracts: the criteria and limits agreed before a run."""
-
-
-@contract.command()
-@click.argument("file")
-def check(file: str) -> None:
-    """Say whether FILE (or a shipped contract's name) is a contract, and what it asks for."""
-    from probes.acceptance.contract import load
-    from probes.acceptance.criteria import CRITERIA
-
-    with refuse_unusable():
-        loaded = load(file)
-    click.echo(f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}")
-    for notice in loaded.notices:
-        click.echo(f"notice: {notice}")
-    for id, row in CRITERIA.items():
-        reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
-        click.echo(f"{id}  {loaded.title_of(id)}{reason}")
-        for name, measure in row.measures.items():
-            limit = loaded.limit(id, name)
-            fallback = f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
-            click.echo(f"  {name:20} " + (f"{limit}  ({limit.because})" if limit else fallback))
-
-
-@contract.command("list")
-def list_() -> None:
-    """The contracts that come with seatrial."""
-    from probes.acceptance.contract import load, shipped_contracts
-
-    for name in shipped_contracts():
-        click.echo(f"{name:14} {load(name).title}")
 
 
 @main.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,10 +19,16 @@ import click
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def run(cluster: str, options: tuple[str, ...]) -> None:
-    """Run the acceptance suite; OPTIONS go to pytest (--contract, --tier, --run-dir, -k ...)."""
+    """Run the acceptance suite, and nothing else: no plugin, conftest or setting of the place.
+
+    OPTIONS go to pytest (--contract, --tier, --only, --run-dir ...).
+    """
+    # Before pytest is imported: what it would load could change what runs, and what is seen.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
     import pytest
 
-    # Without a configuration file of its own this run must not pick up a stranger's.
-    base = ["--rootdir", str(Path.cwd()), "-c", "/dev/null", "-p", "probes.plugin"]
+    base = ["--rootdir", str(Path.cwd()), "-c", "/dev/null", "--noconftest", "-p", "probes.plugin"]
     probes = str(Path(__file__).parents[1])
     sys.exit(pytest.main([*base, "-p", "no:cacheprovider", probes, "--cluster", cluster, *options]))

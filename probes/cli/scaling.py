@@ -58,9 +58,10 @@ def report(run_folder: Path, limit: float | None) -> None:
     click.echo(one_line(f"efficiency, {target}"))
     _print_rungs(ladder, agreed)
     for measurement in result.measurements:
-        if measurement.name == "strong_efficiency":
+        if measurement.name in ("strong_efficiency", "mfu", "tokens_per_s"):
             click.echo(one_line(measurement.sentence()))
-    findings = [f for f in result.findings if f.code in INVALID_CODES]
+    kept = (*INVALID_CODES, "SCALE-SLOW-BASE")  # by limits that no option changes
+    findings = [f for f in result.findings if f.code in kept]
     for rung in ladder.rungs:
         findings += find_invalid_rung(rung, node_count_text(rung.count))
     findings += straggler_wait(ladder.rungs, limit_of(result, "straggler"))
@@ -70,7 +71,7 @@ def report(run_folder: Path, limit: float | None) -> None:
 
 def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
     """Print the efficiency of each rung but the first, its explanation and causes."""
-    from probes.scaling.judge import causes_to_report, plausible_efficiency
+    from probes.scaling.judge import causes_to_report, proven_efficiency
     from probes.scaling.run_ladder import required_efficiency
 
     explanations = ladder.explanations(required_efficiency(agreed))
@@ -79,7 +80,7 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
         click.echo("one rung only: nothing to compare, for one node cannot show scaling")
     for rung, explanation in zip(ladder.rungs[1:], explanations, strict=True):
         low, high = ladder.intervals[rung.count]
-        value, doubt = plausible_efficiency(ladder.efficiency(rung))
+        value, doubt = proven_efficiency(ladder, rung, agreed)
         verdict = f": {agreed.judge(value).value}" if agreed else ""
         share = f"{ladder.efficiency(rung):.3f} ({low:.3f} to {high:.3f} {ladder.interval_basis})"
         click.echo(

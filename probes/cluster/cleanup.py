@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,54 @@ def stop_resource(kind: str, name: str) -> None:
         address, job = name.split(" ", 1)
         if not address.startswith(("http://", "https://")):
             raise OSError(f"not a dashboard: {address!r}")
-        stop = urllib.request.Request(f"{address}/api/jobs/{job}/stop", method="POST")  # noqa: S310
-        urllib.request.urlopen(stop, timeout=10).close()  # noqa: S310
+        _post_stop(address, job)
+
+
+def _post_stop(address: str, job: str) -> None:
+    """Ask a dashboard to stop a job.  Raises PermissionError where it does not let us."""
+    url, headers = f"{address}/api/jobs/{job}/stop", authorization_header()
+    request = urllib.request.Request(url, method="POST", headers=headers)  # noqa: S310
+    try:
+        urllib.request.urlopen(request, timeout=10).close()  # noqa: S310
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code not in (401, 403):  # unauthorized, forbidden
+            raise
+        token = "the token that was sent" if headers else "a request without a token"
+        raise PermissionError(
+            f"the dashboard at {address} refuses {token} (HTTP {error.code}), so job {job} was not"
+            " stopped: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or run `ray job stop`"
+        ) from None
+
+
+def authorization_header() -> dict[str, str]:
+    """Make the header that a dashboard with token authentication asks for; none without a token."""
+    token = find_token()
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def find_token() -> str:
+    """Find the token of Ray's token authentication as Ray (2.52 and later) does; "" without any."""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled":
+        return ""
+    if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+        return token
+    try:
+        first_line, _, _ = token_path().read_text(encoding="utf-8").partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return first_line.strip()
+
+
+def token_path() -> Path:
+    """Name the file that Ray reads the token from, where no variable holds the token itself."""
+    if path := os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        return Path(path)
+    service_account = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+    kubernetes = os.environ.get("RAY_ENABLE_K8S_TOKEN_AUTH", "").lower() in ("1", "true")
+    if kubernetes and service_account.exists():
+        return service_account
+    return Path.home() / ".ray" / "auth_token"
 
 
 def remove_paths(paths: list[Path]) -> list[Path]:

@@ -10,10 +10,12 @@ import os
 import re
 import socket
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from probes.cluster.cleanup import CleanupProcess
+from probes.cluster.dashboard import find_dashboard
 from probes.cluster.embedded import LocalCluster
 from probes.cluster.node_affinity import on_node
 from probes.cluster.node_facts import node_facts
@@ -138,19 +140,13 @@ class Cluster:
         """Whether a rank owns a GPU that is really there."""
         return self.resource == "GPU" and not self.emulated
 
-    @property
+    @cached_property
     def dashboard(self) -> str:
-        """Base address of the dashboard, where jobs are submitted; empty when there is none."""
+        """Base address of this cluster's dashboard; empty when there is none."""
         if self._local:
             return str(self._local.info["dashboard"])
-        if os.environ.get("RAY_API_SERVER_ADDRESS"):
-            return os.environ["RAY_API_SERVER_ADDRESS"]
-        import ray
-
-        if self.kind == "client":
-            return f"http://{self.address.removeprefix('ray://').rsplit(':', 1)[0]}:8265"
-        url = ray._private.worker.get_dashboard_url()
-        return f"http://{url}" if url else ""
+        client_host = self.address.removeprefix("ray://").rsplit(":", 1)[0]
+        return find_dashboard(client_host if self.kind == "client" else "")
 
     @property
     def nodes(self) -> list[dict[str, Any]]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from probes.environment.collect import effective_values, read_conf_files
 from probes.environment.values import NameList, name_list
+from scaling.collectives.line_rate import installed_rails
 
 
 def read_ib_hca() -> str:
@@ -33,3 +36,16 @@ def nccl_ports(ports: list[dict[str, str]], hca: str) -> list[dict[str, str]]:
         )
 
     return [port for port in ports if is_listed(port) != spec.exclude]
+
+
+def admitted_facts(facts: list[dict[str, Any]], hcas: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Give the nodes' facts with the RDMA ports that `hcas`, NCCL_IB_HCA by node id, admits."""
+    return [
+        {**fact, "rdma": nccl_ports(fact["rdma"], hcas.get(fact["node"], ""))} for fact in facts
+    ]
+
+
+def count_rails(facts: list[dict[str, Any]]) -> int | None:
+    """Count the rails that the best node has, active or not; None where nothing says it."""
+    counts = [len(rails) for rails in installed_rails([f["rdma"] for f in facts]) if rails]
+    return max(counts, default=None)

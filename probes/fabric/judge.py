@@ -110,14 +110,22 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
 
 
 def judge_rails(
-    run: SweepResult, terms: ClusterTerms, limits: Callable[[str], Limit | None], measure: Recorder
+    run: SweepResult,
+    terms: ClusterTerms,
+    limits: Callable[[str], Limit | None],
+    measure: Recorder,
+    installed: int | None = None,
 ) -> None:
-    """Judge that each node has the rails that were ordered, and that each carried its part."""
+    """Judge that each node has the rails that were ordered, and that each carried its part.
+
+    Where no number was ordered, all that the best node has `installed` must be active.
+    """
     if terms.fabric != "rdma":
         return
     counts = {node: len(ports) for node, ports in run.rails.items()}
-    expected = terms.rails or max(counts.values())
-    because = "the contract orders them" if terms.rails else "every node has what the best one has"
+    expected = terms.rails or max(installed or 0, *counts.values())
+    ordered = terms.rails and measure.contract.agreed
+    because = "the contract orders them" if ordered else "every node has what the best one has"
     best = max(run.rail_gbps.values(), default=0.0)
     rate = f", each at {best:g} Gbit/s as on the best node" if best else ""
     limit = Limit(low=expected, unit="rails", because=because + rate)

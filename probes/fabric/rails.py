@@ -7,22 +7,33 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.byte_counters import port_bytes
+from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import RDMA_SYSFS, rdma_ports
-from probes.environment.rails import nccl_ports, read_ib_hca
+from probes.environment.rails import admitted_facts, count_rails, nccl_ports, read_ib_hca
 from probes.findings import finding
 from reports.record import Finding
-from scaling.collectives.line_rate import find_rails
+from scaling.collectives.line_rate import active_rails
 
 
 def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
-    """Read this node's rails by `device/port`: rate in Gbit/s and bytes sent since boot.
+    """Read this node's active rails by `device/port`: rate in Gbit/s and bytes sent since boot.
 
     Ports that NCCL is told not to use are none: they are for storage, however fast.
     """
     return {
-        name: {"gbps": gbps, "sent": port_bytes(Path(root, name.replace("/", "/ports/")))}
-        for name, gbps, _ in find_rails(nccl_ports(rdma_ports(root), read_ib_hca()))
+        rail.name: {
+            "gbps": rail.gbps,
+            "sent": port_bytes(Path(root, rail.name.replace("/", "/ports/"))),
+        }
+        for rail in active_rails(nccl_ports(rdma_ports(root), read_ib_hca()))
     }
+
+
+def count_installed(cluster: Cluster, fabric: str | None) -> int | None:
+    """Count the rails that the best node has, active or not; None where there are none to count."""
+    if fabric != "rdma":
+        return None
+    return count_rails(admitted_facts(cluster.facts, cluster.on_each_node(read_ib_hca)))
 
 
 def rail_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from probes.fabric.detect import find_wrong_links, slow_fabric_finding
 from probes.fabric.hang_diagnosis import explain_start_failure
 from probes.fabric.library_report import RankLogs
 from probes.fabric.node_pairs import check_reach, run_group_search, run_pair_search
+from probes.fabric.rails import count_installed
 from probes.fabric.sweep import CHECK_SIZE, check_ops, gang_env, init_seconds, run_sweep
 from reference_trainer.launch.gang import GangError
 from scaling.collectives.sweep import connect, warm_up
@@ -64,11 +65,14 @@ def measure_fabric(gang, node_names, terms, tier, limits, logs, measure):
     run = run_sweep(gang, node_names, logs)
     judge.judge_speed(run, limits, measure)
     judge.judge_transport(run, terms.fabric, measure)
-    judge.judge_rails(run, terms, limits, measure)
+    judge.judge_rails(run, terms, limits, measure, count_installed(logs.cluster, terms.fabric))
     judge.judge_reach(reach, measure)
     measure.progress("fabric: five more collectives")
     judge.judge_data(run, check_ops(gang, CHECK_SIZE), measure)
-    find_bad_nodes(gang, node_names, run, tier, measure)
+    if logs.cluster.kind == "local":  # a pair there is two processes that share one host's cores
+        measure.covered("no pairs of nodes were tried: all raylets share one host")
+    else:
+        find_bad_nodes(gang, node_names, run, tier, measure)
     return run
 
 

@@ -12,8 +12,18 @@ LAUNCH: dict[str, Entry] = {
         "read the transcript; a user would be stuck at this line",
     ),
     "LAUNCH-ENV": Entry(
-        "A rank lacks a rendezvous variable, or has a wrong or inconsistent one.",
+        "A rank is missing, or a variable of its rendezvous is missing, wrong or inconsistent.",
         Cause.APPLICATION,
         "let the launcher set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT on every rank",
+    ),
+    "LAUNCH-ELSEWHERE": Entry(
+        "A rank ran on a host that is no node of the cluster under test.",
+        Cause.INFRASTRUCTURE,
+        "see whose dashboard the submission's address leads to (ingress, tunnel, proxy), and name this cluster's with --cluster",
+    ),
+    "LAUNCH-DEVICE": Entry(
+        "A rank does not compute on a GPU of its own.",
+        Cause.APPLICATION,
+        "install a torch built for these GPUs in the job's environment, and have the launcher ask Ray for one GPU for each rank",
     ),
 }

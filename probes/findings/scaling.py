@@ -11,6 +11,11 @@ SCALING: dict[str, Entry] = {
         Cause.HARDWARE,
         "look at clocks, thermals, CPU limits and other load on the named node",
     ),
+    "SCALE-SLOW-BASE": Entry(
+        "One node alone is slower than its accelerators must be: a fleet that is slow everywhere scales well, and is slow.",
+        Cause.HARDWARE,
+        "on the named nodes compare clocks and throttle reasons (`nvidia-smi -q -d CLOCK,PERFORMANCE`), power cap (`-d POWER`) and GPU model with what was ordered; look for other load",
+    ),
     "SCALE-SLOW-NODE": Entry(
         "One node computes more slowly than the others, alone too.",
         Cause.HARDWARE,

@@ -13,17 +13,22 @@ import threading
 import time
 import urllib.error
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-from probes.cluster.cleanup import stop_resource
+from probes.cluster.cleanup import find_token, stop_resource, token_path
 from probes.cluster.cluster import Cluster
-from reports.redact import redact_text
+from reports.redact import REDACTED, redact_text
 
-REQUIRED_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+# What a user of a cluster with token authentication is given (Ray 2.52 and later).
+TOKEN_VARIABLES = (
+    "RAY_AUTH_MODE",
+    "RAY_AUTH_TOKEN",
+    "RAY_AUTH_TOKEN_PATH",
+    "RAY_ENABLE_K8S_TOKEN_AUTH",
+)
 SUBMIT = ["ray", "job", "submit"]
 PATH_SECONDS = 700.0  # bounds all commands together; a first step alone may take 300 s
 
@@ -37,8 +42,15 @@ def documented_commands() -> list[list[str]]:
 
 
 def login_env(cluster: Cluster, home: Path) -> dict[str, str]:
-    """Make the environment of a user who has just logged in: nothing of ours is inherited."""
+    """Make the environment of a user who has just logged in.
+
+    Nothing of ours is inherited but the token, for which Ray's commands would look in our home.
+    """
+    token = {name: os.environ[name] for name in TOKEN_VARIABLES if name in os.environ}
+    if find_token() and not token.get("RAY_AUTH_TOKEN"):
+        token["RAY_AUTH_TOKEN_PATH"] = str(token_path().absolute())
     return {
+        **token,
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(home),
         "LANG": "C.UTF-8",
@@ -53,6 +65,7 @@ class Transcript:
     lines: list[str] = field(default_factory=list)
     exit_code: int | None = None
     failed_command: str = ""
+    stop_error: str = ""  # why the dashboard did not let us stop the job
     first_step: float | None = None  # seconds from the first command to the first step's line
 
     @property
@@ -85,7 +98,7 @@ def follow_path(cluster: Cluster, folder: Path, extra: Sequence[str] = ()) -> Tr
             _transcribe_output(child, transcript, started)
         finally:
             if is_submit:
-                _stop_job(cluster, job)
+                transcript.stop_error = _stop_job(cluster, job)
         if transcript.exit_code != 0:
             transcript.failed_command = shlex.join(command)
             break
@@ -112,6 +125,7 @@ def _transcribe_output(
     child: subprocess.Popen[str], transcript: Transcript, started: float
 ) -> None:
     """Read one command line by line into the transcript; kill it when its time is up."""
+    token = find_token()
     remaining_s = max(1.0, PATH_SECONDS - (time.monotonic() - started))
     alarm = threading.Timer(remaining_s, os.killpg, (child.pid, signal.SIGKILL))
     alarm.start()
@@ -119,7 +133,7 @@ def _transcribe_output(
         assert child.stdout is not None
         with child.stdout:
             for line in child.stdout:
-                transcript.lines.append(redact_text(line.rstrip("\n")))
+                transcript.lines.append(hide_secrets(line.rstrip("\n"), token))
                 if transcript.first_step is None and re.search(r"\bstep 1/\d+ ", line):
                     transcript.first_step = time.monotonic() - started
         transcript.exit_code = child.wait()
@@ -132,51 +146,27 @@ def _transcribe_output(
         alarm.cancel()
 
 
-def _stop_job(cluster: Cluster, job: str) -> None:
-    """Stop the job if it still runs.  cluster.cleanup stops it later where that fails."""
+def hide_secrets(line: str, token: str) -> str:
+    """Take secrets out of a line, by their names, and the cluster's token wherever it stands."""
+    return redact_text(line.replace(token, REDACTED) if token else line)
+
+
+def _stop_job(cluster: Cluster, job: str) -> str:
+    """Stop the job if it still runs; why the dashboard refused, if it did.
+
+    cluster.cleanup stops it later where that fails.
+    """
     try:
         stop_resource("job", job)
+    except PermissionError as error:
+        return str(error)
     except urllib.error.HTTPError as error:
-        if error.code != 404:  # 404: it never got as far as being submitted
-            return
+        if error.code != 404:  # it never got as far as being submitted
+            return ""
     except OSError:
-        return
+        return ""
     cluster.cleanup.unregister("job", job)
-
-
-def rank_variables(text: str) -> list[dict[str, str]]:
-    """Read each rank's announced variables, with its host and node, from the job's output."""
-    matches = (re.search(r"\battempt=1 (node=.*)$", line) for line in text.splitlines())
-    words = (match[1].split() for match in matches if match)
-    return [dict(word.split("=", 1) for word in row if "=" in word) for row in words]
-
-
-def wrong_ranks(rows: list[dict[str, str]], size: int) -> dict[int, str]:
-    """Find ranks (by position) whose variables are missing, no numbers or inconsistent; and why."""
-    wrong: dict[int, str] = {}
-    ranks = Counter(row.get("RANK") for row in rows)
-    places = Counter((row.get("node"), row.get("LOCAL_RANK")) for row in rows)
-    for i, row in enumerate(rows):
-        missing = [name for name in REQUIRED_VARIABLES if not row.get(name)]
-        if missing:
-            wrong[i] = f"{', '.join(missing)} not set"
-        elif not all(row[name].isdigit() for name in REQUIRED_VARIABLES if name != "MASTER_ADDR"):
-            wrong[i] = "a variable that counts is not a number"
-        elif int(row["WORLD_SIZE"]) != size:
-            wrong[i] = f"WORLD_SIZE is {row['WORLD_SIZE']}, expected {size}"
-        elif (row["MASTER_ADDR"], row["MASTER_PORT"]) != _rank0_rendezvous(rows):
-            wrong[i] = f"MASTER is {row['MASTER_ADDR']}:{row['MASTER_PORT']}, others have another"
-        elif ranks[row["RANK"]] > 1 or int(row["RANK"]) >= size:
-            wrong[i] = f"RANK {row['RANK']} is taken twice or out of range"
-        elif places[row["node"], row["LOCAL_RANK"]] > 1:
-            wrong[i] = f"LOCAL_RANK {row['LOCAL_RANK']} is taken twice on {row['host']}"
-    return wrong
-
-
-def _rank0_rendezvous(rows: list[dict[str, str]]) -> tuple[str | None, str | None]:
-    """Find the rendezvous of rank 0, which all must share."""
-    first = next((row for row in rows if row.get("RANK") == "0"), rows[0])
-    return first.get("MASTER_ADDR"), first.get("MASTER_PORT")
+    return ""
 
 
 def make_user_home(parent: str) -> Path:

@@ -1,23 +1,37 @@
 """Can a user launch a job without help, by following the documented path?"""
 
+import os
 import shutil
 
 import pytest
 
 from probes.acceptance.criteria import exactly
-from probes.findings import finding
-from probes.launch.documented_path import follow_path, make_user_home, rank_variables, wrong_ranks
+from probes.cluster.dashboard import ignored_address
+from probes.findings import finding, join_names
+from probes.launch.documented_path import follow_path, make_user_home
+from probes.launch.ranks import (
+    AnnouncedJob,
+    all_lack,
+    announced_ranks,
+    group_by_problem,
+    identify_nodes,
+    wrong_ranks,
+)
 
 
 @pytest.mark.criterion("LAUNCH")
 def test_documented_path_starts_a_correct_job(cluster, measure):
     """The documented commands, typed into a clean shell, start a job whose ranks are all right.
 
-    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT must be there and consistent on
-    every rank.  The same job with one variable taken away must be caught.
+    Each rank runs on a node of this cluster, on a GPU of its own where GPUs are real, and its
+    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are right and consistent.  The same
+    job with one variable taken away must be caught.
     """
     if not cluster.dashboard:
         pytest.fail("the cluster has no dashboard, so no job can be submitted", pytrace=False)
+    if ignored := ignored_address(cluster.dashboard):
+        measure.progress(f"launch: {ignored}")
+        measure.covered(ignored)
     home = make_user_home("/tmp")
     cluster.cleanup.register("folder", str(home))
     try:
@@ -29,26 +43,19 @@ def test_documented_path_starts_a_correct_job(cluster, measure):
     finally:
         cluster.cleanup.remove_now(home)
     judge_transcript(cluster, transcript, measure)
-    rows = rank_variables(doctored.text)
-    wrong = wrong_ranks(rows, cluster.size) if rows else {}
-    measure.control(
-        "missing variable",
-        "the same job is launched without MASTER_PORT",
-        caught=len(wrong) == cluster.size and doctored.exit_code != 0 if rows else None,
-        saw=f"{len(wrong)} ranks: {next(iter(wrong.values()))}; exit code {doctored.exit_code}"
-        if wrong
-        else "no rank",
-    )
+    control_missing_variable(cluster, doctored, measure)
+    if refused := transcript.stop_error or doctored.stop_error:
+        pytest.fail(refused, pytrace=False)
 
 
 def judge_transcript(cluster, transcript, measure):
     """Exit code, ranks and the time to a first step."""
-    rows = rank_variables(transcript.text)
-    wrong = wrong_ranks(rows, cluster.size) if rows else {}
+    job = read_job(cluster, transcript)
+    wrong, ranks = wrong_ranks(job), len(job.rows)
     note = "the job announced no rank"
-    measure("wrong_ranks", len(wrong) if rows else None, samples=len(rows), note=note)
+    measure("wrong_ranks", len(wrong) if ranks else None, samples=ranks, note=note)
     measure("exit_code", transcript.exit_code)
-    measure("ranks", len(rows), limit=exactly(cluster.size, "ranks", "one rank per accelerator"))
+    measure("ranks", ranks, limit=exactly(cluster.size, "ranks", "one rank per accelerator"))
     measure("time_to_first_step", transcript.first_step, note="no step was seen")
     measure.keep(
         "transcript.txt",
@@ -56,11 +63,47 @@ def judge_transcript(cluster, transcript, measure):
         kind="log",
         caption="the documented path, as a terminal showed it",
     )
-    measure.covered(f"one job of {len(rows)} ranks, submitted through the dashboard")
+    measure.covered(
+        f"one job of {ranks} ranks, submitted through the dashboard by user id {os.getuid()}"
+    )
     if transcript.exit_code != 0:
         last = next((line for line in reversed(transcript.lines) if line.strip()), "")
         statement = f"`{transcript.failed_command}` ended with {transcript.exit_code}: {last[:200]}"
         measure.explain(finding("LAUNCH-FAILED", statement))
-    for i, why in wrong.items():
-        host = rows[i].get("host", "?")
-        measure.explain(finding("LAUNCH-ENV", f"rank {i} on {host}: {why}", [f"rank {i}", host]))
+    if ranks:
+        explain_wrong_ranks(wrong, measure)
+
+
+def read_job(cluster, transcript):
+    """The ranks that the job announced, beside the nodes of the cluster under test."""
+    nodes = identify_nodes(cluster.known_nodes(), cluster.facts)
+    on_gpu = cluster.on_gpu and transcript.exit_code == 0  # a job that failed names no device
+    return AnnouncedJob(announced_ranks(transcript.text), cluster.size, nodes, on_gpu)
+
+
+def explain_wrong_ranks(wrong, measure):
+    """One finding for each problem, with all ranks that have it."""
+    for problem, ranks in group_by_problem(wrong).items():
+        names = [f"rank {each.rank}" for each in ranks]
+        hosts = list(dict.fromkeys(each.host for each in ranks if each.host))
+        where = f"{join_names(names)} on {join_names(hosts)}" if hosts else join_names(names)
+        statement = f"{where}: {problem.found}. Expected: {problem.expected}."
+        measure.explain(finding(problem.code, statement, [*names, *hosts]))
+
+
+def control_missing_variable(cluster, doctored, measure):
+    """The job without MASTER_PORT must fail, and that must be what is wrong with its ranks."""
+    job = read_job(cluster, doctored)
+    wrong = wrong_ranks(job) if job.rows else []
+    caption = "the same without MASTER_PORT, which must fail"
+    measure.keep("transcript-control.txt", doctored.text, kind="log", caption=caption)
+    problems = [problem.found for problem in group_by_problem(wrong)]
+    failed = doctored.exit_code is not None and doctored.exit_code > 0  # below 0: it was killed
+    measure.control(
+        "missing variable",
+        "the same job is launched without MASTER_PORT",
+        caught=failed and all_lack(wrong, "MASTER_PORT", job.size) if job.rows else None,
+        saw=f"{len(wrong)} ranks: {join_names(problems)}; exit code {doctored.exit_code}"
+        if wrong
+        else "no rank",
+    )

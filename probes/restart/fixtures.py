@@ -27,7 +27,7 @@ def original(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Of the cluster's size, with damaged copies of its checkpoints."""
     from probes.restart.checkpoint_corruption import CORRUPTIONS, QUICK_CORRUPTIONS
 
-    quick = request.config.getoption("--tier") == "quick"
+    quick = request.config.stash[RUN].tier == "quick"
     corruptions = dict(list(CORRUPTIONS.items())[: QUICK_CORRUPTIONS if quick else None])
     options = {"corruptions": corruptions, "fill_disk": not quick, "repeat": True}
     yield from provide_reference_run(request, **options)

@@ -46,7 +46,7 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
     causes = causes_to_report(ladder, explained, limit)
     for rung, loss in reversed([*zip(rungs[1:], explained, strict=True)]):
         on, timed = node_count_text(rung.count), len(rung.steps[0])
-        value, note = plausible_efficiency(ladder.efficiency(rung))
+        value, note = proven_efficiency(ladder, rung, limit)
         measure("efficiency", value, on=f"{on}, {rung.load_text}", samples=timed, note=note)
         note_intervals(ladder, rung, measure)
         unexplained = loss_residual(base, rung.steps)
@@ -65,6 +65,10 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
     measure("residual", segment_gap(rungs[0].steps), on=node_count_text(1))
     for rung in rungs:
         judge_rung(rung, measure, node_count_text(rung.count))
+    for number, rung in enumerate(ladder.base_repeats or (), 1):
+        judge_rung(rung, measure, f"{node_count_text(1)}, other run {number}")
+        ratio = rung.seconds / rungs[0].seconds
+        measure.note("base_repeat", ratio, "ratio", on=f"{node_count_text(1)}, other run {number}")
     measure.covered(describe_exposed(rungs[-1].steps, rungs[-1].separable, rungs[-1].nodes))
     judge_stragglers(rungs, limits, measure)
     return explained
@@ -120,11 +124,17 @@ def note_intervals(ladder: Ladder, rung: Rung, measure: Recorder) -> None:
     measure.note("alpha_beta_communication", ladder.fit_growth.get(rung.count), "s", on=on)
 
 
-def plausible_efficiency(efficiency: float) -> tuple[float | None, str]:
-    """The value and "", or None and why: many nodes cannot be so much better than one."""
-    if efficiency <= MAX_EFFICIENCY:
+def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[float | None, str]:
+    """The value and "", or None and why: a base that was slow makes larger rungs look better.
+
+    It makes none look worse, so what fails has failed.  Nor can many nodes be far better than one.
+    """
+    efficiency, doubt = ladder.efficiency(rung), ladder.base_doubt
+    if efficiency > MAX_EFFICIENCY:
+        doubt = "one node was slower alone, so something disturbed it there"
+    if not doubt or (limit and limit.judge(efficiency) is Verdict.FAIL):
         return efficiency, ""
-    return None, f"{efficiency:.2f}: one node was slower alone, so something disturbed it there"
+    return None, f"{efficiency:.2f}: {doubt}"
 
 
 def note_other_runs(runs: Sequence[Sequence[Rung]], measure: Recorder) -> None:
@@ -140,7 +150,7 @@ def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
     """What a rung took in, that its steps fill its time, and that its ranks trained one model."""
     measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
     measure.note("tokens_per_gpu_step", rung.tokens_per_rank, "tokens", on=on)
-    if rung.mfu is not None:
+    if rung.mfu is not None and rung.count > 1:  # that of one node is judged
         measure.note("mfu", rung.mfu, "ratio", on=on)
     if rung.memory_ratio is not None:
         measure.note("memory_over_estimate", rung.memory_ratio, "ratio", on=on)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from probes.fabric.detect import find_slow_links
 from probes.fabric.node_pairs import run_pair_search
@@ -21,6 +22,7 @@ from probes.scaling.replay import (
 from reference_trainer.launch.gang import Gang, GangError
 from reports.record import Limit, Verdict
 from scaling.ladder.ladder import Rung, first_node, run_rung, worker_groups
+from scaling.loss.base_runs import MAX_REPEATS, base_doubt
 from scaling.loss.explain import SlowLink, is_link_cause
 from scaling.loss.ladder_result import Ladder
 from scaling.loss.predict import step_seconds
@@ -76,6 +78,23 @@ def rerun_ladder(
     return ladders, True
 
 
+def repeat_base(rig: LadderRig, base: Rung, plan: Plan) -> list[Rung]:
+    """Run the rung of one node again, after the larger ones, until its fastest run is confirmed."""
+    repeats: list[Rung] = []
+    while len(repeats) < MAX_REPEATS:
+        rig.measure.progress("scaling: 1 node again, as a base must repeat")
+        try:
+            repeats.append(run_rung(rig.gang, rig.node_names, 1, plan.config, 0, plan.timeout_s))
+        except GangError as error:
+            rig.measure.covered(f"one node was not run again: {error}")
+            replace_lost_workers(rig.gang, error)
+            break
+        fastest, *others = sorted([base, *repeats], key=attrgetter("seconds"))
+        if not base_doubt(fastest, [rung.seconds for rung in others]):
+            break
+    return repeats
+
+
 def median_run(ladders: Sequence[LadderRun]) -> tuple[LadderRun, list[list[Rung]]]:
     """The run whose largest rung is the median one, and the rungs of the others.
 
@@ -115,14 +134,20 @@ def run_rung_with_replay(
 
 
 def build_ladder(
-    median: LadderRun, other_ladders: Sequence[Sequence[Rung]], plan: Plan, agreed: Limit | None
+    median: LadderRun,
+    other_ladders: Sequence[Sequence[Rung]],
+    plan: Plan,
+    agreed: Limit | None,
+    base_repeats: Sequence[Rung] | None,
 ) -> Ladder:
     """Build the ladder of the `median` run, beside the rungs of its other runs.
 
-    `agreed` is the limit of bus bandwidth.
+    `agreed` is the limit of bus bandwidth.  Of one node's rung and its `base_repeats` (None: no
+    repeat is asked for) the fastest is the base: a slower one would flatter the larger rungs.
     """
-    rungs, replays = median
-    single = replays.get(1, Replay())
+    (first, *larger), replays = median
+    fastest, *slower = sorted([first, *(base_repeats or ())], key=attrgetter("seconds"))
+    rungs, single = [fastest, *larger], replays.get(1, Replay())
     return Ladder(
         rungs=[
             replace(
@@ -133,6 +158,7 @@ def build_ladder(
         ],
         calls=count_calls(plan.order),
         fits=dict(replays[rungs[-1].count].fits),
+        base_repeats=None if base_repeats is None else slower,
     )
 
 

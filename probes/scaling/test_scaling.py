@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from probes.scaling.base_speed import control_slow_base, judge_speed, speed_tests
 from probes.scaling.checkpoint_cost import SavePlan, time_saves
 from probes.scaling.controls import (
     FEW_STEPS,
@@ -20,6 +21,7 @@ from probes.scaling.run_ladder import (
     is_stuck,
     locate_slow_links,
     median_run,
+    repeat_base,
     rerun_ladder,
     run_ladder,
 )
@@ -33,7 +35,7 @@ STEPS = {"quick": 8, "standard": 24, "soak": 100}
 RUNS = {"quick": 1, "standard": 1, "soak": 3}  # of each rung
 # A GPU that throttles is fast at first: the least seconds of a rung's window on GPUs, and the most
 # steps that they may take.  Emulated accelerators do not heat up.
-WINDOW_S = {"quick": 0, "standard": 30, "soak": 120}
+WINDOW_S = {"quick": 10, "standard": 30, "soak": 120}
 MAX_STEPS = 1000  # where a step takes ms: the records of more would fill the report
 # 8192 tokens per GPU and step: an efficiency means nothing without them, for the same cluster drops
 # from 96 to 77 % with an eighth of the tokens.
@@ -61,13 +63,17 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
         if is_stuck(gang, first[1], nodes):
             failed = "ranks of the rung that failed hang, or are gone"
             measure.covered(f"{failed}: nothing more was tried")
-            ladder = build_ladder(first, other_ladders, plan, agreed)
+            ladder = build_ladder(first, other_ladders, plan, agreed, [])
         else:
-            ladders, complete = rerun_ladder(rig, first, plan, RUNS[tier] - 1)
+            ladders, _ = rerun_ladder(rig, first, plan, RUNS[tier] - 1)
             chosen, other_ladders = median_run(ladders)
-            ladder = build_ladder(chosen, other_ladders, plan, agreed)
-            if complete or not gang_hangs(gang):
+            can_repeat = not other_ladders and not gang_hangs(gang)  # else each had a base
+            repeats = repeat_base(rig, chosen[0][0], plan) if can_repeat else []
+            ladder = build_ladder(chosen, other_ladders, plan, agreed, repeats)
+            if not gang_hangs(gang):
                 ladder = locate_slow_links(rig, ladder, limits("efficiency"))
+                tests = speed_tests(ladder.rungs[0], limits, cluster.emulated)
+                control_slow_base(rig, config, ladder.rungs[0], tests)
                 control_planted_delay(rig, config, ladder.rungs[-1])
                 if tier != "quick":
                     saves = SavePlan(workplace, config, terms)
@@ -78,6 +84,8 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
     measure.covered(coverage_text(ladder, terms, len(cluster.nodes)))
     note_other_runs(other_ladders, measure)
     explained = judge_ladder(ladder, limits, measure)
+    base = ladder.rungs[0]
+    judge_speed(base, speed_tests(base, limits, cluster.emulated), measure)
     record_prediction(ladder, measure)
     record_figures(ladder, explained, limits, measure, strong)
 

@@ -1,6 +1,7 @@
 """`python -m reference_trainer launch`: the job on a Ray cluster, whole or not at all.
 
-Prints one line for each rank's rendezvous, then the trainer's own log of rank 0, then `done`.
+Prints one line for each rank's rendezvous, the trainer's own log of rank 0, one line for each
+rank's device, then `done`.
 A lost worker costs a restart from the newest checkpoint, not the job.
 """
 
@@ -22,8 +23,9 @@ from reference_trainer.rank_environment import LAUNCH_VARIABLES
 
 
 def read_rendezvous() -> dict[str, str | None]:
-    """The rendezvous variables as this rank's process has them."""
-    return {name: os.environ.get(name) for name in LAUNCH_VARIABLES}
+    """The rendezvous variables as this rank's process has them, and what it knows of its node."""
+    names = (*LAUNCH_VARIABLES, "NODE_RANK", "LOCAL_WORLD_SIZE")
+    return {name: os.environ.get(name) for name in names}
 
 
 @click.command()
@@ -84,15 +86,19 @@ def print_rendezvous(gang: Gang, attempt: int) -> None:
     """One line for each rank: where it is, and its rendezvous."""
     for place, variables in zip(gang.places, gang.run(read_rendezvous, timeout=60), strict=True):
         settings = [f"{name}={value}" for name, value in variables.items() if value is not None]
-        click.echo(f"attempt={attempt} node={place.node} host={place.host} {' '.join(settings)}")
+        where = f"node={place.node} host={place.host} pid={place.pid}"
+        click.echo(f"attempt={attempt} {where} {' '.join(settings)}")
 
 
 def _print_result(job: TrainingJob, result: JobResult) -> None:
-    """The last line; a run whose loss is no number has failed."""
+    """The last lines; a run whose loss is no number has failed."""
     steps = result.rank0["steps"]
     last = steps[-1] if steps else {"step": result.rank0["start_step"], "loss": None}
     if last["loss"] is not None and not math.isfinite(last["loss"]):
         raise click.ClickException(f"the loss of step {last['step']} is {last['loss']}")
+    for rank in result.ranks:
+        gpu = f" gpu={rank['gpu']}" if rank["gpu"] else ""
+        click.echo(f"trained RANK={rank['rank']} device={rank['device']}{gpu}")
     loss = "" if last["loss"] is None else f" loss={last['loss']:.4f}"
     attempts = "" if result.attempts is None else f" attempts={result.attempts}"
     click.echo(

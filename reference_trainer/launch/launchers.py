@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,9 +60,13 @@ class TrainingJob:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """A job that came to its end: rank 0's result, and after how many attempts (None: unknown)."""
+    """A job that came to its end: rank 0's result, and after how many attempts (None: unknown).
+
+    `ranks` are the results of all ranks, where the launcher hands them back.
+    """
 
     rank0: dict[str, Any]
+    ranks: Sequence[dict[str, Any]] = ()
     attempts: int | None = None
 
 
@@ -105,7 +109,7 @@ def run_with_gang(job: TrainingJob) -> JobResult:
             on_start=job.on_start,
             on_event=log_event,
         )
-    return JobResult(rank0=results[0], attempts=len(attempts))
+    return JobResult(rank0=results[0], ranks=results, attempts=len(attempts))
 
 
 def run_with_ray_train(job: TrainingJob) -> JobResult:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from reports.charts import draw_figures
 from reports.compare import compare
 from reports.page.evidence import EvidenceReader
 from reports.page.inventory import build_inventory, cluster_size
-from reports.record import Measurement, ProbeResult, RunRecord, Verdict, number
+from reports.record import Limit, Measurement, ProbeResult, RunRecord, Verdict, number
 from reports.redact import redact_text
 from reports.sanitize import capitalise, clean, one_line, relative_link
 from reports.store import parse_time
@@ -70,7 +71,7 @@ def render(
         inventory=build_inventory(record.cluster),
         command=redact_text(record.command),
         paste=acceptance_table(summary),
-        digest=record_digest(summary.written),
+        digest=record_digest(summary.written, run),
         comparison=compare(summary, baseline) if baseline else None,
         glossary=GLOSSARY,
         script=script,
@@ -79,9 +80,17 @@ def render(
     )
 
 
-def record_digest(record: RunRecord) -> str:
-    """sha256 of record.json as the store writes it: what the signatures are for."""
-    return hashlib.sha256((record.model_dump_json(indent=1) + "\n").encode()).hexdigest()
+def record_digest(record: RunRecord, run: Path | None = None) -> str:
+    """sha256 of record.json: what the signatures are for.
+
+    It is the file's of the run folder where that holds this record, for an older version wrote the
+    same in other words; else what the store would write.
+    """
+    content = (record.model_dump_json(indent=1) + "\n").encode()
+    with suppress(OSError, ValueError):
+        kept = (run / "record.json").read_bytes() if run else b""
+        content = kept if RunRecord.model_validate_json(kept) == record else content
+    return hashlib.sha256(content).hexdigest()
 
 
 def _jinja_environment() -> Environment:
@@ -103,6 +112,7 @@ def _jinja_environment() -> Environment:
         "titled": capitalise,
         "href": relative_link,
         "number": number,
+        "bound": _bound_text,
         "command": lambda text: redact_text(one_line(text)),
         "headline": summary_sentence,
         "groups": _group_by_name,
@@ -112,6 +122,11 @@ def _jinja_environment() -> Environment:
         "drawn": Markup,
     }
     return environment
+
+
+def _bound_text(limit: Limit | None) -> str:
+    """Write a limit, and whether nobody agreed on it."""
+    return f"{limit}{' (derived)' if limit.derived else ''}" if limit else ""
 
 
 def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
@@ -127,6 +142,7 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
         ("tier", record.tier),
         ("contract", f"{contract.name} @ {contract.sha256[:12] or 'no hash'}"),
         ("suite", record.versions.get("seatrial", "")),
+        ("also loaded", ", ".join(record.loaded)),
     ]
     return [(name, value) for name, value in facts if value]
 

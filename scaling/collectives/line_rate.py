@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,11 +20,15 @@ MAX_NAMED_NODES = 8  # nodes that have less
 
 
 class Rail(NamedTuple):
-    """One port that carries gradients: `device/port`, Gbit/s, and of which kind it is."""
+    """One port for gradients: `device/port`, Gbit/s, of which kind it is, and whether it is active.
+
+    A port that is down does not say its rate: it has that of its kind.
+    """
 
     name: str
     gbps: float
     layer: str  # one of RAIL_KINDS
+    active: bool
 
 
 @dataclass(frozen=True)
@@ -37,13 +42,18 @@ class LineRate:
 def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
     """Line rate of the best node, for what one has, all should have; None when any does not say it.
 
-    Those that have less are named in `because`.  `facts` are node facts with `rdma` (sysfs ports:
+    Of RDMA it is that of the ports that are there, in whatever state: a dead fabric is no slow one.
+    Nodes that have less are named in `because`.  `facts` are node facts with `rdma` (sysfs ports:
     rate "400 Gb/sec (4X NDR)", state "4: ACTIVE", link_layer "InfiniBand") and `interfaces` (speed
     in Mbit/s, None for virtual devices).
     """
-    rates = [
-        _rdma_line_rate(f) if fabric == "rdma" else _interface_line_rate(f, fabric) for f in facts
-    ]
+    if fabric == "rdma":
+        rates = [
+            _rdma_line_rate(fact["host"], rails)
+            for fact, rails in zip(facts, installed_rails([f["rdma"] for f in facts]), strict=True)
+        ]
+    else:
+        rates = [_interface_line_rate(fact, fabric) for fact in facts]
     known = [rate for rate in rates if rate is not None]
     if not known or len(known) < len(rates):
         return None
@@ -66,26 +76,51 @@ def limit_reason(fraction: float, rate_text: str) -> str:
     )
 
 
-def find_rails(ports: list[dict[str, str]]) -> list[Rail]:
-    """The active ports of the highest rate, and of the kind that the node has most ports of.
+def installed_rails(nodes: Sequence[list[dict[str, str]]]) -> list[list[Rail] | None]:
+    """The rails of each node, in whatever state: what limits and orders follow from.
 
-    A slower port, or one of another kind, is for storage or management.  Of two kinds that are as
-    many, the first of RAIL_KINDS.  `ports` are as in `line_rate`.
+    They are the ports of the kind that is fastest anywhere in the cluster; of kinds as fast, of
+    which there are most, then the first of RAIL_KINDS.  A slower port, or one of another kind, is
+    for storage or management.  A port that is down counts: nothing says that it is not a rail.
+    None for all where the kind of most ports is down everywhere, for then nothing says its rate;
+    None for a node without a port of the kind.  `nodes` are ports as in `line_rate`.
     """
-    active = []
-    for port in ports:
-        match = re.match(r"([\d.]+) Gb/sec", port["rate"])
-        if match and "ACTIVE" in port["state"]:
-            name = f"{port['device']}/{port['port']}"
-            active.append(Rail(name, float(match[1]), _port_kind(port)))
-    fastest = max((rail.gbps for rail in active), default=0.0)
-    active = [rail for rail in active if rail.gbps == fastest]
-    port_counts = Counter(map(_port_kind, ports))  # also those that are down: one may be a rail
-    kinds = {rail.layer for rail in active}
-    main_kind = max(
-        kinds, key=lambda kind: (port_counts[kind], -RAIL_KINDS.index(kind)), default=""
-    )
-    return [rail for rail in active if rail.layer == main_kind]
+    ports = [[(port, _port_kind(port)) for port in node] for node in nodes]
+    counts = Counter(kind for node in ports for _, kind in node)
+    rates: dict[str, float] = {}
+    for port, kind in (pair for node in ports for pair in node):
+        if not _is_down(port):
+            rates[kind] = max(rates.get(kind, 0.0), _port_gbps(port))
+    main_kind = max(rates, key=lambda k: (rates[k], counts[k], -RAIL_KINDS.index(k)), default="")
+    if any(count > counts[main_kind] for kind, count in counts.items() if kind not in rates):
+        return [None] * len(nodes)
+    best = rates.get(main_kind, 0.0)
+    return [
+        [
+            Rail(f"{port['device']}/{port['port']}", best, kind, "ACTIVE" in port["state"])
+            for port, kind in node
+            if kind == main_kind and (_is_down(port) or _port_gbps(port) == best)
+        ]
+        if any(kind == main_kind for _, kind in node)
+        else None
+        for node in ports
+    ]
+
+
+def active_rails(ports: list[dict[str, str]]) -> list[Rail]:
+    """The rails of one node that are active now, which may be fewer than it has."""
+    (rails,) = installed_rails([ports])
+    return [rail for rail in rails or [] if rail.active]
+
+
+def _is_down(port: dict[str, str]) -> bool:
+    """Whether a port has no link: sysfs then shows a rate that is not the link's (10 Gb/sec)."""
+    return "DOWN" in port["state"]
+
+
+def _port_gbps(port: dict[str, str]) -> float:
+    match = re.match(r"([\d.]+) Gb/sec", port["rate"])
+    return float(match[1]) if match else 0.0
 
 
 def _port_kind(port: dict[str, str]) -> str:
@@ -94,15 +129,16 @@ def _port_kind(port: dict[str, str]) -> str:
     return LINK_LAYERS.get(port["link_layer"], "EFA" if is_efa else "RDMA")
 
 
-def _rdma_line_rate(fact: dict[str, Any]) -> LineRate | None:
-    active = find_rails(fact["rdma"])
-    if not active:
+def _rdma_line_rate(host: str, rails: list[Rail] | None) -> LineRate | None:
+    if rails is None:
         return None
-    _, gbps, layer = active[0]
-    message = f"{len(active)} x {gbps:.0f} Gbit/s active {layer} ports in sysfs on {fact['host']}"
+    _, gbps, layer, _ = rails[0] if rails else Rail("", 0.0, RAIL_KINDS[-1], False)
+    message = f"{len(rails)} x {gbps:.0f} Gbit/s {layer} ports in sysfs on {host}"
+    if down := sum(not rail.active for rail in rails):
+        message += f", {down} of them not active (NCCL_IB_HCA can leave out what is no rail)"
     if layer == "EFA" and gbps == EFA_GBPS:
         message += " (which older EFA drivers say of any: give line_rate_gbps if it has more)"
-    return LineRate(len(active) * gbps / 8, message)
+    return LineRate(len(rails) * gbps / 8, message)
 
 
 def _interface_line_rate(fact: dict[str, Any], interface: str) -> LineRate | None:

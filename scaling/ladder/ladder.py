@@ -56,8 +56,9 @@ class Rung:
     other_runs: Annotated[list[list[Seconds]], Field(alias="again")] = field(default_factory=list)
     # What follows is not written to a ladder.json.
     flops: Annotated[float, Unsaved] = 0.0  # of forward and backward, per token
-    # FLOP/s of a rank's GPU, where there is one that is known.
+    # FLOP/s of a rank's GPU, where it is known and the same of all; their names, in words.
     peak_flops: Annotated[float | None, Unsaved] = None
+    devices: Annotated[str, Unsaved] = ""
     # The largest share of a rank's estimated bytes that one had in use.
     memory_ratio: Annotated[float | None, Unsaved] = None
     # By rank: what the trainer tells of each.
@@ -69,7 +70,7 @@ class Rung:
         """Share of the GPUs' peak that the model's arithmetic takes; None where it is not known."""
         if not self.peak_flops:
             return None
-        return self.flops * self.tokens_per_rank / self.seconds / self.peak_flops
+        return self.flops * self.tokens_per_s / self.peak_flops
 
     @property
     def overlaps(self) -> bool:
@@ -85,6 +86,11 @@ class Rung:
     def tokens_per_second(self) -> float:
         """Tokens that one job of the rung takes in per second."""
         return self.tokens_per_step / self.seconds
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens that each rank takes in per second; of the median node's, where it is one's."""
+        return self.tokens_per_rank / self.seconds
 
     @property
     def tokens_per_rank(self) -> int:
@@ -230,6 +236,7 @@ def _run_groups(
     members = [worker for group in groups for worker in group]
     remaining = iter(results)
     jobs = [[next(remaining) for _ in group] for group in groups]
+    peaks = {result["peak_flops"] for result in results}
     return Rung(
         count=count,
         nodes=[names[gang.places[worker].node] for worker in members],
@@ -240,7 +247,8 @@ def _run_groups(
         separable=waits_separable([span for result in results for span in result["spans"]]),
         clock=results[0]["spans"][0]["clock"],
         flops=flops_per_token(timed_config),
-        peak_flops=results[0]["peak_flops"],
+        peak_flops=peaks.pop() if len(peaks) == 1 else None,
+        devices=", ".join(sorted({result["device_name"] for result in results})),
         memory_ratio=max(
             (r["peak_memory_bytes"] / r["state_bytes"] for r in results if r["peak_memory_bytes"]),
             default=None,

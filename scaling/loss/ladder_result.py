@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from scaling.collectives.alpha_beta import Fit
 from scaling.ladder.ladder import Rung
+from scaling.loss.base_runs import base_doubt
 from scaling.loss.causes import COLLECTIVES, SEGMENTS_TEXT, CollectiveTimes
 from scaling.loss.explain import Explanation, SlowLink, explain_ladder
 from scaling.loss.ladder_schema import check_collectives, check_rungs, describe_damage
@@ -31,13 +33,15 @@ class Ladder:
     """The rungs that were run, and what their collectives took.
 
     `calls` are the collectives of a step, and `fits` those of the largest rung.  `slow_links` are
-    what pairs of nodes show; None where none were tried.
+    what pairs of nodes show; None where none were tried.  `base_repeats` are the rung of one node,
+    run again by itself: none where the ladder's other runs did so; None in old records.
     """
 
     rungs: list[Rung]
     calls: list[CollectiveCall]
     fits: dict[str, Fit]
     slow_links: Annotated[list[SlowLink] | None, Field(alias="places")] = None
+    base_repeats: list[Rung] | None = None
 
     @property
     def replay_growth(self) -> dict[int, float]:
@@ -64,6 +68,16 @@ class Ladder:
             return {}
         known = {rung.count: rung_seconds(rung) for rung in self.rungs[1:]}
         return {count: each - base_s for count, each in known.items() if each is not None}
+
+    @cached_property
+    def base_doubt(self) -> str:
+        """Why one node's rung is no base to compare with, in words; "" where it is."""
+        if self.base_repeats is None:  # nobody asked for more, then
+            return ""
+        repeats = [rung.seconds for rung in self.base_repeats]
+        return base_doubt(
+            self.rungs[0], [*repeats, *map(statistics.fmean, self.rungs[0].other_runs)]
+        )
 
     def efficiency(self, rung: Rung) -> float:
         """T_1 / T_n."""
@@ -156,6 +170,6 @@ def load_ladder(content: Any) -> Ladder:
         ladder = LADDER_FILE.validate_python(content)
     except ValidationError as error:
         raise ValueError(describe_damage(error)) from None
-    check_rungs(ladder.rungs)
+    check_rungs(ladder.rungs, ladder.base_repeats or ())
     check_collectives(ladder.calls, ladder.fits)
     return ladder

@@ -33,13 +33,14 @@ def describe_damage(error: ValidationError) -> str:
     return f"{where}: {message}" if where else message
 
 
-def check_rungs(rungs: Sequence[Rung]) -> None:
+def check_rungs(rungs: Sequence[Rung], base_repeats: Sequence[Rung] = ()) -> None:
     """Refuse rungs that no ladder has.  ValueError with what was expected, and was found."""
-    for index, rung in enumerate(rungs):
-        for rank, steps in enumerate(rung.steps):
-            for number, step in enumerate(steps):
-                _check_step(step, f"rungs.{index}.steps.{rank}.{number}")
-        _check_rung(rung, f"rungs.{index}")
+    for name, each in (("rungs", rungs), ("base_repeats", base_repeats)):
+        for index, rung in enumerate(each):
+            for rank, steps in enumerate(rung.steps):
+                for number, step in enumerate(steps):
+                    _check_step(step, f"{name}.{index}.steps.{rank}.{number}")
+            _check_rung(rung, f"{name}.{index}")
     counts = [rung.count for rung in rungs]
     if counts[:1] != [1] or counts != sorted(set(counts)):
         found = ", ".join(map(str, counts)) or "none"
@@ -48,6 +49,10 @@ def check_rungs(rungs: Sequence[Rung]) -> None:
         if strange := sorted({*rung.nodes} - {*rungs[0].nodes}):
             found = f"{', '.join(strange)} on the rung of {rung.count}"
             raise ValueError(f"expected nodes that ran alone too, found {found}")
+    for rung in base_repeats:
+        if rung.count != 1 or {*rung.nodes} != {*rungs[0].nodes}:
+            found = f"{rung.count} on {', '.join(sorted({*rung.nodes}))}"
+            raise ValueError(f"expected base_repeats of the rung of 1 node, found {found}")
 
 
 def _check_step(step: Step, where: str) -> None:

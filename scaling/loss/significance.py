@@ -121,11 +121,12 @@ def fit_shape(shape: Sequence[float], series: Sequence[float], expected: float) 
     shape_rise = statistics.fmean(shape[-half:]) - statistics.fmean(shape[:half])
     if shape_rise <= 0:
         return []
-    factor = (_lower_mean(series[-half:]) - _lower_mean(series[:half])) / shape_rise
+    factor = (lower_half_mean(series[-half:]) - lower_half_mean(series[:half])) / shape_rise
     return [factor * value for value in shape] if factor >= expected / 2 > 0 else []
 
 
-def _lower_mean(values: Sequence[float]) -> float:
+def lower_half_mean(values: Sequence[float]) -> float:
+    """Average the lesser half of the values: what delays, which only add, have left alone."""
     return statistics.fmean(sorted(values)[: (len(values) + 1) // 2])
 
 

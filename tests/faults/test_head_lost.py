@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from reports.acceptance import summarize_acceptance
 from reports.record import Verdict
 from tests.faults.launchers.leftovers import processes
 from tests.faults.test_driver_death import in_the_middle
@@ -39,7 +38,7 @@ def test_a_head_that_dies_ends_the_run_and_proves_nothing(mortal: Lab) -> None:
         trial.process.wait()
     record = trial.record
     assert record.verdict("RESTART") is not Verdict.PASS, trial.log.read_text()
-    assert not summarize_acceptance(record).decision.accepted
+    assert not trial.summary.decision.accepted
     found = [finding for result in record.results for finding in result.findings]
     assert "HOST-HEAD" in [finding.code for finding in found], trial.log.read_text()
     assert trial.process.returncode not in (0, 5), trial.log.read_text()

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from probes.fabric.detect import WAY_TEXT
-from reports.acceptance import summarize_acceptance
 from reports.record import Verdict
 from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.test_driver_death import end_driver, once
@@ -26,8 +25,8 @@ from tests.support.trial import Trial, acceptance, start
 
 @pytest.mark.soak(criterion="suite")
 def test_standard_tier(lab: Lab) -> None:
-    record, _ = acceptance(lab, "standard", "probes", "--tier", "standard", seconds=1200)
-    assert summarize_acceptance(record).decision.accepted
+    record, trial = acceptance(lab, "standard", "probes", "--tier", "standard", seconds=1200)
+    assert trial.summary.exit_code == 0, trial.log.read_text()
     assert record.tier == "standard"
     nothing_left(lab)
 

@@ -9,30 +9,12 @@ from typing import Any
 
 import pytest
 
-from reports.record import Verdict
+from probes.acceptance.criteria import CRITERIA
+from reports.record import ProbeResult, Verdict
 from reports.store import load
+from tests.support.stand_in import CAUGHT, GOOD, PROBE, STAND_IN
 
 pytest_plugins = ["pytester"]
-
-# A cluster that is not one: this file tests judging, which needs no Ray.
-STAND_IN = """
-import probes.acceptance.session
-
-class Keeper:
-    def register(self, *a): pass
-    def unregister(self, *a): pass
-
-class StandIn:
-    kind, rehearsal, emulated, resource, size = "ray", "a stand-in", False, "GPU", 2
-    address = "127.0.0.1:9"
-    facts = [{"name": "n0", "rdma": [], "environment": {}, "interfaces": {}}]
-    nodes = [{"id": "1", "name": "n0", "alive": True}]
-    errors = {}
-    cleanup, embedded_nodes = Keeper(), None
-    def close(self): pass
-
-probes.acceptance.session.connect = lambda spec: StandIn()
-"""
 
 LOSES = """
 def nodes(self):
@@ -41,21 +23,6 @@ def nodes(self):
 StandIn.nodes = property(nodes)
 StandIn.facts = [{"name": "n0"}]
 """
-
-PROBE = '''
-import pytest
-
-@pytest.mark.criterion("{criterion}")
-def test_it(cluster, measure):
-    """It holds.
-
-    More words.
-    """
-    {body}
-'''
-
-CAUGHT = 'measure.control("c", "a fault", caught=True, saw="it")'
-GOOD = 'measure("partially_held", 0)'
 
 
 @pytest.fixture
@@ -86,8 +53,13 @@ def judged(pytester: pytest.Pytester) -> Any:
 
 
 def verdict(record: Any, criterion: str = "GANG") -> Verdict:
-    (result,) = record.results_of(criterion)
-    found: Verdict = result.verdict
+    return only(record, criterion).verdict
+
+
+def only(record: Any, criterion: str = "GANG") -> ProbeResult:
+    """The one result of a probe that ran: those that were owed and did not run are left out."""
+    (result,) = [one for one in record.results_of(criterion) if one.state != "not run"]
+    found: ProbeResult = result
     return found
 
 
@@ -168,7 +140,7 @@ def test_a_failing_teardown_does_not_end_in_0(judged: Any, pytester: pytest.Pyte
 @pytest.mark.parametrize("tier", ["quick", "soak"])
 def test_how_to_see_it_again_names_the_tier_that_saw_it(judged: Any, tier: str) -> None:
     _, record = judged(GOOD, CAUGHT, options=("--tier", tier))
-    (result,) = record.results
+    result = only(record)
     words = f"--cluster auto --tier {tier} --contract lab"
     assert result.reproduce == f"pytest test_probe.py::test_it {words}"
 
@@ -195,9 +167,13 @@ def test_junit_has_the_measurements(judged: Any, pytester: pytest.Pytester) -> N
     judged(GOOD, CAUGHT)
     tree = ET.parse(pytester.path / "run" / "junit.xml")
     properties = {p.get("name"): p.get("value") for p in tree.iter("property")}
-    assert properties["verdict"] == "PASS"
-    assert properties["criterion"] == "GANG"
     assert properties["partially_held on cluster"] == "0 samples"
+    assert properties["rehearsal"] == "a stand-in"
+    suites = {suite.get("name"): suite for suite in tree.iter("testsuite")}
+    assert list(suites) == [*CRITERIA, "decision"]
+    assert all(int(suites[id].get("errors", 0)) for id in CRITERIA)
+    (decision,) = suites["decision"].findall("testcase")
+    assert (decision.get("name"), len(decision.findall("error"))) == ("decision", 1)
 
 
 def test_every_rendering_is_written(judged: Any, pytester: pytest.Pytester) -> None:

@@ -17,7 +17,7 @@ from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.rejudge import rejudge_run
 from probes.cli.main import main
 from probes.findings.catalogue import CATALOGUE
-from reports.acceptance import load_summary, summarize_acceptance
+from reports.acceptance import OLD_RUN, load_summary, summarize_acceptance
 from reports.compare import compare
 from reports.record import RunRecord
 from reports.renamed import CODES, MEASURES, PROBE_FILES, with_current_names
@@ -96,7 +96,8 @@ def test_an_old_run_is_judged_again_by_a_contract_of_today(tmp_path: Path) -> No
     folder = shutil.copytree(OLD / "healthy", tmp_path / "healthy")
     judged = load(rejudge_run(folder, load_contract("lab")))
     assert [r.verdict for r in judged.results] == [r.verdict for r in load(folder).results]
-    assert summarize_acceptance(judged).exit_code == 0
+    summary = summarize_acceptance(judged)
+    assert (summary.exit_code, summary.reasons) == (20, [OLD_RUN]), "what it owed is not known"
 
 
 @every_old_run

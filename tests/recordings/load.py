@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from reports.acceptance import summarize_acceptance
-from reports.record import Control, Evidence, Limit, Measurement, ProbeResult, RunRecord
-from reports.store import EVENT_LISTS, load, write_atomically
+from reports.record import (
+    Control,
+    Evidence,
+    Limit,
+    Measurement,
+    OwedProbe,
+    ProbeResult,
+    RunRecord,
+)
+from reports.store import EVENT_LISTS, load, write_atomically, write_checksums
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,12 @@ def measured(
     )
 
 
+def owing(record: RunRecord) -> RunRecord:
+    """The same run, which owes every probe that it has."""
+    owed = [OwedProbe(probe=r.probe, criterion=r.criterion, tier="quick") for r in record.results]
+    return record.model_copy(update={"owed": owed})
+
+
 def control(name: str, fault: str, saw: str, caught: bool | None = True) -> Control:
     """A control that was caught, unless said otherwise."""
     return Control(name=name, fault=fault, caught=caught, saw=saw)
@@ -80,6 +94,8 @@ def write(recording: Recording, museum: Path) -> Path:
     run.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(event) for event in events(recording)]
     write_atomically(run / "events.jsonl", "\n".join(lines) + "\n" + recording.torn)
+    if recording.ends:
+        write_checksums(run)
     write_atomically(run / "expected.json", json.dumps(expected(recording, run), indent=1) + "\n")
     return run
 

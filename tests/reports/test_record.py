@@ -48,7 +48,16 @@ def result(*measurements: Measurement, **fields: Any) -> ProbeResult:
     )
 
 
-def run(*results: ProbeResult, state: str = "finished", **criterion: Any) -> RunRecord:
+AGREED = ContractFacts(name="c", criteria=[])
+
+
+def run(
+    *results: ProbeResult,
+    state: str = "finished",
+    agreed: ContractFacts = AGREED,
+    more: dict[str, Any] | None = None,
+    **criterion: Any,
+) -> RunRecord:
     rows = [Criterion(id="FABRIC", title="RDMA is in use", how="all-reduce", **criterion)]
     return RunRecord(
         id="r",
@@ -56,8 +65,9 @@ def run(*results: ProbeResult, state: str = "finished", **criterion: Any) -> Run
         command="pytest probes",
         tier="quick",
         state=state,
-        contract=ContractFacts(name="c", criteria=rows),
+        contract=agreed.model_copy(update={"criteria": rows}),
         results=list(results),
+        **{"owed": [], **(more or {})},
     )
 
 
@@ -197,6 +207,10 @@ def test_a_finding_changes_no_verdict() -> None:
     assert result(good(), findings=[finding]).verdict is result(good()).verdict
 
 
+TEARDOWN = {"kind": "teardown", "where": "p", "text": "3 GPUs were not given back"}
+REHEARSED = AGREED.model_copy(update={"rehearsal": True})
+
+
 @pytest.mark.parametrize(
     ("record", "code"),
     [
@@ -211,6 +225,17 @@ def test_a_finding_changes_no_verdict() -> None:
         (run(result(good(), controls=[])), 20),
         (run(result(good()), required=False), 20),
         (run(result(good(0)), required=False), 1),
+        (run(result(good()), more={"partial": "only GANG"}), 20),
+        (run(result(good(0)), more={"partial": "only GANG"}), 1),
+        (run(result(good()), more={"owed": None}), 20),
+        (run(result(good()), more={"problems": [TEARDOWN]}), 3),
+        (run(result(good(0)), more={"problems": [TEARDOWN]}), 1),
+        (run(result(good()), more={"problems": [TEARDOWN]}, state="interrupted"), 2),
+        (run(result(), more={"problems": [TEARDOWN]}), 3),
+        (run(result(good()), more={"rehearsal": "emulated"}), 20),
+        (run(result(good()), more={"rehearsal": "emulated"}, agreed=REHEARSED), 0),
+        (run(result(good()), agreed=AGREED.model_copy(update={"agreed": False})), 20),
+        (run(result(good(0)), agreed=AGREED.model_copy(update={"agreed": False})), 1),
     ],
 )
 def test_exit_codes(record: RunRecord, code: int) -> None:

@@ -24,6 +24,7 @@ START = {
         "name": "c",
         "criteria": [{"id": "FABRIC", "title": "RDMA is in use", "how": "all-reduce"}],
     },
+    "owed": [],
 }
 CONTROL = {"name": "c", "fault": "cable pulled", "caught": True, "saw": "0"}
 PROBE = "probes/fabric/test_fabric.py::test_a"

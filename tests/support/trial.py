@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from reports.acceptance import AcceptanceSummary, load_summary
+from reports.owed import NOT_RUN
 from reports.record import RunRecord
 from reports.store import load
 from tests.lab.lab import Lab
@@ -57,8 +59,15 @@ class Trial:
 
     @property
     def record(self) -> RunRecord:
-        """The record as it is now, folded from the events."""
-        return load(self.folder)
+        """The record as it is now, with what ran: a trial of a part owes the whole suite."""
+        record = load(self.folder)
+        ran = [result for result in record.results if result.state != NOT_RUN]
+        return record.model_copy(update={"results": ran})
+
+    @property
+    def summary(self) -> AcceptanceSummary:
+        """What the run amounts to, with all that it owes."""
+        return load_summary(self.folder)
 
     def events(self) -> list[dict[str, Any]]:
         """The whole lines of the event log so far."""

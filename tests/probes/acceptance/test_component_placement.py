@@ -115,7 +115,7 @@ def test_the_documented_placements() -> None:
         ),
         ({"actor": 0.5}, ["'actor'", "found 0.5 (float)"]),
         ({"actor": None}, ["'actor'", "found None (NoneType)"]),
-        ({"actor": True}, ["'actor'", "found True (bool)"]),
+        ({"actor": True}, ["'actor'", "found true (bool)"]),
         ({"actor": [0, 1]}, ["'actor'", "found [0, 1] (list)"]),
         ({"actor": {"node_group": "a"}}, ["'actor'", "(dict)"]),
     ],

@@ -77,6 +77,48 @@ def test_a_bad_contract_gets_one_sentence(text: str, says: str) -> None:
     assert "\n" not in sentence
 
 
+def test_whole_numbers_are_numbers() -> None:
+    keys = 'line_rate_gbps = 400\nrails = 8\nfabric = "rdma"\nram_gib = 1000\nsave_minutes = 15'
+    cluster = parse(f"schema = 1\n[cluster]\n{keys}\n".encode(), "f").cluster
+    assert (cluster.line_rate_gbps, cluster.ram_gib, cluster.save_minutes) == (400.0, 1000.0, 15.0)
+
+
+def test_what_was_ordered_of_each_node_is_read() -> None:
+    keys = """
+    gpu_model = ["NVIDIA H100 80GB HBM3", "NVIDIA H200"]
+    gpu_memory_gib = 79
+    versions = {torch = "2.13.0+cu130", driver = ">=550.54", ray = ">= 2.40"}
+    """
+    cluster = parse(f"schema = 1\n[cluster]\n{keys}\n".encode(), "f").cluster
+    assert cluster.gpu_model == ["NVIDIA H100 80GB HBM3", "NVIDIA H200"]
+    assert cluster.versions == {"torch": "2.13.0+cu130", "driver": ">=550.54", "ray": ">= 2.40"}
+
+
+@pytest.mark.parametrize("name", ["h100-ndr400", "h200-ndr400", "ethernet"])
+def test_a_shipped_contract_of_hardware_says_what_was_ordered(name: str) -> None:
+    contract = load(name)
+    assert not contract.rehearsal
+    assert contract.tier == "standard"
+    assert contract.cluster.nodes is None, "it comes from --nodes"
+    if name != "ethernet":
+        model = {"h100-ndr400": "NVIDIA H100 80GB HBM3", "h200-ndr400": "NVIDIA H200"}[name]
+        assert contract.cluster.gpu_model == model
+        assert contract.cluster.gpu_memory_gib
+        assert contract.cluster.cpus_per_node
+        assert contract.cluster.ram_gib
+        assert contract.cluster.versions
+
+
+def test_a_file_without_a_slash_is_told_how_to_be_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ours").write_text(GOOD)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ContractError, match=r"there is a file of this name here: give \./ours"):
+        load("ours")
+    assert load("./ours").limit("FABRIC", "busbw")
+
+
 def test_limits_of_a_good_contract() -> None:
     contract = parse(GOOD.encode(), "mine.toml")
     busbw = contract.limit("FABRIC", "busbw")
@@ -179,7 +221,9 @@ def test_only_an_rdma_contract_may_claim_rdma() -> None:
 def test_shards_are_at_one_path_on_every_node() -> None:
     text = 'schema = 1\nname = "n"\ntitle = "t"\n[cluster]\nshards = "{}/shards-{{nodes}}"\n'
     assert parse(text.format("/data").encode(), "f").cluster.shards == "/data/shards-{nodes}"
-    with pytest.raises(ContractError, match="shards is an absolute path on every node, found 'x/"):
+    with pytest.raises(
+        ContractError, match="'shards': expected an absolute path on every node, found 'x/"
+    ):
         parse(text.format("x").encode(), "f")
 
 

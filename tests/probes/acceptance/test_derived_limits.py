@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from probes.acceptance.derived_limits import detect_fabric
+from probes.acceptance.derived_limits import derive_contract, detect_fabric
 
 
 def host(env: dict[str, str], state: str | None = None, ports: str = "lo ib0") -> dict[str, Any]:
@@ -20,7 +21,7 @@ def host(env: dict[str, str], state: str | None = None, ports: str = "lo ib0") -
 
 def test_the_fabric_is_derived_or_unknown() -> None:
     assert detect_fabric([host({}, "4: ACTIVE"), host({}, "4: ACTIVE")]) == "rdma"
-    assert detect_fabric([host({}, "4: ACTIVE"), host({}, "1: DOWN")]) is None
+    assert detect_fabric([host({}, "4: ACTIVE"), host({}, "1: DOWN")]) == "rdma"
     assert detect_fabric([host({"NCCL_SOCKET_IFNAME": "=ib0"})] * 2) == "ib0"
     assert detect_fabric([host({"GLOO_SOCKET_IFNAME": "ib0"}), host({})]) is None
     assert detect_fabric([]) is None
@@ -49,3 +50,87 @@ def test_the_fabric_is_the_interface_that_the_environment_stands_for(
     library, _, value = told.partition("=")
     environment = {f"{library}_SOCKET_IFNAME": value}
     assert detect_fabric([host(environment, ports=one) for one in ports]) == fabric
+
+
+NDR, BASE = "400 Gb/sec (4X NDR)", "10 Gb/sec (4X SDR)"
+
+
+def port(number: int, state: str, rate: str = NDR, layer: str = "InfiniBand") -> dict[str, str]:
+    device = f"mlx5_{number}"
+    return {"device": device, "port": "1", "state": state, "rate": rate, "link_layer": layer}
+
+
+def cluster(*ports: list[dict[str, str]], kind: str = "ray", told: str = "") -> Any:
+    """A cluster with these RDMA ports on its nodes, whose jobs are told of an interface."""
+    facts = [
+        {**host({"NCCL_SOCKET_IFNAME": told} if told else {}, ports="lo eth0"), "rdma": rdma}
+        | {"node": str(number), "host": f"n{number}"}
+        for number, rdma in enumerate(ports)
+    ]
+    for fact in facts:
+        fact["interfaces"]["eth0"]["speed"] = 25_000
+    ask = SimpleNamespace(on_each_node=lambda function: {})
+    return SimpleNamespace(facts=facts, kind=kind, emulated=kind == "local", **vars(ask))
+
+
+ACTIVE = [port(number, "4: ACTIVE") for number in range(8)]
+INIT = [port(number, "2: INIT") for number in range(8)]
+DOWN = [port(number, "1: DOWN", BASE) for number in range(8)]
+MANAGEMENT = port(8, "4: ACTIVE", "25 Gb/sec (1X EDR)", "Ethernet")
+
+
+@pytest.mark.parametrize(
+    "ports",
+    [ACTIVE, [*INIT, MANAGEMENT], INIT, [*ACTIVE[:4], *INIT[4:]], [*ACTIVE[:4], *DOWN[4:]]],
+    ids=["healthy", "no subnet manager, management port active", "no subnet manager",
+         "half not configured", "half without a link"],
+)  # fmt: skip
+def test_the_state_that_the_rails_are_in_changes_no_derived_limit(
+    ports: list[dict[str, str]],
+) -> None:
+    contract = derive_contract(cluster(ports, ports, told="eth0"))
+    busbw, network = contract.limit("FABRIC", "busbw"), contract.limit("FABRIC", "network")
+    assert busbw is not None
+    assert busbw.low == pytest.approx(0.85 * 400)
+    assert contract.cluster.fabric == "rdma"
+    assert contract.cluster.rails == 8, "judge_rails asks for those that are there"
+    assert network is not None
+    assert network.one_of == ["rdma"]
+    assert {busbw.source, network.source} == {"derived"}
+    assert contract.agreed is False
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [[DOWN, DOWN], [[*DOWN, MANAGEMENT]] * 2, [ACTIVE, []]],
+    ids=["all without a link", "and a management port", "a node without ports"],
+)
+def test_what_a_dead_fabric_does_not_say_has_no_limit(nodes: list[list[dict[str, str]]]) -> None:
+    """The interface that jobs are told of is not taken for the fabric."""
+    contract = derive_contract(cluster(*nodes, told="eth0"))
+    assert contract.limit("FABRIC", "busbw") is None
+    assert contract.cluster.fabric != "eth0"
+
+
+def test_without_rdma_the_interface_is_the_fabric() -> None:
+    contract = derive_contract(cluster([], [], told="eth0"))
+    busbw = contract.limit("FABRIC", "busbw")
+    assert contract.cluster.fabric == "eth0"
+    assert contract.cluster.rails is None
+    assert busbw is not None
+    assert busbw.low == pytest.approx(0.85 * 25 / 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "accelerators", "gpus", "paced"),
+    [("local", "emulated", 1, True), ("ray", "real", None, False), ("client", "real", None, False)],
+)
+def test_only_an_embedded_cluster_is_emulated(
+    kind: str, accelerators: str, gpus: int | None, paced: bool
+) -> None:
+    contract = derive_contract(cluster([], [], kind=kind))
+    terms = contract.cluster
+    assert (terms.accelerators, terms.gpus_per_node) == (accelerators, gpus)
+    assert bool(terms.pace_seconds) is paced
+    assert contract.rehearsal is paced
+    assert set(contract.optional) == ({"FABRIC", "SCALING"} if paced else set())

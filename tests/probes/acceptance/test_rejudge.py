@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.contract import load as contract
-from probes.acceptance.criteria import exactly
+from probes.acceptance.contract import parse
+from probes.acceptance.criteria import CRITERIA, exactly
 from probes.acceptance.measure import Recorder
+from probes.acceptance.rejudge import ORDERS, TERM_MEASURES, rejudge_run
 from probes.cli.main import main
-from reports.record import Limit, Verdict
+from reports.acceptance import summarize_acceptance
+from reports.record import Limit, RunRecord, Verdict
 from reports.store import Store, load, read_events
 
 STRICT = """schema = 1
@@ -113,9 +119,196 @@ def test_a_share_of_another_time_between_saves_is_not_judged_by_this_one(
     assert load(tmp_path / "saves-by-new").verdict("SCALING") is verdict
 
 
+# What the probes measure of a healthy cluster.
+HEALTHY: dict[str, dict[str, Any]] = {
+    "HOSTS": {"nodes": 4, "gpus": 8, "differences": 0},
+    "FABRIC": {"busbw": 380.0, "network": "rdma", "agreeing_sources": 2, "fabric_share": 1.0,
+               "other_share": 0.0, "rails": 4, "slowest_rail": 1.0},
+    "SCALING": {"efficiency": 0.97, "residual": 0.0, "straggler": 0.0,
+                "checkpoint_overhead": 0.001},
+    "GANG": {"partially_held": 0, "misplaced": 0, "placement_delay": 0.5},
+    "RESTART": {"unequal_steps": 0, "recovery_time": 20.0, "steps_lost": 2},
+    "LAUNCH": {"exit_code": 0, "time_to_first_step": 20.0},
+}  # fmt: skip
+FROM_RUN = {
+    "nodes": exactly(4, "nodes", "ordered"),
+    "gpus": exactly(8, "GPUs", "ordered"),
+    "rails": Limit(low=4, unit="rails", because="the contract orders them"),
+    "steps_lost": Limit(high=4, unit="steps", because="it saves every 4 steps"),
+}
+BOUGHT = """schema = 1
+name = "bought"
+[cluster]
+nodes = 4
+gpus_per_node = 8
+fabric = "rdma"
+rails = 4
+[FABRIC.busbw]
+at_least = 170
+unit = "GB/s"
+because = "as agreed"
+[FABRIC.network]
+one_of = ["rdma"]
+because = "as agreed"
+[SCALING.efficiency]
+at_least = 0.9
+unit = "ratio"
+because = "as agreed"
+"""
+
+
+@pytest.fixture
+def bought(tmp_path: Path) -> Path:
+    """A run that passes in all, measured under BOUGHT."""
+    return measured(tmp_path / "bought", BOUGHT)
+
+
+def measured(folder: Path, text: str, *, rehearsal: str = "", keep: bool = True) -> Path:
+    """A run of a healthy cluster under a contract; `keep`: its terms are in the record."""
+    agreed, store = parse(text.encode(), "bought.toml"), Store(folder)
+    terms = agreed.cluster.model_dump(exclude_none=True) if keep else {}
+    store.event(
+        "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="standard",
+        contract=agreed.facts().model_dump(mode="json"), cluster={"terms": terms},
+        rehearsal=rehearsal,
+    )  # fmt: skip
+    for criterion, values in HEALTHY.items():
+        probe = Recorder(store, agreed, criterion, criterion, "claim", "again", lambda words: None)
+        for name, value in values.items():
+            probe(name, value, limit=FROM_RUN.get(name))
+        probe.control("c", "fault", caught=True, saw="it")
+        probe.finish("finished", 1.0)
+    store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
+    store.close()
+    return folder
+
+
+def rejudged(run: Path, text: str) -> RunRecord:
+    """The run, judged by a contract of this text."""
+    return load(rejudge_run(run, parse(text.encode(), "other.toml")))
+
+
+def verdicts(record: RunRecord) -> dict[str, Verdict]:
+    return {id: record.verdict(id) for id in HEALTHY}
+
+
+def test_the_same_contract_gives_the_same_verdicts(bought: Path) -> None:
+    assert set(verdicts(load(bought)).values()) == {Verdict.PASS}
+    assert verdicts(rejudged(bought, BOUGHT)) == verdicts(load(bought))
+
+
+def test_every_key_of_cluster_says_what_it_was_measured_for() -> None:
+    assert set(TERM_MEASURES) == set(ClusterTerms.model_fields)
+    for measures in TERM_MEASURES.values():
+        for id, names in measures.items():
+            known = {*CRITERIA[id].measures, *(ORDERS if id == "HOSTS" else ())}
+            assert set(names) <= known
+
+
+OTHER_TERMS = [
+    ("rails = 8", ["FABRIC"], "measured with rails = 4, the contract has 8"),
+    ('management = "eth1"', ["FABRIC"], "measured without management, the contract has 'eth1'"),
+    ("management_gbps = 25", ["FABRIC"], "without management_gbps, the contract has 25.0"),
+    ('shards = "/data"', ["SCALING"], "measured without shards, the contract has '/data'"),
+    ("save_minutes = 5", ["SCALING"], "with save_minutes = 30.0, the contract has 5.0"),
+    ("save_gb = 840", ["SCALING"], "measured without save_gb, the contract has 840.0"),
+    ('queue = "kueue"', ["GANG"], "measured without queue, the contract has 'kueue'"),
+    ('components = {"a,b" = "all"}', ["GANG"], "measured without components, the contract has"),
+    ("parallel = {tp = 8, pp = 1, dp = 4}", ["GANG"], "measured without parallel"),
+    ('shared = "/s"', ["HOSTS", "RESTART", "SCALING"], "without shared, the contract has '/s'"),
+    ('gpu_model = "NVIDIA L4"', ["HOSTS"], "without gpu_model, the contract has 'NVIDIA L4'"),
+    ("ram_gib = 2000", ["HOSTS"], "measured without ram_gib, the contract has 2000.0"),
+    ("gpu_memory_gib = 79", ["HOSTS"], "measured without gpu_memory_gib"),
+    ("cpus_per_node = 96", ["HOSTS"], "measured without cpus_per_node"),
+    ('versions = {torch = "2.13.0"}', ["HOSTS"], "measured without versions"),
+    ('accelerators = "emulated"', list(HEALTHY), "with accelerators = 'real', the contract has"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "criteria", "says"), OTHER_TERMS)
+def test_what_was_measured_under_other_terms_passes_nothing(
+    bought: Path, key: str, criteria: list[str], says: str
+) -> None:
+    other = key if key.startswith("rails") else f"rails = 4\n{key}"
+    judged = rejudged(bought, BOUGHT.replace("rails = 4", other))
+    expected = {id: Verdict.UNPROVEN if id in criteria else Verdict.PASS for id in HEALTHY}
+    assert verdicts(judged) == expected
+    for id in criteria:
+        (result,) = judged.results_of(id)
+        open_ = [m for m in result.measurements if m.verdict is Verdict.UNPROVEN]
+        assert all(says in m.note for m in open_)
+        assert any(says in sentence for sentence in result.problems())
+
+
+def test_another_fabric_leaves_all_of_fabric_open(bought: Path) -> None:
+    text = BOUGHT.replace('"rdma"', '"eth0"')
+    assert verdicts(rejudged(bought, text)) == {
+        id: Verdict.UNPROVEN if id == "FABRIC" else Verdict.PASS for id in HEALTHY
+    }
+
+
+def test_a_rehearsal_proves_nothing_of_real_accelerators(tmp_path: Path) -> None:
+    """Runs of before there was a key for it say it in another place."""
+    emulated = BOUGHT.replace("[cluster]", '[cluster]\naccelerators = "emulated"')
+    paced = emulated.replace("rails = 4", "rails = 4\npace_seconds = 0.4")
+    old = measured(tmp_path / "old", BOUGHT, rehearsal="accelerators are emulated")
+    assert set(verdicts(rejudged(old, BOUGHT)).values()) == {Verdict.UNPROVEN}
+    assert set(verdicts(rejudged(old, emulated)).values()) == {Verdict.PASS}
+    assert verdicts(rejudged(old, paced))["SCALING"] is Verdict.UNPROVEN
+
+
+def test_the_number_of_machines_is_held_to_the_new_order(bought: Path) -> None:
+    for key, verdict in (("nodes = 8", Verdict.FAIL), ("", Verdict.PASS)):
+        judged = rejudged(bought, BOUGHT.replace("nodes = 4", key))
+        assert judged.verdict("HOSTS") is verdict, "--nodes filled in what is left open"
+    judged = rejudged(bought, BOUGHT.replace("gpus_per_node = 8", "gpus_per_node = 7"))
+    assert judged.verdict("HOSTS") is Verdict.FAIL
+    judged = rejudged(bought, BOUGHT.replace("gpus_per_node = 8", ""))
+    assert judged.verdict("HOSTS") is Verdict.UNPROVEN, "what nobody ordered is not proven"
+
+
+def test_what_a_run_without_an_order_counted_is_no_order(tmp_path: Path) -> None:
+    run = measured(tmp_path / "run", BOUGHT, keep=False)
+    assert rejudged(run, BOUGHT.replace("nodes = 4", "")).verdict("HOSTS") is Verdict.UNPROVEN
+
+
+def test_an_earlier_result_is_not_overwritten(bought: Path) -> None:
+    first = rejudge_run(bought, parse(BOUGHT.encode(), "f"))
+    kept = (first / "events.jsonl").read_bytes()
+    again = [rejudge_run(bought, parse(BOUGHT.encode(), "f")).name for _ in range(2)]
+    assert [first.name, *again] == ["bought-by-bought", "bought-by-bought-2", "bought-by-bought-3"]
+    assert (first / "events.jsonl").read_bytes() == kept
+    assert load(bought.with_name(again[0])).id == again[0]
+
+
+def test_a_negative_time_of_an_old_record_passes_no_more(bought: Path) -> None:
+    """Before, upper limits took it."""
+    log = bought / "events.jsonl"
+    log.write_text(log.read_text().replace('"value": 20.0', '"value": -480.0'))
+    assert load(bought).verdict("RESTART") is Verdict.PASS
+    judged = rejudged(bought, BOUGHT)
+    assert judged.verdict("RESTART") is Verdict.UNPROVEN
+    assert "the value was -480 s" in judged.results_of("RESTART")[0].problems()[0]
+
+
 def test_what_is_not_a_run_is_one_sentence(tmp_path: Path) -> None:
     told = CliRunner().invoke(main, ["rejudge", str(tmp_path), "--contract", "lab"])
     assert told.exit_code == 4
     assert "Traceback" not in told.output
     told = CliRunner().invoke(main, ["report", str(tmp_path / "missing")])
     assert told.exit_code == 4
+
+
+def test_what_the_new_contract_owes_is_owed(run: Path, tmp_path: Path) -> None:
+    """A quick run proves nothing by a contract of the standard tier."""
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    owes = {"t": "", "event": "run_owes", "data": {"owed": [], "only": [], "partial": ""}}
+    (run / "events.jsonl").write_text(lines[0] + json.dumps(owes) + "\n" + "".join(lines[1:]))
+    longer = parse(STRICT.replace("[GANG", 'tier = "standard"\n[GANG').encode(), "longer.toml")
+    judged = load(rejudge_run(run, longer))
+    asks = "tier quick was run, and the contract asks for tier standard"
+    assert judged.partial == asks
+    assert len([probe for probe in judged.owed or [] if probe.tier == "standard"]) > 10
+    assert judged.verdict("GANG") is Verdict.FAIL
+    assert judged.verdict("RESTART") is Verdict.UNPROVEN
+    assert summarize_acceptance(judged).word == "NOT ACCEPTED (PARTIAL)"

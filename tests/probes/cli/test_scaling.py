@@ -249,7 +249,7 @@ def test_a_run_that_passes_names_causes_only_where_asked(tmp_path: Path) -> None
 
 def test_a_limit_of_nothing_is_none(tmp_path: Path) -> None:
     """Every efficiency passes it, and explained with it the parts are as without."""
-    run = save(tmp_path / "run", ladder(tokens=0.2), 0.0)
+    run = save(tmp_path / "run", ladder(tokens=0.2), 1e-6)
     output = said("report", run).output
     assert not named(output)
     for told in (output, load(run).results[0].coverage):

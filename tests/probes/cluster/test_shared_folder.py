@@ -14,7 +14,7 @@ import pytest
 from probes.cluster import shared_folder
 from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes, write_token
 
-FOLDER = "/shared"
+FOLDER = "/seatrial-test-folder"
 
 
 class StandInNodes:

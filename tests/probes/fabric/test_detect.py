@@ -11,8 +11,9 @@ import pytest
 
 from probes.acceptance.contract import load as contract
 from probes.acceptance.contract import parse
-from probes.acceptance.derived_limits import _fabric_limits
+from probes.acceptance.derived_limits import _fabric_limits, derive_contract
 from probes.acceptance.measure import Recorder
+from probes.environment.rails import admitted_facts
 from probes.fabric import judge
 from probes.fabric import node_pairs as pairs
 from probes.fabric.detect import (
@@ -210,6 +211,23 @@ def test_a_node_whose_rails_all_trained_to_half_is_named(
     assert [one.statement.partition(" 400")[0] for one in found.findings] == said
 
 
+def test_rails_that_are_not_active_fail_where_nobody_ordered_a_number(
+    recorder: Callable[..., Recorder],
+) -> None:
+    """SYNTHETIC: two of four rails of every node are not active, so no node tells the other."""
+    sent = {"mlx5_0/1": 1000, "mlx5_1/1": 1000}
+    run = sweep_result(100, "rdma", rails={"n0": sent, "n1": sent})
+    for terms, installed in (
+        (SimpleNamespace(fabric="rdma", rails=None), 4),
+        (SimpleNamespace(fabric="rdma", rails=4), None),  # as derived, without a contract
+    ):
+        measure = recorder(derive_contract(None))
+        judge.judge_rails(run, terms, lambda name: None, measure, installed)
+        rails = [m for m in measure.finish("finished", 1.0).measurements if m.name == "rails"]
+        assert [m.verdict for m in rails] == [Verdict.FAIL] * 2
+        assert "the contract orders them" not in rails[0].sentence()
+
+
 @pytest.mark.parametrize(
     ("fabric", "job", "faults", "verdict"),
     [
@@ -255,7 +273,9 @@ def test_without_a_contract_ports_for_storage_do_not_raise_the_limit() -> None:
     facts = [fact("a", 8, 2), fact("b", 8, 2)]
     rails = "=" + ",".join(f"mlx5_{at}" for at in range(8))
     limits = {
-        told: _fabric_limits(facts, "rdma", dict.fromkeys("ab", told) if told else {})["busbw"]
+        told: _fabric_limits(facts, admitted_facts(facts, dict.fromkeys("ab", told)), "rdma")[
+            "busbw"
+        ]
         for told in ("", rails)
     }
     assert [limit.low for limit in limits.values()] == [pytest.approx(425), pytest.approx(340)]

@@ -20,6 +20,7 @@ from probes.scaling.run_ladder import (
     build_ladder,
     locate_slow_links,
     median_run,
+    repeat_base,
     required_efficiency,
     rerun_ladder,
     run_ladder,
@@ -114,7 +115,7 @@ def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyP
     chosen, others = median_run(ladders)
     assert chosen == (slow, replays)
     assert others == [usual, slowest]
-    found = build_ladder(chosen, others, plan(1, 2, 4), None)
+    found = build_ladder(chosen, others, plan(1, 2, 4), None, [])
     assert [len(rung.other_runs) for rung in found.rungs] == [2, 2, 2]
     assert (found.interval_basis, once.interval_basis) == ("over 3 runs", "within one run")
     note_other_runs(others, ledger(notes))
@@ -134,6 +135,45 @@ def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.Monk
     assert ladders == [first]
     assert notes.seen == [("efficiency", None, f"run 2, {LOAD}")]
     assert notes.found == ["SCALE-RUNG-FAILED"]
+
+
+def base_taking(share: float) -> Rung:
+    """One node's rung, each step of which takes so many times as long."""
+    base = ladder().rungs[0]
+    steps = [[replace(one, seconds=one.seconds * share) for one in mine] for mine in base.steps]
+    return replace(base, steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ([1.02], ""),  # the first repeat confirms it
+        ([1.3, 1.01], ""),  # the odd one was disturbed
+        ([0.7, 0.71], ""),  # the first run was
+        ([0.7, 1.4], "apart"),
+    ],
+)
+def test_one_node_is_run_again_until_its_fastest_run_is_confirmed(
+    monkeypatch: pytest.MonkeyPatch, shares: list[float], told: str
+) -> None:
+    first, repeats = base_taking(1.0), [*map(base_taking, shares)]
+    climbs(monkeypatch, repeats)
+    assert repeat_base(rig(Notes()), first, plan(1, 2, 4)) == repeats
+    rungs = [first, *ladder().rungs[1:]]
+    found = build_ladder((rungs, {1: REPLAY, 2: REPLAY, 4: REPLAY}), [], plan(1), None, repeats)
+    fastest = min([first, *repeats], key=lambda rung: rung.seconds)
+    assert found.rungs[0].steps == fastest.steps
+    assert len(found.base_repeats or []) == len(repeats)
+    assert (told in found.base_doubt) if told else (found.base_doubt == "")
+
+
+def test_a_base_that_could_not_be_run_again_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+    once, notes = ladder(), Notes()
+    climbs(monkeypatch, [GangError("ranks [1] died")])
+    repeats = repeat_base(rig(notes), once.rungs[0], plan(1, 2, 4))
+    assert repeats == []
+    found = build_ladder((once.rungs, dict.fromkeys((1, 2, 4), REPLAY)), [], plan(1), None, repeats)
+    assert "was run once" in found.base_doubt
 
 
 class Mendable:
@@ -173,18 +213,18 @@ def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:
     fits = {"all_gather": Fit(latency_us=0.0, bandwidth=1.0, residual=0.0, points=2)}
     alone, both = Replay([0.5] * 3, fits), Replay([0.7] * 3, fits)
     rungs = [cluster.base(), cluster.largest()]
-    found = build_ladder((rungs, {1: alone, 2: both}), [], plan(1, 2), None)
+    found = build_ladder((rungs, {1: alone, 2: both}), [], plan(1, 2), None, None)
     # 1 MiB at 1 GB/s, times 1/2 among two ranks and 3/4 among four.
     seconds = [rung.alpha_beta_s for rung in found.rungs]
     assert seconds == [(1 << 20) / 2e9, pytest.approx((1 << 20) * 0.75e-9)]
     assert found.fit_growth == {2: pytest.approx((1 << 20) / 4e9)}
     assert found.replay_growth == {2: pytest.approx(0.2)}
-    unknown = build_ladder((rungs, {1: Replay(), 2: both}), [], plan(1, 2), None)
+    unknown = build_ladder((rungs, {1: Replay(), 2: both}), [], plan(1, 2), None, None)
     assert unknown.fit_growth == unknown.replay_growth == {}  # what one node's cost is not known
     single = Cluster(nodes=2, steps=8)
     bare = build_ladder(
         ([single.base(), single.largest()], {1: Replay([0.0] * 3), 2: both}),
-        [], plan(1, 2), None,
+        [], plan(1, 2), None, None,
     )  # fmt: skip
     assert bare.fit_growth == {2: pytest.approx((1 << 20) / 2e9)}
 

@@ -13,6 +13,7 @@ from reports.record import (
     Limit,
     Measurement,
     ProbeResult,
+    RunProblem,
     RunRecord,
     Verdict,
 )
@@ -135,7 +136,37 @@ def unproven() -> list[Recording]:
             "not-run", "a required criterion without a probe", without(run, "LAUNCH"), atlas.FILES
         ),
         Recording("empty", "a run that collected nothing", run.model_copy(update={"results": []})),
+        Recording("partial", "one criterion was asked for: the others stay owed", partial(run)),
+        Recording("no-contract", "nothing was agreed, and nothing contradicts", not_agreed(run)),
+        Recording("teardown", "all proven, and GPUs that were not given back", unclean(run)),
     ]
+
+
+def partial(run: RunRecord) -> RunRecord:
+    """Only FABRIC was run."""
+    asked = {"partial": "only FABRIC was asked for (--only)"}
+    return run.model_copy(update={"results": run.results_of("FABRIC"), **asked})
+
+
+def not_agreed(run: RunRecord) -> RunRecord:
+    """The same values, by derived limits, and no order for the nodes."""
+    contract = run.contract.model_copy(update={"agreed": False, "name": "derived", "sha256": ""})
+    unordered = [m.model_copy(update={"limit": None}) for m in run.results[0].measurements]
+    run = replaced(run.model_copy(update={"contract": contract}), "HOSTS", measurements=unordered)
+    by_line_rate = run.results[1].measurements[0]
+    assert by_line_rate.limit is not None
+    derived = by_line_rate.limit.model_copy(update={"source": "derived"})
+    busbw = by_line_rate.model_copy(update={"limit": derived})
+    return replaced(run, "FABRIC", measurements=[busbw, *run.results[1].measurements[1:]])
+
+
+def unclean(run: RunRecord) -> RunRecord:
+    """A teardown failed after its probe had passed."""
+    where = "probes/gang/test_gang.py::test_two_gangs_compete_and_one_waits_whole"
+    text = "3 GPUs were not given back"
+    return run.model_copy(
+        update={"problems": [RunProblem(kind="teardown", where=where, text=text)]}
+    )
 
 
 def odd() -> list[Recording]:

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from probes.nccl.report import analyse_files
 from reports.acceptance import load_summary
 from reports.exports import ctrf, measurements_csv, prometheus
+from reports.junit import junit
 from reports.page.render import render
 from reports.text import acceptance_table
 from tests.recordings.generate.nccl_logs import VERSIONS, Job, faulty
@@ -63,6 +64,7 @@ def of_run(run: Path) -> dict[str, str]:
         "measurements.csv": measurements_csv(summary.record),
         "metrics.prom": prometheus(summary),
         "ctrf.json": json.dumps(ctrf(summary), indent=1) + "\n",
+        "junit.xml": junit(summary),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from reports.record import ContractFacts, Criterion, ProbeResult, RunRecord, Waiver
 from tests.recordings.generate import gang_contention as contests
-from tests.recordings.load import control, evidence, measured
+from tests.recordings.load import control, evidence, measured, owing
 
 NODES = [f"atlas{n:02d}" for n in range(1, 9)]
 LINE_RATE = "85 % of 8 rails x 400 Gbit/s = 400 GB/s"
@@ -72,18 +72,19 @@ def cluster() -> dict[str, Any]:
 
 def record() -> RunRecord:
     """A healthy run: accepted, with one marginal criterion."""
-    return RunRecord(
+    run = RunRecord(
         id="2026-11-20T221703Z-atlas",
         started="2026-11-20T22:17:03.120Z",
         finished="2026-11-20T23:04:41.870Z",
         state="finished",
         command="pytest probes --cluster ray://10.20.0.1:10001 --contract h100-ndr400",
-        tier="accept",
+        tier="quick",
         cluster=cluster(),
         contract=contract(),
         versions={"seatrial": "0.1.0", "ray": "2.51.1", "torch": "2.9.0", "nccl": "2.28.3"},
         results=[hosts(), fabric(), scaling(), gang(), launch(), restart()],
     )
+    return owing(run)
 
 
 def hosts() -> ProbeResult:

@@ -104,19 +104,31 @@ def test_details_are_open_unless_passed() -> None:
 
 def test_a_rehearsal_is_said_everywhere() -> None:
     text = page("healthy-lab")
-    assert "ACCEPTED (rehearsal)" in text
+    assert "REHEARSAL PASSED" in text
     assert text.count('<span class="tag">REHEARSAL</span>') == text.count("<h2>") > 8
     assert "@top-center" in text
     assert "REHEARSAL" not in page("healthy-atlas")
 
 
 def test_derived_limits_are_said() -> None:
-    assert "No contract was agreed" in page("healthy-lab")
+    text = page("no-contract")
+    assert "No contract was agreed" in text
+    assert "seatrial contract new --from" in text
+    assert text.count("GB/s (derived)") == 3  # page 1, the criterion's section, the appendix
     assert "No contract was agreed" not in page("healthy-atlas")
+    assert "(derived)" not in page("healthy-atlas")
+
+
+def test_a_partial_run_is_said_everywhere() -> None:
+    text = page("partial")
+    assert "NOT ACCEPTED (PARTIAL)" in text
+    assert text.count('<span class="tag">PARTIAL</span>') == text.count("<h2>") > 8
+    assert "only FABRIC was asked for" in text
+    assert "PARTIAL" not in page("healthy-atlas")
 
 
 def test_what_was_not_tested_is_said() -> None:
-    assert "no probe ran for it" in page("not-run")
+    assert "tier quick owes this probe, and it has no result" in page("not-run")
     assert "needs 8 nodes, the cluster has 7" in page("skipped")
     assert "not provable here" in page("healthy-lab")
     assert "control was NOT caught" in page("control-missed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.collectives.line_rate import find_rails, line_rate
+from scaling.collectives.line_rate import active_rails, installed_rails, line_rate
 
 
 def port(
@@ -60,20 +60,20 @@ def test_ports_of_another_kind_are_no_rails() -> None:
     rate = line_rate([{"host": "n1", "interfaces": {}, "rdma": [*storage, *[port()] * 8]}], "rdma")
     assert rate is not None
     assert rate.gbytes_per_s == 400
-    assert "8 x 400 Gbit/s active InfiniBand ports" in rate.because
+    assert "8 x 400 Gbit/s InfiniBand ports" in rate.because
     down = port(state="1: DOWN", rate="10 Gb/sec (4X SDR)")
     for ports in ([*storage, port(), port()], [*storage, port(), down]):  # as many of both kinds
-        assert {rail.layer for rail in find_rails(ports)} == {"InfiniBand"}
-    assert [rail.name for rail in find_rails([*storage, port(), down])] == ["mlx5_0/1"]
+        assert {rail.layer for rail in active_rails(ports)} == {"InfiniBand"}
+    assert [rail.name for rail in active_rails([*storage, port(), down])] == ["mlx5_0/1"]
 
 
 @pytest.mark.parametrize(
     ("device", "layer", "rate", "says"),
     [
-        ("rocep1s0", "Ethernet", "400 Gb/sec (4X NDR)", "active RoCE ports in sysfs on n1"),
+        ("rocep1s0", "Ethernet", "400 Gb/sec (4X NDR)", "RoCE ports in sysfs on n1"),
         ("efa_0", "Unknown", "100 Gb/sec (4X EDR)", "EFA ports in sysfs on n1 (which older EFA"),
-        ("rdmap16s27", "Unspecified", "200 Gb/sec (4X HDR)", "200 Gbit/s active EFA ports in"),
-        ("siw0", "", "10 Gb/sec (4X SDR)", "active RDMA ports in sysfs on n1"),
+        ("rdmap16s27", "Unspecified", "200 Gb/sec (4X HDR)", "200 Gbit/s EFA ports in"),
+        ("siw0", "", "10 Gb/sec (4X SDR)", "RDMA ports in sysfs on n1"),
     ],
 )
 def test_the_line_rate_says_of_which_kind_its_ports_are(
@@ -85,8 +85,62 @@ def test_the_line_rate_says_of_which_kind_its_ports_are(
     assert ("older" in found.because) == (device == "efa_0")
 
 
-def test_a_port_that_is_down_is_no_rail() -> None:
-    down = {"host": "n1", "interfaces": {}, "rdma": [port(), port(state="1: DOWN")]}
-    rate = line_rate([down], "rdma")
+INIT, DOWN = "2: INIT", "1: DOWN"
+BASE = "10 Gb/sec (4X SDR)"  # what sysfs shows of a port without a link
+
+
+def rails_of(ports: list[dict[str, str]]) -> dict[str, object]:
+    return {"host": "n1", "interfaces": {}, "rdma": ports}
+
+
+@pytest.mark.parametrize(
+    "half",
+    [[port(state=INIT)] * 4, [port(state=DOWN, rate=BASE)] * 4, [port(state=DOWN)] * 4],
+    ids=["not configured", "without a link", "without a link, with its rate"],
+)
+def test_the_state_of_the_rails_does_not_lower_the_line_rate(half: list[dict[str, str]]) -> None:
+    """Half the rails of every node are not active: what is asked of the fabric stays."""
+    rate = line_rate([rails_of([*[port()] * 4, *half])] * 2, "rdma")
     assert rate is not None
-    assert rate.gbytes_per_s == 50
+    assert rate.gbytes_per_s == 400
+    assert "8 x 400 Gbit/s InfiniBand ports in sysfs on n1, 4 of them not active" in rate.because
+    assert len(active_rails([*[port()] * 4, *half])) == 4
+
+
+def test_with_the_subnet_manager_dead_the_rails_are_still_the_rails() -> None:
+    management = port("25 Gb/sec (1X EDR)", device="mlx5_8", layer="Ethernet")
+    ports = [management, *[port(state=INIT)] * 8]
+    rate = line_rate([rails_of(ports)] * 2, "rdma")
+    assert rate is not None
+    assert rate.gbytes_per_s == 400
+    assert active_rails(ports) == [], "the management port is no rail because others are not active"
+
+
+def test_a_rate_that_no_port_of_the_kind_shows_is_unknown() -> None:
+    management = port("25 Gb/sec (1X EDR)", device="mlx5_8", layer="Ethernet")
+    dead = [port(state=DOWN, rate=BASE)] * 8
+    assert line_rate([rails_of(dead)] * 2, "rdma") is None
+    assert line_rate([rails_of([management, *dead])] * 2, "rdma") is None
+    assert active_rails([management, *dead]) == []
+    spare = [port(state=DOWN, rate=BASE)]
+    fast = [port(device="mlx5_8", layer="Ethernet")] * 8
+    rate = line_rate([rails_of([*fast, *spare])], "rdma")
+    assert rate is not None, "a spare port of another kind hides nothing"
+    assert rate.gbytes_per_s == 400
+
+
+def test_a_node_that_is_down_takes_its_rate_from_the_others() -> None:
+    dead = {**rails_of([port(state=DOWN, rate=BASE)] * 8), "host": "n2"}
+    rate = line_rate([rails_of([port()] * 8), dead], "rdma")
+    assert rate is not None
+    assert rate.gbytes_per_s == 400
+    (_, rails) = installed_rails([[port()] * 8, [port(state=DOWN, rate=BASE)] * 8])
+    assert rails is not None
+    assert {(rail.gbps, rail.active) for rail in rails} == {(400.0, False)}
+
+
+def test_slower_ports_are_for_storage() -> None:
+    storage = [port("100 Gb/sec (4X EDR)", device="mlx5_8")] * 2
+    rate = line_rate([rails_of([*[port()] * 8, *storage])], "rdma")
+    assert rate is not None
+    assert rate.gbytes_per_s == 400

@@ -107,6 +107,27 @@ def test_a_hushed_rank_holds_its_shard_and_waits_for_nobody() -> None:
 
 
 @pytest.mark.parametrize(
+    ("device", "peak", "devices", "known"),
+    [("H100", 9.0, "H100", 9.0), ("L4", None, "H100, L4", None), ("A100", 3.0, "A100, H100", None)],
+)
+def test_a_peak_is_known_only_where_it_is_every_ranks(
+    device: str, peak: float | None, devices: str, known: float | None
+) -> None:
+    """One node of another GPU must not be held to the first one's peak, or hold others to its."""
+    config = TrainConfig(steps=2, digest=False, device="cpu")
+    result = run_on_fake_group(1, TrainConfig(steps=4, digest=False, device="cpu"))
+    assert result["device_name"] == "CPU"
+    ranks = [
+        {**result, "device_name": "H100", "peak_flops": 9.0},
+        {**result, "device_name": device, "peak_flops": peak},
+    ]
+    places = [SimpleNamespace(node="a"), SimpleNamespace(node="b")]
+    gang = cast(Gang, SimpleNamespace(places=places, run=lambda *_, **__: ranks))
+    rung = run_rung(gang, {"a": "a", "b": "b"}, 1, config)
+    assert (rung.devices, rung.peak_flops) == (devices, known)
+
+
+@pytest.mark.parametrize(
     ("terms", "wanted"), [(None, ["", ""]), ("/d/{nodes}/x", ["/d/1/x", "/d/2/x"])]
 )
 def test_each_rung_reads_the_shards_for_its_number_of_nodes(

@@ -1,0 +1,63 @@
+"""How a run ends: its last events, its renderings, its sums.
+
+What is on the disk decides: the exit code is the one that a later `seatrial report` of the same
+folder gives, also where the disk is full.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
+from reports.exports import write_all
+
+if TYPE_CHECKING:
+    from probes.acceptance.session import RunSession
+
+
+def close_run(
+    run: RunSession,
+    state: str,
+    problems: Iterable[tuple[str, str, str]],
+    loaded: list[str],
+    baseline: Path | None = None,
+    junit: str = "",
+) -> AcceptanceSummary:
+    """Write the end of a run and every rendering; returns what the run amounts to.
+
+    `problems` are kind, place and text of what went wrong beside the probes; `junit` is another
+    place for junit.xml.  Where the end, or a rendering, cannot be written, the summary is that of
+    what could be.
+    """
+    folder = run.store.path
+    try:
+        for problem in problems:
+            run.report_problem(*problem)
+        run.store.event("run_updated", loaded=loaded)
+        summary = summarize_acceptance(run.finish(state))
+        write_all(folder, summary, load_summary(baseline) if baseline else None)
+        if junit:
+            Path(junit).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / "junit.xml", junit)
+        run.store.close()
+    except Exception as error:  # noqa: BLE001 - whatever it was, the run must not end in 0
+        return _close_broken(run, error)
+    return summary
+
+
+def _close_broken(run: RunSession, error: Exception) -> AcceptanceSummary:
+    """Record that the end could not be written; without sums the folder tells it as well."""
+    text = f"{type(error).__name__}: {error}"
+    with suppress(OSError, ValueError):
+        run.report_problem("rendering", "the end of the run", text)
+        run.store.save()
+    with suppress(Exception):
+        run.leave()
+    summary = load_summary(run.store.path)
+    with suppress(OSError):
+        write_all(run.store.path, summary)
+    return summary

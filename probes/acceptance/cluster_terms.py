@@ -1,0 +1,140 @@
+"""The [cluster] table of a contract: what was ordered, and the names the parties agreed on."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from probes.acceptance import component_placement as components
+from probes.acceptance.validation import check_text
+
+# Bounds that no cluster has: what is above is a slip, such as bytes for GiB.
+MAX_NODES, MAX_GPUS_PER_NODE, MAX_RAILS = 20_000, 256, 256
+MAX_GBPS = 1e5  # of one port; a hundred times the fastest of today
+MAX_CPUS, MAX_GIB = 100_000, 1e6  # of one node
+MAX_PACE_S = 60.0  # of one emulated step: a longer one leaves a probe no time
+MAX_SAVE_MINUTES, MAX_SAVE_GB = 7 * 24 * 60.0, 1e6  # between two saves, and of one
+# Builds (torch's 2.13.0+cu130) have no order, so none is the least.
+VERSION = re.compile(r">= *\d+(\.\w+)*|\d+(\.\w+)*(\+[\w.]+)?", re.ASCII)
+
+
+class ClusterTerms(BaseModel):
+    """What was ordered, and the names the parties agreed on.
+
+    `accelerators` is "emulated" where arithmetic is on the CPU: nothing else makes a rehearsal of a
+    run, and such a run accepts no cluster.  `gpu_model` is the name that NVML gives, or several of
+    which each GPU must have one; `gpu_memory_gib`, `cpus_per_node` and `ram_gib` are the least that
+    each GPU or node must have; `versions` is by part: "2.13.0" exactly, ">=550.54" at least.
+    `fabric` is the interface that must carry gradients (of several Ethernet ports, their bond), or
+    "rdma".  `line_rate_gbps` is of one rail, of which a node has `rails`; `management_gbps` is of
+    `management`, where its devices do not say it.  `pace_seconds` emulates an accelerator: each
+    step's compute is padded to it.  `shards` is the folder of each node's token shard, for SCALING
+    to read real data (synthetic without it); `{nodes}` in it stands for the number of nodes that
+    train.  `save_minutes` is how often training will save, and `save_gb` how much: SCALING judges
+    what saving costs by them (without `save_gb`, by the save of its own model).
+    `queue` is the layer that gangs pods above Ray, where there is one.  `components` places
+    the parts of a job on its accelerators (`"actor,rollout" = "all"`), `parallel` is how they are
+    split (tp, pp, dp); both are checked at once when the size of the cluster is known.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    accelerators: Literal["real", "emulated"] = "real"
+    nodes: int | None = Field(default=None, ge=1, le=MAX_NODES)
+    gpus_per_node: int | None = Field(default=None, ge=0, le=MAX_GPUS_PER_NODE)
+    gpu_model: str | list[str] | None = None
+    gpu_memory_gib: float | None = Field(default=None, gt=0, le=MAX_GIB)
+    cpus_per_node: int | None = Field(default=None, ge=1, le=MAX_CPUS)
+    ram_gib: float | None = Field(default=None, gt=0, le=MAX_GIB)
+    versions: dict[str, str] | None = None
+    shared: str | None = None
+    fabric: str | None = None
+    management: str | None = None
+    management_gbps: float | None = Field(default=None, gt=0, le=MAX_GBPS)
+    rails: int | None = Field(default=None, ge=1, le=MAX_RAILS)
+    line_rate_gbps: float | None = Field(default=None, gt=0, le=MAX_GBPS)
+    pace_seconds: float = Field(default=0.0, ge=0, le=MAX_PACE_S)
+    shards: str | None = None
+    save_minutes: float = Field(default=30.0, gt=0, le=MAX_SAVE_MINUTES)
+    save_gb: float | None = Field(default=None, gt=0, le=MAX_SAVE_GB)
+    queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = None
+    components: dict[str, str | int] | None = None
+    parallel: dict[Literal["tp", "pp", "dp"], int] | None = None
+
+    @field_validator("gpu_model")
+    @classmethod
+    def _check_model(cls, value: str | list[str] | None) -> str | list[str] | None:
+        for name in [value] if isinstance(value, str) else value or []:
+            check_text(name, 'the name that NVML gives, such as "NVIDIA H100 80GB HBM3"')
+        if value == []:
+            raise ValueError("expected at least one name, found none: leave the key out")
+        return value
+
+    @field_validator("fabric", "management")
+    @classmethod
+    def _check_interface(cls, value: str | None) -> str | None:
+        if value is not None and value != "rdma":
+            check_text(value, "the name of an interface")
+            if value.lower() == "rdma":
+                raise ValueError(f'expected "rdma" in small letters, found {value!r}')
+        return value
+
+    @field_validator("shared", "shards")
+    @classmethod
+    def _check_folder(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("/"):
+            raise ValueError(f"expected an absolute path on every node, found {value!r}")
+        return value
+
+    @field_validator("versions")
+    @classmethod
+    def _check_versions(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        for part, spec in (value or {}).items():
+            if not VERSION.fullmatch(spec):
+                raise ValueError(
+                    f'{part}: expected "2.13.0" (exactly) or ">=550.54" (at least), found {spec!r}'
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _check_terms(self) -> ClusterTerms:
+        """What the keys say together must be one cluster, and the placement and split of it."""
+        if self.pace_seconds and self.accelerators == "real":
+            raise ValueError(
+                "pace_seconds pads each step to hide how fast it was, so it takes "
+                'accelerators = "emulated": drop one of the two'
+            )
+        if self.fabric == "rdma" and self.line_rate_gbps and self.rails is None:
+            raise ValueError(
+                f"expected rails beside line_rate_gbps = {self.line_rate_gbps:g}, which is of one "
+                "rail, found none: say how many RDMA ports of a node carry gradients, as rails = 8"
+            )
+        if self.management and self.management == self.fabric:
+            raise ValueError(
+                f"expected management to be another interface than the fabric, found "
+                f"{self.fabric!r} for both: FABRIC's control forces an all-reduce off the fabric"
+            )
+        if self.parallel is not None and set(self.parallel) != {"tp", "pp", "dp"}:
+            raise ValueError(f"parallel takes tp, pp and dp, found {', '.join(self.parallel)}")
+        if self.nodes and self.gpus_per_node:
+            self.check_placement(self.nodes * self.gpus_per_node)
+        return self
+
+    def check_placement(self, total: int) -> None:
+        """Raises SpecError when components or parallel do not fit `total` accelerators."""
+        if self.components is None and self.parallel is None:
+            return
+        default: dict[str, str | int] = {"job": "all"}
+        parts = components.parse(default if self.components is None else self.components, total)
+        if self.parallel is not None:
+            components.check_parallel_sizes(total, **self.parallel)
+            for numbers in parts.values():
+                components.split_groups(numbers, [""] * total, self.parallel["tp"])
+
+    def overrides(self, other: dict[str, Any]) -> list[str]:
+        """Name the keys whose value is another than in `other`, which holds what is not None."""
+        mine = self.model_dump(mode="json")
+        default = ClusterTerms().model_dump(mode="json")
+        return [key for key in mine if mine[key] != other.get(key, default[key])]

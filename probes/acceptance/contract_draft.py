@@ -1,0 +1,242 @@
+"""A contract written from what a run found, for people to change into what was ordered."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from probes.acceptance.cluster_terms import VERSION
+from probes.acceptance.contract import NOT_PROVABLE, SCHEMA, TIERS
+from probes.acceptance.criteria import CRITERIA, Measure
+from probes.acceptance.derived_limits import DERIVED_EFFICIENCY, detect_fabric
+from probes.acceptance.limit_terms import LimitTerms
+from probes.cluster.node_facts import software_versions
+from probes.environment.rails import admitted_facts, count_rails
+from reports.record import Limit, RunRecord
+from reports.sanitize import one_line
+from scaling.collectives.line_rate import installed_rails
+
+# Of the most RAM that a node shows: firmware keeps up to 1 %, a memory module is 3 % and more.
+RAM_SHARE = 0.98
+Facts = Mapping[str, Any]
+Line = tuple[str, Any, str]  # key, value, comment; a key without a value is left for people to fill
+
+
+def draft_contract(record: RunRecord, run: str) -> str:
+    """Write the text of a contract whose values are what the run found; nothing is agreed by it.
+
+    Raises ValueError where the record has no facts of nodes.
+    """
+    nodes = [fact for fact in record.cluster.get("nodes") or [] if isinstance(fact, Mapping)]
+    if not nodes:
+        raise ValueError("expected the facts of the cluster's nodes in the record, found none")
+    terms = record.cluster.get("terms") or {}
+    emulated = bool(record.rehearsal) or terms.get("accelerators") == "emulated"
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", str(record.cluster.get("name", ""))).strip("-")
+    tier, run = record.tier if record.tier in TIERS else TIERS[0], one_line(run)
+    network = list(_network_lines(nodes, terms))
+    lines = [
+        f"# Drafted from {run}, which nobody has agreed yet.",
+        f"# Each value is what was seen in {run}; change it to what was ordered.",
+        f"schema = {SCHEMA}",
+        f"name = {toml_text(name or 'cluster')}",
+        f"title = {toml_text(f'Draft from {run}')}",
+        f"tier = {toml_text(tier)}  # quick, standard or soak: how long a run must look",
+        "",
+        "[cluster]",
+        *map(_format_line, _machine_lines(nodes, terms, emulated)),
+        *map(_format_line, network),
+        *map(_format_line, _job_lines(terms)),
+        *_version_lines(nodes),
+        *_limit_lines(record, emulated, network[0][1]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _machine_lines(nodes: list[Facts], terms: Facts, emulated: bool) -> Iterator[Line]:
+    """What was ordered of each node, or what the best one has: what one has, all should have."""
+    found = [("nodes", len(nodes), "that answered"), *_node_lines(nodes)]
+    found += [] if emulated else _gpu_lines(nodes)
+    yield "accelerators", "emulated" if emulated else "real", ""
+    if emulated:
+        yield "gpus_per_node", terms.get("gpus_per_node", 1), "emulated"
+    for key, value, comment in found:
+        ordered = terms.get(key)
+        yield (key, value, comment) if ordered is None else (key, ordered, "as that run's contract")
+
+
+def _node_lines(nodes: list[Facts]) -> Iterator[Line]:
+    cpus, ram = (_best(fact.get(key) for fact in nodes) for key in ("cpus", "ram_gib"))
+    yield "cpus_per_node", cpus and math.floor(cpus), "the least that a node must have"
+    comment = f"the least that a node must have; {RAM_SHARE:.0%} of the most that one shows"
+    yield "ram_gib", ram and math.floor(RAM_SHARE * ram), comment
+
+
+def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
+    gpus = [(_text(fact.get("name")), _list(fact.get("gpus"))) for fact in nodes]
+    count = max(len(found) for _, found in gpus)
+    fewer = ", ".join(f"{len(found)} on {name}" for name, found in gpus if len(found) < count)
+    yield "gpus_per_node", count or None, f"of the best node; {fewer}" if fewer else ""
+    known = [gpu for _, found in gpus for gpu in found if isinstance(gpu, Mapping)]
+    models = Counter(_text(gpu["name"]) for gpu in known if gpu.get("name")).most_common()
+    others = ", ".join(name for name, _ in models[1:])
+    model = models[0][0] if models else None
+    yield "gpu_model", model, f"most GPUs; also seen: {others}" if others else "as NVML names it"
+    memory = _best(gpu.get("memory_gib") for gpu in known)
+    yield "gpu_memory_gib", memory and math.floor(memory), "the least that a GPU must have"
+
+
+def _network_lines(nodes: list[Facts], terms: Facts) -> Iterator[Line]:
+    """The fabric, what it carries, and the interface beside it."""
+    facts = [_network_facts(fact) for fact in nodes]
+    fabric = terms.get("fabric") or detect_fabric(facts)
+    yield "fabric", fabric, 'the interface that carries gradients, or "rdma"'
+    rails, rate = terms.get("rails"), terms.get("line_rate_gbps")
+    if fabric == "rdma":
+        hcas = {fact["node"]: fact["environment"].get("NCCL_IB_HCA", "") for fact in facts}
+        used = admitted_facts(facts, hcas)
+        found = [rail for node in installed_rails([f["rdma"] for f in used]) for rail in node or []]
+        yield "rails", rails or count_rails(used), "RDMA ports of a node that carry gradients"
+        rate = rate or _best(rail.gbps for rail in found)
+    elif fabric:
+        speeds = [fact["interfaces"].get(fabric, {}).get("speed") for fact in facts]
+        rate = rate or (_best(speeds) or 0.0) / 1000
+    yield "line_rate_gbps", rate or None, "of one rail, or of the interface"
+    yield "management", terms.get("management"), "another interface, for FABRIC's control"
+    if terms.get("management"):
+        yield "management_gbps", terms.get("management_gbps"), "where the device does not say it"
+
+
+def _network_facts(fact: Facts) -> dict[str, Any]:
+    """The facts that the derivation of limits reads, each of the type that it has."""
+    ports = [
+        {key: _text(port.get(key)) for key in ("device", "port", "rate", "link_layer", "state")}
+        for port in _list(fact.get("rdma"))
+        if isinstance(port, Mapping)
+    ]
+    environment, interfaces = fact.get("environment"), fact.get("interfaces")
+    return {
+        "node": _text(fact.get("node")),
+        "rdma": ports,
+        "environment": {k: _text(v) for k, v in _table(environment).items()},
+        "interfaces": {k: {"address": None, **_table(v)} for k, v in _table(interfaces).items()},
+    }
+
+
+def _job_lines(terms: Facts) -> Iterator[Line]:
+    """What the run's contract said of the jobs, which no fact tells."""
+    yield "shared", terms.get("shared"), "the folder that every node sees, for checkpoints"
+    for key in ("pace_seconds", "shards", "save_minutes", "save_gb", "queue"):
+        if terms.get(key):
+            yield key, terms[key], "as in that run's contract"
+
+
+def _version_lines(nodes: list[Facts]) -> Iterator[str]:
+    """The software that most nodes have."""
+    versions: list[Line] = []
+    for part in software_versions():  # no key of the record's own
+        seen = [_text(_table(fact.get("software")).get(part)) for fact in nodes]
+        counts = Counter(version for version in seen if VERSION.fullmatch(version)).most_common()
+        if counts:
+            others = ", ".join(version for version, _ in counts[1:])
+            least = f'exactly; ">={counts[0][0].partition("+")[0]}" is at least'
+            versions.append(
+                (part, counts[0][0], f"{least}; also seen: {others}" if others else least)
+            )
+    if versions:
+        yield from ("", "[cluster.versions]", *map(_format_line, versions))
+
+
+def _limit_lines(record: RunRecord, emulated: bool, fabric: Any) -> Iterator[str]:
+    """The limits that the run was held to, or that were derived, and what it could not prove."""
+    reasons = {c.id: c.not_provable for c in record.contract.criteria if c.id in CRITERIA}
+    for id, reason in reasons.items():
+        if emulated and reason:
+            yield from ("", f"[{id}]", f"{NOT_PROVABLE} = {toml_text(reason)}")
+    limits = _known_limits(record, emulated)
+    if isinstance(fabric, str):
+        seen = Limit(one_of=[fabric], because="the fabric of [cluster]; another is a fallback")
+        limits.setdefault(("FABRIC", "network"), seen)
+    for (id, name), limit in limits.items():
+        if not (emulated and reasons.get(id)):
+            yield from ("", f"[{id}.{name}]  # a proposal", *_bound_lines(limit))
+
+
+def _known_limits(record: RunRecord, emulated: bool) -> dict[tuple[str, str], Limit]:
+    """The limits of the run's measurements that a contract may give."""
+    limits = {} if emulated else {("SCALING", "efficiency"): DERIVED_EFFICIENCY}
+    for result in record.results:
+        measures = CRITERIA[result.criterion].measures if result.criterion in CRITERIA else {}
+        for measured in result.measurements:
+            measure, limit = measures.get(measured.name), measured.limit
+            if measure and measure.agreeable and limit and limit != measure.default:
+                with contextlib.suppress(ValueError):  # of an older contract: refused today
+                    limits[result.criterion, measured.name] = _check_limit(limit, measure)
+    return limits
+
+
+def _check_limit(limit: Limit, measure: Measure) -> Limit:
+    """Return a limit that a contract of today may give.  Raises ValueError."""
+    terms = LimitTerms(
+        at_least=limit.low,
+        at_most=limit.high,
+        one_of=limit.one_of,
+        marginal=_marginal(limit),
+        unit=limit.unit,
+        because=limit.because,
+    )
+    return terms.to_limit(measure, limit.source)
+
+
+def _marginal(limit: Limit) -> float | None:
+    return limit.marginal_low if limit.high is None else limit.marginal_high
+
+
+def _bound_lines(limit: Limit) -> Iterator[str]:
+    """One limit as people write it."""
+    pairs = {"at_least": limit.low, "at_most": limit.high, "marginal": _marginal(limit)}
+    yield from (f"{key} = {bound:.6g}" for key, bound in pairs.items() if bound is not None)
+    if limit.one_of:
+        yield f"one_of = [{', '.join(map(toml_text, limit.one_of))}]"
+    if limit.unit:
+        yield f"unit = {toml_text(limit.unit)}"
+    yield f"because = {toml_text(limit.because.removeprefix('no contract: '))}"
+
+
+def _format_line(line: Line) -> str:
+    """`key = value  # comment`; without a value the whole is a comment."""
+    key, value, comment = line
+    text = toml_text(value) if isinstance(value, str) else str(value)
+    note = f"  # {one_line(comment)}" if comment else ""
+    return f"# {key} ={note}" if value is None else f"{key} = {text}{note}"
+
+
+def toml_text(text: str) -> str:
+    """Write a basic string of TOML that holds `text`, whatever is in it."""
+    escaped = "".join(
+        char if char.isprintable() and char not in '"\\' else f"\\U{ord(char):08X}"
+        for char in text.encode("utf-8", "replace").decode()
+    )
+    return f'"{escaped}"'
+
+
+def _best(values: Iterable[Any]) -> float | None:
+    """The largest finite number; None where there is none."""
+    numbers = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
+    return max(numbers, default=None)
+
+
+def _text(value: Any) -> str:
+    return one_line(value) if isinstance(value, str) else ""
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

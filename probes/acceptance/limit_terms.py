@@ -1,0 +1,134 @@
+"""One limit as people write it in a contract: which are refused, and what it means."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from probes.acceptance.criteria import Measure
+from probes.acceptance.validation import check_text
+from reports.record import Limit
+from scaling.collectives.line_rate import limit_reason
+
+MIN_SHARE, MARGINAL_SHARE = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band
+MIN_REASON_CHARS = 3  # as of Limit.because
+# By unit, beyond what no value is, so that a limit there judges nothing.
+REACH = {
+    "ratio": (1.0, "1 is the whole"),
+    "s": (86_400.0, "no probe waits for more than a day"),
+}
+
+
+class LimitTerms(BaseModel):
+    """One limit as people write it; `marginal` is the inner bound on the same side."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    at_least: float | None = None
+    at_most: float | None = None
+    exactly: float | None = None
+    one_of: list[str] | None = None
+    marginal: float | None = None
+    unit: str = ""
+    because: str
+
+    @field_validator("because")
+    @classmethod
+    def _check_reason(cls, value: str) -> str:
+        if len(value.strip()) < MIN_REASON_CHARS:
+            raise ValueError(f"expected the reason of this limit in words, found {value!r}")
+        return value
+
+    def to_limit(self, measure: Measure, source: str) -> Limit:
+        """The limit as the record knows it; raises ValueError with one sentence."""
+        if self.unit != measure.unit:
+            raise ValueError(f"expected unit {measure.unit!r}, found {self.unit!r}")
+        if measure.better == "word":
+            return self._words(source)
+        if self.one_of is not None:
+            raise ValueError("expected bounds of a number (at_least, at_most), found one_of")
+        bounds = self._bounds()
+        if not bounds:
+            raise ValueError("has no bound: give at_least or at_most")
+        self._check_side(measure, bounds)
+        self._check_pairs(bounds)
+        for key, bound in [*bounds.items(), ("marginal", self.marginal)]:
+            if bound is not None:
+                _check_reach(key, bound, measure)
+        low, high = bounds.get("at_least", self.exactly), bounds.get("at_most", self.exactly)
+        return Limit(
+            low=low,
+            high=high,
+            marginal_low=self.marginal if high is None else None,
+            marginal_high=self.marginal if low is None else None,
+            unit=self.unit,
+            because=self.because,
+            source=source,
+        )
+
+    def _bounds(self) -> dict[str, float]:
+        given = {name: getattr(self, name) for name in ("at_least", "at_most", "exactly")}
+        return {name: bound for name, bound in given.items() if bound is not None}
+
+    def _words(self, source: str) -> Limit:
+        """A limit that allows some words."""
+        if key := next(iter([*self._bounds(), *["marginal"] * (self.marginal is not None)]), ""):
+            raise ValueError(f"expected words (one_of), found {key}: this value is no number")
+        if not self.one_of:
+            raise ValueError("has no bound: give one_of, a list of the words that are right")
+        words = [check_text(word, "a word in one_of") for word in self.one_of]
+        return Limit(one_of=words, unit=self.unit, because=self.because, source=source)
+
+    @staticmethod
+    def _check_side(measure: Measure, bounds: dict[str, float]) -> None:
+        """Refuse a bound that would pass what is worse and fail what is better."""
+        right = {"higher": "at_least", "lower": "at_most"}.get(measure.better)
+        wrong = [key for key in bounds if right and key != right]
+        if wrong:
+            advice = f"write {right} = {bounds[wrong[0]]:g}"
+            if right in bounds:
+                advice = f"drop {wrong[0]}"
+            raise ValueError(
+                f"expected {right}, found {wrong[0]} = {bounds[wrong[0]]:g}: "
+                f"the {measure.better} this value, the better, so {advice}"
+            )
+
+    def _check_pairs(self, bounds: dict[str, float]) -> None:
+        """Refuse bounds that contradict each other."""
+        if self.exactly is not None and len(bounds) > 1:
+            raise ValueError("expected exactly alone, found another bound beside it: drop one")
+        low, high, marginal = self.at_least, self.at_most, self.marginal
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"expected at_least <= at_most, found {low:g} and {high:g}")
+        if marginal is None:
+            return
+        if (low is None) == (high is None):
+            raise ValueError("marginal needs exactly one of at_least and at_most")
+        if low is not None and marginal < low:
+            raise ValueError(f"marginal {marginal:g} lies outside at_least {low:g}")
+        if high is not None and marginal > high:
+            raise ValueError(f"marginal {marginal:g} lies outside at_most {high:g}")
+
+
+def _check_reach(key: str, bound: float, measure: Measure) -> None:
+    """Refuse a bound that every value keeps, or none."""
+    if bound < 0 and not measure.signed:
+        raise ValueError(f"expected {key} to be more than 0, found {bound:g}: no value is negative")
+    if not measure.better:
+        return
+    if bound == 0:
+        result = "every value keeps that" if measure.better == "higher" else "no value keeps that"
+        raise ValueError(f"expected {key} to be more than 0, found 0: {result}")
+    reach, why = REACH.get(measure.unit, (bound, ""))
+    if bound > reach:
+        raise ValueError(f"expected {key} to be {reach:g} or less, found {bound:g}: {why}")
+
+
+def ring_limit(gbytes_per_s: float, rate_text: str, source: str, prefix: str = "") -> Limit:
+    """Build the plateau of all-reduce that a node's line rate gives, with its reason."""
+    return Limit(
+        low=MIN_SHARE * gbytes_per_s,
+        marginal_low=MARGINAL_SHARE * gbytes_per_s,
+        unit="GB/s",
+        because=prefix + limit_reason(MIN_SHARE, rate_text),
+        source=source,
+    )

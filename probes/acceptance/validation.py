@@ -1,0 +1,85 @@
+"""What is wrong with a contract's text, in one sentence: file, key, what was expected and found."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from probes.acceptance.component_placement import show
+
+EXPECTED = {  # pydantic's types of errors, in words
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text in quotes",
+    "list_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "date_type": "a date without quotes, such as 2026-12-31",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than_equal": "{le:g} or less",
+}
+
+
+class ContractError(ValueError):
+    """One sentence: file, key, what was expected and what was found."""
+
+
+def validate_terms(model: type[Any], value: Any, where: str) -> Any:
+    """Validate a table of the file; the first complaint becomes our sentence.
+
+    Strict: `true` is no number, 8.0 no whole one, and "340" neither.  Raises ContractError.
+    """
+    try:
+        return model.model_validate(value, strict=True)
+    except ValidationError as error:
+        raise ContractError(f"{where}: {_complaint(error, model, value)}") from None
+
+
+def _complaint(error: ValidationError, model: type[Any], value: Any) -> str:
+    """Tell the first of pydantic's complaints in our words."""
+    first, *others = error.errors()
+    key = ".".join(str(part) for part in _key_path(first["loc"], value))
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {key!r}{spelling_hint(key, model.model_fields)}"
+    if first["type"] == "missing":
+        return f"{first['loc'][-1]!r} is missing"
+    start = f"{key!r}: " if key else ""
+    if first["type"] == "value_error":  # a sentence of ours
+        return start + first["msg"].removeprefix("Value error, ")
+    # A value that may be of several types has a complaint for each of them.
+    same = [other for other in others if _key_path(other["loc"], value)[:1] == (key.split(".")[0],)]
+    kinds = dict.fromkeys(_expected_text(each) for each in [first, *same])
+    return f"{start}expected {' or '.join(kinds)}, found {show([first, *same][-1]['input'])}"
+
+
+def _expected_text(complaint: Any) -> str:
+    return EXPECTED.get(complaint["type"], "another value").format(**complaint.get("ctx", {}))
+
+
+def _key_path(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:
+    """Give the part of pydantic's path that is in the file: its tags of types are not."""
+    for depth, part in enumerate(loc):
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return loc[:depth]
+    return loc
+
+
+def check_text(text: str, what: str) -> str:
+    """Return what is not blank.  Raises ValueError."""
+    if not text.strip():
+        raise ValueError(f"expected {what}, found {text!r}")
+    return text
+
+
+def spelling_hint(word: str, known: Iterable[str]) -> str:
+    """`, did you mean 'busbw'?` or nothing."""
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f", did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,73 @@
+"""`seatrial contract`: check, list and draft contracts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+
+
+@click.group()
+def contract() -> None:
+    """Contracts: the criteria and limits agreed before a run."""
+
+
+@contract.command()
+@click.argument("file")
+def check(file: str) -> None:
+    """Say whether FILE (or a shipped contract's name) is a contract, and what it asks for."""
+    from probes.acceptance.contract import load
+    from probes.acceptance.criteria import CRITERIA
+
+    with refuse_unusable():
+        loaded = load(file)
+    click.echo(f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}")
+    for notice in loaded.notices:
+        click.echo(f"notice: {notice}")
+    for id, row in CRITERIA.items():
+        reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
+        click.echo(f"{id}  {loaded.title_of(id)}{reason}")
+        for name, measure in row.measures.items():
+            limit = loaded.limit(id, name)
+            fallback = f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
+            click.echo(f"  {name:20} " + (f"{limit}  ({limit.because})" if limit else fallback))
+
+
+@contract.command("list")
+def list_() -> None:
+    """The contracts that come with seatrial."""
+    from probes.acceptance.contract import load, shipped_contracts
+
+    for name in shipped_contracts():
+        click.echo(f"{name:14} {load(name).title}")
+
+
+@contract.command()
+@click.option("--from", "run", type=PATH_TYPE, required=True, help="The run folder to draft from.")
+@click.argument("file", type=PATH_TYPE, default="seatrial.toml")
+def new(run: Path, file: Path) -> None:
+    """Write FILE (seatrial.toml), a contract with what a run found: change it to what was ordered.
+
+    A file that exists is never overwritten.
+    """
+    from probes.acceptance.contract import parse
+    from probes.acceptance.contract_draft import draft_contract
+    from reports.store import load
+
+    with refuse_unusable():
+        record = load(run)
+        try:
+            text = draft_contract(record, run.resolve().name)
+        except ValueError as error:
+            raise UsageError(f"no contract can be drafted from {run}: {error}") from None
+        parse(text.encode(), f"the draft from {run}")
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise UsageError(f"{file} exists already: give another name, or move it away") from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from None
+    click.echo(f"wrote {file}: change what was seen to what was ordered, then `contract check` it")

@@ -1,0 +1,69 @@
+"""The dashboard of the joined cluster: where its jobs are submitted, whatever the shell says."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from urllib.parse import urlsplit
+
+from probes.cluster.cleanup import authorization_header
+from reports.redact import redact_text
+
+ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # Ray's own commands go there before all else
+ANSWER_SECONDS = 10  # bounds an address that drops packets; a dashboard answers in well under one
+
+
+def find_dashboard(host: str = "") -> str:
+    """Ask the joined cluster where its dashboard is; "" when it has none.
+
+    `host` takes the place of the host that the cluster names, which a client elsewhere may not
+    reach.  The shell's own address (a tunnel, an ingress) is taken where it leads to the same
+    cluster, and to no other.
+    """
+    from ray._private.services import get_webui_url_from_internal_kv
+
+    named = os.environ.get(ADDRESS_VARIABLE, "").rstrip("/")
+    if named and leads_to_session(named, _session_name()):
+        return named
+    # Not ray.get_dashboard_url(): another variable of the shell would have the last word there.
+    url = get_webui_url_from_internal_kv()
+    if not url:
+        return ""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    return f"http://{host}:{parts.port}" if host and parts.port else f"http://{parts.netloc}"
+
+
+def _session_name() -> str:
+    """Read the name that Ray gave the joined cluster when it was started."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    return bytes(_internal_kv_get(b"session_name", namespace=b"session") or b"").decode()
+
+
+def leads_to_session(address: str, session: str) -> bool:
+    """Whether the dashboard at this address is that of the cluster with this session name."""
+    if not session or not address.startswith(("http://", "https://")):
+        return False
+    url, headers = f"{address}/api/version", authorization_header()
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:  # noqa: S310
+            return bool(json.load(reply)["session_name"] == session)
+    except urllib.error.HTTPError as error:
+        error.close()
+    except (OSError, ValueError, LookupError, TypeError):  # no dashboard, or not of this Ray
+        pass
+    return False
+
+
+def ignored_address(dashboard: str) -> str:
+    """Say in a sentence that the shell names another dashboard than the one used, if it does."""
+    named = os.environ.get(ADDRESS_VARIABLE, "").rstrip("/")
+    if named in ("", dashboard):
+        return ""
+    return (
+        f"{ADDRESS_VARIABLE} is {redact_text(named)}, which is not known to lead to the cluster"
+        f" under test: it was ignored, and the job went to {dashboard}"
+    )

@@ -1,0 +1,309 @@
+"""The ranks that a job announced, judged: right nodes, right devices, right variables."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+REQUIRED_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+Row = Mapping[str, str]  # what one rank announced: its variables, node, host, device and gpu
+
+
+@dataclass(frozen=True)
+class NodeIdentity:
+    """A node of the cluster under test: Ray's address of it, and every name that reaches it."""
+
+    name: str
+    address: str
+    aliases: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a rank: the finding's code, what was found, what was expected."""
+
+    code: str
+    found: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class WrongRank:
+    """A rank that is not as it should be, where it ran ("" for nowhere), and the problem."""
+
+    rank: str
+    host: str
+    problem: Problem
+
+
+def announced_ranks(text: str) -> list[dict[str, str]]:
+    """Read what the job's output says of each rank: its place, its variables and its device.
+
+    Of a job that was restarted the last attempt counts, for it is what came to the end.  Ray's
+    command repeats the last lines of a job that failed: one process is one rank.
+    """
+    attempts: dict[int, list[dict[str, str]]] = {}
+    pattern = re.compile(r"\battempt=(\d+) (node=.*)$", re.MULTILINE)
+    for match in {match[0]: match for match in pattern.finditer(text)}.values():
+        attempts.setdefault(int(match[1]), []).append(_read_words(match[2]))
+    lines = re.findall(r"\btrained (RANK=.*)$", text, re.MULTILINE)
+    trained = {words["RANK"]: words for words in map(_read_words, lines)}
+    rows = attempts[max(attempts)] if attempts else []
+    return [{**row, **trained.get(row.get("RANK", ""), {})} for row in rows]
+
+
+def _read_words(line: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)
+
+
+def identify_nodes(
+    nodes: Iterable[Mapping[str, Any]], facts: Iterable[Mapping[str, Any]]
+) -> dict[str, NodeIdentity]:
+    """Collect, by node id, the names and addresses of each node of the cluster under test."""
+    by_id = {fact["node"]: fact for fact in facts}
+    identities = {}
+    for node in nodes:
+        fact = by_id.get(node["id"], {})
+        # Raylets that share a host are named host/id (cluster.py).
+        host = fact.get("host") or node["name"].partition("/")[0]
+        addresses = {each["address"] for each in fact.get("interfaces", {}).values()}
+        aliases = {node["address"], host, *addresses} - {None}
+        identities[node["id"]] = NodeIdentity(node["name"], node["address"], frozenset(aliases))
+    return identities
+
+
+@dataclass(frozen=True)
+class AnnouncedJob:
+    """All ranks that one job announced, and the cluster that they should be on."""
+
+    rows: Sequence[Row]
+    size: int
+    nodes: Mapping[str, NodeIdentity]
+    on_gpu: bool
+
+    @cached_property
+    def rank_counts(self) -> Counter[str]:
+        """How often each RANK was announced."""
+        return Counter(row.get("RANK", "") for row in self.rows)
+
+    @cached_property
+    def missing(self) -> list[str]:
+        """Ranks that nobody announced."""
+        return [str(rank) for rank in range(self.size) if not self.rank_counts[str(rank)]]
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether each rank is here once: else how many a node should have is not known."""
+        here = all(id in self.nodes for id in self.node_ranks)
+        return here and len(self.rows) == self.size and not self.missing
+
+    @cached_property
+    def rank0(self) -> Row | None:
+        """What rank 0 announced."""
+        return next((row for row in self.rows if row.get("RANK") == "0"), None)
+
+    @cached_property
+    def node_ranks(self) -> dict[str, list[Row]]:
+        """The ranks of each node, by its id."""
+        grouped: dict[str, list[Row]] = {}
+        for row in self.rows:
+            grouped.setdefault(row.get("node", ""), []).append(row)
+        return grouped
+
+    @cached_property
+    def node_numbers(self) -> dict[str, set[str]]:
+        """The nodes, by id, on which each NODE_RANK was announced."""
+        grouped: dict[str, set[str]] = {}
+        for row in self.rows:
+            if "NODE_RANK" in row:
+                grouped.setdefault(row["NODE_RANK"], set()).add(row.get("node", ""))
+        return grouped
+
+    @cached_property
+    def gpu_ranks(self) -> dict[tuple[str, str], list[str]]:
+        """The ranks of each GPU that was announced."""
+        grouped: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            grouped.setdefault(_gpu_key(row), []).append(row.get("RANK", "?"))
+        return grouped
+
+    @cached_property
+    def several_hosts(self) -> bool:
+        """Whether the ranks need a network: raylets of one host have one address."""
+        return len({self.nodes[id].address for id in self.node_ranks if id in self.nodes}) > 1
+
+
+def wrong_ranks(job: AnnouncedJob) -> list[WrongRank]:
+    """Find the ranks that are wrong, each with its first problem, and those that are missing."""
+    wrong = [
+        WrongRank(row.get("RANK", "?"), _host_name(job, row), problem)
+        for row in job.rows
+        if (problem := _first_problem(job, row))
+    ]
+    absent = Problem("LAUNCH-ENV", "it was announced by no process", "each rank once")
+    return wrong + [WrongRank(rank, "", absent) for rank in job.missing]
+
+
+def group_by_problem(wrong: Iterable[WrongRank]) -> dict[Problem, list[WrongRank]]:
+    """Group the wrong ranks by what is wrong with them."""
+    groups: dict[Problem, list[WrongRank]] = {}
+    for rank in wrong:
+        groups.setdefault(rank.problem, []).append(rank)
+    return groups
+
+
+def all_lack(wrong: Sequence[WrongRank], variable: str, size: int) -> bool:
+    """Whether what is wrong is this on every rank: the one variable is not set."""
+    found = {rank.problem.found for rank in wrong}
+    return len(wrong) == size and found == {f"{variable} not set"}
+
+
+def _host_name(job: AnnouncedJob, row: Row) -> str:
+    node = job.nodes.get(row.get("node", ""))
+    return node.name if node else row.get("host", "an unknown host")
+
+
+def _first_problem(job: AnnouncedJob, row: Row) -> Problem | None:
+    return next((problem for check in CHECKS if (problem := check(job, row))), None)
+
+
+def check_set(job: AnnouncedJob, row: Row) -> Problem | None:
+    """Check that the five variables are set and, where they count, numbers."""
+    if missing := [name for name in REQUIRED_VARIABLES if not row.get(name)]:
+        return Problem("LAUNCH-ENV", f"{', '.join(missing)} not set", "all five variables set")
+    for name in REQUIRED_VARIABLES:
+        if name != "MASTER_ADDR" and not row[name].isdecimal():
+            return Problem("LAUNCH-ENV", f"{name} is {row[name]!r}", "a whole number")
+    return None
+
+
+def check_rank(job: AnnouncedJob, row: Row) -> Problem | None:
+    """Check that each rank is there once, in a world of the right size."""
+    if int(row["WORLD_SIZE"]) != job.size:
+        return Problem("LAUNCH-ENV", f"WORLD_SIZE is {row['WORLD_SIZE']}", str(job.size))
+    if int(row["RANK"]) >= job.size:
+        return Problem("LAUNCH-ENV", f"RANK is {row['RANK']}", f"0 to {job.size - 1}")
+    if (count := job.rank_counts[row["RANK"]]) > 1:
+        found = f"RANK {row['RANK']} was given {count} times"
+        return Problem("LAUNCH-ENV", found, "each rank once")
+    return None
+
+
+def check_node(job: AnnouncedJob, row: Row) -> Problem | None:
+    """Check that the rank ran on a node of the cluster under test."""
+    if row.get("node") in job.nodes:
+        return None
+    found = f"it ran on node {row.get('node', 'unknown')[:8]} of host {row.get('host', 'unknown')}"
+    return Problem("LAUNCH-ELSEWHERE", found, "a node of the cluster under test")
+
+
+def check_local_rank(job: AnnouncedJob, row: Row) -> Problem | None:
+    """Check that the ranks of a node count from 0, and how many they say they are."""
+    neighbours = job.node_ranks[row["node"]]
+    numbers = Counter(other.get("LOCAL_RANK") for other in neighbours)
+    if numbers[row["LOCAL_RANK"]] > 1:
+        found = f"LOCAL_RANK {row['LOCAL_RANK']} was given {numbers[row['LOCAL_RANK']]} times"
+        return Problem("LAUNCH-ENV", found, "each once on a node")
+    if not job.complete:  # the other ranks of a node that lacks one are not at fault
+        return None
+    size = len(neighbours)
+    if int(row["LOCAL_RANK"]) >= size:
+        expected = f"0 to {size - 1}, for the node has {size} ranks"
+        return Problem("LAUNCH-ENV", f"LOCAL_RANK is {row['LOCAL_RANK']}", expected)
+    if row.get("LOCAL_WORLD_SIZE", str(size)) != str(size):
+        found = f"LOCAL_WORLD_SIZE is {row['LOCAL_WORLD_SIZE']}"
+        return Problem("LAUNCH-ENV", found, f"{size}, the ranks of its node")
+    return None
+
+
+def check_node_rank(job: AnnouncedJob, row: Row) -> Problem | None:
+    """Check NODE_RANK where it is set: nodes count from 0, and each has a number of its own."""
+    number = row.get("NODE_RANK")
+    if number is None or not job.complete:
+        return None
+    last = len(job.node_ranks) - 1
+    if not number.isdecimal() or int(number) > last:
+        return Problem("LAUNCH-ENV", f"NODE_RANK is {number}", f"0 to {last}")
+    on_nodes = job.node_numbers[number]
+    if len(on_nodes) > 1:
+        found = f"NODE_RANK is {number} on {len(on_nodes)} nodes"
+        return Problem("LAUNCH-ENV", found, "a number of its own for each node")
+    others = {other.get("NODE_RANK", number) for other in job.node_ranks[row["node"]]} - {number}
+    if others:
+        found = f"NODE_RANK is {number}, and {min(others)} on the same node"
+        return Problem("LAUNCH-ENV", found, "one number for each node")
+    return None
+
+
+def check_master(job: AnnouncedJob, row: Row) -> Problem | None:
+    """Check that all ranks meet at one place, on the node of rank 0, which all of them reach."""
+    first = job.rank0
+    if first is None:
+        return None
+    address, port = row["MASTER_ADDR"], row["MASTER_PORT"]
+    if (address, port) != (first.get("MASTER_ADDR"), first.get("MASTER_PORT")):
+        expected = f"{first.get('MASTER_ADDR')}:{first.get('MASTER_PORT')}, as on rank 0"
+        return Problem("LAUNCH-ENV", f"MASTER is {address}:{port}", expected)
+    node = job.nodes.get(first.get("node", ""))
+    if node is None:  # rank 0 is accused of that itself
+        return None
+    if is_loopback(address) and not job.several_hosts:
+        return None
+    if is_loopback(address) or _short_name(address) not in map(_short_name, node.aliases):
+        expected = f"an address of {node.name}, where rank 0 runs, that other nodes reach"
+        return Problem("LAUNCH-ENV", f"MASTER_ADDR is {address}", expected)
+    return None
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address or name leads a process back to its own host."""
+    name = _short_name(address)
+    if isinstance(name, str):
+        return name == "localhost"
+    return name.is_loopback or name.is_unspecified
+
+
+def _short_name(text: str) -> str | ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address as it is; a host's name without its domain."""
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return text.partition(".")[0].lower()
+
+
+def check_device(job: AnnouncedJob, row: Row) -> Problem | None:
+    """Check, where there are real GPUs, that the rank computes on one of its own."""
+    if not job.on_gpu:
+        return None
+    device = row.get("device")
+    if device is None or not device.startswith("cuda"):
+        found = f"it computes on {device}" if device else "it does not say where it computes"
+        return Problem("LAUNCH-DEVICE", found, "a GPU")
+    sharing = job.gpu_ranks[_gpu_key(row)]
+    if row.get("gpu") and len(sharing) > 1:
+        found = f"GPU {row['gpu']} computes for ranks {', '.join(sharing)}"
+        return Problem("LAUNCH-DEVICE", found, "one rank on each GPU")
+    return None
+
+
+def _gpu_key(row: Row) -> tuple[str, str]:
+    """A GPU's index counts on its own node, its UUID everywhere."""
+    gpu = row.get("gpu", "")
+    return (row.get("node", "") if gpu.isdecimal() else "", gpu)
+
+
+# In this order: a later check may rely on what an earlier one has found to be right.
+CHECKS = (
+    check_set,
+    check_rank,
+    check_node,
+    check_local_rank,
+    check_node_rank,
+    check_master,
+    check_device,
+)

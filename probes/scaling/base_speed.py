@@ -1,0 +1,143 @@
+"""Whether one node is as fast as it must be: a fleet that is slow everywhere is not efficient."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from probes.acceptance.measure import Recorder
+from probes.findings import finding, join_names
+from probes.scaling.plan import LadderRig, node_count_text
+from probes.scaling.replay import replace_lost_workers
+from reference_trainer.config import TrainConfig
+from reference_trainer.launch.gang import GangError
+from reports.record import Limit, Verdict
+from scaling.ladder.ladder import Rung, run_rung
+
+LimitLookup = Callable[[str], Limit | None]
+
+# MFU of 1B, 2048 tokens a sequence, bf16, FSDP on one node of eight: llm-foundry's benchmarks.  An
+# H200 has an H100's arithmetic, and faster memory.  Of other GPUs no such job is published.
+PUBLISHED_MFU = {"A100": 0.60, "H100": 0.42, "H200": 0.42}
+# Boards by themselves: their links and power are not those of the published nodes.
+OTHER_BOARDS = {"pcie", "nvl"}
+# Our job has 8192 tokens per GPU and step, theirs 28,672, and nothing of it is compiled.  Dense
+# FSDP at its slowest (8B, eager, GPUs capped at 500 of 700 W: torchtitan) keeps 0.8 of these
+# figures; half the speed is below 0.6 of them.
+LOW_SHARE, MARGINAL_SHARE = 0.6, 0.8
+SLOWED_BY = 1.5  # times what would break the limit: the control's step, beyond any noise
+SLOWED_STEPS = 2  # that are timed; a planted wait is as long in each
+
+
+@dataclass(frozen=True)
+class SpeedTest:
+    """One way to judge a rung's speed: by which measure, and which limit (None: there is none)."""
+
+    name: str
+    limit: Limit | None
+
+    def read(self, rung: Rung) -> tuple[float | None, str]:
+        """The rung's value and "", or None and why."""
+        if self.name == "tokens_per_s":
+            return rung.tokens_per_s, ""
+        if rung.mfu is None:
+            return None, (
+                f"no peak is known of {rung.devices or 'this device'}: agree [SCALING.tokens_per_s]"
+            )
+        if rung.mfu > 1:
+            return None, f"{rung.mfu:.2f} of {rung.devices}: no device does more than its peak"
+        return rung.mfu, ""
+
+    def fails(self, rung: Rung) -> bool:
+        """Whether the rung is too slow."""
+        return self.limit is not None and self.limit.judge(self.read(rung)[0]) is Verdict.FAIL
+
+    def slack(self, rung: Rung) -> float:
+        """How many times longer a step of the rung may take."""
+        value, _ = self.read(rung)
+        return value / self.limit.low if value and self.limit and self.limit.low else 1.0
+
+
+def derived_mfu(devices: str) -> Limit | None:
+    """The share of its peak that such a GPU must keep, by its name; None where nothing says it."""
+    words = {*re.findall("[a-z0-9]+", devices.lower())}
+    known = [name for name in PUBLISHED_MFU if name.lower() in words]
+    if len(known) != 1 or words & OTHER_BOARDS:
+        return None
+    share = PUBLISHED_MFU[known[0]]
+    return Limit(
+        low=round(LOW_SHARE * share, 3),
+        marginal_low=round(MARGINAL_SHARE * share, 3),
+        unit="ratio",
+        source="derived",
+        because=(
+            f"{LOW_SHARE:.0%} of the {share:.0%} published for 1B on a node of eight {known[0]} "
+            "(llm-foundry): our fewer tokens and missing compiler cost less, half the speed more"
+        ),
+    )
+
+
+def speed_tests(base: Rung, limits: LimitLookup, emulated: bool) -> list[SpeedTest]:
+    """List what the base is judged by: one thing at least, with or without a limit.
+
+    An emulated accelerator has no peak.  A real one needs no MFU that nobody agreed, or can tell,
+    where its tokens per second are agreed.
+    """
+    tokens, agreed = limits("tokens_per_s"), limits("mfu")
+    tests = [SpeedTest("tokens_per_s", tokens)] if tokens or emulated else []
+    limit = agreed or (derived_mfu(base.devices) if base.mfu is not None else None)
+    if not emulated and (limit or not tokens):
+        tests.append(SpeedTest("mfu", limit))
+    return tests
+
+
+def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> None:
+    """Judge the median node alone by each test; name the nodes that are too slow."""
+    on, timed = f"{node_count_text(1)}, {base.load_text}", len(base.steps[0])
+    for test in tests:
+        value, note = test.read(base)
+        measure(test.name, value, on=on, limit=test.limit, samples=timed, note=note)
+        if test.limit is None:
+            words = f"no limit of {test.name} is agreed, or known for {base.devices}"
+            measure.covered(f"{words}: agree [SCALING.{test.name}]")
+        elif value is not None and test.fails(base):
+            slow = [name for name in dict.fromkeys(base.nodes) if test.fails(only(base, name))]
+            words = f"one node alone is too slow ({join_names(slow)}): {test.name} {value:.3g}"
+            message = f"{words}, expected {test.limit} ({test.limit.because})"
+            measure.explain(finding("SCALE-SLOW-BASE", message, slow))
+    judged = {test.name for test in tests}
+    if "tokens_per_s" not in judged:
+        measure.note("tokens_per_s", base.tokens_per_s, "tokens/s per rank", on=on)
+    if "mfu" not in judged and base.mfu is not None:
+        measure.note("mfu", base.mfu, "ratio", on=on)
+
+
+def only(base: Rung, node: str) -> Rung:
+    """The same rung as if this node had been all there is."""
+    ranks = [rank for rank, name in enumerate(base.nodes) if name == node]
+    return replace(base, nodes=[node] * len(ranks), steps=[base.steps[rank] for rank in ranks])
+
+
+def control_slow_base(
+    rig: LadderRig, config: TrainConfig, base: Rung, tests: Sequence[SpeedTest]
+) -> None:
+    """Control: one node whose step takes longer than the limits allow is judged too slow."""
+    if any(test.limit is None or test.read(base)[0] is None for test in tests):
+        nothing = "one node's speed has no limit, or is not known"
+        rig.measure.control("slow base", "one node is slow", caught=None, saw=nothing)
+        return
+    step_s = SLOWED_BY * max(1.0, *(test.slack(base) for test in tests)) * base.seconds
+    delay = step_s - base.seconds
+    planted = replace(config, steps=SLOWED_STEPS, stall=f"data:rank=0:seconds={delay}")
+    caught = None
+    try:
+        slow = run_rung(rig.gang, rig.node_names, 1, planted)
+        caught = all(test.fails(slow) for test in tests)
+        observed = ", ".join(f"{test.name} {test.read(slow)[0]:.3g}" for test in tests)
+        observed = f"a step takes {slow.seconds:.2g} s: {observed}"
+    except GangError as error:  # the base was measured all the same
+        observed = str(error)
+        replace_lost_workers(rig.gang, error)
+    fault = f"rank 0 of each node waits {delay:.2g} s for its data in every step, alone"
+    rig.measure.control("slow base", fault, caught=caught, saw=observed)

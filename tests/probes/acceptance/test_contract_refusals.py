@@ -1,0 +1,188 @@
+"""Contracts that are refused: wrong types, no sense, contradictions, the wrong way round."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from probes.acceptance.contract import ContractError, parse
+from probes.acceptance.criteria import CRITERIA
+from tests.probes.acceptance.test_contract import GOOD, WAIVER
+
+
+def busbw(bounds: str) -> str:
+    """A contract with these bounds of a measure of which more is better."""
+    return f'schema = 1\n[FABRIC.busbw]\n{bounds}\nunit = "GB/s"\nbecause = "85 % of 400"\n'
+
+
+def delay(bounds: str) -> str:
+    """A contract with these bounds of a measure of which less is better."""
+    return f'schema = 1\n[GANG.placement_delay]\n{bounds}\nunit = "s"\nbecause = "as agreed"\n'
+
+
+def ratio(bounds: str) -> str:
+    """A contract with these bounds of a share."""
+    return f'schema = 1\n[SCALING.efficiency]\n{bounds}\nunit = "ratio"\nbecause = "as agreed"\n'
+
+
+def network(bounds: str) -> str:
+    """A contract with these bounds of a word."""
+    return f'schema = 1\n[FABRIC.network]\n{bounds}\nbecause = "as agreed"\n'
+
+
+def ordered(keys: str) -> str:
+    """A contract with these keys of [cluster]."""
+    return f"schema = 1\n[cluster]\n{keys}\n"
+
+
+WRONG_TYPES = [
+    (busbw("at_least = true"), "[FABRIC.busbw]: 'at_least': expected a number, found true"),
+    (busbw('at_least = "340"'), "'at_least': expected a number, found '340'"),
+    (busbw("at_least = [340]"), "'at_least': expected a number, found [340]"),
+    (busbw(f"at_least = {'9' * 400}"), "'at_least': expected a number, found"),
+    (ordered("nodes = 8.0"), "[cluster]: 'nodes': expected a whole number, found 8.0"),
+    (ordered("nodes = true"), "'nodes': expected a whole number, found true"),
+    (ordered('nodes = "8"'), "'nodes': expected a whole number, found '8'"),
+    (ordered("shared = 5"), "'shared': expected text in quotes, found 5"),
+    (ordered("gpu_model = 5"), "'gpu_model': expected text in quotes or a list, found 5"),
+    (ordered('gpu_model = ["H100", 5]'), "'gpu_model': expected text in quotes, found 5"),
+    (ordered("versions = 5"), "'versions': expected a table, found 5"),
+    (ordered("versions = {torch = 2.1}"), "'versions.torch': expected text in quotes, found 2.1"),
+    (ordered("components = {actor = true}"), "expected text in quotes or a whole number, found"),
+    ("schema = 1\ncluster = 5\n", "[cluster]: expected a table, found 5"),
+    ("schema = true\n", "expected schema = 1, found true"),
+    ("schema = 1\ntitle = 5\n", "title: expected text in quotes, found 5"),
+    ("schema = 1\nwaivers = 5\n", "expected [[waivers]] tables, found 5"),
+    ("schema = 1\n[FABRIC]\nbusbw = 340\n", "[FABRIC.busbw]: expected a table, found 340"),
+    (WAIVER.replace("2026-12-31", '"2026-12-31"'), "'until': expected a date without quotes"),
+    (f"schema = 1\nx = {'[' * 5000}", "not TOML"),
+]  # fmt: skip
+
+NO_SENSE = [
+    (busbw("at_least = inf"), "'at_least': expected a finite number, found inf"),
+    (busbw("at_least = nan"), "'at_least': expected a finite number, found nan"),
+    (busbw("at_least = 340\nmarginal = inf"), "'marginal': expected a finite number, found inf"),
+    (ordered("line_rate_gbps = inf"), "'line_rate_gbps': expected a finite number, found inf"),
+    (ordered("ram_gib = nan"), "'ram_gib': expected a finite number, found nan"),
+    (busbw("at_least = -340"), "at_least to be more than 0, found -340: no value is negative"),
+    (busbw("at_least = 0"), "at_least to be more than 0, found 0: every value keeps that"),
+    (delay("at_most = 0"), "at_most to be more than 0, found 0: no value keeps that"),
+    (ratio("at_least = 0.0"), "at_least to be more than 0, found 0"),
+    (ratio("at_least = 90"), "at_least to be 1 or less, found 90: 1 is the whole"),
+    (ratio("at_least = 0.9\nmarginal = 95"), "marginal to be 1 or less, found 95"),
+    (delay("at_most = 1e9"), "at_most to be 86400 or less, found 1e+09: no probe waits"),
+    (ordered("nodes = 1000000000"), "'nodes': expected 20000 or less, found 1000000000"),
+    (ordered("ram_gib = -1"), "'ram_gib': expected more than 0, found -1"),
+    (ordered("gpus_per_node = -1"), "'gpus_per_node': expected 0 or more, found -1"),
+    (ordered("save_minutes = 0"), "'save_minutes': expected more than 0, found 0"),
+    (GOOD.replace("85 % of 400", "   "), "'because': expected the reason of this limit in words"),
+    (GOOD.replace("85 % of 400", ""), "'because': expected the reason of this limit in words"),
+    (WAIVER.replace('"known"', '"  "'), "[[waivers]]: 'reason': expected words, found none"),
+    (ordered('accelerators = "fake"'), "expected 'real' or 'emulated', found 'fake'"),
+    (ordered('gpu_model = ""'), "'gpu_model': expected the name that NVML gives"),
+    (ordered('gpu_model = [" "]'), "'gpu_model': expected the name that NVML gives"),
+    (ordered("gpu_model = []"), "'gpu_model': expected at least one name, found none"),
+    (ordered('versions = {torhc = "2.1"}'), "found 'torhc', did you mean 'torch'?"),
+    (ordered('versions = {torch = "newest"}'), "'versions': torch: expected \"2.13.0\" (exactly)"),
+    (ordered('versions = {torch = "<2.1"}'), "found '<2.1'"),
+    (ordered('versions = {torch = ">="}'), "found '>='"),
+    (ordered('versions = {torch = ">=2.13.0+cu130"}'), "found '>=2.13.0+cu130'"),
+    (ordered('shared = "data"'), "'shared': expected an absolute path on every node"),
+    (ordered('fabric = " "'), "'fabric': expected the name of an interface"),
+    (ordered('fabric = "RDMA"'), "'fabric': expected \"rdma\" in small letters, found 'RDMA'"),
+    ('schema = 1\ntier = "long"\n', "tier: expected one of quick, standard, soak, found 'long'"),
+    ('schema = 1\ntier = "standart"\n', "found 'standart', did you mean 'standard'?"),
+    ("schema = 1\ntier = 3\n", "tier: expected one of quick, standard, soak, found 3"),
+]  # fmt: skip
+
+CONTRADICTORY = [
+    (busbw("at_least = 340\nat_most = 300"), "found at_most = 300: the higher this value, the"),
+    (busbw("at_least = 340\nexactly = 0"), "found exactly = 0: the higher this value, the better,"),
+    (busbw("at_least = 340\nmarginal = 300"), "marginal 300 lies outside at_least 340"),
+    (delay("at_most = 5\nmarginal = 6"), "marginal 6 lies outside at_most 5"),
+    (busbw('one_of = ["fast"]'), "expected bounds of a number (at_least, at_most), found one_of"),
+    (busbw('at_least = 340\none_of = ["fast"]'), "found one_of"),
+    (network("at_least = 3"), "expected words (one_of), found at_least"),
+    (network('one_of = ["rdma"]\nmarginal = 3'), "expected words (one_of), found marginal"),
+    (network("one_of = []"), "has no bound: give one_of"),
+    (network('one_of = [""]'), "expected a word in one_of, found ''"),
+    (
+        ordered('fabric = "rdma"') + network('one_of = ["eth0"]').removeprefix("schema = 1\n"),
+        "[FABRIC.network]: expected 'rdma', the fabric of [cluster], in one_of, found eth0",
+    ),
+    (
+        ordered('fabric = "eth0"\nline_rate_gbps = 100')
+        + busbw("at_least = 100").removeprefix("schema = 1\n"),
+        "expected at_least = 12.5 or less, the line rate of 1 x 100 Gbit/s, found 100",
+    ),
+    (ordered("pace_seconds = 0.4"), 'it takes accelerators = "emulated": drop one of the two'),
+    (ordered('fabric = "eth0"\nmanagement = "eth0"'), "management to be another interface than"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "says"), [*WRONG_TYPES, *NO_SENSE, *CONTRADICTORY])
+def test_what_makes_no_sense_gets_one_sentence_without_a_librarys_words(
+    text: str, says: str
+) -> None:
+    with pytest.raises(ContractError) as refused:
+        parse(text.encode(), "mine.toml")
+    sentence = str(refused.value)
+    assert says in sentence
+    assert sentence.startswith("mine.toml: ")
+    assert "\n" not in sentence
+    assert not [word for word in ("Input should", "pydantic", "valid") if word in sentence]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (busbw("at_most = 340"), "the higher this value, the better, so write at_least = 340"),
+        (busbw("exactly = 340"), "so write at_least = 340"),
+        (ratio("at_most = 0.9"), "so write at_least = 0.9"),
+        (ratio("at_least = 0.9\nat_most = 1"), "so drop at_most"),
+        (delay("at_least = 5"), "the lower this value, the better, so write at_most = 5"),
+        (delay("exactly = 5"), "so write at_most = 5"),
+        (delay("at_least = 60").replace("GANG.placement_delay", "RESTART.back_to_work"),
+         "[RESTART.back_to_work]: expected at_most"),
+    ],
+)  # fmt: skip
+def test_a_limit_the_wrong_way_round_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ContractError, match=re.escape(says)):
+        parse(text.encode(), "mine.toml")
+
+
+def test_every_number_that_a_contract_may_limit_knows_which_way_is_better() -> None:
+    open_ = {
+        f"{id}.{name}": measure.better
+        for id, row in CRITERIA.items()
+        for name, measure in row.measures.items()
+        if measure.agreeable
+    }
+    assert [name for name, better in open_.items() if not better] == []
+    assert [name for name, better in open_.items() if better == "word"] == ["FABRIC.network"]
+    higher = {name for name, better in open_.items() if better == "higher"}
+    assert {"FABRIC.busbw", "SCALING.efficiency", "FABRIC.slowest_pair"} <= higher
+    assert not higher & {"RESTART.recovery_time", "GANG.large_gang_wait", "SCALING.straggler"}
+
+
+EMULATED = 'schema = 1\n[cluster]\naccelerators = "emulated"\n[GANG]\nnot_provable = {}\n'
+REASON = '"all raylets share one host"'
+
+
+@pytest.mark.parametrize("reason", ["false", "true", '""', "[]", "0", '"  "', '"no reason"'])
+def test_a_criterion_is_left_out_only_for_a_reason(reason: str) -> None:
+    with pytest.raises(
+        ContractError, match=r"\[GANG\] not_provable: expected a sentence that says"
+    ):
+        parse(EMULATED.format(reason).encode(), "mine.toml")
+
+
+def test_only_a_rehearsal_may_leave_a_criterion_out() -> None:
+    assert set(parse(EMULATED.format(REASON).encode(), "f").optional) == {"GANG"}
+    for text in (
+        EMULATED.format(REASON).replace("emulated", "real"),
+        f"schema = 1\n[GANG]\nnot_provable = {REASON}\n",
+    ):
+        with pytest.raises(ContractError, match="expected only in a contract of a rehearsal"):
+            parse(text.encode(), "mine.toml")

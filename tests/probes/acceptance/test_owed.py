@@ -1,0 +1,109 @@
+"""The table of what is owed is what is collected, and names measures that exist."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from probes.acceptance.contract import ClusterTerms
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.owed import (
+    CONDITIONS,
+    DUTIES,
+    TIERS,
+    Circumstances,
+    owed_by,
+    partial_reason,
+)
+from tests.support.paths import REPO
+
+# Written only where something else has failed, or by choice: nobody owes them.
+NEVER_OWED = {"FABRIC": {"slow_groups"}}
+ALL = ClusterTerms(
+    fabric="rdma",
+    shared="/shared",
+    queue="kueue",
+    gpu_model="NVIDIA H100",
+    gpu_memory_gib=79,
+    cpus_per_node=96,
+    ram_gib=1000,
+    versions={"torch": ">=2"},
+)
+
+
+def here(tier: str = "quick", **changes: object) -> Circumstances:
+    given = {"terms": ClusterTerms(), "nodes": 8, "on_gpu": False, **changes}
+    return Circumstances(tier=tier, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_every_probe_of_a_tier_is_owed_and_no_other(tier: str) -> None:
+    command = ["pytest", "probes", "--collect-only", "-q", "--cluster", "auto", "--tier", tier]
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=REPO, capture_output=True, text=True, check=True
+    )
+    collected = {line for line in done.stdout.splitlines() if "::" in line}
+    assert {probe.probe for probe in owed_by(here(tier))} == collected
+    assert len(collected) > 10
+
+
+def test_names_are_those_of_the_acceptance_table() -> None:
+    owed = {(duty.criterion, name) for duty in DUTIES for name in duty.measures}
+    known = {(id, name) for id, row in CRITERIA.items() for name in row.measures}
+    assert owed <= known
+    never = {(id, name) for id, names in NEVER_OWED.items() for name in names}
+    assert known - owed == never
+    controls = {(duty.criterion, name) for duty in DUTIES for name in duty.controls}
+    assert CONDITIONS.keys() <= owed | controls
+
+
+def test_every_probe_owes_a_measure_and_a_control_anywhere() -> None:
+    for probe in owed_by(here("soak")):
+        assert probe.measures, probe.probe
+        assert probe.controls, probe.probe
+
+
+def test_what_is_conditional_is_owed_where_the_condition_holds() -> None:
+    def names(of: Circumstances) -> set[tuple[str, str]]:
+        return {(p.criterion, n) for p in owed_by(of) for n in [*p.measures, *p.controls]}
+
+    plain = names(here("soak", nodes=2, one_host=True))
+    full = names(here("soak", terms=ALL, on_gpu=True))
+    saves = {("SCALING", "checkpoint_overhead"), ("SCALING", "slow save")}
+    assert full - plain == CONDITIONS.keys() - saves - {("SCALING", "tokens_per_s")}
+    assert plain - full == {("SCALING", "tokens_per_s")}
+    assert not names(here("quick")) & saves
+    assert names(here("standard")) >= saves
+
+
+@pytest.mark.parametrize(
+    ("agreed", "owed"),
+    [
+        ([], {"mfu"}),
+        (["SCALING.mfu"], {"mfu"}),
+        (["SCALING.tokens_per_s"], {"tokens_per_s"}),
+        (["SCALING.mfu", "SCALING.tokens_per_s"], {"mfu", "tokens_per_s"}),
+    ],
+)
+def test_a_real_gpu_owes_the_speed_that_was_agreed(agreed: list[str], owed: set[str]) -> None:
+    (probe,) = [
+        probe
+        for probe in owed_by(here(on_gpu=True, agreed=frozenset(agreed)))
+        if probe.criterion == "SCALING"
+    ]
+    assert {"mfu", "tokens_per_s"} & {*probe.measures} == owed
+
+
+@pytest.mark.parametrize(
+    ("only", "tier", "agreed", "reason"),
+    [
+        ([], "quick", "quick", ""),
+        ([], "soak", "standard", ""),
+        (["GANG", "HOSTS"], "quick", "quick", "only GANG, HOSTS was asked for (--only)"),
+        ([], "quick", "soak", "tier quick was run, and the contract asks for tier soak"),
+    ],
+)
+def test_what_makes_a_run_partial(only: list[str], tier: str, agreed: str, reason: str) -> None:
+    assert partial_reason(only, tier, agreed) == reason

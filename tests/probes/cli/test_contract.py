@@ -1,0 +1,207 @@
+"""`seatrial contract new`: what a run found, as a contract that can be read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from probes.acceptance.contract import Contract, load
+from probes.acceptance.contract import load as load_contract
+from probes.acceptance.contract_draft import toml_text
+from probes.acceptance.derived_limits import derive_contract
+from probes.acceptance.measure import Recorder
+from probes.cli.main import main
+from reports.store import Store
+from tests.support.paths import RECORDINGS, REPO
+
+OLD = REPO / "tests" / "recordings" / "commit-7b46e02"
+H100 = "NVIDIA H100 80GB HBM3"
+SOFTWARE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0+cu130", "driver": "580.65"}
+HOSTILE = 'n"0\\\n[FABRIC.busbw]\x1b[31m\u202e\x7f\U0001f600 = '
+
+
+def seatrial(*words: str | Path) -> Result:
+    """The command, run in this process."""
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def node(number: int, **other: Any) -> dict[str, Any]:
+    """The facts of one node of eight H100 and eight rails."""
+    gpu = {"name": H100, "uuid": "u", "memory_gib": 79.65}
+    port = {"port": "1", "rate": "400 Gb/sec (4X NDR)", "link_layer": "InfiniBand"}
+    return {
+        "name": f"n{number}",
+        "node": str(number),
+        "host": f"n{number}",
+        "gpus": [gpu] * 8,
+        "rdma": [{**port, "device": f"mlx5_{n}", "state": "4: ACTIVE"} for n in range(8)],
+        "interfaces": {"eth0": {"address": "10.0.0.1", "speed": 25_000}},
+        "environment": {},
+        "cpus": 192,
+        "ram_gib": 2014.37,
+        "software": SOFTWARE,
+        **other,
+    }  # fmt: skip
+
+
+def run_of(
+    folder: Path, nodes: list[dict[str, Any]], agreed: Contract | None = None, rehearsal: str = ""
+) -> Path:
+    """A run on these nodes, which measured bandwidth."""
+    contract, store = agreed or derive_contract(None), Store(folder)
+    terms = contract.cluster.model_dump(exclude_none=True)
+    store.event(
+        "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="standard",
+        contract=contract.facts().model_dump(mode="json"), rehearsal=rehearsal,
+        cluster={"name": nodes[0]["name"] if nodes else "", "nodes": nodes, "terms": terms},
+    )  # fmt: skip
+    probe = Recorder(store, contract, "p", "FABRIC", "claim", "again", lambda words: None)
+    probe("busbw", 380.0, limit=contract.limit("FABRIC", "busbw"))
+    probe.finish("finished", 1.0)
+    store.close()
+    return folder
+
+
+def drafted(run: Path, file: Path) -> Contract:
+    """The contract drafted from a run; `contract check` reads it."""
+    made = seatrial("contract", "new", "--from", run, file)
+    assert made.exit_code == 0, made.output
+    checked = seatrial("contract", "check", file)
+    assert checked.exit_code == 0, checked.output
+    return load(str(file))
+
+
+def test_a_contract_says_what_the_run_found(tmp_path: Path) -> None:
+    contract = drafted(run_of(tmp_path / "run", [node(n) for n in range(4)]), tmp_path / "my.toml")
+    terms = contract.cluster.model_dump(exclude_defaults=True)
+    assert terms == {
+        "nodes": 4,
+        "gpus_per_node": 8,
+        "gpu_model": H100,
+        "gpu_memory_gib": 79.0,
+        "cpus_per_node": 192,
+        "ram_gib": 1974.0,
+        "versions": SOFTWARE,
+        "fabric": "rdma",
+        "rails": 8,
+        "line_rate_gbps": 400.0,
+    }  # fmt: skip
+    assert not contract.rehearsal
+    assert contract.tier == "standard"
+    busbw, network = contract.limit("FABRIC", "busbw"), contract.limit("FABRIC", "network")
+    assert busbw is not None
+    assert busbw.low == pytest.approx(340)
+    assert network is not None
+    assert network.one_of == ["rdma"]
+    assert contract.limit("SCALING", "efficiency") is not None
+    text = (tmp_path / "my.toml").read_text()
+    assert "# Each value is what was seen in run; change it to what was ordered." in text
+
+
+def test_the_best_node_tells_what_all_should_have(tmp_path: Path) -> None:
+    """A lost GPU, lost memory, a board of another model: none becomes the order."""
+    short = node(1, gpus=node(0)["gpus"][:7], ram_gib=1950.0, cpus=96)
+    odd = node(2, gpus=[{"name": "Tesla T4", "memory_gib": 15.0}] * 8)
+    down = node(3)
+    for port in down["rdma"][4:]:
+        port.update(state="1: DOWN", rate="10 Gb/sec (4X SDR)")
+    run = run_of(tmp_path / "run", [node(0), short, odd, down])
+    terms = drafted(run, tmp_path / "my.toml").cluster
+    assert (terms.nodes, terms.gpus_per_node, terms.gpu_model) == (4, 8, H100)
+    assert (terms.gpu_memory_gib, terms.cpus_per_node, terms.ram_gib) == (79.0, 192, 1974.0)
+    assert (terms.rails, terms.line_rate_gbps) == (8, 400.0)
+    text = (tmp_path / "my.toml").read_text()
+    assert "7 on n1" in text
+    assert "also seen: Tesla T4" in text
+
+
+def test_what_was_ordered_comes_before_what_was_seen(tmp_path: Path) -> None:
+    agreed = load_contract("h100-ndr400")
+    cluster = agreed.cluster.model_copy(update={"nodes": 8})
+    run = run_of(tmp_path / "run", [node(0)], agreed.model_copy(update={"cluster": cluster}))
+    contract = drafted(run, tmp_path / "my.toml")
+    assert contract.cluster.nodes == 8
+    assert contract.cluster.gpu_memory_gib == agreed.cluster.gpu_memory_gib
+    mine, theirs = (one.limit("FABRIC", "busbw") for one in (contract, agreed))
+    assert mine is not None
+    assert theirs is not None
+    assert (mine.low, mine.marginal_low, mine.because) == (340, 368, theirs.because)
+
+
+def test_an_emulated_run_gives_a_contract_of_a_rehearsal(tmp_path: Path) -> None:
+    local = load_contract("local")
+    run = run_of(tmp_path / "run", [node(0, gpus=[])], local, "1 raylets embedded on one host")
+    contract = drafted(run, tmp_path / "my.toml")
+    assert contract.rehearsal
+    assert contract.optional == local.optional
+    assert contract.cluster.gpu_model is None
+    assert contract.cluster.gpus_per_node == 1
+    old = drafted(OLD / "healthy", tmp_path / "old.toml")
+    assert old.rehearsal, "older runs have no key for it"
+    assert old.cluster.pace_seconds == 0.4
+
+
+def test_words_of_the_record_are_only_words(tmp_path: Path) -> None:
+    gpu = {"name": HOSTILE, "memory_gib": float("nan")}
+    hostile = node(0, name=HOSTILE, gpus=[gpu] * 8, cpus="many", ram_gib=None)
+    hostile["software"] = {"torch": HOSTILE, '"]\nschema = 2\n[x': "1.0", "ray": ["2"]}
+    hostile["environment"] = {"NCCL_IB_HCA": HOSTILE, "NCCL_SOCKET_IFNAME": 3}
+    hostile["interfaces"] = {HOSTILE: None}
+    short = node(1, name=HOSTILE, gpus=[])
+    contract = drafted(run_of(tmp_path / "run", [hostile, short]), tmp_path / "my.toml")
+    model = contract.cluster.gpu_model
+    assert isinstance(model, str)
+    assert model.startswith('n"0\\ [FABRIC.busbw]')
+    assert set(contract.limits["FABRIC"]) <= {"busbw", "network"}
+    lines = (tmp_path / "my.toml").read_text().splitlines()
+    assert not [line for line in lines if line.startswith("[FABRIC.busbw]") and "=" in line]
+
+
+@pytest.mark.parametrize("text", [HOSTILE, "", '"""', "\\U0000", "\ud800", "\t\r\n", "ü€"])
+def test_any_text_is_a_string_of_toml(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(f"schema = 1\nname = 'n'\ntitle = {toml_text(text)}\n", encoding="utf-8")
+    assert load(str(file)).title == text.encode("utf-8", "replace").decode()
+
+
+def test_a_file_that_exists_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path / "run", [node(0)])
+    monkeypatch.chdir(tmp_path)
+    assert seatrial("contract", "new", "--from", "run").exit_code == 0
+    (tmp_path / "seatrial.toml").write_text("ours")
+    again = seatrial("contract", "new", "--from", run)
+    assert again.exit_code == 4
+    assert "seatrial.toml exists already: give another name" in again.output
+    assert (tmp_path / "seatrial.toml").read_text() == "ours"
+
+
+@pytest.mark.parametrize("kind", ["no run", "no nodes", "no folder", "a key of another type"])
+def test_what_cannot_be_drafted_is_one_sentence(tmp_path: Path, kind: str) -> None:
+    run = run_of(tmp_path / "run", [] if kind == "no nodes" else [node(0)])
+    file = tmp_path / ("missing/my.toml" if kind == "no folder" else "my.toml")
+    if kind == "no run":
+        shutil.rmtree(run)
+    if kind == "a key of another type":
+        log = run / "events.jsonl"
+        first, _, rest = log.read_text().partition("\n")
+        event = json.loads(first)
+        event["data"]["cluster"]["terms"]["shared"] = {"a": 1}
+        log.write_text(f"{json.dumps(event)}\n{rest}")
+    made = seatrial("contract", "new", "--from", run, file)
+    assert made.exit_code == 4, made.output
+    assert "Traceback" not in made.output
+    assert made.output.startswith("Error: ")
+    assert len(made.output.splitlines()) == 1
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("run", sorted(p.name for p in RECORDINGS.iterdir() if p.is_dir()))
+def test_every_recording_gives_a_contract(run: str, tmp_path: Path) -> None:
+    drafted(RECORDINGS / run, tmp_path / "my.toml")

@@ -1,0 +1,309 @@
+"""One node's own speed: as slow everywhere is slow, though nothing is lost to scaling."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from click.testing import CliRunner
+
+from probes.acceptance.contract import Contract, load, parse
+from probes.acceptance.derived_limits import derive_contract
+from probes.acceptance.measure import Recorder
+from probes.acceptance.rejudge import rejudge_run
+from probes.cli.main import main
+from probes.cluster.cluster import Cluster
+from probes.scaling import base_speed
+from probes.scaling.base_speed import (
+    SpeedTest,
+    control_slow_base,
+    derived_mfu,
+    judge_speed,
+    speed_tests,
+)
+from probes.scaling.judge import judge_ladder
+from probes.scaling.plan import LadderRig
+from reference_trainer.config import TrainConfig
+from reference_trainer.launch.gang import Gang, GangError
+from reports.record import Control, Finding, Measurement, ProbeResult, Verdict
+from reports.store import Store
+from reports.store import load as load_record
+from scaling.ladder.ladder import Rung
+from scaling.loss.ladder_result import Ladder
+from tests.support.simulated_ladder import ladder, with_rung
+from tests.support.simulated_steps import TOKENS
+
+H100, PEAK = "NVIDIA H100 80GB HBM3", 989e12
+NODES = ["node0", "node1", "node2", "node3"]
+ORDER = 'schema = 1\nname = "order"\n[SCALING.efficiency]\nat_least = 0.9\nunit = "ratio"\n'
+ORDER += 'because = "as agreed"\n'
+AGREED_TOKENS = '[SCALING.tokens_per_s]\nat_least = 5500\nunit = "tokens/s per rank"\n'
+AGREED_TOKENS += 'because = "two thirds of the 8192 that were shown"\n'
+
+
+def contract(*more: str) -> Contract:
+    return parse("".join([ORDER, *more]).encode(), "order.toml")
+
+
+def throttled(found: Ladder, *names: str, by: float = 2.0) -> Ladder:
+    """These nodes take so many times as long, alone; so does every rung with one of them."""
+
+    def slow(rung: Rung) -> Rung:
+        held_up = rung.count > 1 and {*names} & {*rung.nodes}
+        steps = [
+            [slower(step, by) if held_up or node in names else step for step in mine]
+            for node, mine in zip(rung.nodes, rung.steps, strict=True)
+        ]
+        return replace(rung, steps=steps)
+
+    return replace(found, rungs=[slow(rung) for rung in found.rungs])
+
+
+def slower(step: Any, by: float) -> Any:
+    segments = {name: by * seconds for name, seconds in step.segments.items()}
+    return replace(step, seconds=by * step.seconds, wall=by * step.seconds, segments=segments)
+
+
+def on_gpu(
+    found: Ladder, mfu: float = 0.42, device: str = H100, peak: float | None = PEAK
+) -> Ladder:
+    """The same on GPUs of which a step of one second takes this share."""
+    flops = mfu * PEAK * found.rungs[0].seconds / TOKENS
+    return with_rung(found, 0, flops=flops, peak_flops=peak, devices=device)
+
+
+def judged(folder: Path, found: Ladder, agreed: Contract, emulated: bool = False) -> ProbeResult:
+    """What the probe writes of a ladder whose base repeats."""
+    store = Store(folder)
+    store.event(
+        "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
+        contract=agreed.facts().model_dump(mode="json"),
+    )  # fmt: skip
+    measure = Recorder(store, agreed, "p", "SCALING", "claim", "again", lambda words: None)
+    limits = partial(agreed.limit, "SCALING")
+    found = replace(found, base_repeats=[found.rungs[0]])
+    judge_ladder(found, limits, measure)
+    judge_speed(found.rungs[0], speed_tests(found.rungs[0], limits, emulated), measure)
+    measure.keep("ladder.json", found.to_dict(), kind="series", caption="the ladder")
+    result = measure.finish("finished", 1.0)
+    store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
+    store.save()
+    store.close()
+    return result
+
+
+def figure(result: ProbeResult, name: str) -> Measurement:
+    """The one of the base."""
+    on = f"1 node, {TOKENS:,} tokens per GPU and step"
+    (found,) = [one for one in result.measurements if (one.name, one.subject) == (name, on)]
+    return found
+
+
+def verdicts(result: ProbeResult, name: str) -> set[Verdict | None]:
+    return {one.verdict for one in result.measurements if one.name == name and one.judged}
+
+
+def slow_bases(result: ProbeResult) -> list[Finding]:
+    return [one for one in result.findings if one.code == "SCALE-SLOW-BASE"]
+
+
+SOUND = {"communication": 0.02}
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "GPUs"])
+def test_a_fleet_at_half_pace_is_slow_and_a_sound_one_is_not(
+    tmp_path: Path, emulated: bool
+) -> None:
+    name, found = (
+        ("tokens_per_s", ladder(**SOUND)) if emulated else ("mfu", on_gpu(ladder(**SOUND)))
+    )
+    agreed = contract(AGREED_TOKENS if emulated else "")
+    sound = judged(tmp_path / "sound", found, agreed, emulated)
+    assert figure(sound, name).verdict is Verdict.PASS
+    assert not sound.findings
+    half = judged(tmp_path / "half", throttled(found, *NODES), agreed, emulated)
+    assert verdicts(half, "efficiency") == {Verdict.PASS}
+    assert verdicts(half, "straggler") == {Verdict.PASS}
+    assert figure(half, name).verdict is Verdict.FAIL
+    (slow,) = slow_bases(half)
+    assert slow.suspects == NODES
+    limit = figure(half, name).limit
+    assert limit
+    assert f"{name} {figure(half, name).value:.3g}, expected {limit}" in slow.statement
+
+
+def test_three_of_four_nodes_throttled_fail_though_nothing_is_lost(tmp_path: Path) -> None:
+    """The median node is a slow one: efficiency and stragglers are as those of a sound cluster."""
+    found = throttled(on_gpu(ladder(**SOUND)), *NODES[1:])
+    result = judged(tmp_path / "run", found, contract())
+    assert verdicts(result, "efficiency") == verdicts(result, "straggler") == {Verdict.PASS}
+    assert figure(result, "mfu").verdict is Verdict.FAIL
+    (slow,) = slow_bases(result)
+    assert slow.suspects == NODES[1:]
+
+
+@pytest.mark.parametrize(("mfu", "verdict"), [(0.30, "MARGINAL"), (0.24, "FAIL"), (0.37, "PASS")])
+def test_what_an_h100_must_keep_is_derived_and_says_so(
+    tmp_path: Path, mfu: float, verdict: str
+) -> None:
+    seen = figure(judged(tmp_path / "run", on_gpu(ladder(**SOUND), mfu), contract()), "mfu")
+    assert seen.verdict is Verdict(verdict)
+    assert seen.limit
+    assert seen.limit.source == "derived"
+    assert "42%" in seen.limit.because
+
+
+def test_an_agreed_share_takes_the_place_of_the_derived_one(tmp_path: Path) -> None:
+    agreed = '[SCALING.mfu]\nat_least = 0.4\nunit = "ratio"\nbecause = "shown at the factory"\n'
+    result = judged(tmp_path / "run", on_gpu(ladder(**SOUND), 0.37), contract(agreed))
+    assert figure(result, "mfu").verdict is Verdict.FAIL
+    assert "shown at the factory" in slow_bases(result)[0].statement
+
+
+def test_a_device_whose_peak_is_unknown_is_unproven_until_its_tokens_are_agreed(
+    tmp_path: Path,
+) -> None:
+    found = on_gpu(ladder(**SOUND), device="NVIDIA L4", peak=None)
+    seen = figure(judged(tmp_path / "bare", found, contract()), "mfu")
+    assert seen.verdict is Verdict.UNPROVEN
+    assert seen.note == "no peak is known of NVIDIA L4: agree [SCALING.tokens_per_s]"
+    result = judged(tmp_path / "agreed", found, contract(AGREED_TOKENS))
+    assert figure(result, "tokens_per_s").verdict is Verdict.PASS
+    assert not verdicts(result, "mfu")
+
+
+def test_a_known_peak_of_which_no_share_is_known_is_unproven(tmp_path: Path) -> None:
+    result = judged(tmp_path / "run", on_gpu(ladder(**SOUND), device="NVIDIA B200"), contract())
+    seen = figure(result, "mfu")
+    assert (seen.verdict, seen.limit) == (Verdict.UNPROVEN, None)
+    assert seen.value == pytest.approx(0.42)
+
+
+def test_more_than_the_peak_proves_nothing(tmp_path: Path) -> None:
+    """A clock that is wrong, or a name."""
+    seen = figure(judged(tmp_path / "run", on_gpu(ladder(**SOUND), 1.3), contract()), "mfu")
+    assert (seen.verdict, seen.value) == (Verdict.UNPROVEN, None)
+    assert "no device does more than its peak" in seen.note
+
+
+def test_an_emulated_accelerator_owes_tokens_and_has_no_mfu(tmp_path: Path) -> None:
+    result = judged(tmp_path / "run", ladder(**SOUND), contract(), emulated=True)
+    assert figure(result, "tokens_per_s").verdict is Verdict.UNPROVEN
+    assert "mfu" not in {one.name for one in result.measurements}
+
+
+def test_tokens_that_nobody_agreed_are_told_and_not_judged(tmp_path: Path) -> None:
+    seen = figure(judged(tmp_path / "run", on_gpu(ladder(**SOUND)), contract()), "tokens_per_s")
+    assert not seen.judged
+    assert seen.value == pytest.approx(TOKENS, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("device", "low"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 0.36),
+        (H100, 0.252),
+        ("NVIDIA H200", 0.252),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA A100-PCIE-40GB", None),
+        ("NVIDIA GH200 480GB", None),
+        ("AMD Instinct MI300X", None),
+        (f"NVIDIA A100-SXM4-80GB, {H100}", None),
+        ("CPU", None),
+    ],
+)
+def test_a_share_is_derived_only_where_such_a_job_is_published(
+    device: str, low: float | None
+) -> None:
+    limit = derived_mfu(device)
+    assert (limit.low if limit else None) == low
+
+
+@pytest.mark.parametrize("name", ["lab", "local", ""])
+def test_the_rehearsals_contracts_catch_half_the_pace_and_spare_busy_cores(name: str) -> None:
+    embedded = cast(Cluster, SimpleNamespace(emulated=True, kind="local", facts=[]))
+    agreed, load_of = load(name) if name else derive_contract(embedded), TrainConfig()
+    limit = agreed.limit("SCALING", "tokens_per_s")
+    assert limit
+    tokens, pace = load_of.batch * load_of.seq, agreed.cluster.pace_seconds
+    steps = {pace * 1.02: Verdict.PASS, pace * 1.3: Verdict.MARGINAL, pace * 2: Verdict.FAIL}
+    assert {step: limit.judge(tokens / step) for step in steps} == steps
+
+
+def test_the_report_of_a_run_says_of_its_base_what_the_page_says(tmp_path: Path) -> None:
+    judged(tmp_path / "run", throttled(on_gpu(ladder(**SOUND)), *NODES), contract())
+    output = CliRunner().invoke(main, ["scaling", "report", str(tmp_path / "run")]).output
+    assert "mfu on 1 node, 8,192 tokens per GPU and step: 0.21" in output
+    assert "SCALE-SLOW-BASE one node alone is too slow (node0, node1, node2, node3)" in output
+
+
+class Controls:
+    """A ledger of controls."""
+
+    def __init__(self) -> None:
+        self.seen: list[Control] = []
+
+    def control(self, name: str, fault: str, *, caught: bool | None, saw: str) -> None:
+        self.seen.append(Control(name=name, fault=fault, caught=caught, saw=saw))
+
+
+def slowed_by(base: Rung, monkeypatch: pytest.MonkeyPatch, heed: float) -> Controls:
+    """The control on a cluster whose trainer heeds so much of the delay that is planted."""
+
+    def run(_: Gang, names: Any, count: int, config: TrainConfig) -> Rung:
+        assert (count, config.stall.split("seconds=")[0]) == (1, "data:rank=0:")
+        delay = heed * float(config.stall.split("seconds=")[1])
+        steps = [[slower(step, 1 + delay / step.seconds) for step in mine] for mine in base.steps]
+        return replace(base, steps=steps)
+
+    monkeypatch.setattr(base_speed, "run_rung", run)
+    controls = Controls()
+    rig = LadderRig(cast(Gang, None), {}, cast(Recorder, controls))
+    tests = speed_tests(base, partial(contract(AGREED_TOKENS).limit, "SCALING"), emulated=False)
+    assert [test.name for test in tests] == ["tokens_per_s", "mfu"]
+    control_slow_base(rig, TrainConfig(), base, tests)
+    return controls
+
+
+@pytest.mark.parametrize("mfu", [0.26, 0.42, 0.9])
+def test_a_node_that_is_made_slow_must_be_judged_so(
+    monkeypatch: pytest.MonkeyPatch, mfu: float
+) -> None:
+    base = on_gpu(ladder(**SOUND), mfu).rungs[0]
+    (control,) = slowed_by(base, monkeypatch, heed=1.0).seen
+    assert control.caught is True, control.saw
+    (blind,) = slowed_by(base, monkeypatch, heed=0.0).seen
+    assert blind.caught is False
+
+
+def test_a_control_that_cannot_be_judged_or_run_is_not_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def dies(*_: Any) -> Rung:
+        raise GangError("ranks [1] died")
+
+    base, controls = on_gpu(ladder(**SOUND)).rungs[0], Controls()
+    rig = LadderRig(cast(Gang, None), {}, cast(Recorder, controls))
+    control_slow_base(rig, TrainConfig(), base, [SpeedTest("mfu", None)])
+    unknown = dataclasses.replace(base, peak_flops=None)
+    control_slow_base(rig, TrainConfig(), unknown, [SpeedTest("mfu", derived_mfu(H100))])
+    monkeypatch.setattr(base_speed, "run_rung", dies)
+    control_slow_base(rig, TrainConfig(), base, [SpeedTest("mfu", derived_mfu(H100))])
+    assert [one.caught for one in controls.seen] == [None] * 3
+    assert controls.seen[-1].saw == "ranks [1] died"
+
+
+def test_a_run_judged_again_keeps_the_limit_that_its_device_gave_and_no_contracts(
+    tmp_path: Path,
+) -> None:
+    agreed = '[SCALING.mfu]\nat_least = 0.4\nunit = "ratio"\nbecause = "shown at the factory"\n'
+    for name, before, verdict in (("derived", "", "PASS"), ("agreed", agreed, "UNPROVEN")):
+        judged(tmp_path / name, on_gpu(ladder(**SOUND)), contract(before))
+        (again,) = load_record(rejudge_run(tmp_path / name, contract())).results
+        assert figure(again, "mfu").verdict is Verdict(verdict)

@@ -1,0 +1,40 @@
+"""A stand-in for a Ray dashboard, which may ask for a token."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+@contextmanager
+def dashboard(session: str = "ours", token: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Its address, and the paths of what it was asked and let pass; 401 or 403 as Ray answers."""
+    served: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            given = self.headers.get("Authorization", "")
+            status = 200 if not token or given == f"Bearer {token}" else 403 if given else 401
+            self.send_response(status)
+            self.end_headers()
+            if status == 200:
+                served.append(self.path)
+                self.wfile.write(json.dumps({"session_name": session}).encode())
+
+        do_GET = do_POST = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", served
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
