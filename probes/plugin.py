@@ -214,11 +214,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _probe_name(item: pytest.Item) -> str:
-    """The name of a probe, the same from whichever folder pytest was started."""
-    if not item.path.is_relative_to(ROOT / "probes"):
-        return item.nodeid
+    """The name of a probe, the same from whichever folder pytest was started.
+
+    A file that is not of the suite keeps its whole path: it must not stand for one that is.
+    """
     inner = item.nodeid.partition("::")[2]
-    return f"{item.path.relative_to(ROOT).as_posix()}::{inner}"
+    ours = item.path.is_relative_to(ROOT / "probes")
+    path = item.path.relative_to(ROOT) if ours else item.path
+    return f"{path.as_posix()}::{inner}"
 
 
 def _line_printer(config: pytest.Config) -> Callable[[str], None]:
@@ -267,7 +270,8 @@ def _end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[
     if report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         return "skipped", report.duration, str(reason)
-    assert call.excinfo is not None
+    if call.excinfo is None:  # pytest's own word, as of a probe that was to fail and did not
+        return "error", report.duration, _last_line(report.longreprtext)
     interrupted = isinstance(call.excinfo.value, KeyboardInterrupt)
     return "interrupted" if interrupted else "error", report.duration, call.excinfo.exconly()
 
@@ -288,8 +292,8 @@ def _write_verdict(report: pytest.TestReport, result: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> Generator[None, None, None]:
-    """Keep a failure that no verdict stands for: a teardown, or another test."""
-    if report.failed and not hasattr(report, "seatrial"):
+    """Keep a failure that no verdict stands for: a teardown, another test, a plugin's own."""
+    if report.failed and getattr(report, "seatrial", "PASS") in ("PASS", "MARGINAL"):
         kind = "teardown" if report.when == "teardown" else "other test"
         PROBLEMS.append((kind, report.nodeid, _last_line(report.longreprtext)))
     return (yield)

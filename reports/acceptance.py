@@ -166,7 +166,7 @@ def _run_reasons(record: RunRecord) -> list[str]:
     contract, reasons = record.contract, [problem.sentence() for problem in record.problems]
     if record.partial:
         reasons.append(f"PARTIAL run: {record.partial}")
-    if record.owed is None:
+    if not record.owed:  # a tier that owes nothing does not exist
         reasons.append(OLD_RUN)
     if not contract.agreed:
         reasons.append(NO_CONTRACT.format(run=record.id))

@@ -40,24 +40,31 @@ def close_run(
         run.store.event("run_updated", loaded=loaded)
         summary = summarize_acceptance(run.finish(state))
         write_all(folder, summary, load_summary(baseline) if baseline else None)
-        if junit:
-            Path(junit).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / "junit.xml", junit)
+        _copy_junit(folder, junit)
         run.store.close()
     except Exception as error:  # noqa: BLE001 - whatever it was, the run must not end in 0
-        return _close_broken(run, error)
+        return _close_broken(run, error, junit)
     return summary
 
 
-def _close_broken(run: RunSession, error: Exception) -> AcceptanceSummary:
+def _copy_junit(folder: Path, junit: str) -> None:
+    if junit:
+        Path(junit).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / "junit.xml", junit)
+
+
+def _close_broken(run: RunSession, error: Exception, junit: str) -> AcceptanceSummary:
     """Record that the end could not be written; without sums the folder tells it as well."""
-    text = f"{type(error).__name__}: {error}"
+    text, folder = f"{type(error).__name__}: {error}", run.store.path
     with suppress(OSError, ValueError):
         run.report_problem("rendering", "the end of the run", text)
         run.store.save()
     with suppress(Exception):
         run.leave()
-    summary = load_summary(run.store.path)
+    summary = load_summary(folder)
     with suppress(OSError):
-        write_all(run.store.path, summary)
+        Path(junit or folder / "junit.xml").unlink()  # none is better than one that says otherwise
+    with suppress(Exception):
+        write_all(folder, summary)
+        _copy_junit(folder, junit)
     return summary

@@ -118,6 +118,11 @@ class ClusterTerms(BaseModel):
             )
         if self.parallel is not None and set(self.parallel) != {"tp", "pp", "dp"}:
             raise ValueError(f"parallel takes tp, pp and dp, found {', '.join(self.parallel)}")
+        if self.gpus_per_node == 0 and self.accelerators == "real":
+            raise ValueError(
+                "expected gpus_per_node of 1 or more with real accelerators, found 0: without GPUs "
+                'nothing of a GPU cluster is accepted; a rehearsal says accelerators = "emulated"'
+            )
         if self.nodes and self.gpus_per_node:
             self.check_placement(self.nodes * self.gpus_per_node)
         return self

@@ -26,6 +26,7 @@ from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.component_placement import show
 from probes.acceptance.criteria import CRITERIA, Measure
 from probes.acceptance.limit_terms import LimitTerms, ring_limit
+from probes.acceptance.owed import TIERS, judged_names
 from probes.acceptance.validation import ContractError, spelling_hint, validate_terms
 from probes.cluster.node_facts import software_versions
 from reports.record import ContractFacts, Criterion, Limit, Waiver
@@ -42,7 +43,6 @@ SCHEMA = 1  # of contract files: a file of another form must not be read as if i
 NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # it is a part of folders' names
 NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
 MIN_REASON_WORDS = 3  # of not_provable: fewer are no reason
-TIERS = ("quick", "standard", "soak")
 TOP_KEYS = ("schema", "name", "title", "tier", "cluster", "waivers")
 
 
@@ -68,8 +68,8 @@ class Contract(BaseModel):
         return self.cluster.accelerators == "emulated"
 
     @property
-    def agreed_names(self) -> frozenset[str]:
-        """The measures that it has a limit for, as SCALING.mfu."""
+    def limited_names(self) -> frozenset[str]:
+        """The measures that it has a limit for, agreed or derived, as SCALING.mfu."""
         return frozenset(f"{id}.{name}" for id, names in self.limits.items() for name in names)
 
     def facts(self) -> ContractFacts:
@@ -148,7 +148,7 @@ def parse(content: bytes, file: str) -> Contract:
     if not isinstance(title, str):
         raise ContractError(f"{file}: title: expected text in quotes, found {show(title)}")
     _agree_fabric(limits.setdefault("FABRIC", {}), cluster, file)
-    return Contract(
+    contract = Contract(
         name=name,
         title=title,
         sha256=hashlib.sha256(content).hexdigest(),
@@ -160,6 +160,23 @@ def parse(content: bytes, file: str) -> Contract:
         waivers=_parse_waivers(raw.get("waivers", []), file),
         notices=_renamed_keys(raw, file),
     )
+    _refuse_unjudged(contract, file)
+    return contract
+
+
+def _refuse_unjudged(contract: Contract, file: str) -> None:
+    """Refuse what no probe of the contract's own tier looks at: it would be agreed in vain."""
+    terms, tier = contract.cluster, contract.tier
+    unjudged = contract.limited_names - judged_names(tier, terms, contract.limited_names)
+    keys = [f"[{name}]" for name in sorted(unjudged)]
+    if tier == TIERS[0]:
+        placed = ("components", "parallel", "queue")
+        keys += [f"[cluster] {key}" for key in placed if getattr(terms, key) is not None]
+    if keys:
+        raise ContractError(
+            f'{file}: {keys[0]}: no probe of tier {tier} measures it: write tier = "standard" at '
+            "the top, or leave it out"
+        )
 
 
 def _read_toml(content: bytes, file: str) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from probes.acceptance.cluster_terms import VERSION
-from probes.acceptance.contract import NOT_PROVABLE, SCHEMA, TIERS
+from probes.acceptance.contract import NOT_PROVABLE, SCHEMA
 from probes.acceptance.criteria import CRITERIA, Measure
 from probes.acceptance.derived_limits import DERIVED_EFFICIENCY, detect_fabric
 from probes.acceptance.limit_terms import LimitTerms
+from probes.acceptance.owed import TIERS
 from probes.cluster.node_facts import software_versions
 from probes.environment.rails import admitted_facts, count_rails
 from reports.record import Limit, RunRecord

@@ -297,7 +297,7 @@ CRITERIA: dict[str, CriterionRow] = {
     ),
     "LAUNCH": CriterionRow(
         "a user can launch without help",
-        "an ordinary user follows the documented path, literally, and the job runs correctly",
+        "the documented path, followed literally in a clean shell, starts a job that runs correctly",
         LAUNCH_MEASURES,
     ),
     "RESTART": CriterionRow(
@@ -307,7 +307,7 @@ CRITERIA: dict[str, CriterionRow] = {
     ),
     "HOSTS": CriterionRow(
         "the machines are what was ordered",
-        "inventory, parity, health and limits of every node, as a job sees them",
+        "inventory, GPU counts, parity and what was ordered of every node, as a job sees them",
         HOSTS_MEASURES,
     ),
 }

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from probes.acceptance.contract import ClusterTerms
+from probes.acceptance.cluster_terms import ClusterTerms
 from reports.record import OwedProbe
 
 TIERS = ("quick", "standard", "soak")
+MANY_NODES = 8  # with so many every measure that depends on the number of nodes is owed
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,15 @@ class Circumstances:
     one_host: bool = False  # an embedded cluster: its raylets see the same machine
 
     @property
-    def asks_nvml(self) -> bool:
-        """Whether each node's own NVML must answer; emulated ones may have none."""
-        return self.terms.accelerators == "real" and not self.one_host
+    def emulated(self) -> bool:
+        """Whether arithmetic is on the CPU, and no node need have NVML."""
+        return self.terms.accelerators == "emulated" or self.one_host
 
     @property
     def speed_in_tokens(self) -> bool:
-        """Whether tokens/s alone stand for SCALING's speed: mfu has no meaning, or no limit."""
+        """Whether SCALING's speed is judged by tokens/s alone: mfu has no meaning, or no limit."""
         tokens, mfu = "SCALING.tokens_per_s" in self.agreed, "SCALING.mfu" in self.agreed
-        return not self.on_gpu or (tokens and not mfu)
+        return self.emulated or (tokens and not mfu)
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Duty:
 # Owed only where this holds; all else is owed by every run of its probe that comes to its end.
 CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
     ("HOSTS", "machines"): lambda here: not here.one_host,
-    ("HOSTS", "nvml_errors"): lambda here: here.asks_nvml,
-    ("HOSTS", "duplicate_gpus"): lambda here: here.asks_nvml,
+    ("HOSTS", "nvml_errors"): lambda here: not here.emulated,
+    ("HOSTS", "duplicate_gpus"): lambda here: not here.emulated,
     ("HOSTS", "gpu_model"): lambda here: bool(here.terms.gpu_model),
     ("HOSTS", "gpu_memory"): lambda here: bool(here.terms.gpu_memory_gib),
     ("HOSTS", "cpus"): lambda here: bool(here.terms.cpus_per_node),
@@ -299,6 +300,16 @@ def _owed_names(duty: Duty, names: tuple[str, ...], here: Circumstances) -> Iter
         condition = CONDITIONS.get((duty.criterion, name))
         if condition is None or condition(here):
             yield name
+
+
+def judged_names(tier: str, terms: ClusterTerms, agreed: frozenset[str]) -> set[str]:
+    """Return the measures, as SCALING.mfu, that a run of this tier may be judged by."""
+    return {
+        f"{probe.criterion}.{name}"
+        for on_gpu in (False, True)
+        for probe in owed_by(Circumstances(tier, terms, MANY_NODES, on_gpu, agreed))
+        for name in probe.measures
+    }
 
 
 def longer_tier(one: str, other: str) -> str:

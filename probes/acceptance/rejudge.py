@@ -14,9 +14,10 @@ from probes.acceptance.component_placement import show
 from probes.acceptance.contract import Contract
 from probes.acceptance.criteria import CRITERIA, Measure, exactly
 from probes.acceptance.owed import Circumstances, longer_tier, owed_by, partial_reason
+from reports.acceptance import NO_SUMS
 from reports.record import Limit
 from reports.renamed import with_current_names
-from reports.store import Store, read_events
+from reports.store import SUMS, Store, read_events
 from reports.store import fold_events as check
 
 # By key of [cluster]: what is measured in another way where its value is another; () is all.
@@ -63,9 +64,13 @@ def rejudge_run(run: Path, contract: Contract) -> Path:
     if (run / "evidence").is_dir():
         shutil.copytree(run / "evidence", target / "evidence")
     store, judge = Store(target), NewJudge(contract, target.name)
+    measured = (event["data"] for event in events if event["event"] == "measurement")
+    judge.limits = {one["name"]: one["limit"] for one in measured if one.get("limit")}
     for event in events:
         data = judge.replace(event["event"], event.get("probe", ""), dict(event["data"]))
         store.event(event["event"], event.get("probe", ""), **data)
+    if judge.finished and not (run / SUMS).is_file():  # its end was never written down
+        store.event("run_problem", **NO_SUMS.model_dump())
     for probe, data in judge.unmeasured():
         store.event("measurement", probe, **data)
     store.save()
@@ -86,6 +91,10 @@ def _make_folder(wanted: Path) -> Path:
             return target
 
 
+# Controls whose fault is as large as a limit makes it.
+PLANTED_BY_LIMIT = {("SCALING", "slow base"): ("mfu", "tokens_per_s")}
+
+
 class NewJudge:
     """The new contract, on the events of a run that was measured under `old` terms."""
 
@@ -95,6 +104,8 @@ class NewJudge:
         self.other: list[str] = []  # keys of [cluster] whose value is another now
         self.probes: dict[str, str] = {}  # probe -> its criterion
         self.measured: set[tuple[str, str]] = set()  # criterion, measure
+        self.limits: dict[str, dict[str, Any]] = {}  # of SCALING's measures, as they were
+        self.finished = False  # by its own last event
         self.start: dict[str, Any] = {}  # of the run, as it was written
 
     def replace(self, kind: str, probe: str, data: dict[str, Any]) -> dict[str, Any]:
@@ -102,8 +113,10 @@ class NewJudge:
         replacements = {
             "run_started": self._start_run,
             "run_owes": self._owe,
+            "run_finished": self._finish_run,
             "probe_started": self._start_probe,
             "measurement": self._judge_measurement,
+            "control": self._judge_control,
         }
         return replacements[kind](probe, data) if kind in replacements else data
 
@@ -115,6 +128,10 @@ class NewJudge:
         facts = self.contract.facts().model_dump(mode="json")
         return {**data, "id": self.run_id, "contract": facts}
 
+    def _finish_run(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
+        self.finished = data.get("state") == "finished"
+        return data
+
     def _owe(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
         """What the new contract's tier owes: the run may have looked at less."""
         tier, cluster = self.start["tier"], self.start.get("cluster", {})
@@ -123,7 +140,7 @@ class NewJudge:
             terms=self.contract.cluster,
             nodes=len(cluster.get("nodes", [])),
             on_gpu=bool(cluster.get("on_gpu")),
-            agreed=self.contract.agreed_names,
+            agreed=self.contract.limited_names,
             one_host=cluster.get("kind") == "local",
         )
         owed = [probe.model_dump() for probe in owed_by(here)]
@@ -149,6 +166,16 @@ class NewJudge:
         if order:
             return self._judge_order(data, order)
         return {**data, "limit": self._limit(criterion, name, measure, data)}
+
+    def _judge_control(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
+        """A fault that was planted to break the old limit may keep a looser one."""
+        criterion = self.probes[probe]
+        for name in PLANTED_BY_LIMIT.get((criterion, data["name"]), ()):
+            old, new = self.limits.get(name), self.contract.limit(criterion, name)
+            if old and new and (new.low or 0) < (old.get("low") or 0):
+                why = f"it was planted for {name} >= {old['low']:g}, the contract has {new}"
+                return {**data, "caught": None, "saw": why}
+        return data
 
     def _judge_order(self, data: dict[str, Any], key: str) -> dict[str, Any]:
         """Hold what was read of the nodes to the new order; what is not ordered only informs."""

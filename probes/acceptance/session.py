@@ -60,7 +60,8 @@ class RunSession:
             self.cluster.emulated = True
         self.contract: Contract = agreed or derive_contract(self.cluster)
         # Whoever writes local:4 has ordered four.
-        self.ordered = nodes or (self.cluster.embedded_nodes if self.cluster else None)
+        embedded = self.cluster.embedded_nodes if self.cluster else None
+        self.ordered = nodes or self.contract.cluster.nodes or embedded
         self.store = Store(Path(run_dir) if run_dir else Path("runs") / run_folder_name(self.name))
         self._write_start()
         self._write_owed()
@@ -116,7 +117,7 @@ class RunSession:
             terms=self.terms,
             nodes=len(cluster.nodes) if cluster else 0,
             on_gpu=bool(cluster and cluster.on_gpu),
-            agreed=self.contract.agreed_names,
+            agreed=self.contract.limited_names,
             one_host=bool(cluster and cluster.kind == "local"),
         )
         self.store.event(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+
+if TYPE_CHECKING:
+    from probes.acceptance.criteria import Measure
 
 
 @click.group()
@@ -20,19 +24,30 @@ def check(file: str) -> None:
     """Say whether FILE (or a shipped contract's name) is a contract, and what it asks for."""
     from probes.acceptance.contract import load
     from probes.acceptance.criteria import CRITERIA
+    from probes.acceptance.owed import judged_names
 
     with refuse_unusable():
         loaded = load(file)
     click.echo(f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}")
     for notice in loaded.notices:
         click.echo(f"notice: {notice}")
+    judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names)
     for id, row in CRITERIA.items():
         reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
         click.echo(f"{id}  {loaded.title_of(id)}{reason}")
         for name, measure in row.measures.items():
-            limit = loaded.limit(id, name)
-            fallback = f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
-            click.echo(f"  {name:20} " + (f"{limit}  ({limit.because})" if limit else fallback))
+            limit, is_judged = loaded.limit(id, name), f"{id}.{name}" in judged
+            told = f"{limit}  ({limit.because})" if limit else _without_limit(measure, is_judged)
+            click.echo(f"  {name:20} {told}")
+
+
+def _without_limit(measure: Measure, is_judged: bool) -> str:
+    """Say what a measure is held to that the contract has no limit for."""
+    if not is_judged:
+        return "not judged by this contract"
+    if measure.derived_in_run:
+        return "derived from the GPU's name, where it is known"
+    return f"from the run: {measure.from_run}" if measure.from_run else "none: unproven"
 
 
 @contract.command("list")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 # Codes of nvml.h, nvmlReturn_t.
-NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED, TIMEOUT = 3, 6, 9, 10
+NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED, TIMEOUT, UNKNOWN = 3, 6, 9, 10, 999
 LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, DRIVER_MISMATCH = 12, 13, 15, 18
 # What the first of two ways to ask may answer, so that the second is tried: the board or an older
 # driver does not know it.
@@ -37,7 +37,14 @@ def read_gpus(seconds: float = NVML_SECONDS) -> dict[str, Any]:
     `mig`, and an `error` of its own where it could not be asked.
     """
     answers: list[dict[str, Any]] = []
-    thread = threading.Thread(target=lambda: answers.append(_read_gpus()), daemon=True)
+
+    def ask() -> None:
+        try:
+            answers.append(_read_gpus())
+        except Exception as error:  # noqa: BLE001 - told with the node's facts, not as a time-out
+            answers.append(_failed(True, UNKNOWN, f"{type(error).__name__}: {error}"))
+
+    thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(seconds)
     if answers:
@@ -80,12 +87,15 @@ def start_nvml() -> None:
 
 
 def import_nvml() -> Any:
-    """Import pynvml."""
-    try:
+    """Import the node's pynvml, or Ray's own copy where there is none or an old one."""
+    with contextlib.suppress(ImportError):
         import pynvml
-    except ImportError:
-        from ray._private.thirdparty import pynvml
-    return pynvml
+
+        if hasattr(pynvml, "nvmlMemory_v2"):
+            return pynvml
+    from ray._private.thirdparty import pynvml as of_ray
+
+    return of_ray
 
 
 def _read_gpus() -> dict[str, Any]:

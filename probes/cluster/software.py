@@ -8,7 +8,8 @@ from typing import Any
 def software_differences(facts: list[dict[str, Any]], driver: dict[str, str]) -> list[str]:
     """One sentence per part of the software whose version is not the same everywhere.
 
-    The driver's own NVIDIA driver is left out: a head node often has none.
+    The driver's own NVIDIA driver is left out: a head node often has none.  Its torch may be
+    another build of the same version, as 2.13.0+cpu: no rank runs there.
     """
     sentences = []
     for part in driver:
@@ -16,9 +17,17 @@ def software_differences(facts: list[dict[str, Any]], driver: dict[str, str]) ->
         for fact in facts:
             versions.setdefault(fact["software"][part] or "none", []).append(fact["name"])
         if part != "driver":
-            versions.setdefault(driver[part] or "none", []).append("the driver")
+            own = driver[part] or "none"
+            if part == "torch":
+                own = next((of for of in versions if _public(of) == _public(own)), own)
+            versions.setdefault(own, []).append("the driver")
         if len(versions) > 1:
             by_rarity = sorted(versions.items(), key=lambda item: len(item[1]))
             text = "; ".join(f"{version} on {', '.join(names)}" for version, names in by_rarity)
             sentences.append(f"{part}: {text}")
     return sentences
+
+
+def _public(version: str) -> str:
+    """The version without its build, which follows a plus."""
+    return version.partition("+")[0]

@@ -33,7 +33,11 @@ def judge_hosts(
     measure: Recorder,
 ) -> list[NodeGpus]:
     """Judge nodes, machines and GPUs; `bystanders` are facts of nodes where Ray counts no GPU."""
-    judge_nodes(cluster, terms, facts, measure)
+    alive = {node["id"] for node in cluster.nodes}
+    gone = [fact["name"] for fact in facts if fact["node"] not in alive]
+    facts = [fact for fact in facts if fact["node"] in alive]
+    bystanders = without_hosts_gpus(bystanders, facts)
+    judge_nodes(cluster, terms, facts, bystanders, gone, measure)
     nodes = count_all_gpus(cluster, terms, facts, bystanders)
     judge_counts(nodes, measure)
     judge_silent_bystanders(cluster, bystanders, measure)
@@ -42,7 +46,8 @@ def judge_hosts(
         return nodes
     judge_machines(facts, measure)
     if compared_sources(cluster.kind, cluster.emulated, facts):
-        judge_nvml(nodes, [*facts, *bystanders], measure)
+        short = terms.nodes is not None and len(facts) < terms.nodes
+        judge_nvml(nodes, [*facts, *bystanders], short, measure)
         judge_duplicates(nodes, facts, measure)
     else:
         measure.covered("NVML is not compared: accelerators are emulated, and no node has it")
@@ -50,17 +55,31 @@ def judge_hosts(
 
 
 def judge_nodes(
-    cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], measure: Recorder
+    cluster: Cluster,
+    terms: ClusterTerms,
+    facts: Sequence[Facts],
+    bystanders: Sequence[Facts],
+    gone: list[str],
+    measure: Recorder,
 ) -> None:
-    """Judge nodes that answer against the order; those lost or silent by name."""
+    """Judge nodes that answer against the order; those lost or silent by name.
+
+    `gone` are those that answered when the run began.  Without an order no other is missing: Ray
+    also lists what left it days ago.  One that Ray counts no GPU on may be a node that was ordered,
+    whose driver did not load.
+    """
     ordered = terms.nodes
     measure("nodes", len(facts), limit=exactly(ordered, "nodes", "ordered") if ordered else None)
     silent = _find_silent(cluster, cluster.nodes, facts, measure)
-    lost = [node["name"] for node in cluster.known_nodes() if not node["alive"]]
+    dead = [node["name"] for node in cluster.known_nodes() if not node["alive"]]
+    lost = dead if ordered else gone
     if not silent and (len(facts) < ordered if ordered else lost):
-        names = lost or ["a node that never joined"]
+        no_gpus = [fact["name"] for fact in bystanders]
+        names = lost or no_gpus or ["a node that never joined"]
         of = f"{len(facts)} of {ordered} nodes answer" if ordered else f"{len(facts)} nodes answer"
-        measure.explain(finding("HOST-MISSING", f"{of}; missing: {join_names(names)}", names))
+        why = "" if lost or not no_gpus else ", where Ray counts no GPU"
+        text = f"{of}; missing: {join_names(names)}{why}"
+        measure.explain(finding("HOST-MISSING", text, names))
     if ordered and len(facts) > ordered:
         statement = f"{len(facts)} nodes answer, {ordered} were ordered"
         measure.explain(finding("HOST-EXTRA", statement, [fact["name"] for fact in facts]))
@@ -76,6 +95,21 @@ def _find_silent(
         why = cluster.errors.get(id, "no answer in time")
         measure.explain(finding("HOST-NO-ANSWER", f"{name}: {why}", [name]))
     return list(silent.values())
+
+
+def without_hosts_gpus(bystanders: Sequence[Facts], facts: Sequence[Facts]) -> list[Facts]:
+    """Return bystanders without what is a gang's node's: a container may see its host's GPUs."""
+    shown = {gpu["uuid"] for fact in facts for gpu in fact["gpus"]} - {""}
+    hosts = {fact["boot_id"] for fact in facts} - {""}
+    unasked = {"library": False, "error": None}
+    return [
+        {
+            **fact,
+            "gpus": [gpu for gpu in fact["gpus"] if gpu["uuid"] not in shown],
+            "nvml": unasked if fact["boot_id"] in hosts else fact["nvml"],
+        }
+        for fact in bystanders
+    ]
 
 
 def judge_silent_bystanders(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
@@ -123,10 +157,16 @@ def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
             measure.explain(finding("HOST-GPUS", node.sentence, [node.name]))
 
 
-def judge_nvml(nodes: Sequence[NodeGpus], facts: Sequence[Facts], measure: Recorder) -> None:
-    """Judge whether NVML answers on each node, and for each of its GPUs."""
+def judge_nvml(
+    nodes: Sequence[NodeGpus], facts: Sequence[Facts], short: bool, measure: Recorder
+) -> None:
+    """Judge whether NVML answers on each node, and for each of its GPUs.
+
+    Where nodes are missing (`short`), one with NVML's library may be one of them.
+    """
     for node, fact in zip(nodes, facts, strict=True):
-        expected = bool(node.counts["Ray"] or node.ordered)
+        missing = short and fact["nvml"]["library"]
+        expected = bool(node.counts["Ray"] or node.ordered or missing)
         faults = hardware.find_nvml_faults(fact, expected)
         count = None if faults is None else len(faults)
         measure("nvml_errors", count, on=node.name, note="NVML does not know AMD's GPUs")
@@ -143,10 +183,13 @@ def judge_duplicates(nodes: Sequence[NodeGpus], facts: Sequence[Facts], measure:
     measure.explain(shared)
 
 
-def judge_parity(cluster: Cluster, facts: list[dict[str, Any]], measure: Recorder) -> None:
-    """Judge whether all nodes have one software stack and one kind of GPU."""
+def judge_parity(
+    cluster: Cluster, terms: ClusterTerms, facts: list[dict[str, Any]], measure: Recorder
+) -> None:
+    """Judge whether all nodes have one software stack and, unless several are ordered, one GPU."""
     software = software_differences(facts, software_versions())
-    odd = [] if cluster.kind == "local" else hardware.find_odd_gpus(facts)
+    several = isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1
+    odd = [] if cluster.kind == "local" or several else hardware.find_odd_gpus(facts)
     count = len(software) + len(odd)
     measure("differences", count if facts else None, note="no node answers")
     for sentence in software:

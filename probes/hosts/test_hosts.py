@@ -26,7 +26,7 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
     measure.keep("hosts.json", inventory, caption="inventory of every node, as a worker sees it")
     measure.covered(coverage_text(cluster, facts))
     counts = judge_hosts(cluster, terms, facts, bystanders, measure)
-    judge_parity(cluster, facts, measure)
+    judge_parity(cluster, terms, facts, measure)
     judge_order(facts, terms, measure)
     if terms.shared:
         judge_folder(cluster, terms.shared, measure)

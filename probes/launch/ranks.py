@@ -284,8 +284,11 @@ def check_device(job: AnnouncedJob, row: Row) -> Problem | None:
     if device is None or not device.startswith("cuda"):
         found = f"it computes on {device}" if device else "it does not say where it computes"
         return Problem("LAUNCH-DEVICE", found, "a GPU")
+    if not row.get("gpu"):
+        found = "it does not say which GPU it computes on"
+        return Problem("LAUNCH-DEVICE", found, "a GPU of its own")
     sharing = job.gpu_ranks[_gpu_key(row)]
-    if row.get("gpu") and len(sharing) > 1:
+    if len(sharing) > 1:
         found = f"GPU {row['gpu']} computes for ranks {', '.join(sharing)}"
         return Problem("LAUNCH-DEVICE", found, "one rank on each GPU")
     return None

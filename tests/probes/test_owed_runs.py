@@ -17,12 +17,13 @@ pytest_plugins = ["pytester"]
 
 # The suite of these tests: two probes, in two files, for the one criterion of their contract.
 OWES = """
+import pathlib
 import probes.acceptance.session as session
 from reports.record import OwedProbe
 
 session.owed_by = lambda here: [
-    OwedProbe(probe=f"test_{name}.py::test_it", criterion="GANG", tier=here.tier, measures=[
-        "partially_held"], controls=["c"])
+    OwedProbe(probe=f"{pathlib.Path.cwd()}/test_{name}.py::test_it", criterion="GANG",
+              tier=here.tier, measures=["partially_held"], controls=["c"])
     for name in ("sound", "broken")
 ]
 """
@@ -268,6 +269,75 @@ else:
     result, summary = suite(broken=GOOD)
     assert result.ret == summary.exit_code == (2 if broken == "finish" else 3)
     assert not summary.word.startswith(("ACCEPTED", "REHEARSAL"))
+
+
+def test_a_file_of_somebody_else_does_not_stand_for_a_probe(
+    suite: Any, pytester: pytest.Pytester
+) -> None:
+    """An old checkout, or a file made to pass, may have the suite's names."""
+    (pytester.path / "probes").mkdir()
+    text = PROBE.format(criterion="GANG", body=f"{GOOD}\n    {CAUGHT}")
+    (pytester.path / "probes" / "test_broken.py").write_text(text)
+    pytester.makeconftest(STAND_IN + OWES.replace("{pathlib.Path.cwd()}/test_", "probes/test_"))
+    result, summary = suite("probes", broken=GOOD)
+    assert result.ret == summary.exit_code == 20
+    assert "0 of 2 owed probes ran" in summary.headline
+
+
+def test_a_plugin_that_fails_a_probe_is_no_acceptance(
+    suite: Any, pytester: pytest.Pytester
+) -> None:
+    plugin = """
+import pytest
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.when == "call":
+        report.outcome, report.longrepr = "failed", "Xid 79 in dmesg"
+    return report
+"""
+    pytester.makeconftest(STAND_IN + OWES + plugin)
+    result, summary = suite(broken=GOOD)
+    assert result.ret == summary.exit_code == 3
+    assert "Xid 79 in dmesg" in summary.reasons[0]
+
+
+def test_junit_elsewhere_says_that_the_end_could_not_be_written(
+    suite: Any, pytester: pytest.Pytester
+) -> None:
+    plant = """
+import errno, reports.store
+def full(*a, **k): raise OSError(errno.ENOSPC, "No space left on device")
+reports.store.write_checksums = full
+"""
+    pytester.makeconftest(STAND_IN + OWES + plant)
+    result, _ = suite("--junitxml", "ci/junit.xml", broken=GOOD)
+    assert result.ret == 3
+    tree = ET.parse(pytester.path / "ci" / "junit.xml")
+    assert tree.find(".//testcase[@name='decision']/error") is not None
+
+
+def test_an_error_of_ours_at_the_end_is_3(suite: Any, pytester: pytest.Pytester) -> None:
+    plant = """
+import probes.acceptance.closing
+def broken(*a, **k): raise TypeError("a renderer broke")
+probes.acceptance.closing.write_all = broken
+"""
+    pytester.makeconftest(STAND_IN + OWES + plant)
+    result, summary = suite(broken=GOOD)
+    assert result.ret == summary.exit_code == 3
+    assert "a renderer broke" in summary.reasons[0]
+
+
+def test_an_embedded_cluster_does_not_order_itself_where_a_contract_does(
+    suite: Any, pytester: pytest.Pytester
+) -> None:
+    embedded = "\nStandIn.kind, StandIn.embedded_nodes = 'local', 4\n"
+    pytester.makeconftest(STAND_IN + OWES + embedded)
+    ordered = CONTRACT.replace("[cluster]", "[cluster]\nnodes = 8")
+    (pytester.path / "agreed.toml").write_text(ordered)
+    _, summary = suite(broken=GOOD)
+    assert summary.record.cluster["terms"]["nodes"] == 8
 
 
 def test_junit_asked_for_elsewhere_is_the_record_too(suite: Any, pytester: pytest.Pytester) -> None:

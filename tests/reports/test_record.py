@@ -48,6 +48,7 @@ def result(*measurements: Measurement, **fields: Any) -> ProbeResult:
     )
 
 
+OWED = {"probe": "p", "criterion": "FABRIC", "tier": "quick"}
 AGREED = ContractFacts(name="c", criteria=[])
 
 
@@ -67,7 +68,7 @@ def run(
         state=state,
         contract=agreed.model_copy(update={"criteria": rows}),
         results=list(results),
-        **{"owed": [], **(more or {})},
+        **{"owed": [OWED], **(more or {})},
     )
 
 
@@ -228,6 +229,7 @@ REHEARSED = AGREED.model_copy(update={"rehearsal": True})
         (run(result(good()), more={"partial": "only GANG"}), 20),
         (run(result(good(0)), more={"partial": "only GANG"}), 1),
         (run(result(good()), more={"owed": None}), 20),
+        (run(result(good()), more={"owed": []}), 20),
         (run(result(good()), more={"problems": [TEARDOWN]}), 3),
         (run(result(good(0)), more={"problems": [TEARDOWN]}), 1),
         (run(result(good()), more={"problems": [TEARDOWN]}, state="interrupted"), 2),

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from reports.acceptance import load_summary, summarize_acceptance
+from reports.owed import NOT_RUN
 from reports.record import Limit, Measurement, Verdict
 from reports.store import Store, UnreadableRun, fold_events, load, read_events
 
+PROBE = "probes/fabric/test_fabric.py::test_a"
 START = {
     "id": "r",
     "started": "2026-11-20T22:17:03.120Z",
@@ -24,10 +26,9 @@ START = {
         "name": "c",
         "criteria": [{"id": "FABRIC", "title": "RDMA is in use", "how": "all-reduce"}],
     },
-    "owed": [],
+    "owed": [{"probe": PROBE, "criterion": "FABRIC", "tier": "quick"}],
 }
 CONTROL = {"name": "c", "fault": "cable pulled", "caught": True, "saw": "0"}
-PROBE = "probes/fabric/test_fabric.py::test_a"
 
 
 def measurement(value: Any) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def test_a_second_run_in_the_same_folder_inherits_nothing(store: Store) -> None:
     probe(store, 2.0)
     store.event("run_started", **START)
     store.event("run_finished", state="finished")
-    assert load(store.path).results == []
+    assert [result.state for result in load(store.path).results] == [NOT_RUN]
 
 
 def test_what_json_cannot_hold_is_mended(store: Store) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from probes.acceptance.contract import ClusterTerms
+from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.owed import (
     CONDITIONS,

@@ -16,7 +16,7 @@ from probes.acceptance.criteria import CRITERIA, exactly
 from probes.acceptance.measure import Recorder
 from probes.acceptance.rejudge import ORDERS, TERM_MEASURES, rejudge_run
 from probes.cli.main import main
-from reports.acceptance import summarize_acceptance
+from reports.acceptance import load_summary, summarize_acceptance
 from reports.record import Limit, RunRecord, Verdict
 from reports.store import Store, load, read_events
 
@@ -137,6 +137,7 @@ FROM_RUN = {
     "steps_lost": Limit(high=4, unit="steps", because="it saves every 4 steps"),
 }
 BOUGHT = """schema = 1
+tier = "standard"
 name = "bought"
 [cluster]
 nodes = 4
@@ -312,3 +313,11 @@ def test_what_the_new_contract_owes_is_owed(run: Path, tmp_path: Path) -> None:
     assert judged.verdict("GANG") is Verdict.FAIL
     assert judged.verdict("RESTART") is Verdict.UNPROVEN
     assert summarize_acceptance(judged).word == "NOT ACCEPTED (PARTIAL)"
+
+
+def test_a_run_whose_end_was_not_written_stays_so(run: Path) -> None:
+    """The disk was full: judging again must not give the folder the sums it lacks."""
+    (run / "SHA256SUMS").unlink()
+    judged = rejudge_run(run, contract("lab"))
+    assert [problem.kind for problem in load(judged).problems] == ["rendering"]
+    assert load_summary(judged).exit_code == 3

@@ -28,3 +28,12 @@ def test_a_head_node_without_a_gpu_driver_is_no_difference() -> None:
     assert software_differences(two, DRIVER) == []
     two[1]["software"]["driver"] = "570.12"
     assert len(software_differences(two, DRIVER)) == 1
+
+
+def test_another_build_of_torch_on_the_driver_is_no_difference() -> None:
+    on_nodes, driver = facts("2.13.0+cu128", "2.13.0+cu128"), {**DRIVER, "torch": "2.13.0+cpu"}
+    assert software_differences(on_nodes, driver) == []
+    (said,) = software_differences(facts("2.13.0+cu128", "2.13.0+cpu"), driver)
+    assert "2.13.0+cpu on " in said
+    (said,) = software_differences(on_nodes, {**DRIVER, "torch": "2.12.0+cpu"})
+    assert "the driver" in said

@@ -117,6 +117,15 @@ def test_of_two_kinds_with_as_many_gpus_none_is_the_odd_one() -> None:
     assert findings(result) == [("HOST-GPU-MODEL", ["n0", "n1"])]
 
 
+def test_two_models_that_were_both_ordered_are_no_difference() -> None:
+    cluster = StandInHosts(3)
+    for gpu in cluster.facts[2]["gpus"]:
+        gpu |= {"name": "NVIDIA H200", "memory_gib": 140.4}
+    both = run_hosts(cluster, **ORDER, gpu_model=[H100, "NVIDIA H200"])
+    assert both.verdict is Verdict.PASS
+    assert run_hosts(cluster, **ORDER, gpu_model=H100).verdict is Verdict.FAIL
+
+
 # What is ordered of each node.
 
 SOUND: dict[str, Any] = {

@@ -182,6 +182,7 @@ def test_loopback_is_right_where_all_ranks_share_a_host() -> None:
         ({"device": "cpu", "gpu": ""}, "it computes on cpu"),
         ({"device": None, "gpu": ""}, "it does not say where it computes"),
         ({"gpu": "uuid-0-0"}, "GPU uuid-0-0 computes for ranks 0, 3"),
+        ({"gpu": ""}, "it does not say which GPU it computes on"),
     ],
 )
 def test_a_rank_without_a_gpu_of_its_own_is_wrong(change: dict[str, Any], found: str) -> None:
