@@ -71,7 +71,7 @@ def inside(fault: str, runs: int) -> None:
             with ledger(contract) as measure:
                 rig = LadderRig(gang, cluster.node_names, measure)
                 climbed = run_ladder(rig, plan)
-                ladder = build_ladder(climbed, [], plan, contract.limit("FABRIC", "busbw"), None)
+                ladder = build_ladder(climbed, [], plan, contract.limit("FABRIC", "busbw"), [])
                 ladder = locate_slow_links(rig, ladder, limit)
             (KEPT / f"{fault}-{run}.json").write_text(json.dumps(ladder.to_dict()))
             shutil.rmtree(faulty_rung.CHECKPOINTS, ignore_errors=True)

@@ -24,9 +24,10 @@ class Measure:
     of a `from_run` measure follows from the run's own set-up, given by the words it holds; where no
     contract gives one, that of a `derived_in_run` measure follows from the devices it ran on.
 
-    `better` is which values are: a limit on the other side would pass what is worse.  It is "" where
-    a limit has both sides, or one value is right, and "word" where values are words.  `signed`: a
-    value below zero can be true; elsewhere it is a fault of the measuring, and no value.
+    `better` says which values are better.  A limit on the other side is refused, for it would pass
+    what is worse.  It is "" where a limit has both sides, or one value is right, and "word" where
+    values are words.  `signed`: a value below zero can be true; elsewhere it is a fault of the
+    measuring, and no value.
     """
 
     unit: str
@@ -221,7 +222,9 @@ RESTART_MEASURES = {
         "processes", "the fault must have happened, once", low=1, high=1
     ),
     "outcome": Measure("", from_run="what the scenario must come to"),
-    "attempts": Measure("attempts", from_run="one for each blow, and one to end in"),
+    "attempts": Measure(
+        "attempts", from_run="one for each injected fault, and the one that finishes"
+    ),
     "resumed_from": Measure("step", from_run="the newest checkpoint that is whole"),
     "steps_lost": Measure("steps", from_run="the save interval of the probe"),
     "not_refused": none_of(

@@ -69,7 +69,7 @@ def shared_folder(run: Any) -> Iterator[Path | None]:
     """A folder for driver and workers, gone afterwards; None where there is none.
 
     It is in the contract's shared folder; on an embedded cluster, in this host's /tmp; else in the
-    run folder, which may or may not be shared: whoever uses it must ask (Cluster.nodes_not_seeing).
+    run folder, which may or may not be shared: whoever uses it must ask (find_blind_nodes).
     """
     cleanup = run.cluster.cleanup
     run_folder = str(run.store.path.resolve())

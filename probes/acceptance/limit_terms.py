@@ -11,7 +11,7 @@ from scaling.collectives.line_rate import limit_reason
 
 MIN_SHARE, MARGINAL_SHARE = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band
 MIN_REASON_CHARS = 3  # as of Limit.because
-# By unit, beyond what no value is, so that a limit there judges nothing.
+# By unit: the largest value that can occur.  A limit above it judges nothing.
 REACH = {
     "ratio": (1.0, "1 is the whole"),
     "s": (86_400.0, "no probe waits for more than a day"),

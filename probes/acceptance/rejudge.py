@@ -20,17 +20,16 @@ from reports.renamed import with_current_names
 from reports.store import SUMS, Store, read_events
 from reports.store import fold_events as check
 
+# Of HOSTS: what is held to which order.  What was read whatever was ordered is held to the new.
+EXACT_ORDERS = {"nodes": "nodes", "gpus": "gpus_per_node"}
+LEAST_ORDERS = {"gpu_memory": "gpu_memory_gib", "cpus": "cpus_per_node", "ram": "ram_gib"}
+# The old order chose one name for several GPUs, and how many versions are not as it has them.
+ORDERS = {**EXACT_ORDERS, **LEAST_ORDERS, "gpu_model": "gpu_model", "ordered_versions": "versions"}
 # By key of [cluster]: what is measured in another way where its value is another; () is all.
 BY_CONTROL = ("network", "agreeing_sources", "fabric_share", "other_share")
 TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "accelerators": dict.fromkeys(CRITERIA, ()),
-    "nodes": {"HOSTS": ("nodes",)},
-    "gpus_per_node": {"HOSTS": ("gpus",)},
-    "gpu_model": {"HOSTS": ("gpu_model",)},  # one name for several GPUs: chosen by the old order
-    "gpu_memory_gib": {"HOSTS": ("gpu_memory",)},
-    "cpus_per_node": {"HOSTS": ("cpus",)},
-    "ram_gib": {"HOSTS": ("ram",)},
-    "versions": {"HOSTS": ("ordered_versions",)},  # how many are not as the old order has them
+    **{key: {"HOSTS": (name,)} for name, key in ORDERS.items()},
     "shared": {"HOSTS": ("shared_missing",), "RESTART": (), "SCALING": ("checkpoint_overhead",)},
     "fabric": {"FABRIC": ()},
     "management": {"FABRIC": BY_CONTROL},  # where the control forced the bytes to
@@ -45,10 +44,6 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "components": {"GANG": ("misplaced",)},
     "parallel": {"GANG": ("misplaced",)},
 }
-# Of HOSTS: what is held to which order.  What was read whatever was ordered is held to the new.
-EXACT_ORDERS = {"nodes": "nodes", "gpus": "gpus_per_node"}
-LEAST_ORDERS = {"gpu_memory": "gpu_memory_gib", "cpus": "cpus_per_node", "ram": "ram_gib"}
-ORDERS = {**EXACT_ORDERS, **LEAST_ORDERS, "gpu_model": "gpu_model", "ordered_versions": "versions"}
 
 
 def rejudge_run(run: Path, contract: Contract) -> Path:
@@ -107,6 +102,7 @@ class NewJudge:
         self.limits: dict[str, dict[str, Any]] = {}  # of SCALING's measures, as they were
         self.finished = False  # by its own last event
         self.start: dict[str, Any] = {}  # of the run, as it was written
+        self.says_owed = False  # older runs did not write down what they owe
 
     def replace(self, kind: str, probe: str, data: dict[str, Any]) -> dict[str, Any]:
         """The data of an event as this contract has it; other kinds of events stay as they are."""
@@ -134,6 +130,7 @@ class NewJudge:
 
     def _owe(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
         """What the new contract's tier owes: the run may have looked at less."""
+        self.says_owed = True
         tier, cluster = self.start["tier"], self.start.get("cluster", {})
         here = Circumstances(
             tier=longer_tier(tier, self.contract.tier),
@@ -217,8 +214,11 @@ class NewJudge:
         return f"measured {measured}, the contract has {'none' if now is None else show(now)}"
 
     def unmeasured(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (probe, measurement) for what other terms ask for and the run did not measure."""
-        for key in self.other:
+        """Yield (probe, measurement) for what other terms ask for and an older run did not measure.
+
+        Of a run that says what it owes, `_owe` asks for all that the new terms ask for.
+        """
+        for key in [] if self.says_owed else self.other:
             for criterion, names in TERM_MEASURES[key].items():
                 probe = next((p for p, owner in self.probes.items() if owner == criterion), None)
                 ordered = getattr(self.contract.cluster, key) is not None

@@ -19,7 +19,6 @@ from probes.cluster.dashboard import find_dashboard
 from probes.cluster.embedded import LocalCluster
 from probes.cluster.node_affinity import on_node
 from probes.cluster.node_facts import node_facts
-from probes.cluster.shared_folder import find_blind_nodes
 from reference_trainer.launch.gang import Gang
 
 # Ray's runtime environment carries them to the workers.
@@ -269,10 +268,6 @@ class Cluster:
             except ray.exceptions.RayError as error:  # it has no answer: its caller must say so
                 self.errors[calls[call]] = (str(error).strip().splitlines() or ["died"])[-1]
         return answers
-
-    def nodes_not_seeing(self, folder: str) -> list[str]:
-        """Names of the nodes that do not share `folder` with most; raises FolderUnknown."""
-        return find_blind_nodes(self, folder)
 
     def gang(self, size: int | None = None, **options: Any) -> Gang:
         """A gang over the whole cluster, or of `size` ranks spread over its nodes."""

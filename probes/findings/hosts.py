@@ -12,7 +12,7 @@ HOSTS: dict[str, Entry] = {
         "look at the named nodes' power and `ray start` log; then run `ray start --address=...` there",
     ),
     "HOST-EXTRA": Entry(
-        "More nodes or GPUs are in the cluster than were ordered.",
+        "More nodes are in the cluster than were ordered.",
         Cause.INFRASTRUCTURE,
         "remove the extra node, or agree a new contract: results would not be of the ordered cluster",
     ),

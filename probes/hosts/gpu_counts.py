@@ -46,7 +46,7 @@ class NodeGpus:
 
     @property
     def value(self) -> int | None:
-        """The count that is judged: one that is not as ordered, if any is."""
+        """The judged count: the smallest that differs from the order; else the common one."""
         if self.ordered is not None and (wrong := [n for n in self.known if n != self.ordered]):
             return min(wrong)
         return None if self.unknown else min(self.known)
@@ -132,7 +132,10 @@ def find_wrong_counts(nodes: Iterable[NodeGpus]) -> dict[str, str]:
 
 
 def nodes_below_most(nodes: Iterable[NodeGpus]) -> list[str]:
-    """Names of the members with fewer GPUs than most; of two numbers with as many, the smaller."""
+    """Names of the members with fewer GPUs than most.
+
+    Where two counts are equally common, the larger one is taken as right.
+    """
     fewest = {node.name: min(node.known) for node in nodes if node.member}
     sizes = Counter(fewest.values())
     most = max(sizes, key=lambda size: (sizes[size], size), default=0)

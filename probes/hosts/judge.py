@@ -10,7 +10,7 @@ from probes.acceptance.criteria import exactly
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import software_versions
-from probes.cluster.shared_folder import FolderUnknown
+from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
 from probes.cluster.software import software_differences
 from probes.findings import finding, join_names
 from probes.hosts import hardware
@@ -82,7 +82,7 @@ def judge_nodes(
         measure.explain(finding("HOST-MISSING", text, names))
     if ordered and len(facts) > ordered:
         statement = f"{len(facts)} nodes answer, {ordered} were ordered"
-        measure.explain(finding("HOST-EXTRA", statement, [fact["name"] for fact in facts]))
+        measure.explain(finding("HOST-EXTRA", statement))  # nobody knows which is the extra one
 
 
 def _find_silent(
@@ -200,7 +200,7 @@ def judge_parity(
 def judge_folder(cluster: Cluster, folder: str, measure: Recorder) -> None:
     """Judge whether every node writes and sees the shared folder, by what nodes write there."""
     try:
-        blind = cluster.nodes_not_seeing(folder)
+        blind = find_blind_nodes(cluster, folder)
     except FolderUnknown as unknown:
         measure("shared_missing", None, on=folder, note=f"no node can write there: {unknown}")
         return

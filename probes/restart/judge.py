@@ -75,7 +75,9 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     because = f"{scenario.summary}: {'it ends by itself' if expected else 'it gives up'}"
     limit = Limit(one_of=["finished" if expected else "gave up"], because=because)
     measure("outcome", outcome if known else None, limit=limit, note=note)
-    limit = exactly(scenario.attempts, "attempts", "one for each blow, and one to end in")
+    limit = exactly(
+        scenario.attempts, "attempts", "one for each injected fault, and the one that finishes"
+    )
     measure("attempts", len(attempts) if known else None, limit=limit, note=note)
     if failed:
         measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not come back: {run.error}"))

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from probes.cluster.cluster import Cluster
-from probes.cluster.shared_folder import FolderUnknown
+from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
 from probes.faults.injection import SAVE_EVERY
 from probes.faults.process_faults import read_journal
 from probes.findings import finding
@@ -50,7 +50,7 @@ def find_folder_problem(cluster: Cluster, folder: Path) -> tuple[str, list[str]]
         blind = [node["name"] for node in cluster.nodes]
         return f"{', '.join(blind)} do not see a folder that all share", blind
     try:
-        blind = cluster.nodes_not_seeing(str(folder))
+        blind = find_blind_nodes(cluster, str(folder))
     except FolderUnknown as unknown:
         return f"no node can write to {folder}: {unknown}", []
     return (f"{', '.join(blind)} do not see {folder}" if blind else ""), blind

@@ -10,7 +10,7 @@ from typing import Any
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
-from probes.cluster.shared_folder import FolderUnknown
+from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
 from probes.findings import finding
 from probes.scaling.plan import LadderRig, node_count_text
 from probes.scaling.replay import replace_lost_workers
@@ -84,7 +84,7 @@ def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> 
     if plan.folder is None:
         return f"{need}, found none for the driver"
     try:
-        nodes = cluster.nodes_not_seeing(str(plan.folder))
+        nodes = find_blind_nodes(cluster, str(plan.folder))
     except FolderUnknown as unknown:
         return f"{need}; no node can write there: {unknown}"
     if nodes:

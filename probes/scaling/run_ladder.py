@@ -53,12 +53,11 @@ def run_ladder(rig: LadderRig, plan: Plan) -> LadderRun:
     return rungs, replays
 
 
-def rerun_ladder(
-    rig: LadderRig, first: LadderRun, plan: Plan, runs: int
-) -> tuple[list[LadderRun], bool]:
-    """Run the whole ladder so often more: runs differ more than steps.  (All that ended, if all).
+def rerun_ladder(rig: LadderRig, first: LadderRun, plan: Plan, runs: int) -> list[LadderRun]:
+    """Run the whole ladder so often more: runs differ more than steps.  Returns all that ended.
 
     The first is the one that was run already.  Each run takes other nodes where it can.
+    A run that fails is the last.
     """
     ladders = [first]
     for run in range(2, runs + 2):
@@ -73,9 +72,9 @@ def rerun_ladder(
         except GangError as error:
             rig.measure("efficiency", None, on=f"run {run}, {plan.load}", note=str(error))
             rig.measure.explain(finding("SCALE-RUNG-FAILED", f"run {run} of the rungs: {error}"))
-            return ladders, False
+            break
         ladders.append((rungs, replays))
-    return ladders, True
+    return ladders
 
 
 def repeat_base(rig: LadderRig, base: Rung, plan: Plan) -> list[Rung]:
@@ -138,15 +137,15 @@ def build_ladder(
     other_ladders: Sequence[Sequence[Rung]],
     plan: Plan,
     agreed: Limit | None,
-    base_repeats: Sequence[Rung] | None,
+    base_repeats: Sequence[Rung],
 ) -> Ladder:
     """Build the ladder of the `median` run, beside the rungs of its other runs.
 
-    `agreed` is the limit of bus bandwidth.  Of one node's rung and its `base_repeats` (None: no
-    repeat is asked for) the fastest is the base: a slower one would flatter the larger rungs.
+    `agreed` is the limit of bus bandwidth.  Of one node's rung and its `base_repeats` the
+    fastest is the base: a slower one would flatter the larger rungs.
     """
     (first, *larger), replays = median
-    fastest, *slower = sorted([first, *(base_repeats or ())], key=attrgetter("seconds"))
+    fastest, *slower = sorted([first, *base_repeats], key=attrgetter("seconds"))
     rungs, single = [fastest, *larger], replays.get(1, Replay())
     return Ladder(
         rungs=[
@@ -158,7 +157,7 @@ def build_ladder(
         ],
         calls=count_calls(plan.order),
         fits=dict(replays[rungs[-1].count].fits),
-        base_repeats=None if base_repeats is None else slower,
+        base_repeats=slower,
     )
 
 

@@ -65,7 +65,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
             measure.covered(f"{failed}: nothing more was tried")
             ladder = build_ladder(first, other_ladders, plan, agreed, [])
         else:
-            ladders, _ = rerun_ladder(rig, first, plan, RUNS[tier] - 1)
+            ladders = rerun_ladder(rig, first, plan, RUNS[tier] - 1)
             chosen, other_ladders = median_run(ladders)
             can_repeat = not other_ladders and not gang_hangs(gang)  # else each had a base
             repeats = repeat_base(rig, chosen[0][0], plan) if can_repeat else []

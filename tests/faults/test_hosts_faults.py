@@ -19,7 +19,7 @@ from tests.support.trial import Trial, acceptance, agreed, lab_of
 
 PROBE = "probes/hosts/test_hosts.py"
 EIGHT = {"gpus_per_node = 1": "gpus_per_node = 8"}
-# Torch is asked as well; that takes longer, so other faults are tried without.
+# Torch is asked as well; that takes longer, so most faults are tried without.
 REAL = {
     **EIGHT,
     'accelerators = "emulated"': 'accelerators = "real"',
@@ -43,7 +43,11 @@ class Fault:
 
 LOST = Fault(
     "lost", ["nvml 1 3.error=15"], {"HOST-GPU-LOST", "HOST-GPUS"}, ["node1"],
-    ["node1: NVML does not answer for GPU 3: error 15", "Ray counts 8, NVML shows 7"],
+    [
+        "node1: NVML does not answer for GPU 3: error 15",
+        "Ray counts 8, NVML shows 7, torch sees 8",
+    ],
+    REAL,
 )  # fmt: skip
 QUICK = [
     Fault(

@@ -62,6 +62,7 @@ def test_a_run_of_any_verdict_is_a_row(
 
 @pytest.mark.parametrize(("verdict", "code", "ended"), [
     ("REHEARSAL PASSED", 0, 0), ("NOT ACCEPTED (rehearsal)", 0, 1), ("ACCEPTED", 3, 1),
+    ("ACCEPTED (PARTIAL)", 0, 1),
 ])  # fmt: skip
 def test_the_record_and_the_exit_code_must_both_accept(
     table: Path, monkeypatch: pytest.MonkeyPatch, verdict: str, code: int, ended: int

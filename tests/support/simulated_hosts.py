@@ -6,6 +6,7 @@ import copy
 import tempfile
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 from probes.acceptance.contract import ClusterTerms, load
 from probes.acceptance.measure import Recorder
@@ -89,10 +90,12 @@ class StandInHosts:
         assert (function.__name__, gpus) == ("count_torch_devices", 1)
         return copy.deepcopy(self.torch)
 
-    def nodes_not_seeing(self, folder: str) -> list[str]:
-        if self.blind is None:
-            raise FolderUnknown("Read-only file system")
-        return self.blind
+
+def find_blind(cluster: StandInHosts, _: str) -> list[str]:
+    """Stand in for find_blind_nodes."""
+    if cluster.blind is None:
+        raise FolderUnknown("Read-only file system")
+    return cluster.blind
 
 
 def emulated(nodes: int = 3, gpus: int = 1) -> StandInHosts:
@@ -112,7 +115,8 @@ def run_hosts(cluster: StandInHosts, **terms: Any) -> ProbeResult:
         recorder = Recorder(
             store, load("h100-ndr400"), "p", "HOSTS", "claim", "again", lambda words: None
         )
-        hosts_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
+        with patch("probes.hosts.judge.find_blind_nodes", find_blind):
+            hosts_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
         result = recorder.finish("finished", 1.0)
         store.close()
     return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})

@@ -14,6 +14,7 @@ from probes.acceptance.contract import load as contract
 from probes.acceptance.contract import parse
 from probes.acceptance.criteria import CRITERIA, exactly
 from probes.acceptance.measure import Recorder
+from probes.acceptance.owed import Circumstances, owed_by
 from probes.acceptance.rejudge import ORDERS, TERM_MEASURES, rejudge_run
 from probes.cli.main import main
 from reports.acceptance import load_summary, summarize_acceptance
@@ -136,6 +137,7 @@ FROM_RUN = {
     "rails": Limit(low=4, unit="rails", because="the contract orders them"),
     "steps_lost": Limit(high=4, unit="steps", because="it saves every 4 steps"),
 }
+STANDARD = 'tier = "standard"\n'
 BOUGHT = """schema = 1
 tier = "standard"
 name = "bought"
@@ -300,11 +302,16 @@ def test_what_is_not_a_run_is_one_sentence(tmp_path: Path) -> None:
     assert told.exit_code == 4
 
 
-def test_what_the_new_contract_owes_is_owed(run: Path, tmp_path: Path) -> None:
-    """A quick run proves nothing by a contract of the standard tier."""
+def say_owed(run: Path) -> None:
+    """Make it a run that says what it owes."""
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
     owes = {"t": "", "event": "run_owes", "data": {"owed": [], "only": [], "partial": ""}}
     (run / "events.jsonl").write_text(lines[0] + json.dumps(owes) + "\n" + "".join(lines[1:]))
+
+
+def test_what_the_new_contract_owes_is_owed(run: Path, tmp_path: Path) -> None:
+    """A quick run proves nothing by a contract of the standard tier."""
+    say_owed(run)
     longer = parse(STRICT.replace("[GANG", 'tier = "standard"\n[GANG').encode(), "longer.toml")
     judged = load(rejudge_run(run, longer))
     asks = "tier quick was run, and the contract asks for tier standard"
@@ -321,3 +328,57 @@ def test_a_run_whose_end_was_not_written_stays_so(run: Path) -> None:
     judged = rejudge_run(run, contract("lab"))
     assert [problem.kind for problem in load(judged).problems] == ["rendering"]
     assert load_summary(judged).exit_code == 3
+
+
+QUICK = f"""{BOUGHT.replace(STANDARD, "")}
+[SCALING.mfu]
+at_least = 0.3
+unit = "ratio"
+because = "as agreed"
+"""
+SOUND = {"nodes": 4, "machines": 4, "gpus": 8, "efficiency": 0.97, "mfu": 0.4}  # the others: 0
+FOUR_MACHINES = {"machines": exactly(4, "machines", "each node must be a machine of its own")}
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Path:
+    """A sound run of HOSTS and SCALING that measured all that tier quick owes under QUICK."""
+    agreed, store = parse(QUICK.encode(), "quick.toml"), Store(tmp_path / "quick")
+    nodes = [{"name": f"node{number}"} for number in range(4)]
+    cluster = {"terms": agreed.cluster.model_dump(exclude_none=True), "nodes": nodes}
+    facts = agreed.facts().model_dump(mode="json")
+    store.event(
+        "run_started", id="quick", started="2026-01-01T00:00:00Z", command="x", tier="quick",
+        contract=facts, cluster={**cluster, "on_gpu": True},
+    )  # fmt: skip
+    here = Circumstances("quick", agreed.cluster, 4, True, agreed.limited_names)
+    for duty in owed_by(here):
+        if duty.criterion not in ("HOSTS", "SCALING"):
+            continue
+        ledger = Recorder(store, agreed, duty.probe, duty.criterion, "claim", "again", print)
+        for name in duty.measures:
+            ledger(name, SOUND.get(name, 0), limit=(FROM_RUN | FOUR_MACHINES).get(name))
+        for name in duty.controls:
+            ledger.control(name, "fault", caught=True, saw="it")
+        ledger.finish("finished", 1.0)
+    store.close()
+    return tmp_path / "quick"
+
+
+@pytest.mark.parametrize(
+    ("key", "says_owed", "hosts", "scaling"),
+    [
+        ("save_minutes = 5", True, Verdict.PASS, Verdict.PASS),
+        ("save_minutes = 5", False, Verdict.PASS, Verdict.UNPROVEN),
+        ("ram_gib = 2000", True, Verdict.UNPROVEN, Verdict.PASS),
+        ("ram_gib = 2000", False, Verdict.UNPROVEN, Verdict.PASS),
+    ],
+)
+def test_other_terms_ask_a_run_that_says_what_it_owes_for_nothing_else(
+    quick: Path, key: str, says_owed: bool, hosts: Verdict, scaling: Verdict
+) -> None:
+    """Tier quick owes no `checkpoint_overhead`; it owes `ram` where the order has it."""
+    if says_owed:
+        say_owed(quick)
+    judged = rejudged(quick, QUICK.replace("rails = 4", f"rails = 4\n{key}"))
+    assert (judged.verdict("HOSTS"), judged.verdict("SCALING")) == (hosts, scaling)

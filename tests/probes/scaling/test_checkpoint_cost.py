@@ -124,7 +124,8 @@ def run(
         stores.append(Store(tmp_path / f"run-{len(stores)}"))
         ledger = Recorder(stores[-1], agreed, "p", "SCALING", "claim", "again", lambda words: None)
         nodes = [{"name": name} for name in dict.fromkeys(NODES)]
-        seen = SimpleNamespace(nodes=nodes, nodes_not_seeing=lambda folder: [*blind])
+        monkeypatch.setattr(scaling_saves, "find_blind_nodes", lambda *_: [*blind])
+        seen = SimpleNamespace(nodes=nodes)
         gang = SimpleNamespace(busy=lambda: [*hangs], silent=list, replace_workers=mended.append)
         work = SavePlan(folder, config, ClusterTerms(**terms))
         time_saves(LadderRig(cast(Gang, gang), {}, ledger), cast(Cluster, seen), count, work)

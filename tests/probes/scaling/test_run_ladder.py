@@ -109,8 +109,7 @@ def test_of_several_runs_the_median_one_is_explained(monkeypatch: pytest.MonkeyP
     }
     usual, slow, slowest = [*once.rungs], slower(once, 1.2), slower(once, 1.5)
     climbs(monkeypatch, slow, slowest)
-    ladders, whole = rerun_ladder(rig(notes), (usual, first), plan(1, 2, 4), 2)
-    assert whole
+    ladders = rerun_ladder(rig(notes), (usual, first), plan(1, 2, 4), 2)
     assert [rungs for rungs, _ in ladders] == [usual, slow, slowest]
     chosen, others = median_run(ladders)
     assert chosen == (slow, replays)
@@ -130,8 +129,7 @@ def test_a_further_run_that_fails_is_told_and_ends_them(monkeypatch: pytest.Monk
     once, notes = ladder(), Notes()
     climbs(monkeypatch, [once.rungs[0], GangError("ranks [3] died")])
     first: tuple[list[Rung], dict[int, Replay]] = ([*once.rungs], {})
-    ladders, whole = rerun_ladder(rig(notes), first, plan(1, 2, 4), 2)
-    assert not whole
+    ladders = rerun_ladder(rig(notes), first, plan(1, 2, 4), 2)
     assert ladders == [first]
     assert notes.seen == [("efficiency", None, f"run 2, {LOAD}")]
     assert notes.found == ["SCALE-RUNG-FAILED"]
@@ -213,18 +211,18 @@ def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:
     fits = {"all_gather": Fit(latency_us=0.0, bandwidth=1.0, residual=0.0, points=2)}
     alone, both = Replay([0.5] * 3, fits), Replay([0.7] * 3, fits)
     rungs = [cluster.base(), cluster.largest()]
-    found = build_ladder((rungs, {1: alone, 2: both}), [], plan(1, 2), None, None)
+    found = build_ladder((rungs, {1: alone, 2: both}), [], plan(1, 2), None, [])
     # 1 MiB at 1 GB/s, times 1/2 among two ranks and 3/4 among four.
     seconds = [rung.alpha_beta_s for rung in found.rungs]
     assert seconds == [(1 << 20) / 2e9, pytest.approx((1 << 20) * 0.75e-9)]
     assert found.fit_growth == {2: pytest.approx((1 << 20) / 4e9)}
     assert found.replay_growth == {2: pytest.approx(0.2)}
-    unknown = build_ladder((rungs, {1: Replay(), 2: both}), [], plan(1, 2), None, None)
+    unknown = build_ladder((rungs, {1: Replay(), 2: both}), [], plan(1, 2), None, [])
     assert unknown.fit_growth == unknown.replay_growth == {}  # what one node's cost is not known
     single = Cluster(nodes=2, steps=8)
     bare = build_ladder(
         ([single.base(), single.largest()], {1: Replay([0.0] * 3), 2: both}),
-        [], plan(1, 2), None, None,
+        [], plan(1, 2), None, [],
     )  # fmt: skip
     assert bare.fit_growth == {2: pytest.approx((1 << 20) / 2e9)}
 
