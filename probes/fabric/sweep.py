@@ -97,8 +97,10 @@ class SweepResult:
         """Tell where the witnesses do not say the same, or one says nothing; "" when they agree."""
         if not self.library.transports:
             return f"{self.library.source or 'the library'} says nothing: {self.library.problem}"
-        for node, device in self.main_devices.items():
-            reported = self.library.transports.get(node)
+        for node in sorted({*self.sent, *self.library.transports, *self.rank_nodes}):
+            device, reported = self.main_devices.get(node), self.library.transports.get(node)
+            if device is None:
+                return f"the byte counters say nothing of {node}"
             if reported != device and not (reported == "tcp" and device not in ("rdma", "none")):
                 return (
                     f"on {node} the byte counters saw {device}, {self.library.source} "

@@ -1,0 +1,110 @@
+"""Taking away a rank or a witness of a sound job never leaves a PASS.
+
+The same of probes, measures and controls is in tests/reports/test_owed.py; of nodes and GPUs in
+tests/probes/hosts/test_nothing_missing_passes.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from probes.acceptance.contract import load
+from probes.acceptance.measure import Recorder
+from probes.fabric.judge import judge_transport
+from probes.fabric.library_report import TransportReport
+from probes.launch.documented_path import Transcript
+from probes.launch.test_launch import judge_transcript
+from reports.record import ProbeResult, Verdict
+from reports.store import Store
+from tests.support.sweep_results import sweep_result
+
+NODES = ["n0", "n1", "n2", "n3"]
+CRITERIA = {"FABRIC": ("network", "agreeing_sources"), "LAUNCH": ("ranks", "wrong_ranks")}
+steady = settings(
+    derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+some_nodes = st.sets(st.sampled_from(NODES), min_size=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(tmp_path / "run")
+    yield opened
+    opened.close()
+
+
+def verdict(store: Store, criterion: str, judge: Any) -> Verdict:
+    """The worst of what a criterion says of ranks, or of witnesses."""
+    recorder = Recorder(store, load("lab"), "p", criterion, "", "", lambda words: None)
+    judge(recorder)
+    result: ProbeResult = recorder.finish("finished", 1.0)
+    names = CRITERIA[criterion]
+    seen = [m.verdict for m in result.measurements if m.name in names and m.verdict]
+    assert {m.name for m in result.measurements} >= {*names}
+    return Verdict.worst(seen)
+
+
+def transport_verdict(store: Store, uncounted: set[str], unreported: set[str]) -> Verdict:
+    """FABRIC's, when counters and library say nothing of some nodes."""
+    whole = sweep_result(0.118)
+    said = {node: "fab0" for node in NODES if node not in unreported}
+    run = dataclasses.replace(
+        whole,
+        sent={node: sent for node, sent in whole.sent.items() if node not in uncounted},
+        library=TransportReport("gloo's sockets", said, "" if said else "nothing is open"),
+        rank_nodes=NODES,
+    )
+    return verdict(store, "FABRIC", lambda measure: judge_transport(run, "fab0", measure))
+
+
+def launch_verdict(store: Store, missing: set[str]) -> Verdict:
+    """LAUNCH's, when the ranks of some nodes were never announced."""
+    lines = [
+        f"attempt=1 node=id{rank} host={node} RANK={rank} WORLD_SIZE=4 LOCAL_RANK=0 "
+        "MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"
+        for rank, node in enumerate(NODES)
+        if node not in missing
+    ]
+    alive = [
+        {"id": f"id{i}", "name": node, "address": f"10.0.0.{i + 1}", "alive": True}
+        for i, node in enumerate(NODES)
+    ]
+    cluster = SimpleNamespace(size=4, known_nodes=lambda: alive, facts=[], on_gpu=False)
+    said = Transcript(lines, 0, "", first_step=9.0)
+    return verdict(store, "LAUNCH", lambda measure: judge_transcript(cluster, said, measure))
+
+
+def test_with_all_of_them_there_both_pass(store: Store) -> None:
+    assert transport_verdict(store, set(), set()) is Verdict.PASS
+    assert launch_verdict(store, set()) is Verdict.PASS
+
+
+@steady
+@given(uncounted=some_nodes, unreported=st.sets(st.sampled_from(NODES)))
+def test_without_a_counter_the_network_is_not_proven(
+    store: Store, uncounted: set[str], unreported: set[str]
+) -> None:
+    if uncounted != set(NODES):  # without any there is no sweep to judge
+        assert not transport_verdict(store, uncounted, unreported).accepted
+
+
+@steady
+@given(unreported=some_nodes)
+def test_without_the_librarys_word_the_network_is_not_proven(
+    store: Store, unreported: set[str]
+) -> None:
+    assert not transport_verdict(store, set(), unreported).accepted
+
+
+@steady
+@given(missing=some_nodes)
+def test_without_a_rank_the_launch_is_not_right(store: Store, missing: set[str]) -> None:
+    assert not launch_verdict(store, missing).accepted
