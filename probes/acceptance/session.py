@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 import shlex
 import sys
@@ -21,6 +22,12 @@ from reports.redact import redact_text
 from reports.store import Store, run_folder_name, utc_time
 
 DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: taken where no contract is named
+
+
+def _new_folder(name: str) -> Path:
+    """Return a folder of runs/ that is not there yet: two runs may begin in one second."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in (Path("runs") / one for one in names) if not path.exists())
 
 
 class RunSession:
@@ -62,7 +69,7 @@ class RunSession:
         # Whoever writes local:4 has ordered four.
         embedded = self.cluster.embedded_nodes if self.cluster else None
         self.ordered = nodes or self.contract.cluster.nodes or embedded
-        self.store = Store(Path(run_dir) if run_dir else Path("runs") / run_folder_name(self.name))
+        self.store = Store(Path(run_dir) if run_dir else _new_folder(run_folder_name(self.name)))
         self._write_start()
         self._write_owed()
         self._current: Recorder | None = None  # of the probe that runs, or ran last
