@@ -186,3 +186,29 @@ def test_only_a_rehearsal_may_leave_a_criterion_out() -> None:
     ):
         with pytest.raises(ContractError, match="expected only in a contract of a rehearsal"):
             parse(text.encode(), "mine.toml")
+
+
+OVERHEAD = '[SCALING.checkpoint_overhead]\nat_most = 0.02\nunit = "ratio"\nbecause = "agreed"'
+WAIT = '[GANG.large_gang_wait]\nat_most = 9\nunit = "s"\nbecause = "agreed"'
+
+
+@pytest.mark.parametrize(
+    ("terms", "named"),
+    [
+        (OVERHEAD, "[SCALING.checkpoint_overhead]"),
+        (f'[cluster]\nqueue = "kueue"\n{WAIT}', "[GANG.large_gang_wait]"),
+        ('[cluster]\ncomponents = {"a,b" = "all"}', "[cluster] components"),
+    ],
+)
+def test_what_no_probe_of_the_tier_measures_is_refused(terms: str, named: str) -> None:
+    """It would be agreed in vain: the run ends well, and nobody looked."""
+    with pytest.raises(ContractError, match=re.escape(f"{named}: no probe of tier quick")):
+        parse(f"schema = 1\n{terms}".encode(), "ours.toml")
+    assert parse(f'schema = 1\ntier = "standard"\n{terms}'.encode(), "ours.toml")
+
+
+def test_real_accelerators_are_at_least_one() -> None:
+    with pytest.raises(ContractError, match="expected gpus_per_node of 1 or more"):
+        parse(b"schema = 1\n[cluster]\ngpus_per_node = 0", "ours.toml")
+    emulated = b'schema = 1\n[cluster]\ngpus_per_node = 0\naccelerators = "emulated"'
+    assert parse(emulated, "ours.toml").cluster.gpus_per_node == 0

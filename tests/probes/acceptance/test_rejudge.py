@@ -382,3 +382,15 @@ def test_other_terms_ask_a_run_that_says_what_it_owes_for_nothing_else(
         say_owed(quick)
     judged = rejudged(quick, QUICK.replace("rails = 4", f"rails = 4\n{key}"))
     assert (judged.verdict("HOSTS"), judged.verdict("SCALING")) == (hosts, scaling)
+
+
+@pytest.mark.parametrize(("share", "caught"), [(0.3, True), (0.4, True), (0.1, None)])
+def test_a_fault_that_was_planted_for_another_limit_proves_less(
+    quick: Path, share: float, caught: bool | None
+) -> None:
+    """A node made slow enough to break 0.3 of the peak may keep 0.1 of it."""
+    other = parse(QUICK.replace("at_least = 0.3", f"at_least = {share}").encode(), "other.toml")
+    (result,) = load(rejudge_run(quick, other)).results_of("SCALING")
+    controls = {one.name: one.caught for one in result.controls}
+    assert controls.pop("slow base") is caught
+    assert set(controls.values()) == {True}

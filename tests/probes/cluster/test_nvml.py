@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import types
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -176,6 +177,25 @@ def test_an_nvml_that_hangs_is_an_error_and_no_silent_node(
     go_on.set()
     assert told["nvml"]["error"]["code"] == nvml.TIMEOUT
     assert "did not answer within 0.1 s" in told["nvml"]["error"]["text"]
+
+
+def test_an_error_of_the_asking_is_told_as_what_it_is(
+    fake: StandInNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(gpu: int) -> str:
+        raise AttributeError("an old pynvml has no such name")
+
+    monkeypatch.setattr(fake, "nvmlDeviceGetName", broken)
+    error = nvml.read_gpus(30)["nvml"]["error"]
+    assert error == {"code": 999, "text": "AttributeError: an old pynvml has no such name"}
+
+
+def test_an_old_pynvml_of_the_node_gives_way_to_rays(
+    fake: StandInNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert nvml.import_nvml() is fake
+    monkeypatch.setitem(sys.modules, "pynvml", types.ModuleType("pynvml"))
+    assert nvml.import_nvml().__name__.startswith("ray.")
 
 
 def test_gpus_in_use(fake: StandInNvml) -> None:
