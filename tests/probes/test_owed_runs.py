@@ -275,13 +275,13 @@ def test_a_file_of_somebody_else_does_not_stand_for_a_probe(
     suite: Any, pytester: pytest.Pytester
 ) -> None:
     """An old checkout, or a file made to pass, may have the suite's names."""
-    folder = pytester.path / "probes" / "gang"
+    folder = pytester.path / "suite" / "gang"
     folder.mkdir(parents=True)
     text = PROBE.format(criterion="GANG", body=f"{GOOD}\n    {CAUGHT}")
     (folder / "test_broken.py").write_text(text)
-    names = OWES.replace("{pathlib.Path.cwd()}/test_", "probes/gang/test_")
+    names = OWES.replace("{pathlib.Path.cwd()}/test_", "suite/gang/test_")
     pytester.makeconftest(STAND_IN + names)
-    result, summary = suite("probes", broken=GOOD)
+    result, summary = suite("suite", broken=GOOD)
     assert result.ret == summary.exit_code == 20
     assert "0 of 2 owed probes ran" in summary.headline
 
