@@ -166,9 +166,13 @@ def parse(content: bytes, file: str) -> Contract:
 
 def _refuse_unjudged(contract: Contract, file: str) -> None:
     """Refuse what no probe of the contract's own tier looks at: it would be agreed in vain."""
-    terms, tier = contract.cluster, contract.tier
-    unjudged = contract.limited_names - judged_names(tier, terms, contract.limited_names)
-    keys = [f"[{name}]" for name in sorted(unjudged)]
+    terms, tier, limited = contract.cluster, contract.tier, contract.limited_names
+    for name in sorted(limited - judged_names(TIERS[-1], terms, limited)):
+        raise ContractError(
+            f"{file}: [{name}]: no probe measures it under these [cluster] terms: add the one that "
+            "it needs (a queue, rdma, real accelerators), or leave it out"
+        )
+    keys = [f"[{name}]" for name in sorted(limited - judged_names(tier, terms, limited))]
     if tier == TIERS[0]:
         placed = ("components", "parallel", "queue")
         keys += [f"[cluster] {key}" for key in placed if getattr(terms, key) is not None]

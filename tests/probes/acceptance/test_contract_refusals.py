@@ -207,6 +207,11 @@ def test_what_no_probe_of_the_tier_measures_is_refused(terms: str, named: str) -
     assert parse(f'schema = 1\ntier = "standard"\n{terms}'.encode(), "ours.toml")
 
 
+def test_what_needs_a_term_that_is_missing_is_refused() -> None:
+    with pytest.raises(ContractError, match=r"no probe measures it under these \[cluster\] terms"):
+        parse(f'schema = 1\ntier = "standard"\n{WAIT}'.encode(), "ours.toml")
+
+
 def test_real_accelerators_are_at_least_one() -> None:
     with pytest.raises(ContractError, match="expected gpus_per_node of 1 or more"):
         parse(b"schema = 1\n[cluster]\ngpus_per_node = 0", "ours.toml")

@@ -191,7 +191,8 @@ def limited(folder: Path) -> Contract:
     """A contract with a bound on a big gang's wait."""
     bound = 'at_most = 60\nunit = "s"\nbecause = "the queue promises it"\n'
     path = folder / "queued.toml"
-    path.write_text(f'schema = 1\nname = "queued"\n[GANG.large_gang_wait]\n{bound}')
+    top = 'schema = 1\nname = "queued"\ntier = "standard"\n[cluster]\nqueue = "kueue"\n'
+    path.write_text(f"{top}[GANG.large_gang_wait]\n{bound}")
     return contract(str(path))
 
 
