@@ -13,8 +13,7 @@ from tests.support.trial import acceptance
 
 TIMES = [
     1,
-    2,
-    *(pytest.param(time, marks=pytest.mark.soak(criterion="suite")) for time in range(3, 9)),
+    *(pytest.param(time, marks=pytest.mark.soak(criterion="suite")) for time in range(2, 9)),
 ]
 
 
