@@ -183,6 +183,8 @@ knobs = dict(batch=2, seq=16, vocab=61, dim=12, layers=2, heads=2, steps=3, clip
 found = {shard: train(TrainConfig(shard=shard, **knobs)) for shard in (0, 1, 2)}
 if dist.get_rank() == 0:
     print(json.dumps({s: [(x["loss"], x["norm"]) for x in r["steps"]] for s, r in found.items()}))
+dist.barrier()  # a rank that leaves while another still works aborts it
+dist.destroy_process_group()
 """
 
 
