@@ -19,7 +19,6 @@ from probes.acceptance.stash import JUNIT, RECORDER, RUN, VERDICT
 from reports.sanitize import clean
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
-TIERS = ("quick", "standard", "soak")
 ROOT = Path(__file__).resolve().parents[1]  # holds the packages: probes are named from here
 OPTIONS = (
     ("--cluster", "WHERE", "auto (the Ray cluster this machine is in), local[:N], ray://host:port"),
@@ -87,6 +86,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _read_tier(tier: str | None) -> str | None:
+    from probes.acceptance.owed import TIERS
+
     if tier not in (None, *TIERS):
         raise pytest.UsageError(f"tier is {tier!r}, expected {', '.join(TIERS)}")
     return tier
@@ -167,6 +168,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not probes:
         return
     from probes.acceptance.criteria import RUN_ORDER
+    from probes.acceptance.owed import TIERS
 
     items.sort(key=lambda item: RUN_ORDER.index(_criterion_id(item) or RUN_ORDER[0]))
     run, only = config.stash.get(RUN, None), _only(config)
@@ -183,8 +185,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _in_longer_tier(item: pytest.Item, tier: str) -> bool:
     """Whether the probe belongs to a longer tier than is run."""
+    from probes.acceptance.owed import longer_tier
+
     marker = item.get_closest_marker("tier")
-    return marker is not None and TIERS.index(marker.args[0]) > TIERS.index(tier)
+    return marker is not None and longer_tier(marker.args[0], tier) != tier
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

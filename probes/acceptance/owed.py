@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from probes.acceptance.cluster_terms import ClusterTerms
 from reports.record import OwedProbe
@@ -323,3 +324,13 @@ def partial_reason(only: Sequence[str], tier: str, agreed_tier: str) -> str:
     if longer_tier(tier, agreed_tier) != tier:
         reasons.append(f"tier {tier} was run, and the contract asks for tier {agreed_tier}")
     return "; ".join(reasons)
+
+
+def owed_event(tier: str, agreed_tier: str, only: Sequence[str], **shape: Any) -> dict[str, Any]:
+    """Return the data of `run_owes`; `shape` is Circumstances without their tier."""
+    here = Circumstances(tier=longer_tier(tier, agreed_tier), **shape)
+    return {
+        "owed": [probe.model_dump() for probe in owed_by(here)],
+        "only": list(only),
+        "partial": partial_reason(only, tier, agreed_tier),
+    }

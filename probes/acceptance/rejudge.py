@@ -13,7 +13,7 @@ from typing import Any
 from probes.acceptance.component_placement import show
 from probes.acceptance.contract import Contract
 from probes.acceptance.criteria import CRITERIA, Measure, exactly
-from probes.acceptance.owed import Circumstances, longer_tier, owed_by, partial_reason
+from probes.acceptance.owed import owed_event
 from reports.acceptance import NO_SUMS
 from reports.record import Limit
 from reports.renamed import with_current_names
@@ -132,17 +132,16 @@ class NewJudge:
         """What the new contract's tier owes: the run may have looked at less."""
         self.says_owed = True
         tier, cluster = self.start["tier"], self.start.get("cluster", {})
-        here = Circumstances(
-            tier=longer_tier(tier, self.contract.tier),
+        return owed_event(
+            tier,
+            self.contract.tier,
+            data["only"],
             terms=self.contract.cluster,
             nodes=len(cluster.get("nodes", [])),
             on_gpu=bool(cluster.get("on_gpu")),
             agreed=self.contract.limited_names,
             one_host=cluster.get("kind") == "local",
         )
-        owed = [probe.model_dump() for probe in owed_by(here)]
-        partial = partial_reason(data["only"], tier, self.contract.tier)
-        return {**data, "owed": owed, "partial": partial}
 
     def _start_probe(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
         self.probes[probe] = data["criterion"]

@@ -14,7 +14,7 @@ from typing import Any
 from probes.acceptance.contract import ClusterTerms, Contract, ContractError, load
 from probes.acceptance.derived_limits import derive_contract
 from probes.acceptance.measure import Recorder
-from probes.acceptance.owed import TIERS, Circumstances, longer_tier, owed_by, partial_reason
+from probes.acceptance.owed import TIERS, owed_event, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
 from reports.record import SCHEMA, Finding, RunRecord
@@ -118,21 +118,18 @@ class RunSession:
 
     def _write_owed(self) -> None:
         """Record what is owed, before anything is selected."""
-        cluster, agreed_tier = self.cluster, self.contract.tier
-        here = Circumstances(
-            tier=longer_tier(self.tier, agreed_tier),
+        cluster = self.cluster
+        data = owed_event(
+            self.tier,
+            self.contract.tier,
+            self.only,
             terms=self.terms,
             nodes=len(cluster.nodes) if cluster else 0,
             on_gpu=bool(cluster and cluster.on_gpu),
             agreed=self.contract.limited_names,
             one_host=bool(cluster and cluster.kind == "local"),
         )
-        self.store.event(
-            "run_owes",
-            owed=[probe.model_dump() for probe in owed_by(here)],
-            only=self.only,
-            partial=partial_reason(self.only, self.tier, agreed_tier),
-        )
+        self.store.event("run_owes", **data)
 
     def report_problem(self, kind: str, where: str, text: str) -> None:
         """Record what went wrong beside the probes: nothing is accepted with it."""

@@ -18,10 +18,10 @@ pytest_plugins = ["pytester"]
 # The suite of these tests: two probes, in two files, for the one criterion of their contract.
 OWES = """
 import pathlib
-import probes.acceptance.session as session
+import probes.acceptance.owed
 from reports.record import OwedProbe
 
-session.owed_by = lambda here: [
+probes.acceptance.owed.owed_by = lambda here: [
     OwedProbe(probe=f"{pathlib.Path.cwd()}/test_{name}.py::test_it", criterion="GANG",
               tier=here.tier, measures=["partially_held"], controls=["c"])
     for name in ("sound", "broken")
