@@ -32,6 +32,7 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
         judge_folder(cluster, terms.shared, measure)
     if facts:
         control_doctored_fact(facts, measure)
+    if counts:  # none where every node that answered has left since
         control_doctored_count(counts, measure)
 
 

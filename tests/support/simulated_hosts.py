@@ -116,9 +116,11 @@ def run_hosts(cluster: StandInHosts, **terms: Any) -> ProbeResult:
             store, load("h100-ndr400"), "p", "HOSTS", "claim", "again", lambda words: None
         )
         with patch("probes.hosts.judge.find_blind_nodes", find_blind):
-            hosts_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
-        result = recorder.finish("finished", 1.0)
-        store.close()
+            try:
+                hosts_probe(cast(Any, cluster), ClusterTerms(**terms), recorder)
+                result = recorder.finish("finished", 1.0)
+            finally:  # a file left open would fail the next test that collects garbage
+                store.close()
     return result.model_copy(update={"coverage": "; ".join(recorder._coverage)})
 
 

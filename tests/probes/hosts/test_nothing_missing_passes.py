@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reports.record import Verdict
-from tests.support.simulated_hosts import H100, StandInHosts, run_hosts
+from tests.support.simulated_hosts import H100, StandInHosts, findings, run_hosts, verdicts
 
 TERMS: dict[str, Any] = {
     "gpu_model": H100,
@@ -63,3 +63,11 @@ def test_nothing_taken_away_passes() -> None:
     for nodes, gpus in ((1, 1), (2, 8), (4, 3)):
         result = run_hosts(StandInHosts(nodes, gpus, 1), nodes=nodes, gpus_per_node=gpus, **TERMS)
         assert result.verdict is Verdict.PASS
+
+
+def test_the_only_node_that_lost_its_gpus_in_ray_fails_and_is_named() -> None:
+    cluster = StandInHosts(1, 1)
+    cluster.by_ray["id0"] = 0
+    result = run_hosts(cluster, nodes=1, gpus_per_node=1)
+    assert verdicts(result)["nodes "] is Verdict.FAIL
+    assert ["n0"] in [suspects for _, suspects in findings(result)]
