@@ -84,7 +84,7 @@ class StandInHosts:
 
     def read_facts(self, nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ids = {node["id"] for node in nodes}
-        return [fact for fact in self.others if fact["node"] in ids]
+        return [fact for fact in (*self.facts, *self.others) if fact["node"] in ids]
 
     def on_each_node(self, function: Any, gpus: int) -> dict[str, Any]:
         assert (function.__name__, gpus) == ("count_torch_devices", 1)

@@ -69,5 +69,5 @@ def test_the_only_node_that_lost_its_gpus_in_ray_fails_and_is_named() -> None:
     cluster = StandInHosts(1, 1)
     cluster.by_ray["id0"] = 0
     result = run_hosts(cluster, nodes=1, gpus_per_node=1)
-    assert verdicts(result)["nodes "] is Verdict.FAIL
+    assert verdicts(result)["nodes cluster"] is Verdict.FAIL
     assert ["n0"] in [suspects for _, suspects in findings(result)]
