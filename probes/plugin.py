@@ -32,6 +32,7 @@ OPTIONS = (
     ("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
     ("--tier", "TIER", "how long to look: quick, standard or soak (default: the contract's)"),
     ("--nodes", "N", "how many nodes were ordered, when the contract does not say"),
+    ("--nonce", "TEXT", "a word of the customer's, kept in the first event: no old run has it"),
     ("--only", "CRITERION", "run one criterion, or several with commas: such a run is PARTIAL"),
 )
 
@@ -71,15 +72,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from probes.acceptance.contract import ContractError
     from probes.acceptance.session import RunSession
     from probes.cluster.cluster import ClusterUnreachable
-    from reports.store import UnreadableRun, load
+    from probes.rejudge.limit_check import read_verified
+    from reports.run_folder.files import UnreadableRun
 
     option = config.getoption
     tier, nodes, only = _read_tier(option("--tier")), _read_nodes(option("--nodes")), _only(config)
     try:
         if option("--baseline"):
-            load(Path(option("--baseline")))
+            read_verified(Path(option("--baseline")))
         where = (option("--cluster"), option("--contract"))
-        config.stash[RUN] = RunSession(*where, tier, option("--run-dir"), nodes, only)
+        nonce = option("--nonce") or ""
+        config.stash[RUN] = RunSession(*where, tier, option("--run-dir"), nodes, only, nonce)
     except (ClusterUnreachable, ContractError, UnreadableRun) as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[JUNIT] = _take_over_junit(config)

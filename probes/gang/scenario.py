@@ -25,7 +25,8 @@ from probes.findings import join_names
 from probes.gang.competing_job import CompetingJob, JobUnresponsive
 from probes.gang.invariants import Sample, is_whole
 from probes.gang.observer import Observer, ScenarioMark
-from reports.record import Finding, Value
+from reports.numbers import Value
+from reports.record import Finding
 
 SETTLE_SECONDS = 10  # for accelerators that others may be about to give back
 PLACED_SECONDS = 30  # for a gang that has room

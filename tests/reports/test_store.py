@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from reports.acceptance import load_summary, summarize_acceptance
-from reports.owed import NOT_RUN
 from reports.record import Limit, Measurement, Verdict
-from reports.store import Store, UnreadableRun, fold_events, load, read_events
+from reports.run_folder.event_log import read_events
+from reports.run_folder.files import UnreadableRun
+from reports.run_folder.fold import fold_events
+from reports.run_folder.integrity import load
+from reports.run_folder.store import Store
 
 PROBE = "probes/fabric/test_fabric.py::test_a"
 START = {
@@ -24,6 +27,7 @@ START = {
     "tier": "quick",
     "contract": {
         "name": "c",
+        "sha256": hashlib.sha256(b"#").hexdigest(),
         "criteria": [{"id": "FABRIC", "title": "RDMA is in use", "how": "all-reduce"}],
     },
     "owed": [{"probe": PROBE, "criterion": "FABRIC", "tier": "quick"}],
@@ -46,7 +50,7 @@ def probe(store: Store, value: Any) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     opened = Store(tmp_path / "run")
-    opened.event("run_started", **START)
+    opened.start(b"#", **START)
     yield opened
     opened.close()
 
@@ -99,11 +103,15 @@ def test_trying_again_does_not_wipe_out_a_failure(store: Store) -> None:
     assert summarize_acceptance(record).exit_code == 1
 
 
-def test_a_second_run_in_the_same_folder_inherits_nothing(store: Store) -> None:
-    probe(store, 2.0)
+def test_a_second_start_hides_no_failure_and_does_not_verify(store: Store) -> None:
+    probe(store, 0.5)
     store.event("run_started", **START)
+    probe(store, 2.0)
     store.event("run_finished", state="finished")
-    assert [result.state for result in load(store.path).results] == [NOT_RUN]
+    summary = load_summary(store.path)
+    assert [result.verdict for result in summary.record.results] == [Verdict.FAIL, Verdict.PASS]
+    assert summary.integrity.problems == ["events.jsonl: line 6 starts a second run"]
+    assert summary.exit_code == 4
 
 
 def test_what_json_cannot_hold_is_mended(store: Store) -> None:
@@ -113,15 +121,16 @@ def test_what_json_cannot_hold_is_mended(store: Store) -> None:
 
 
 def test_evidence_has_a_kind_of_its_own(store: Store) -> None:
-    entry = store.add_file("log.txt", "line\n", kind="log", caption="a log")
     store.event("probe_started", PROBE, criterion="FABRIC")
-    store.event("evidence", PROBE, **entry.model_dump())
+    entry = store.keep(PROBE, "log.txt", "line\n", kind="log", caption="a log")
     assert load(store.path).results[0].evidence == [entry]
     assert entry.sha256 == hashlib.sha256(b"line\n").hexdigest()
 
 
 def test_evidence_is_never_overwritten_and_stays_in_its_folder(store: Store) -> None:
-    paths = [store.add_file("../../a b.txt", "x", kind="log", caption="").path for _ in range(3)]
+    store.event("probe_started", PROBE, criterion="FABRIC")
+    names = ["../../a b.txt"] * 3
+    paths = [store.keep(PROBE, name, "x", kind="log", caption="").path for name in names]
     assert len(set(paths)) == 3
     assert all(path.startswith("evidence/") and ".." not in path for path in paths)
 
