@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probes.cli.errors import EXIT_USAGE, PATH_TYPE, refuse_unusable
+from probes.cli.errors import EXIT_USAGE, PATH_TYPE, UsageError, refuse_unusable
 from reports.sanitize import ascii_only, one_line
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ def _write_renderings(
     target = run
     if (run / SUMS).exists() or summary.integrity.problems:
         target = run.resolve().with_name(f"{run.resolve().name}-report")
+        if target.is_symlink():
+            raise UsageError(f"expected a folder for the page, found a link at {target}")
         target.mkdir(mode=0o700, exist_ok=True)
         texts = render_all(run, summary, baseline, f"../{run.resolve().name}")
     write_all(target, texts)

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.acceptance.contract import ContractError, parse
-from probes.acceptance.criteria import CRITERIA
-from probes.rejudge.new_judge import ORDERS, NewJudge
+from probes.rejudge.new_judge import NewJudge
 from reports.acceptance import AcceptanceSummary, load_summary
 from reports.record import Limit, RunRecord
 from reports.redact import redact
@@ -40,7 +39,7 @@ class LimitCheck:
             if kind == "run_started" and not self.wrote:
                 self._begin(data)
             elif self.judge and kind in ("run_owes", "probe_started", "measurement"):
-                self._compare(kind, probe, data, self.judge.replace(kind, probe, dict(data)))
+                self._compare(kind, data, self.judge.replace(kind, probe, dict(data)))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self.differences.append(f"a {kind} cannot be judged again: {error!r:.80}")
 
@@ -68,13 +67,7 @@ class LimitCheck:
         """The name that limits have as their source."""
         return str(start["contract"].get("file") or CONTRACT)
 
-    def _informs_only(self, probe: str, data: dict[str, Any]) -> bool:
-        """Whether a value was not judged though its criterion judges it; an order may be open."""
-        criterion = self.judge.probes.get(probe, "") if self.judge else ""
-        judged = criterion in CRITERIA and data["name"] in CRITERIA[criterion].measures
-        return judged and data["name"] not in ORDERS and not data.get("judged", True)
-
-    def _compare(self, kind: str, probe: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+    def _compare(self, kind: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         if kind == "run_owes":
             same = old == new
             text = "what the run owes is not what its contract asks for"
@@ -82,11 +75,10 @@ class LimitCheck:
             rest = ("value", "judged", "note")
             same = all(old.get(key) == new.get(key) for key in rest)
             same = same and _bounds(old.get("limit")) == _bounds(new.get("limit"))
-            same = same and not self._informs_only(probe, old)
             text = _difference(old, new)
         else:
             return
-        if not same and (redact(json_value(new)) != old or kind == "measurement"):
+        if not same and redact(json_value(new)) != old:
             self.differences.append(text)
 
     def result(self) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from reports.record import Evidence
 from reports.run_folder.files import open_regular
-from reports.run_folder.integrity import compare_hash
+from reports.run_folder.integrity import MISSING, compare_hash
 from reports.sanitize import clean, relative_link
 
 LINES, COLUMNS = 40, 240
@@ -49,8 +49,7 @@ class EvidenceReader:
             return EvidenceView(link)
         path = self.run / entry.path
         if problem := compare_hash(path, entry.sha256):
-            missing = not path.is_file()
-            return EvidenceView(None if missing else link, f"the file {problem}")
+            return EvidenceView(None if problem == MISSING else link, f"the file {problem}")
         return EvidenceView(link, "", self._tail(path, entry))
 
     def _tail(self, path: Path, entry: Evidence) -> str:

@@ -31,6 +31,7 @@ from reports.run_folder.store import CONTRACT
 
 CHAINED_SINCE = 2  # schema 1.2
 SUM_LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<name>[^\n]+)")
+MISSING = "is missing"
 HEAD = re.compile(rb'^ "head":\s*"(?P<head>[0-9a-f]{64})"', re.M)
 HEAD_BYTES = 100  # of what HEAD looks for
 MAX_LINE = 4400  # bytes of a line of sums: 64 of a hash, and the longest path of Linux
@@ -135,7 +136,7 @@ def compare_hash(path: Path, sha256: str) -> str:
     try:
         return "" if hash_file(path) == sha256 else "is not the file that the run wrote"
     except UnreadableRun:
-        return "is missing"
+        return MISSING
 
 
 def _check_contract(run: Path, record: RunRecord) -> Iterator[str]:
@@ -176,7 +177,7 @@ def _check_sums(run: Path, files: list[str]) -> Iterator[str]:
         return
     for name, sha256 in sums.items():
         if name not in files:
-            yield f"{name:.80} is missing"
+            yield f"{name:.80} {MISSING}"
         elif hash_file(run / name) != sha256:
             yield f"{name:.80} is not the file that {SUMS} has"
     for name in files:

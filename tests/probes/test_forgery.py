@@ -265,9 +265,6 @@ def test_half_a_run_is_interrupted(run: Path) -> None:
 WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
     "a looser limit": (loosen, "was held to >= 0.001"),
     "no limit": (put("measurement", "limit", None, "busbw"), "was held to nothing"),
-    "a measurement that only informs": (
-        put("measurement", "judged", False, "busbw"), "is not a value that is judged so",
-    ),
     "less is owed": (put("run_owes", "owed", []), "what the run owes is not what"),
     "another tier": (put("run_started", "tier", "soak"), "what the run owes is not what"),
     "real accelerators": (
