@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import subprocess
@@ -13,6 +14,7 @@ PACKAGES = ("probes/", "reports/", "scaling/", "reference_trainer/")  # the same
 GIT_SECONDS = 10  # on a network file system
 
 
+@functools.cache  # the files that run do not change
 def suite_version() -> dict[str, str]:
     """Return `seatrial`, its version, and `seatrial_commit`: `<commit>[+]` or `wheel <hash>`.
 

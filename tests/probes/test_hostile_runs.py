@@ -250,7 +250,7 @@ def test_any_value_anywhere_is_read_or_refused(
     told = seatrial("show", run)
     shutil.rmtree(folder)
     assert told.exit_code in (1, 2, 3, 4, 20) or json.dumps(lines) == before, told.output
-    assert isinstance(told.exception, SystemExit), told.exception
+    assert isinstance(told.exception, SystemExit | None), told.exception
 
 
 SOUND: list[Path] = []
@@ -278,4 +278,4 @@ def test_any_bytes_anywhere_are_read_or_refused(
     told = seatrial("show", run)
     shutil.rmtree(folder)
     assert told.exit_code in ((2, 4) if changed else (0,)), told.output
-    assert isinstance(told.exception, SystemExit), told.exception
+    assert isinstance(told.exception, SystemExit | None), told.exception
