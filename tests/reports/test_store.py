@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -167,3 +169,74 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(events: list[Any]) -> No
 def test_no_folder_no_record(tmp_path: Path) -> None:
     with pytest.raises(UnreadableRun, match="not a run folder"):
         read_events(tmp_path)
+
+
+def test_a_disk_that_fills_in_the_middle_is_told(store: Store, monkeypatch: Any) -> None:
+    """Events are lost and later ones written: the log has no gap, and the run is not accepted."""
+    probe(store, 2.0)
+    write, full = os.write, [True]
+
+    def write_half(file: int, text: bytes) -> int:
+        if not full[0]:
+            return write(file, text)
+        if len(text) > 40:
+            return write(file, text[:40])  # as a disk does that has so many bytes left
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", write_half)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space left"):
+            probe(store, 2.0)
+    full[0] = False
+    store.event("run_finished", state="finished")
+    store.save()
+    store.close()
+    summary = load_summary(store.path)
+    assert summary.integrity.problems == []
+    assert [one.sentence() for one in summary.record.problems] == [
+        "disk error in events.jsonl: 3 events could not be written: No space left on device"
+    ]
+    assert summary.exit_code == 3
+
+
+def test_evidence_that_finds_no_room_leaves_nothing(store: Store, monkeypatch: Any) -> None:
+    store.event("probe_started", PROBE, criterion="FABRIC")
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            store.keep(PROBE, "log.txt", "line\n", kind="log", caption="a log")
+    assert list((store.path / "evidence").iterdir()) == []
+    store.event("run_finished", state="finished")
+    store.close()
+    assert load_summary(store.path).integrity.problems == []
+
+
+def test_a_folder_that_holds_a_run_is_not_written_into(store: Store) -> None:
+    with pytest.raises(FileExistsError):
+        Store(store.path)
+
+
+def test_others_cannot_read_a_run(store: Store) -> None:
+    modes = {path.stat().st_mode & 0o077 for path in [store.path, *store.path.iterdir()]}
+    assert modes == {0}
+
+
+def test_no_secret_reaches_the_folder(store: Store) -> None:
+    """Whatever writes: events, their values, series, and evidence of every kind."""
+    secret = "hf_" + "a1B2c3D4" * 4
+    store.event("probe_started", PROBE, criterion="FABRIC", claim=f"HF_TOKEN={secret}")
+    store.event("series", PROBE, name="x", values=[{"HF_TOKEN": secret}, f"--token {secret}"])
+    store.event("finding", PROBE, code="C", statement=f"HF_TOKEN={secret}", remedy="r")
+    for kind in ("log", "table", "series"):
+        store.keep(
+            PROBE, kind, f'{{"HF_TOKEN": "{secret}"}} HF_TOKEN={secret}', kind=kind, caption="c"
+        )
+    store.event("run_finished", state="finished")
+    store.save()
+    store.close()
+    for path in store.path.rglob("*"):
+        assert path.is_dir() or secret.encode() not in path.read_bytes(), path
