@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from probes.acceptance.stash import JUNIT, RECORDER, RUN, VERDICT
+from probes.option_twins import read_twins
 from reports.sanitize import clean
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
@@ -37,11 +38,10 @@ OPTIONS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the `acceptance` group; each option has an environment twin, SEATRIAL_<OPTION>."""
+    """Add the `acceptance` group; each option has an environment twin (see option_twins)."""
     group = parser.getgroup("acceptance", "seatrial: acceptance of a GPU cluster that runs Ray")
     for option, metavar, purpose in OPTIONS:
-        twin = "SEATRIAL_" + option.strip("-").replace("-", "_").upper()
-        group.addoption(option, metavar=metavar, default=os.environ.get(twin) or None, help=purpose)
+        group.addoption(option, metavar=metavar, help=purpose)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
     config.addinivalue_line("markers", "tier(name): only runs in this tier and the longer ones")
     config.addinivalue_line("markers", "uses(module): only runs where the module is installed")
+    read_twins(config, [option for option, *_ in OPTIONS])
     if not config.getoption("--cluster"):
         return
     # A third party's warning on the cluster is not the cluster's failure.

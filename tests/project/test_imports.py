@@ -25,7 +25,8 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "restart": JUDGING | {"faults"},
         "fabric": JUDGING | {"environment", "nccl"},
         "scaling": JUDGING | {"fabric"},
-        "plugin": JUDGING,
+        "option_twins": set(),
+        "plugin": JUDGING | {"option_twins"},
         "cli": {"scaling", "acceptance", "nccl", "findings"},
     },
     "scaling": {
