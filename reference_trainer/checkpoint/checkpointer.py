@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from reference_trainer import manifest
 from reference_trainer.checkpoint import rng_state as rng
+from reference_trainer.checkpoint.plain_reader import load_plain
 from reference_trainer.checkpoint.rank_errors import call_on, raise_on_all, try_call
 from reference_trainer.checkpoint.save import CheckpointWriter
 from reference_trainer.checkpoint.select import CheckpointSelector, Selection
@@ -179,8 +179,7 @@ class Checkpointer:
         state["progress"] = {"step": 0, "position": 0, "per_step": 0}
         if choice.saved_world == self.world.size:
             state["rng"] = {f"rank{self.world.rank}": b""}
-        reader = dcp.FileSystemReader(str(folder))
-        dcp.load(state, storage_reader=reader, process_group=self.world.group)
+        load_plain(state, folder, self.world.group)
         if state["progress"]["step"] != choice.step:
             raise CheckpointError(f"it holds step {state['progress']['step']}, not {choice.step}")
         return state
@@ -192,9 +191,8 @@ def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, wo
     if not older:
         raise CheckpointError(f"there is none before step-{choice.step} to mix up with")
     is_last = world.rank == world.size - 1
-    reader = dcp.FileSystemReader(str(folder / f"step-{older[0] if is_last else choice.step}"))
     state = {part: loaded[part] for part in ("model", "optimizer")}
-    dcp.load(state, storage_reader=reader, process_group=world.group)
+    load_plain(state, folder / f"step-{older[0] if is_last else choice.step}", world.group)
     loaded.update(state)
 
 
