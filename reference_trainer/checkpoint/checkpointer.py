@@ -7,6 +7,9 @@ A folder without a manifest was never committed.  Nothing is ever written over.
 Load (select.py): from newest to oldest, all ranks check each against its manifest, and rank 0
 decides.  `LATEST` is for people and scripts; the trainer believes only manifests.
 
+Who can write the folder can change what is trained: a sha256 finds damage, not intent.  Nobody
+can run code by it (plain_reader.py), though all files that DCP writes are or hold pickles.
+
 One folder belongs to one run.  Every rank must see it, or rank 0's node keeps it (storage.py).
 """
 
