@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from probes.acceptance.stash import JUNIT, RECORDER, RUN, VERDICT
+from probes.option_twins import read_twins
 from reports.sanitize import clean
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
@@ -38,11 +39,10 @@ OPTIONS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the `acceptance` group; each option has an environment twin, SEATRIAL_<OPTION>."""
+    """Add the `acceptance` group; each option has an environment twin (see option_twins)."""
     group = parser.getgroup("acceptance", "seatrial: acceptance of a GPU cluster that runs Ray")
     for option, metavar, purpose in OPTIONS:
-        twin = "SEATRIAL_" + option.strip("-").replace("-", "_").upper()
-        group.addoption(option, metavar=metavar, default=os.environ.get(twin) or None, help=purpose)
+        group.addoption(option, metavar=metavar, help=purpose)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
     config.addinivalue_line("markers", "tier(name): only runs in this tier and the longer ones")
     config.addinivalue_line("markers", "uses(module): only runs where the module is installed")
+    read_twins(config, [option for option, *_ in OPTIONS])
     if not config.getoption("--cluster"):
         return
     # A third party's warning on the cluster is not the cluster's failure.
@@ -74,6 +75,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from probes.cluster.cluster import ClusterUnreachable
     from probes.rejudge.limit_check import read_verified
     from reports.run_folder.files import UnreadableRun
+    from reports.run_folder.prepare import UnusableFolder
 
     option = config.getoption
     tier, nodes, only = _read_tier(option("--tier")), _read_nodes(option("--nodes")), _only(config)
@@ -83,7 +85,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         where = (option("--cluster"), option("--contract"))
         nonce = option("--nonce") or ""
         config.stash[RUN] = RunSession(*where, tier, option("--run-dir"), nodes, only, nonce)
-    except (ClusterUnreachable, ContractError, UnreadableRun) as error:
+    except (ClusterUnreachable, ContractError, UnreadableRun, UnusableFolder) as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[JUNIT] = _take_over_junit(config)
 

@@ -18,6 +18,7 @@ from probes.acceptance.owed import TIERS, owed_event, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
 from reports.record import Finding, RunRecord
+from reports.run_folder.prepare import prepare_parent, prepare_run_folder
 from reports.run_folder.store import Store, run_folder_name, utc_time
 from reports.version import suite_version
 
@@ -54,8 +55,7 @@ class RunSession:
                 f"{nodes} nodes were asked for (--nodes or SEATRIAL_NODES), but contract "
                 f"{agreed.name} orders {agreed.cluster.nodes}: drop one of the two"
             )
-        if run_dir and (Path(run_dir) / "events.jsonl").exists():
-            raise ContractError(f"--run-dir {run_dir} holds a run already: give a new folder")
+        prepare_run_folder(Path(run_dir)) if run_dir else prepare_parent(Path("runs"))
         self.contract_arg = contract or ""
         self.cluster: Cluster | None = None
         self.initial_nodes: dict[str, str] = {}

@@ -26,7 +26,8 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "restart": JUDGING | {"faults"},
         "fabric": JUDGING | {"environment", "nccl"},
         "scaling": JUDGING | {"fabric"},
-        "plugin": JUDGING | {"rejudge"},
+        "option_twins": set(),
+        "plugin": JUDGING | {"rejudge", "option_twins"},
         "cli": {"scaling", "rejudge", "acceptance", "nccl", "findings"},
     },
     "scaling": {
