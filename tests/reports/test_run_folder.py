@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from reports.run_folder import prepare as run_folder
 from reports.run_folder.prepare import (
     MIN_FREE_MIB,
     UnusableFolder,
     prepare_parent,
     prepare_run_folder,
 )
-from reports.run_folder import prepare as run_folder
 from tests.support.small_disk import needs_root, small_disk
 
 PREPARE = pytest.mark.parametrize("prepare", [prepare_run_folder, prepare_parent])
