@@ -374,5 +374,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         acceptance_table(summary, width=min(tw.fullwidth, 100), color=tw.hasmarkup, unicode=unicode)
     )
     terminalreporter.write_line(f"report  {run.store.path / 'report.html'}")
+    terminalreporter.write_line(summary.integrity.head_line)
     if not summary.record.contract.agreed:
         terminalreporter.write_line(f"next    seatrial contract new --from {run.store.path}")

@@ -34,6 +34,7 @@ def report(run_folder: Path, baseline: Path | None) -> None:
         summary, page = _write_renderings(run_folder, summary, before)
     click.echo(_table(summary))
     click.echo(one_line(f"report {page}"))
+    click.echo(summary.integrity.head_line)
     sys.exit(EXIT_USAGE if before and before.integrity.problems else summary.exit_code)
 
 

@@ -51,6 +51,11 @@ class Integrity:
     head: str = ""
 
     @property
+    def head_line(self) -> str:
+        """What whoever attends the run writes down: no other run has it."""
+        return f"head    {self.head}  (sha256 of the last of {self.events} events)"
+
+    @property
     def sentences(self) -> list[str]:
         """What must be said beside the decision."""
         return [
