@@ -16,7 +16,7 @@ from typing import Any
 from probes.acceptance.contract import Contract
 from probes.acceptance.criteria import CRITERIA
 from reports.record import Control, Finding, Limit, Measurement, ProbeResult, Value, Verdict
-from reports.redact import redact_text
+from reports.redact import redact, redact_text
 from reports.store import Store
 
 
@@ -104,9 +104,11 @@ class Recorder:
         return {finding.code for finding in self._recorded["finding"]}
 
     def keep(self, name: str, content: Any, *, caption: str, kind: str = "table") -> None:
-        """Keep a file of evidence: text as it is, anything else as JSON."""
-        text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)
-        text = redact_text(text) if kind == "log" else text
+        """Keep a file of evidence: text as it is, anything else as JSON; neither with secrets."""
+        if isinstance(content, str):
+            text = redact_text(content)
+        else:
+            text = json.dumps(redact(content), indent=1, default=lambda it: redact_text(str(it)))
         entry = self.store.add_file(name, text, kind=kind, caption=caption)
         self.store.event("evidence", self.probe, **entry.model_dump())
 
