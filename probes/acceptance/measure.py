@@ -17,6 +17,7 @@ from probes.acceptance.contract import Contract
 from probes.acceptance.criteria import CRITERIA
 from reports.numbers import Value
 from reports.record import Control, Finding, Limit, Measurement, ProbeResult, Verdict
+from reports.redact import redact
 from reports.run_folder.store import Store
 
 
@@ -105,7 +106,11 @@ class Recorder:
 
     def keep(self, name: str, content: Any, *, caption: str, kind: str = "table") -> None:
         """Keep a file of evidence: text as it is, anything else as JSON."""
-        text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)
+        text = (
+            content
+            if isinstance(content, str)
+            else json.dumps(redact(content), indent=1, default=str)
+        )
         self.store.keep(self.probe, name, text, kind=kind, caption=caption)
 
     def series(self, name: str, values: Any) -> None:
