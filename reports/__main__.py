@@ -10,14 +10,13 @@ from pathlib import Path
 import click
 
 from reports.acceptance import load_summary
+from reports.command import CommandGroup, Refusal
 from reports.sanitize import ascii_only, one_line
-from reports.store import UnreadableRun
 
-EXIT_UNREADABLE = 4  # also for wrong usage, as everywhere in the suite
 RUN_FOLDER = click.Path(path_type=Path)
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=CommandGroup, no_args_is_help=False)
 def cli() -> None:
     """Render, show and compare run folders."""
 
@@ -77,21 +76,12 @@ def _unicode() -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; every error is one sentence, and exits with 4."""
+    """Run the command; every error is one sentence, and exits with 4 where it is the caller's."""
     try:
-        cli.main(arguments, prog_name="python -m reports", standalone_mode=False)
-    except click.ClickException as error:
-        return _print_error(error.format_message())
-    except (UnreadableRun, OSError) as error:
-        return _print_error(str(error))
-    except click.Abort:
-        return 2
-    return 0
-
-
-def _print_error(sentence: str) -> int:
-    click.echo(f"error: {one_line(sentence)}", err=True)
-    return EXIT_UNREADABLE
+        return cli.main(arguments, prog_name="python -m reports", standalone_mode=False) or 0
+    except Refusal as error:
+        error.show()
+        return error.exit_code
 
 
 if __name__ == "__main__":

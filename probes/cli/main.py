@@ -122,6 +122,8 @@ def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
 @click.argument("folder", type=PATH_TYPE)
 def example(folder: Path) -> None:
     """Write an ordinary FSDP training job into FOLDER, ready for `ray job submit`."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is no folder: give an empty or new one")
     target = folder / "reference_trainer"
     if target.exists():
         raise UsageError(f"{target} exists already: give an empty or new folder")

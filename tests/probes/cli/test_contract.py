@@ -197,7 +197,7 @@ def test_what_cannot_be_drafted_is_one_sentence(tmp_path: Path, kind: str) -> No
     made = seatrial("contract", "new", "--from", run, file)
     assert made.exit_code == 4, made.output
     assert "Traceback" not in made.output
-    assert made.output.startswith("Error: ")
+    assert made.output.startswith("error: ")
     assert len(made.output.splitlines()) == 1
     assert not file.exists()
 
