@@ -1,4 +1,4 @@
-"""The commands' last word: whatever goes wrong is one sentence and one of the suite's exit codes."""
+"""The commands' last word: whatever goes wrong is one sentence and an exit code of the suite's."""
 
 from __future__ import annotations
 
@@ -20,13 +20,9 @@ MAX_SENTENCE = 1000  # characters: a path or a value may be endless, a sentence 
 
 
 class Refusal(click.ClickException):
-    """One sentence on what was expected and what was found; exit code 4 unless another is given."""
+    """One sentence on what was expected and what was found."""
 
     exit_code = EXIT_USAGE
-
-    def __init__(self, sentence: str, exit_code: int = EXIT_USAGE) -> None:
-        super().__init__(sentence)
-        self.exit_code = exit_code
 
     def format_message(self) -> str:
         """Give the sentence, on one line that no word of it can leave."""
@@ -37,6 +33,18 @@ class Refusal(click.ClickException):
         """Print the sentence; where nobody listens any more, nothing."""
         with contextlib.suppress(OSError):
             click.echo(f"error: {self.format_message()}", file=file, err=True)
+
+
+class InternalError(Refusal):
+    """One sentence on a fault of the suite's own."""
+
+    exit_code = EXIT_INTERNAL
+
+
+class Interruption(Refusal):
+    """Somebody stopped the command."""
+
+    exit_code = EXIT_INTERRUPTED
 
 
 class CheckedCommand(click.Command):
@@ -71,7 +79,7 @@ def refusals() -> Iterator[None]:
         _discard_output()
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except (KeyboardInterrupt, click.Abort):
-        raise Refusal("interrupted", EXIT_INTERRUPTED) from None
+        raise Interruption("interrupted") from None
     except click.UsageError as error:
         raise _usage_refusal(error) from None
     except click.ClickException as error:
@@ -104,7 +112,7 @@ def _internal_refusal(error: Exception) -> Refusal:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(frame.filename).name}:{frame.lineno}"
     words = redact_text(one_line(error)) or "no words"
-    return Refusal(f"internal: {type(error).__name__}: {words} ({place})", EXIT_INTERNAL)
+    return InternalError(f"internal: {type(error).__name__}: {words} ({place})")
 
 
 def _discard_output() -> None:
