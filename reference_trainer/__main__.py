@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -65,6 +66,8 @@ def train(**values: Any) -> None:
     On SIGTERM it saves and leaves with exit code 75: the same command goes on from there.
     """
     config = build_config(values)
+    if config.out and Path(config.out).is_file():
+        raise click.UsageError(f"--out takes a folder, found a file: {config.out}")
     handle_sigterm()  # before the imports, which take seconds
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     from reference_trainer.data.documents import DataError

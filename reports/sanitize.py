@@ -17,17 +17,35 @@ ANSI = re.compile(
     r"|\x1b[ -/]*[0-~]?"
 )
 # C0 but tab and newline, DEL, C1; zero-width and direction marks, which can reorder or hide
-# words (the "Trojan source" trick); line separators; lone surrogates.
+# words (the "Trojan source" trick); line separators; lone surrogates; letters without ink (fillers
+# of Hangul and Braille, joiners, selectors, tags), by which two names look alike.
 INVISIBLE_CHARS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069"
-    "\ufeff\ufff9-\ufffb\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
-FORMULA_START = re.compile(r"^\s*[=+\-@\t\r]")
+# Marks of commands that a CI runner obeys in the output of a job: GitHub's `::name ...::` where a
+# line begins with it, which a wrapped line may; the others anywhere in a line.
+CI_COMMAND = re.compile(
+    r"#(?=#(?:vso|teamcity)?\[)"
+    r"|:(?=:(?:add-mask|add-matcher|add-path|debug|echo|endgroup|error|group"
+    r"|internal-set-repo-path|notice|remove-matcher|save-state|set-env|set-output|stop-commands"
+    r"|warning)(?:\s|::|$))",
+    re.IGNORECASE,
+)
+# Where a spreadsheet may see a formula begin: at the start, and after what it may split a cell at.
+FORMULA = re.compile(
+    r"(?P<before>^\s*|;\s*|%0[ad]\s*)(?P<sign>[=+\-@|\uff1d\uff0b\uff0d\uff20])", re.IGNORECASE
+)
 
 
 def clean(text: object) -> str:
-    """`text` without escape sequences and invisible characters; newlines and tabs stay."""
-    return INVISIBLE_CHARS.sub("", ANSI.sub("", str(text).replace("\r\n", "\n")))
+    """`text` without escape sequences and invisible characters; newlines and tabs stay.
+
+    A blank within the mark of a CI command breaks it; ids of tests (`file.py::test`) stay whole.
+    """
+    visible = INVISIBLE_CHARS.sub("", ANSI.sub("", str(text).replace("\r\n", "\n")))
+    return CI_COMMAND.sub(r"\g<0> ", visible)
 
 
 def one_line(text: object) -> str:
@@ -47,9 +65,8 @@ def ascii_only(text: str) -> str:
 
 
 def csv_cell(text: object) -> str:
-    """A text cell that no spreadsheet takes for a formula: a quote is put before = + - @."""
-    cell = one_line(text)
-    return "'" + cell if FORMULA_START.match(cell) else cell
+    """A text cell that no spreadsheet takes for a formula: a quote is put before its sign."""
+    return FORMULA.sub(r"\g<before>'\g<sign>", one_line(text))
 
 
 def label_value(text: object) -> str:

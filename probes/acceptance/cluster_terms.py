@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from probes.acceptance import component_placement as components
 from probes.acceptance.validation import check_text
+from reports.sanitize import clean, one_line
 
 # Bounds that no cluster has: what is above is a slip, such as bytes for GiB.
-MAX_NODES, MAX_GPUS_PER_NODE, MAX_RAILS = 20_000, 256, 256
+MAX_NODES, MAX_GPUS_PER_NODE, MAX_RAILS = 20_000, 64, 256  # 56 is eight GPUs of seven MIG slices
 MAX_GBPS = 1e5  # of one port; a hundred times the fastest of today
 MAX_CPUS, MAX_GIB = 100_000, 1e6  # of one node
 MAX_PACE_S = 60.0  # of one emulated step: a longer one leaves a probe no time
@@ -61,7 +62,7 @@ class ClusterTerms(BaseModel):
     save_gb: float | None = Field(default=None, gt=0, le=MAX_SAVE_GB)
     queue: Literal["kueue", "volcano", "yunikorn", "kai"] | None = None
     components: dict[str, str | int] | None = None
-    parallel: dict[Literal["tp", "pp", "dp"], int] | None = None
+    parallel: dict[Literal["tp", "pp", "dp"], Annotated[int, Field(ge=1)]] | None = None
 
     @field_validator("gpu_model")
     @classmethod
@@ -77,6 +78,8 @@ class ClusterTerms(BaseModel):
     def _check_interface(cls, value: str | None) -> str | None:
         if value is not None and value != "rdma":
             check_text(value, "the name of an interface")
+            if one_line(value) != value or " " in value:
+                raise ValueError(f"expected the name of an interface, found {value!r}")
             if value.lower() == "rdma":
                 raise ValueError(f'expected "rdma" in small letters, found {value!r}')
         return value
@@ -84,7 +87,7 @@ class ClusterTerms(BaseModel):
     @field_validator("shared", "shards")
     @classmethod
     def _check_folder(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith("/"):
+        if value is not None and (not value.startswith("/") or clean(value) != value):
             raise ValueError(f"expected an absolute path on every node, found {value!r}")
         return value
 

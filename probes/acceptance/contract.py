@@ -14,7 +14,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import stat
 import sys
 from importlib import resources
 from pathlib import Path
@@ -27,11 +29,10 @@ from probes.acceptance.component_placement import show
 from probes.acceptance.criteria import CRITERIA, Measure
 from probes.acceptance.limit_terms import LimitTerms, ring_limit
 from probes.acceptance.owed import TIERS, judged_names
-from probes.acceptance.validation import ContractError, spelling_hint, validate_terms
+from probes.acceptance.validation import ContractError, has_words, spelling_hint, validate_terms
 from probes.cluster.node_facts import software_versions
 from reports.record import ContractFacts, Criterion, Limit, Waiver
 from reports.renamed import MEASURES, current_name
-from reports.sanitize import one_line
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,7 +41,9 @@ else:
 
 __all__ = ("ClusterTerms", "Contract", "ContractError", "load", "parse", "shipped_contracts")
 SCHEMA = 1  # of contract files: a file of another form must not be read as if it were of this
-NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # it is a part of folders' names
+NAME = re.compile(r"\w[\w.-]{0,59}", re.ASCII)  # it is a part of folders' names, of 255 at most
+MAX_BYTES = 64 << 10  # thirty times the largest that we ship; the reader of TOML is slow on worse
+MAX_LINE = 2048  # bytes; a key of more dots than these takes the reader of TOML minutes
 NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
 MIN_REASON_WORDS = 3  # of not_provable: fewer are no reason
 TOP_KEYS = ("schema", "name", "title", "tier", "cluster", "waivers")
@@ -114,9 +117,9 @@ def load(name: str) -> Contract:
     if "/" in name or name.endswith(".toml"):
         return parse(_read_file(Path(name)), Path(name).name)
     if name not in shipped_contracts():
-        here = f"; there is a file of this name here: give ./{name}" if Path(name).is_file() else ""
+        here = f"; there is a file of this name here: give ./{name}" if os.path.isfile(name) else ""
         raise ContractError(
-            f"contract {name!r} is not shipped{spelling_hint(name, shipped_contracts())}; "
+            f"contract {show(name)} is not shipped{spelling_hint(name, shipped_contracts())}; "
             f"there are {', '.join(shipped_contracts())}, or give a file{here}"
         )
     content = (resources.files("probes.acceptance") / "contracts" / f"{name}.toml").read_bytes()
@@ -124,12 +127,18 @@ def load(name: str) -> Contract:
 
 
 def _read_file(path: Path) -> bytes:
-    if not path.is_file():
-        raise ContractError(f"contract {path}: expected a TOML file, found none there")
+    """Read a regular file: nothing is waited for, and no more is read than a contract can have."""
     try:
-        return path.read_bytes()
+        if stat.S_ISREG(path.stat().st_mode):
+            with path.open("rb") as file:
+                return file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ContractError(f"contract {path}: expected a TOML file, found none there") from None
     except OSError as error:
         raise ContractError(f"contract {path} cannot be read: {error.strerror}") from None
+    except ValueError:  # a NUL, which no path can have
+        raise ContractError(f"contract {show(str(path))}: expected a path, found a NUL") from None
+    raise ContractError(f"contract {path}: expected a TOML file, found no regular file")
 
 
 def parse(content: bytes, file: str) -> Contract:
@@ -144,10 +153,12 @@ def parse(content: bytes, file: str) -> Contract:
     }
     name, title = raw.get("name", Path(file).stem), raw.get("title", "")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        expected = "expected a word of A-Z a-z 0-9 _ . -"
+        expected = "expected a word of at most 60 letters: A-Z a-z 0-9 _ . -"
         raise ContractError(f"{file}: name: {expected}, found {show(name)}")
     if not isinstance(title, str):
         raise ContractError(f"{file}: title: expected text in quotes, found {show(title)}")
+    if "title" in raw and not has_words(title):
+        raise ContractError(f"{file}: title: expected words, found {show(title)}")
     _agree_fabric(limits.setdefault("FABRIC", {}), cluster, file)
     contract = Contract(
         name=name,
@@ -187,18 +198,39 @@ def _refuse_unjudged(contract: Contract, file: str) -> None:
 
 def _read_toml(content: bytes, file: str) -> dict[str, Any]:
     """Read the file's tables; its schema must be ours, and its keys known."""
-    try:
-        raw = tomllib.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # also of UTF-8, or nested too deep
-        raise ContractError(f"{file}: not TOML: {one_line(error)}") from None
+    raw = _parse_toml(content, file)
     schema = raw.get("schema")
     if type(schema) is not int or schema != SCHEMA:  # True == 1
         raise ContractError(f"{file}: expected schema = {SCHEMA}, found {show(schema)}")
     known_keys = [*TOP_KEYS, *CRITERIA]
     for key in raw:
         if key not in known_keys:
-            raise ContractError(f"{file}: unknown key {key!r}{spelling_hint(key, known_keys)}")
+            raise ContractError(f"{file}: unknown key {show(key)}{spelling_hint(key, known_keys)}")
     return raw
+
+
+def _parse_toml(content: bytes, file: str) -> dict[str, Any]:
+    """Parse TOML, of a size that takes no time to read."""
+    if len(content) > MAX_BYTES:
+        raise ContractError(f"{file}: expected a contract of {MAX_BYTES >> 10} KiB, found more")
+    longest = max(map(len, content.split(b"\n")))
+    if longest > MAX_LINE:
+        raise ContractError(f"{file}: expected lines of {MAX_LINE} bytes, found one of {longest}")
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        message = f"not TOML: {error}"
+    except UnicodeDecodeError as error:
+        message = f"expected text in UTF-8, found other bytes in line {_line_of(error)}"
+    except RecursionError:
+        message = "expected tables of values, found lists or tables nested without end"
+    except ValueError:  # of Python's own types
+        message = "not TOML: it has a number or a date that cannot be"
+    raise ContractError(f"{file}: {message}")
+
+
+def _line_of(error: UnicodeDecodeError) -> int:
+    return error.object.count(b"\n", 0, error.start) + 1
 
 
 def _parse_cluster(table: Any, where: str) -> ClusterTerms:
@@ -249,10 +281,11 @@ def _parse_not_provable(reason: Any, cluster: ClusterTerms, where: str) -> str:
             "accelerators must prove every criterion: drop the key, or write [cluster] "
             'accelerators = "emulated"'
         )
-    if not isinstance(reason, str) or len(reason.split()) < MIN_REASON_WORDS:
+    words = [word for word in reason.split() if has_words(word)] if isinstance(reason, str) else []
+    if len(words) < MIN_REASON_WORDS:
         expected = "expected a sentence that says why this cluster cannot prove it"
         raise ContractError(f"{where} {NOT_PROVABLE}: {expected}, found {show(reason)}")
-    return reason
+    return str(reason)
 
 
 def _parse_criterion(table: Any, id: str, file: str) -> dict[str, Limit]:
@@ -296,9 +329,11 @@ def _parse_waivers(tables: Any, file: str) -> list[Waiver]:
     for waiver in waivers:
         if waiver.criterion not in CRITERIA:
             hint = spelling_hint(waiver.criterion, CRITERIA)
-            raise ContractError(f"{file}: waiver {waiver.id} of unknown {waiver.criterion!r}{hint}")
+            raise ContractError(
+                f"{file}: waiver {show(waiver.id)} of unknown {show(waiver.criterion)}{hint}"
+            )
         for key in ("id", "reason", "name"):
-            if not getattr(waiver, key).strip():
+            if not has_words(getattr(waiver, key)):
                 raise ContractError(f"{where}: {key!r}: expected words, found none")
     return waivers
 

@@ -23,6 +23,7 @@ from scaling.collectives.line_rate import installed_rails
 
 # Of the most RAM that a node shows: firmware keeps up to 1 %, a memory module is 3 % and more.
 RAM_SHARE = 0.98
+MAX_COMMENT = 500  # characters: the names of a thousand nodes make no line of a contract
 Facts = Mapping[str, Any]
 Line = tuple[str, Any, str]  # key, value, comment; a key without a value is left for people to fill
 
@@ -212,7 +213,7 @@ def _format_line(line: Line) -> str:
     """`key = value  # comment`; without a value the whole is a comment."""
     key, value, comment = line
     text = toml_text(value) if isinstance(value, str) else str(value)
-    note = f"  # {one_line(comment)}" if comment else ""
+    note = f"  # {one_line(comment)[:MAX_COMMENT]}" if comment else ""
     return f"# {key} ={note}" if value is None else f"{key} = {text}{note}"
 
 

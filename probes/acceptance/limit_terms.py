@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from probes.acceptance.criteria import Measure
-from probes.acceptance.validation import check_text
+from probes.acceptance.validation import check_text, has_words
 from reports.record import Limit
 from scaling.collectives.line_rate import limit_reason
 
@@ -15,6 +15,8 @@ MIN_REASON_CHARS = 3  # as of Limit.because
 REACH = {
     "ratio": (1.0, "1 is the whole"),
     "s": (86_400.0, "no probe waits for more than a day"),
+    "GB/s": (1e5, "no node has a hundred times the network of today's largest"),
+    "tokens/s per rank": (1e9, "no accelerator trains a billion tokens in a second"),
 }
 
 
@@ -34,7 +36,7 @@ class LimitTerms(BaseModel):
     @field_validator("because")
     @classmethod
     def _check_reason(cls, value: str) -> str:
-        if len(value.strip()) < MIN_REASON_CHARS:
+        if len(value.strip()) < MIN_REASON_CHARS or not has_words(value):
             raise ValueError(f"expected the reason of this limit in words, found {value!r}")
         return value
 

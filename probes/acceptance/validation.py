@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from datetime import date, time
 from typing import Any
 
 from pydantic import ValidationError
 
 from probes.acceptance.component_placement import show
+from reports.sanitize import clean, one_line
 
+MAX_SENTENCE = 600  # characters: a name or a path may be endless, a sentence is for people
 EXPECTED = {  # pydantic's types of errors, in words
     "int_type": "a whole number",
     "float_type": "a number",
@@ -27,7 +30,11 @@ EXPECTED = {  # pydantic's types of errors, in words
 
 
 class ContractError(ValueError):
-    """One sentence: file, key, what was expected and what was found."""
+    """One sentence: file, key, what was expected and what was found; no word of it leaves it."""
+
+    def __init__(self, sentence: str) -> None:
+        line = one_line(sentence)
+        super().__init__(line if len(line) <= MAX_SENTENCE else f"{line[:MAX_SENTENCE]}...")
 
 
 def validate_terms(model: type[Any], value: Any, where: str) -> Any:
@@ -46,16 +53,18 @@ def _complaint(error: ValidationError, model: type[Any], value: Any) -> str:
     first, *others = error.errors()
     key = ".".join(str(part) for part in _key_path(first["loc"], value))
     if first["type"] == "extra_forbidden":
-        return f"unknown key {key!r}{spelling_hint(key, model.model_fields)}"
+        return f"unknown key {show(key)}{spelling_hint(key, model.model_fields)}"
     if first["type"] == "missing":
         return f"{first['loc'][-1]!r} is missing"
-    start = f"{key!r}: " if key else ""
+    start = f"{show(key)}: " if key else ""
     if first["type"] == "value_error":  # a sentence of ours
         return start + first["msg"].removeprefix("Value error, ")
     # A value that may be of several types has a complaint for each of them.
     same = [other for other in others if _key_path(other["loc"], value)[:1] == (key.split(".")[0],)]
     kinds = dict.fromkeys(_expected_text(each) for each in [first, *same])
-    return f"{start}expected {' or '.join(kinds)}, found {show([first, *same][-1]['input'])}"
+    found = [first, *same][-1]["input"]
+    found = found.isoformat() if isinstance(found, date | time) else found
+    return f"{start}expected {' or '.join(kinds)}, found {show(found)}"
 
 
 def _expected_text(complaint: Any) -> str:
@@ -72,9 +81,14 @@ def _key_path(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:
     return loc
 
 
+def has_words(text: str) -> bool:
+    """Tell whether a reader sees a letter or a digit in it."""
+    return any(char.isalnum() for char in clean(text))
+
+
 def check_text(text: str, what: str) -> str:
-    """Return what is not blank.  Raises ValueError."""
-    if not text.strip():
+    """Return what has words.  Raises ValueError."""
+    if not has_words(text):
         raise ValueError(f"expected {what}, found {text!r}")
     return text
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from reports.sanitize import one_line
 
 if TYPE_CHECKING:
     from probes.acceptance.criteria import Measure
@@ -28,17 +29,17 @@ def check(file: str) -> None:
 
     with refuse_unusable():
         loaded = load(file)
-    click.echo(f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}")
+    click.echo(one_line(f"{loaded.name} @ {loaded.sha256[:8]}: {loaded.title}"))
     for notice in loaded.notices:
-        click.echo(f"notice: {notice}")
+        click.echo(one_line(f"notice: {notice}"))
     judged = judged_names(loaded.tier, loaded.cluster, loaded.limited_names)
     for id, row in CRITERIA.items():
         reason = f"  (not required: {loaded.optional[id]})" if id in loaded.optional else ""
-        click.echo(f"{id}  {loaded.title_of(id)}{reason}")
+        click.echo(f"{id}  {one_line(loaded.title_of(id) + reason)}")
         for name, measure in row.measures.items():
             limit, is_judged = loaded.limit(id, name), f"{id}.{name}" in judged
             told = f"{limit}  ({limit.because})" if limit else _without_limit(measure, is_judged)
-            click.echo(f"  {name:20} {told}")
+            click.echo(f"  {name:20} {one_line(told)}")
 
 
 def _without_limit(measure: Measure, is_judged: bool) -> str:
@@ -85,4 +86,5 @@ def new(run: Path, file: Path) -> None:
         raise UsageError(f"{file} exists already: give another name, or move it away") from None
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
-    click.echo(f"wrote {file}: change what was seen to what was ordered, then `contract check` it")
+    todo = "change what was seen to what was ordered, then `contract check` it"
+    click.echo(f"wrote {one_line(file)}: {todo}")

@@ -67,14 +67,18 @@ def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
     """
     import json
 
+    from probes.nccl.lines import UnreadableLog
+    from probes.nccl.log_files import find_logs
     from probes.nccl.report import analyse_files
 
-    if missing := [path for path in files if not path.exists()]:
-        raise UsageError(f"expected a log file, found nothing at {missing[0]}")
-    paths = [p for file in files for p in (sorted(file.rglob("*")) if file.is_dir() else [file])]
-    result = analyse_files(path for path in paths if not path.is_dir())
+    try:
+        result = analyse_files(*find_logs(files))
+    except UnreadableLog as error:
+        raise UsageError(str(error)) from None
     width = min(shutil.get_terminal_size().columns, 100)
-    click.echo(json.dumps(result.to_json(), indent=2) if as_json else result.text(width))
+    # The same data without a mark of a CI command: it is only ever within a string.
+    text = json.dumps(result.to_json(), indent=2).replace("##", "#\\u0023")
+    click.echo(text if as_json else result.text(width))
     sys.exit(result.exit_code)
 
 
@@ -82,6 +86,8 @@ def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
 @click.argument("folder", type=PATH_TYPE)
 def example(folder: Path) -> None:
     """Write an ordinary FSDP training job into FOLDER, ready for `ray job submit`."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is no folder: give an empty or new one")
     target = folder / "reference_trainer"
     if target.exists():
         raise UsageError(f"{target} exists already: give an empty or new folder")

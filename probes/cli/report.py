@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probes.cli.errors import EXIT_USAGE, PATH_TYPE, UsageError, refuse_unusable
+from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from reports.command import EXIT_USAGE
 from reports.sanitize import ascii_only, one_line
 
 if TYPE_CHECKING:

@@ -22,6 +22,10 @@ from probes.nccl.patterns import SKIPPED_WORDS
 
 CHUNK = 4 << 20  # bytes read at once: many lines, and small beside what is remembered of them
 MAX_KEPT = 100  # rows and errors kept per file
+MAX_TOTAL = 4 << 30  # bytes of all files, unpacked: 8192 ranks that write half a megabyte each
+# Of a packed file: a log shrinks to a thirtieth, what is made to harm to a thousandth.
+MAX_RATIO, FREE_UNPACKED = 100, 64 << 20  # and bytes of which nothing is asked
+MAX_PENDING = 1 << 20  # bytes of a line without an end; of a longer one the last part is read
 MAX_LINE = 64 << 10  # bytes of one line that are looked at; NCCL's own are under 2 KiB
 MAX_TEXT = 16 << 10  # bytes of a text: ring maps of 1000s of ranks are cut
 MAX_MARKS = 64  # lines looked for within one line
@@ -30,14 +34,15 @@ MAX_PREFIX = 256  # bytes of a beginning that is kept in mind
 
 MARK = b"NCCL "
 LINE_KINDS = (b"INFO", b"WARN", b"version")
+# A name begins where a word does: else each of its letters is tried as a beginning.
 LINE_PREFIX = re.compile(
-    rb"(?P<host>[A-Za-z0-9_][\w.\-]{0,252}):(?P<pid>\d{1,10}):\d{1,10} "
+    rb"(?<![\w.\-])[.\-]*(?P<host>\w[\w.\-]*):(?P<pid>\d{1,10}):\d{1,10} "
     rb"(?:\[(?P<device>[\w\-]{0,8})\] )?"
     rb"(?:(?:[\w./\-]+:\d+|\([^()]{0,200}\)) ){0,2}$"
 )
-SOURCE_FILE = re.compile(rb"([\w./\-]{1,200}):\d+ (?:\([^()]{0,200}\) )?$")
+SOURCE_FILE = re.compile(rb"(?<![\w./\-])([\w./\-]+):\d+ (?:\([^()]{0,200}\) )?$")
 ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
-RAY_REPEATED = re.compile(rb"\s*\[repeated (\d{1,9})x across cluster\].*$")
+RAY_REPEATED = re.compile(rb"\[repeated (\d{1,9})x across cluster\].*$")
 JSON_LOG_TAIL = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
 # nccl-tests without further options: size, count, type, redop, root, then time, algbw, busbw and
 # #wrong, once or twice, and nothing more; in our own table N/A for what torch does not have.
@@ -82,12 +87,14 @@ class LogLines:
     was there.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_bytes: int = MAX_TOTAL) -> None:
         self.path = path
+        self.max_bytes = max_bytes
         self.bytes = 0
         self.binary = False  # has NUL bytes
         # Whether it ends within a line: NCCL ends every line it writes, so a part is missing.
         self.truncated = False
+        self.overlong = False  # has a line too long to be read whole, and NCCL's words in the rest
         self.repeated = 0  # lines that Ray's driver left out as repetitions
         self.bad_rows: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
         self.has_table = False  # has rows of nccl-tests
@@ -115,13 +122,16 @@ class LogLines:
         with self.path.open("rb") as raw:  # opened once: a pipe gives its bytes only once
             gzipped = raw.peek(2)[:2] == b"\x1f\x8b"
             file = gzip.GzipFile(fileobj=raw) if gzipped else raw
-            for chunk in self._read_chunks(file):
+            packed = raw if gzipped and raw.seekable() else None
+            for chunk in self._read_chunks(file, packed):
                 self._chunk, self._counted_to, self._position = chunk, 0, 0
                 yield from self._scan()
                 self._position = len(self._chunk)
                 _ = self.line_number
 
-    def _read_chunks(self, file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
+    def _read_chunks(
+        self, file: BinaryIO | gzip.GzipFile, packed: BinaryIO | None
+    ) -> Iterator[bytes]:
         """Read pieces that end with a line's end; of half a line at the very end, only a warning.
 
         Half a number, half a list of devices or half an edge would say what the whole does not.
@@ -130,18 +140,37 @@ class LogLines:
         try:
             while piece := file.read(CHUNK):
                 self.bytes += len(piece)
+                self._check_size(packed)
                 self.binary = self.binary or b"\0" in piece
                 whole, newline, tail = piece.rpartition(b"\n")
                 if not newline:
-                    pending = (pending + piece)[-MAX_LINE:]
+                    pending = self._keep_end(pending + piece, MAX_PENDING)
                     continue
                 yield pending + whole + newline
-                pending = tail[-MAX_LINE:]
+                pending = self._keep_end(tail, MAX_PENDING)
             self.truncated = bool(pending)
             if b"NCCL WARN " in pending:
                 yield pending + b"\n"
         except (OSError, EOFError, zlib.error) as error:
             raise UnreadableLog(f"{self.path}: cannot be read to its end ({error})") from None
+
+    def _check_size(self, packed: BinaryIO | None) -> None:
+        """Refuse to read on where that would take hours, or a small file claims to be huge."""
+        if self.bytes > self.max_bytes:
+            raise UnreadableLog(
+                f"{self.path}: was not read to its end, for all files together have more than "
+                f"{MAX_TOTAL >> 30} GiB: give the files of fewer ranks, or filter them for NCCL"
+            )
+        if packed and self.bytes > FREE_UNPACKED + MAX_RATIO * packed.tell():
+            raise UnreadableLog(
+                f"{self.path}: was not read to its end, for it is packed more than {MAX_RATIO} "
+                "times smaller than it is, as no log is: unpack it, and give the file"
+            )
+
+    def _keep_end(self, line: bytes, size: int) -> bytes:
+        """Give the last bytes of a line, and note when words of NCCL's are lost before them."""
+        self.overlong |= len(line) > size and line.find(MARK, 0, len(MARK) - size) >= 0
+        return line[-size:]
 
     def _scan(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         chunk, writers = self._chunk, self._writers
@@ -157,6 +186,7 @@ class LogLines:
             if chunk.find(MARK, mark + 5, end) >= 0:
                 self._position = mark
                 start = chunk.rfind(b"\n", max(0, mark - MAX_LINE), mark) + 1
+                self.overlong |= chunk.find(MARK, start + MAX_LINE, end) >= 0
                 yield from self._split_shared(chunk[start:end][:MAX_LINE])
             elif chunk[mark + 10 : chunk.find(b" ", mark + 10)] not in SKIPPED_WORDS:
                 self._position = mark
@@ -181,11 +211,12 @@ class LogLines:
 
     def _split_shared(self, line: bytes) -> Iterator[tuple[LogWriter, bytes, bytes]]:
         """Split a line with several marks: a text that names NCCL, or another rank's line in it."""
-        starts, marks = [0], [match.start() for match in re.finditer(MARK, line)][:MAX_MARKS]
-        for mark in marks[1:]:
+        starts, marks = [0], [match.start() for match in re.finditer(MARK, line)]
+        self.overlong |= len(marks) > MAX_MARKS
+        for mark in marks[1:MAX_MARKS]:
             search_from = max(starts[-1], mark - 512)
             if match := LINE_PREFIX.search(line[search_from:mark]):
-                starts.append(search_from + match.start() + self._glued_length(match))
+                starts.append(search_from + match.start("host") + self._glued_length(match))
         for start, stop in zip(starts, [*starts[1:], len(line)], strict=True):
             mark_at = line.find(MARK, start)
             kind, _, text = line[mark_at + 5 : stop].partition(b" ")

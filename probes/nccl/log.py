@@ -42,6 +42,7 @@ class Log:
         self.repeated = 0
         self.unread_files: list[str] = []  # one sentence for each file that says nothing
         self.truncated: list[str] = []  # names of files that end within a line
+        self.overlong: list[str] = []  # names of files with a line that is too long to be read
         self.read_failed = False  # a file could not be read to its end
         self.version_seen = ""
 
@@ -74,7 +75,7 @@ class Log:
     @property
     def partial(self) -> bool:
         """Whether lines are known to be missing, so that nothing follows from what is not said."""
-        return bool(self.truncated) or self.read_failed or self.budget.full
+        return bool(self.truncated or self.overlong) or self.read_failed or self.budget.full
 
     @cached_property
     def job_ranks(self) -> list[Rank]:

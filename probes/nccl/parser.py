@@ -13,7 +13,7 @@ from pathlib import Path
 
 from probes.nccl.edges import MAX_EDGES, MAX_RANKS, Edge, EdgeSet, parse_edge
 from probes.nccl.job import STAGES, Communicator, CommunicatorMember, Host, InitTiming, Rank
-from probes.nccl.lines import LogLines, LogWriter, UnreadableLog
+from probes.nccl.lines import MAX_TOTAL, LogLines, LogWriter, UnreadableLog
 from probes.nccl.log import COMM_COST, EDGE_COST, FACT_COST, HOST_COST, MEMBER_COST, RANK_COST, Log
 from probes.nccl.patterns import OVERRIDES, PATTERNS, PREFILTER, RETRIES
 
@@ -45,11 +45,16 @@ VERSION = re.compile(rb"(?:NCCL version )?(\d{1,4}\.\d{1,4}\.\d{1,4})(?:[+.\s]|$
 NETWORK = re.compile(rb"Using network (.{1,64})$|Assigned NET plugin (.{1,64}?) to comm")
 
 
-def read_logs(paths: Iterable[Path]) -> Log:
-    """Fold the files of one job, in any order; lines of all ranks may be in one or many."""
+def read_logs(paths: Iterable[Path], skipped: Iterable[str] = ()) -> Log:
+    """Fold the files of one job, in any order; lines of all ranks may be in one or many.
+
+    `skipped` has a sentence for each thing beside them that is not read.
+    """
     parser = LogParser()
     for path in paths:
         parser.add_file(path)
+    for sentence in skipped:
+        parser.skip(sentence)
     return parser.log.finish()
 
 
@@ -58,30 +63,39 @@ class LogParser:
 
     def __init__(self) -> None:
         self.log = Log()
-        self._lines = LogLines(Path())
+        self._lines, self._free_bytes = LogLines(Path()), MAX_TOTAL
         self._edge_cache: dict[bytes, Edge | None] = {}
         self._known_edges: set[tuple[int, bytes]] = set()
 
     def add_file(self, path: Path) -> None:
         """Fold one file in.  A file without NCCL's lines is said in `unread_files`, not raised."""
-        log, lines, count = self.log, LogLines(path), 0
+        log, lines, count = self.log, LogLines(path, self._free_bytes), 0
         self._lines = lines
         log.files.append(path.name)
         try:
             for writer, kind, text in lines:
                 count += 1
                 self._parse_line(writer, kind, text)
-        except (UnreadableLog, OSError) as error:
-            log.unread_files.append(str(error))
-            log.read_failed = True
+        except UnreadableLog as error:
+            self.skip(str(error))
+        except OSError as error:
+            self.skip(f"{path} cannot be read: {error.strerror}")
+        self._free_bytes -= lines.bytes
         if lines.truncated and count:
             log.truncated.append(path.name)
+        if lines.overlong:
+            log.overlong.append(path.name)
         log.repeated += lines.repeated
         log.bad_rows += [(f"{path.name}:{number}", wrong) for number, wrong in lines.bad_rows]
         log.torch_errors += [(f"{path.name}:{number}", name) for number, name in lines.torch_errors]
         log.no_efa += [(f"{path.name}:{number}", pid) for number, pid in lines.no_efa]
         if not (count or lines.has_table or lines.torch_errors or lines.no_efa):
             log.unread_files.append(_explain_no_lines(lines))
+
+    def skip(self, sentence: str) -> None:
+        """Note that something is not read, so that nothing follows from what is not said."""
+        self.log.unread_files.append(sentence)
+        self.log.read_failed = True
 
     def _parse_line(self, writer: LogWriter, kind: bytes, text: bytes) -> None:
         rank = self.log.ranks.get(writer) or self._add_rank(writer)

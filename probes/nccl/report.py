@@ -17,6 +17,7 @@ from probes.nccl.parser import read_logs
 from reports.record import Finding
 from reports.sanitize import one_line
 
+MAX_UNREAD = 20  # files named that were not read: more are as many, and hide the rest
 SCHEMA = 1  # of to_json: one more when a key is renamed or gone
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
@@ -84,9 +85,9 @@ class NcclReport:
         return "\n".join(lines)
 
 
-def analyse_files(paths: Iterable[Path]) -> NcclReport:
-    """Read the log files of one job and say what happened."""
-    return judge_log(read_logs(paths))
+def analyse_files(paths: Iterable[Path], skipped: Iterable[str] = ()) -> NcclReport:
+    """Read the log files of one job and say what happened; of what is skipped, that it is."""
+    return judge_log(read_logs(paths, skipped))
 
 
 def judge_log(log: Log) -> NcclReport:
@@ -127,13 +128,18 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
 def _list_unproven(log: Log, counts: dict[str, int]) -> list[str]:
     """List what keeps this log from proving anything, one sentence each."""
     if not log.ranks:
-        return list(log.unread_files) or ["no line of NCCL's is here"]
+        return _shorten(log.unread_files) or ["no line of NCCL's is here"]
     return [*incomplete_files(log), *_missing(log), *_unknown(log), *_unconnected(log, counts)]
 
 
 def incomplete_files(log: Log) -> list[str]:
     """List files of which all or a part is not here, one sentence each."""
-    sentences = list(log.unread_files)
+    sentences = _shorten(log.unread_files)
+    if log.overlong:
+        sentences.append(
+            f"{join_names(log.overlong)}: a line is longer than any of NCCL's and holds several of "
+            "them, of which some were not read: give each rank its own file (NCCL_DEBUG_FILE)"
+        )
     if log.truncated:
         verb, plural = ("is", "") if len(log.truncated) == 1 else ("are", "s")
         sentences.append(
@@ -152,6 +158,12 @@ def incomplete_files(log: Log) -> list[str]:
             "that: the end of that log is missing"
         )
     return sentences
+
+
+def _shorten(sentences: list[str]) -> list[str]:
+    """Give the first ones, and how many more there are."""
+    more = len(sentences) - MAX_UNREAD
+    return sentences[:MAX_UNREAD] + ([f"{more} more files say nothing"] if more > 0 else [])
 
 
 def _missing(log: Log) -> list[str]:

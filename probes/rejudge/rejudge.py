@@ -52,12 +52,15 @@ def _judge_again(
     events, judge = [*with_current_names(EventReader(run))], NewJudge(contract, new_id)
     measured = (event["data"] for event in events if event["event"] == "measurement")
     judge.limits = {one["name"]: one["limit"] for one in measured if one.get("limit")}
-    for event in events:
+    at_end = ("run_finished", "run_problem")  # nothing else may follow
+    last = next((n for n, one in enumerate(events) if one["event"] == at_end[0]), len(events))
+    for event in events[:last]:
         kind, probe, data = event["event"], event.get("probe", ""), dict(event["data"])
-        if kind == "run_finished":
-            for other, unmeasured in judge.unmeasured():
-                yield "measurement", other, unmeasured
         yield kind, probe, judge.replace(kind, probe, data)
+    for probe, data in judge.unmeasured():
+        yield "measurement", probe, data
+    for event in (one for one in events[last:] if one["event"] in at_end):
+        yield event["event"], "", judge.replace(event["event"], "", dict(event["data"]))
     if judge.finished and not (run / SUMS).is_file():  # its end was never written down
         yield "run_problem", "", NO_SUMS.model_dump()
 

@@ -7,6 +7,7 @@ so is its `Avg bus bandwidth`: an average over sizes must not be compared with a
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import click
 
+from reports.command import CheckedCommand
 from scaling.collectives.alpha_beta import fit_alpha_beta
 from scaling.collectives.operations import ITEM_BYTES, OPERATIONS, PLACEMENTS, Operation
 
@@ -25,6 +27,8 @@ HEADER = (
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)       "
     "      (us)  (GB/s)  (GB/s)",
 )
+# Who the rank is and where it meets the others; torchrun sets them.
+LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def format_table(rows: list[dict[str, Any]], operation: Operation) -> str:
@@ -105,7 +109,7 @@ def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int
     return selected
 
 
-@click.command()
+@click.command(cls=CheckedCommand)
 @click.argument("name", metavar="COLLECTIVE", type=click.Choice(list(OPERATIONS)))
 @click.option("--backend", type=click.Choice(["nccl", "gloo"]), help="Default: nccl with a GPU.")
 @click.option("-b", "--minbytes", default="8", show_default=True, help="First size (K, M, G).")
@@ -125,13 +129,18 @@ def main(
     """Time COLLECTIVE at growing sizes, check every element, print nccl-tests' table.
 
     Run it under torchrun (or with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT set).
-    Exit code 1 when an element was wrong, 2 when nothing was measured.
+    Exit code 1 when an element was wrong, 20 when nothing was measured, 4 when nothing can be.
     """
     import torch.distributed as dist
 
     from scaling.collectives.sweep import SIZES, process_group, summarise, sweep_operation
 
     sizes, operation = select_sizes(SIZES, minbytes, maxbytes), OPERATIONS[name]
+    if missing := [name for name in LAUNCH_VARIABLES if not os.environ.get(name)]:
+        raise click.UsageError(
+            f"expected {', '.join(missing)} in the environment of each rank, found nothing: "
+            f"start it as `torchrun --nproc-per-node 8 -m scaling.collectives {name}`"
+        )
     try:
         with process_group(backend=backend) as device:
             result = sweep_operation(device, operation, longest, budget, sizes)
@@ -142,7 +151,7 @@ def main(
     rows = summarise(sweeps)
     if result["rank"] == 0:
         _print_results(rows, operation, result, file)
-    sys.exit(int(any(row["wrong"] for row in rows)) if rows else 2)
+    sys.exit(int(any(row["wrong"] for row in rows)) if rows else 20)
 
 
 def _print_results(
@@ -152,7 +161,7 @@ def _print_results(
     if not rows:  # all sizes were too large, or too small for so many ranks
         min_bytes = ITEM_BYTES * ranks
         too_small = f"{operation.name} over {ranks} ranks takes {min_bytes} bytes and more"
-        click.echo(f"Error: nothing was measured: {result['note'] or too_small}", err=True)
+        click.echo(f"error: nothing was measured: {result['note'] or too_small}", err=True)
         return
     click.echo(f"# {operation.name} over {ranks} ranks, {result['backend']}")
     click.echo(format_table(rows, operation), nl=False)

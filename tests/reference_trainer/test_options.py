@@ -46,6 +46,13 @@ def test_a_wrong_option_is_a_usage_error():
     assert "dim is 65, expected a multiple of 8, twice heads=4" in done.output
 
 
+def test_a_file_is_no_folder_to_write_to(tmp_path):
+    (tmp_path / "file").write_text("ours")
+    done = CliRunner().invoke(main, ["train", "--out", str(tmp_path / "file")])
+    assert done.exit_code == 2
+    assert "--out takes a folder, found a file" in done.output
+
+
 def test_help_is_instant_and_needs_no_torch():
     code = (
         "import sys\nsys.modules['torch'] = sys.modules['ray'] = None\n"

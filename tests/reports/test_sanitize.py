@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,85 @@ def test_clean_is_clean_and_stable(text: str) -> None:
 def test_labels_are_on_one_line(text: str) -> None:
     assert "\n" not in label_value(text)
     assert not re.search(r'(?<!\\)(\\\\)*"', label_value(text))
+
+
+@pytest.mark.parametrize("lead", ["", "  ", "\t", "rank 3 on "])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "::add-mask::x",
+        "::set-output name=a::b",
+        "::ERROR file=a,line=1::no",
+        ":::error::no",
+        "::stop-commands::t",
+        "::\u200berror::no",
+        "##vso[task.setvariable]x",
+        "##[error]x",
+        "###[error]x",
+        "##\x00[error]x",
+        "##teamcity[buildProblem]",
+    ],
+)
+def test_no_ci_runner_sees_a_command(lead: str, command: str) -> None:
+    """GitHub looks at the beginning of a line after blanks, and any word may come to stand there;
+    Azure and TeamCity look anywhere in a line."""
+    for shown in (clean(lead + command), one_line(lead + command), *textwrapped(lead + command)):
+        assert not re.search(r"##(vso|teamcity)?\[", shown)
+        for begin in range(len(shown)):
+            assert not re.match(r"::[\w-]+(\s.*)?::", shown[begin:])
+
+
+def textwrapped(text: str) -> list[str]:
+    """The lines of a table at each width, down to one that breaks words."""
+    return [line for width in range(8, 30) for line in textwrap.wrap(one_line(text), width)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "probes/gang/test_gang.py::test_gang_waits[4]",
+        "tests/test_x.py::TestX::test_error",
+        "a::b",
+        "listens on ::1 and ::ffff:10.0.0.1",
+        "## Title [1]",
+        "std::vector<int>",
+        "key: : value # #",
+    ],
+)
+def test_what_only_looks_like_a_command_stays(words: str) -> None:
+    assert one_line(words) == words
+
+
+@pytest.mark.parametrize(
+    "char",
+    [
+        *("\U000e0041", "\U000e007f", "\U000e0100", "\u115f", "\u1160", "\u3164"),
+        *("\uffa0", "\u2800", "\u034f", "\ufe0f", "\u2065"),
+    ],
+)
+def test_letters_without_ink_are_removed(char: str) -> None:
+    assert one_line(f"node{char}1{char}") == "node1"
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("\uff0b1", "'\uff0b1"),
+        ("\uff0d1", "'\uff0d1"),
+        ("\uff20SUM(1)", "'\uff20SUM(1)"),
+        ("|cmd", "'|cmd"),
+        (";=1+1", ";'=1+1"),
+        ("node1; @x", "node1; '@x"),
+        ("%0A=1+1", "%0A'=1+1"),
+        ("%0d%0a-1", "%0d%0a'-1"),
+        ("\u3164=1", "'=1"),
+        (" =1", "'=1"),
+        ("10.0.0.1 - x=y|z", "10.0.0.1 - x=y|z"),
+    ],
+)
+def test_formulas_of_other_locales_and_after_a_split_are_defused(cell: str, shown: str) -> None:
+    assert csv_cell(cell) == shown
 
 
 @steady

@@ -33,7 +33,11 @@ def chain(events: Events) -> Events:
 
 
 def rewrite(run: Path, change: Callable[[Events], Events]) -> None:
-    """Change the events of a run, and write its chain and its sums anew."""
+    """Change the events of a run, and write its chain, its record's head and its sums anew."""
+    old = hash_line((run / FILE).read_bytes().splitlines()[-1])
     write_lines(run, chain(change(read_lines(run))))
+    new = hash_line((run / FILE).read_bytes().splitlines()[-1])
+    if (record := run / "record.json").exists():
+        record.write_text(record.read_text().replace(old, new))
     if (run / SUMS).exists():
         write_checksums(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_a_sweep_without_any_size_is_no_success(
 ) -> None:
     done = ranks("-m", "scaling.collectives", name, "--backend", "gloo", *sizes, number=number)
     assert done.returncode != 0
-    assert f"Error: nothing was measured: {why}\n" in done.stderr
+    assert f"error: nothing was measured: {why}\n" in done.stderr
     assert done.stdout == ""
 
 
@@ -102,8 +103,21 @@ def test_bad_sizes_are_refused_in_one_sentence() -> None:
         [sys.executable, "-m", "scaling.collectives", "all_reduce", "-b", "12Q"],
         cwd=REPO, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert done.returncode == 2
-    assert "sizes are numbers with K, M or G" in done.stderr
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: sizes are numbers with K, M or G")
+
+
+def test_without_torchrun_one_sentence_says_how_to_start_it() -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "MASTER_PORT"}
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling.collectives", "all_reduce"], cwd=REPO, env=environment,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert len(done.stderr.splitlines()) == 1
+    assert "start it as `torchrun --nproc-per-node 8 -m scaling.collectives all_reduce`" in (
+        done.stderr
+    )
 
 
 MEETING = """
