@@ -13,6 +13,7 @@ from probes.cli.contract import contract
 from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError, refuse_unusable
 from probes.cli.run import run
 from probes.cli.scaling import scaling
+from probes.cli.sign import sign, verify
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -67,6 +68,8 @@ def _render_run(folder: Path, baseline: Path | None) -> None:
 main.add_command(contract)
 main.add_command(run)
 main.add_command(scaling)
+main.add_command(sign)
+main.add_command(verify)
 
 
 @main.command()
