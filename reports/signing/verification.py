@@ -91,30 +91,33 @@ def _check_party(
     found: Verification, run: Path, facts: dict[str, Any], signers: Signers, party: str
 ) -> None:
     """Check what one party signed against this folder, and its key against the signers."""
+    before = len(found.problems)
     try:
         statement, signature = read_signature(run, party)
+        content = statement.text().encode()
+        _compare(found, statement, facts, party)
+        found.keys[party] = signing_key(content, signature)
+        verify_text(content, signature, party, signers.allowed, signers.revoked)
     except SigningError as error:
         found.problems.append(str(error))
-        return
-    _compare(found, statement, facts, party)
-    content = statement.text().encode()
-    try:
-        key = found.keys[party] = signing_key(content, signature)
     except SshError as error:
-        found.problems.append(f"signatures/{party}.txt.sig: {error}")
-        return
-    try:
-        verify_text(content, signature, party, signers.allowed, signers.revoked)
-    except SshError as error:
-        found.problems.append(
-            f"the key {key} that signed for the {party} is not known to {signers.allowed} as one "
-            f"of the {party}'s, or is no longer valid (ssh-keygen: {error})"
-        )
+        found.problems.append(_key_problem(found.keys.get(party), party, signers, error))
+    if len(found.problems) > before:
         return
     name = f" by {statement.name}" if statement.name else ""
-    said = f"signed{name} at {statement.time} with {key}: {statement.decision}"
+    signed = f"signed{name} at {statement.time} with {found.keys[party]}: {statement.decision}"
     conditions = [("  condition", words) for words in statement.conditions]
-    found.facts += [(party, said), *conditions]
+    found.facts += [(party, signed), *conditions]
+
+
+def _key_problem(key: str | None, party: str, signers: Signers, reason: SshError) -> str:
+    """Say why a signature does not count; without a key, it is none of the statement."""
+    if key is None:
+        return f"signatures/{party}.txt.sig is no signature of {party}.txt: {reason}"
+    return (
+        f"the key {key}, which signed for the {party}, is not known to {signers.allowed} as the "
+        f"{party}'s, or is revoked or out of date: {reason}"
+    )
 
 
 def _compare(found: Verification, statement: Statement, facts: dict[str, Any], party: str) -> None:
