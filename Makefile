@@ -56,7 +56,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
-# The system tools of the lab and of `seatrial sign`: installed where that is possible, else each says what is missing.
+# The system tools of the lab and of `seatrial sign`: installed where that is possible, else each
+# says what is missing.
 tools:
 ifeq ($(LAB_HERE),yes)
 	@command -v ip >/dev/null && command -v nft >/dev/null && command -v cc >/dev/null \

@@ -191,9 +191,13 @@ def test_a_check_ends(key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         verify_text(b"text", b"signature", "customer", tmp_path / "signers")
 
 
-def test_only_a_signature_that_ssh_keygen_names_a_key_for_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+GOOD = f'Good "seatrial" signature for customer with ED25519 key SHA256:{"a" * 43}'
+
+
+@pytest.mark.parametrize("script", ["exit 0", f"echo '{GOOD}'; exit 255", f"echo 'x {GOOD}s'"])
+def test_only_a_key_that_is_named_and_an_exit_of_0_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
-    pretend(tmp_path, monkeypatch, "cat >/dev/null; exit 0")
+    pretend(tmp_path, monkeypatch, f"cat >/dev/null; {script}")
     with pytest.raises(SshError):
         verify_text(b"text", b"signature", "customer", tmp_path / "signers")

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from reports.integrity import Integrity, verify_run
 from reports.record import RunRecord
-from reports.signing import ssh_keygen
+from reports.signing import ssh_keygen, verification
 from reports.store import SUMS
 from tests.support.paths import REPO
 from tests.support.signing import (
@@ -112,18 +113,23 @@ def read_until(terminal: int, words: bytes) -> None:
 def test_the_passphrase_is_asked_for_on_the_terminal(passed: Path, tmp_path: Path) -> None:
     key = make_key(tmp_path / "locked", "-N", "correct horse")
     terminal, inside = os.openpty()
-    environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "SSH_ASKPASS")}
+    # With a display ssh-keygen would ask there, if its standard input were no terminal.
+    environment = {**os.environ, "DISPLAY": ":0", "SSH_ASKPASS": "/bin/false"}
     words = ["sign", str(passed), "--as", "customer", "--key", str(key), "--decision", "refused"]
     process = subprocess.Popen(
         [sys.executable, "-c", OWN_TERMINAL, *words], cwd=REPO, stdin=inside, stdout=inside,
         stderr=inside, start_new_session=True, env={**environment, "PYTHONPATH": str(REPO)},
     )  # fmt: skip
     os.close(inside)
-    read_until(terminal, b"Enter passphrase")
-    os.write(terminal, b"correct horse\n")
-    read_until(terminal, b"signed with SHA256:")
-    assert process.wait(timeout=30) == 0
-    os.close(terminal)
+    try:
+        read_until(terminal, b"Enter passphrase")
+        os.write(terminal, b"correct horse\n")
+        read_until(terminal, b"signed with SHA256:")
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait(timeout=30)
+        os.close(terminal)
     assert (passed / "signatures" / "customer.txt.sig").is_file()
 
 
@@ -147,6 +153,16 @@ def test_a_killed_run_cannot_be_verified_or_signed(passed: Path, original: Signe
     )
 
 
+def test_what_the_folder_leaves_in_doubt_stays_in_doubt_when_it_is_signed(
+    signed: Signed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = verify_run(signed.run).facts
+    older = Integrity(doubts=["it is of an older version"], facts=facts)
+    monkeypatch.setattr(verification, "verify_run", lambda run: older)
+    done = seatrial("verify", signed.run, "--signers", signed.signers)
+    assert (done.exit_code, "doubt: it is of an older version\n" in done.output) == (20, True)
+
+
 def test_what_another_version_judged_otherwise_is_a_doubt(signed: Signed) -> None:
     signed.says("customer", "NOT ACCEPTED (rehearsal)", "ACCEPTED (rehearsal)")
     text = re.sub("version: .*", "version: 0.0.1", signed.texts["customer"])
@@ -166,8 +182,7 @@ def test_the_nonce_must_be_that_of_the_run(passed: Path, original: Signed) -> No
     assert "the run began with the nonce (none), expected monday-7: it is not the" in done.output
 
 
-# The runs of this branch cannot have one yet: see the report of the merge.
-@pytest.mark.skipif("nonce" not in RunRecord.model_fields, reason="NOT RUN: no run has a nonce")
+@pytest.mark.skipif("nonce" not in RunRecord.model_fields, reason="NOT RUN: runs have no nonce yet")
 def test_a_run_with_a_nonce_verifies_with_it_alone(tmp_path: Path, original: Signed) -> None:
     shutil.copytree(finished_run(True, "--nonce", "monday-7"), tmp_path / "run")
     sign(tmp_path / "run", "customer", original.keys["customer"], "--decision", "accepted")
@@ -229,6 +244,7 @@ def test_a_signature_is_never_replaced(
     words = ["--as", "provider", "--key", keys["provider"], "--decision", "refused"]
     done = seatrial("sign", passed, *words)
     assert (done.exit_code, "a signature is never replaced" in done.output) == (4, True)
+    assert "passphrase" not in done.output, "it is said before anybody is asked for one"
     assert os.listdir(passed / "signatures") == [there]
     assert not (tmp_path / "victim").exists()
 

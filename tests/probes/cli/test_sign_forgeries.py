@@ -250,6 +250,17 @@ def statement_without_end(it: Signed) -> None:
 
 
 @forgery("problem: ")
+def page_changed(it: Signed) -> None:
+    page = it.run / "report.html"
+    page.write_text(page.read_text().replace("NOT ACCEPTED", "ACCEPTED"))
+
+
+@forgery("problem: ")
+def file_added_to_the_run(it: Signed) -> None:
+    (it.run / "evidence" / "more.log").write_text("NCCL INFO NET/IB : Using mlx5_0")
+
+
+@forgery("problem: ")
 def record_changed(it: Signed) -> None:
     path = it.run / "events.jsonl"
     path.write_text(path.read_text().replace('"value": 3', '"value": 0'))
@@ -341,8 +352,8 @@ def test_the_commands_of_the_doc_verify(by_hand: Callable[[], int]) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["name_changed", "signed_by_a_stranger", "other_sums_in_a_condition", "record_changed",
-     "record_changed_and_sums_renewed"],
+    ["name_changed", "signed_by_a_stranger", "other_sums_in_a_condition", "page_changed",
+     "record_changed", "record_changed_and_sums_renewed"],
 )  # fmt: skip
 def test_the_commands_of_the_doc_find(
     signed: Signed, by_hand: Callable[[], int], stranger: Path, name: str
