@@ -68,7 +68,7 @@ def sign(
     help="Who may sign: a line `provider KEY` and a line `customer KEY` (ssh's allowed_signers).",
 )
 @click.option("--revoked", type=PATH_TYPE, help="Keys that count no longer (ssh's KRL).")
-@click.option("--nonce", default="", metavar="TEXT", help="What `seatrial run --nonce` was given.")
+@click.option("--nonce", metavar="TEXT", help="What `seatrial run --nonce` was given.")
 @click.option(
     "--require",
     "required",
@@ -77,7 +77,7 @@ def sign(
     help="A party that must have signed; may be repeated (default: at least one party).",
 )
 def verify(
-    run: Path, signers: Path, revoked: Path | None, nonce: str, required: tuple[str, ...]
+    run: Path, signers: Path, revoked: Path | None, nonce: str | None, required: tuple[str, ...]
 ) -> None:
     """Check that RUN is unchanged since its parties signed it.
 
@@ -87,11 +87,13 @@ def verify(
     """
     from reports.signing.verification import Signers, Verification, verify_signed_run
 
+    if nonce is not None and not one_line(nonce):
+        raise UsageError("--nonce is empty: give the words that the run was given, or no --nonce")
     for file in filter(None, (signers, revoked)):
         _refuse_untrusted(file, run)
     with refuse_unusable():
         found: Verification = verify_signed_run(
-            run, Signers(signers, revoked), nonce=nonce, required=required
+            run, Signers(signers, revoked), nonce=nonce or "", required=required
         )
     for label, words in found.facts:
         _say(f"{label:{LABEL_WIDTH}} {one_line(words)}")

@@ -78,8 +78,8 @@ def verify_signed_run(
 
 def _check_nonce(found: Verification, seen: str, expected: str) -> None:
     """Compare the nonce: an old good run that is shown again has another one."""
-    checked = "as you gave it" if expected else "not compared: give --nonce"
-    found.facts.append(("nonce", f"{seen} ({checked})" if seen else "none"))
+    checked = "" if expected else " (not compared: give --nonce)"
+    found.facts.append(("nonce", f"{seen}{checked}" if seen else "none"))
     if expected and one_line(expected) != seen:
         found.problems.append(
             f"the run began with the nonce {seen or '(none)'}, expected {one_line(expected)}: "

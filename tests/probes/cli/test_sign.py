@@ -182,6 +182,11 @@ def test_the_nonce_must_be_that_of_the_run(passed: Path, original: Signed) -> No
     assert "the run began with the nonce (none), expected monday-7: it is not the" in done.output
 
 
+def test_an_empty_nonce_is_not_taken_for_none(signed: Signed) -> None:
+    done = seatrial("verify", signed.run, "--signers", signed.signers, "--nonce", " ")
+    assert (done.exit_code, "Error: --nonce is empty" in done.output) == (4, True)
+
+
 @pytest.mark.skipif("nonce" not in RunRecord.model_fields, reason="NOT RUN: runs have no nonce yet")
 def test_a_run_with_a_nonce_verifies_with_it_alone(tmp_path: Path, original: Signed) -> None:
     shutil.copytree(finished_run(True, "--nonce", "monday-7"), tmp_path / "run")
