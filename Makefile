@@ -56,12 +56,15 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
-# The lab's system tools: installed where that is possible, else the lab says what is missing.
+# The system tools of the lab and of `seatrial sign`: installed where that is possible, else each
+# says what is missing.
 tools:
 ifeq ($(LAB_HERE),yes)
 	@command -v ip >/dev/null && command -v nft >/dev/null && command -v cc >/dev/null \
+	  && command -v ssh-keygen >/dev/null \
 	  || { command -v apt-get >/dev/null && apt-get update -qq \
-	  && apt-get install -y -qq --no-install-recommends iproute2 nftables util-linux gcc libc6-dev; }
+	  && apt-get install -y -qq --no-install-recommends iproute2 nftables util-linux gcc libc6-dev \
+	  openssh-client; }
 endif
 
 clean:

@@ -14,6 +14,7 @@ from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
 from probes.cli.report import compare, rejudge, report, show
 from probes.cli.run import run
 from probes.cli.scaling import scaling
+from probes.cli.sign import sign, verify
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,7 +26,7 @@ def main() -> None:
     """
 
 
-for command in (compare, contract, rejudge, report, run, scaling, show):
+for command in (compare, contract, rejudge, report, run, scaling, show, sign, verify):
     main.add_command(command)
 
 

@@ -29,13 +29,17 @@ def report(run_folder: Path, baseline: Path | None) -> None:
     A run that has ended is never changed: renderings that would differ, as with a baseline, go to
     RUN_FOLDER-report.
     """
+    from probes.rejudge.limit_check import read_whole
+
     with refuse_unusable():
-        summary = _read(run_folder)
+        summary = read_whole(run_folder)
         before = _read(baseline) if baseline else None
-        summary, page = _write_renderings(run_folder, summary, before)
+        page = _write_renderings(run_folder, summary, before)
     click.echo(_table(summary))
     click.echo(one_line(f"report {page}"))
     click.echo(summary.integrity.head_line)
+    for line in _signature_lines(run_folder):
+        click.echo(line)
     sys.exit(EXIT_USAGE if before and before.integrity.problems else summary.exit_code)
 
 
@@ -101,20 +105,17 @@ def _read(run: Path) -> AcceptanceSummary:
 
 def _write_renderings(
     run: Path, summary: AcceptanceSummary, baseline: AcceptanceSummary | None
-) -> tuple[AcceptanceSummary, Path]:
-    """Write what the folder does not hold already; return what holds then, and where the page is.
+) -> Path:
+    """Write what the folder does not hold already; return where the page is.
 
     Into a run that has ended nothing is written: its sums, and the signatures, are of its files.
     """
-    from reports.acceptance import with_problems
-    from reports.exports import check_renderings, render_all, write_all
+    from reports.exports import render_all, write_all
     from reports.run_folder.files import SUMS
 
-    if problems := check_renderings(run, summary):
-        summary = with_problems(summary, problems)
     texts = render_all(run, summary, baseline)
     if all(_holds(run / name, text) for name, text in texts.items()):
-        return summary, run / "report.html"
+        return run / "report.html"
     target = run
     if (run / SUMS).exists() or summary.integrity.problems:
         target = run.resolve().with_name(f"{run.resolve().name}-report")
@@ -123,11 +124,24 @@ def _write_renderings(
         target.mkdir(mode=0o700, exist_ok=True)
         texts = render_all(run, summary, baseline, f"../{run.resolve().name}")
     write_all(target, texts)
-    return summary, target / "report.html"
+    return target / "report.html"
 
 
 def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text
+
+
+def _signature_lines(run: Path) -> list[str]:
+    """Say who signed, by what the statements claim: `seatrial verify` checks the keys."""
+    from reports.signing.signatures import signed_by
+
+    return [
+        one_line(
+            f"signed  as {one.party} by {one.name or 'nobody named'} at {one.time}: {one.decision} "
+            "(the key is not checked here: seatrial verify)"
+        )
+        for one in signed_by(run)
+    ]
 
 
 def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 from probes.acceptance.contract import ContractError, parse
 from probes.rejudge.new_judge import NewJudge
-from reports.acceptance import AcceptanceSummary, load_summary
+from reports.acceptance import AcceptanceSummary, load_summary, with_problems
+from reports.exports import check_renderings
 from reports.record import Limit, RunRecord
 from reports.redact import redact
 from reports.run_folder.files import UnreadableRun, open_regular
@@ -96,6 +97,13 @@ class LimitCheck:
 def read_summary(run: Path) -> AcceptanceSummary:
     """Read a run folder and verify it, its limits included.  Raises UnreadableRun."""
     return load_summary(run, LimitCheck(run))
+
+
+def read_whole(run: Path) -> AcceptanceSummary:
+    """Read a run folder and verify all of it, also what was rendered.  Raises UnreadableRun."""
+    summary = read_summary(run)
+    problems = check_renderings(run, summary)
+    return with_problems(summary, problems) if problems else summary
 
 
 def read_verified(run: Path) -> RunRecord:

@@ -76,7 +76,7 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
         elif entry.is_file(follow_symlinks=False):
             yield prefix + entry.name
         else:
-            kind = "a link" if entry.is_symlink() else "no file"
+            kind = "a link" if entry.is_symlink() else "a pipe, a socket or a device"
             raise UnreadableRun(
                 f"{entry.path}: expected files and folders alone in a run folder, found {kind}"
             )
@@ -99,5 +99,5 @@ def write_atomically(path: Path, text: str) -> None:
 
 def write_checksums(run: Path) -> None:
     """Write SHA256SUMS over every other file of the run folder, in `sha256sum -c` format."""
-    lines = [f"{hash_file(run / name)}  {name}\n" for name in list_files(run) if name != SUMS]
-    write_atomically(run / SUMS, "".join(lines))
+    names = [n for n in list_files(run) if n != SUMS and not n.startswith(f"{SIGNATURES}/")]
+    write_atomically(run / SUMS, "".join(f"{hash_file(run / n)}  {n}\n" for n in names))

@@ -95,6 +95,8 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
         doubts = ["an older version wrote it, without a chain of hashes", *doubts, *seen]
     if log.chained:
         problems = [*seen, *problems]
+    if SUMS not in files and not log.finished:
+        doubts = [*doubts, f"it was cut off, and what was to follow is missing, with {SUMS}"]
     integrity = Integrity(problems, doubts, log.count, log.head)
     return record.model_copy(update={"head": log.head}), integrity
 

@@ -21,9 +21,18 @@ IN_RUN = Limit(low=1, high=1, because="follows from the probe's own set-up")
 ORDERS = {"nodes": exactly(NODES, "nodes", "ordered"), "gpus": exactly(1, "GPUs", "ordered")}
 
 
-def write_sound_run(folder: Path, nonce: str = "", end: bool = True) -> Path:
-    """Write the run; without its `end` it is one that was killed.  A rehearsal: exit code 0."""
-    contract, store = load("lab"), Store(folder)
+def write_sound_run(
+    folder: Path,
+    nonce: str = "",
+    end: bool = True,
+    contract: Contract | None = None,
+    partially_held: int = 0,
+) -> Path:
+    """Write the run of a rehearsal that passed: exit code 0.
+
+    Without its `end` it is one that was killed; with gangs that were `partially_held` it failed.
+    """
+    contract, store = contract or load("lab"), Store(folder)
     terms = contract.cluster.model_copy(update={"nodes": NODES})
     nodes = [{"name": f"node{number}", "address": f"10.77.0.{number}"} for number in range(NODES)]
     store.start(
@@ -48,7 +57,7 @@ def write_sound_run(folder: Path, nonce: str = "", end: bool = True) -> Path:
     owed = owed_event("quick", contract.tier, (), terms=terms, **shape)
     store.event("run_owes", **owed)
     for probe in owed["owed"]:
-        _write_probe(store, contract, probe)
+        _write_probe(store, contract, probe, partially_held)
     if end:
         store.event("run_finished", finished="2026-11-20T22:20:03.120Z", state="finished")
         store.save()
@@ -57,7 +66,9 @@ def write_sound_run(folder: Path, nonce: str = "", end: bool = True) -> Path:
     return folder
 
 
-def _write_probe(store: Store, contract: Contract, owed: dict[str, Any]) -> None:
+def _write_probe(
+    store: Store, contract: Contract, owed: dict[str, Any], partially_held: int
+) -> None:
     """Write all that one probe owes, sound and caught."""
     id = owed["criterion"]
     probe = Recorder(store, contract, owed["probe"], id, "a claim", "again", lambda words: None)
@@ -65,7 +76,8 @@ def _write_probe(store: Store, contract: Contract, owed: dict[str, Any]) -> None
         limit = ORDERS.get(name)
         if limit is None and CRITERIA[id].measures[name].from_run:
             limit = IN_RUN
-        probe(name, _sound_value(limit or contract.limit(id, name)), limit=limit)
+        value = _sound_value(limit or contract.limit(id, name))
+        probe(name, partially_held if name == "partially_held" else value, limit=limit)
     for name in owed["controls"]:
         probe.control(name, f"{name} was planted", caught=True, saw="it")
     probe.keep(f"{id}.log", f"what {id} saw\n", kind="log", caption="a log")

@@ -1,0 +1,128 @@
+"""`seatrial sign` and `seatrial verify`: who vouches for a run, and whether it is unchanged."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
+from reports.sanitize import ascii_only, one_line
+from reports.signing.statement import DECISIONS, PARTIES
+
+LABEL_WIDTH = 12  # columns: the longest, "  condition", and a blank
+INTERRUPTED = 2  # exit code; click's own is 1, which here means that a criterion failed
+
+
+@click.command()
+@click.argument("run", type=PATH_TYPE)
+@click.option("--as", "party", type=click.Choice(PARTIES), required=True, help="Who signs.")
+@click.option(
+    "--key",
+    type=PATH_TYPE,
+    required=True,
+    help="Private ssh key, or the .pub file of one that ssh-agent or a hardware key holds.",
+)
+@click.option("--decision", type=click.Choice(DECISIONS), required=True, help="What is decided.")
+@click.option("--name", default="", metavar="NAME", help="The person who signs.")
+@click.option(
+    "--condition",
+    "conditions",
+    multiple=True,
+    metavar="TEXT",
+    help="A condition, or a reason of a refusal; may be repeated.",
+)
+def sign(
+    run: Path, party: str, key: Path, decision: str, name: str, conditions: tuple[str, ...]
+) -> None:
+    """Sign the folder RUN with an ssh key, as one of its parties.
+
+    A folder that does not verify is not signed. Only a run that ended with exit code 0 can be
+    `accepted`; any other needs a condition (`--decision conditions --condition ...`) or is
+    `refused`. A signature says who vouches for the folder; it proves nothing about the cluster.
+    """
+    from probes.rejudge.limit_check import read_whole
+    from reports.signing.signatures import SigningError, prepare_statement, sign_statement
+
+    try:
+        with refuse_unusable():
+            statement = prepare_statement(
+                run, read_whole(run), party, name=name, decision=decision, conditions=conditions
+            )
+            _say(statement.text())
+            _say("ssh-keygen signs this now; it may ask for a passphrase, or for a touch", err=True)
+            fingerprint = sign_statement(run, statement, key)
+    except SigningError as error:
+        raise UsageError(one_line(error)) from None
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    _say(f"signed with {fingerprint}: {run / 'signatures' / party}.txt and .txt.sig")
+
+
+@click.command()
+@click.argument("run", type=PATH_TYPE)
+@click.option(
+    "--signers",
+    type=PATH_TYPE,
+    required=True,
+    help="Who may sign: a line `provider KEY` and a line `customer KEY` (ssh's allowed_signers).",
+)
+@click.option("--revoked", type=PATH_TYPE, help="Keys that count no longer (ssh's KRL).")
+@click.option("--nonce", metavar="TEXT", help="What `seatrial run --nonce` was given.")
+@click.option(
+    "--require",
+    "required",
+    type=click.Choice(PARTIES),
+    multiple=True,
+    help="A party that must have signed; may be repeated (default: at least one party).",
+)
+def verify(
+    run: Path, signers: Path, revoked: Path | None, nonce: str | None, required: tuple[str, ...]
+) -> None:
+    """Check that RUN is unchanged since its parties signed it.
+
+    Exit code 0: the folder is unchanged since they signed. That does NOT say that the cluster was
+    accepted: the run's own verdict is printed, too. 4: it does not verify. 20: it cannot be
+    verified, as a run of an older version, one that was killed, or one that nobody signed.
+    """
+    from probes.rejudge.limit_check import read_whole
+    from reports.signing.verification import Signers, Verification, verify_signed_run
+
+    if nonce is not None and not one_line(nonce):
+        raise UsageError("--nonce is empty: give the words that the run was given, or no --nonce")
+    for file in filter(None, (signers, revoked)):
+        _refuse_untrusted(file, run)
+    with refuse_unusable():
+        found: Verification = verify_signed_run(
+            run, read_whole(run), Signers(signers, revoked), nonce=nonce or "", required=required
+        )
+    for label, words in found.facts:
+        _say(f"{label:{LABEL_WIDTH}} {one_line(words)}")
+    for sentence in found.problems:
+        _say(f"problem: {one_line(sentence)}")
+    for sentence in found.doubts:
+        _say(f"doubt: {one_line(sentence)}")
+    verdict = f"The run's own verdict: {found.verdict or 'not known'}."
+    conclusion = {
+        0: f"VERIFIED: unchanged since it was signed for the {' and the '.join(found.keys)}.",
+        4: "DOES NOT VERIFY: do not rely on this folder.",
+        20: "CANNOT BE VERIFIED: nothing shows that this folder is as its run left it.",
+    }
+    _say(f"{conclusion[found.exit_code]} {verdict}")
+    sys.exit(found.exit_code)
+
+
+def _refuse_untrusted(file: Path, run: Path) -> None:
+    """Refuse a file that is none, or that came with the run that it is to judge."""
+    if not file.is_file():
+        raise UsageError(f"expected a file of keys, found none at {file}")
+    if file.resolve().is_relative_to(run.resolve()):
+        raise UsageError(f"{file} lies in the run that it is to judge: keep your own, elsewhere")
+
+
+def _say(text: str, err: bool = False) -> None:
+    """Print what the terminal can show."""
+    stream = sys.stderr if err else sys.stdout
+    unicode = "utf" in (stream.encoding or "").lower()
+    click.echo(text.rstrip("\n") if unicode else ascii_only(text.rstrip("\n")), err=err)

@@ -1,0 +1,1 @@
+"""Signatures of the parties under a run folder, made and checked by `ssh-keygen -Y`."""

@@ -1,0 +1,142 @@
+"""The statement that a party signs: plain text, one fact a line, and one way only to write it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from reports.sanitize import one_line
+
+FORMAT = "seatrial sign-off 1"
+PARTIES = ("provider", "customer")
+DECISIONS = ("accepted", "conditions", "refused")
+MAX_BYTES = 64 * 1024  # a page of text has 3 KiB; more than 20 pages is no sign-off
+MAX_WORDS = 1000  # characters of a name or a condition: what a person reads before signing
+
+# Field of a statement -> the words its line begins with, in the order of the lines.
+TITLES = {
+    "run": "run",
+    "verdict": "verdict",
+    "exit_code": "exit code",
+    "waivers": "waiver",
+    "nonce": "nonce",
+    "sums": "sha256 of SHA256SUMS",
+    "head": "chain head",
+    "party": "party",
+    "name": "name",
+    "decision": "decision",
+    "conditions": "condition",
+    "time": "time",
+    "version": "seatrial version",
+}
+FIELDS = {title: field for field, title in TITLES.items()}
+RUN_FIELDS = ("run", "verdict", "exit_code", "waivers", "nonce", "sums", "head")
+LISTS = ("waivers", "conditions")  # a line each, as many as there are
+OPTIONAL = ("nonce", "head", "name")  # no line where there is none
+SHA256 = r"[0-9a-f]{64}"
+SHAPES = {
+    "party": "|".join(PARTIES),
+    "decision": "|".join(DECISIONS),
+    "exit_code": r"[0-9]{1,3}",
+    "sums": SHA256,
+    "head": SHA256,
+    "time": r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z",
+}
+
+
+class StatementError(ValueError):
+    """A statement that seatrial does not write; says in one sentence what is wrong."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What one party signs.  `RUN_FIELDS` are facts of the run folder, the others are the party's.
+
+    `verdict` and `exit_code` are the run's own, `decision` is the party's; `sums` and `head` are
+    the sha256 of SHA256SUMS and of the last event.  Optional fields are "" where there is none.
+    """
+
+    run: str
+    verdict: str
+    exit_code: str
+    waivers: tuple[str, ...]
+    nonce: str
+    sums: str
+    head: str
+    party: str
+    name: str
+    decision: str
+    conditions: tuple[str, ...]
+    time: str
+    version: str
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning; raises StatementError."""
+        for field, title in TITLES.items():
+            for words in self.lines(field):
+                _check_words(title, words, SHAPES.get(field))
+            if not getattr(self, field) and field not in (*LISTS, *OPTIONAL):
+                raise StatementError(f"it has no line '{title}'")
+        if len(self.text().encode()) > MAX_BYTES:
+            raise StatementError(f"it has more than {MAX_BYTES} bytes, which nobody reads")
+        if wrong := self._wrong_decision():
+            raise StatementError(wrong)
+
+    def _wrong_decision(self) -> str:
+        """Say what keeps the decision from being one; "" where nothing does."""
+        if self.decision == "accepted" and self.conditions:
+            return "it is accepted and has conditions: the decision for that is 'conditions'"
+        if self.decision == "accepted" and self.exit_code != "0":
+            return (
+                f"the run ended in {self.verdict}, exit code {self.exit_code}: accept it on a "
+                "condition (decision 'conditions'), for a bare 'accepted' would read as if it had "
+                "been proven"
+            )
+        if self.decision == "conditions" and not self.conditions:
+            return "the decision 'conditions' needs at least one condition"
+        return ""
+
+    def lines(self, field: str) -> list[str]:
+        """List the words of a field, one entry a line."""
+        value = getattr(self, field)
+        return list(value) if field in LISTS else [value] * bool(value)
+
+    def text(self) -> str:
+        """Write the statement, which is what is signed."""
+        lines = [f"{title}: {words}" for f, title in TITLES.items() for words in self.lines(f)]
+        return "\n".join([FORMAT, *lines]) + "\n"
+
+
+def _check_words(title: str, words: str, shape: str | None) -> None:
+    """Refuse words that no line can hold, or that could hide something from who reads them."""
+    shown = one_line(words)[:80]  # enough to find it again
+    if not words or words != one_line(words):
+        raise StatementError(f"'{title}: {shown}' is empty or has characters that cannot be seen")
+    if len(words) > MAX_WORDS:
+        raise StatementError(f"'{title}' has {len(words)} characters, at most {MAX_WORDS} are read")
+    if shape and not re.fullmatch(shape, words):
+        raise StatementError(f"'{title}: {shown}' is not what stands there in a statement")
+
+
+def parse_statement(content: bytes) -> Statement:
+    """Read a statement.  Unknown, repeated, missing and moved lines raise StatementError."""
+    try:
+        first, *lines = content.decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise StatementError("it is not UTF-8 text") from None
+    if first != FORMAT:
+        raise StatementError(f"its first line is '{one_line(first)[:80]}', expected '{FORMAT}'")
+    fields: dict[str, Any] = {field: () if field in LISTS else "" for field in TITLES}
+    for line in lines[:-1]:
+        title, _, words = line.partition(": ")
+        field = FIELDS.get(title)
+        if field is None:
+            raise StatementError(f"its line '{one_line(line)[:80]}' is none of a statement")
+        if field not in LISTS and fields[field]:
+            raise StatementError(f"it has the line '{title}' twice")
+        fields[field] = (*fields[field], words) if field in LISTS else words
+    statement = Statement(**fields)
+    if statement.text().encode() != content:
+        raise StatementError("its lines are not in the order in which seatrial writes them")
+    return statement

@@ -1,0 +1,169 @@
+"""Whether a run folder is unchanged since its parties signed it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reports.acceptance import AcceptanceSummary
+from reports.sanitize import one_line
+from reports.signing.files import SignatureFileError, list_names
+from reports.signing.signatures import (
+    SigningError,
+    open_doubts,
+    read_signature,
+    run_facts,
+    seatrial_version,
+)
+from reports.signing.ssh_keygen import SshError, signing_key, verify_text
+from reports.signing.statement import PARTIES, RUN_FIELDS, TITLES, Statement
+
+EXIT_WRONG, EXIT_UNKNOWN = 4, 20  # it does not verify; it cannot be verified
+FILES = [f"{party}.txt{end}" for party in PARTIES for end in ("", ".sig")]
+SHOWN_NAMES = 5  # of foreign files: who looks into the folder sees the others
+# What a reader works out: another version of seatrial may work it out otherwise.
+WORKED_OUT = ("verdict", "exit_code", "waivers")
+
+
+@dataclass
+class Verification:
+    """What was found: `facts` are pairs of a word and a sentence, in the order to be shown.
+
+    `problems` say why it does not verify, `doubts` why it cannot be verified.
+    """
+
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict)  # party -> fingerprint of the key
+    verdict: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """0 verified, 4 does not verify, 20 cannot be verified."""
+        return EXIT_WRONG if self.problems else EXIT_UNKNOWN if self.doubts else 0
+
+
+@dataclass(frozen=True)
+class Signers:
+    """Who may sign: files as ssh's ALLOWED SIGNERS and KEY REVOCATION LISTS (see ssh-keygen)."""
+
+    allowed: Path
+    revoked: Path | None = None
+
+
+def verify_signed_run(
+    run: Path,
+    summary: AcceptanceSummary,
+    signers: Signers,
+    *,
+    nonce: str = "",
+    required: tuple[str, ...] = (),
+) -> Verification:
+    """Check each signature; `required` parties must have signed.
+
+    `summary` is what the run amounts to, with all that was found out about its folder.
+    """
+    integrity = summary.integrity
+    found = Verification(problems=[*integrity.problems], doubts=open_doubts(run, summary))
+    try:
+        facts = run_facts(run, summary)
+        names = list_names(run)
+    except SignatureFileError as error:
+        found.problems.append(str(error))
+        return found
+    found.verdict = f"{facts['verdict']}, exit code {facts['exit_code']}"
+    found.facts += [
+        ("run", facts["run"]),
+        ("verdict", found.verdict),
+        ("events", f"{integrity.events}, head {integrity.head or 'none'}"),
+    ]
+    found.facts.append(("sums", facts["sums"] or "none"))
+    _check_nonce(found, facts["nonce"], nonce)
+    for party in PARTIES:
+        if {f"{party}.txt", f"{party}.txt.sig"} & {*names}:
+            _check_party(found, run, facts, signers, party)
+    _check_parties(found, names, required)
+    return found
+
+
+def _check_nonce(found: Verification, seen: str, expected: str) -> None:
+    """Compare the nonce: an old good run that is shown again has another one."""
+    checked = "" if expected else " (not compared: give --nonce)"
+    found.facts.append(("nonce", f"{seen}{checked}" if seen else "none"))
+    if expected and one_line(expected) != seen:
+        found.problems.append(
+            f"the run began with the nonce {seen or '(none)'}, expected {one_line(expected)}: "
+            "it is not the run that was asked for"
+        )
+
+
+def _check_party(
+    found: Verification, run: Path, facts: dict[str, Any], signers: Signers, party: str
+) -> None:
+    """Check what one party signed against this folder, and its key against the signers."""
+    before = len(found.problems)
+    try:
+        statement, signature = read_signature(run, party)
+        content = statement.text().encode()
+        _compare(found, statement, facts, party)
+        found.keys[party] = signing_key(content, signature)
+        verify_text(content, signature, party, signers.allowed, signers.revoked)
+    except SigningError as error:
+        found.problems.append(str(error))
+    except SshError as error:
+        found.problems.append(_key_problem(found.keys.get(party), party, signers, error))
+    if len(found.problems) > before:
+        return
+    name = f" by {statement.name}" if statement.name else ""
+    signed = f"signed{name} at {statement.time} with {found.keys[party]}: {statement.decision}"
+    conditions = [("  condition", words) for words in statement.conditions]
+    found.facts += [(party, signed), *conditions]
+
+
+def _key_problem(key: str | None, party: str, signers: Signers, reason: SshError) -> str:
+    """Say why a signature does not count; without a key, it is none of the statement."""
+    if key is None:
+        return f"signatures/{party}.txt.sig is no signature of {party}.txt: {reason}"
+    return (
+        f"the key {key}, which signed for the {party}, is not known to {signers.allowed} as the "
+        f"{party}'s, or is revoked or out of date: {reason}"
+    )
+
+
+def _compare(found: Verification, statement: Statement, facts: dict[str, Any], party: str) -> None:
+    """Compare the statement with the folder that it lies in."""
+    here = {**{name: facts[name] for name in RUN_FIELDS}, "party": party}
+    version = seatrial_version()
+    for name, expected in here.items():
+        signed = getattr(statement, name)
+        if signed == expected:
+            continue
+        signed, expected = (_shown(value) for value in (signed, expected))
+        sentence = f"the {party} signed '{TITLES[name]}: {signed}', and here it is {expected}"
+        if name in WORKED_OUT and statement.version != version:
+            other = f"seatrial {statement.version} worked that out, this is {version}"
+            found.doubts.append(f"{sentence} ({other})")
+        else:
+            found.problems.append(sentence)
+
+
+def _shown(value: str | tuple[str, ...]) -> str:
+    return (value if isinstance(value, str) else "; ".join(value)) or "none"
+
+
+def _check_parties(found: Verification, names: list[str], required: tuple[str, ...]) -> None:
+    """Check who signed, that they are two, and that nothing else lies in the folder."""
+    signed = [party for party in PARTIES if {f"{party}.txt", f"{party}.txt.sig"} & {*names}]
+    found.facts += [(party, "has not signed") for party in PARTIES if party not in signed]
+    found.problems += [
+        f"the {party} has not signed, and must have" for party in required if party not in signed
+    ]
+    if len(found.keys) > len({*found.keys.values()}):
+        found.problems.append("one key signed for both parties: each needs a key of its own")
+    if foreign := [one_line(name) for name in names if name not in FILES]:
+        listed = ", ".join(foreign[:SHOWN_NAMES])
+        found.problems.append(f"signatures/ has {len(foreign)} files of no signature: {listed}")
+    if not signed and not required:
+        found.doubts.append("nobody has signed this run")

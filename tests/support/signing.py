@@ -1,0 +1,94 @@
+"""Runs to be signed, and keys to sign with."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from click.testing import CliRunner, Result
+
+from probes.acceptance.contract import load, parse
+from probes.cli.main import main
+from tests.support.sound_run import write_sound_run
+
+WAIVED = """
+[[waivers]]
+id = "W1"
+criterion = "GANG"
+reason = "known"
+name = "A. Ops"
+until = 2099-12-31
+"""
+WAIVER = "W1 for GANG, by A. Ops, until 2099-12-31: known"
+
+
+@cache
+def finished_run(passes: bool = True, nonce: str = "") -> Path:
+    """A run folder as the suite leaves it, of a run that exits 0, or 1; copy it, change nothing."""
+    contract = parse(load("lab").text + WAIVED.encode(), "agreed.toml")
+    folder = Path(mkdtemp(prefix="seatrial-signing-")) / "run"
+    return write_sound_run(folder, nonce, contract=contract, partially_held=0 if passes else 3)
+
+
+def make_key(file: Path, *words: str) -> Path:
+    """An ssh key without a passphrase, unless `words` say otherwise; its .pub is beside it."""
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-C", "test", "-N", "", "-f", str(file), *words]
+    subprocess.run(command, check=True, capture_output=True)
+    return file
+
+
+def public_key(key: Path) -> str:
+    """The line of a public key."""
+    return Path(f"{key}.pub").read_text().strip()
+
+
+def seatrial(*words: str | Path) -> Result:
+    """The command, run in this process."""
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A run that both parties signed, their keys, and who may sign."""
+
+    run: Path
+    keys: dict[str, Path]
+    signers: Path
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The statement of each party."""
+        return {party: self.file(party).read_text() for party in self.keys}
+
+    def file(self, party: str, end: str = "") -> Path:
+        """A statement, or its signature where `end` is .sig."""
+        return self.run / "signatures" / f"{party}.txt{end}"
+
+    def write(self, party: str, text: str, key: Path, namespace: str = "seatrial") -> None:
+        """Put a statement and a signature of it there, as one who has `key` can by hand."""
+        file = self.file(party)
+        self.file(party, ".sig").unlink(missing_ok=True)
+        file.write_bytes(text.encode())
+        command = ["ssh-keygen", "-Y", "sign", "-q", "-n", namespace, "-f", str(key), str(file)]
+        done = subprocess.run(command, check=False, capture_output=True)
+        assert done.returncode == 0, done.stderr
+
+    def says(self, party: str, old: str, new: str) -> None:
+        """Sign, with the party's own key, a statement that says something else."""
+        assert self.texts[party].count(old) == 1
+        self.write(party, self.texts[party].replace(old, new), self.keys[party])
+
+    def edited(self, party: str, old: str, new: str) -> None:
+        """Edit the statement under its signature."""
+        text = self.texts[party]
+        assert text.count(old) == 1
+        self.file(party).write_bytes(text.replace(old, new).encode())
+
+
+def sign(run: Path, party: str, key: Path, *words: str) -> None:
+    """Sign by the command, which must succeed."""
+    done = seatrial("sign", run, "--as", party, "--key", key, *words)
+    assert done.exit_code == 0, done.output
