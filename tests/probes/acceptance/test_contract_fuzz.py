@@ -21,10 +21,10 @@ from probes.acceptance.contract import (
     shipped_contracts,
 )
 from probes.acceptance.contract_draft import toml_text
-from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.criteria import CRITERIA, Measure
 from probes.acceptance.limit_terms import LimitTerms
 from probes.acceptance.validation import MAX_SENTENCE, has_words
-from reports.record import Waiver
+from reports.record import Verdict, Waiver
 from reports.sanitize import one_line
 
 # The same examples each time, and no clock: a busy machine is no bug.
@@ -69,10 +69,7 @@ def table(keys: Iterable[str], value: Any = values) -> Any:
     return st.dictionaries(st.sampled_from([*keys, "odd", "\x1b"]), value, max_size=4) | values
 
 
-limit = table(LimitTerms.model_fields) | st.fixed_dictionaries(
-    {"because": st.just("as agreed"), "unit": st.sampled_from(["", "s", "ratio", "GB/s"])},
-    optional=dict.fromkeys(("at_least", "at_most", "marginal"), numbers),
-)
+limit = table(LimitTerms.model_fields)
 parts = {
     **dict.fromkeys(TOP_KEYS[1:4], values),
     "cluster": table(ClusterTerms.model_fields),
@@ -117,6 +114,33 @@ def test_any_tables_are_a_contract_or_one_sentence(tables: dict[str, Any]) -> No
     text = "".join(f"{toml_text(key)} = {writes(value)}\n" for key, value in tables.items())
     if contract := read(f"schema = 1\n{text}".encode()):
         assert_sense(contract)
+
+
+agreeable = [
+    (id, name, measure)
+    for id, row in CRITERIA.items()
+    for name, measure in row.measures.items()
+    if measure.agreeable and measure.better != "word"
+]
+
+
+@steady
+@given(st.sampled_from(agreeable), st.data())
+def test_any_bounds_are_a_limit_that_can_be_kept_or_one_sentence(
+    known: tuple[str, str, Measure], data: st.DataObject
+) -> None:
+    id, name, measure = known
+    bound = {"higher": "at_least", "lower": "at_most"}[measure.better]
+    figures = st.floats(0, 2) | numbers
+    terms = data.draw(st.fixed_dictionaries({bound: figures}, optional={"marginal": figures}))
+    terms |= {"because": data.draw(words), "unit": measure.unit}
+    lines = "".join(f"{key} = {writes(value)}\n" for key, value in terms.items())
+    if contract := read(f'schema = 1\ntier = "standard"\n[{id}.{name}]\n{lines}'.encode()):
+        assert_sense(contract)
+        assert terms[bound] > 0
+        agreed = contract.limit(id, name)
+        assert agreed is not None
+        assert agreed.judge(terms[bound]) in (Verdict.PASS, Verdict.MARGINAL)
 
 
 @steady
