@@ -105,7 +105,7 @@ def _usage_refusal(error: click.UsageError) -> click.ClickException:
 
 def _internal_refusal(error: Exception) -> Refusal:
     """Tell of a fault of the suite's own, and where it is; a run that nobody can read is none."""
-    from reports.store import UnreadableRun
+    from reports.run_folder.files import UnreadableRun
 
     if isinstance(error, UnreadableRun):
         return Refusal(str(error))
