@@ -30,6 +30,7 @@ MAX_LINE = 64 << 10  # bytes of one line that are looked at; NCCL's own are unde
 MAX_TEXT = 16 << 10  # bytes of a text: ring maps of 1000s of ranks are cut
 MAX_MARKS = 64  # lines looked for within one line
 MAX_PREFIXES = 30_000  # beginnings kept in mind; a log with more is read somewhat slower
+MAX_HOST = 253  # bytes of a host's name, as DNS has it
 MAX_PREFIX = 256  # bytes of a beginning that is kept in mind
 
 MARK = b"NCCL "
@@ -240,7 +241,7 @@ class LogLines:
         device = re.search(rb"\[(\d+)\] $", text)  # a paste that lost host and pid
         writer = NO_WRITER if not device else LogWriter("", 0, device[1].decode()[:MAX_PREFIX])
         if match:
-            host = sys.intern(match["host"].decode("ascii", "replace"))
+            host = sys.intern(match["host"][-MAX_HOST:].decode("ascii", "replace"))
             device_name = sys.intern((match["device"] or b"").decode("ascii", "replace"))
             writer = LogWriter(host, int(match["pid"]), device_name)
         if len(prefix) <= MAX_PREFIX:

@@ -37,8 +37,6 @@ def _mode_of(path: Path) -> int:
         raise UnreadableLog(f"expected a log file, found nothing at {path}") from None
     except OSError as error:
         raise UnreadableLog(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError:  # a NUL
-        raise UnreadableLog(f"expected the path of a log file, found {str(path)!r}") from None
 
 
 def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:

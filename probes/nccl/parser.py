@@ -80,6 +80,9 @@ class LogParser:
             self.skip(str(error))
         except OSError as error:
             self.skip(f"{path} cannot be read: {error.strerror}")
+        else:
+            if not (count or lines.has_table or lines.torch_errors or lines.no_efa):
+                log.unread_files.append(_explain_no_lines(lines))
         self._free_bytes -= lines.bytes
         if lines.truncated and count:
             log.truncated.append(path.name)
@@ -89,8 +92,6 @@ class LogParser:
         log.bad_rows += [(f"{path.name}:{number}", wrong) for number, wrong in lines.bad_rows]
         log.torch_errors += [(f"{path.name}:{number}", name) for number, name in lines.torch_errors]
         log.no_efa += [(f"{path.name}:{number}", pid) for number, pid in lines.no_efa]
-        if not (count or lines.has_table or lines.torch_errors or lines.no_efa):
-            log.unread_files.append(_explain_no_lines(lines))
 
     def skip(self, sentence: str) -> None:
         """Note that something is not read, so that nothing follows from what is not said."""

@@ -219,5 +219,10 @@ def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
 
 def _wrap(text: str, width: int, indent: str = "") -> list[str]:
     return textwrap.wrap(
-        one_line(text), width, initial_indent=indent, subsequent_indent="  ", break_long_words=False
+        one_line(text),
+        width,
+        initial_indent=indent,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
