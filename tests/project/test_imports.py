@@ -25,7 +25,8 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "restart": JUDGING | {"faults"},
         "fabric": JUDGING | {"environment", "nccl"},
         "scaling": JUDGING | {"fabric"},
-        "plugin": JUDGING,
+        "tracebacks": set(),
+        "plugin": JUDGING | {"tracebacks"},
         "cli": {"scaling", "acceptance", "nccl", "findings"},
     },
     "scaling": {
