@@ -17,6 +17,8 @@ import pytest
 
 from probes.acceptance.stash import JUNIT, RECORDER, RUN, VERDICT
 from probes.option_twins import read_twins
+from probes.tracebacks import hide_in_internal_error, hide_secrets, shorten_tracebacks
+from reports.redact import redact_text
 from reports.sanitize import clean
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
@@ -53,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     read_twins(config, [option for option, *_ in OPTIONS])
     if not config.getoption("--cluster"):
         return
+    shorten_tracebacks(config.option)
     # A third party's warning on the cluster is not the cluster's failure.
     config.addinivalue_line("filterwarnings", "default")
     if getattr(config.option, "numprocesses", None):
@@ -196,6 +199,17 @@ def _in_longer_tier(item: pytest.Item, tier: str) -> bool:
     return marker is not None and longer_tier(marker.args[0], tier) != tier
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Show no secret in the traceback of a file that could not be collected."""
+    report = yield
+    if collector.config.getoption("--cluster"):
+        hide_secrets(report)
+    return report
+
+
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     """Keep a file that could not be collected: pytest may end in 0 without its probes."""
     if report.failed:
@@ -203,7 +217,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no reason was given"])[-1]
+    return redact_text((text.strip().splitlines() or ["no reason was given"])[-1])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -257,6 +271,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Judge: the verdict of all that was measured replaces passed or failed."""
     report = yield
+    if item.config.getoption("--cluster"):
+        hide_secrets(report)
     recorder = item.stash.get(RECORDER, None)
     if recorder is None or item.stash[VERDICT] is not None:
         return report
@@ -282,7 +298,8 @@ def _end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[
     if call.excinfo is None:  # pytest's own word, as of a probe that was to fail and did not
         return "error", report.duration, _last_line(report.longreprtext)
     interrupted = isinstance(call.excinfo.value, KeyboardInterrupt)
-    return "interrupted" if interrupted else "error", report.duration, call.excinfo.exconly()
+    error = redact_text(call.excinfo.exconly())
+    return "interrupted" if interrupted else "error", report.duration, error
 
 
 def _write_verdict(report: pytest.TestReport, result: Any) -> None:
@@ -296,7 +313,7 @@ def _write_verdict(report: pytest.TestReport, result: Any) -> None:
         if report.failed and report.longrepr:
             text += f"\n\n{report.longreprtext}"
         report.outcome = "failed"
-        report.longrepr = "\n".join(clean(line) for line in text.splitlines())
+        report.longrepr = "\n".join(clean(line) for line in redact_text(text).splitlines())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -308,8 +325,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> Generator[None, None,
     return (yield)
 
 
-def pytest_internalerror(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before pytest prints it
+def pytest_internalerror(excrepr: Any, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
     """Keep an error of pytest, of a plugin, or of ours."""
+    hide_in_internal_error(excrepr)
     PROBLEMS.append(("internal", "pytest", _last_line(excinfo.exconly())))
 
 

@@ -20,9 +20,7 @@ from typing import Any
 REDACTED = "<redacted>"
 
 MAX_PASSES = 6  # what changes at all changes once, and in rare soups of quotes three times
-
 # Names: their words in small letters, joined by "_".
-
 NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # What may follow without changing what the name says: HF_TOKEN_2, API_KEY_B64.
 NAME_TAIL = re.compile(
@@ -55,7 +53,7 @@ PLAIN_NAME = re.compile(
     r")$"
 )
 NUMBER_IS_SECRET = re.compile(r"passw|passphrase|passcode|pwd|secret|psk|cred|pass$")
-# No password: what switches, types and verdicts are written as.
+# No passwords: what switches, types and verdicts are written as.
 PLAIN_VALUE = re.compile(
     r"(?:true|false|none|null|nil|yes|no|on|off|ok|fail(?:ed)?|pass(?:ed)?|str|int|float|bool|bytes"
     r"|any|\.{3}|\*{3,})[,;)\]}]*",
@@ -81,7 +79,7 @@ SECRET_WORD = re.compile(
 PEM = re.compile(
     r"(?P<begin>-{4,5} ?BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)? ?-{4,5})(?:"
     r"[^-]*(?:-(?!----? ?(?:BEGIN|END) )[^-]*)*(?P<end>-{4,5} ?END [A-Z0-9 ]{0,60}-{4,5})"
-    rf"|(?:{REDACTED})?[\w+/=\s\\\"',:;-]*)"
+    rf"|(?:{REDACTED})?[\w+/=\s\\,:;-]*)"
 )
 SLASH = r"\\*/"  # JSON may escape it
 WEBHOOK = re.compile(
@@ -117,10 +115,7 @@ SCHEME = re.compile(r"(?:bearer|basic|token|digest|negotiate|aws4-hmac-sha256)[ 
 
 # Where a value may begin: `NAME: `, "NAME": , NAME=, os.environ["NAME"] = , `--NAME `, argv's
 # '--NAME', '...', the value of {"name": NAME, "value": ...}, and the options that hold passwords.
-
-HINT = (
-    r"(?i:pass|pwd|secret|token|key|cred|auth|cookie|psk|bearer|jwt|_sas|_pat|accesssig|[?&;]sig)"
-)
+HINT = r"(?i:pass|pwd|secret|token|key|cred|auth|cookie|psk|bearer|jwt|_sas|_pat)"
 QUOTE = r"\\*[\"']"
 NAME = rf"(?<![\w.-])(?=[\w.-]*?{HINT})(?P<name>[\w.-]+)"
 ASSIGNED = re.compile(rf"{NAME}(?P<quote>{QUOTE})?\]?(?P<sep>[ \t]*(?:=>|[:=]=?)(?!:)[ \t]*)")
@@ -147,14 +142,15 @@ BARE = re.compile(r"(?:[^\s\"'\\;&|]|\\+(?![\\\"'nr]))+")
 BYTES_PREFIX = re.compile(rf"[bBfFrRuU]{{1,2}}(?=[\"']|{REDACTED})")
 JSON_WORD = re.compile(r"[^\s,\"'\\}\]|>][^\s,\"'\\}\]]*")
 ANY_QUOTE = re.compile(r"(?P<slashes>\\*)(?P<mark>[\"'])")
-QUOTE_OR_END = re.compile(r"(?P<slashes>\\*)(?P<mark>[\"'])|\n")
+QUOTE_OR_END = re.compile(r"(?P<slashes>(?<!\\)\\*)(?P<mark>[\"'])|\n")
 GLUED = re.compile(r"[\w+=@%.~$-]")  # after a quote: the shell takes "a"b for one word
 HEADER_LINE = re.compile(r"(?:(?<==)\"[^\"\r\n]*\"|[^\r\n\"'\\]|\\+(?![\\\"'nr]))+")
 WHOLE_LINE = re.compile(r"(?:[^\r\n\\]|\\+(?![\\nr]))+")
 HEADER = re.compile(r"authorization|cookies?\d?$", re.IGNORECASE)
 INDENT = 40  # characters that are looked at for the blanks before a key of YAML
-LINE_START = re.compile(r"(?:^|[\n\r]|\\[nr])[ \t]*(?:- )?$")
-STRING_START = re.compile(r"[\"'] *$")
+LINE_START = re.compile(r"(?:^|[\n\r])[ \t]*(?:- )?$")
+# Of a string, or of a line in one: there `n` of \n is taken for a letter of the name.
+STRING_START = re.compile(r"(?:[\"']|\\[nr])[ \t]*(?:- )?$|\\$")
 BLOCK = re.compile(  # of YAML, as it is and in a string of JSON
     r"[|>][-+\d]*[ \t]*(?:\n(?P<indent>[ \t]+)[^\n]*(?:\n(?P=indent)[^\n]*)*"
     r"|(?P<new>\\+n)(?P<in>[ \t]+)(?:(?!(?P=new))[^\n\"'])*"
@@ -174,8 +170,8 @@ def is_secret_name(name: str) -> bool:
     """
     words = "_".join(word.lower() for word in NAME_WORD.findall(name[:1000]))
     words = NAME_TAIL.sub("", words)
-    if words == "pass":
-        return name == "pass"
+    if words in ("pass", "sshpass"):  # a password, or PASS; a variable, or the program
+        return name in ("pass", "SSHPASS")
     if words.endswith("access_key_id"):
         return True
     if PLAIN_END.search(words) or PLAIN_NAME.search(words):
@@ -213,7 +209,7 @@ def redact_text(text: str) -> str:
 
 
 def _redact_once(text: str) -> str:
-    text = PEM.sub(_redact_pem, text)
+    text = PEM.sub(lambda match: f"{match['begin']}{REDACTED}{match['end'] or ''}", text)
     text = WEBHOOK.sub(lambda match: match["kept"] + REDACTED, text)
     text = URL_USER.sub(lambda match: f"{match['slashes']}{REDACTED}@", text)
     for heads in (ASSIGNED, OPTION, QUERY, PAIR, NAMED, USER_OPTION, SSHPASS):
@@ -266,16 +262,16 @@ def _is_secret_option(name: str) -> bool:
 
 
 def _must_hide(name: str, value: str) -> bool:
-    """Whether a value is hidden for its name: not so a switch, a number of tokens, a path."""
-    if not value or not _is_secret_option(name):
-        return False
-    if PLAIN_VALUE.fullmatch(value):
-        return False
+    return bool(value) and _is_secret_option(name) and not _is_plain(name, value)
+
+
+def _is_plain(name: str, value: str) -> bool:
+    """Whether a value is none to hide in spite of its name: a switch, a number, a path."""
     plain = name.lower().strip("-_")
-    if plain in PATH_NAMES and PATH.match(value):
-        return False
+    if PLAIN_VALUE.fullmatch(value) or (plain in PATH_NAMES and PATH.match(value)):
+        return True
     may_be_number = not NUMBER_IS_SECRET.search(plain) or plain == "pass"
-    return not (may_be_number and NUMBER.fullmatch(value))
+    return may_be_number and bool(NUMBER.fullmatch(value))
 
 
 def _redact_values(text: str, heads: re.Pattern[str]) -> Iterator[str]:
@@ -293,44 +289,48 @@ def _redact_values(text: str, heads: re.Pattern[str]) -> Iterator[str]:
 
 def _value_of(text: str, head: re.Match[str]) -> tuple[int, int]:
     """Return where the secret behind a head begins and ends; nothing lies between if it is none."""
-    found, at = head.groupdict(""), head.end()
+    at, name, found = head.end(), _secret_name(text, head), head.groupdict("")
+    if not name:  # asked first: what is looked at for nothing would be looked at again
+        return at, at
     at = prefix.end() if (prefix := BYTES_PREFIX.match(text, at)) else at
-    quote = ANY_QUOTE.match(text, at)
-    if head.re is USER_OPTION and found["quote"]:
-        end = _quoted_end(text, at, found["quote"])[0]
-    elif quote and (found.get("quote") or found.get("sep", "").startswith(("\\", '"', "'"))):
+    quote, key_quote, sep = ANY_QUOTE.match(text, at), found.get("quote"), found.get("sep", "")
+    if head.re is USER_OPTION and key_quote:
+        end = _quoted_end(text, at, key_quote)[0]
+    elif quote and (key_quote or sep.startswith(("\\", '"', "'"))):
         at = quote.end()
         end = _quoted_end(text, at, quote[0])[0]
-    elif found.get("quote") and head.re is not USER_OPTION and (word := JSON_WORD.match(text, at)):
+    elif key_quote and (word := JSON_WORD.match(text, at)):
         end = word.end()
     else:
-        end = _word_end(text, at)
-        block = BLOCK.match(text, at) if ":" in found.get("sep", "") else None
-        end = block.end() if block else end
-    if not _head_is_secret(text, head, text[at:end].strip("\\\"'")):
+        block = BLOCK.match(text, at) if ":" in sep else None
+        end = block.end() if block else _word_end(text, at)
+    value = text[at:end].strip("\\\"'")
+    if not value or _is_plain(name, value):
         return at, at
-    if not quote and not found.get("quote") and ":" in found.get("sep", ""):
+    if not quote and not key_quote and ":" in sep:
         end = max(end, _line_end(text, head))
-    if HEADER.search(found.get("name", "")) and (scheme := SCHEME.match(text, at, end)):
+    if HEADER.search(name) and (scheme := SCHEME.match(text, at, end)):
         at = scheme.end()
     return at, end
 
 
-def _head_is_secret(text: str, head: re.Match[str], value: str) -> bool:
+def _secret_name(text: str, head: re.Match[str]) -> str:
+    """Return the name of a head, as it counts for its value; "" where that is no secret."""
     if head.re in (SSHPASS, QUERY):
-        return bool(value)
-    name = head["name"]
+        return "password" if head.re is SSHPASS else "token"
+    name, start = head["name"], head.start("name")
     if head.re is USER_OPTION:  # `docker run --user 1000:1000` tells of no password
-        return bool(value) and not (name.isdigit() and value.isdigit())
-    if name.lstrip("-") == "pass" and ":" in head["sep"] and not head["quote"]:  # prose
-        return False
-    if head.re is PAIR and not name[:1].isupper():  # two words: as good a list of names
-        return False
-    start = head.start("name")
+        return "token" if name.isdigit() else "password"
+    is_prose = name.lstrip("-") == "pass" and ":" in head["sep"] and not head["quote"]
+    is_list = head.re is PAIR and not name[:1].isupper()  # two words: as good a list of names
+    if is_prose or is_list:
+        return ""
     if name.lower() in ("key", "keys") and WORDS_BEFORE_KEY.search(text, max(0, start - 12), start):
-        name = f"api_{name}"
-    escaped = text[start - 1 : start] == "\\" and _must_hide(name[1:], value)  # \nNAME=value
-    return escaped or _must_hide(name, value)
+        return f"api_{name}"
+    if _is_secret_option(name):
+        return name
+    is_escape = text[start - 1 : start] == "\\"  # \nNAME=value
+    return name[1:] if is_escape and _is_secret_option(name[1:]) else ""
 
 
 def _line_end(text: str, head: re.Match[str]) -> int:
@@ -372,14 +372,14 @@ def _quoted_end(text: str, at: int, quote: str, outer: bool = False) -> tuple[in
     for found in QUOTE_OR_END.finditer(text, at):
         if not found["mark"]:
             return found.start(), False
+        if found["mark"] != quote[-1]:
+            continue
         more = len(found["slashes"]) - slashes
-        if found["mark"] == quote[-1] and more >= 0 and more % (2 * (slashes + 1)) == 0:
+        if more < 0:  # the string around it ends
+            return found.start(), False
+        if more % (2 * (slashes + 1)) == 0:
             return (found.end() if outer else found.start() + more), True
     return len(text), False
-
-
-def _redact_pem(match: re.Match[str]) -> str:
-    return f"{match['begin']}{REDACTED}{match['end'] or ''}"
 
 
 def _redact_proxy(match: re.Match[str]) -> str:

@@ -26,8 +26,9 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "restart": JUDGING | {"faults"},
         "fabric": JUDGING | {"environment", "nccl"},
         "scaling": JUDGING | {"fabric"},
+        "tracebacks": set(),
         "option_twins": set(),
-        "plugin": JUDGING | {"rejudge", "option_twins"},
+        "plugin": JUDGING | {"rejudge", "option_twins", "tracebacks"},
         "cli": {"scaling", "rejudge", "acceptance", "nccl", "findings"},
     },
     "scaling": {

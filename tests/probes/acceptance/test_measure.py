@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,26 @@ def test_what_may_be_negative_has_a_lower_limit() -> None:
     }
     assert set(signed) == {"LAUNCH.exit_code"}
     assert all(limit and limit.low is not None for limit in signed.values())
+
+
+@pytest.mark.parametrize("kind", ["table", "log", "series"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"environment": {"NCCL_PSK": "hunter2", "n": 1}, "nodes": [["--token", "hunter2"]]},
+        [{"seen": {"HF_TOKEN=hunter2"}}],
+        "n0 ok\nHF_TOKEN: hunter2\n",
+    ],
+    ids=["facts", "what JSON does not have", "text"],
+)
+def test_evidence_of_any_kind_is_kept_without_secrets(
+    kind: str, content: object, tmp_path: Path
+) -> None:
+    store = Store(tmp_path)
+    probe = Recorder(store, contract("lab"), "p", "GANG", "claim", "again", lambda words: None)
+    probe.keep("seen.json", content, caption="what was seen", kind=kind)
+    store.close()
+    kept = (tmp_path / "evidence" / "seen.json").read_text()
+    assert "hunter2" not in kept
+    assert "<redacted>" in kept
+    assert isinstance(content, str) or json.loads(kept)

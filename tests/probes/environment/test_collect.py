@@ -130,6 +130,7 @@ def test_secrets_are_never_shown(places: Path, monkeypatch: pytest.MonkeyPatch) 
     key = "s3cr3t-of-thirty-two-characters-x"
     monkeypatch.setenv("NCCL_PSK", key)
     monkeypatch.setenv("NCCL_API_KEY", key)
+    monkeypatch.setenv("NCCL_HINTS", json.dumps({"password": key}))
     monkeypatch.setenv("NCCL_COMM_ID", f"http://user:{key}@host:1")
     monkeypatch.setenv("NCCL_ALGO", "hf_" + key.replace("-", ""))
     monkeypatch.setenv("NCCL_DEBUG_FILE", "/tmp/" + "x" * 1000 + f"http://user:{key * 3}@host")
