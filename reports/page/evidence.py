@@ -38,7 +38,7 @@ class EvidenceReader:
             problem = "the path does not point into the run folder: not read"
             return EvidenceView(None, problem)
         if self.run is None:
-            return EvidenceView(link)
+            return EvidenceView(None)
         path = (self.run / entry.path).resolve()
         if not path.is_relative_to(self.run):
             return EvidenceView(None, "the path leads out of the run folder: not read")

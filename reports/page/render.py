@@ -55,7 +55,10 @@ Group = tuple[list[Measurement], str]
 def render(
     summary: AcceptanceSummary, run: Path | None, baseline: AcceptanceSummary | None = None
 ) -> str:
-    """Write the whole page.  `run` is the folder with the evidence; without it none is inlined."""
+    """Write the whole page.  `run` is the folder with the evidence.
+
+    Without it the page is one to hand over: it shows none, links to none, and says so.
+    """
     record, reader = summary.record, EvidenceReader(run)
     deciding = [row for row in summary.worst_first if row.can_decide]
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
@@ -63,6 +66,7 @@ def render(
     return template.render(
         record=record,
         summary=summary,
+        is_shared=run is None,
         view_evidence=reader.view,
         problems=[row for row in deciding if row.verdict is not Verdict.PASS],
         unexplained=_unexplained_results(summary.worst_first),

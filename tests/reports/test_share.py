@@ -1,0 +1,464 @@
+"""A shared copy holds no name of the run, and says all that the run says."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import re
+from collections.abc import Iterator
+from datetime import date
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from probes.acceptance.criteria import CRITERIA
+from probes.findings.catalogue import CATALOGUE
+from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
+from reports.page.render import render
+from reports.record import (
+    Control,
+    Criterion,
+    Finding,
+    Limit,
+    Measurement,
+    ProbeResult,
+    RunRecord,
+    Verdict,
+)
+from reports.share import ShareRefused, share_record, write_shared
+from reports.share.aliases import Aliases
+from reports.share.shared_copy import KEPT
+from tests.recordings.generate import h100_cluster as atlas
+from tests.recordings.load import owing
+from tests.support.paths import RECORDINGS
+
+RUNS = sorted(path.parent for path in RECORDINGS.glob("*/events.jsonl"))
+FILES = {
+    "record.json",
+    "report.html",
+    "measurements.csv",
+    "junit.xml",
+    "ctrf.json",
+    "metrics.prom",
+}
+HOST, FQDN, LONER = "gpu-orion-01", "gpu-orion-01.dc7.starcorp.com", "orionhead"
+LOST = "gpu-orion-17"  # of no fact: it never answered
+IP, FABRIC_IP, IPV6, MAC = (
+    "10.66.7.11",
+    "192.168.201.5",
+    "fe80::9a03:9bff:fe12:3456",
+    "98:03:9b:12:34:56",
+)
+GUID, UUID = "9803:9b03:0012:3456", "65d577c3-4e79-4a12-a483-298744f62dce"
+MIG = "MIG-41b3a5cf-1f9e-5d1c-8a11-5f3c2a9d7e66"
+GPU = "GPU-0fb1a5cf-1f9e-5d1c-8a11-5f3c2a9d7e55"
+RAY_ID = "653dd10527c51599c5f6ceb6a7184f83d5b6c85a1ec26bfc5d6fc54a"
+USER, MAIL, PERSON = "tvasquez", "t.vasquez@starcorp.com", "Tomasa Vasquez"
+FOLDER, MOUNT = f"/home/{USER}/secret-project/run7", "/orionfs"
+# What must not stand in any file, in lower case.  Parts of names too: a domain tells the company.
+SECRETS = [
+    *(HOST, FQDN, LONER, LOST, IP, FABRIC_IP, IPV6, MAC, GUID, UUID, GPU, MIG, RAY_ID, USER, MAIL),
+    *(PERSON, FOLDER, MOUNT, "starcorp", "secret-project", "nebula-bucket", "orion-west"),
+]
+TEXT = (
+    f"{HOST}: lost {FQDN}, {HOST.upper()}, {LOST} and {LONER}. {HOST}:4121:4180 [0] NCCL INFO; "
+    f"{HOST}/mlx5_0 {HOST}->{LONER} {FQDN} -> {HOST} node:{HOST} ray://{IP}:10001 {IP}:6379, "
+    f"({FABRIC_IP}/24) [{IPV6}] {MAC} {GUID} {UUID} {GPU} {MIG} {RAY_ID}; cd {FOLDER}/x.log, "
+    f"{MOUNT}, {MOUNT}/job ~{USER}/notes file://{FOLDER} https://{FQDN}/a/{USER} "
+    f"s3://nebula-bucket/{USER}/x {MAIL} {USER}@{HOST} by {USER}: -I{FOLDER} b'x\\n{HOST}\\n{IP}' "
+    f"%2F{HOST} gpu-\u200borion-01 \x1b[31m{HOST}\x1b[0m orion-west"
+)
+# Fields of ids, codes and states, which nothing touches; what they hold here.
+IDS: dict[str, Any] = {
+    "RunRecord.schema_version": "1.1",
+    "RunRecord.started": "2026-11-20T22:17:03.120Z",
+    "RunRecord.finished": "2026-11-20T23:04:41.870Z",
+    "RunRecord.state": "finished",
+    "RunRecord.tier": "quick",
+    "RunRecord.only": [],
+    "RunRecord.owed": None,
+    "ContractFacts.sha256": "3f" * 32,
+    "ContractFacts.tier": "quick",
+    "Criterion.id": "FABRIC",
+    "Waiver.id": "W-3",
+    "Waiver.criterion": "FABRIC",
+    "RunProblem.kind": "teardown",
+    "ProbeResult.probe": "probes/fabric/test_fabric.py::test_it",
+    "ProbeResult.criterion": "FABRIC",
+    "ProbeResult.state": "finished",
+    "Measurement.name": "busbw",
+    "Measurement.unit": "GB/s",
+    "Limit.unit": "GB/s",
+    "Control.name": "wrong road",
+    "Finding.code": "FAB-TCP",
+    "Evidence.kind": "log",
+    "Evidence.sha256": "9d" * 32,
+}
+NUMBERS: dict[str, Any] = {"Limit.low": 340.0, "Limit.one_of": None, "Measurement.value": 61.5}
+
+
+def fill(model: type[BaseModel]) -> Any:
+    """Build a part of a record with TEXT in every field that may hold text."""
+    fields = {}
+    for name, info in model.model_fields.items():
+        where = f"{model.__name__}.{name}"
+        known = {**IDS, **NUMBERS}
+        fields[name] = known[where] if where in known else fill_field(info.annotation)
+    return model(**fields)
+
+
+def fill_field(annotation: Any) -> Any:
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+    if get_origin(annotation) is list:
+        return [fill_field(kinds[0])]
+    if get_origin(annotation) is dict:
+        return {TEXT: TEXT} if str in kinds[1:] else {TEXT: {"list": [TEXT, {HOST: 3}]}}
+    if annotation is str or str in kinds:
+        return TEXT
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return fill(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return next(iter(annotation))
+    values = {bool: True, float: 3.0, int: 3, date: date(2027, 1, 1)}
+    first = kinds[0] if kinds else annotation
+    return values[first] if first in values else fill_field(first)
+
+
+def full_record() -> RunRecord:
+    """Build a record with names in every field that may hold one, known by its facts."""
+    record: RunRecord = fill(RunRecord)
+    facts = {
+        "name": "orion-west",
+        "nodes": [
+            {"name": HOST, "host": FQDN, "node": RAY_ID, "boot_id": UUID, "gpus": [{"uuid": GPU}]},
+            {"name": LONER, "interfaces": {"ib0": {"address": FABRIC_IP}}},
+        ],
+        "terms": {"shared": MOUNT},
+    }
+    result = record.results[0]
+    subjects = [HOST, f"{HOST} -> {LOST}", f"rank 0 ({LONER}) in other", FQDN.upper(), MOUNT]
+    series = {
+        "pairs": {"nodes": [HOST, LONER], "gbs": [[None, 61.0], [372.0, None]]},
+        "gang": {
+            "title": TEXT,
+            "unit": "GPU",
+            "capacity": {HOST: 2, LONER: 2},
+            "samples": [{"t": 0.5, "nodes": {HOST: {"A": 2}}, "waits": {"B": 2}}],
+            "end": 3,
+            "taken": 4,
+            "marks": [[1, f"{HOST} is killed"]],
+        },
+    }
+    named = [
+        measured.model_copy(update={"subject": s})
+        for measured in result.measurements
+        for s in subjects
+    ]
+    results = [
+        result.model_copy(update={"measurements": [*result.measurements, *named], "series": series})
+    ]
+    waiver = record.contract.waivers[0].model_copy(update={"name": PERSON})
+    contract = record.contract.model_copy(update={"waivers": [waiver]})
+    cluster = {**record.cluster, **facts}
+    return record.model_copy(update={"cluster": cluster, "results": results, "contract": contract})
+
+
+def share(record: RunRecord, folder: Path) -> dict[str, str]:
+    """Write the copy of a record; return its files' texts by name."""
+    paths = write_shared(folder / "run", summarize_acceptance(record), folder / "copy")
+    assert (
+        {path.name for path in paths}
+        == FILES
+        == {path.name for path in (folder / "copy").iterdir()}
+    )
+    return {path.name: path.read_text(encoding="utf-8") for path in paths}
+
+
+def said(summary: AcceptanceSummary) -> list[Any]:
+    """List what a copy must not change."""
+    rows = [(row.criterion.id, row.verdict, row.key.value_text) for row in summary.rows]
+    numbers = [
+        [(m.name, m.unit, m.verdict, m.value, m.spread, m.samples) for m in result.measurements]
+        for result in summary.record.results
+        if not any(isinstance(m.value, str) for m in result.measurements)
+    ]
+    codes = [finding.code for finding in summary.findings]
+    return [summary.headline, summary.exit_code, summary.shown_verdict, rows, numbers, codes]
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from (key, *strings(item))
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+    elif isinstance(value, str):
+        yield value
+
+
+def aliases_of(*hosts: str) -> Aliases:
+    """Make the table of a run on these hosts, of which nothing else is told."""
+    cluster = {"name": "local", "nodes": [{"name": host} for host in hosts]}
+    return share_record(bare_record(cluster))[1]
+
+
+def bare_record(cluster: dict[str, Any]) -> RunRecord:
+    """Build a run of which nothing is told but its cluster."""
+    changes = {"cluster": cluster, "results": [], "command": "pytest probes"}
+    return atlas.record().model_copy(update=changes)
+
+
+def test_no_name_of_a_run_is_in_any_file_of_its_copy(tmp_path: Path) -> None:
+    record = full_record()
+    assert TEXT in record.model_dump()["results"][0]["findings"][0]["remedy"]
+    files = share(record, tmp_path)
+    for name, text in files.items():
+        shown = html.unescape(text).lower() + json.dumps(text.lower())
+        left = [secret for secret in SECRETS if secret.lower() in shown]
+        assert not left, f"{name}: {left}"
+    after = summarize_acceptance(RunRecord.model_validate_json(files["record.json"]))
+    assert said(after) == said(summarize_acceptance(record))
+
+
+def test_no_string_field_but_ids_is_kept() -> None:
+    kept = {f"{model}.{field}" for model, fields in KEPT.items() for field in fields}
+    owed = {f"OwedProbe.{name}" for name in ("probe", "criterion", "tier", "measures", "controls")}
+    assert kept == IDS.keys() - {"RunRecord.owed"} | owed
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_recorded_runs_lose_their_names_and_keep_their_verdicts(run: Path, tmp_path: Path) -> None:
+    summary = load_summary(run)
+    paths = write_shared(run, summary, tmp_path / "copy")
+    after = summarize_acceptance(
+        RunRecord.model_validate_json((tmp_path / "copy/record.json").read_text(encoding="utf-8"))
+    )
+    assert said(after)[:3] == said(summary)[:3]
+    assert said(after)[4:] == said(summary)[4:]
+    facts = json.dumps(summary.record.cluster)
+    names = {node["name"] for node in summary.record.cluster["nodes"]}
+    names |= set(re.findall(r"\b10\.\d+\.\d+\.\d+\b", facts))
+    assert names or run.name == "empty"
+    dumped = summary.record.model_dump(mode="json")
+    ids = set(strings([[r["probe"], r["criterion"], r["measurements"]] for r in dumped["results"]]))
+    for path in paths:
+        text = path.read_text(encoding="utf-8").lower()
+        # The words of the hostile run are the ids of its probes and measures as well.
+        assert not [n for n in names - ids if re.search(rf"\b{re.escape(n.lower())}\b", text)]
+
+
+def test_one_name_has_one_alias_everywhere() -> None:
+    names = aliases_of("gpu-01", "gpu-02")
+    assert names.text("GPU-01 gpu-01.dc1.example.com gpu-02 gpu-01") == "node1 node1 node2 node1"
+    two = aliases_of("gpu-01.east.acme.com", "gpu-01.west.acme.com")
+    one, other, short = two.text("gpu-01.east.acme.com gpu-01.west.acme.com gpu-01").split()
+    assert len({one, other, short}) == 3
+
+
+def test_the_names_of_one_node_are_one_node() -> None:
+    nodes = [{"name": "vm/b160", "host": "vm"}, {"name": "vm/dde4", "host": "vm"}]
+    nodes += [{"name": "10.1.2.3", "host": "fox", "address": "10.1.2.3"}]
+    shared, names = share_record(bare_record({"nodes": nodes}))
+    aliases = [(node["name"], node["host"]) for node in shared.cluster["nodes"]]
+    assert aliases[0][0] != aliases[1][0]
+    assert aliases[0][1] == aliases[1][1] != aliases[0][0]
+    assert set(aliases[2]) == {shared.cluster["nodes"][2]["address"]}
+    assert names.text("evidence/ras-vm-b160.txt") == f"evidence/ras-{aliases[0][0]}.txt"
+
+
+def test_no_alias_is_a_name_that_the_run_had() -> None:
+    shared, names = share_record(load_summary(RECORDINGS / "healthy-lab").record)
+    assert not set(names.known.values()) & set(names.known)
+    assert shared.cluster["nodes"][0]["name"] == "node4"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpu-01:12345:12399 [0] NCCL INFO", "node1:12345:12399 [0] NCCL INFO"),
+        ("gpu-01/mlx5_0", "node1/mlx5_0"),
+        ("gpu-01->gpu-02, gpu-01's port", "node1->node2, node1's port"),
+        ("node:gpu-01", "node:node1"),
+        ("ray://10.0.0.1:10001 10.0.0.1:6379", "ray://address1:10001 address1:6379"),
+        ("10.0.0.1. Then 10.0.0.2/24", "address1. Then address2/24"),
+        ("ip 127.0.0.1 and 0.0.0.0 and ::1", "ip 127.0.0.1 and 0.0.0.0 and ::1"),
+        ("[2001:db8::17]:80", "[address1]:80"),
+        ("gpu-0123 x-gpu-01 gpu-01x", "node3 x-node1 gpu-01x"),
+        ("/data/a/b:/home/eve/c", "path1:path2"),
+        ("--out=/data/a/b.", "--out=path1."),
+        ("eve.adams@acme.org", "user1@host1"),
+        ("login.acme.internal", "host1"),
+        ("gpu-01.log and gpu-02_rank3.json", "node1.log and node2_rank3.json"),
+    ],
+)
+def test_names_inside_other_words_are_found(text: str, expected: str) -> None:
+    assert aliases_of("gpu-01", "gpu-02").text(text) == expected
+
+
+OURS = [
+    "busbw 4.9 GB/s, NET/Socket and/or NET/IB/0/GDRDMA at 22:17:03.120 of 2026-11-20",
+    "ray.exceptions.RayTaskError: torch.nn.Linear in train.py, line 3: tokens/s/GPU",
+    "torch 2.13.0+cpu, driver 570.86.15, NCCL 2.21.5+cuda12.4, libnccl.so.2.21.5, 0.0.0-doctored",
+    "loss_hex 0x1.4398b00000000p+2, digest 0d828722065d..., 0000:3b:00.0 mlx5_0:1",
+    "pytest probes/gang/test_gang.py::test_it[newest-bit-flipped] --cluster auto --contract lab",
+    "rank 3 of job A: 0[0] -> 8[0] [send], 16 of 64 GPUs; node 8, on 8 nodes; n=20; 2(n-1)/n",
+    "4 of 4 nodes, 256 tokens per GPU; __0_0.distcp has 25769 bytes; see /proc/self/maps, /dev/shm",
+    "h100-ndr400 @ 3f9a1c0e7b5d on NVIDIA H100 80GB HBM3, 5 +/- 0.2, ~0.5 s, e.g. this, i.e. that",
+    *(entry.meaning for entry in CATALOGUE.values()),
+    *(entry.remedy for entry in CATALOGUE.values()),
+    *(words for row in CRITERIA.values() for words in (row.title, row.how)),
+]
+
+
+@pytest.mark.parametrize(
+    "hosts", [("gpu-01", "gpu-02"), ("fabric", "node", "n1", "rank", "a", "8")]
+)
+def test_the_words_of_the_suite_stay(hosts: tuple[str, ...]) -> None:
+    names = aliases_of(*hosts)
+    for text in OURS:
+        assert names.text(text) == text
+
+
+def test_hosts_called_like_words_are_aliased_where_they_stand_for_a_host(tmp_path: Path) -> None:
+    hosts = ["fabric", "node", "n1", "rank", "a", "8"]
+    record = atlas.record()
+    result = record.results[1]
+    subjects = [
+        *hosts,
+        "fabric -> rank",
+        "8 alone",
+        "rank 0 (a) in other",
+        "8 nodes",
+        "node mlx5_1",
+    ]
+    measurements = [result.measurements[0].model_copy(update={"subject": s}) for s in subjects]
+    finding = Finding(code="FAB-TCP", statement="slow", suspects=hosts, remedy="rank:4121:4180")
+    results = [result.model_copy(update={"measurements": measurements, "findings": [finding]})]
+    cluster = {"nodes": [{"name": host} for host in hosts], "fabric": "8 x 400", "rank": 8}
+    record = owing(record.model_copy(update={"cluster": cluster, "results": results}))
+    shared, names = share_record(record)
+    alias = [names.known[host] for host in hosts]
+    assert [m.subject for m in shared.results[0].measurements] == [
+        *alias,
+        f"{alias[0]} -> {alias[3]}",
+        f"{alias[5]} alone",
+        f"rank 0 ({alias[4]}) in other",
+        "8 nodes",
+        f"{alias[1]} mlx5_1",
+    ]
+    assert shared.results[0].findings[0].suspects == alias
+    assert shared.results[0].findings[0].remedy == f"{alias[3]}:4121:4180"
+    assert shared.cluster == {"nodes": [{"name": a} for a in alias], "fabric": "8 x 400", "rank": 8}
+    assert shared.results[0].coverage == result.coverage
+    share(record, tmp_path)
+
+
+def agreed_host(value: str) -> RunRecord:
+    """Build a run in which one measured word is held to one agreed name."""
+    limit = Limit(one_of=["gpu-01"], because="the order")
+    result = ProbeResult(
+        probe="p",
+        criterion="HOSTS",
+        state="finished",
+        measurements=[Measurement(name="head", value=value, limit=limit)],
+        controls=[Control(name="c", fault="f", caught=True)],
+    )
+    cluster = {"nodes": [{"name": "gpu-01"}]}
+    contract = atlas.contract().model_copy(
+        update={"criteria": [Criterion(id="HOSTS", title="t", how="h")]}
+    )
+    changes = {"results": [result], "cluster": cluster, "contract": contract}
+    return owing(atlas.record().model_copy(update=changes))
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"),
+    [("gpu-01", Verdict.PASS), ("GPU-01", Verdict.FAIL), ("gpu-01.dc1.acme.com", Verdict.FAIL)],
+)
+def test_what_failed_for_its_name_fails_in_the_copy(
+    value: str, verdict: Verdict, tmp_path: Path
+) -> None:
+    record = agreed_host(value)
+    assert record.results[0].verdict is verdict
+    files = share(record, tmp_path)
+    copied = RunRecord.model_validate_json(files["record.json"])
+    assert copied.results[0].verdict is verdict
+    assert "gpu-01" not in files["report.html"].lower()
+
+
+def test_words_that_cannot_be_seen_still_count() -> None:
+    record = atlas.record().model_copy(update={"rehearsal": "\u200b\u200b"})
+    after = summarize_acceptance(share_record(record)[0])
+    assert after.word == summarize_acceptance(record).word
+    assert "rehearsal" in after.word
+
+
+def test_two_keys_do_not_become_one() -> None:
+    facts = {"nodes": [{"name": "gpu-01"}], "load": {"gpu-01": 1, "GPU-01": 2}}
+    shared, _ = share_record(bare_record(facts))
+    assert list(shared.cluster["load"].values()) == [1, 2]
+
+
+def test_a_copy_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
+    summary = load_summary(RECORDINGS / "healthy-lab")
+    (tmp_path / "run").mkdir()
+    first = write_shared(tmp_path / "run", summary)
+    assert {path.parent for path in first} == {tmp_path / "run-shared"}
+    with pytest.raises(ShareRefused, match="exists already"):
+        write_shared(tmp_path / "run", summary)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ShareRefused, match="exists already"):
+        write_shared(tmp_path / "run", summary, tmp_path / "link")
+    with pytest.raises(ShareRefused, match="cannot be made: No such file"):
+        write_shared(tmp_path / "run", summary, tmp_path / "no" / "folder")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_page_tells_that_no_evidence_comes_with_it(tmp_path: Path) -> None:
+    run = RECORDINGS / "tcp-fallback"
+    summary = load_summary(run)
+    assert 'href="./evidence/' in render(summary, run)
+    assert "Copy to hand over" not in render(summary, run)
+    write_shared(run, summary, tmp_path / "copy")
+    page = (tmp_path / "copy/report.html").read_text(encoding="utf-8")
+    assert "no file of evidence comes with it" in page
+    assert 'href="./' not in page
+    assert "evidence/allreduce.txt" in page
+    assert "NCCL INFO Channel" not in page
+    digest = hashlib.sha256((tmp_path / "copy/record.json").read_bytes()).hexdigest()
+    assert digest in page
+
+
+def test_secrets_are_not_in_the_copy(tmp_path: Path) -> None:
+    record = atlas.record().model_copy(update={"command": "pytest --token hunter2-hunter2"})
+    assert not [name for name, text in share(record, tmp_path).items() if "hunter2" in text]
+
+
+WORD = st.sampled_from(
+    ["rank 3", "GB/s", "lost", "of 8 nodes", "on", "->", "(", ")", ":", "/", "\\n"]
+)
+LABEL = st.from_regex(r"[a-z]{2,8}-?[0-9]{1,3}", fullmatch=True)
+NAME = st.one_of(LABEL, st.builds("{}.{}.example.com".format, LABEL, LABEL), LABEL.map(str.upper))
+
+
+@settings(max_examples=60, deadline=None)
+@given(hosts=st.lists(NAME, min_size=1, max_size=4), data=st.data())
+def test_no_host_survives_in_free_text(hosts: list[str], data: st.DataObject) -> None:
+    pieces = st.lists(st.one_of(WORD, st.sampled_from(hosts)), max_size=12)
+    text = data.draw(st.sampled_from([" ", "-", "_", ","])).join(data.draw(pieces))
+    names = aliases_of(*hosts)
+    shared = names.text(text)
+    for host in hosts:
+        if not names.is_plain(host):
+            assert not re.search(
+                rf"(?<![a-z0-9]){re.escape(host.lower())}(?![a-z0-9])", shared.lower()
+            )
+    assert names.text(text) == shared
+    assert re.findall(r"GB/s|lost|rank 3", shared) == re.findall(r"GB/s|lost|rank 3", text)
