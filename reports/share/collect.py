@@ -136,9 +136,9 @@ def _add_cluster(aliases: Aliases, record: RunRecord) -> None:
     name = record.cluster.get("name")
     if isinstance(name, str) and _is_name(name) and name not in OUR_CLUSTERS:
         aliases.of("cluster", name)
-    stamp = AUTO_ID.match(record.id)
-    run = aliases.of("run", record.id)
-    aliases.known[record.id.lower()] = f"{stamp[0]}-{run}" if stamp else run
+    run, stamp = aliases.of("run", record.id), AUTO_ID.match(record.id)
+    if stamp:
+        aliases.known[record.id.lower()] = f"{stamp[0]}-{run}"
 
 
 def _add_places(aliases: Aliases, value: Any, key: str = "") -> None:

@@ -95,11 +95,12 @@ def alias_identifiers(text: str, alias: Alias, versions: bool = False) -> str:
     Four numbers may also be a version: where `versions` stand they are left.
     """
     text = USER.sub(lambda m: m[0] if _is_public(m[1]) else alias("user", m[1]) + "@", text)
+    text = IPV6.sub(lambda m: alias("address", m[0]) if _is_ipv6(m[0]) else m[0], text)
     for kind, shape in IDENTIFIERS:
         text = shape.sub(lambda m, kind=kind: alias(kind, m[0]), text)  # type: ignore[misc]
-    if not versions:
-        text = IPV4.sub(lambda m: alias("address", m[0]) if _is_ipv4(m[0]) else m[0], text)
-    return IPV6.sub(lambda m: alias("address", m[0]) if _is_ipv6(m[0]) else m[0], text)
+    if versions:
+        return text
+    return IPV4.sub(lambda m: alias("address", m[0]) if _is_ipv4(m[0]) else m[0], text)
 
 
 def is_identifier(text: str) -> bool:

@@ -47,14 +47,15 @@ class ShareRefused(UnreadableRun):
 
 
 def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = None) -> list[Path]:
-    """Write the copy of a run into a new folder, `<run>-shared` beside it; return its files.
+    """Write the copy of a run into a new folder, `<run>-shared`; return its files.
 
     `summary` is that of the run.  No evidence goes with it.  Raises ShareRefused where the folder
     is there already or cannot be made.
     """
     record, _ = share_record(summary.record)
     shared = summarize_acceptance(record)
-    if _said(shared) != _said(summary):  # a fault of ours: a name must never decide anything
+    # Another would be a fault of ours: no name decides anything.
+    if _decisive_facts(shared) != _decisive_facts(summary):
         raise RuntimeError("the copy with aliases does not say what the run says: nothing written")
     texts = {
         "record.json": record.model_dump_json(indent=1) + "\n",
@@ -65,28 +66,27 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
         "metrics.prom": prometheus(shared),
     }
     run = run.resolve()  # "." has no name
-    folder = _make_folder(target or run.with_name(f"{run.name}-shared"))
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
-    return [folder / name for name in texts]
+    return _write_folder(target or run.with_name(f"{run.name}-shared"), texts)
 
 
-def _make_folder(folder: Path) -> Path:
+def _write_folder(folder: Path, texts: dict[str, str]) -> list[Path]:
+    """Write files into a folder that is not there yet."""
     try:
         folder.mkdir()
+        for name, text in texts.items():
+            write_atomically(folder / name, text)
     except FileExistsError:
         raise ShareRefused(f"{folder} exists already: move it away, or name a new folder") from None
     except OSError as error:
-        raise ShareRefused(f"{folder} cannot be made: {error.strerror}") from None
-    return folder
+        raise ShareRefused(f"{folder} cannot be written: {error.strerror}") from None
+    return [folder / name for name in texts]
 
 
-def _said(summary: AcceptanceSummary) -> list[Any]:
+def _decisive_facts(summary: AcceptanceSummary) -> list[Any]:
     """List what aliases must not change: decision, counts, verdicts, values, codes."""
     rows = [(row.criterion.id, row.criterion.required, row.verdict) for row in summary.rows]
     results = [
         (
-            result.probe,
             result.state,
             result.verdict,
             [(m.name, m.unit, m.verdict, _number(m.value)) for m in result.measurements],
@@ -96,7 +96,7 @@ def _said(summary: AcceptanceSummary) -> list[Any]:
         )
         for result in summary.record.results
     ]
-    return [summary.word, summary.exit_code, summary.decision, summary.counts, rows, results]
+    return [summary.headline, summary.decision, summary.counts, rows, results]
 
 
 def _number(value: object) -> object:
@@ -122,7 +122,8 @@ def _texts(model: RecordModel) -> Iterator[tuple[bool, str]]:
             if isinstance(item, RecordModel):
                 yield from _texts(item)
             else:
-                yield from ((is_kept, text) for text in _strings(item))
+                for text in _strings(item):
+                    yield is_kept and not text.startswith("/"), text
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -142,13 +143,23 @@ def _share_model(model: Model, aliases: Aliases) -> Model:
     """Return a part of the record with aliases in all fields but KEPT."""
     kept = KEPT.get(type(model).__name__, set())
     fields = {
-        name: value if name in kept else _share_value(value, aliases, name, name in PLACES)
+        name: _share_id(value, aliases)
+        if name in kept
+        else _share_value(value, aliases, name, name in PLACES)
         for name, value in model
     }
     shared = type(model)(**fields)
     if isinstance(model, Measurement) and isinstance(shared, Measurement):
         return _keep_verdict(model, shared)  # type: ignore[return-value]
     return shared
+
+
+def _share_id(value: Any, aliases: Aliases) -> Any:
+    """Return an id as it is; that of a probe that is not the suite's begins with its folder."""
+    if isinstance(value, str) and value.startswith("/"):
+        file, separator, name = value.partition("::")
+        return aliases.of("path", file) + separator + name
+    return value
 
 
 def _keep_verdict(before: Measurement, after: Measurement) -> Measurement:
