@@ -47,7 +47,7 @@ lab: setup tools ## a lab to work on; `python -m tests.lab down` ends it
 	$(BIN)/python -m tests.lab up --nodes $(NODES)
 
 bench: setup tools ## the figures of docs/measurements.md
-	for what in startup_cost fabric gang fault_search nccl_log restart loss_attribution scaling; do $(BIN)/python -m benchmarks.$$what || exit 1; done
+	for what in startup_cost large_run fabric gang fault_search nccl_log restart loss_attribution scaling; do $(BIN)/python -m benchmarks.$$what || exit 1; done
 
 setup: $(VENV)/.ready
 

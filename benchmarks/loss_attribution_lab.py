@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.harness import finish, judged, on_node
 from probes.acceptance.contract import Contract
 from probes.acceptance.measure import Recorder
-from reports.store import Store
+from reports.run_folder.store import Store
 from tests.faults.launchers import faulty_rung
 from tests.faults.launchers.faulty_rung import BRISK, EVERY, SLOW_LINK, STRICT
 from tests.lab.faults import clear, inject

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from probes.acceptance.stash import JUNIT, RECORDER, RUN, VERDICT
+from probes.option_twins import read_twins
 from reports.sanitize import clean
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
@@ -32,16 +33,16 @@ OPTIONS = (
     ("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
     ("--tier", "TIER", "how long to look: quick, standard or soak (default: the contract's)"),
     ("--nodes", "N", "how many nodes were ordered, when the contract does not say"),
+    ("--nonce", "TEXT", "a word of the customer's, kept in the first event: no old run has it"),
     ("--only", "CRITERION", "run one criterion, or several with commas: such a run is PARTIAL"),
 )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the `acceptance` group; each option has an environment twin, SEATRIAL_<OPTION>."""
+    """Add the `acceptance` group; each option has an environment twin (see option_twins)."""
     group = parser.getgroup("acceptance", "seatrial: acceptance of a GPU cluster that runs Ray")
     for option, metavar, purpose in OPTIONS:
-        twin = "SEATRIAL_" + option.strip("-").replace("-", "_").upper()
-        group.addoption(option, metavar=metavar, default=os.environ.get(twin) or None, help=purpose)
+        group.addoption(option, metavar=metavar, help=purpose)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
     config.addinivalue_line("markers", "tier(name): only runs in this tier and the longer ones")
     config.addinivalue_line("markers", "uses(module): only runs where the module is installed")
+    read_twins(config, [option for option, *_ in OPTIONS])
     if not config.getoption("--cluster"):
         return
     # A third party's warning on the cluster is not the cluster's failure.
@@ -71,16 +73,19 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from probes.acceptance.contract import ContractError
     from probes.acceptance.session import RunSession
     from probes.cluster.cluster import ClusterUnreachable
-    from reports.store import UnreadableRun, load
+    from probes.rejudge.limit_check import read_verified
+    from reports.run_folder.files import UnreadableRun
+    from reports.run_folder.prepare import UnusableFolder
 
     option = config.getoption
     tier, nodes, only = _read_tier(option("--tier")), _read_nodes(option("--nodes")), _only(config)
     try:
         if option("--baseline"):
-            load(Path(option("--baseline")))
+            read_verified(Path(option("--baseline")))
         where = (option("--cluster"), option("--contract"))
-        config.stash[RUN] = RunSession(*where, tier, option("--run-dir"), nodes, only)
-    except (ClusterUnreachable, ContractError, UnreadableRun) as error:
+        nonce = option("--nonce") or ""
+        config.stash[RUN] = RunSession(*where, tier, option("--run-dir"), nodes, only, nonce)
+    except (ClusterUnreachable, ContractError, UnreadableRun, UnusableFolder) as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[JUNIT] = _take_over_junit(config)
 
@@ -369,5 +374,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         acceptance_table(summary, width=min(tw.fullwidth, 100), color=tw.hasmarkup, unicode=unicode)
     )
     terminalreporter.write_line(f"report  {run.store.path / 'report.html'}")
+    terminalreporter.write_line(summary.integrity.head_line)
     if not summary.record.contract.agreed:
         terminalreporter.write_line(f"next    seatrial contract new --from {run.store.path}")

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import IO, Any
 
-SCHEMA = 2  # of a checkpoint's manifest; one more with each change that an older trainer misreads
+SCHEMA = 3  # of a checkpoint's manifest; one more with each change that an older trainer misreads
 NAME = "manifest.json"
 COMMITTED_PATTERN = re.compile(r"step-(\d+)")
 UNFINISHED_PATTERN = re.compile(r"step-\d+\.tmp-\w+")
@@ -117,6 +117,11 @@ def own_files(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, An
     if content["identity"] != identity:
         difference = _list_differences(content["identity"], identity)
         raise CheckpointError(f"it belongs to another run: {difference}")
+    for name in content["files"]:
+        if name in ("", "..") or "/" in name:  # it would be sent to other nodes and written there
+            raise CheckpointError(
+                f"{NAME} lists {name!r}, which is no name of a file in its folder"
+            )
     if ".metadata" not in content["files"]:
         raise CheckpointError(f"{NAME} lists no .metadata")
     return dict(content["files"])

@@ -6,6 +6,7 @@ that all of them say the same.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -20,11 +21,13 @@ from reports.record import (
     RunRecord,
     Verdict,
 )
-from reports.renamed import with_current_names
+from reports.run_folder.files import SUMS
+from reports.run_folder.integrity import EventCheck, Integrity, read_run
 from reports.sanitize import one_line
-from reports.store import SUMS, fold_events, read_events
 
-WORDS = {0: "ACCEPTED", 2: "INTERRUPTED"}  # by exit code; any other is NOT ACCEPTED
+# By exit code; any other is NOT ACCEPTED.
+WORDS = {0: "ACCEPTED", 2: "INTERRUPTED", 4: "DOES NOT VERIFY"}
+NOT_READ = Integrity()  # of a record that comes from no folder
 OLD_RUN = "an older version wrote this run, and did not write down which probes were owed"
 NO_SUMS = RunProblem(
     kind="rendering",
@@ -63,15 +66,15 @@ class AcceptanceSummary:
     """All that is said of a record.
 
     `decision` is FAIL if any result failed, in the contract or not, else the worst required
-    criterion.  `exit_code` is 0 accepted, 1 a criterion failed, 2 interrupted, 20 something
-    required is unproven, and `word` says the same.  `counts` are of criteria: required, proven,
-    failed (also outside the contract), unproven, marginal.  `rows` are in the order of the
-    contract, then come criteria outside it; `worst_first` has what decides before what does not,
-    FAIL before PASS.  `waiver_notes` are pairs of a criterion and a sentence.
+    criterion.  `exit_code` is 0 accepted, 1 a criterion failed, 2 interrupted, 4 the run folder
+    does not verify, 20 something required is unproven, and `word` says the same.  `counts` are of
+    criteria: required, proven, failed (also outside the contract), unproven, marginal.  `rows` are
+    in the order of the contract, then come criteria outside it; `worst_first` has what decides
+    before what does not, FAIL before PASS.  `waiver_notes` are pairs of a criterion and a sentence.
     """
 
     record: RunRecord
-    written: RunRecord  # the same with the names of its time, as record.json has it
+    integrity: Integrity
     decision: Verdict
     exit_code: int
     word: str
@@ -117,10 +120,10 @@ class AcceptanceSummary:
         return self.decision if self.exit_code in (0, 1) else Verdict.UNPROVEN
 
 
-def summarize_acceptance(record: RunRecord, written: RunRecord | None = None) -> AcceptanceSummary:
+def summarize_acceptance(record: RunRecord, integrity: Integrity = NOT_READ) -> AcceptanceSummary:
     """Work out everything that is said of a record; nothing else decides.
 
-    `written` is the record with the names that it was written with, where those were others.
+    `integrity` is what its run folder amounts to, where the record comes from one.
     """
     waiver_notes = _waiver_notes(record)
     criteria = [*record.contract.criteria, *_unlisted_criteria(record)]
@@ -128,11 +131,11 @@ def summarize_acceptance(record: RunRecord, written: RunRecord | None = None) ->
     required = [record.verdict(criterion.id) for criterion in criteria if criterion.required]
     failed = any(result.verdict is Verdict.FAIL for result in record.results)
     decision = Verdict.FAIL if failed else Verdict.worst(required)
-    reasons = _run_reasons(record)
-    exit_code = _exit_code(record, decision, reasons)
+    reasons = [*integrity.sentences, *_run_reasons(record)]
+    exit_code = 4 if integrity.problems else _exit_code(record, decision, reasons)
     return AcceptanceSummary(
         record=record,
-        written=written or record,
+        integrity=integrity,
         decision=decision,
         exit_code=exit_code,
         word=_decision_word(record, exit_code),
@@ -152,18 +155,25 @@ def summarize_acceptance(record: RunRecord, written: RunRecord | None = None) ->
     )
 
 
-def load_summary(run: Path) -> AcceptanceSummary:
-    """Read a run folder and work out what it amounts to; raises UnreadableRun."""
-    events = read_events(run)
-    record, written = fold_events(with_current_names(events)), fold_events(events)
+def load_summary(run: Path, check: EventCheck | None = None) -> AcceptanceSummary:
+    """Read a run folder, verify it, and work out what it amounts to; raises UnreadableRun."""
+    record, integrity = read_run(run, check)
     if record.state == "finished" and not (run / SUMS).is_file():
         record = record.model_copy(update={"problems": [*record.problems, NO_SUMS]})
-    return summarize_acceptance(record, written)
+    return summarize_acceptance(record, integrity)
+
+
+def with_problems(summary: AcceptanceSummary, problems: list[str]) -> AcceptanceSummary:
+    """Return the summary of a run folder in which more was found that does not verify."""
+    integrity = summary.integrity
+    found = dataclasses.replace(integrity, problems=[*integrity.problems, *problems])
+    return summarize_acceptance(summary.record, found)
 
 
 def _run_reasons(record: RunRecord) -> list[str]:
     """List what keeps the run as a whole from being accepted, whatever its criteria show."""
     contract, reasons = record.contract, [problem.sentence() for problem in record.problems]
+    reasons += [f"the run that is judged again cannot be verified: {x}" for x in record.unverified]
     if record.partial:
         reasons.append(f"PARTIAL run: {record.partial}")
     if not record.owed:  # a tier that owes nothing does not exist

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reports.acceptance import AcceptanceSummary
-from reports.record import Measurement, RunRecord, Verdict, number
+from reports.numbers import number
+from reports.record import Measurement, RunRecord, Verdict
 
 Key = tuple[str, str, str, str, int]
 Change = tuple[str, str]  # one of KINDS, and the sentence

@@ -18,8 +18,10 @@ from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.junit import junit
 from reports.page.render import render
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict
+from reports.run_folder.files import SUMS, write_atomically
+from reports.run_folder.store import parse_time
 from reports.sanitize import csv_cell, label_value, one_line
-from reports.store import SUMS, checksum_line, parse_time, write_atomically
+from reports.version import suite_version
 
 CSV_HEADER = ["criterion", "probe", "name", "subject", "value", "unit", "low", "high", "verdict"]
 Sample = tuple[dict[str, str], float]  # of Prometheus: labels and value
@@ -27,23 +29,47 @@ CTRF_STATUSES = ("passed", "failed", "skipped", "pending", "other")
 CTRF_VERSION = "0.0.0"  # the schema asks for a SemVer and names none
 
 
-def write_all(
-    run: Path, summary: AcceptanceSummary, baseline: AcceptanceSummary | None = None
-) -> list[Path]:
-    """Write every rendering into the run folder; returns their paths."""
-    texts = {
-        "report.html": render(summary, run, baseline),
+def render_all(
+    run: Path | None,
+    summary: AcceptanceSummary,
+    baseline: AcceptanceSummary | None = None,
+    evidence_at: str = ".",
+) -> dict[str, str]:
+    """Return the text of every rendering, by the name of its file.
+
+    `evidence_at` is the run folder as it is reached from where the page will lie.
+    """
+    return {
+        "report.html": render(summary, run, baseline, evidence_at),
         "measurements.csv": measurements_csv(summary.record),
         "metrics.prom": prometheus(summary),
         "ctrf.json": json.dumps(ctrf(summary), indent=1) + "\n",
         "junit.xml": junit(summary),
         "record.schema.json": json.dumps(RunRecord.model_json_schema(), indent=1) + "\n",
     }
+
+
+def write_all(target: Path, texts: dict[str, str]) -> None:
+    """Write the renderings into a folder."""
     for name, text in texts.items():
-        write_atomically(run / name, text)
-    paths = [run / name for name in texts]
-    _update_checksums(run, paths)
-    return paths
+        write_atomically(target / name, text)
+
+
+def check_renderings(run: Path, summary: AcceptanceSummary) -> list[str]:
+    """Find renderings of a run that has ended that do not say what its events say.
+
+    Only where this version wrote them, and no baseline went into them.
+    """
+    record, ours = summary.record, suite_version()
+    same = all(record.versions.get(key) == value for key, value in ours.items())
+    if not same or record.baseline or not (run / SUMS).exists():
+        return []
+    texts = render_all(run, summary)
+    return [
+        f"{name} does not say what the events say"
+        for name, text in texts.items()
+        if (run / name).is_file() and (run / name).read_text(errors="replace") != text
+    ]
 
 
 def measurements_csv(record: RunRecord) -> str:
@@ -175,14 +201,3 @@ def _epoch_ms(timestamp: str | None) -> int:
         return round(parse_time(timestamp).timestamp() * 1000)
     except ValueError:
         return 0
-
-
-def _update_checksums(run: Path, paths: list[Path]) -> None:
-    """Renew the sums of these files only: the others still tell whether evidence was touched."""
-    sums = run / SUMS
-    if not sums.is_file():
-        return
-    old_lines = [line for line in sums.read_text(encoding="utf-8").splitlines() if "  " in line]
-    entries = {line.split("  ", 1)[1]: line for line in old_lines}
-    entries |= {path.name: checksum_line(run, path) for path in paths}
-    write_atomically(sums, "\n".join(entries[name] for name in sorted(entries)) + "\n")

@@ -15,9 +15,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA = "1.1"  # since 1.1: owed, partial, loaded, problems
+from reports.numbers import Value, number
 
-Value = bool | int | float | str | None
+# 1.x only adds.  1.1: owed, partial, loaded, problems; 1.2: a chain of hashes, nonce, unverified
+SCHEMA = "1.2"
+MAX_SECONDS = 1e9  # of a probe: 30 years
 
 
 class Verdict(str, Enum):
@@ -31,7 +33,7 @@ class Verdict(str, Enum):
     @property
     def rank(self) -> int:
         """Position in the order above, 0 (PASS) to 3 (FAIL)."""
-        return list(Verdict).index(self)
+        return RANKS[self]
 
     @property
     def accepted(self) -> bool:
@@ -42,6 +44,9 @@ class Verdict(str, Enum):
     def worst(verdicts: Iterable[Verdict]) -> Verdict:
         """Return the worst of `verdicts`; UNPROVEN of none, for no parts is no proof."""
         return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.UNPROVEN)
+
+
+RANKS = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
 class RecordModel(BaseModel):
@@ -287,7 +292,7 @@ class ProbeResult(RecordModel):
     claim: str = ""
     state: str = "interrupted"
     error: str = ""
-    seconds: float | None = None
+    seconds: float | None = Field(default=None, ge=0, le=MAX_SECONDS)
     measurements: list[Measurement] = []
     findings: list[Finding] = []
     controls: list[Control] = []
@@ -359,6 +364,8 @@ class RunRecord(RecordModel):
 
     `owed` is what the tier owes (None: an older version did not say), `partial` why not all of it
     was asked for, `only` the criteria that were; `loaded` names foreign plugins and conftest files.
+    `nonce` is the customer's word, `baseline` the run that the page compares with, `head` the hash
+    of the last event, `unverified` what could not be verified of the run that is judged again.
     """
 
     schema_version: str = SCHEMA
@@ -376,6 +383,10 @@ class RunRecord(RecordModel):
     partial: str = ""
     only: list[str] = []
     loaded: list[str] = []
+    nonce: str = ""
+    baseline: str = ""
+    head: str = ""
+    unverified: list[str] = []
     problems: list[RunProblem] = []
     results: list[ProbeResult] = []
 
@@ -386,15 +397,3 @@ class RunRecord(RecordModel):
     def verdict(self, criterion: str) -> Verdict:
         """Worst result of a criterion; UNPROVEN when no probe ran for it."""
         return Verdict.worst(result.verdict for result in self.results_of(criterion))
-
-
-def number(value: Value, digits: int = 3) -> str:
-    """Three significant digits, without exponents for everyday sizes: 0.1184 is `0.118`."""
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return str(value)
-    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
-        return str(int(value))
-    if 1e-4 <= abs(value) < 1e6:
-        places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-        return f"{value:.{places}f}"
-    return f"{value:.{digits}g}"

@@ -1,56 +1,397 @@
-"""Secrets out of what is kept and shown: environment variables, commands, cluster facts."""
+r"""Secrets out of what is kept and shown: the one redactor, for nested facts and for free text.
+
+`redact` is for facts (JSON), `redact_text` for logs, tracebacks, commands, headers and JSON, YAML
+or TOML as text.  A value is hidden for the name beside it (`is_secret_name`), or for its own form:
+keys of known makers, PEM blocks, users in URLs, webhooks.  Both may be applied again without harm,
+and take time in proportion to the text, whatever it holds.  Where a text allows two readings (a
+password or a number, a word of prose), what would be useless as a password stays readable.
+
+Text may hold JSON in JSON: there each quote has backslashes before it (`\"`, `\\\"`), and a new
+line is `\n` in two characters.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 REDACTED = "<redacted>"
 
-SECRET_NAME = re.compile(
-    r"(?:^|[^a-z])(?:api_?key|key|keys|token|pass|passphrase|pwd|cred|creds|auth|authorization"
-    r"|cookie|signature|sas)(?:$|[^a-z])"
-    r"|apikey|accesskey|secretkey|privatekey|passwo?r?d|secret|credential|tokens?$",
+MAX_PASSES = 6  # what changes at all changes once, and in rare soups of quotes three times
+
+# Names: their words in small letters, joined by "_".
+
+NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+# What may follow without changing what the name says: HF_TOKEN_2, API_KEY_B64.
+NAME_TAIL = re.compile(
+    r"(?:_(?:\d+|values?|data|b64|base64|hex|str|string|raw|text|header|old|new|read|write|ro|rw"
+    r"|prod|dev))+$"
+)
+# A name that ends so tells of a secret, it is none: `token_path`, AUTH_MODE, `tokens_per_s`.
+PLAIN_END = re.compile(
+    r"(?:^|_)(?:path|file|dir|folder|mode|type|kind|counts?|length|len|size|bytes|s|seconds|ttl"
+    r"|expiry|expires|enabled|required|name|user|username|host|port|url|uri|policy|version"
+    r"|algorithm|format|errors?|rate|limit|budget|bucket|stdin|id)$"
+)
+SECRET_END = re.compile(
+    r"passw(?:or)?d|passwort|passphrase|passcode|secret|credential|(?:^|_)(?:creds?|psks?)(?:_|$)"
+    r"|(?:api|access|private|secret)_?keys?(?:_|$)|[a-z0-9]_key$|token$"
+    r"|(?:account|auth|encryption|service|shared|signing|ssh|storage)_keys$"
+    r"|(?:api|access|auth|deploy|personal|refresh|service|session|user)_?tokens$"
+    r"|(?:^|_)(?:auth|authorization|cookies?|bearer|jwt)$|(?:^|_)pwd$|_(?:pass|sas|pat)$|[a-z]pass$"
+)
+# These words make ordinary words of `key` and `pass`: a key of a table, a pass over the data.
+# InfiniBand's P_Key, Q_Key, L_Key and R_Key are no secrets.
+PLAIN_NAME = re.compile(
+    r"(?:^|_)(?:"
+    r"(?:sort|group|cache|primary|foreign|partition|public|pub|unique|natural|dict|row|col|column"
+    r"|map|lookup|known|unknown|missing|extra|common|other|top|no|any|each|same|first|last|next"
+    r"|hash|object|config|toml|json|yaml|metric|[bplqr\d])_key"
+    r"|(?:first|second|third|last|forward|backward|one|two|single|multi|each|per|next|previous"
+    r"|final|all|by|low|high|band|test)_pass"
+    r"|(?:by|com|sur|tres|over|under)pass"
+    r")$"
+)
+NUMBER_IS_SECRET = re.compile(r"passw|passphrase|passcode|pwd|secret|psk|cred|pass$")
+# No password: what switches, types and verdicts are written as.
+PLAIN_VALUE = re.compile(
+    r"(?:true|false|none|null|nil|yes|no|on|off|ok|fail(?:ed)?|pass(?:ed)?|str|int|float|bool|bytes"
+    r"|any|\.{3}|\*{3,})[,;)\]}]*",
     re.IGNORECASE,
 )
-USERINFO = re.compile(r"(?<=://)[^/\s@'\"]+@")
-WORD = r"(?:\"[^\"]*\"|'[^']*'|[^\s\"';&|]+)"
-ASSIGNMENT = re.compile(rf"(?P<name>[A-Za-z_][\w.-]*)(?P<sep>=)(?P<value>{WORD})")
-OPTION = re.compile(rf"(?<![\w-])--?(?P<name>[A-Za-z][\w-]*)(?P<sep>\s+)(?P<value>(?!-){WORD})")
-BEARER = re.compile(
-    r"(?P<name>\b(?:bearer|basic))(?P<sep>\s+)(?P<value>[\w.~+/=-]{8,})", re.IGNORECASE
+NUMBER = re.compile(r"[-+]?\d[\d_,.]*(?:[eE][-+]?\d+)?[%,;.)\]}]*")
+# `--key f.pem` and PWD=/home/joe name files.
+PATH_NAMES = ("key", "pwd")
+PATH = re.compile(r"[/~]|\./|[\w.-]+\.(?:pem|key|pub|crt)\b")
+OPTION_WORDS = ("key", "pass")  # as an option (`--key x`) not of a table, nor of a verdict
+
+# Words that are secrets by their form, whatever stands before them.  They begin at a word's start,
+# after an escaped new line, or after a %3D.
+SECRET_WORD = re.compile(
+    r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))(?:"
+    r"hf_[A-Za-z0-9]{16,}|gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{12,}"
+    r"|A[KS]IA[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|eyJ[\w.+/=-]{12,}"
+    r"|sk-[\w-]{16,}|xox[abeprs]-[\w-]{10,}|nvapi-[\w-]{16,}|dckr_pat_[\w-]{16,}|hvs\.[\w-]{16,}"
+    r"|npm_[A-Za-z0-9]{30,}|pypi-AgE[\w-]{16,})"
 )
+# Up to its END, or, where that was cut off, as far as it looks like one.  The marks stay: the
+# lines of a block may come one by one, and be put together later.
+PEM = re.compile(
+    r"(?P<begin>-{4,5} ?BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)? ?-{4,5})(?:"
+    r"[^-]*(?:-(?!----? ?(?:BEGIN|END) )[^-]*)*(?P<end>-{4,5} ?END [A-Z0-9 ]{0,60}-{4,5})"
+    rf"|(?:{REDACTED})?[\w+/=\s\\\"',:;-]*)"
+)
+SLASH = r"\\*/"  # JSON may escape it
+WEBHOOK = re.compile(
+    rf"(?P<kept>(?:hooks\.slack\.com{SLASH}(?:services|workflows|triggers)"
+    rf"|discord(?:app)?\.com{SLASH}api{SLASH}webhooks|webhook\.office\.com{SLASH}webhookb?2?"
+    rf"|outlook\.office\.com{SLASH}webhook|api\.telegram\.org){SLASH})[^\s\"'<>]+",
+    re.IGNORECASE,
+)
+# A user is up to the last @ before the path.  A password with a / in it is known by what stands
+# before its colon; 256 bounds what is tried of it: it is more than any password has.
+PORT_AND_PATH = r"(?!\d{1,5}(?:[/?#]|\\+/))"
+URL_USER = re.compile(
+    rf"(?<=:)(?P<slashes>{SLASH}{SLASH})(?:"
+    rf"[^\s/\"'?#:\\]*(?::{PORT_AND_PATH}(?:[^\s/\"'\\]|\\+(?![\\\"'/])|(?<=\w)'(?=\w))*)?@"
+    rf"|[^\s/\"'?#:@\\]{{1,64}}:{PORT_AND_PATH}[^\s\"'@\\]{{0,256}}@)"
+)
+# `user:password@host` without a scheme, as in https_proxy.  128: see above.
+PROXY_USER = re.compile(
+    r"(?<![\w.:/@%+-])(?P<user>[\w.+%-]{1,64}):(?P<password>[^\s\"'\\:/@,;<][^\s\"']{0,127})"
+    r"@(?P<host>[A-Za-z0-9\[][A-Za-z0-9.:\]-]*)(?!\w)"
+)
+NO_USER = re.compile(
+    r"e?-?mail|mailto|contact|author|maintainer|owner|from|to|cc|sips?|xmpp|\d+", re.IGNORECASE
+)
+NO_PASSWORD = re.compile(
+    r"git|[\d:]{1,3}|\d+(?:\.\d+)+|.*(?:://|<redacted>).*|[0-9a-fA-F:]*:[0-9a-fA-F:]*"
+)
+IMAGE_DIGEST = re.compile(r"sha\d{3}:")
+BEARER = re.compile(
+    r"\b(?P<scheme>bearer|basic)(?P<sep>[ \t]+)(?P<value>[\w.~+/=-]{8,})", re.IGNORECASE
+)
+SCHEME = re.compile(r"(?:bearer|basic|token|digest|negotiate|aws4-hmac-sha256)[ \t]+", re.I)
+
+# Where a value may begin: `NAME: `, "NAME": , NAME=, os.environ["NAME"] = , `--NAME `, argv's
+# '--NAME', '...', the value of {"name": NAME, "value": ...}, and the options that hold passwords.
+
+HINT = (
+    r"(?i:pass|pwd|secret|token|key|cred|auth|cookie|psk|bearer|jwt|_sas|_pat|accesssig|[?&;]sig)"
+)
+QUOTE = r"\\*[\"']"
+NAME = rf"(?<![\w.-])(?=[\w.-]*?{HINT})(?P<name>[\w.-]+)"
+ASSIGNED = re.compile(rf"{NAME}(?P<quote>{QUOTE})?\]?(?P<sep>[ \t]*(?:=>|[:=]=?)(?!:)[ \t]*)")
+# Two words of a command, or of a list of its words.
+BETWEEN = rf"(?:{QUOTE},[ \t\n]*|[ \t]+(?:\\+(?:\n|n)[ \t]*)?)"
+OPTION = re.compile(rf"(?<![\w-])(?=-)(?=[\w.-]*?{HINT})(?P<name>[\w.-]+)(?P<sep>{BETWEEN})(?!-)")
+QUERY = re.compile(r"(?<=[?&;])(?P<name>sig|signature|key|x-(?:amz|goog)-[a-z-]{1,40})=", re.I)
+PAIR = re.compile(
+    rf"[(\[]{QUOTE}{NAME}(?P<quote>{QUOTE}),[ \t\n]*"
+    rf"(?={QUOTE}[^\"'\n]{{0,400}}{QUOTE}[ \t\n]*[)\]])"  # 400: such values are far shorter
+)
+NAMED = re.compile(
+    rf"\b(?:name|key|variable){QUOTE}?[ \t]*[:=][ \t]*(?:{QUOTE})?{NAME}(?:{QUOTE})?"
+    rf"(?:\s|,|\\+n){{1,80}}{QUOTE}?value(?P<quote>{QUOTE})?[ \t]*[:=][ \t]*",
+    re.IGNORECASE,
+)
+USER_OPTION = re.compile(
+    rf"(?<![\w-])(?:-u|-U|--user|--proxy-user)(?:=|{BETWEEN})(?P<quote>{QUOTE})?"
+    r"(?P<name>[^\s:\"'\\]{1,100}):(?!//)"
+)
+SSHPASS = re.compile(rf"\bsshpass\b[^\n;|&]{{0,60}}?[ \"']-p(?P<sep>{BETWEEN})?")
+
+BARE = re.compile(r"(?:[^\s\"'\\;&|]|\\+(?![\\\"'nr]))+")
+BYTES_PREFIX = re.compile(rf"[bBfFrRuU]{{1,2}}(?=[\"']|{REDACTED})")
+JSON_WORD = re.compile(r"[^\s,\"'\\}\]|>][^\s,\"'\\}\]]*")
+ANY_QUOTE = re.compile(r"(?P<slashes>\\*)(?P<mark>[\"'])")
+QUOTE_OR_END = re.compile(r"(?P<slashes>\\*)(?P<mark>[\"'])|\n")
+GLUED = re.compile(r"[\w+=@%.~$-]")  # after a quote: the shell takes "a"b for one word
+HEADER_LINE = re.compile(r"(?:(?<==)\"[^\"\r\n]*\"|[^\r\n\"'\\]|\\+(?![\\\"'nr]))+")
+WHOLE_LINE = re.compile(r"(?:[^\r\n\\]|\\+(?![\\nr]))+")
+HEADER = re.compile(r"authorization|cookies?\d?$", re.IGNORECASE)
+INDENT = 40  # characters that are looked at for the blanks before a key of YAML
+LINE_START = re.compile(r"(?:^|[\n\r]|\\[nr])[ \t]*(?:- )?$")
+STRING_START = re.compile(r"[\"'] *$")
+BLOCK = re.compile(  # of YAML, as it is and in a string of JSON
+    r"[|>][-+\d]*[ \t]*(?:\n(?P<indent>[ \t]+)[^\n]*(?:\n(?P=indent)[^\n]*)*"
+    r"|(?P<new>\\+n)(?P<in>[ \t]+)(?:(?!(?P=new))[^\n\"'])*"
+    r"(?:(?P=new)(?P=in)(?:(?!(?P=new))[^\n\"'])*)*)"
+)
+WORDS_BEFORE_KEY = re.compile(r"\b(?:api|access|secret|private|account|encryption|signing) $", re.I)
+USER_OPTIONS = ("-u", "-U", "--user", "--proxy-user")
 
 
+@lru_cache(maxsize=4096)  # names come again and again; 4096 are more than one cluster has
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of this name is likely to hold a secret."""
-    return bool(SECRET_NAME.search(re.sub(r"([a-z])([A-Z])", r"\1_\2", name)))
+    """Whether a variable, field or header of this name is likely to hold a secret.
 
-
-def redact_text(text: str) -> str:
-    """Free text, such as a command line: URL users and `--token VALUE`, `TOKEN=VALUE` go."""
-    text = USERINFO.sub(REDACTED + "@", text)
-    text = BEARER.sub(lambda match: f"{match['name']}{match['sep']}{REDACTED}", text)
-    return OPTION.sub(_redact_match, ASSIGNMENT.sub(_redact_match, text))
+    `key`, `keys`, `tokens`, PASS and `signature` as whole names are ordinary words: of tables, of
+    text, of verdicts and of functions.  A key id (KEY_ID) names a key and is none, but for the
+    access key ids of clouds, which are half of a login.
+    """
+    words = "_".join(word.lower() for word in NAME_WORD.findall(name[:1000]))
+    words = NAME_TAIL.sub("", words)
+    if words == "pass":
+        return name == "pass"
+    if words.endswith("access_key_id"):
+        return True
+    if PLAIN_END.search(words) or PLAIN_NAME.search(words):
+        return False
+    in_capitals = name.isupper() and "_token_" in words  # a variable: HF_TOKEN_OF_TEAM
+    return in_capitals or bool(SECRET_END.search(words))
 
 
 def redact(value: Any, name: str = "") -> Any:
-    """Replace keys, tokens, passwords and the like in nested facts, by the names of their keys.
+    """Replace keys, tokens, passwords and the like in nested facts, also in the names of fields.
 
     A URL keeps its host and loses its user and password.
     """
     if isinstance(value, Mapping):
-        return {key: redact(item, str(key)) for key, item in value.items()}
+        return _redact_mapping(value, name)
     if isinstance(value, list | tuple):
-        return [redact(item, name) for item in value]
+        return [_redact_item(value, at, name) for at in range(len(value))]
     if isinstance(value, str):
-        return REDACTED if value and is_secret_name(name) else redact_text(value)
+        return REDACTED if _must_hide(name, value) else redact_text(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return REDACTED if _must_hide(name, str(value)) else value
     return value
 
 
-def _redact_match(match: re.Match[str]) -> str:
-    """The same words, without the value when the name says that it is a secret."""
-    if not is_secret_name(match["name"]):
+def redact_text(text: str) -> str:
+    """Take the secrets out of free text: a log, a traceback, a command, headers, JSON, YAML.
+
+    What is hidden can show where something else ends: it is looked through until nothing changes.
+    """
+    for _ in range(MAX_PASSES):
+        before, text = text, _redact_once(text)
+        if text == before:
+            break
+    return text
+
+
+def _redact_once(text: str) -> str:
+    text = PEM.sub(_redact_pem, text)
+    text = WEBHOOK.sub(lambda match: match["kept"] + REDACTED, text)
+    text = URL_USER.sub(lambda match: f"{match['slashes']}{REDACTED}@", text)
+    for heads in (ASSIGNED, OPTION, QUERY, PAIR, NAMED, USER_OPTION, SSHPASS):
+        text = "".join(_redact_values(text, heads))
+    text = PROXY_USER.sub(_redact_proxy, text)
+    text = BEARER.sub(_redact_bearer, text)
+    return SECRET_WORD.sub(REDACTED, text)
+
+
+def _redact_mapping(facts: Mapping[Any, Any], name: str) -> dict[Any, Any]:
+    """Fields of a secret are secrets too, unless their names say that they only tell of it."""
+    hidden: dict[Any, Any] = {}
+    named = next((facts[key] for key in ("name", "key", "variable") if key in facts), "")
+    for key, value in facts.items():
+        beside = named if key == "value" and isinstance(named, str) else ""
+        below = name if is_secret_name(name) and not PLAIN_END.search(str(key).lower()) else ""
+        secret = next((n for n in (str(key), beside, below) if is_secret_name(n)), str(key))
+        hidden[_free_key(hidden, key)] = redact(value, secret)
+    return hidden
+
+
+def _free_key(taken: Mapping[Any, Any], key: Any) -> Any:
+    """Return the key without secrets; two that became equal both stay."""
+    if not isinstance(key, str):
+        return key
+    free = shown = redact_text(key)
+    while free in taken:
+        free = f"{shown} {len(taken)}" if free == shown else f"{free}'"
+    return free
+
+
+def _redact_item(items: Sequence[Any], at: int, name: str) -> Any:
+    """Redact one item of a list, which may be a command: a word before it tells what it is."""
+    item, before = items[at], items[at - 1] if at else ""
+    if not isinstance(item, str) or not isinstance(before, str) or not before:
+        return redact(item, name)
+    is_option = before.startswith("-") and not item.startswith("-")
+    is_pair = len(items) == 2 and before[0].isupper()
+    if (is_option or is_pair) and _is_secret_option(before) and _must_hide(before, item):
+        return REDACTED
+    if before in USER_OPTIONS and ":" in item:
+        return redact_text(f"-u '{item}'")[len("-u '") : -1]
+    if before == "-p" and any(str(word).endswith("sshpass") for word in items[:at]):
+        return REDACTED
+    return redact(item, name)
+
+
+def _is_secret_option(name: str) -> bool:
+    return is_secret_name(name) or (name.startswith("-") and name.lstrip("-") in OPTION_WORDS)
+
+
+def _must_hide(name: str, value: str) -> bool:
+    """Whether a value is hidden for its name: not so a switch, a number of tokens, a path."""
+    if not value or not _is_secret_option(name):
+        return False
+    if PLAIN_VALUE.fullmatch(value):
+        return False
+    plain = name.lower().strip("-_")
+    if plain in PATH_NAMES and PATH.match(value):
+        return False
+    may_be_number = not NUMBER_IS_SECRET.search(plain) or plain == "pass"
+    return not (may_be_number and NUMBER.fullmatch(value))
+
+
+def _redact_values(text: str, heads: re.Pattern[str]) -> Iterator[str]:
+    """Yield the text in parts, without the values that begin where `heads` match and are secret."""
+    done = at = 0
+    while head := heads.search(text, at):
+        at = head.end()
+        start, end = _value_of(text, head)
+        if start < end:
+            yield text[done:start]
+            yield REDACTED
+            done = at = end
+    yield text[done:]
+
+
+def _value_of(text: str, head: re.Match[str]) -> tuple[int, int]:
+    """Return where the secret behind a head begins and ends; nothing lies between if it is none."""
+    found, at = head.groupdict(""), head.end()
+    at = prefix.end() if (prefix := BYTES_PREFIX.match(text, at)) else at
+    quote = ANY_QUOTE.match(text, at)
+    if head.re is USER_OPTION and found["quote"]:
+        end = _quoted_end(text, at, found["quote"])[0]
+    elif quote and (found.get("quote") or found.get("sep", "").startswith(("\\", '"', "'"))):
+        at = quote.end()
+        end = _quoted_end(text, at, quote[0])[0]
+    elif found.get("quote") and head.re is not USER_OPTION and (word := JSON_WORD.match(text, at)):
+        end = word.end()
+    else:
+        end = _word_end(text, at)
+        block = BLOCK.match(text, at) if ":" in found.get("sep", "") else None
+        end = block.end() if block else end
+    if not _head_is_secret(text, head, text[at:end].strip("\\\"'")):
+        return at, at
+    if not quote and not found.get("quote") and ":" in found.get("sep", ""):
+        end = max(end, _line_end(text, head))
+    if HEADER.search(found.get("name", "")) and (scheme := SCHEME.match(text, at, end)):
+        at = scheme.end()
+    return at, end
+
+
+def _head_is_secret(text: str, head: re.Match[str], value: str) -> bool:
+    if head.re in (SSHPASS, QUERY):
+        return bool(value)
+    name = head["name"]
+    if head.re is USER_OPTION:  # `docker run --user 1000:1000` tells of no password
+        return bool(value) and not (name.isdigit() and value.isdigit())
+    if name.lstrip("-") == "pass" and ":" in head["sep"] and not head["quote"]:  # prose
+        return False
+    if head.re is PAIR and not name[:1].isupper():  # two words: as good a list of names
+        return False
+    start = head.start("name")
+    if name.lower() in ("key", "keys") and WORDS_BEFORE_KEY.search(text, max(0, start - 12), start):
+        name = f"api_{name}"
+    escaped = text[start - 1 : start] == "\\" and _must_hide(name[1:], value)  # \nNAME=value
+    return escaped or _must_hide(name, value)
+
+
+def _line_end(text: str, head: re.Match[str]) -> int:
+    """Return the end of a header, or of a line of YAML; in quotes, it ends with them."""
+    at, start = head.end(), head.start("name")
+    before = text[max(0, start - INDENT) : start]
+    line = None
+    if HEADER.search(head["name"]) or STRING_START.search(before):
+        line = HEADER_LINE.match(text, at)
+    elif head["sep"][-1:].isspace() and LINE_START.search(before):
+        line = WHOLE_LINE.match(text, at)
+    return line.end() if line else at
+
+
+def _word_end(text: str, at: int) -> int:
+    """Return the end of a word as a shell has it: parts with and without quotes, glued."""
+    begin, closed = at, False
+    if text.startswith(REDACTED, at):  # what follows was no part of it the first time
+        return at + len(REDACTED)
+    while True:
+        quote = ANY_QUOTE.match(text, at)
+        glued = at == begin or GLUED.match(text, quote.end() if quote else at)
+        if quote and glued:
+            at, closed = _quoted_end(text, quote.end(), quote[0], outer=True)
+        elif (bare := BARE.match(text, at)) and (not closed or glued):
+            at, closed = bare.end(), False
+        else:
+            return at
+
+
+def _quoted_end(text: str, at: int, quote: str, outer: bool = False) -> tuple[int, bool]:
+    """Return where a quoted value ends, after its quote if `outer`, and that it did.
+
+    One that is not closed ends with its line.  A quote that belongs to the value has more
+    backslashes: in JSON of depth n a quote has k = 2**n - 1, and each backslash of the value
+    adds 2 * (k + 1).
+    """
+    slashes = len(quote) - 1
+    for found in QUOTE_OR_END.finditer(text, at):
+        if not found["mark"]:
+            return found.start(), False
+        more = len(found["slashes"]) - slashes
+        if found["mark"] == quote[-1] and more >= 0 and more % (2 * (slashes + 1)) == 0:
+            return (found.end() if outer else found.start() + more), True
+    return len(text), False
+
+
+def _redact_pem(match: re.Match[str]) -> str:
+    return f"{match['begin']}{REDACTED}{match['end'] or ''}"
+
+
+def _redact_proxy(match: re.Match[str]) -> str:
+    """Keep the user and the host; leave e-mail addresses, digests of images, places of ranks."""
+    user, password, host = match["user"], match["password"], match["host"]
+    number_of_host = password.isdigit() and not re.search(r":\d+$", host)
+    if number_of_host or NO_USER.fullmatch(user) or NO_PASSWORD.fullmatch(password):
         return match[0]
-    return match[0][: match.start("value") - match.start()] + REDACTED
+    return match[0] if IMAGE_DIGEST.match(host) else f"{user}:{REDACTED}@{host}"
+
+
+def _redact_bearer(match: re.Match[str]) -> str:
+    """Hide what looks drawn by lot: "basic functionality" is prose."""
+    by_lot = re.search(r"\d|=|[a-z][A-Z]", match["value"])
+    return f"{match['scheme']}{match['sep']}{REDACTED}" if by_lot else match[0]

@@ -5,6 +5,7 @@ Run folders, contracts and `seatrial explain` take old names; everything is writ
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -95,14 +96,17 @@ def current_name(table: dict[str, str], name: Any) -> Any:
     return table.get(name, name) if isinstance(name, str) else name
 
 
-def current_probe(text: Any) -> Any:
-    """Return a text with the node ids of today; what is no text is returned as it is."""
-    if not isinstance(text, str):
-        return text
+@functools.lru_cache(maxsize=1024)  # thousands of events are of one probe
+def _current_probe(text: str) -> str:
     return OLD_PROBE.sub(
         lambda old: f"probes/{old[1]}/{PROBE_FILES.get(old[2], 'test_' + old[1])}.py::{old[2]}",
         text,
     )
+
+
+def current_probe(text: Any) -> Any:
+    """Return a text with the node ids of today; what is no text is returned as it is."""
+    return _current_probe(text) if isinstance(text, str) else text
 
 
 def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

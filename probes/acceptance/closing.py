@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
-from reports.exports import write_all
+from reports.exports import render_all, write_all
+from reports.run_folder.integrity import read_run
 
 if TYPE_CHECKING:
     from probes.acceptance.session import RunSession
@@ -37,9 +38,12 @@ def close_run(
     try:
         for problem in problems:
             run.report_problem(*problem)
-        run.store.event("run_updated", loaded=loaded)
-        summary = summarize_acceptance(run.finish(state))
-        write_all(folder, summary, load_summary(baseline) if baseline else None)
+        before = load_summary(baseline) if baseline else None
+        compared = {"baseline": before.record.id} if before else {}
+        run.store.event("run_updated", loaded=loaded, **compared)
+        run.finish(state)
+        summary = summarize_acceptance(*read_run(folder))
+        write_all(folder, render_all(folder, summary, before))
         _copy_junit(folder, junit)
         run.store.close()
     except Exception as error:  # noqa: BLE001 - whatever it was, the run must not end in 0
@@ -65,6 +69,6 @@ def _close_broken(run: RunSession, error: Exception, junit: str) -> AcceptanceSu
     with suppress(OSError):
         Path(junit or folder / "junit.xml").unlink()  # none is better than one that says otherwise
     with suppress(Exception):
-        write_all(folder, summary)
+        write_all(folder, render_all(folder, summary))
         _copy_junit(folder, junit)
     return summary

@@ -58,6 +58,7 @@ class Contract(BaseModel):
     cluster: ClusterTerms
     limits: dict[str, dict[str, Limit]]
     tier: Literal["quick", "standard", "soak"] = "quick"  # the shortest that proves what was agreed
+    text: bytes = b""  # of the file; none where limits are derived
     optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
     waivers: list[Waiver] = []
     notices: list[str] = []  # what whoever keeps the file should change in it
@@ -152,6 +153,7 @@ def parse(content: bytes, file: str) -> Contract:
         name=name,
         title=title,
         sha256=hashlib.sha256(content).hexdigest(),
+        text=content,
         agreed=True,
         cluster=cluster,
         limits=limits,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from reports.record import Limit, Value, number
+from reports.numbers import Value, number
+from reports.record import Limit
 
 Better = Literal["higher", "lower", "word", ""]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from probes.acceptance.stash import RECORDER, RUN
+from probes.cluster.unique_token import make_unique_token
 
 
 @pytest.fixture
@@ -77,7 +76,7 @@ def shared_folder(run: Any) -> Iterator[Path | None]:
     if not Path(parent).is_dir():
         yield None
         return
-    folder = Path(parent) / f".seatrial-{os.getpid()}-{time.monotonic_ns():x}"
+    folder = Path(parent) / f".seatrial-{make_unique_token()}"
     cleanup.register("folder", str(folder))
     try:
         yield _make_subfolder(folder)

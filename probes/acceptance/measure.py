@@ -15,9 +15,10 @@ from typing import Any
 
 from probes.acceptance.contract import Contract
 from probes.acceptance.criteria import CRITERIA
-from reports.record import Control, Finding, Limit, Measurement, ProbeResult, Value, Verdict
-from reports.redact import redact_text
-from reports.store import Store
+from reports.numbers import Value
+from reports.record import Control, Finding, Limit, Measurement, ProbeResult, Verdict
+from reports.redact import redact
+from reports.run_folder.store import Store
 
 
 class Recorder:
@@ -105,10 +106,12 @@ class Recorder:
 
     def keep(self, name: str, content: Any, *, caption: str, kind: str = "table") -> None:
         """Keep a file of evidence: text as it is, anything else as JSON."""
-        text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)
-        text = redact_text(text) if kind == "log" else text
-        entry = self.store.add_file(name, text, kind=kind, caption=caption)
-        self.store.event("evidence", self.probe, **entry.model_dump())
+        text = (
+            content
+            if isinstance(content, str)
+            else json.dumps(redact(content), indent=1, default=str)
+        )
+        self.store.keep(self.probe, name, text, kind=kind, caption=caption)
 
     def series(self, name: str, values: Any) -> None:
         """Numbers for a figure of the report (see reports/charts/__init__.py for the shapes)."""

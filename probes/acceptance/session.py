@@ -17,9 +17,10 @@ from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import TIERS, owed_event, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
-from reports.record import SCHEMA, Finding, RunRecord
-from reports.redact import redact_text
-from reports.store import Store, run_folder_name, utc_time
+from reports.record import Finding, RunRecord
+from reports.run_folder.prepare import prepare_parent, prepare_run_folder
+from reports.run_folder.store import Store, run_folder_name, utc_time
+from reports.version import suite_version
 
 DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: taken where no contract is named
 
@@ -41,8 +42,9 @@ class RunSession:
         run_dir: str | None,
         nodes: int | None,
         only: Sequence[str] = (),
+        nonce: str = "",
     ) -> None:
-        self.spec, self.only = spec, list(only)
+        self.spec, self.only, self.nonce = spec, list(only), nonce
         if contract is None and Path(DEFAULT_CONTRACT).is_file():
             contract = DEFAULT_CONTRACT
         # Read before connecting: a typo must not cost a cluster start.
@@ -53,8 +55,7 @@ class RunSession:
                 f"{nodes} nodes were asked for (--nodes or SEATRIAL_NODES), but contract "
                 f"{agreed.name} orders {agreed.cluster.nodes}: drop one of the two"
             )
-        if run_dir and (Path(run_dir) / "events.jsonl").exists():
-            raise ContractError(f"--run-dir {run_dir} holds a run already: give a new folder")
+        prepare_run_folder(Path(run_dir)) if run_dir else prepare_parent(Path("runs"))
         self.contract_arg = contract or ""
         self.cluster: Cluster | None = None
         self.initial_nodes: dict[str, str] = {}
@@ -90,8 +91,8 @@ class RunSession:
 
     @property
     def command(self) -> str:
-        """The command line, as it can be pasted, without secrets."""
-        return redact_text(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+        """The command line, as it can be pasted."""
+        return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
     def missing_nodes(self) -> list[str]:
         """Names of nodes that were there when the run began and are not alive now."""
@@ -100,12 +101,12 @@ class RunSession:
 
     def _write_start(self) -> None:
         versions = {
+            **suite_version(),
             "python": platform.python_version(),
             **{package: metadata.version(package) for package in ("ray", "torch", "pytest")},
         }
-        self.store.event(
-            "run_started",
-            schema_version=SCHEMA,
+        self.store.start(
+            self.contract.text,
             id=self.store.path.name,
             started=utc_time(),
             command=self.command,
@@ -114,6 +115,7 @@ class RunSession:
             cluster=self._describe_cluster(),
             rehearsal=self.cluster.rehearsal if self.cluster else "",
             contract=self.contract.facts().model_dump(mode="json"),
+            nonce=self.nonce,
         )
 
     def _write_owed(self) -> None:
@@ -133,7 +135,7 @@ class RunSession:
 
     def report_problem(self, kind: str, where: str, text: str) -> None:
         """Record what went wrong beside the probes: nothing is accepted with it."""
-        self.store.event("run_problem", kind=kind, where=where, text=redact_text(text))
+        self.store.event("run_problem", kind=kind, where=where, text=text)
 
     def _describe_cluster(self) -> dict[str, Any]:
         if self.cluster is None:
@@ -143,6 +145,7 @@ class RunSession:
             "name": self.name,
             "kind": self.cluster.kind,
             "nodes": self.cluster.facts,
+            "alive": len(self.cluster.nodes),
             "ranks": self.cluster.size,
             "resource": self.cluster.resource,
             "on_gpu": self.cluster.on_gpu,

@@ -69,10 +69,10 @@ def new(run: Path, file: Path) -> None:
     """
     from probes.acceptance.contract import parse
     from probes.acceptance.contract_draft import draft_contract
-    from reports.store import load
+    from probes.rejudge.limit_check import read_verified
 
     with refuse_unusable():
-        record = load(run)
+        record = read_verified(run)
         try:
             text = draft_contract(record, run.resolve().name)
         except ValueError as error:

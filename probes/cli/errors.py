@@ -47,7 +47,7 @@ def _usage_exit_code() -> Iterator[None]:
 def refuse_unusable() -> Iterator[None]:
     """Refuse, as a usage error, a contract or a run folder that cannot be read."""
     from probes.acceptance.contract import ContractError
-    from reports.store import UnreadableRun
+    from reports.run_folder.files import UnreadableRun
 
     try:
         yield

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from probes.cli.contract import contract
-from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError, refuse_unusable
+from probes.cli.errors import PATH_TYPE, CommandGroup, UsageError
+from probes.cli.report import compare, rejudge, report, show
 from probes.cli.run import run
 from probes.cli.scaling import scaling
 
@@ -24,49 +25,8 @@ def main() -> None:
     """
 
 
-@main.command()
-@click.argument("run_folder", type=PATH_TYPE)
-@click.option("--baseline", type=PATH_TYPE, help="A run to compare with.")
-def report(run_folder: Path, baseline: Path | None) -> None:
-    """Render RUN_FOLDER again; needs no cluster."""
-    _render_run(run_folder, baseline)
-
-
-@main.command()
-@click.argument("run_folder", type=PATH_TYPE)
-@click.option("--contract", required=True, metavar="NAME|FILE")
-def rejudge(run_folder: Path, contract: str) -> None:
-    """Judge what RUN_FOLDER measured by another contract, into a folder beside it."""
-    from probes.acceptance.contract import load
-    from probes.acceptance.rejudge import rejudge_run
-
-    with refuse_unusable():
-        agreed = load(contract)
-        for notice in agreed.notices:
-            click.echo(f"notice: {notice}")
-        target = rejudge_run(run_folder, agreed)
-    _render_run(target, None)
-
-
-def _render_run(folder: Path, baseline: Path | None) -> None:
-    """Write all renderings of a run, show the table, exit with the run's code."""
-    from reports.acceptance import load_summary
-    from reports.exports import write_all
-    from reports.text import acceptance_table
-
-    with refuse_unusable():
-        summary = load_summary(folder)
-        write_all(folder, summary, load_summary(baseline) if baseline else None)
-    width = min(shutil.get_terminal_size().columns, 100)
-    unicode = "utf" in (sys.stdout.encoding or "").lower()
-    click.echo(acceptance_table(summary, width=width, color=sys.stdout.isatty(), unicode=unicode))
-    click.echo(f"report  {folder / 'report.html'}")
-    sys.exit(summary.exit_code)
-
-
-main.add_command(contract)
-main.add_command(run)
-main.add_command(scaling)
+for command in (compare, contract, rejudge, report, run, scaling, show):
+    main.add_command(command)
 
 
 @main.command()

@@ -13,6 +13,7 @@ import click
 @click.option(
     "--cluster",
     default="auto",
+    envvar="SEATRIAL_CLUSTER",
     show_default=True,
     metavar="WHERE",
     help="auto, local[:N] or ray://host:port.",

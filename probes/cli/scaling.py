@@ -134,11 +134,11 @@ def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
 
     Refused where there is none that can be read.
     """
+    from probes.rejudge.limit_check import read_verified
     from probes.scaling.judge import INVALID_CODES
-    from reports.store import load
 
     with refuse_unusable():
-        record = load(run_folder)
+        record = read_verified(run_folder)
     results = record.results_of("SCALING")
     ladders = [
         (result, run_folder / evidence.path)

@@ -63,7 +63,7 @@ def ignored_address(dashboard: str) -> str:
     named = os.environ.get(ADDRESS_VARIABLE, "").rstrip("/")
     if named in ("", dashboard):
         return ""
-    return (
-        f"{ADDRESS_VARIABLE} is {redact_text(named)}, which is not known to lead to the cluster"
+    return redact_text(
+        f"{ADDRESS_VARIABLE} is {named}, which is not known to lead to the cluster"
         f" under test: it was ignored, and the job went to {dashboard}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from probes.cluster.node_facts import read_interfaces
 from reference_trainer.launch.gang import Gang
@@ -25,6 +26,7 @@ ROUND_SECONDS = 2 * REPEATS * SLOW_TRANSFER_S
 TRIAL_SECONDS = 180  # of a trial, most of it to connect
 MIN_RATIO = 0.85  # share of the typical speed under which a link is hunted: where it is marginal
 SMALL_BYTES = 100  # bytes of a datagram that passes wherever datagrams pass at all
+CALL_SECONDS = 60  # for all ranks to begin and end a call, on a busy cluster
 
 
 @dataclass(frozen=True)
@@ -113,24 +115,18 @@ class _ReachabilityRound:
 
     def failing_pairs(
         self,
-        serve: Callable[[str], int],
+        serve: Callable[[str, float], int],
         connect: Callable[..., dict[str, bool]],
         sizes: list[dict[str, int]] | None = None,
     ) -> list[Pair]:
         """List pairs of which one does not get through to the other; `sizes` are each node's."""
         groups = [[rank] for rank in self.ranks]
         arguments: list[list[object]] = [[] for _ in self.gang.places]
-        for rank, address in zip(self.ranks, self.addresses, strict=True):
-            arguments[rank] = [address]
-        ports = self.gang.run(serve, timeout=60, each=arguments, groups=groups)
-        servers = [
-            (name, None if name in self.dead else (address, port))
-            for name, address, port in zip(self.nodes, self.addresses, ports, strict=True)
-        ]
+        timeout_s = CALL_SECONDS + max_wait_s(len(self.nodes), 4)
+        servers = self._open_doors(serve, timeout_s)
         for index, (rank, address) in enumerate(zip(self.ranks, self.addresses, strict=True)):
             targets = dict(servers[peer] for peer in turn_order(index, len(servers)))
             arguments[rank] = [address, targets, *([sizes[index]] if sizes else [])]
-        timeout_s = 60 + max_wait_s(len(servers), 4)
         results = self.gang.run(connect, timeout=timeout_s, each=arguments, groups=groups)
         answered = dict(zip(self.nodes, results, strict=True))
         return [
@@ -139,6 +135,25 @@ class _ReachabilityRound:
             for b in self.nodes[i + 1 :]
             if not (answered[a].get(b) and answered[b].get(a))
         ]
+
+    def _open_doors(
+        self, serve: Callable[..., int], knock_s: float
+    ) -> list[tuple[str, tuple[str, int] | None]]:
+        """Open a door on each node, for all who knock within `knock_s` seconds; nodes and doors.
+
+        A node whose fabric port is dead has none: it would be open on another network.
+        """
+        seconds = CALL_SECONDS + knock_s  # or a busy node would be taken for one out of reach
+        rows = zip(self.ranks, self.nodes, self.addresses, strict=True)
+        usable = [row for row in rows if row[1] not in self.dead]
+        each: list[list[object]] = [[] for _ in self.gang.places]
+        for rank, _, address in usable:
+            each[rank] = [address, seconds]
+        groups = [[rank] for rank, _, _ in usable]
+        call: dict[str, Any] = {"timeout": CALL_SECONDS, "each": each, "groups": groups}
+        ports = self.gang.run(serve, **call) if usable else []
+        doors = {row[1]: (row[2], port) for row, port in zip(usable, ports, strict=True)}
+        return [(name, doors.get(name)) for name in self.nodes]
 
 
 def run_pair_search(

@@ -39,8 +39,9 @@ class SpareNodes:
 
         from probes.cluster.cluster import SPARE_PREFIX
         from probes.cluster.node_affinity import on_node
+        from probes.cluster.unique_token import make_unique_token
 
-        self.resource = f"{SPARE_PREFIX}{os.getpid()}"
+        self.resource = f"{SPARE_PREFIX}{make_unique_token()}"
         self._address = cluster.address
         self._host = on_node(SpareNodeHost, cluster.head_node_id).remote()
         self.node_names: dict[str, str] = {}

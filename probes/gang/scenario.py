@@ -10,7 +10,6 @@ the scene begins is used; other people's jobs are counted and left alone.
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +20,13 @@ from typing import Any
 from probes.acceptance import component_placement as components
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
+from probes.cluster.unique_token import make_unique_token
 from probes.findings import join_names
 from probes.gang.competing_job import CompetingJob, JobUnresponsive
 from probes.gang.invariants import Sample, is_whole
 from probes.gang.observer import Observer, ScenarioMark
-from reports.record import Finding, Value
+from reports.numbers import Value
+from reports.record import Finding
 
 SETTLE_SECONDS = 10  # for accelerators that others may be about to give back
 PLACED_SECONDS = 30  # for a gang that has room
@@ -41,7 +42,7 @@ class ContentionRig:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.prefix = f"seatrial-{os.getpid()}-{time.monotonic_ns() % 10**6}-"
+        self.prefix = f"seatrial-{make_unique_token()}-"  # of all its placement groups' names
         self.jobs: dict[str, CompetingJob] = {}
         self.observer: Observer | None = None
         self.gang_count = 0

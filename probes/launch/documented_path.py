@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import urllib.error
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from probes.cluster.cleanup import find_token, stop_resource, token_path
 from probes.cluster.cluster import Cluster
+from probes.cluster.unique_token import make_unique_token
 from reports.redact import REDACTED, redact_text
 
 # What a user of a cluster with token authentication is given (Ray 2.52 and later).
@@ -87,7 +87,7 @@ def follow_path(cluster: Cluster, folder: Path, extra: Sequence[str] = ()) -> Tr
             transcript.lines.append(f"$ {shlex.join(command)}")
             continue
         is_submit = command[:3] == SUBMIT
-        job_id = f"seatrial-{uuid.uuid4().hex[:12]}"
+        job_id = f"seatrial-{make_unique_token()}"
         job = f"{cluster.dashboard} {job_id}"
         argv = [*SUBMIT, "--submission-id", job_id, *command[3:], *extra] if is_submit else command
         transcript.lines.append(f"$ {shlex.join(argv)}")
@@ -171,6 +171,6 @@ def _stop_job(cluster: Cluster, job: str) -> str:
 
 def make_user_home(parent: str) -> Path:
     """Make a fresh home folder for the user who follows the path."""
-    home = Path(parent) / f"seatrial-user-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    home = Path(parent) / f"seatrial-user-{make_unique_token()}"
     home.mkdir(mode=0o700)
     return home

@@ -70,9 +70,9 @@ def _halve_file(victim: Path) -> None:
 
 def _find_weights(newest: Path) -> tuple[Path, slice]:
     """The file with the largest piece of the model's weights, and where in it that piece is."""
-    from torch.distributed.checkpoint import FileSystemReader
+    from reference_trainer.checkpoint.plain_reader import PlainReader
 
-    stored = FileSystemReader(newest).read_metadata().storage_data
+    stored = PlainReader(newest).read_metadata().storage_data
     pieces = [entry for index, entry in stored.items() if index.fqn.startswith("model.")]
     largest = max(pieces, key=lambda entry: entry.length)
     file = newest / largest.relative_path

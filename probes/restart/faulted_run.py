@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from probes.cluster.unique_token import make_unique_token
 from probes.faults.injection import (
     Fault,
     FaultedRun,
@@ -23,7 +23,7 @@ from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.launch.supervisor import Attempt, Timeouts, supervise
 
-GANG_NAME = f"seatrial-restart-{os.getpid()}"  # of the gangs' placement groups
+GANG_NAME = f"seatrial-restart-{make_unique_token()}"  # of the gangs' placement groups
 # A process that does not answer for so long is taken for stopped: long for a busy machine.
 TIMEOUTS = Timeouts(answer=8)
 

@@ -7,6 +7,9 @@ A folder without a manifest was never committed.  Nothing is ever written over.
 Load (select.py): from newest to oldest, all ranks check each against its manifest, and rank 0
 decides.  `LATEST` is for people and scripts; the trainer believes only manifests.
 
+Who can write the folder can change what is trained: a sha256 finds damage, not intent.  Nobody
+can run code by it (plain_reader.py), though all files that DCP writes are or hold pickles.
+
 One folder belongs to one run.  Every rank must see it, or rank 0's node keeps it (storage.py).
 """
 
@@ -22,11 +25,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from reference_trainer import manifest
 from reference_trainer.checkpoint import rng_state as rng
+from reference_trainer.checkpoint.plain_reader import load_plain
 from reference_trainer.checkpoint.rank_errors import call_on, raise_on_all, try_call
 from reference_trainer.checkpoint.save import CheckpointWriter
 from reference_trainer.checkpoint.select import CheckpointSelector, Selection
@@ -179,8 +182,7 @@ class Checkpointer:
         state["progress"] = {"step": 0, "position": 0, "per_step": 0}
         if choice.saved_world == self.world.size:
             state["rng"] = {f"rank{self.world.rank}": b""}
-        reader = dcp.FileSystemReader(str(folder))
-        dcp.load(state, storage_reader=reader, process_group=self.world.group)
+        load_plain(state, folder, self.world.group)
         if state["progress"]["step"] != choice.step:
             raise CheckpointError(f"it holds step {state['progress']['step']}, not {choice.step}")
         return state
@@ -192,9 +194,8 @@ def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, wo
     if not older:
         raise CheckpointError(f"there is none before step-{choice.step} to mix up with")
     is_last = world.rank == world.size - 1
-    reader = dcp.FileSystemReader(str(folder / f"step-{older[0] if is_last else choice.step}"))
     state = {part: loaded[part] for part in ("model", "optimizer")}
-    dcp.load(state, storage_reader=reader, process_group=world.group)
+    load_plain(state, folder / f"step-{older[0] if is_last else choice.step}", world.group)
     loaded.update(state)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import io
 import random
 from typing import Any
 
@@ -23,20 +23,24 @@ def seed_all(seed: int, rank: int, step: int = 0) -> None:
 
 
 def capture() -> bytes:
-    """The state of every generator of this process, to be given to `restore`."""
+    """Capture the state of every generator of this process, as plain data for `restore`."""
+    numpy_state: Any = np.random.get_state()
+    kind, keys, *rest = numpy_state
     state: dict[str, Any] = {
         "python": random.getstate(),
-        "numpy": np.random.get_state(),
+        "numpy": (kind, keys.tolist(), *rest),  # weights_only takes no array
         "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
-    return pickle.dumps(state)
+    blob = io.BytesIO()
+    torch.save(state, blob)
+    return blob.getvalue()
 
 
 def restore(blob: bytes) -> None:
     """Put every generator back.  Call it last: whatever draws in between is lost."""
-    state = pickle.loads(blob)  # noqa: S301  (it comes from a checkpoint of our own)
+    state = torch.load(io.BytesIO(blob), weights_only=True)  # numbers, text and tensors: no code
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])

@@ -8,7 +8,7 @@ from typing import Any
 
 from reports.charts.figure import Figure, Number, finite, percent, read_number, read_numbers
 from reports.charts.svg import ORANGE, PALETTE, SLOW_TO_FAST, WIDTH, Drawing, Scale, ink_on
-from reports.record import number
+from reports.numbers import number
 from reports.sanitize import one_line
 
 MAX_NAMED_NODES = 16  # up to so many nodes their names fit beside the map

@@ -17,7 +17,7 @@ from reports.charts.figure import (
     zip_xy,
 )
 from reports.charts.svg import BLUE, GREEN, GREY, ORANGE, RED, Plot, Point
-from reports.record import number
+from reports.numbers import number
 from reports.sanitize import one_line
 
 STRONG_CURVE = ("the same work on more nodes (strong scaling)", GREEN, 2, "5 4")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from reports.record import number
+from reports.numbers import number
 
 Number = float | None
 

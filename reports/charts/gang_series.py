@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from reports.charts.figure import read_number
-from reports.record import number
+from reports.numbers import number
 from reports.sanitize import one_line
 
 MAX_ROWS = 60  # of the table; the record has them all

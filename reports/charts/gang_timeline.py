@@ -39,7 +39,7 @@ from reports.charts.svg import (
     text_width,
     to_grid,
 )
-from reports.record import number
+from reports.numbers import number
 
 LEFT, RIGHT = AXIS = 92.0, WIDTH - 18.0  # of the time axis
 MAX_NODES, MAX_WAIT_LANES, MAX_MARKS, LEVELS, MAX_LABELS = 16, 12, 12, 5, 40  # drawn at most

@@ -10,7 +10,7 @@ from typing import Any
 
 from reports.charts.figure import Figure, finite, percent, read_number, read_numbers
 from reports.charts.svg import GREY, PALETTE, WIDTH, Drawing, Scale, ink_on
-from reports.record import number
+from reports.numbers import number
 from reports.sanitize import one_line
 
 MIN_SHARE = 0.002  # of a step: parts that are less are drawn as one

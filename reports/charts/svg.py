@@ -14,7 +14,7 @@ from html import escape
 from itertools import product
 from typing import NamedTuple, TypeVar
 
-from reports.record import number
+from reports.numbers import number
 from reports.sanitize import one_line
 
 # Okabe and Ito's palette, safe for the colour-blind.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from reports.record import Evidence
+from reports.run_folder.files import open_regular
+from reports.run_folder.integrity import MISSING, compare_hash
 from reports.sanitize import clean, relative_link
 
 LINES, COLUMNS = 40, 240
@@ -27,27 +29,28 @@ class EvidenceView:
 class EvidenceReader:
     """Reads evidence from a run folder, and from nowhere else."""
 
-    def __init__(self, run: Path | None) -> None:
-        self.run = run.resolve() if run else None
+    def __init__(self, run: Path | None, linked_at: str = ".") -> None:
+        """Read from `run`, which links reach as `linked_at` from where the page will lie."""
+        self.run, self.linked_at = run, quote(linked_at)
         self.chars_left = MAX_TAIL_CHARS
+
+    def link(self, path: str) -> str | None:
+        """Return the link to a file of the run folder; None when the path points anywhere else."""
+        link = relative_link(path)
+        return link and self.linked_at + link.removeprefix(".")
 
     def view(self, entry: Evidence) -> EvidenceView:
         """The entry with its link, the check of its hash, and the end of its text."""
-        link = relative_link(entry.path)
+        link = self.link(entry.path)
         if link is None:
             problem = "the path does not point into the run folder: not read"
             return EvidenceView(None, problem)
         if self.run is None:
             return EvidenceView(None)
-        path = (self.run / entry.path).resolve()
-        if not path.is_relative_to(self.run):
-            return EvidenceView(None, "the path leads out of the run folder: not read")
-        if not path.is_file():
-            return EvidenceView(None, "the file is missing from the run folder")
-        try:
-            return EvidenceView(link, _check_hash(path, entry), self._tail(path, entry))
-        except OSError as error:
-            return EvidenceView(link, f"the file cannot be read: {error.strerror}")
+        path = self.run / entry.path
+        if problem := compare_hash(path, entry.sha256):
+            return EvidenceView(None if problem == MISSING else link, f"the file {problem}")
+        return EvidenceView(link, "", self._tail(path, entry))
 
     def _tail(self, path: Path, entry: Evidence) -> str:
         """The last lines of a text file, while the page has room."""
@@ -60,7 +63,7 @@ class EvidenceReader:
 
 def read_tail(path: Path) -> str:
     """The last LINES lines of a file, each cut to COLUMNS; says what was left out."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         total = file.seek(0, 2)
         file.seek(max(0, total - TAIL_BYTES))
         text = file.read().decode("utf-8", "replace")
@@ -69,13 +72,3 @@ def read_tail(path: Path) -> str:
     if len(lines) > LINES or total > TAIL_BYTES:
         kept.insert(0, f"... the last {len(kept)} lines")
     return "\n".join(kept)
-
-
-def _check_hash(path: Path, entry: Evidence) -> str:
-    """Whether the file is the one that was recorded."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for chunk in iter(lambda: file.read(1 << 20), b""):
-            digest.update(chunk)
-    same = digest.hexdigest() == entry.sha256
-    return "" if same else "the file is NOT the one recorded: its sha256 differs"

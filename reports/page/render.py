@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.acceptance import AcceptanceSummary, ReportRow, summary_sentence
 from reports.charts import draw_figures
 from reports.compare import compare
+from reports.numbers import number
 from reports.page.evidence import EvidenceReader
 from reports.page.inventory import build_inventory, cluster_size
-from reports.record import Limit, Measurement, ProbeResult, RunRecord, Verdict, number
+from reports.record import Limit, Measurement, ProbeResult, RunRecord, Verdict
 from reports.redact import redact_text
-from reports.sanitize import capitalise, clean, one_line, relative_link
-from reports.store import parse_time
+from reports.run_folder.store import parse_time
+from reports.sanitize import capitalise, clean, one_line
 from reports.text import STYLES, acceptance_table
 
 if TYPE_CHECKING:
@@ -53,16 +53,20 @@ Group = tuple[list[Measurement], str]
 
 
 def render(
-    summary: AcceptanceSummary, run: Path | None, baseline: AcceptanceSummary | None = None
+    summary: AcceptanceSummary,
+    run: Path | None,
+    baseline: AcceptanceSummary | None = None,
+    evidence_at: str = ".",
 ) -> str:
     """Write the whole page.  `run` is the folder with the evidence.
 
-    Without it the page is one to hand over: it shows none, links to none, and says so.
+    Without it the page is one to hand over: it shows no evidence, links to none, and says so.
+    `evidence_at` is that folder as links reach it from where the page will lie.
     """
-    record, reader = summary.record, EvidenceReader(run)
+    record, reader = summary.record, EvidenceReader(run, evidence_at)
     deciding = [row for row in summary.worst_first if row.can_decide]
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    template = _jinja_environment().get_template("report.html.j2")
+    template = _jinja_environment(reader).get_template("report.html.j2")
     return template.render(
         record=record,
         summary=summary,
@@ -75,7 +79,6 @@ def render(
         inventory=build_inventory(record.cluster),
         command=redact_text(record.command),
         paste=acceptance_table(summary),
-        digest=record_digest(summary.written, run),
         comparison=compare(summary, baseline) if baseline else None,
         glossary=GLOSSARY,
         script=script,
@@ -84,20 +87,7 @@ def render(
     )
 
 
-def record_digest(record: RunRecord, run: Path | None = None) -> str:
-    """sha256 of record.json: what the signatures are for.
-
-    It is the file's of the run folder where that holds this record, for an older version wrote the
-    same in other words; else what the store would write.
-    """
-    content = (record.model_dump_json(indent=1) + "\n").encode()
-    with suppress(OSError, ValueError):
-        kept = (run / "record.json").read_bytes() if run else b""
-        content = kept if RunRecord.model_validate_json(kept) == record else content
-    return hashlib.sha256(content).hexdigest()
-
-
-def _jinja_environment() -> Environment:
+def _jinja_environment(reader: EvidenceReader) -> Environment:
     """Escapes everything; cleans every word, so that no control character reaches the page."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -114,7 +104,7 @@ def _jinja_environment() -> Environment:
         "glyph": lambda verdict: STYLES[verdict][0],
         "line": one_line,
         "titled": capitalise,
-        "href": relative_link,
+        "href": reader.link,
         "number": number,
         "bound": _bound_text,
         "command": lambda text: redact_text(one_line(text)),
@@ -145,10 +135,17 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
         ("took", _run_duration(record)),
         ("tier", record.tier),
         ("contract", f"{contract.name} @ {contract.sha256[:12] or 'no hash'}"),
-        ("suite", record.versions.get("seatrial", "")),
+        ("suite", _suite_text(record.versions)),
+        ("nonce", record.nonce),
         ("also loaded", ", ".join(record.loaded)),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _suite_text(versions: dict[str, str]) -> str:
+    """Write `0.1.0 @ 3fa2c1d0b7e5`, as far as the record tells it."""
+    commit = versions.get("seatrial_commit", "")
+    return versions.get("seatrial", "") + (f" @ {commit[:12]}" if commit else "")
 
 
 def _run_duration(record: RunRecord) -> str:

@@ -139,6 +139,8 @@ def _add_cluster(aliases: Aliases, record: RunRecord) -> None:
     run, stamp = aliases.of("run", record.id), AUTO_ID.match(record.id)
     if stamp:
         aliases.known[record.id.lower()] = f"{stamp[0]}-{run}"
+    if record.baseline:
+        aliases.of("run", record.baseline)
 
 
 def _add_places(aliases: Aliases, value: Any, key: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -15,15 +16,15 @@ from reports.junit import junit
 from reports.page.render import render
 from reports.record import Measurement, RecordModel, RunRecord, Verdict
 from reports.redact import redact
+from reports.run_folder.files import UnreadableRun, write_atomically
 from reports.sanitize import clean
 from reports.share.aliases import Aliases
 from reports.share.collect import NAME_KEYS, collect_names
-from reports.store import UnreadableRun, write_atomically
 
 # Words that the suite or the contract gave, and that decide or are looked up: these stay.  All
 # other text of the record may hold a name, also text of a field that is yet to be added.
 KEPT = {
-    "RunRecord": {"schema_version", "started", "finished", "state", "tier", "only"},
+    "RunRecord": {"schema_version", "started", "finished", "state", "tier", "only", "head"},
     "ContractFacts": {"sha256", "tier"},
     "Criterion": {"id"},
     "Waiver": {"id", "criterion"},
@@ -52,8 +53,13 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
     `summary` is that of the run.  No evidence goes with it.  Raises ShareRefused where the folder
     is there already or cannot be made.
     """
-    record, _ = share_record(summary.record)
-    shared = summarize_acceptance(record)
+    record, aliases = share_record(summary.record)
+    integrity = dataclasses.replace(
+        summary.integrity,
+        problems=[aliases.text(clean(problem)) for problem in summary.integrity.problems],
+        doubts=[aliases.text(clean(doubt)) for doubt in summary.integrity.doubts],
+    )
+    shared = summarize_acceptance(record, integrity)
     # Another would be a fault of ours: no name decides anything.
     if _decisive_facts(shared) != _decisive_facts(summary):
         raise RuntimeError("the copy with aliases does not say what the run says: nothing written")
@@ -72,7 +78,7 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
 def _write_folder(folder: Path, texts: dict[str, str]) -> list[Path]:
     """Write files into a folder that is not there yet."""
     try:
-        folder.mkdir()
+        folder.mkdir(mode=0o700)  # as the folder of the run
         for name, text in texts.items():
             write_atomically(folder / name, text)
     except FileExistsError:

@@ -7,9 +7,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
 
@@ -18,22 +19,58 @@ IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3  # include/uapi/linux/in.h: don't fra
 UDP_HEADERS = 28  # IPv4 and UDP
 RETRY_S = 0.5  # seconds between two tries of a datagram
 MAX_PARALLEL = 32  # doors that one node knocks at together
+MAX_ANSWER_BYTES = 5  # of a datagram's size in digits: two doors must not answer each other
 
-_listeners: list[socket.socket] = []
 
+def start_tcp_listener(address: str, seconds: float) -> int:
+    """Accept connections on this one address, in the background for `seconds`; the port.
 
-def start_tcp_listener(address: str) -> int:
-    """Accept connections on `address` in the background until this process ends; the port."""
+    Nothing is read from them or written to them.
+    """
+    _require_one(address)
     server = socket.create_server((address, 0))
-    _listeners.append(server)
-    threading.Thread(target=_accept_connections, args=(server,), daemon=True).start()
-    return int(server.getsockname()[1])
+    return _serve(server, _accept_connection, seconds)
 
 
-def _accept_connections(server: socket.socket) -> None:
-    while True:
-        with suppress(OSError):  # one that went away again must not end the others' chance
-            server.accept()[0].close()
+def start_udp_echo(address: str, seconds: float) -> int:
+    """Answer each datagram on this one address with its size, for `seconds`; the port."""
+    _require_one(address)
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)  # all nodes knock at once
+    server.bind((address, 0))
+    return _serve(server, _answer_datagram, seconds)
+
+
+def _require_one(address: str) -> None:
+    """Refuse the address that stands for all interfaces, management and outside too."""
+    if ip_address(address).is_unspecified:
+        raise ValueError(f"expected the address of one interface, found {address}")
+
+
+def _serve(server: socket.socket, answer: Callable[[socket.socket], None], seconds: float) -> int:
+    """Let `answer` take one visitor after the other in the background; the port."""
+    port, deadline = int(server.getsockname()[1]), time.monotonic() + seconds
+
+    def run() -> None:
+        with server:
+            while (remaining_s := deadline - time.monotonic()) > 0:
+                server.settimeout(remaining_s)
+                # One that went away, or has a filter on its way back, concerns itself alone.
+                with suppress(OSError):
+                    answer(server)
+
+    threading.Thread(target=run, daemon=True).start()
+    return port
+
+
+def _accept_connection(server: socket.socket) -> None:
+    server.accept()[0].close()
+
+
+def _answer_datagram(server: socket.socket) -> None:
+    data, sender = server.recvfrom(1 << 16)
+    if len(data) > MAX_ANSWER_BYTES:
+        server.sendto(str(len(data)).encode(), sender)
 
 
 def max_wait_s(endpoints: int, seconds: float) -> float:
@@ -99,23 +136,6 @@ def _parse_endpoint(text: str) -> tuple[str, int]:
     address, port = text.split(":")
     packed = int(address, 16).to_bytes(4, sys.byteorder)
     return socket.inet_ntoa(packed), int(port, 16)
-
-
-def start_udp_echo(address: str) -> int:
-    """Answer each datagram on `address` with its size, until this process ends; the port."""
-    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)  # all nodes knock at once
-    server.bind((address, 0))
-    _listeners.append(server)
-    threading.Thread(target=_answer_datagrams, args=(server,), daemon=True).start()
-    return int(server.getsockname()[1])
-
-
-def _answer_datagrams(server: socket.socket) -> None:
-    while True:
-        with suppress(OSError):  # a filter on the way back concerns that sender alone
-            data, sender = server.recvfrom(1 << 16)
-            server.sendto(str(len(data)).encode(), sender)
 
 
 def check_udp(

@@ -10,7 +10,7 @@ import pytest
 
 from reports.acceptance import AcceptanceSummary, load_summary
 from reports.record import Verdict
-from reports.store import load
+from reports.run_folder.integrity import load
 from tests.support.stand_in import CAUGHT, GOOD, PROBE, STAND_IN
 
 pytest_plugins = ["pytester"]
@@ -254,16 +254,19 @@ def test_an_end_that_cannot_be_written_is_no_acceptance(
     suite: Any, pytester: pytest.Pytester, broken: str
 ) -> None:
     """The disk is full: what can be read later says the same as pytest did."""
-    where = {"write_all": "probes.acceptance.closing", "write_checksums": "reports.store"}
+    where = {
+        "write_all": "probes.acceptance.closing",
+        "write_checksums": "reports.run_folder.store",
+    }
     plant = f"""
-import errno, reports.store, probes.acceptance.closing, probes.acceptance.session
+import errno, reports.run_folder.store, probes.acceptance.closing, probes.acceptance.session
 def full(*a, **k): raise OSError(errno.ENOSPC, "No space left on device")
 if {broken!r} == "finish":
-    old = reports.store.Store.event
-    reports.store.Store.event = lambda self, kind, /, *a, **k: (
+    old = reports.run_folder.store.Store.event
+    reports.run_folder.store.Store.event = lambda self, kind, /, *a, **k: (
         full() if kind in ("run_finished", "run_problem") else old(self, kind, *a, **k))
 else:
-    {where.get(broken, "reports.store")}.{broken} = full
+    {where.get(broken, "reports.run_folder.store")}.{broken} = full
 """
     pytester.makeconftest(STAND_IN + OWES + plant)
     result, summary = suite(broken=GOOD)
@@ -308,9 +311,9 @@ def test_junit_elsewhere_says_that_the_end_could_not_be_written(
     suite: Any, pytester: pytest.Pytester
 ) -> None:
     plant = """
-import errno, reports.store
+import errno, reports.run_folder.store
 def full(*a, **k): raise OSError(errno.ENOSPC, "No space left on device")
-reports.store.write_checksums = full
+reports.run_folder.store.write_checksums = full
 """
     pytester.makeconftest(STAND_IN + OWES + plant)
     result, _ = suite("--junitxml", "ci/junit.xml", broken=GOOD)

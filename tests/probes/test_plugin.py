@@ -11,7 +11,7 @@ import pytest
 
 from probes.acceptance.criteria import CRITERIA
 from reports.record import ProbeResult, Verdict
-from reports.store import load
+from reports.run_folder.integrity import load
 from tests.support.stand_in import CAUGHT, GOOD, PROBE, STAND_IN
 
 pytest_plugins = ["pytester"]

@@ -23,7 +23,7 @@ from probes.fabric.library_report import TransportReport
 from probes.launch.documented_path import Transcript
 from probes.launch.test_launch import judge_transcript
 from reports.record import ProbeResult, Verdict
-from reports.store import Store
+from reports.run_folder.store import Store
 from tests.support.sweep_results import sweep_result
 
 NODES = ["n0", "n1", "n2", "n3"]

@@ -24,10 +24,10 @@ FLOORS = {  # package -> what of ours it may import
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "numpy", "pynvml"}
 # Imported only by functions of the same package, after the rank has been started.
 LATE = {f"reference_trainer/{name}.py" for name in (
-    "distributed", "train", "checkpoint/checkpointer", "checkpoint/rank_errors",
-    "checkpoint/rng_state", "checkpoint/save", "checkpoint/storage", "data/shard_stream",
-    "data/synthetic", "model/build", "model/gradient_clipping", "model/transformer",
-    "telemetry/fsdp_waits", "telemetry/step_timer")}  # fmt: skip
+    "distributed", "train", "checkpoint/checkpointer", "checkpoint/plain_reader",
+    "checkpoint/rank_errors", "checkpoint/rng_state", "checkpoint/save", "checkpoint/storage",
+    "data/shard_stream", "data/synthetic", "model/build", "model/gradient_clipping",
+    "model/transformer", "telemetry/fsdp_waits", "telemetry/step_timer")}  # fmt: skip
 
 
 def imports(path: Path, top_level_only: bool = False) -> set[str]:

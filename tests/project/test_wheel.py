@@ -86,7 +86,7 @@ def test_report_renders_from_an_empty_folder(elsewhere: dict[str, str], tmp_path
     told = run(elsewhere, tmp_path, "seatrial", "report", "run")
     assert told.returncode == 1
     assert "NOT ACCEPTED" in told.stdout
-    assert "<html" in (tmp_path / "run" / "report.html").read_text()
+    assert "<html" in (tmp_path / "run-report" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,21 @@
-"""Turns a typed record back into a run folder: the inverse of `reports.store.fold_events`."""
+"""Turns a typed record back into a run folder: the inverse of `fold_events`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from reports.acceptance import summarize_acceptance
-from reports.record import (
-    Control,
-    Evidence,
-    Limit,
-    Measurement,
-    OwedProbe,
-    ProbeResult,
-    RunRecord,
-)
-from reports.store import EVENT_LISTS, load, write_atomically, write_checksums
+from reports.record import Control, Evidence, Limit, Measurement, OwedProbe, ProbeResult, RunRecord
+from reports.run_folder.event_log import EVENT_LISTS, NO_LINE, hash_line
+from reports.run_folder.files import write_atomically, write_checksums
+from reports.run_folder.integrity import read_run
+from reports.run_folder.store import CONTRACT
 
 
 @dataclass(frozen=True)
@@ -88,22 +83,47 @@ def write(recording: Recording, museum: Path) -> Path:
     """Write the run folder of one exhibit, with expected.json beside its events."""
     run = museum / recording.name
     shutil.rmtree(run, ignore_errors=True)
+    named = {entry.path for result in recording.record.results for entry in result.evidence}
     for path, text in recording.files.items():
+        if path not in named:
+            continue  # of another exhibit of this cluster
         (run / path).parent.mkdir(parents=True, exist_ok=True)
         (run / path).write_text(text, encoding="utf-8")
     run.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(event) for event in events(recording)]
-    write_atomically(run / "events.jsonl", "\n".join(lines) + "\n" + recording.torn)
+    recording = with_contract(recording, run)
+    write_atomically(run / "events.jsonl", chained(events(recording)) + recording.torn)
+    write_atomically(run / "expected.json", json.dumps(expected(recording, run), indent=1) + "\n")
     if recording.ends:
         write_checksums(run)
-    write_atomically(run / "expected.json", json.dumps(expected(recording, run), indent=1) + "\n")
     return run
+
+
+def with_contract(recording: Recording, run: Path) -> Recording:
+    """The recording with the contract that was agreed in its folder: synthetic, as its numbers."""
+    record = recording.record
+    if not record.contract.agreed:
+        return recording
+    text = f"schema = 1\nname = {json.dumps(record.contract.name)}\n".encode()
+    (run / CONTRACT).write_bytes(text)
+    facts = {"sha256": hashlib.sha256(text).hexdigest()}
+    contract = record.contract.model_copy(update=facts)
+    return replace(recording, record=record.model_copy(update={"contract": contract}))
+
+
+def chained(told: list[dict[str, Any]]) -> str:
+    """The lines of an event log: each with its number and the hash of the one before."""
+    lines, head = [], NO_LINE
+    for number, event in enumerate(told, 1):
+        line = json.dumps({"seq": number, "prev": head, **event})
+        head = hash_line(line.encode())
+        lines.append(line + "\n")
+    return "".join(lines)
 
 
 def expected(recording: Recording, run: Path) -> dict[str, Any]:
     """What the run is expected to say; looked through by a person before it is committed."""
-    record = load(run)
-    summary = summarize_acceptance(record)
+    summary = summarize_acceptance(*read_run(run))
+    record = summary.record
     ids = [criterion.id for criterion in record.contract.criteria]
     return {
         "teaches": recording.teaches,
@@ -118,6 +138,7 @@ def events(recording: Recording) -> list[dict[str, Any]]:
     """The events of a record, a second apart."""
     record = recording.record.model_dump(mode="json")
     results, finished, state = record.pop("results"), record.pop("finished"), record.pop("state")
+    del record["head"]
     told = [("run_started", "", record)]
     for result in results:
         told += probe_events(result)

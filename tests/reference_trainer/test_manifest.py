@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from reference_trainer import manifest
 
 
@@ -27,6 +29,16 @@ def test_a_whole_checkpoint_is_accepted(tmp_path):
 def test_a_manifest_that_lists_too_little_proves_nothing(tmp_path):
     path = folder_with_manifest(tmp_path / "step-4", files={})
     assert manifest.verify(path, 4, {"dim": 64}) == "manifest.json lists no .metadata"
+
+
+@pytest.mark.parametrize("name", ["../../sitecustomize.py", "/etc/ld.so.preload", "..", "a/b", ""])
+def test_a_file_outside_its_folder_is_refused(tmp_path, name):
+    """Where nodes share no folder, the files that are listed are written on all of them."""
+    entry = {"size": 0, "sha256": ""}
+    path = folder_with_manifest(tmp_path / "step-4", files={".metadata": entry, name: entry})
+    assert manifest.verify(path, 4, {"dim": 64}) == (
+        f"manifest.json lists {name!r}, which is no name of a file in its folder"
+    )
 
 
 def test_an_altered_manifest_is_noticed(tmp_path):

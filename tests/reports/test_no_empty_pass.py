@@ -9,7 +9,7 @@ import pytest
 from reports.acceptance import load_summary
 from reports.exports import ctrf, prometheus
 from reports.record import Control, Limit, Measurement, ProbeResult, Verdict
-from reports.store import load
+from reports.run_folder.integrity import load
 from tests.support.paths import RECORDINGS
 
 CAUGHT = Control(name="c", fault="cable pulled", caught=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reports.acceptance import summarize_acceptance
 from reports.junit import junit
 from reports.record import RunRecord, Verdict
-from reports.store import fold_events
+from reports.run_folder.fold import fold_events
 
 PROBES = {"fabric::a": "FABRIC", "fabric::b": "FABRIC", "gang::c": "GANG"}
 LIMIT = {"low": 1, "because": "agreed for this test"}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from reports.acceptance import summarize_acceptance
+from reports.numbers import number
 from reports.record import (
     ContractFacts,
     Control,
@@ -20,7 +21,6 @@ from reports.record import (
     ProbeResult,
     RunRecord,
     Verdict,
-    number,
 )
 
 # The same examples each time, and no clock: a busy machine is no bug.

@@ -15,7 +15,6 @@ from reports.acceptance import load_summary
 from reports.exports import measurements_csv, prometheus
 from reports.page.render import render
 from reports.sanitize import ascii_only, clean, csv_cell, label_value, one_line, relative_link
-from reports.store import load
 from reports.text import acceptance_table
 from tests.recordings.generate.malicious_input import HOSTILE
 from tests.support.paths import RECORDINGS
@@ -31,7 +30,7 @@ def test_the_terminal_gets_no_escape_and_no_line_of_theirs() -> None:
     assert not CONTROL.search(text)
     begun = [line.strip() for line in text.splitlines()]
     assert [line for line in begun if line.startswith("ACCEPTED:")] == []
-    assert begun[-1].endswith("exit 1")
+    assert begun[-1].endswith("exit 4")
 
 
 def test_the_worst_comes_first() -> None:
@@ -80,7 +79,7 @@ def test_no_file_outside_the_run_folder_is_read(tmp_path: Path) -> None:
     (run / "evidence/x.log").symlink_to(secret)
     page = render(load_summary(RUN), run)
     assert "the secret words" not in page
-    assert "leads out of the run folder" in page
+    assert "the file is missing" in page
 
 
 def test_a_series_that_cannot_be_read_costs_only_its_figure() -> None:
@@ -90,7 +89,7 @@ def test_a_series_that_cannot_be_read_costs_only_its_figure() -> None:
 
 
 def test_no_cell_is_a_formula() -> None:
-    for row in csv.reader(io.StringIO(measurements_csv(load(RUN)))):
+    for row in csv.reader(io.StringIO(measurements_csv(load_summary(RUN).record))):
         for cell in row:
             assert not cell.startswith(("=", "+", "@", "\t", "\r"))
 

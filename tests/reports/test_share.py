@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import html
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from datetime import date
 from enum import Enum
@@ -91,6 +91,7 @@ IDS: dict[str, Any] = {
     "RunRecord.state": "finished",
     "RunRecord.tier": "quick",
     "RunRecord.only": [],
+    "RunRecord.head": "ab" * 32,
     "RunRecord.owed": None,
     "ContractFacts.sha256": "3f" * 32,
     "ContractFacts.tier": "quick",
@@ -174,7 +175,8 @@ def full_record() -> RunRecord:
     ]
     waiver = record.contract.waivers[0].model_copy(update={"name": PERSON})
     contract = record.contract.model_copy(update={"waivers": [waiver]})
-    changes = {"id": "2026-11-20T221703Z-orion-west", "cluster": {**record.cluster, **facts}}
+    changes = {"id": "2026-11-20T221703Z-orion-west", "baseline": "orion-week-1"}
+    changes |= {"cluster": {**record.cluster, **facts}}
     return record.model_copy(update={**changes, "results": results, "contract": contract})
 
 
@@ -227,6 +229,8 @@ def bare_record(cluster: dict[str, Any]) -> RunRecord:
 def test_no_name_of_a_run_is_in_any_file_of_its_copy(tmp_path: Path) -> None:
     record = full_record()
     assert TEXT in record.model_dump()["results"][0]["findings"][0]["remedy"]
+    known = share_record(record)[1].known
+    assert not [name for name in known if HOST in name.removeprefix(HOST)], "all of it is one name"
     files = share(record, tmp_path)
     for name, text in files.items():
         shown = html.unescape(text).lower() + json.dumps(text.lower())
@@ -247,7 +251,8 @@ def test_recorded_runs_lose_their_names_and_keep_their_verdicts(run: Path, tmp_p
     summary = load_summary(run)
     paths = write_shared(run, summary, tmp_path / "copy")
     after = summarize_acceptance(
-        RunRecord.model_validate_json((tmp_path / "copy/record.json").read_text(encoding="utf-8"))
+        RunRecord.model_validate_json((tmp_path / "copy/record.json").read_text(encoding="utf-8")),
+        summary.integrity,
     )
     assert stated(after)[:3] == stated(summary)[:3]
     assert stated(after)[4:] == stated(summary)[4:]
@@ -485,8 +490,19 @@ def test_the_page_tells_that_no_evidence_comes_with_it(tmp_path: Path) -> None:
     assert 'href="./' not in page
     assert "evidence/allreduce.txt" in page
     assert "NCCL INFO Channel" not in page
-    digest = hashlib.sha256((tmp_path / "copy/record.json").read_bytes()).hexdigest()
-    assert digest in page
+    assert summary.record.head in page
+
+
+def test_a_copy_of_a_run_that_does_not_verify_says_so(tmp_path: Path) -> None:
+    run = shutil.copytree(RECORDINGS / "healthy-atlas", tmp_path / "run")
+    (run / "evidence" / "ras-atlas03.txt").write_text("added")
+    summary = load_summary(run)
+    assert summary.exit_code == 4
+    write_shared(run, summary)
+    page = (tmp_path / "run-shared/report.html").read_text(encoding="utf-8")
+    assert "DOES NOT VERIFY" in page
+    assert "evidence/ras-node4.txt" in page
+    assert "atlas" not in page
 
 
 def test_secrets_are_not_in_the_copy(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ from typing import Any
 import pytest
 
 from reports.acceptance import load_summary, summarize_acceptance
-from reports.owed import NOT_RUN
 from reports.record import Limit, Measurement, Verdict
-from reports.store import Store, UnreadableRun, fold_events, load, read_events
+from reports.run_folder.event_log import read_events
+from reports.run_folder.files import UnreadableRun
+from reports.run_folder.fold import fold_events
+from reports.run_folder.integrity import load
+from reports.run_folder.store import Store
 
 PROBE = "probes/fabric/test_fabric.py::test_a"
 START = {
@@ -24,6 +29,7 @@ START = {
     "tier": "quick",
     "contract": {
         "name": "c",
+        "sha256": hashlib.sha256(b"#").hexdigest(),
         "criteria": [{"id": "FABRIC", "title": "RDMA is in use", "how": "all-reduce"}],
     },
     "owed": [{"probe": PROBE, "criterion": "FABRIC", "tier": "quick"}],
@@ -46,7 +52,7 @@ def probe(store: Store, value: Any) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     opened = Store(tmp_path / "run")
-    opened.event("run_started", **START)
+    opened.start(b"#", **START)
     yield opened
     opened.close()
 
@@ -99,11 +105,15 @@ def test_trying_again_does_not_wipe_out_a_failure(store: Store) -> None:
     assert summarize_acceptance(record).exit_code == 1
 
 
-def test_a_second_run_in_the_same_folder_inherits_nothing(store: Store) -> None:
-    probe(store, 2.0)
+def test_a_second_start_hides_no_failure_and_does_not_verify(store: Store) -> None:
+    probe(store, 0.5)
     store.event("run_started", **START)
+    probe(store, 2.0)
     store.event("run_finished", state="finished")
-    assert [result.state for result in load(store.path).results] == [NOT_RUN]
+    summary = load_summary(store.path)
+    assert [result.verdict for result in summary.record.results] == [Verdict.FAIL, Verdict.PASS]
+    assert summary.integrity.problems == ["events.jsonl: line 6 starts a second run"]
+    assert summary.exit_code == 4
 
 
 def test_what_json_cannot_hold_is_mended(store: Store) -> None:
@@ -113,15 +123,16 @@ def test_what_json_cannot_hold_is_mended(store: Store) -> None:
 
 
 def test_evidence_has_a_kind_of_its_own(store: Store) -> None:
-    entry = store.add_file("log.txt", "line\n", kind="log", caption="a log")
     store.event("probe_started", PROBE, criterion="FABRIC")
-    store.event("evidence", PROBE, **entry.model_dump())
+    entry = store.keep(PROBE, "log.txt", "line\n", kind="log", caption="a log")
     assert load(store.path).results[0].evidence == [entry]
     assert entry.sha256 == hashlib.sha256(b"line\n").hexdigest()
 
 
 def test_evidence_is_never_overwritten_and_stays_in_its_folder(store: Store) -> None:
-    paths = [store.add_file("../../a b.txt", "x", kind="log", caption="").path for _ in range(3)]
+    store.event("probe_started", PROBE, criterion="FABRIC")
+    names = ["../../a b.txt"] * 3
+    paths = [store.keep(PROBE, name, "x", kind="log", caption="").path for name in names]
     assert len(set(paths)) == 3
     assert all(path.startswith("evidence/") and ".." not in path for path in paths)
 
@@ -158,3 +169,74 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(events: list[Any]) -> No
 def test_no_folder_no_record(tmp_path: Path) -> None:
     with pytest.raises(UnreadableRun, match="not a run folder"):
         read_events(tmp_path)
+
+
+def test_a_disk_that_fills_in_the_middle_is_told(store: Store, monkeypatch: Any) -> None:
+    """Events are lost and later ones written: the log has no gap, and the run is not accepted."""
+    probe(store, 2.0)
+    write, full = os.write, [True]
+
+    def write_half(file: int, text: bytes) -> int:
+        if not full[0]:
+            return write(file, text)
+        if len(text) > 40:
+            return write(file, text[:40])  # as a disk does that has so many bytes left
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", write_half)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space left"):
+            probe(store, 2.0)
+    full[0] = False
+    store.event("run_finished", state="finished")
+    store.save()
+    store.close()
+    summary = load_summary(store.path)
+    assert summary.integrity.problems == []
+    assert [one.sentence() for one in summary.record.problems] == [
+        "disk error in events.jsonl: 3 events could not be written: No space left on device"
+    ]
+    assert summary.exit_code == 3
+
+
+def test_evidence_that_finds_no_room_leaves_nothing(store: Store, monkeypatch: Any) -> None:
+    store.event("probe_started", PROBE, criterion="FABRIC")
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            store.keep(PROBE, "log.txt", "line\n", kind="log", caption="a log")
+    assert list((store.path / "evidence").iterdir()) == []
+    store.event("run_finished", state="finished")
+    store.close()
+    assert load_summary(store.path).integrity.problems == []
+
+
+def test_a_folder_that_holds_a_run_is_not_written_into(store: Store) -> None:
+    with pytest.raises(FileExistsError):
+        Store(store.path)
+
+
+def test_others_cannot_read_a_run(store: Store) -> None:
+    modes = {path.stat().st_mode & 0o077 for path in [store.path, *store.path.iterdir()]}
+    assert modes == {0}
+
+
+def test_no_secret_reaches_the_folder(store: Store) -> None:
+    """Whatever writes: events, their values, series, and evidence of every kind."""
+    secret = "hf_" + "a1B2c3D4" * 4
+    store.event("probe_started", PROBE, criterion="FABRIC", claim=f"HF_TOKEN={secret}")
+    store.event("series", PROBE, name="x", values=[{"HF_TOKEN": secret}, f"--token {secret}"])
+    store.event("finding", PROBE, code="C", statement=f"HF_TOKEN={secret}", remedy="r")
+    for kind in ("log", "table", "series"):
+        store.keep(
+            PROBE, kind, f'{{"HF_TOKEN": "{secret}"}} HF_TOKEN={secret}', kind=kind, caption="c"
+        )
+    store.event("run_finished", state="finished")
+    store.save()
+    store.close()
+    for path in store.path.rglob("*"):
+        assert path.is_dir() or secret.encode() not in path.read_bytes(), path

@@ -14,7 +14,7 @@ from probes.cluster.node_facts import software_versions
 from probes.cluster.shared_folder import FolderUnknown
 from probes.hosts.test_hosts import test_hosts_are_what_was_ordered as hosts_probe
 from reports.record import ProbeResult, Verdict
-from reports.store import Store
+from reports.run_folder.store import Store
 
 H100 = "NVIDIA H100 80GB HBM3"
 

@@ -18,7 +18,7 @@ import pytest
 from reports.acceptance import AcceptanceSummary, load_summary
 from reports.owed import NOT_RUN
 from reports.record import RunRecord
-from reports.store import load
+from reports.run_folder.integrity import load
 from tests.lab.lab import Lab
 from tests.lab.node import SHARED
 from tests.lab.shell import LabError, require_machine

@@ -10,7 +10,8 @@ from probes.acceptance.contract import load as contract
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.measure import Recorder
 from reports.record import Measurement, Verdict
-from reports.store import Store, load
+from reports.run_folder.integrity import load
+from reports.run_folder.store import Store
 
 NAMES = [
     (id, name)
@@ -24,7 +25,7 @@ def measured(folder: Path, criterion: str, name: str, value: float) -> Measureme
     """One value, as it is in the record."""
     lab, store = contract("lab"), Store(folder)
     facts = lab.facts().model_dump(mode="json")
-    store.event("run_started", id="r", started="x", command="x", tier="quick", contract=facts)
+    store.start(lab.text, id="r", started="x", command="x", tier="quick", contract=facts)
     probe = Recorder(store, lab, "p", criterion, "claim", "again", lambda words: None)
     probe(name, value)
     store.close()

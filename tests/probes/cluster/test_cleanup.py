@@ -17,7 +17,7 @@ import pytest
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.fixtures import shared_folder
 from probes.cluster.cleanup import CleanupProcess
-from reports.store import load
+from reports.run_folder.integrity import load
 from tests.support.paths import REPO
 
 

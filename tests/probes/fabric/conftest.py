@@ -10,7 +10,7 @@ import pytest
 
 from probes.acceptance.contract import load as contract
 from probes.acceptance.measure import Recorder
-from reports.store import Store
+from reports.run_folder.store import Store
 
 LAB = contract("lab")
 

@@ -23,7 +23,7 @@ from probes.gang.placement import list_layouts
 from probes.gang.scenario import DeferredMeasurement
 from probes.gang.scenario_checks import judge_deferred
 from reports.record import ProbeResult, Verdict
-from reports.store import Store
+from reports.run_folder.store import Store
 
 Judged = Callable[..., Any]
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from probes.acceptance.contract import Contract, load, parse
 from probes.acceptance.derived_limits import derive_contract
 from probes.acceptance.measure import Recorder
-from probes.acceptance.rejudge import rejudge_run
 from probes.cli.main import main
 from probes.cluster.cluster import Cluster
+from probes.rejudge.rejudge import rejudge_run
 from probes.scaling import base_speed
 from probes.scaling.base_speed import (
     SpeedTest,
@@ -31,8 +31,8 @@ from probes.scaling.plan import LadderRig
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reports.record import Control, Finding, Measurement, ProbeResult, Verdict
-from reports.store import Store
-from reports.store import load as load_record
+from reports.run_folder.integrity import load as load_record
+from reports.run_folder.store import Store
 from scaling.ladder.ladder import Rung
 from scaling.loss.ladder_result import Ladder
 from tests.support.simulated_ladder import ladder, with_rung
@@ -80,8 +80,8 @@ def on_gpu(
 def judged(folder: Path, found: Ladder, agreed: Contract, emulated: bool = False) -> ProbeResult:
     """What the probe writes of a ladder whose base repeats."""
     store = Store(folder)
-    store.event(
-        "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
+    store.start(
+        agreed.text, id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
         contract=agreed.facts().model_dump(mode="json"),
     )  # fmt: skip
     measure = Recorder(store, agreed, "p", "SCALING", "claim", "again", lambda words: None)

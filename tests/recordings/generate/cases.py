@@ -8,7 +8,6 @@ from typing import Any
 
 from reports.record import (
     Cause,
-    Evidence,
     Finding,
     Limit,
     Measurement,
@@ -24,6 +23,7 @@ from tests.recordings.load import Recording, control, evidence, measured, replac
 
 SOCKET_LOG = {
     **atlas.FILES,
+    "evidence/fabric-trace.json": '{"traceEvents": [{"name": "ncclAllReduce", "ph": "X"}]}\n',
     "evidence/nccl-atlas07.log": "\n".join(
         [
             "atlas07:3310:3391 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx4",
@@ -254,13 +254,7 @@ def slow_fabric() -> ProbeResult:
     logs = [
         evidence(SOCKET_LOG, "evidence/allreduce.txt", "table", "all-reduce sweep, 64 GPUs"),
         evidence(SOCKET_LOG, "evidence/nccl-atlas07.log", "log", "NCCL log of rank 48"),
-        Evidence(
-            kind="trace",
-            path="evidence/fabric-trace.json",
-            sha256="0" * 64,
-            bytes=91234,
-            caption="trace of rank 48",
-        ),
+        evidence(SOCKET_LOG, "evidence/fabric-trace.json", "trace", "trace of rank 48"),
     ]
     return good.model_copy(
         update={

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reports.charts import FIGURES, Figure, draw_figures
 from reports.charts.figure import binary_size, percent
 from reports.charts.svg import Scale
-from reports.store import load
+from reports.run_folder.integrity import load
 from tests.support.paths import RECORDINGS
 
 # The same examples each time, and no clock: a busy machine is no bug.

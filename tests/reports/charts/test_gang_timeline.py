@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reports.charts import Figure, draw_figures
 from reports.charts.gang_series import MAX_ROWS
 from reports.charts.svg import BLUE, GREEN, GREY, ORANGE, WIDTH, to_grid
-from reports.store import load
+from reports.run_folder.integrity import load
 from tests.recordings.generate.gang_contention import deadlock, series, storm, two_gangs
 from tests.recordings.generate.malicious_input import HOSTILE, contested, unreadable
 from tests.support.paths import RECORDINGS

@@ -10,7 +10,7 @@ import pytest
 
 from probes.scaling.judge import proven_efficiency
 from reports.record import Limit, Verdict
-from reports.store import load
+from reports.run_folder.integrity import load
 from scaling.ladder.ladder import Rung
 from scaling.loss.base_runs import base_doubt
 from scaling.loss.ladder_result import Ladder, load_ladder

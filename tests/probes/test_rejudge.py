@@ -15,11 +15,15 @@ from probes.acceptance.contract import parse
 from probes.acceptance.criteria import CRITERIA, exactly
 from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import Circumstances, owed_by
-from probes.acceptance.rejudge import ORDERS, TERM_MEASURES, rejudge_run
 from probes.cli.main import main
+from probes.rejudge.new_judge import ORDERS, TERM_MEASURES
+from probes.rejudge.rejudge import rejudge_run
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.record import Limit, RunRecord, Verdict
-from reports.store import Store, load, read_events
+from reports.run_folder.event_log import read_events
+from reports.run_folder.integrity import load
+from reports.run_folder.store import Store
+from tests.support.run_folders import Events, rewrite
 
 STRICT = """schema = 1
 name = "strict"
@@ -35,8 +39,8 @@ def run(tmp_path: Path) -> Path:
     """A run of one probe, judged by the lab's contract."""
     store, lab = Store(tmp_path / "run"), contract("lab")
     facts = lab.facts().model_dump(mode="json")
-    store.event(
-        "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
+    store.start(
+        lab.text, id="run", started="2026-01-01T00:00:00Z", command="x", tier="quick",
         contract=facts,
     )  # fmt: skip
     ledger = Recorder(store, lab, "p", "GANG", "claim", "again", lambda words: None)
@@ -82,7 +86,7 @@ def test_another_order_is_judged_anew(run: Path, tmp_path: Path) -> None:
     """A contract that orders eight nodes must not pass a run of four."""
     store = Store(tmp_path / "four")
     for event in read_events(run)[:1]:
-        store.event(event["event"], **event["data"])
+        store.start(contract("lab").text, **event["data"])
     ledger = Recorder(store, contract("lab"), "h", "HOSTS", "claim", "again", lambda words: None)
     ledger("nodes", 4, limit=exactly(4, "nodes", "ordered"))
     ledger.control("c", "fault", caught=True, saw="it")
@@ -107,7 +111,7 @@ def test_a_share_of_another_time_between_saves_is_not_judged_by_this_one(
     store = Store(tmp_path / "saves")
     for event in read_events(run)[:1]:
         terms = {"nodes": 4, "save_minutes": 30.0}
-        store.event(event["event"], **event["data"] | {"cluster": {"terms": terms}})
+        store.start(contract("lab").text, **event["data"] | {"cluster": {"terms": terms}})
     ledger = Recorder(store, contract("lab"), "s", "SCALING", "claim", "again", lambda words: None)
     ledger("checkpoint_overhead", 0.008)
     ledger.control("c", "fault", caught=True, saw="it")
@@ -170,8 +174,8 @@ def measured(folder: Path, text: str, *, rehearsal: str = "", keep: bool = True)
     """A run of a healthy cluster under a contract; `keep`: its terms are in the record."""
     agreed, store = parse(text.encode(), "bought.toml"), Store(folder)
     terms = agreed.cluster.model_dump(exclude_none=True) if keep else {}
-    store.event(
-        "run_started", id="run", started="2026-01-01T00:00:00Z", command="x", tier="standard",
+    store.start(
+        agreed.text, id="run", started="2026-01-01T00:00:00Z", command="x", tier="standard",
         contract=agreed.facts().model_dump(mode="json"), cluster={"terms": terms},
         rehearsal=rehearsal,
     )  # fmt: skip
@@ -286,8 +290,11 @@ def test_an_earlier_result_is_not_overwritten(bought: Path) -> None:
 
 def test_a_negative_time_of_an_old_record_passes_no_more(bought: Path) -> None:
     """Before, upper limits took it."""
-    log = bought / "events.jsonl"
-    log.write_text(log.read_text().replace('"value": 20.0', '"value": -480.0'))
+
+    def negative(events: Events) -> Events:
+        return json.loads(json.dumps(events).replace('"value": 20.0', '"value": -480.0'))  # type: ignore[no-any-return]
+
+    rewrite(bought, negative)
     assert load(bought).verdict("RESTART") is Verdict.PASS
     judged = rejudged(bought, BOUGHT)
     assert judged.verdict("RESTART") is Verdict.UNPROVEN
@@ -304,9 +311,8 @@ def test_what_is_not_a_run_is_one_sentence(tmp_path: Path) -> None:
 
 def say_owed(run: Path) -> None:
     """Make it a run that says what it owes."""
-    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
     owes = {"t": "", "event": "run_owes", "data": {"owed": [], "only": [], "partial": ""}}
-    (run / "events.jsonl").write_text(lines[0] + json.dumps(owes) + "\n" + "".join(lines[1:]))
+    rewrite(run, lambda events: [events[0], owes, *events[1:]])
 
 
 def test_what_the_new_contract_owes_is_owed(run: Path, tmp_path: Path) -> None:
@@ -347,8 +353,8 @@ def quick(tmp_path: Path) -> Path:
     nodes = [{"name": f"node{number}"} for number in range(4)]
     cluster = {"terms": agreed.cluster.model_dump(exclude_none=True), "nodes": nodes}
     facts = agreed.facts().model_dump(mode="json")
-    store.event(
-        "run_started", id="quick", started="2026-01-01T00:00:00Z", command="x", tier="quick",
+    store.start(
+        agreed.text, id="quick", started="2026-01-01T00:00:00Z", command="x", tier="quick",
         contract=facts, cluster={**cluster, "on_gpu": True},
     )  # fmt: skip
     here = Circumstances("quick", agreed.cluster, 4, True, agreed.limited_names)

@@ -1,24 +1,18 @@
-"""Judge an old run by another contract.  Needs no cluster: the record has what was measured.
+"""A contract held to the events of a run that was measured before, maybe under other terms.
 
 What was measured under other terms than the contract has says nothing of it: it gets no limit.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from probes.acceptance.component_placement import show
-from probes.acceptance.contract import Contract
+from probes.acceptance.contract import ClusterTerms, Contract
 from probes.acceptance.criteria import CRITERIA, Measure, exactly
 from probes.acceptance.owed import owed_event
-from reports.acceptance import NO_SUMS
-from reports.record import Limit
-from reports.renamed import with_current_names
-from reports.store import SUMS, Store, read_events
-from reports.store import fold_events as check
+from reports.record import SCHEMA, Limit
 
 # Of HOSTS: what is held to which order.  What was read whatever was ordered is held to the new.
 EXACT_ORDERS = {"nodes": "nodes", "gpus": "gpus_per_node"}
@@ -46,46 +40,6 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def rejudge_run(run: Path, contract: Contract) -> Path:
-    """Write `<run>-by-<contract>` beside `run` and return it; what is there already stays as it is.
-
-    Limits that came from the probe's own set-up (such as a save interval) are kept: no
-    contract gives them.  Raises UnreadableRun.
-    """
-    events = [*with_current_names(read_events(run))]
-    check(events)
-    run = run.resolve()  # "." has no name
-    target = _make_folder(run.with_name(f"{run.name}-by-{contract.name}"))
-    if (run / "evidence").is_dir():
-        shutil.copytree(run / "evidence", target / "evidence")
-    store, judge = Store(target), NewJudge(contract, target.name)
-    measured = (event["data"] for event in events if event["event"] == "measurement")
-    judge.limits = {one["name"]: one["limit"] for one in measured if one.get("limit")}
-    for event in events:
-        data = judge.replace(event["event"], event.get("probe", ""), dict(event["data"]))
-        store.event(event["event"], event.get("probe", ""), **data)
-    if judge.finished and not (run / SUMS).is_file():  # its end was never written down
-        store.event("run_problem", **NO_SUMS.model_dump())
-    for probe, data in judge.unmeasured():
-        store.event("measurement", probe, **data)
-    store.save()
-    store.close()
-    return target
-
-
-def _make_folder(wanted: Path) -> Path:
-    """Make this folder, or where it is there already the first of `-2`, `-3` and so on."""
-    number, target = 1, wanted
-    while True:
-        try:
-            target.mkdir()
-        except FileExistsError:
-            number += 1
-            target = wanted.with_name(f"{wanted.name}-{number}")
-        else:
-            return target
-
-
 # Controls whose fault is as large as a limit makes it.
 PLANTED_BY_LIMIT = {("SCALING", "slow base"): ("mfu", "tokens_per_s")}
 
@@ -100,6 +54,7 @@ class NewJudge:
         self.probes: dict[str, str] = {}  # probe -> its criterion
         self.measured: set[tuple[str, str]] = set()  # criterion, measure
         self.limits: dict[str, dict[str, Any]] = {}  # of SCALING's measures, as they were
+        self.new_limits: dict[tuple[str, str], Any] = {}  # of criterion and measure, as JSON
         self.finished = False  # by its own last event
         self.start: dict[str, Any] = {}  # of the run, as it was written
         self.says_owed = False  # older runs did not write down what they owe
@@ -122,7 +77,7 @@ class NewJudge:
             self.old["accelerators"] = "emulated"
         self.other = self.contract.cluster.overrides(self.old)
         facts = self.contract.facts().model_dump(mode="json")
-        return {**data, "id": self.run_id, "contract": facts}
+        return {**data, "schema_version": SCHEMA, "id": self.run_id, "contract": facts}
 
     def _finish_run(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
         self.finished = data.get("state") == "finished"
@@ -136,12 +91,18 @@ class NewJudge:
             tier,
             self.contract.tier,
             data["only"],
-            terms=self.contract.cluster,
-            nodes=len(cluster.get("nodes", [])),
+            terms=self._terms(),
+            nodes=cluster.get("alive", len(cluster.get("nodes", []))),
             on_gpu=bool(cluster.get("on_gpu")),
             agreed=self.contract.limited_names,
             one_host=cluster.get("kind") == "local",
         )
+
+    def _terms(self) -> ClusterTerms:
+        """The contract's terms; --nodes fills in what it leaves open."""
+        terms, ordered = self.contract.cluster, self.old.get("nodes")
+        fill_in = terms.nodes is None and ordered
+        return terms.model_copy(update={"nodes": ordered}) if fill_in else terms
 
     def _start_probe(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
         self.probes[probe] = data["criterion"]
@@ -175,9 +136,7 @@ class NewJudge:
 
     def _judge_order(self, data: dict[str, Any], key: str) -> dict[str, Any]:
         """Hold what was read of the nodes to the new order; what is not ordered only informs."""
-        order, name = getattr(self.contract.cluster, key), data["name"]
-        if name == "nodes" and order is None:  # --nodes fills in what a contract leaves open
-            order = self.old.get("nodes")
+        order, name = getattr(self._terms(), key), data["name"]
         if order is None:
             return {**data, "limit": None, "judged": name in EXACT_ORDERS}
         if name in LEAST_ORDERS:
@@ -193,16 +152,22 @@ class NewJudge:
         """The limit that the new contract gives; what only the run could know is kept."""
         if measure.from_run:
             return data.get("limit")
-        limit, kept = self.contract.limit(criterion, name), data.get("limit") or {}
-        if limit is None and measure.derived_in_run:
+        kept = data.get("limit") or {}
+        if (criterion, name) not in self.new_limits:
+            limit = self.contract.limit(criterion, name)
+            self.new_limits[criterion, name] = limit and limit.model_dump(mode="json")
+        new = self.new_limits[criterion, name]
+        if new is None and measure.derived_in_run:
             return kept if kept.get("source") == "derived" else None
-        return limit.model_dump(mode="json") if limit else None
+        return new
 
     def _measured_otherwise(self, criterion: str, name: str, order: str) -> str:
         """Which terms it was measured with that are others now, in words; "" if none is.
 
         Not `order`, to which the value is held, whatever it was held to before.
         """
+        if not self.other:
+            return ""
         keys = [key for key in self.other if criterion in TERM_MEASURES[key] and key != order]
         keys = [key for key in keys if name in (TERM_MEASURES[key][criterion] or (name,))]
         return "; ".join(self._describe_change(key) for key in keys)

@@ -1,0 +1,141 @@
+"""`seatrial report`, `show`, `compare` and `rejudge`: a run again, without its cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from probes.cli.errors import EXIT_USAGE, PATH_TYPE, UsageError, refuse_unusable
+from reports.sanitize import ascii_only, one_line
+
+if TYPE_CHECKING:
+    from reports.acceptance import AcceptanceSummary
+
+MAX_WIDTH = 100  # columns: longer lines are hard to read
+
+
+@click.command()
+@click.argument("run_folder", type=PATH_TYPE)
+@click.option("--baseline", type=PATH_TYPE, help="A run to compare with.")
+def report(run_folder: Path, baseline: Path | None) -> None:
+    """Verify RUN_FOLDER, show what it amounts to, and exit with its code; needs no cluster.
+
+    A run that has ended is never changed: renderings that would differ, as with a baseline, go to
+    RUN_FOLDER-report.
+    """
+    with refuse_unusable():
+        summary = _read(run_folder)
+        before = _read(baseline) if baseline else None
+        summary, page = _write_renderings(run_folder, summary, before)
+    click.echo(_table(summary))
+    click.echo(one_line(f"report {page}"))
+    click.echo(summary.integrity.head_line)
+    sys.exit(EXIT_USAGE if before and before.integrity.problems else summary.exit_code)
+
+
+@click.command()
+@click.argument("run_folder", type=PATH_TYPE)
+@click.option("--width", default=0, help="Columns (default: the terminal's, at most 100).")
+@click.option("--ascii", "plain", is_flag=True, help="No glyphs, no colour.")
+def show(run_folder: Path, width: int, plain: bool) -> None:
+    """Verify RUN_FOLDER and print its acceptance table, worst first; writes nothing."""
+    with refuse_unusable():
+        summary = _read(run_folder)
+    click.echo(_table(summary, width, plain))
+    sys.exit(summary.exit_code)
+
+
+@click.command()
+@click.argument("run_folder", type=PATH_TYPE)
+@click.argument("baseline", type=PATH_TYPE)
+def compare(run_folder: Path, baseline: Path) -> None:
+    """Print what changed in RUN_FOLDER since BASELINE; exit 1 when there are new failures.
+
+    Exit code 4: one of the two cannot be read or does not verify.
+    """
+    from reports.compare import NEW_FAILURES, comparison_lines
+    from reports.compare import compare as compare_runs
+
+    with refuse_unusable():
+        run, before = _read(run_folder), _read(baseline)
+    difference = compare_runs(run, before)
+    for line in comparison_lines(difference):
+        indent = line[: len(line) - len(line.lstrip())]
+        text = indent + one_line(line)
+        click.echo(text if _unicode() else ascii_only(text))
+    if run.integrity.problems or before.integrity.problems:
+        sys.exit(EXIT_USAGE)
+    sys.exit(1 if NEW_FAILURES in difference.changes else 0)
+
+
+@click.command()
+@click.argument("run_folder", type=PATH_TYPE)
+@click.option("--contract", required=True, metavar="NAME|FILE")
+def rejudge(run_folder: Path, contract: str) -> None:
+    """Judge what RUN_FOLDER measured by another contract, into a folder beside it."""
+    from probes.acceptance.contract import load
+    from probes.rejudge.rejudge import rejudge_run
+
+    with refuse_unusable():
+        agreed = load(contract)
+        for notice in agreed.notices:
+            click.echo(f"notice: {one_line(notice)}")
+        target = rejudge_run(run_folder, agreed)
+        summary = _read(target)
+    click.echo(_table(summary))
+    click.echo(one_line(f"report {target / 'report.html'}"))
+    sys.exit(summary.exit_code)
+
+
+def _read(run: Path) -> AcceptanceSummary:
+    from probes.rejudge.limit_check import read_summary
+
+    return read_summary(run)
+
+
+def _write_renderings(
+    run: Path, summary: AcceptanceSummary, baseline: AcceptanceSummary | None
+) -> tuple[AcceptanceSummary, Path]:
+    """Write what the folder does not hold already; return what holds then, and where the page is.
+
+    Into a run that has ended nothing is written: its sums, and the signatures, are of its files.
+    """
+    from reports.acceptance import with_problems
+    from reports.exports import check_renderings, render_all, write_all
+    from reports.run_folder.files import SUMS
+
+    if problems := check_renderings(run, summary):
+        summary = with_problems(summary, problems)
+    texts = render_all(run, summary, baseline)
+    if all(_holds(run / name, text) for name, text in texts.items()):
+        return summary, run / "report.html"
+    target = run
+    if (run / SUMS).exists() or summary.integrity.problems:
+        target = run.resolve().with_name(f"{run.resolve().name}-report")
+        if target.is_symlink():
+            raise UsageError(f"expected a folder for the page, found a link at {target}")
+        target.mkdir(mode=0o700, exist_ok=True)
+        texts = render_all(run, summary, baseline, f"../{run.resolve().name}")
+    write_all(target, texts)
+    return summary, target / "report.html"
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text
+
+
+def _table(summary: AcceptanceSummary, width: int = 0, plain: bool = False) -> str:
+    from reports.text import acceptance_table
+
+    columns = width or min(MAX_WIDTH, shutil.get_terminal_size().columns)
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ and not plain
+    return acceptance_table(summary, columns, color, _unicode() and not plain)
+
+
+def _unicode() -> bool:
+    return "utf" in (sys.stdout.encoding or "").lower()

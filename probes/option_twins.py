@@ -1,0 +1,54 @@
+"""The environment twins of the plugin's options, SEATRIAL_<OPTION>, for runs of the suite alone.
+
+Every pytest run loads the plugin, wherever seatrial is installed.  A variable that is set there for
+the suite must not make the tests of another project join the cluster.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+PREFIX = "SEATRIAL_"
+PROBES = Path(__file__).resolve().parent
+# By difflib's ratio TEIR (0.75) is a misspelt TIER.  PORT (0.5) is not: Kubernetes sets it for a
+# service that is called seatrial.
+MIN_LIKENESS = 0.75
+
+
+def read_twins(config: pytest.Config, options: Iterable[str]) -> None:
+    """Take options that were not given from the environment, where the run is one of the suite.
+
+    It is one where --cluster is given or an argument leads to the suite's own probes.  Raises
+    UsageError for a misspelt twin: what it says would be left out in silence.
+    """
+    if not (config.getoption("--cluster") or _leads_to_probes(config)):
+        return
+    twins = {name.strip("-").replace("-", "_").upper() for name in options}
+    for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
+        asked = name.removeprefix(PREFIX)
+        if asked in twins and getattr(config.option, asked.lower()) is None:
+            setattr(config.option, asked.lower(), os.environ[name] or None)
+        elif asked not in twins and (
+            meant := difflib.get_close_matches(asked, twins, 1, MIN_LIKENESS)
+        ):
+            raise pytest.UsageError(
+                f"nothing reads the variable {name!r}, did you mean {PREFIX}{meant[0]}? "
+                "Rename it or unset it"
+            )
+
+
+def _leads_to_probes(config: pytest.Config) -> bool:
+    """Whether an argument of this run is in the suite's own folder, or names its package."""
+    for argument in config.args:
+        path = argument.split("::")[0]
+        # `probes` is this package: pytest looks among the modules that are imported first.
+        if config.option.pyargs and path.split(".")[0] == "probes":
+            return True
+        if Path(os.path.realpath(config.invocation_params.dir / path)).is_relative_to(PROBES):
+            return True
+    return False

@@ -1,0 +1,125 @@
+"""Every limit of a run, computed again from the contract that lies in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from probes.acceptance.contract import ContractError, parse
+from probes.rejudge.new_judge import NewJudge
+from reports.acceptance import AcceptanceSummary, load_summary
+from reports.record import Limit, RunRecord
+from reports.redact import redact
+from reports.run_folder.files import UnreadableRun, open_regular
+from reports.run_folder.store import CONTRACT, json_value
+from reports.version import suite_version
+
+MAX_CONTRACT = 1 << 20  # bytes: the largest of ours has 4 kB
+BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of", "unit")
+TEXTS = ("how", "title")  # of a criterion: they decide nothing, and a later version words them anew
+
+
+class LimitCheck:
+    """Judges a run by its own contract once more: what was written must come out again.
+
+    Where another version of seatrial wrote the run, what differs proves nothing: it may compute a
+    limit otherwise.  Then it is a doubt and no problem.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.path = run / CONTRACT
+        self.judge: NewJudge | None = None
+        self.wrote: dict[str, Any] = {}  # versions
+        self.differences: list[str] = []
+
+    def see(self, event: dict[str, Any]) -> None:
+        """Look at the next event, as it was written."""
+        kind, probe, data = event["event"], event.get("probe", ""), event["data"]
+        try:
+            if kind == "run_started" and not self.wrote:
+                self._begin(data)
+            elif self.judge and kind in ("run_owes", "probe_started", "measurement"):
+                self._compare(kind, data, self.judge.replace(kind, probe, dict(data)))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self.differences.append(f"a {kind} cannot be judged again: {error!r:.80}")
+
+    def _begin(self, start: dict[str, Any]) -> None:
+        """Read the contract.  Without one nothing was agreed, and nothing can be accepted."""
+        self.wrote = start.get("versions") or {"seatrial": "?"}
+        if not start["contract"]["agreed"]:
+            return
+        try:
+            with open_regular(self.path) as file:
+                contract = parse(file.read(MAX_CONTRACT), self._file_name(start))
+        except UnreadableRun:
+            return  # that it is missing is told by those who look at files
+        except ContractError as error:
+            self.differences.append(f"{CONTRACT}: {error}")
+            return
+        self.judge = NewJudge(contract, start["id"])
+        facts = self.judge.replace("run_started", "", start)["contract"]
+        self.judge.other = []  # its own terms are no others
+        if _without_texts(facts) != _without_texts(start["contract"]):
+            self.differences.append(f"what the record says of the contract is not in {CONTRACT}")
+
+    @staticmethod
+    def _file_name(start: dict[str, Any]) -> str:
+        """The name that limits have as their source."""
+        return str(start["contract"].get("file") or CONTRACT)
+
+    def _compare(self, kind: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+        if kind == "run_owes":
+            same = old == new
+            text = "what the run owes is not what its contract asks for"
+        elif kind == "measurement":
+            rest = ("value", "judged", "note")
+            same = all(old.get(key) == new.get(key) for key in rest)
+            same = same and _bounds(old.get("limit")) == _bounds(new.get("limit"))
+            text = _difference(old, new)
+        else:
+            return
+        if not same and redact(json_value(new)) != old:
+            self.differences.append(text)
+
+    def result(self) -> tuple[list[str], list[str]]:
+        """Return (problems, doubts)."""
+        if not self.differences:
+            return [], []
+        ours = suite_version()
+        if all(self.wrote.get(key) == ours[key] for key in ours):
+            return self.differences[:5], []
+        version = " ".join(str(self.wrote.get(key, "?"))[:12] for key in ours)
+        more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
+        return [], [f"seatrial {version} wrote it, and here {self.differences[0]}{more}"]
+
+
+def read_summary(run: Path) -> AcceptanceSummary:
+    """Read a run folder and verify it, its limits included.  Raises UnreadableRun."""
+    return load_summary(run, LimitCheck(run))
+
+
+def read_verified(run: Path) -> RunRecord:
+    """Read the record of a run folder.  Raises UnreadableRun, also where it does not verify."""
+    summary = read_summary(run)
+    if problems := summary.integrity.problems:
+        raise UnreadableRun(f"{run} does not verify: {problems[0]}")
+    return summary.record
+
+
+def _without_texts(facts: dict[str, Any]) -> dict[str, Any]:
+    facts = redact(json_value(facts))
+    criteria = [{k: v for k, v in one.items() if k not in TEXTS} for one in facts["criteria"]]
+    return {**facts, "criteria": criteria}
+
+
+def _bounds(limit: dict[str, Any] | None) -> list[Any]:
+    return [limit.get(key) for key in BOUNDS] if limit else []
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """`busbw on cluster was held to >= 100 GB/s, contract.toml gives >= 340 GB/s`."""
+    what = f"{old.get('name')} on {old.get('subject')}"
+    if _bounds(old.get("limit")) == _bounds(new.get("limit")):
+        return f"{what} is not a value that is judged so"
+    before, now = (Limit(**limit) if limit else "nothing" for limit in (old["limit"], new["limit"]))
+    return f"{what} was held to {before}, {CONTRACT} gives {now}"

@@ -1,0 +1,1 @@
+"""The run folder: written as a run goes, read and verified afterwards."""

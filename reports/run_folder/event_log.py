@@ -1,0 +1,149 @@
+"""events.jsonl: a line per event, each with its number and the sha256 of the line before it.
+
+    {"seq": 2, "prev": "3fa2...", "t": "2026-11-20T22:17:03.120Z", "event": "run_owes", "data": {}}
+
+So no line can be edited, moved, taken out or put in without all that follow being written anew.
+The hash of the last line, the head, stands for the whole log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from reports.run_folder.files import UnreadableRun, open_regular
+
+FILE = "events.jsonl"
+NO_LINE = ""  # `prev` of the first line
+EVENT_LISTS = {
+    "measurement": "measurements",
+    "finding": "findings",
+    "control": "controls",
+    "evidence": "evidence",
+}
+PROBE_EVENTS = frozenset([*EVENT_LISTS, "series", "probe_updated", "probe_finished"])
+RUN_EVENTS = frozenset(["run_started", "run_owes", "run_updated", "run_problem", "run_finished"])
+KINDS = PROBE_EVENTS | RUN_EVENTS | {"probe_started"}
+MAX_LINE = 16 << 20  # bytes: the first line has the facts of each node, some 2 kB of each
+MAX_LOG = 256 << 20  # bytes: read, its record takes some three times as much memory
+MAX_DEPTH = 50  # lists and tables in each other: ours have 10 at most
+MAX_SHOWN = 20  # faults of a log that are told one by one
+
+
+def hash_line(line: bytes) -> str:
+    """Return the hash that the next line carries; `line` without its newline."""
+    return hashlib.sha256(line).hexdigest()
+
+
+class EventReader:
+    """Reads the events of a run folder one by one, and checks their chain on the way.
+
+    Once it was read to its end: `problems` are sentences on what does not fit together, `head` is
+    the hash of the last line, `count` how many there are, `chained` whether they have a chain.  A
+    torn last line, as a killed run leaves it, is dropped.
+
+    Raises UnreadableRun, while it reads, when there is no event log, or a line inside it is not an
+    event.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.problems: list[str] = []
+        self.head, self.count, self.chained, self.finished = NO_LINE, 0, False, False
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the events; each is a dict with `event`, `data` and mostly `probe`."""
+        for number, line, event in self._lines():
+            if event is None:  # the last one: _lines refuses any other
+                if self.finished:
+                    self._problem(f"line {number} comes after the end of the run")
+                continue
+            self._check_link(number, event)
+            self._check_kind(number, event)
+            self.head, self.count = hash_line(line), self.count + 1
+            yield event
+
+    def _lines(self) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
+        """Yield (number, line, event).  A line that is no event may only be the last one."""
+        if not (self.run / FILE).exists():
+            raise UnreadableRun(f"{self.run} is not a run folder: it has no readable {FILE}")
+        with open_regular(self.run / FILE) as file:
+            number, size, torn = 0, 0, False
+            while raw := file.readline(MAX_LINE + 1):
+                if torn:
+                    raise UnreadableRun(f"{self.run}/{FILE} line {number} is not an event")
+                number, size = number + 1, size + len(raw)
+                if len(raw) > MAX_LINE or size > MAX_LOG:
+                    limit = MAX_LINE if len(raw) > MAX_LINE else MAX_LOG
+                    raise UnreadableRun(
+                        f"{self.run}/{FILE} line {number}: expected at most {limit >> 20} MiB "
+                        f"{'in a line' if limit == MAX_LINE else 'in all'}, found more"
+                    )
+                line = raw.rstrip(b"\n")
+                event = _parse_event(line)
+                torn = event is None
+                yield number, line, event
+
+    def _check_link(self, number: int, event: dict[str, Any]) -> None:
+        """Compare a line's number and hash with the line before."""
+        sequence, previous = event.get("seq"), event.get("prev")
+        if number == 1:
+            self.chained = sequence is not None or previous is not None
+        if not self.chained:
+            return
+        if sequence != self.count + 1:
+            self._problem(f"line {number} is event {sequence!r}, expected event {self.count + 1}")
+        elif previous != self.head:
+            where = f"line {number - 1} is" if number > 1 else "its beginning is"
+            self._problem(f"{where} not what line {number} was written after")
+
+    def _check_kind(self, number: int, event: dict[str, Any]) -> None:
+        """A kind that is not known would be passed over, whatever it says."""
+        kind = event["event"]
+        if kind not in KINDS:
+            self._problem(f"line {number} is an event of the unknown kind {kind!r:.40}")
+        elif kind == "run_started" and number > 1:
+            self._problem(f"line {number} starts a second run")
+        elif self.finished and kind != "run_problem":
+            self._problem(f"line {number} comes after the end of the run")
+        self.finished = self.finished or kind == "run_finished"
+
+    def _problem(self, text: str) -> None:
+        if len(self.problems) < MAX_SHOWN:
+            self.problems.append(f"{FILE}: {text}")
+
+
+def _parse_event(line: bytes) -> dict[str, Any] | None:
+    """Return the event of a line; None where it holds none."""
+    try:
+        event = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError):  # also a number of 5,000 digits, or bytes of no text
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("data"), dict):
+        return None
+    if not isinstance(event.get("event"), str) or not isinstance(event.get("probe", ""), str):
+        return None
+    deep = line.count(b"{") + line.count(b"[") > MAX_DEPTH and _depth(event) > MAX_DEPTH
+    return None if deep else event
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _depth(value: Any) -> int:
+    """Count how many lists and tables lie in each other."""
+    level, depth = [value], 0
+    while level:
+        parts = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [x for part in parts for x in part if isinstance(x, dict | list)]
+        depth += 1
+    return depth
+
+
+def read_events(run: Path) -> list[dict[str, Any]]:
+    """Read all events of a run folder at once.  Raises UnreadableRun."""
+    return list(EventReader(run))

@@ -1,0 +1,103 @@
+"""The files of a run folder: opened and written so that no link, device or pipe leads elsewhere.
+
+Whoever reads a run folder may have got it from somebody else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+SUMS = "SHA256SUMS"  # written last: a run that ended has it
+SIGNATURES = "signatures"  # the only folder that grows after that
+CHUNK = 1 << 20  # bytes hashed at a time
+MAX_FILES = 100_000  # in a run folder: a run of 1,000 nodes keeps some thousand
+MAX_DEPTH = 8  # folders in folders: ours are one deep
+
+
+class UnreadableRun(ValueError):
+    """The folder holds no run that this version can read; says what was expected and found."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, without following a link or waiting for a pipe.
+
+    Raises UnreadableRun, also where there is none.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        text = error.strerror if isinstance(error, OSError) else "its name is none"
+        raise UnreadableRun(f"{path} cannot be read: {text}") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise UnreadableRun(f"{path}: expected a regular file, found none")
+    return os.fdopen(handle, "rb")
+
+
+def hash_file(path: Path) -> str:
+    """Return the sha256 of a regular file.  Raises UnreadableRun."""
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def list_files(run: Path) -> list[str]:
+    """List the files of a run folder, relative to it and sorted.
+
+    Raises UnreadableRun where it holds a link, or anything but files and folders: what it points
+    to would be read, or handed over, as a part of the run.
+    """
+    return sorted(_walk(run, ""))
+
+
+def _walk(folder: Path, prefix: str) -> Iterator[str]:
+    if prefix.count("/") > MAX_DEPTH:
+        raise UnreadableRun(f"{folder}: expected at most {MAX_DEPTH} folders in each other")
+    try:
+        with os.scandir(folder) as found:
+            entries = [entry for entry, _ in zip(found, range(MAX_FILES), strict=False)]
+    except (OSError, ValueError) as error:
+        text = error.strerror if isinstance(error, OSError) else "its name is none"
+        raise UnreadableRun(f"{folder} is not a run folder: {text}") from None
+    if len(entries) == MAX_FILES:
+        raise UnreadableRun(f"{folder}: expected fewer than {MAX_FILES} files")
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
+        elif entry.is_file(follow_symlinks=False):
+            yield prefix + entry.name
+        else:
+            kind = "a link" if entry.is_symlink() else "no file"
+            raise UnreadableRun(
+                f"{entry.path}: expected files and folders alone in a run folder, found {kind}"
+            )
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file, or a link of its name: readers see the old text or the new one."""
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def write_checksums(run: Path) -> None:
+    """Write SHA256SUMS over every other file of the run folder, in `sha256sum -c` format."""
+    lines = [f"{hash_file(run / name)}  {name}\n" for name in list_files(run) if name != SUMS]
+    write_atomically(run / SUMS, "".join(lines))

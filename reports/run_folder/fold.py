@@ -1,0 +1,126 @@
+"""The record of an event log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from reports.owed import complete_results
+from reports.record import (
+    SCHEMA,
+    Control,
+    Evidence,
+    Finding,
+    Limit,
+    Measurement,
+    OwedProbe,
+    ProbeResult,
+    RunRecord,
+)
+from reports.run_folder.event_log import EVENT_LISTS, PROBE_EVENTS
+from reports.run_folder.files import UnreadableRun
+
+FIRST_SCHEMA = "1.0"  # of runs that do not say theirs
+MODELS = {"finding": Finding, "control": Control, "evidence": Evidence}
+
+
+def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:
+    """Fold events into their record.  A run without its last event reads as interrupted.
+
+    A probe that is started again gets a second result beside the first, so that trying until
+    it passes does not wipe out a failure; nor does a second start of the run.  Raises
+    UnreadableRun.
+    """
+    try:
+        return _Fold().fold(events)
+    except (ValidationError, TypeError, KeyError, AttributeError) as error:
+        raise UnreadableRun(f"the log does not fit schema {SCHEMA}: {_error_text(error)}") from None
+
+
+class _Fold:
+    """A record in the making: what was read is typed at once, for a log may be long."""
+
+    def __init__(self) -> None:
+        self.run: dict[str, Any] = {}
+        self.results: list[dict[str, Any]] = []
+        self.latest: dict[str, dict[str, Any]] = {}
+        self.limits: dict[str, Limit] = {}  # thousands of measurements share a few
+
+    def fold(self, events: Iterable[dict[str, Any]]) -> RunRecord:
+        for event in events:
+            kind, data, probe = event["event"], event["data"], event.get("probe", "")
+            if kind == "run_started":
+                self._start(data)
+            elif not self.run:
+                raise UnreadableRun("the event log does not begin with run_started")
+            elif kind in ("run_owes", "run_updated", "run_finished"):
+                self.run.update(data)
+            elif kind == "run_problem":
+                self.run.setdefault("problems", []).append(data)
+            elif kind == "probe_started":
+                self.latest[probe] = {**data, "probe": data.get("probe", probe)}
+                self.results.append(self.latest[probe])
+            elif kind in PROBE_EVENTS:
+                self._add(kind, probe, data)
+        if not self.run:
+            raise UnreadableRun("the event log is empty")
+        return self._build()
+
+    def _start(self, data: dict[str, Any]) -> None:
+        if self.run:
+            return
+        self.run = {"state": "interrupted", "schema_version": FIRST_SCHEMA, **data}
+        _require_schema(self.run)
+
+    def _add(self, kind: str, probe: str, data: dict[str, Any]) -> None:
+        """Put one probe event into the result it belongs to."""
+        if probe not in self.latest:
+            raise UnreadableRun(f"the event log has a {kind} of {probe!r} before its start")
+        result = self.latest[probe]
+        if kind in EVENT_LISTS:
+            result.setdefault(EVENT_LISTS[kind], []).append(self._typed(kind, data))
+        elif kind == "series":
+            result.setdefault("series", {})[data.get("name", "")] = data.get("values")
+        else:
+            result.update(data)
+
+    def _typed(self, kind: str, data: dict[str, Any]) -> Any:
+        if kind != "measurement":
+            return MODELS[kind](**data)
+        if data.get("limit") is not None:
+            key = repr(data["limit"])
+            if key not in self.limits:
+                self.limits[key] = Limit(**data["limit"])
+            data = {**data, "limit": self.limits[key]}
+        return Measurement(**data)
+
+    def _build(self) -> RunRecord:
+        results = [ProbeResult(**result) for result in self.results]
+        owed = [OwedProbe(**one) for one in self.run.get("owed") or []]
+        results = complete_results(results, owed, self.run.get("partial", ""))
+        return RunRecord(**self.run, results=results)
+
+
+def _require_schema(run: dict[str, Any]) -> None:
+    """Refuse a run of a schema that is newer than ours, or that never was."""
+    wrote, version = str(run["schema_version"]), SCHEMA.split(".")
+    parts = wrote.split(".")
+    known = len(parts) == len(version) and all(p.isascii() and p.isdecimal() for p in parts)
+    if known and parts[0] == version[0] and len(parts[1]) < 6 and int(parts[1]) <= int(version[1]):
+        return
+    suite = run.get("versions", {})
+    name = suite.get("seatrial", "a newer one") if isinstance(suite, dict) else "a newer one"
+    raise UnreadableRun(
+        f"the run is of schema {wrote:.20}, written by seatrial {name!s:.20}; this version reads "
+        f"{version[0]}.0 to {SCHEMA}: `pip install --upgrade seatrial`, then read it again"
+    )
+
+
+def _error_text(error: Exception) -> str:
+    """The first complaint of a validation error as one line."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return f"{error.title} {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

@@ -1,0 +1,85 @@
+"""`seatrial show`, `compare` and `report`: a run again, without its cluster."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from probes.cli.main import main
+from tests.support.paths import RECORDINGS
+
+
+def seatrial(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["show", "tcp-fallback"], 1),
+        (["show", "tcp-fallback", "--ascii", "--width", "60"], 1),
+        (["show", "killed-run"], 2),
+        (["show", "hostile"], 4),
+        (["compare", "healthy-atlas", "healthy-atlas"], 0),
+        (["compare", "tcp-fallback", "healthy-atlas"], 1),
+        (["compare", "hostile", "healthy-atlas"], 4),
+        (["compare", "healthy-atlas", "hostile"], 4),
+        (["show", "no-such-run"], 4),
+        (["report", "no-such-run"], 4),
+        (["compare", "healthy-atlas", "no-such-run"], 4),
+        (["shwo", "healthy-lab"], 4),
+        (["show"], 4),
+    ],
+)
+def test_the_exit_code(arguments: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(RECORDINGS)
+    result = seatrial(*arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that has ended."""
+    return shutil.copytree(RECORDINGS / "tcp-fallback", tmp_path / "run")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_run_that_has_ended_is_never_changed(run: Path) -> None:
+    before = files(run)
+    assert seatrial("report", run, "--baseline", RECORDINGS / "healthy-atlas").exit_code == 1
+    assert files(run) == before
+    page = (run.with_name("run-report") / "report.html").read_text()
+    assert "vs baseline" in page
+    assert 'href="../run/evidence/allreduce.txt"' in page
+
+
+def test_the_page_of_a_changed_run_says_so_and_lies_beside_it(run: Path) -> None:
+    (run / "evidence" / "allreduce.txt").write_text("busbw 375")
+    before = files(run)
+    result = seatrial("report", run)
+    assert result.exit_code == 4
+    assert "does not verify: evidence/allreduce.txt is not the file that" in result.output
+    assert files(run) == before
+    page = (run.with_name("run-report") / "report.html").read_text()
+    assert "the run folder does not verify" in page
+    assert "DOES NOT VERIFY" in page
+
+
+def test_a_killed_run_gets_its_renderings(tmp_path: Path) -> None:
+    run = shutil.copytree(RECORDINGS / "killed-run", tmp_path / "run")
+    assert seatrial("report", run).exit_code == 2
+    assert (run / "report.html").exists()
+    assert not (run / "SHA256SUMS").exists()
+
+
+def test_sums_are_checked_by_hand_as_well(run: Path) -> None:
+    check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=run, check=False).returncode == 0

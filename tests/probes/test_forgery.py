@@ -1,0 +1,355 @@
+"""A run folder that was changed is reported, by whatever command reads it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from probes.cli.main import main
+from probes.rejudge.limit_check import read_summary
+from reports.run_folder.files import write_checksums
+from tests.support.run_folders import Events, chain, read_lines, rewrite, write_lines
+from tests.support.sound_run import write_sound_run
+
+Edit = Callable[[Path], None]
+COMMANDS = (("show",), ("report",), ("compare",), ("rejudge", "--contract", "lab"))
+
+
+def seatrial(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sound_run(tmp_path_factory.mktemp("sound") / "run", nonce="blue whale")
+
+
+@pytest.fixture
+def run(sound: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(sound, tmp_path / "run")
+
+
+def events(change: Callable[[Events], Any]) -> Edit:
+    """Change the lines of the log, and nothing else."""
+
+    def edit(run: Path) -> None:
+        lines = read_lines(run)
+        write_lines(run, change(lines) or lines)
+
+    return edit
+
+
+def first(lines: Events, kind: str, name: str = "") -> dict[str, Any]:
+    """The first event of a kind, of this name where one is given."""
+    return next(
+        line for line in lines if (line["event"] == kind and line["data"].get("name", "") == name)
+        or (line["event"] == kind and not name)
+    )  # fmt: skip
+
+
+def put(kind: str, key: str, value: Any, name: str = "") -> Callable[[Events], None]:
+    """Write another value into the first event of a kind."""
+
+    def change(lines: Events) -> None:
+        event = first(lines, kind, name)
+        assert event["data"].get(key) != value
+        event["data"][key] = value
+
+    return change
+
+
+def loosen(lines: Events) -> None:
+    limit = first(lines, "measurement", "busbw")["data"]["limit"]
+    limit["low"] = limit["marginal_low"] = 0.001
+
+
+def without(kind: str) -> Callable[[Events], Events]:
+    def change(lines: Events) -> Events:
+        gone = first(lines, kind)
+        return [line for line in lines if line is not gone]
+
+    return change
+
+
+def swapped(lines: Events) -> Events:
+    return [*lines[:5], lines[6], lines[5], *lines[7:]]
+
+
+def doubled(lines: Events) -> Events:
+    return [*lines[:6], lines[5], *lines[6:]]
+
+
+def second_start(lines: Events) -> Events:
+    return [*lines, *copy.deepcopy(lines)]
+
+
+def one_more(lines: Events) -> Events:
+    added = {**copy.deepcopy(first(lines, "control")), "seq": len(lines) + 1}
+    return [*lines, added]
+
+
+def unknown_kind(lines: Events) -> None:
+    first(lines, "measurement")["event"] = "measured"
+
+
+def other_time(lines: Events) -> None:
+    lines[4]["t"] = "2026-11-21T22:17:03.120Z"
+
+
+def text(name: str, old: str, new: str) -> Edit:
+    """Write another word into a file."""
+
+    def edit(run: Path) -> None:
+        content = (run / name).read_text()
+        assert old in content
+        (run / name).write_text(content.replace(old, new))
+
+    return edit
+
+
+def gone(name: str) -> Edit:
+    return lambda run: (run / name).unlink()
+
+
+def added(name: str) -> Edit:
+    return lambda run: (run / name).write_text("ACCEPTED\n") and None
+
+
+def exchanged(run: Path) -> None:
+    one, other = run / "evidence" / "GANG.log", run / "evidence" / "HOSTS.log"
+    one.rename(run / "x")
+    other.rename(one)
+    (run / "x").rename(other)
+
+
+def linked(run: Path) -> None:
+    target = run.parent / "elsewhere.log"
+    (run / "evidence" / "GANG.log").rename(target)
+    (run / "evidence" / "GANG.log").symlink_to(target)
+
+
+def no_sum(run: Path) -> None:
+    lines = (run / "SHA256SUMS").read_text().splitlines(keepends=True)
+    (run / "SHA256SUMS").write_text("".join(line for line in lines if "junit.xml" not in line))
+
+
+# Of the log: the chain tells it, also where the sums were made again.
+LOG_EDITS: dict[str, Edit] = {
+    "a value": events(put("measurement", "value", 0.09, "busbw")),
+    "a limit": events(loosen),
+    "a control": events(put("control", "saw", "something else")),
+    "a finding of a probe taken out": events(without("control")),
+    "a series": events(put("series", "values", [1])),
+    "what is owed": events(put("run_owes", "owed", [])),
+    "the tier": events(put("run_started", "tier", "soak")),
+    "the nonce": events(put("run_started", "nonce", "red fox")),
+    "the contract's criteria": events(put("run_started", "rehearsal", "")),
+    "the last event": events(put("run_finished", "finished", "2026-11-21T00:00:00.000Z")),
+    "two events exchanged": events(swapped),
+    "an event twice": events(doubled),
+    "an event taken out": events(without("measurement")),
+    "the first event taken out": events(lambda lines: lines[1:]),
+    "the hash of an event's evidence": events(put("evidence", "sha256", "0" * 64)),
+    "a healthy run appended": events(second_start),
+    "an event after the end": events(one_more),
+    "an event of another kind": events(unknown_kind),
+    "a time": events(other_time),
+    "half a line after the end": lambda run: (
+        (run / "events.jsonl").write_text((run / "events.jsonl").read_text() + '{"seq": 9') and None
+    ),
+    "the numbers taken away": events(
+        lambda lines: [{k: v for k, v in x.items() if k not in ("seq", "prev")} for x in lines]
+    ),
+}
+# Of other files: the events or the other files tell it, also where the sums were made again.
+FILE_EDITS: dict[str, Edit] = {
+    "the contract": text("contract.toml", "at_least = 0.090", "at_least = 0.001"),
+    "the contract taken out": gone("contract.toml"),
+    "evidence": text("evidence/GANG.log", "GANG", "gang"),
+    "evidence taken out": gone("evidence/GANG.log"),
+    "evidence put in": added("evidence/more.log"),
+    "evidence exchanged": exchanged,
+    "a link in place of evidence": linked,
+    "the record's head": lambda run: (
+        (run / "record.json").write_text(
+            (run / "record.json").read_text().replace('"head": "', '"head": "0000')
+        ) and None
+    ),
+    "the record taken out": lambda run: (run / "record.json").write_text("{}\n") and None,
+}  # fmt: skip
+# Of what is rendered, and of the sums themselves: the sums tell it.
+SUM_EDITS: dict[str, Edit] = {
+    "the page": text("report.html", "REHEARSAL PASSED", "ACCEPTED"),
+    "junit.xml": lambda run: (run / "junit.xml").write_text("<testsuites/>") and None,
+    "a rendering taken out": gone("ctrf.json"),
+    "a file put in": added("ACCEPTED.txt"),
+    "a sum taken out": no_sum,
+    "sums that are none": lambda run: (run / "SHA256SUMS").write_bytes(b"\xff\xfe") and None,
+    "a log without an event": lambda run: (run / "events.jsonl").write_text("") and None,
+}
+
+
+def test_the_sound_run_verifies(run: Path) -> None:
+    summary = read_summary(run)
+    assert (summary.exit_code, summary.integrity.sentences) == (0, [])
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    codes = {name: seatrial(name, run, *more).exit_code for name, *more in commands(run)}
+    assert codes == dict.fromkeys(codes, 0)
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+    assert not run.with_name("run-report").exists()
+
+
+def commands(run: Path) -> list[tuple[Any, ...]]:
+    return [(name, *more, *([run] if name == "compare" else [])) for name, *more in COMMANDS]
+
+
+def assert_reported(run: Path) -> None:
+    """Every command ends with 4 and says so in a sentence; the page says so first."""
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and not p.is_symlink()}
+    for name, *more in commands(run):
+        told = seatrial(name, run, *more)
+        assert told.exit_code == 4, (name, told.output)
+        assert "Traceback" not in told.output
+        assert told.output.strip()
+    after = {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and not p.is_symlink()}
+    assert after == before
+    page = run.with_name("run-report") / "report.html"
+    if page.exists():  # else the folder could not even be read
+        assert "the run folder does not verify" in page.read_text()
+        assert '<div class="word">DOES NOT VERIFY' in page.read_text()
+
+
+@pytest.mark.parametrize("edit", [*LOG_EDITS, *FILE_EDITS, *SUM_EDITS])
+def test_an_edit_is_reported(run: Path, edit: str) -> None:
+    (LOG_EDITS | FILE_EDITS | SUM_EDITS)[edit](run)
+    assert_reported(run)
+
+
+@pytest.mark.parametrize("edit", [*LOG_EDITS, *FILE_EDITS])
+def test_an_edit_whose_sums_were_made_again_is_reported(run: Path, edit: str) -> None:
+    (LOG_EDITS | FILE_EDITS)[edit](run)
+    if not edit.startswith("a link"):  # whoever makes sums of a link sums what it points to
+        write_checksums(run)
+    assert_reported(run)
+
+
+@pytest.mark.parametrize("name", ["report.html", "junit.xml", "ctrf.json", "metrics.prom"])
+def test_a_rendering_whose_sums_were_made_again_is_reported(run: Path, name: str) -> None:
+    (run / name).write_text((run / name).read_text() + " ")
+    write_checksums(run)
+    told = seatrial("report", run)
+    assert told.exit_code == 4
+    assert f"{name} does not say what the events say" in " ".join(told.output.split())
+
+
+def test_a_run_without_its_sums_has_no_end(run: Path) -> None:
+    """A full disk leaves the same: it is our own 3, and never accepted."""
+    (run / "SHA256SUMS").unlink()
+    assert {seatrial(name, run).exit_code for name in ("show", "report")} == {3}
+
+
+def test_half_a_run_is_interrupted(run: Path) -> None:
+    write_lines(run, read_lines(run)[:-1])
+    write_checksums(run)
+    assert seatrial("show", run).exit_code in (2, 4)
+
+
+# Chain, sums, record and renderings were made again: what is left is what must fit together.
+WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
+    "a looser limit": (loosen, "was held to >= 0.001"),
+    "no limit": (put("measurement", "limit", None, "busbw"), "was held to nothing"),
+    "less is owed": (put("run_owes", "owed", []), "what the run owes is not what"),
+    "another tier": (put("run_started", "tier", "soak"), "what the run owes is not what"),
+    "real accelerators": (
+        lambda lines: first(lines, "run_started")["data"]["contract"].update(rehearsal=False),
+        "what the record says of the contract is not in contract.toml",
+    ),
+    "a criterion that is not required": (
+        lambda lines: first(lines, "run_started")["data"]["contract"]["criteria"][0].update(
+            required=False
+        ),
+        "what the record says of the contract is not in contract.toml",
+    ),
+    "evidence that no event knows": (without("evidence"), "is evidence that no event knows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", WHOLE)
+def test_a_folder_written_anew_must_still_fit_its_contract(run: Path, edit: str) -> None:
+    change, sentence = WHOLE[edit]
+    rewrite(run, lambda lines: change(lines) or lines)
+    told = seatrial("show", run)
+    assert told.exit_code == 4
+    assert sentence in " ".join(told.output.split())
+
+
+@pytest.mark.parametrize("kind", ["measurement", "control", "probe_started"])
+def test_what_was_taken_out_of_a_folder_written_anew_is_owed(run: Path, kind: str) -> None:
+    def change(lines: Events) -> Events:
+        out = first(lines, kind)
+        probe = out["probe"] if kind == "probe_started" else None
+        return [line for line in lines if line is not out and line.get("probe", "") != probe]
+
+    rewrite(run, change)
+    assert read_summary(run).exit_code in (4, 20)
+
+
+def test_an_older_run_cannot_be_verified_and_is_no_forgery(run: Path) -> None:
+    """It has no chain; it is not accepted, and nobody is accused."""
+
+    def older(lines: Events) -> Events:
+        first(lines, "run_started")["data"]["schema_version"] = "1.1"
+        return [{k: v for k, v in x.items() if k not in ("seq", "prev")} for x in lines]
+
+    write_lines(run, older(read_lines(run)))
+    write_checksums(run)
+    told = seatrial("show", run)
+    assert told.exit_code == 20
+    assert "cannot be verified: an older version wrote it" in " ".join(told.output.split())
+    assert "does not verify" not in told.output
+
+
+def test_another_version_of_seatrial_accuses_nobody(run: Path) -> None:
+    """It may compute a limit otherwise: that is a doubt."""
+
+    def older(lines: Events) -> None:
+        loosen(lines)
+        first(lines, "run_started")["data"]["versions"]["seatrial"] = "0.0.9"
+
+    rewrite(run, lambda lines: older(lines) or lines)
+    text = " ".join(seatrial("show", run).output.split())
+    assert "seatrial 0.0.9" in text
+    assert read_summary(run).integrity.doubts
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9", "1.99", "1", "x", "1.2.3", "1." + "9" * 5000])
+def test_another_schema_is_refused_with_what_to_do(run: Path, version: str) -> None:
+    lines = read_lines(run)
+    lines[0]["data"]["schema_version"] = version
+    write_lines(run, chain(lines))
+    told = seatrial("show", run)
+    assert told.exit_code == 4
+    assert "pip install --upgrade seatrial" in told.output
+    assert len(told.output.splitlines()) == 1
+
+
+def test_a_killed_run_verifies_as_far_as_it_goes(tmp_path: Path) -> None:
+    run = write_sound_run(tmp_path / "run", end=False)
+    (run / "events.jsonl").write_text((run / "events.jsonl").read_text() + '{"seq": 9')
+    assert seatrial("show", run).exit_code == 2
+    lines = (run / "events.jsonl").read_text().splitlines()
+    (run / "events.jsonl").write_text("\n".join(lines[:4] + lines[5:]))
+    assert seatrial("show", run).exit_code == 4
+
+
+def test_the_record_is_the_events(run: Path) -> None:
+    record = json.loads((run / "record.json").read_text())
+    assert record["head"] == read_summary(run).integrity.head
+    assert record["nonce"] == "blue whale"

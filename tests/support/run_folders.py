@@ -1,0 +1,39 @@
+"""Run folders written anew, as whoever owns the driver's host can: chain and sums hold again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from reports.run_folder.event_log import FILE, NO_LINE, hash_line
+from reports.run_folder.files import SUMS, write_checksums
+
+Events = list[dict[str, Any]]
+
+
+def read_lines(run: Path) -> Events:
+    """The events as they stand in the log."""
+    return [json.loads(line) for line in (run / FILE).read_text().splitlines()]
+
+
+def write_lines(run: Path, events: Events) -> None:
+    """Write events as they are, whatever their chain says."""
+    (run / FILE).write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def chain(events: Events) -> Events:
+    """The events with the numbers and hashes that fit them."""
+    chained, head = [], NO_LINE
+    for number, event in enumerate(events, 1):
+        chained.append({**event, "seq": number, "prev": head})
+        head = hash_line(json.dumps(chained[-1]).encode())
+    return chained
+
+
+def rewrite(run: Path, change: Callable[[Events], Events]) -> None:
+    """Change the events of a run, and write its chain and its sums anew."""
+    write_lines(run, chain(change(read_lines(run))))
+    if (run / SUMS).exists():
+        write_checksums(run)

@@ -1,0 +1,92 @@
+"""A run folder that is accepted, with all that a run of tier quick owes: its values are made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from probes.acceptance.contract import Contract, load
+from probes.acceptance.criteria import CRITERIA, exactly
+from probes.acceptance.measure import Recorder
+from probes.acceptance.owed import owed_event
+from reports.acceptance import load_summary, summarize_acceptance
+from reports.exports import render_all, write_all
+from reports.record import Limit
+from reports.run_folder.integrity import read_run
+from reports.run_folder.store import Store
+from reports.version import suite_version
+
+NODES = 4
+IN_RUN = Limit(low=1, high=1, because="follows from the probe's own set-up")
+ORDERS = {"nodes": exactly(NODES, "nodes", "ordered"), "gpus": exactly(1, "GPUs", "ordered")}
+
+
+def write_sound_run(folder: Path, nonce: str = "", end: bool = True) -> Path:
+    """Write the run; without its `end` it is one that was killed.  A rehearsal: exit code 0."""
+    contract, store = load("lab"), Store(folder)
+    terms = contract.cluster.model_copy(update={"nodes": NODES})
+    nodes = [{"name": f"node{number}", "address": f"10.77.0.{number}"} for number in range(NODES)]
+    store.start(
+        contract.text,
+        id=folder.name,
+        started="2026-11-20T22:17:03.120Z",
+        command="pytest probes --cluster auto --contract lab",
+        tier="quick",
+        versions=suite_version(),
+        contract=contract.facts().model_dump(mode="json"),
+        cluster={
+            "name": "node0",
+            "nodes": nodes,
+            "alive": NODES,
+            "terms": terms.model_dump(exclude_none=True),
+        },
+        rehearsal="4 emulated nodes",
+        nonce=nonce,
+    )
+    agreed = contract.limited_names
+    shape: dict[str, Any] = {"nodes": NODES, "on_gpu": False, "agreed": agreed, "one_host": False}
+    owed = owed_event("quick", contract.tier, (), terms=terms, **shape)
+    store.event("run_owes", **owed)
+    for probe in owed["owed"]:
+        _write_probe(store, contract, probe)
+    if end:
+        store.event("run_finished", finished="2026-11-20T22:20:03.120Z", state="finished")
+        store.save()
+        write_all(folder, render_all(folder, summarize_acceptance(*read_run(folder))))
+        store.close()
+    return folder
+
+
+def _write_probe(store: Store, contract: Contract, owed: dict[str, Any]) -> None:
+    """Write all that one probe owes, sound and caught."""
+    id = owed["criterion"]
+    probe = Recorder(store, contract, owed["probe"], id, "a claim", "again", lambda words: None)
+    for name in owed["measures"]:
+        limit = ORDERS.get(name)
+        if limit is None and CRITERIA[id].measures[name].from_run:
+            limit = IN_RUN
+        probe(name, _sound_value(limit or contract.limit(id, name)), limit=limit)
+    for name in owed["controls"]:
+        probe.control(name, f"{name} was planted", caught=True, saw="it")
+    probe.keep(f"{id}.log", f"what {id} saw\n", kind="log", caption="a log")
+    probe.series("steps", [1, 2, 3])
+    probe.covered("all nodes")
+    probe.finish("finished", 1.0)
+
+
+def _sound_value(limit: Limit | None) -> Any:
+    """A value that passes."""
+    if limit is None:
+        return 0
+    if limit.one_of:
+        return limit.one_of[0]
+    for bound in (limit.marginal_low, limit.low, limit.marginal_high, limit.high):
+        if bound is not None:
+            return bound
+    return 0
+
+
+if __name__ == "__main__":
+    import sys
+
+    print(load_summary(write_sound_run(Path(sys.argv[1]))).headline)
