@@ -72,6 +72,7 @@ SECRETS = [
         "secret-project",
         "nebula-bucket",
         "orion-west",
+        "orion-week-1",
         RAY_ID[:8],
     ),
 ]
@@ -453,9 +454,10 @@ def test_users_and_mounts_are_known_by_where_they_stand() -> None:
 
 def test_the_id_of_a_foreign_probe_loses_its_folder() -> None:
     probe = "/home/eve adams/acme/test_it.py::test_speed"
-    result = ProbeResult(probe=probe, criterion="GANG", error="adams")
+    result = ProbeResult(probe=probe, criterion="GANG", error="eve left")
     record = bare_record({}).model_copy(update={"results": [result]})
-    assert share_record(record)[0].results[0].probe == "path1::test_speed"
+    shared = share_record(record)[0].results[0]
+    assert (shared.probe, shared.error) == ("path1::test_speed", "user1 left")
 
 
 def test_two_keys_do_not_become_one() -> None:
