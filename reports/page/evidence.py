@@ -46,7 +46,7 @@ class EvidenceReader:
             problem = "the path does not point into the run folder: not read"
             return EvidenceView(None, problem)
         if self.run is None:
-            return EvidenceView(link)
+            return EvidenceView(None)
         path = self.run / entry.path
         if problem := compare_hash(path, entry.sha256):
             return EvidenceView(None if problem == MISSING else link, f"the file {problem}")

@@ -58,8 +58,9 @@ def render(
     baseline: AcceptanceSummary | None = None,
     evidence_at: str = ".",
 ) -> str:
-    """Write the whole page.  `run` is the folder with the evidence; without it none is inlined.
+    """Write the whole page.  `run` is the folder with the evidence.
 
+    Without it the page is one to hand over: it shows no evidence, links to none, and says so.
     `evidence_at` is that folder as links reach it from where the page will lie.
     """
     record, reader = summary.record, EvidenceReader(run, evidence_at)
@@ -69,6 +70,7 @@ def render(
     return template.render(
         record=record,
         summary=summary,
+        is_shared=run is None,
         view_evidence=reader.view,
         problems=[row for row in deciding if row.verdict is not Verdict.PASS],
         unexplained=_unexplained_results(summary.worst_first),

@@ -1,0 +1,195 @@
+"""Where a record says that a word is a name: node facts, series, subjects, suspects, commands."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from reports.record import RunRecord
+from reports.share.aliases import Aliases
+from reports.share.patterns import HOME, PUBLIC_USERS, USER, is_identifier
+
+# Keys of facts, by what their values are.
+HOST_KEYS = {
+    "name",
+    "host",
+    "hostname",
+    "node_name",
+    "nodename",
+    "head",
+    "master_addr",
+    "nccl_hostid",
+}
+ID_KEYS = {"node", "node_id", "boot_id", "machine_id", "serial", "guid", "node_guid", "gid", "lid"}
+GPU_KEYS = {"uuid", "gpu_uuid", "gpu_serial"}
+USER_KEYS = {"user", "username", "logname", "login", "owner", "account"}
+PATH_KEYS = {"shared", "shards", "home", "pwd", "folder", "mount", "run_dir", "cwd"}
+ADDRESS = re.compile(r"(?:^|_)(?:address|addr|ip|ips)$")
+NAME_KEYS = HOST_KEYS | ID_KEYS | GPU_KEYS | USER_KEYS | {"nodes", "capacity", "address"}
+OUR_CLUSTERS = {"local", "silent", "unjoined"}  # names that the suite gave
+AUTO_ID = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")  # of a run folder, as the store names it
+OPTION = re.compile(r"--(cluster|run-dir|contract|address)[ =](['\"]?)([^\s'\"]+)\2")
+HOST = r"[A-Za-z0-9][A-Za-z0-9.-]*"
+# The parts of a subject or suspect: `gpu-01`, `gpu-01/mlx5_0`, `gpu-01 alone`, `rank 0 (gpu-01)`.
+PART = re.compile(rf"({HOST})(?:[/:].*| alone| [A-Za-z]+\d*_\d\S*)?|.*\(({HOST})\).*")
+
+
+def collect_names(record: RunRecord, texts: Iterable[str], own_words: Iterable[str]) -> Aliases:
+    """Make the table of a record: its nodes in their order, then all else that is known by name."""
+    all_texts = list(texts)
+    taken = re.findall("[a-z0-9]+", "\n".join(all_texts).lower())
+    devices = {word.lower() for word in _devices(record.cluster)}
+    aliases = Aliases(taken, {*own_words, *devices})
+    _add_nodes(aliases, _nodes(record.cluster))
+    _add_facts(aliases, record.cluster)
+    _add_cluster(aliases, record)
+    for result in record.results:
+        _add_places(aliases, result.series)
+        for suspect in (name for finding in result.findings for name in finding.suspects):
+            _add_parts(aliases, suspect, is_suspect=True)
+        for measurement in result.measurements:
+            _add_parts(aliases, measurement.subject, is_suspect=False)
+    for waiver in record.contract.waivers:
+        aliases.of("user", waiver.name)
+    for text in all_texts:
+        _add_words(aliases, text)
+    return aliases
+
+
+def _nodes(cluster: Mapping[str, Any]) -> list[Any]:
+    nodes = cluster.get("nodes")
+    return nodes if isinstance(nodes, list) else []
+
+
+def _devices(cluster: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of interfaces and ports, which are the same on any machine of a kind."""
+    for node in _nodes(cluster):
+        facts = node if isinstance(node, Mapping) else {}
+        yield from map(str, facts.get("interfaces") or ())
+        for port in facts.get("rdma") or ():
+            yield str(port.get("device")) if isinstance(port, Mapping) else ""
+
+
+def _add_nodes(aliases: Aliases, nodes: list[Any]) -> None:
+    """Give all names of a node one alias; what several nodes are called has its own."""
+    names = [_node_names(node) for node in nodes]
+    uses = Counter(name.lower() for of_node in names for name in of_node)
+    for first, *others in filter(None, names):
+        alias = aliases.host(first)
+        # As it is called in the name of a file of evidence.
+        safe = re.sub(r"[^a-z0-9._-]+", "-", first.lower()).strip("-.")
+        for other in filter(None, [safe, *others]):
+            if uses[other.lower()] < 2:
+                aliases.known.setdefault(other.lower(), alias)
+            aliases.host(other)
+
+
+def _node_names(node: Any) -> list[str]:
+    """List the names of a node, each once."""
+    facts = node if isinstance(node, Mapping) else {"name": node}
+    names = (str(facts.get(key) or "") for key in ("name", "host", "hostname"))
+    return list({name.lower(): name for name in names if name.strip()}.values())
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _add_facts(aliases: Aliases, value: Any, key: str = "") -> None:
+    """Add what stands under a key that says what it is."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            _add_facts(aliases, item, str(name).lower())
+    elif isinstance(value, list):
+        for item in value:
+            _add_facts(aliases, item, key)
+    elif _is_name(value):
+        _add_fact(aliases, value, key)
+
+
+def _add_fact(aliases: Aliases, value: str, key: str) -> None:
+    if key in GPU_KEYS or key in ID_KEYS:
+        is_host = key == "node" and not re.fullmatch("[0-9a-fA-F]{16,}", value)
+        kind = "gpu" if key in GPU_KEYS else "id"
+        _ = aliases.host(value) if is_host else aliases.of(kind, value)
+    elif key in USER_KEYS and value.lower() not in PUBLIC_USERS:
+        aliases.of("user", value)
+    elif key in PATH_KEYS and value.startswith(("/", "~")) and len(value) > 1:
+        aliases.of("path", value.rstrip("/"))
+    elif ADDRESS.search(key):
+        _add_address(aliases, value)
+    elif key in HOST_KEYS - {"name"}:
+        aliases.host(value)
+
+
+def _add_address(aliases: Aliases, value: str) -> None:
+    """Add the host of `ray://host:10001`, where it is no number: those are found by their shape."""
+    match = re.fullmatch(rf"(?:\w+://)?({HOST})(?::\d+)?(?:/.*)?", value)
+    if match and re.search("[A-Za-z]", match[1]) and match[1] not in ("auto", "local", "localhost"):
+        aliases.host(match[1])
+
+
+def _add_cluster(aliases: Aliases, record: RunRecord) -> None:
+    """Add the cluster, which is often called like its head, and the folder of the run."""
+    name = record.cluster.get("name")
+    if isinstance(name, str) and _is_name(name) and name not in OUR_CLUSTERS:
+        aliases.of("cluster", name)
+    run, stamp = aliases.of("run", record.id), AUTO_ID.match(record.id)
+    if stamp:
+        aliases.known[record.id.lower()] = f"{stamp[0]}-{run}"
+    if record.baseline:
+        aliases.of("run", record.baseline)
+
+
+def _add_places(aliases: Aliases, value: Any, key: str = "") -> None:
+    """Add the nodes of series: names in a list `nodes`, keys of `nodes` and `capacity`."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if key in ("nodes", "capacity") and _is_name(name):
+                aliases.host(name)
+            _add_places(aliases, item, str(name))
+    elif isinstance(value, list):
+        for item in value:
+            if key == "nodes" and isinstance(item, str) and _is_name(item):
+                aliases.host(item)
+            _add_places(aliases, item)
+
+
+def _add_parts(aliases: Aliases, text: str, is_suspect: bool) -> None:
+    """Add the hosts of a subject or suspect."""
+    if text.startswith("/") and len(text) > 1:
+        aliases.of("path", text)
+        return
+    for part in re.split(r"\s*(?:<?->|,)\s*|\s+-\s+", text):
+        match = None if is_identifier(part.strip()) else PART.fullmatch(part.strip())
+        name = (match[1] or match[2]).strip(".-") if match else ""
+        if re.search("[A-Za-z]", name) and not _is_ours(aliases, name, is_suspect):
+            aliases.host(name)
+
+
+def _is_ours(aliases: Aliases, name: str, is_suspect: bool) -> bool:
+    """Whether a word of a subject or suspect names no host: `sampling`, `all-reduce`, `rank3`."""
+    if aliases.is_plain(name) or re.fullmatch(r"(?i:rank|step)\d+", name):
+        return True
+    words = re.split("[.-]+", name)
+    return (
+        not is_suspect
+        and all(word.isalpha() for word in words)
+        and (len(words) == 1 or all(map(aliases.is_plain, words)))
+    )
+
+
+def _add_words(aliases: Aliases, text: str) -> None:
+    """Add what a text gives away: users in home folders, options of commands, addresses."""
+    users = [user for match in HOME.finditer(text) for user in match.groups() if user]
+    users += [match[1] for match in USER.finditer(text)]
+    for user in users:
+        if user.lower() not in PUBLIC_USERS:
+            aliases.of("user", user)
+    for option, _, value in OPTION.findall(text):
+        if option in ("cluster", "address"):
+            _add_address(aliases, value.partition(":")[0] if value.startswith("local") else value)
+        elif "/" in value:
+            aliases.of("path", value)

@@ -1,0 +1,210 @@
+"""The copy itself: a record with aliases, and the folder with its renderings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from reports.acceptance import AcceptanceSummary, summarize_acceptance
+from reports.exports import ctrf, measurements_csv, prometheus
+from reports.junit import junit
+from reports.page.render import render
+from reports.record import Measurement, RecordModel, RunRecord, Verdict
+from reports.redact import redact
+from reports.run_folder.files import UnreadableRun, write_atomically
+from reports.sanitize import clean
+from reports.share.aliases import Aliases
+from reports.share.collect import NAME_KEYS, collect_names
+
+# Words that the suite or the contract gave, and that decide or are looked up: these stay.  All
+# other text of the record may hold a name, also text of a field that is yet to be added.
+KEPT = {
+    "RunRecord": {"schema_version", "started", "finished", "state", "tier", "only", "head"},
+    "ContractFacts": {"sha256", "tier"},
+    "Criterion": {"id"},
+    "Waiver": {"id", "criterion"},
+    "OwedProbe": {"probe", "criterion", "tier", "measures", "controls"},
+    "RunProblem": {"kind"},
+    "ProbeResult": {"probe", "criterion", "state"},
+    "Measurement": {"name", "unit"},
+    "Limit": {"unit"},
+    "Control": {"name"},
+    "Finding": {"code"},
+    "Evidence": {"kind", "sha256"},
+}
+PLACES = {"subject", "suspects"}  # fields of typed parts that name where
+VERSIONS = {"versions", "software"}  # keys under which 1.2.3.4 is no address
+OTHERWISE = " (written in another way)"
+Model = TypeVar("Model", bound=RecordModel)
+
+
+class ShareRefused(UnreadableRun):
+    """The copy cannot be written; one sentence says why."""
+
+
+def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = None) -> list[Path]:
+    """Write the copy of a run into a new folder, `<run>-shared`; return its files.
+
+    `summary` is that of the run.  No evidence goes with it.  Raises ShareRefused where the folder
+    is there already or cannot be made.
+    """
+    record, aliases = share_record(summary.record)
+    integrity = dataclasses.replace(
+        summary.integrity,
+        problems=[aliases.text(clean(problem)) for problem in summary.integrity.problems],
+        doubts=[aliases.text(clean(doubt)) for doubt in summary.integrity.doubts],
+    )
+    shared = summarize_acceptance(record, integrity)
+    # Another would be a fault of ours: no name decides anything.
+    if _decisive_facts(shared) != _decisive_facts(summary):
+        raise RuntimeError("the copy with aliases does not say what the run says: nothing written")
+    texts = {
+        "record.json": record.model_dump_json(indent=1) + "\n",
+        "report.html": render(shared, None),
+        "measurements.csv": measurements_csv(record),
+        "junit.xml": junit(shared),
+        "ctrf.json": json.dumps(ctrf(shared), indent=1) + "\n",
+        "metrics.prom": prometheus(shared),
+    }
+    run = run.resolve()  # "." has no name
+    return _write_folder(target or run.with_name(f"{run.name}-shared"), texts)
+
+
+def _write_folder(folder: Path, texts: dict[str, str]) -> list[Path]:
+    """Write files into a folder that is not there yet."""
+    try:
+        folder.mkdir(mode=0o700)  # as the folder of the run
+        for name, text in texts.items():
+            write_atomically(folder / name, text)
+    except FileExistsError:
+        raise ShareRefused(f"{folder} exists already: move it away, or name a new folder") from None
+    except OSError as error:
+        raise ShareRefused(f"{folder} cannot be written: {error.strerror}") from None
+    return [folder / name for name in texts]
+
+
+def _decisive_facts(summary: AcceptanceSummary) -> list[Any]:
+    """List what aliases must not change: decision, counts, verdicts, values, codes."""
+    rows = [(row.criterion.id, row.criterion.required, row.verdict) for row in summary.rows]
+    results = [
+        (
+            result.state,
+            result.verdict,
+            [(m.name, m.unit, m.verdict, _number(m.value)) for m in result.measurements],
+            [finding.code for finding in result.findings],
+            [control.caught for control in result.controls],
+            len(result.evidence),
+        )
+        for result in summary.record.results
+    ]
+    return [summary.headline, summary.decision, summary.counts, rows, results]
+
+
+def _number(value: object) -> object:
+    return "text" if isinstance(value, str) else value
+
+
+def share_record(record: RunRecord) -> tuple[RunRecord, Aliases]:
+    """Replace every name in a record by its alias; return it with the table, which stays here."""
+    texts = list(_texts(record))
+    own = {word for kept, text in texts if kept for word in re.findall("[a-z]+", text.lower())}
+    aliases = collect_names(record, (clean(text) for kept, text in texts if not kept), own)
+    aliases.close()
+    _share_model(record, aliases)  # finds the names that only their shape gives away
+    aliases.close()
+    return _share_model(record, aliases), aliases
+
+
+def _texts(model: RecordModel) -> Iterator[tuple[bool, str]]:
+    """Yield the strings of a part of the record, and whether they are kept."""
+    for field, value in model:
+        is_kept = field in KEPT.get(type(model).__name__, ())
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, RecordModel):
+                yield from _texts(item)
+            else:
+                for text in _strings(item):
+                    yield is_kept and not text.startswith("/"), text
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield all strings of nested facts, keys too."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield str(key)
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+    elif isinstance(value, str) and not isinstance(value, Enum):
+        yield value
+
+
+def _share_model(model: Model, aliases: Aliases) -> Model:
+    """Return a part of the record with aliases in all fields but KEPT."""
+    kept = KEPT.get(type(model).__name__, set())
+    fields = {
+        name: _share_id(value, aliases)
+        if name in kept
+        else _share_value(value, aliases, name, name in PLACES)
+        for name, value in model
+    }
+    shared = type(model)(**fields)
+    if isinstance(model, Measurement) and isinstance(shared, Measurement):
+        return _keep_verdict(model, shared)  # type: ignore[return-value]
+    return shared
+
+
+def _share_id(value: Any, aliases: Aliases) -> Any:
+    """Return an id as it is; that of a probe that is not the suite's begins with its folder."""
+    if isinstance(value, str) and value.startswith("/"):
+        file, separator, name = value.partition("::")
+        return aliases.of("path", file) + separator + name
+    return value
+
+
+def _keep_verdict(before: Measurement, after: Measurement) -> Measurement:
+    """Keep what was not one of the agreed words so: `GPU-01` and `gpu-01` have one alias."""
+    if before.verdict is Verdict.FAIL and after.verdict is not Verdict.FAIL:
+        return after.model_copy(update={"value": f"{after.value}{OTHERWISE}"})
+    return after
+
+
+def _share_value(value: Any, aliases: Aliases, key: str, place: bool = False) -> Any:
+    """Return a value with aliases; numbers, dates, and words of a closed list as they are."""
+    if isinstance(value, RecordModel):
+        return _share_model(value, aliases)
+    if isinstance(value, list):
+        return [_share_value(item, aliases, key, place) for item in value]
+    if isinstance(value, dict):
+        return _share_facts(value, aliases, key)
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return _share_text(value, aliases, key, place)
+    return value
+
+
+def _share_facts(facts: dict[str, Any], aliases: Aliases, key: str) -> dict[str, Any]:
+    """Return facts with aliases in keys and values; two keys never become one."""
+    shared: dict[str, Any] = {}
+    for name, item in facts.items():
+        alias = _share_text(name, aliases, "", place=key in ("nodes", "capacity"))
+        while alias in shared:
+            alias += "'"
+        inner = key if key in VERSIONS else name
+        shared[alias] = _share_value(item, aliases, inner, name.lower() in NAME_KEYS)
+    return shared
+
+
+def _share_text(text: str, aliases: Aliases, key: str, place: bool) -> str:
+    """Return one string without secrets, characters that cannot be seen, and names."""
+    cleaned = clean(redact(text, key))
+    if len(cleaned.strip()) < min(len(text), 3):  # the shortest reason of a limit has three letters
+        return "(no words)"  # never "": that would say that there is none
+    if place:
+        return aliases.subject(cleaned)
+    return aliases.text(cleaned, versions=key in VERSIONS)
