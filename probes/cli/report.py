@@ -23,20 +23,25 @@ MAX_WIDTH = 100  # columns: longer lines are hard to read
 @click.command()
 @click.argument("run_folder", type=PATH_TYPE)
 @click.option("--baseline", type=PATH_TYPE, help="A run to compare with.")
-def report(run_folder: Path, baseline: Path | None) -> None:
+@click.option("--share", is_flag=True, help="Write RUN_FOLDER-shared: aliases for all names.")
+def report(run_folder: Path, baseline: Path | None, share: bool) -> None:
     """Verify RUN_FOLDER, show what it amounts to, and exit with its code; needs no cluster.
 
     A run that has ended is never changed: renderings that would differ, as with a baseline, go to
     RUN_FOLDER-report.
     """
     from probes.rejudge.limit_check import read_whole
+    from reports.share import write_shared
 
     with refuse_unusable():
         summary = read_whole(run_folder)
         before = _read(baseline) if baseline else None
         page = _write_renderings(run_folder, summary, before)
+        shared = write_shared(run_folder, summary) if share else []
     click.echo(_table(summary))
     click.echo(one_line(f"report {page}"))
+    for path in shared[:1]:
+        click.echo(one_line(f"shared  {path.parent}"))
     click.echo(summary.integrity.head_line)
     for line in _signature_lines(run_folder):
         click.echo(line)

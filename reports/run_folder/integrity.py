@@ -96,7 +96,7 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
     if log.chained:
         problems = [*seen, *problems]
     if SUMS not in files and not log.finished:
-        doubts = [*doubts, f"it was cut off, and what was to follow is missing, with {SUMS}"]
+        doubts = [*doubts, f"it was cut off: its end and {SUMS} are missing"]
     integrity = Integrity(problems, doubts, log.count, log.head)
     return record.model_copy(update={"head": log.head}), integrity
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.run_folder.event_log import FILE, NO_LINE, hash_line
-from reports.run_folder.files import SUMS, write_checksums
+from reports.run_folder.files import SUMS, hash_file, write_checksums
 
 Events = list[dict[str, Any]]
 
@@ -41,3 +41,12 @@ def rewrite(run: Path, change: Callable[[Events], Events]) -> None:
         record.write_text(record.read_text().replace(old, new))
     if (run / SUMS).exists():
         write_checksums(run)
+
+
+def replace_evidence(run: Path, name: str, content: bytes) -> None:
+    """Write other evidence, and the event that has its hash, and all that follows from it."""
+    path = run / "evidence" / name
+    old = hash_file(path)
+    path.write_bytes(content)
+    new = hash_file(path)
+    rewrite(run, lambda events: json.loads(json.dumps(events).replace(old, new)))

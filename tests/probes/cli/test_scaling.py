@@ -17,13 +17,12 @@ from probes.cli.main import main
 from probes.findings import finding
 from probes.scaling.judge import judge_ladder, record_figures, record_prediction
 from reports.record import Measurement, Verdict
-from reports.run_folder.files import hash_file
 from reports.run_folder.integrity import load
 from reports.run_folder.store import Store
 from scaling.loss.explain import SlowLink
 from scaling.loss.ladder_result import Ladder, load_ladder
 from scaling.loss.predict import communication_model, step_seconds
-from tests.support.run_folders import Events, rewrite
+from tests.support.run_folders import replace_evidence
 from tests.support.simulated_ladder import agreed, ladder, with_rung
 from tests.support.simulated_steps import longer
 
@@ -370,15 +369,9 @@ def test_what_is_no_run_is_refused_with_a_sentence(tmp_path: Path, command: str)
 
 def test_a_ladder_that_is_damaged_is_refused_with_a_sentence(tmp_path: Path) -> None:
     run = save(tmp_path / "run", ladder())
-    ladder_file = run / "evidence" / "ladder.json"
-    whole = hash_file(ladder_file)
-    ladder_file.write_text('{"rungs": [{}]}')
-    assert "does not verify" in said("report", run).output
-
-    def forge(events: Events) -> Events:
-        return json.loads(json.dumps(events).replace(whole, hash_file(ladder_file)))  # type: ignore[no-any-return]
-
-    rewrite(run, forge)
+    replace_evidence(run, "ladder.json", b'{"rungs": [{}]}')
     done = said("report", run)
     assert done.exit_code == 4
     assert "ladder.json cannot be read" in done.output
+    (run / "evidence" / "ladder.json").write_text("{}")
+    assert "does not verify" in said("report", run).output

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from scaling.loss.ladder_result import load_ladder
 from tests.probes.cli.test_scaling import ladder, said, save
+from tests.support.run_folders import replace_evidence
 
 COMMANDS = ("report", "predict")
 
@@ -35,7 +36,7 @@ def sound(request: pytest.FixtureRequest) -> Any:
 
 
 def put(run: Path, content: Any) -> None:
-    (run / "evidence" / "ladder.json").write_text(json.dumps(content))
+    replace_evidence(run, "ladder.json", json.dumps(content).encode())
 
 
 def set_to(*path: Any) -> Callable[[Any], Any]:
@@ -118,13 +119,11 @@ def test_what_a_ladder_lacks_is_told_in_one_sentence(run: Path, sound: Any, name
     [
         (b"\xff\xfe\x00", "expected text, found other bytes"),
         (b"[" * 100_000, "found lists in lists without end"),
-        (None, "No such file"),
     ],
-    ids=["bytes", "deep", "gone"],
+    ids=["bytes", "deep"],
 )
-def test_what_is_no_json_is_refused(run: Path, content: bytes | None, words: str) -> None:
-    file = run / "evidence" / "ladder.json"
-    file.unlink() if content is None else file.write_bytes(content)
+def test_what_is_no_json_is_refused(run: Path, content: bytes, words: str) -> None:
+    replace_evidence(run, "ladder.json", content)
     done = said("report", run)
     assert done.exit_code == 4
     assert words in done.output
