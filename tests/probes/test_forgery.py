@@ -240,6 +240,16 @@ def test_an_edit_whose_sums_were_made_again_is_reported(run: Path, edit: str) ->
     assert_reported(run)
 
 
+def test_what_was_taken_out_is_told_by_its_number(run: Path) -> None:
+    LOG_EDITS["an event taken out"](run)
+    taken = len(read_lines(run)) - sum(
+        line["seq"] == number for number, line in enumerate(read_lines(run), 1)
+    )
+    first_wrong = len(read_lines(run)) - taken + 1
+    problem = f"events.jsonl: line {first_wrong} is event {first_wrong + 1}, expected event"
+    assert read_summary(run).integrity.problems[0].startswith(problem)
+
+
 @pytest.mark.parametrize("name", ["report.html", "junit.xml", "ctrf.json", "metrics.prom"])
 def test_a_rendering_whose_sums_were_made_again_is_reported(run: Path, name: str) -> None:
     (run / name).write_text((run / name).read_text() + " ")
@@ -277,6 +287,9 @@ WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
         ),
         "what the record says of the contract is not in contract.toml",
     ),
+    "a healthy run appended": (second_start, "starts a second run"),
+    "an event of another kind": (unknown_kind, "is an event of the unknown kind 'measured'"),
+    "an event after the end": (one_more, "comes after the end of the run"),
     "evidence that no event knows": (without("evidence"), "is evidence that no event knows"),
 }  # fmt: skip
 
