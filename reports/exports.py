@@ -18,10 +18,10 @@ from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.junit import junit
 from reports.page.render import render
 from reports.record import Measurement, ProbeResult, RunRecord, Verdict
-from reports.run_folder.files import SUMS, write_atomically
-from reports.run_folder.store import parse_time
+from reports.run_folder.files import SUMS, UnreadableRun, open_regular, write_atomically
+from reports.run_folder.store import parse_time, record_text
 from reports.sanitize import csv_cell, label_value, one_line
-from reports.version import suite_version
+from reports.version import same_version
 
 CSV_HEADER = ["criterion", "probe", "name", "subject", "value", "unit", "low", "high", "verdict"]
 Sample = tuple[dict[str, str], float]  # of Prometheus: labels and value
@@ -55,21 +55,33 @@ def write_all(target: Path, texts: dict[str, str]) -> None:
         write_atomically(target / name, text)
 
 
-def check_renderings(run: Path, summary: AcceptanceSummary) -> list[str]:
-    """Find renderings of a run that has ended that do not say what its events say.
+def check_renderings(run: Path, summary: AcceptanceSummary) -> tuple[list[str], str]:
+    """Find what a run that has ended renders otherwise than its events say.
 
-    Only where this version wrote them, and no baseline went into them.
+    Returns sentences, and why nothing was compared ("" where all was): another version words it
+    anew; the page of a run with a baseline needs that as well; a killed run has none.
     """
-    record, ours = summary.record, suite_version()
-    same = all(record.versions.get(key) == value for key, value in ours.items())
-    if not same or record.baseline or not (run / SUMS).exists():
-        return []
-    texts = render_all(run, summary)
-    return [
-        f"{name} does not say what the events say"
-        for name, text in texts.items()
-        if (run / name).is_file() and (run / name).read_text(errors="replace") != text
-    ]
+    record = summary.record
+    if not (run / SUMS).exists():
+        return [], "the run did not come to its end"
+    if not same_version(record.versions):
+        return [], "another version of seatrial, or of what it renders with, wrote them"
+    texts = {**render_all(run, summary), "record.json": record_text(record)}
+    del texts["record.schema.json"]  # says nothing of the run
+    if record.baseline:
+        del texts["report.html"]
+    wrong = [name for name, text in texts.items() if read_content(run / name) != text.encode()]
+    problems = [f"{name} does not say what the events say" for name in wrong]
+    return problems, "the page was not: it compares with a baseline" if record.baseline else ""
+
+
+def read_content(path: Path) -> bytes:
+    """Return what a rendering holds; nothing where there is none."""
+    try:
+        with open_regular(path) as file:
+            return file.read()
+    except UnreadableRun:
+        return b""
 
 
 def measurements_csv(record: RunRecord) -> str:

@@ -364,8 +364,8 @@ class RunRecord(RecordModel):
 
     `owed` is what the tier owes (None: an older version did not say), `partial` why not all of it
     was asked for, `only` the criteria that were; `loaded` names foreign plugins and conftest files.
-    `nonce` is the customer's word, `baseline` the run that the page compares with, `head` the hash
-    of the last event, `unverified` what could not be verified of the run that is judged again.
+    `baseline` is the run that the page compares with, `head` the hash of the last event,
+    `judged_again` the run whose events these are, `unverified` what of that was not verified.
     """
 
     schema_version: str = SCHEMA
@@ -386,6 +386,7 @@ class RunRecord(RecordModel):
     nonce: str = ""
     baseline: str = ""
     head: str = ""
+    judged_again: str = ""
     unverified: list[str] = []
     problems: list[RunProblem] = []
     results: list[ProbeResult] = []

@@ -1,4 +1,4 @@
-"""Which seatrial this is: its version, and the commit or the wheel that it was installed from."""
+"""Which seatrial this is: its version, its commit, and a hash of its files."""
 
 from __future__ import annotations
 
@@ -6,26 +6,34 @@ import functools
 import hashlib
 import json
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[1]
-PACKAGES = ("probes/", "reports/", "scaling/", "reference_trainer/")  # the same on every machine
+PACKAGES = ("probes", "reference_trainer", "reports", "scaling")
+SUFFIXES = {".py", ".toml", ".j2", ".js", ".css", ".md"}
 GIT_SECONDS = 10  # on a network file system
 
 
 @functools.cache  # the files that run do not change
 def suite_version() -> dict[str, str]:
-    """Return `seatrial`, its version, and `seatrial_commit`: `<commit>[+]` or `wheel <hash>`.
+    """Return `seatrial`, its version; `seatrial_commit`; and what tells two of them apart.
 
-    `+` says that files differ from the commit.
+    The commit ends with `+` where files differ from it; `unknown` where nothing says.
+    `seatrial_sources` is a hash of the files, `seatrial_libraries` what they render with.
     """
     try:
         found = metadata.distribution("seatrial")
+        version, commit = found.version, _checkout() or _installed_commit(found)
     except metadata.PackageNotFoundError:
-        return {"seatrial": "unknown", "seatrial_commit": _checkout() or "unknown"}
-    commit = _checkout() or _installed_commit(found) or "unknown"
-    return {"seatrial": found.version, "seatrial_commit": commit}
+        version, commit = "unknown", _checkout()
+    return {
+        "seatrial": version,
+        "seatrial_commit": commit or "unknown",
+        "seatrial_sources": _hash_sources(),
+        "seatrial_libraries": _list_libraries(),
+    }
 
 
 def _checkout() -> str:
@@ -46,13 +54,31 @@ def _checkout() -> str:
 
 
 def _installed_commit(found: metadata.Distribution) -> str:
-    """Return the commit that pip installed, or the hash of the wheel's list of files."""
+    """Return the commit that pip installed, where it knows one."""
     try:
         info = json.loads(found.read_text("direct_url.json") or "{}")
-        if commit := info.get("vcs_info", {}).get("commit_id"):
-            return str(commit)
+        return str(info.get("vcs_info", {}).get("commit_id") or "")
     except (ValueError, AttributeError):
-        pass
-    files = (found.read_text("RECORD") or "").splitlines()
-    ours = sorted(line for line in files if line.startswith(PACKAGES) and ".pyc," not in line)
-    return f"wheel {hashlib.sha256(chr(10).join(ours).encode()).hexdigest()[:16]}" if ours else ""
+        return ""
+
+
+def _hash_sources() -> str:
+    """Return the hash of all files of the four packages, in order of their names."""
+    digest = hashlib.sha256()
+    for package in PACKAGES:
+        for path in sorted((SOURCES / package).rglob("*")):
+            if path.suffix in SUFFIXES and path.is_file():
+                digest.update(f"{path.relative_to(SOURCES)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _list_libraries() -> str:
+    """Name what renders and checks a record: another one may write it in other words."""
+    found = [f"{name} {metadata.version(name)}" for name in ("pydantic", "jinja2", "markupsafe")]
+    return ", ".join([*found, f"python {sys.version_info.major}.{sys.version_info.minor}"])
+
+
+def same_version(versions: dict[str, str]) -> bool:
+    """Whether this very seatrial, with these libraries, wrote a run of these `versions`."""
+    ours = suite_version()
+    return all(versions.get(key) == ours[key] for key in ("seatrial_sources", "seatrial_libraries"))

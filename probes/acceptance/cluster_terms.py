@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from probes.acceptance import component_placement as components
 from probes.acceptance.validation import check_text
+from reports.redact import redact
 from reports.sanitize import clean, one_line
 
 # Bounds that no cluster has: what is above is a slip, such as bytes for GiB.
@@ -143,6 +144,6 @@ class ClusterTerms(BaseModel):
 
     def overrides(self, other: dict[str, Any]) -> list[str]:
         """Name the keys whose value is another than in `other`, which holds what is not None."""
-        mine = self.model_dump(mode="json")
+        mine = redact(self.model_dump(mode="json"))  # as a record has it
         default = ClusterTerms().model_dump(mode="json")
         return [key for key in mine if mine[key] != other.get(key, default[key])]

@@ -71,6 +71,7 @@ class RunSession:
         embedded = self.cluster.embedded_nodes if self.cluster else None
         self.ordered = nodes or self.contract.cluster.nodes or embedded
         self.store = Store(Path(run_dir) if run_dir else _new_folder(run_folder_name(self.name)))
+        self.described = self._describe_cluster()
         self._write_start()
         self._write_owed()
         self._current: Recorder | None = None  # of the probe that runs, or ran last
@@ -112,7 +113,7 @@ class RunSession:
             command=self.command,
             tier=self.tier,
             versions=versions,
-            cluster=self._describe_cluster(),
+            cluster=self.described,
             rehearsal=self.cluster.rehearsal if self.cluster else "",
             contract=self.contract.facts().model_dump(mode="json"),
             nonce=self.nonce,
@@ -120,16 +121,16 @@ class RunSession:
 
     def _write_owed(self) -> None:
         """Record what is owed, before anything is selected."""
-        cluster = self.cluster
+        cluster = self.described  # not asked again: a node may be lost meanwhile
         data = owed_event(
             self.tier,
             self.contract.tier,
             self.only,
             terms=self.terms,
-            nodes=len(cluster.nodes) if cluster else 0,
-            on_gpu=bool(cluster and cluster.on_gpu),
+            nodes=cluster.get("alive", 0),
+            on_gpu=cluster.get("on_gpu", False),
             agreed=self.contract.limited_names,
-            one_host=bool(cluster and cluster.kind == "local"),
+            one_host=cluster.get("kind") == "local",
         )
         self.store.event("run_owes", **data)
 

@@ -115,25 +115,22 @@ def _write_renderings(
 
     Into a run that has ended nothing is written: its sums, and the signatures, are of its files.
     """
-    from reports.exports import render_all, write_all
+    from reports.exports import read_content, render_all, write_all
     from reports.run_folder.files import SUMS
 
     texts = render_all(run, summary, baseline)
-    if all(_holds(run / name, text) for name, text in texts.items()):
+    if all(read_content(run / name) == text.encode() for name, text in texts.items()):
         return run / "report.html"
     target = run
     if (run / SUMS).exists() or summary.integrity.problems:
         target = run.resolve().with_name(f"{run.resolve().name}-report")
-        if target.is_symlink():
-            raise UsageError(f"expected a folder for the page, found a link at {target}")
+        if target.is_symlink() or (target / SUMS).exists():
+            found = "a link" if target.is_symlink() else "another run"
+            raise UsageError(f"expected a folder for the page at {target}, found {found}")
         target.mkdir(mode=0o700, exist_ok=True)
         texts = render_all(run, summary, baseline, f"../{run.resolve().name}")
     write_all(target, texts)
     return target / "report.html"
-
-
-def _holds(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text
 
 
 def _signature_lines(run: Path) -> list[str]:

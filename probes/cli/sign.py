@@ -87,6 +87,7 @@ def verify(
     verified, as a run of an older version, one that was killed, or one that nobody signed.
     """
     from probes.rejudge.limit_check import read_whole
+    from reports.exports import check_renderings
     from reports.signing.verification import Signers, Verification, verify_signed_run
 
     if nonce is not None and not one_line(nonce):
@@ -97,6 +98,10 @@ def verify(
         found: Verification = verify_signed_run(
             run, read_whole(run), Signers(signers, revoked), nonce=nonce or "", required=required
         )
+        not_compared = check_renderings(run, read_whole(run))[1]
+    found.facts.append(
+        ("renderings", f"not compared: {not_compared}" if not_compared else "compared")
+    )
     for label, words in found.facts:
         _say(f"{label:{LABEL_WIDTH}} {one_line(words)}")
     for sentence in found.problems:

@@ -13,7 +13,7 @@ from reports.record import Limit, RunRecord
 from reports.redact import redact
 from reports.run_folder.files import UnreadableRun, open_regular
 from reports.run_folder.store import CONTRACT, json_value
-from reports.version import suite_version
+from reports.version import same_version
 
 MAX_CONTRACT = 1 << 20  # bytes: the largest of ours has 4 kB
 BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of", "unit")
@@ -32,6 +32,7 @@ class LimitCheck:
         self.judge: NewJudge | None = None
         self.wrote: dict[str, Any] = {}  # versions
         self.differences: list[str] = []
+        self.says_owed = self.judged_again = False
 
     def see(self, event: dict[str, Any]) -> None:
         """Look at the next event, as it was written."""
@@ -58,18 +59,24 @@ class LimitCheck:
             self.differences.append(f"{CONTRACT}: {error}")
             return
         self.judge = NewJudge(contract, start["id"])
+        self.judged_again = bool(start.get("judged_again"))
         facts = self.judge.replace("run_started", "", start)["contract"]
-        self.judge.other = []  # its own terms are no others
+        if not start.get("judged_again"):
+            self.judge.other = []  # its own terms are no others
+        emulated = self.judge.contract.rehearsal and "note" not in start["cluster"]
+        if emulated and not start.get("rehearsal"):
+            self.differences.append(f"the run says of no rehearsal, and {CONTRACT} declares one")
         if _without_texts(facts) != _without_texts(start["contract"]):
             self.differences.append(f"what the record says of the contract is not in {CONTRACT}")
 
     @staticmethod
     def _file_name(start: dict[str, Any]) -> str:
-        """The name that limits have as their source."""
-        return str(start["contract"].get("file") or CONTRACT)
+        """A contract without a name has that of its file."""
+        return f"{start['contract']['name']}.toml"
 
     def _compare(self, kind: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         if kind == "run_owes":
+            self.says_owed = True
             same = old == new
             text = "what the run owes is not what its contract asks for"
         elif kind == "measurement":
@@ -84,12 +91,14 @@ class LimitCheck:
 
     def result(self) -> tuple[list[str], list[str]]:
         """Return (problems, doubts)."""
+        if self.judge and not self.says_owed:
+            self.differences.append("no event says what the run owes")
         if not self.differences:
             return [], []
-        ours = suite_version()
-        if all(self.wrote.get(key) == ours[key] for key in ours):
+        if same_version(self.wrote) and not self.judged_again:
             return self.differences[:5], []
-        version = " ".join(str(self.wrote.get(key, "?"))[:12] for key in ours)
+        keys = ("seatrial", "seatrial_commit")
+        version = " ".join(str(self.wrote.get(key, "?"))[:12] for key in keys)
         more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
         return [], [f"seatrial {version} wrote it, and here {self.differences[0]}{more}"]
 
@@ -103,7 +112,7 @@ def read_whole(run: Path) -> AcceptanceSummary:
     """Read a run folder and verify all of it, also what was rendered.  Raises UnreadableRun."""
     summary = read_summary(run)
     # Of a folder that does not verify all renderings differ: they would say so.
-    problems = [] if summary.integrity.problems else check_renderings(run, summary)
+    problems = [] if summary.integrity.problems else check_renderings(run, summary)[0]
     return with_problems(summary, problems) if problems else summary
 
 

@@ -35,7 +35,7 @@ def rejudge_run(run: Path, contract: Contract) -> Path:
     doubts = [*record.unverified, *before.integrity.doubts]
     for kind, probe, data in _judge_again(run, contract, store.path.name):
         if kind == "run_started":
-            store.start(contract.text, **{**data, "unverified": doubts})
+            store.start(contract.text, **{**data, "unverified": doubts, "judged_again": record.id})
         else:
             store.event(kind, probe, **data)
     store.save()

@@ -27,8 +27,21 @@ EVENT_LISTS = {
 PROBE_EVENTS = frozenset([*EVENT_LISTS, "series", "probe_updated", "probe_finished"])
 RUN_EVENTS = frozenset(["run_started", "run_owes", "run_updated", "run_problem", "run_finished"])
 KINDS = PROBE_EVENTS | RUN_EVENTS | {"probe_started"}
+# What an event may say, where it would change the record: any other key could overwrite what an
+# event before it said.
+KEYS = {
+    "run_owes": {"owed", "only", "partial"},
+    "run_updated": {"loaded", "baseline"},
+    "run_finished": {"finished", "state"},
+    "run_problem": {"kind", "where", "text"},
+    "probe_started": {"criterion", "claim", "reproduce"},
+    "probe_updated": {"coverage"},
+    "probe_finished": {"state", "error", "seconds", "coverage"},
+    "series": {"name", "values"},
+}
 MAX_LINE = 16 << 20  # bytes: the first line has the facts of each node, some 2 kB of each
 MAX_LOG = 256 << 20  # bytes: read, its record takes some three times as much memory
+MAX_DIGITS = 300  # of a whole number: longer ones are no floats
 MAX_DEPTH = 50  # lists and tables in each other: ours have 10 at most
 MAX_SHOWN = 20  # faults of a log that are told one by one
 
@@ -105,6 +118,8 @@ class EventReader:
         kind = event["event"]
         if kind not in KINDS:
             self._problem(f"line {number} is an event of the unknown kind {kind!r:.40}")
+        elif self.chained and not event["data"].keys() <= KEYS.get(kind, event["data"].keys()):
+            self._problem(f"line {number} is a {kind} that says more than one may")
         elif kind == "run_started" and number > 1:
             self._problem(f"line {number} starts a second run")
         elif self.finished and kind != "run_problem":
@@ -119,7 +134,7 @@ class EventReader:
 def _parse_event(line: bytes) -> dict[str, Any] | None:
     """Return the event of a line; None where it holds none."""
     try:
-        event = json.loads(line, parse_constant=_refuse)
+        event = json.loads(line, parse_constant=_refuse, parse_int=_bounded)
     except (ValueError, RecursionError):  # also a number of 5,000 digits, or bytes of no text
         return None
     if not isinstance(event, dict) or not isinstance(event.get("data"), dict):
@@ -128,6 +143,12 @@ def _parse_event(line: bytes) -> dict[str, Any] | None:
         return None
     deep = line.count(b"{") + line.count(b"[") > MAX_DEPTH and _depth(event) > MAX_DEPTH
     return None if deep else event
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError("no number of ours is as long")
+    return int(digits)
 
 
 def _refuse(constant: str) -> float:

@@ -7,7 +7,7 @@ write a whole folder anew: only the signatures tell that (see signatures.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +81,7 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
     another schema.
     """
     files, log = list_files(run), EventReader(run)
-    record = fold_events(with_current_names(_shown_to(check, log)))
+    record = fold_events(_shown_to(check, with_current_names(log)))
     problems, doubts = check.result() if check and log.chained else ([], [])
     seen = [*log.problems, *_check_evidence(run, record), *_check_sums(run, files)]
     if log.chained:
@@ -117,7 +117,7 @@ def load(run: Path) -> RunRecord:
     return record
 
 
-def _shown_to(check: EventCheck | None, log: EventReader) -> Iterator[dict[str, Any]]:
+def _shown_to(check: EventCheck | None, log: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for event in log:
         if check:
             check.see(event)
@@ -187,6 +187,9 @@ def _check_sums(run: Path, files: list[str]) -> Iterator[str]:
             yield f"{name:.80} {MISSING}"
         elif hash_file(run / name) != sha256:
             yield f"{name:.80} is not the file that {SUMS} has"
+    for entry in run.iterdir():
+        if entry.is_dir() and entry.name not in ("evidence", SIGNATURES):
+            yield f"{entry.name:.80}/ was added: a run has no such folder"
     for name in files:
         if name not in sums and name != SUMS and not name.startswith(f"{SIGNATURES}/"):
             yield f"{name:.80} was added: {SUMS} does not have it"

@@ -111,6 +111,9 @@ def _number(value: object) -> object:
 
 def share_record(record: RunRecord) -> tuple[RunRecord, Aliases]:
     """Replace every name in a record by its alias; return it with the table, which stays here."""
+    if record.nonce:  # the customer's word, and it may be any
+        command = record.command.replace(record.nonce, "<nonce>")
+        record = record.model_copy(update={"nonce": "<nonce>", "command": command})
     texts = list(_texts(record))
     own = {word for kept, text in texts if kept for word in re.findall("[a-z]+", text.lower())}
     aliases = collect_names(record, (clean(text) for kept, text in texts if not kept), own)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from probes.acceptance.contract import load, parse
 from probes.cli.main import main
-from probes.rejudge.limit_check import read_summary
+from probes.rejudge.limit_check import read_summary, read_whole
 from reports.run_folder.files import write_checksums
 from tests.support.run_folders import Events, chain, read_lines, rewrite, write_lines
 from tests.support.sound_run import write_sound_run
@@ -68,6 +69,11 @@ def put(kind: str, key: str, value: Any, name: str = "") -> Callable[[Events], N
 def loosen(lines: Events) -> None:
     limit = first(lines, "measurement", "busbw")["data"]["limit"]
     limit["low"] = limit["marginal_low"] = 0.001
+
+
+def old_name(lines: Events) -> None:
+    data = first(lines, "measurement", "network")["data"]
+    data.update(name="road", value="eth0", limit={**data["limit"], "one_of": ["eth0"]})
 
 
 def without(kind: str) -> Callable[[Events], Events]:
@@ -250,13 +256,89 @@ def test_what_was_taken_out_is_told_by_its_number(run: Path) -> None:
     assert read_summary(run).integrity.problems[0].startswith(problem)
 
 
-@pytest.mark.parametrize("name", ["report.html", "junit.xml", "ctrf.json", "metrics.prom"])
+@pytest.mark.parametrize(
+    "name", ["report.html", "junit.xml", "ctrf.json", "metrics.prom", "record.json"]
+)
 def test_a_rendering_whose_sums_were_made_again_is_reported(run: Path, name: str) -> None:
     (run / name).write_text((run / name).read_text() + " ")
     write_checksums(run)
     told = seatrial("report", run)
     assert told.exit_code == 4
     assert f"{name} does not say what the events say" in " ".join(told.output.split())
+
+
+@pytest.mark.parametrize("name", ["report.html", "record.json"])
+def test_a_rendering_that_is_gone_is_reported(run: Path, name: str) -> None:
+    (run / name).unlink()
+    write_checksums(run)
+    assert seatrial("report", run).exit_code == 4
+
+
+def test_a_folder_that_was_added_is_reported(run: Path) -> None:
+    (run / "ACCEPTED").mkdir()
+    assert_reported(run)
+
+
+SOUND_TERMS = {
+    "shared": ('shared = "/shared"', 'shared = "/data"'),
+    "pace": ("pace_seconds = 0.4", "pace_seconds = 0.5"),
+    "management": ("management_gbps = 0.2", "management_gbps = 0.1"),
+    "no shared": ('shared = "/shared"\n', ""),
+    "without a name": ('name = "lab"\n', ""),
+    "nodes": ("gpus_per_node = 1", "gpus_per_node = 1\nnodes = 4"),
+}
+
+
+@pytest.mark.parametrize("terms", SOUND_TERMS)
+def test_what_rejudge_wrote_verifies(run: Path, tmp_path: Path, terms: str) -> None:
+    """Also under terms by which less is proven."""
+    contract = tmp_path / "atlas.toml"
+    contract.write_text(load("lab").text.decode().replace(*SOUND_TERMS[terms]))
+    assert seatrial("rejudge", run, "--contract", contract).exit_code in (0, 20)
+    (judged,) = (path for path in tmp_path.iterdir() if path.name.startswith("run-by-"))
+    assert seatrial("report", judged).exit_code in (0, 20)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ('name = "lab"\n', ""),
+        ('"/shared"', '"/shared/token=abc123def"'),
+        ("Rehearsal", "U: h\u00f6"),
+    ],
+)
+def test_a_sound_run_by_another_contract_verifies(tmp_path: Path, edit: tuple[str, str]) -> None:
+    """Without a name, with words that look like a secret, with other letters."""
+    text = load("lab").text.decode().replace(*edit)
+    run = write_sound_run(tmp_path / "run", contract=parse(text.encode(), "atlas.toml"))
+    summary = read_whole(run)
+    assert (summary.integrity.sentences, summary.exit_code) == ([], 0)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1"])
+def test_a_terminal_of_another_locale_accuses_nobody(
+    run: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("locale.getpreferredencoding", lambda *_: encoding)
+    monkeypatch.setattr("locale.getencoding", lambda: encoding)
+    assert read_whole(run).exit_code == 0
+
+
+def test_other_libraries_accuse_nobody(run: Path) -> None:
+    """pydantic, or jinja2, may word a rendering otherwise."""
+
+    def other(lines: Events) -> None:
+        first(lines, "run_started")["data"]["versions"]["seatrial_libraries"] = "pydantic 2.6"
+
+    rewrite(run, lambda lines: other(lines) or lines)
+    assert read_whole(run).integrity.problems == []
+
+
+def test_the_page_of_a_run_never_overwrites_another_run(run: Path) -> None:
+    other = shutil.copytree(run, run.with_name("run-report"))
+    before = {p: p.read_bytes() for p in other.rglob("*") if p.is_file()}
+    assert seatrial("report", run, "--baseline", run).exit_code == 4
+    assert {p: p.read_bytes() for p in other.rglob("*") if p.is_file()} == before
 
 
 def test_a_run_without_its_sums_has_no_end(run: Path) -> None:
@@ -290,6 +372,18 @@ WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
     "a healthy run appended": (second_start, "starts a second run"),
     "an event of another kind": (unknown_kind, "is an event of the unknown kind 'measured'"),
     "an event after the end": (one_more, "comes after the end of the run"),
+    "a contract that a later event gives": (
+        put("run_finished", "contract", {"name": "x", "criteria": []}), "says more than one may",
+    ),
+    "an owed list that a later event gives": (
+        put("run_finished", "owed", []), "says more than one may",
+    ),
+    "measurements that the end of a probe gives": (
+        put("probe_finished", "measurements", []), "says more than one may",
+    ),
+    "an old name of a measure": (old_name, "was held to eth0, contract.toml gives fab0"),
+    "no rehearsal": (put("run_started", "rehearsal", ""), "says of no rehearsal"),
+    "no event of what is owed": (without("run_owes"), "no event says what the run owes"),
     "evidence that no event knows": (without("evidence"), "is evidence that no event knows"),
 }  # fmt: skip
 
@@ -334,7 +428,8 @@ def test_another_version_of_seatrial_accuses_nobody(run: Path) -> None:
 
     def older(lines: Events) -> None:
         loosen(lines)
-        first(lines, "run_started")["data"]["versions"]["seatrial"] = "0.0.9"
+        other = {"seatrial": "0.0.9", "seatrial_sources": "0123456789abcdef"}
+        first(lines, "run_started")["data"]["versions"].update(other)
 
     rewrite(run, lambda lines: older(lines) or lines)
     text = " ".join(seatrial("show", run).output.split())
