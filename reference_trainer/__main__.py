@@ -84,7 +84,11 @@ def train(**values: Any) -> None:
     if result["left"]:
         if result["rank"] == 0:
             logging.info("%s", exit_message(result))
-        sys.exit(os.EX_TEMPFAIL)
+        logging.shutdown()
+        sys.stdout.flush()
+        # Not sys.exit: a thread of torch that is still there may abort the interpreter's end, and
+        # whoever waits for code 75 would see another.
+        os._exit(os.EX_TEMPFAIL)
 
 
 if __name__ == "__main__":
