@@ -278,10 +278,7 @@ def pytest_runtest_makereport(
         return report
     if report.when == "setup" and report.passed:
         return report
-    result = recorder.finish(*_end_state(report, call))
-    record = item.config.stash[RUN].store.save()
-    # The record adds what the probe owed and did not write.
-    result = next((one for one in record.results[::-1] if one.probe == result.probe), result)
+    result = item.config.stash[RUN].end(recorder, *_end_state(report, call))
     item.stash[VERDICT] = result.verdict
     report.seatrial = result.verdict.value  # type: ignore[attr-defined]
     _write_verdict(report, result)

@@ -133,6 +133,10 @@ class Recorder:
     def finish(self, state: str, seconds: float, error: str = "") -> ProbeResult:
         """Close the result: finished, error, skipped or interrupted."""
         self.store.event("probe_finished", self.probe, state=state, error=error, seconds=seconds)
+        return self.result(state, seconds, error)
+
+    def result(self, state: str, seconds: float, error: str = "") -> ProbeResult:
+        """Return what was written down so far as a result."""
         return ProbeResult(
             probe=self.probe,
             criterion=self.criterion,

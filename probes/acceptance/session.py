@@ -17,7 +17,7 @@ from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import TIERS, owed_event, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
-from reports.record import Finding, RunRecord
+from reports.record import Finding, ProbeResult, RunRecord
 from reports.run_folder.prepare import prepare_parent, prepare_run_folder
 from reports.run_folder.store import Store, run_folder_name, utc_time
 from reports.version import suite_version
@@ -190,6 +190,20 @@ class RunSession:
         reproduce = f"pytest {shlex.quote(node_id)} --cluster {self.spec}{tier}{contract}"
         self._current = Recorder(self.store, self.contract, probe, criterion, claim, reproduce, say)
         return self._current
+
+    def end(self, recorder: Recorder, state: str, seconds: float, error: str) -> ProbeResult:
+        """End the record of a probe; returns its result with what it owed and did not write.
+
+        On a full disk the run goes on: what could not be written is told by a later event, or by
+        the end that is missing.
+        """
+        try:
+            result = recorder.finish(state, seconds, error)
+            results = self.store.save().results
+        except OSError as failure:
+            reason = f"its result could not be written down: {failure.strerror or failure}"
+            return recorder.result("error", seconds, "; ".join(filter(None, (error, reason))))
+        return next((one for one in results[::-1] if one.probe == result.probe), result)
 
     def _on_head_lost(self, finding: Finding) -> None:
         if self._current:
