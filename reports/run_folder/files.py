@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -84,7 +84,9 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file, or a link of its name: readers see the old text or the new one."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    # Not tempfile's: it makes the path absolute, and that may lead over another mount.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

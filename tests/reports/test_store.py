@@ -240,3 +240,20 @@ def test_no_secret_reaches_the_folder(store: Store) -> None:
     store.close()
     for path in store.path.rglob("*"):
         assert path.is_dir() or secret.encode() not in path.read_bytes(), path
+
+
+def test_a_run_in_a_relative_folder_stays_relative(tmp_path: Path, monkeypatch: Any) -> None:
+    """In a lab's node the same absolute path leads over another mount, and a rename fails."""
+    monkeypatch.chdir(tmp_path)
+
+    def nowhere() -> str:
+        raise FileNotFoundError("no absolute path is asked for")
+
+    monkeypatch.setattr(os, "getcwd", nowhere)
+    opened = Store(Path("run"))
+    opened.start(b"#", **START)
+    probe(opened, 2.0)
+    opened.event("run_finished", state="finished")
+    opened.save()
+    opened.close()
+    assert load_summary(Path("run")).exit_code == 0
