@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from scaling.collectives.operations import OPERATIONS
-from scaling.collectives.sweep import process_group
+from scaling.collectives.sweep import process_group, read_nothing
 
 # Of one meeting of a pair: long against the latency of its fabric (4 MiB take 34 ms at 1 Gbit/s,
 # 256 MiB 5 ms at 400), short against the whole scan.
@@ -60,19 +62,35 @@ def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float
         return OPERATIONS["all_reduce"].busbw(size, seconds, ranks), wrong
 
 
+@dataclass(frozen=True)
+class RankMeetings:
+    """What one rank saw of the others that it met, by their ranks.
+
+    `received`: (GB/s, wrong elements) of what they sent.  `sent`: the readings of its own
+    counters, one before its tries and one after each of them.
+    """
+
+    received: dict[int, tuple[float, int]] = field(default_factory=dict)
+    sent: dict[int, list[Any]] = field(default_factory=dict)
+
+
 def pair_sweep(
-    rounds: list[list[tuple[int, int]]], repeats: int = 6, size: int | None = None
-) -> dict[int, tuple[float, int]]:
+    rounds: list[list[tuple[int, int]]],
+    repeats: int = 6,
+    size: int | None = None,
+    make_reader: Callable[[], Callable[[], Any]] = read_nothing,
+) -> RankMeetings:
     """Send `size` bytes one way, then the other, in the given rounds.
 
-    By sender, what was received: (GB/s, wrong elements).  A speed is that of the fastest of
-    `repeats` tries: a fresh connection that lost a packet early, or a busy core, makes it slow for
-    a while; only what stays slow is a bad link.  All ranks call it with the same disjoint pairs.
+    A speed is that of the fastest of `repeats` tries: a fresh connection that lost a packet early,
+    or a busy core, makes it slow for a while; only what stays slow is a bad link.  The sender reads
+    its counters with what `make_reader` returned before the group was joined.  All ranks call it
+    with the same disjoint pairs.
     """
     import torch
     import torch.distributed as dist
 
-    results: dict[int, tuple[float, int]] = {}
+    results, read = RankMeetings(), make_reader()
     with process_group() as device:
         rank, size = dist.get_rank(), size or MESSAGE_BYTES[dist.get_backend()]
         payload = torch.arange(size // 4, device=device).remainder(PAYLOAD_PERIOD).add(1).float()
@@ -84,24 +102,30 @@ def pair_sweep(
                 if pair is None:
                     continue
                 if pair[direction] == rank:
-                    _send(payload, pair[1 - direction])
+                    peer = pair[1 - direction]
+                    results.sent[peer] = _send(payload, peer, read)
                 else:
-                    seconds, wrong = _time_receive(buffer, payload, pair[direction], repeats)
-                    results[pair[direction]] = size / seconds / 1e9, wrong
+                    peer = pair[direction]
+                    seconds, wrong = _time_receive(buffer, payload, peer, repeats)
+                    results.received[peer] = size / seconds / 1e9, wrong
         dist.barrier()
     return results
 
 
-def _send(buffer: Any, peer: int) -> None:
-    """Send as often as the peer asks."""
+def _send(buffer: Any, peer: int, read: Callable[[], Any]) -> list[Any]:
+    """Send as often as the peer asks; what `read` told before, and after each of them.
+
+    The peer asks again once it has all of it, so what was lost has been sent again by then.
+    """
     import torch
     import torch.distributed as dist
 
-    ready = torch.ones(1, device=buffer.device)
+    ready, readings = torch.ones(1, device=buffer.device), []
     while True:
         dist.recv(ready, peer)
+        readings.append(read())
         if not ready.item():
-            return
+            return readings
         dist.send(buffer, peer)
 
 

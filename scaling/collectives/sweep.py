@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -24,6 +24,11 @@ SECONDS_PER_RANK = 0.1  # the more ranks there are, the longer they may take to 
 PRECISION = 0.02  # wanted standard error of the median, as a ratio
 BATCH_CALLS = 5  # calls between two looks at the precision
 MAX_CALLS = 1000  # calls of one size
+
+
+def read_nothing() -> Callable[[], None]:
+    """Stand in for a reader of counters where nobody asks for any."""
+    return lambda: None
 
 
 @contextmanager
@@ -61,19 +66,22 @@ def sweep(
     budget: float = 0.25,
     only: int | None = None,
     corrupt: int | None = None,
+    make_reader: Callable[[], Callable[[], Any]] = read_nothing,
 ) -> dict[str, Any]:
     """Join, and time collectives at growing sizes (bytes), until one call takes `max_call_s`.
 
     Each size and placement is checked for exact values, then timed until the standard error of the
     median is under 2 % or `budget` seconds are gone.  `only` times that one size; `corrupt` is a
     fault: that rank's results get one wrong element, which must be found.  Returns rank, ranks,
-    backend, connections (the group's own, see `tcp_connections`), and by name: operation, note (""
-    or why large sizes were left out) and rows.
+    backend, connections (the group's own, see `tcp_connections`), readings (before and after, of
+    what `make_reader` returned before the group was joined), and by name: operation, note ("" or
+    why large sizes were left out) and rows.
     """
     import torch.distributed as dist
 
-    before = tcp_connections()
+    before, read = tcp_connections(), make_reader()
     with process_group() as device:
+        readings = [read()]
         sizes = [only] if only else None
         results = {
             name: sweep_operation(device, OPERATIONS[name], max_call_s, budget, sizes, corrupt)
@@ -82,9 +90,11 @@ def sweep(
         # Those of the rendezvous store go wherever MASTER_ADDR is: they are not the group's.
         store_port = int(os.environ["MASTER_PORT"])
         opened = [ends for ends in tcp_connections() - before if store_port not in ends[2:]]
+        dist.barrier()  # by then what was lost has been sent again
+        readings.append(read())
         dist.barrier()  # who leaves first closes the others' connections
         common = {key: results[names[0]][key] for key in ("rank", "ranks", "backend")}
-        return {**common, "connections": opened, "sweeps": results}
+        return {**common, "connections": opened, "readings": readings, "sweeps": results}
 
 
 def connect() -> float:
@@ -247,8 +257,8 @@ def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Keys: size (B), count, elements (of a rank's result), placement, seconds (mean over ranks of
     each rank's median call), algbw and busbw (GB/s), low and high (busbw of the slowest and
     fastest tenth of all calls), spread (half their distance), samples, calls, rank_seconds (each
-    rank's median), rank_cv (their standard deviation over their mean), wrong (elements),
-    first_wrong ((rank, offset) pairs).
+    rank's median), rank_worst (each rank's longest call), rank_cv (the medians' standard deviation
+    over their mean), wrong (elements), first_wrong ((rank, offset) pairs).
     """
     rows = range(len(sweeps[0]["rows"]))
     return [_summarise_row(sweeps, [sweep["rows"][index] for sweep in sweeps]) for index in rows]
@@ -273,6 +283,7 @@ def _summarise_row(sweeps: list[dict[str, Any]], rank_rows: list[dict[str, Any]]
         "spread": (high - low) / 2,
         "samples": len(call_times),
         "rank_seconds": medians,
+        "rank_worst": [max(row["times"]) for row in rank_rows],
         "rank_cv": statistics.pstdev(medians) / seconds,
         "wrong": sum(row["wrong"] for row in rank_rows),
         "first_wrong": [

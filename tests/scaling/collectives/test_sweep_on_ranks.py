@@ -125,13 +125,15 @@ from scaling.collectives import node_groups as meetings
 import json, os
 if os.environ["RANK"] == os.environ.get("CHANGES"):
     send = meetings._send
-    def changed(buffer, peer):
+    def changed(buffer, peer, read):
         buffer[len(buffer) // 2] += 1
-        send(buffer, peer)
+        return send(buffer, peer, read)
     meetings._send = changed
-found = meetings.pair_sweep([[(0, 1)]], repeats=3, size=1 << 16)
+count = iter(range(100))
+reader = lambda: lambda: next(count)
+found = meetings.pair_sweep([[(0, 1)]], repeats=3, size=1 << 16, make_reader=reader)
 with open(os.environ["OUT"] + os.environ["RANK"], "w") as file:
-    json.dump(found, file)
+    json.dump([found.received, found.sent], file)
 """
 
 
@@ -146,8 +148,11 @@ def test_a_meeting_tells_speed_and_changed_elements(
     done = ranks(str(script))
     assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads((tmp_path / f"rank{rank}").read_text()) for rank in (0, 1)]
-    assert [found[0]["1"][1], found[1]["0"][1]] == wrong
-    assert found[0]["1"][0] > 0
+    (got, sent), (other_got, other_sent) = found
+    assert [got["1"][1], other_got["0"][1]] == wrong
+    assert got["1"][0] > 0
+    assert sent == {"1": [0, 1, 2, 3]}  # before the first of three tries, and after each
+    assert other_sent == {"0": [0, 1, 2, 3]}
 
 
 GROUPS = """
