@@ -106,6 +106,28 @@ FABRIC_MEASURES = {
     "other_share": fixed_measure(
         "ratio", "gradient bytes seen on any other interface took the wrong road", high=0.1
     ),
+    "off_fabric_links": none_of(
+        "links", "a pair of nodes that uses another network is slow, and loads that network"
+    ),
+    "lost_packets": default_measure(
+        "ratio",
+        "sound data centre networks lose 0.001 to 0.01 % of packets; over 0.1 % is an incident (Guo et al., Pingmesh, SIGCOMM 2015)",
+        high=1e-3,
+        marginal_high=5e-4,
+    ),
+    "link_changes": none_of("changes", "a link that nobody touches stays up"),
+    "interface_errors": default_measure(
+        "ratio",
+        "cables are specified at 1 wrong bit in 1e12 (IEEE 802.3, InfiniBand), which is 1e-7 of packets",
+        high=1e-4,
+        marginal_high=1e-5,
+    ),
+    "longest_stall": default_measure(
+        "s",
+        "beyond twice the median call of its size: TCP waits 0.2 s and doubles, RDMA some 0.5 s, before it sends a lost packet again",
+        high=0.5,
+        marginal_high=0.3,
+    ),
     # Where RDMA is agreed: bytes that arrive fast enough do not show how they came.
     "log_errors": none_of(
         "findings", "RDMA with errors, or through host memory, is not what was agreed"

@@ -58,6 +58,10 @@ class Duty:
         return self.probe.split("/", 1)[0].upper()
 
 
+LINK_MEASURES = (
+    *("off_fabric_links", "lost_packets", "link_changes", "interface_errors", "longest_stall"),
+)
+
 # Owed only where this holds; all else is owed by every run of its probe that comes to its end.
 CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
     ("HOSTS", "machines"): lambda here: not here.one_host,
@@ -74,6 +78,7 @@ CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
     ("FABRIC", "slowest_rail"): lambda here: here.terms.fabric == "rdma",
     # Two nodes have nothing to compare with, and raylets of one host have no link.
     ("FABRIC", "slowest_pair"): lambda here: here.nodes > 2 and not here.one_host,
+    **{("FABRIC", name): lambda here: not here.one_host for name in LINK_MEASURES},
     ("SCALING", "checkpoint_overhead"): lambda here: here.tier != "quick",
     ("SCALING", "slow save"): lambda here: here.tier != "quick",
     ("SCALING", "mfu"): lambda here: not here.speed_in_tokens,
@@ -121,6 +126,7 @@ DUTIES = (
             *("wrong_elements", "unreachable_pairs", "mtu_mismatches", "pairs_below_mtu"),
             *("busbw", "network", "agreeing_sources", "fabric_share", "other_share"),
             *("slowest_pair", "rails", "slowest_rail", "log_errors", "harmful_settings"),
+            *LINK_MEASURES,
         ),
         ("wrong element", "wrong road"),
     ),

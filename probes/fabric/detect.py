@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from probes.environment.lint import Flag
 from probes.fabric.node_pairs import NodeGroupsResult, ReachabilityResult
@@ -80,8 +81,10 @@ def find_bad_settings(flags: list[Flag]) -> list[Finding]:
 
 
 def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
-    """Tell who received wrong elements, and the first offsets: one finding, as all ranks receive
-    what one of them, or a link to it, spoilt."""
+    """Tell who received wrong elements, and the first offsets.
+
+    Where all ranks received them, one of them spoilt what all received: then no node is a suspect.
+    """
     offsets: dict[int, str] = {}
     for row in rows:
         for rank, offset in row["first_wrong"]:
@@ -94,7 +97,29 @@ def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
         f"rank {rank} on {rank_nodes[rank]} received a wrong {offsets[rank]}" for rank in named
     )
     message += f"; {more} more ranks" if more > 0 else ""
+    if len({*rank_nodes} - {rank_nodes[rank] for rank in ranks}) == 0:
+        message += ". Who changed it is not known: all nodes received it"
+        return [finding("FAB-WRONG-DATA", message)]
     return [finding("FAB-WRONG-DATA", message, _ranks_and_nodes(named, rank_nodes))]
+
+
+def find_wrong_nodes(rows: Rows, search: FaultSearchResult, rank_nodes: list[str]) -> list[Finding]:
+    """Name the nodes that make each all-reduce wrong that they take part in, else who received.
+
+    `search` is that of all-reduces over two nodes at a time, with speed 0 where one was wrong.
+    """
+    if search.slow_nodes:
+        return [
+            finding("FAB-WRONG-DATA", f"each all-reduce that {node} takes part in is wrong", [node])
+            for node in search.slow_nodes
+        ]
+    links = {(min(link), max(link)) for link in search.slow_links}
+    if links:
+        return [
+            finding("FAB-WRONG-DATA", f"an all-reduce over {a} and {b} alone is wrong", [a, b])
+            for a, b in sorted(links)
+        ]
+    return wrong_data(rows, rank_nodes)
 
 
 def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
@@ -119,11 +144,20 @@ def log_findings(findings: list[Finding], fabric: str | None) -> list[Finding]:
     return [item for item in findings if fabric == "rdma" or item.code.startswith(prefixes)]
 
 
-def find_off_fabric(run: SweepResult, fabric: str | None) -> list[Finding]:
-    """Name nodes whose bytes went another way than the agreed fabric."""
+def find_off_fabric(
+    run: SweepResult, fabric: str | None, detours: Collection[str] = ()
+) -> list[Finding]:
+    """Name nodes whose bytes went another way than the agreed fabric.
+
+    Those with `detours` send to some of the others over it: another finding says so.
+    """
     if fabric is None:
         return []
-    off_fabric = {node: device for node, device in run.main_devices.items() if device != fabric}
+    off_fabric = {
+        node: device
+        for node, device in run.main_devices.items()
+        if device != fabric and node not in detours
+    }
     if not off_fabric:
         return []
     devices = ", ".join(sorted(set(off_fabric.values())))

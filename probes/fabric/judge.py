@@ -74,15 +74,15 @@ def judge_speed(run: SweepResult, limits: Callable[[str], Limit | None], measure
     )
 
 
-def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) -> None:
-    """Judge every element of every collective."""
+def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) -> Rows:
+    """Judge every element of every collective; the rows of those that were wrong."""
     rows = [*run.rows, *(row for result in other_ops.values() for row in result)]
     measure("wrong_elements", sum(row["wrong"] for row in rows))
-    measure.explain(detect.wrong_data(rows, run.rank_nodes))
     for name, result in other_ops.items():
         table = format_table(result, OPERATIONS[name])
         measure.keep(f"{name}.txt", table, caption=f"{name}: values checked")
     measure.covered(f"five more collectives at {CHECK_SIZE >> 10} KiB")
+    return [row for row in rows if row["wrong"]]
 
 
 def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> None:
@@ -106,7 +106,6 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
         if fabric == "rdma":
             measure("log_errors", sum(item.code not in IGNORED_CODES for item in findings))
         measure.explain(findings)
-    measure.explain(detect.find_off_fabric(run, fabric))
 
 
 def judge_rails(
@@ -142,13 +141,18 @@ def judge_rails(
     )
 
 
-def judge_pairs(pairs: FaultSearchResult, run: SweepResult, measure: Recorder) -> None:
-    """Judge the slowest link against the typical one; two nodes have nothing to compare with."""
+def judge_pairs(
+    pairs: FaultSearchResult, unexplained: FaultSearchResult, run: SweepResult, measure: Recorder
+) -> None:
+    """Judge the slowest link against the typical one; two nodes have nothing to compare with.
+
+    `unexplained` is the same less the slow links that another finding explains.
+    """
     if len(pairs.speeds) > 2:
         (sender, receiver), slowest = min(pairs.speeds.items(), key=lambda item: item[1])
         share = slowest / pairs.typical if pairs.typical else 0.0
         measure("slowest_pair", share, on=f"{sender} -> {receiver}", samples=len(pairs.speeds))
-    measure.explain(detect.find_slow_links(pairs))
+    measure.explain(detect.find_slow_links(unexplained))
     measure.covered(f"links between nodes, by one rank of each: {pairs.coverage}")
     nodes = list(run.sent)
     speeds = [[pairs.speeds.get((a, b)) for b in nodes] for a in nodes]

@@ -7,10 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probes.cluster.node_facts import read_interfaces
+from probes.fabric.links.counters import LinkReader
+from probes.fabric.links.growth import bytes_sent, lost_share
 from reference_trainer.launch.gang import Gang
 from scaling.collectives.fault_search import FaultSearchResult, Link, Pair, search_faults
 from scaling.collectives.group_search import search_groups
-from scaling.collectives.node_groups import SLOW_TRANSFER_S, group_sweep, pair_sweep
+from scaling.collectives.node_groups import (
+    SLOW_TRANSFER_S,
+    RankMeetings,
+    group_sweep,
+    pair_sweep,
+)
 from scaling.collectives.reachability import (
     check_tcp,
     check_udp,
@@ -156,34 +163,99 @@ class _ReachabilityRound:
         return [(name, doors.get(name)) for name in self.nodes]
 
 
-def run_pair_search(
-    gang: Gang, node_names: dict[str, str], full: bool = False
-) -> tuple[FaultSearchResult, dict[Link, int]]:
-    """Find the slow link, and the one that changes data: (result, wrong elements by link).
+@dataclass
+class PairSearch:
+    """What the pairs of nodes showed, by link (sender, receiver).
 
-    The first rank of each node meets the others', each direction apart.
+    `lost`: the least share of packets that a meeting lost, None where nobody counts them.
+    `lossy`: whom to blame for losing more than is allowed; its speeds are 0 (lossy) or 1.
+    `sent`: bytes that the sender counted on each of its devices.
+    """
+
+    speed: FaultSearchResult
+    lossy: FaultSearchResult
+    wrong: dict[Link, int]
+    lost: dict[Link, float | None]
+    sent: dict[Link, dict[str, int]]
+
+
+def run_pair_search(
+    gang: Gang, node_names: dict[str, str], max_lost: float = 1.0, full: bool = False
+) -> PairSearch:
+    """Find the link that is slow, that loses packets, that changes data, or takes a detour.
+
+    The first rank of each node meets the others', each direction apart.  A link that loses more
+    than `max_lost` of its packets is lossy.
 
     Every pair meets up to 8 nodes (7 rounds), or when the `full` matrix is asked for (n - 1
     rounds); else two or three rounds find bad nodes.  A rank's messages use the rails that are
     close to it, so the others' are not tried.
     """
     rank_nodes = [node_names[place.node] for place in gang.places]
-    ranks, wrong = _first_ranks(rank_nodes), dict[Link, int]()
+    meetings = _Meetings(gang, rank_nodes, _first_ranks(rank_nodes), max_lost)
+    nodes, matrix = list(meetings.ranks), full or len(meetings.ranks) <= 8
+    speed = search_faults(nodes, meetings.measure_speed, matrix, MIN_RATIO)
+    # Whom to blame for loss is the same question: who has met is not measured again for it.
+    lossy = search_faults(nodes, meetings.measure_loss, matrix)
+    return PairSearch(speed, lossy, meetings.wrong, meetings.lost, meetings.sent)
 
-    def meet(rounds: list[list[Pair]]) -> dict[Link, float]:
-        table = [[(ranks[a], ranks[b]) for a, b in pairs] for pairs in rounds]
-        speeds = {}
+
+@dataclass
+class _Meetings:
+    """All that pairs of nodes have shown so far; `ranks` by node are those that meet."""
+
+    gang: Gang
+    rank_nodes: list[str]
+    ranks: dict[str, int]
+    max_lost: float
+    speeds: dict[Link, float] = field(default_factory=dict)
+    wrong: dict[Link, int] = field(default_factory=dict)
+    lost: dict[Link, float | None] = field(default_factory=dict)
+    sent: dict[Link, dict[str, int]] = field(default_factory=dict)
+    judged: set[Link] = field(default_factory=set)
+
+    def measure_speed(self, rounds: list[list[Pair]]) -> dict[Link, float]:
+        """Let these pairs meet; GB/s of each of their links."""
+        table = [[(self.ranks[a], self.ranks[b]) for a, b in pairs] for pairs in rounds]
         for start in range(0, len(table), JOB_ROUNDS):  # who has met many holds many connections
             batch = table[start : start + JOB_ROUNDS]
             timeout_s = 120 + ROUND_SECONDS * len(batch)
-            for rank, row in enumerate(gang.run(pair_sweep, batch, REPEATS, timeout=timeout_s)):
-                for sender, (speed, wrong_count) in row.items():
-                    link = rank_nodes[sender], rank_nodes[rank]
-                    speeds[link] = speed
-                    wrong[link] = wrong.get(link, 0) + wrong_count
-        return speeds
+            call = batch, REPEATS, None, LinkReader
+            for rank, met in enumerate(self.gang.run(pair_sweep, *call, timeout=timeout_s)):
+                self._note(self.rank_nodes[rank], met)
+        return {link: self.speeds[link] for link in _links_of(rounds)}
 
-    return search_faults(list(ranks), meet, matrix=full or len(ranks) <= 8, effect=MIN_RATIO), wrong
+    def measure_loss(self, rounds: list[list[Pair]]) -> dict[Link, float]:
+        """1 for each link that loses no more than is allowed, else 0; who has not met, meets."""
+        fresh = [
+            [pair for pair in pairs if pair not in self.speeds or pair in self.judged]
+            for pairs in rounds
+        ]
+        if fresh := [pairs for pairs in fresh if pairs]:
+            self.measure_speed(fresh)
+        self.judged.update(_links_of(rounds))
+        return {
+            link: float((self.lost.get(link) or 0.0) <= self.max_lost) for link in _links_of(rounds)
+        }
+
+    def _note(self, node: str, met: RankMeetings) -> None:
+        """Write down what the rank of this node saw."""
+        for rank, (speed, wrong) in met.received.items():
+            link = self.rank_nodes[rank], node
+            self.speeds[link] = speed
+            self.wrong[link] = self.wrong.get(link, 0) + wrong
+        for rank, readings in met.sent.items():
+            link = node, self.rank_nodes[rank]
+            known = [
+                share for share in (self.lost.get(link), lost_share(readings)) if share is not None
+            ]
+            self.lost[link] = min(known, default=None)
+            self.sent[link] = bytes_sent(readings)
+
+
+def _links_of(rounds: list[list[Pair]]) -> list[Link]:
+    """List both directions of each pair."""
+    return [link for pairs in rounds for a, b in pairs for link in ((a, b), (b, a))]
 
 
 @dataclass(frozen=True)
@@ -215,6 +287,26 @@ def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult
     bad_nodes, groups = search_groups(list(_first_ranks(rank_nodes)), trial, MIN_RATIO)
     coverage = f"{tried} groups of {min(sizes)} to {max(sizes)} nodes, all of them at once"
     return NodeGroupsResult(bad_nodes, groups, wrong, coverage)
+
+
+def run_wrong_search(gang: Gang, node_names: dict[str, str]) -> FaultSearchResult:
+    """Find who makes an all-reduce wrong that all of its ranks receive: two nodes at a time.
+
+    Speeds in the result are 1, or 0 where an element was wrong.
+    """
+    rank_nodes = [node_names[place.node] for place in gang.places]
+
+    def meet(rounds: list[list[Pair]]) -> dict[Link, float]:
+        found = {}
+        for pairs in rounds:
+            ranks = [[i for i, name in enumerate(rank_nodes) if name in pair] for pair in pairs]
+            results = gang.run(group_sweep, ranks, timeout=TRIAL_SECONDS)
+            for (a, b), group in zip(pairs, ranks, strict=True):
+                is_right = not any(results[rank][1] for rank in group)
+                found[a, b] = found[b, a] = float(is_right)
+        return found
+
+    return search_faults(list(_first_ranks(rank_nodes)), meet)
 
 
 def _first_ranks(rank_nodes: list[str]) -> dict[str, int]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from probes.cluster.byte_counters import counter_growth, main_device, read_counters
 from probes.fabric.library_report import RankLogs, TransportReport, gloo_report
+from probes.fabric.links.counters import LinkReader
+from probes.fabric.links.growth import lost_packets
 from probes.fabric.rails import rail_growth, read_rails
 from probes.fabric.stack_dump import RECORDER_ENV
 from reference_trainer.launch.gang import Gang
@@ -51,6 +53,17 @@ def sweep_seconds(ranks: int) -> float:
 
 
 @dataclass(frozen=True)
+class Stall:
+    """The call that exceeded twice the median of its size and rank by most: by `seconds`."""
+
+    seconds: float
+    call_s: float
+    median_s: float
+    size: int  # bytes
+    rank: int
+
+
+@dataclass(frozen=True)
 class SweepResult:
     """What a sweep showed: rows per size, per node the bytes sent on each device, and the word of
     the library."""
@@ -63,6 +76,7 @@ class SweepResult:
     rails: dict[str, dict[str, int]] = field(default_factory=dict)  # node -> port -> bytes sent
     rail_gbps: dict[str, float] = field(default_factory=dict)  # node -> Gbit/s of one of its rails
     rank_nodes: list[str] = field(default_factory=list)  # each rank's node
+    readings: list[list[Any]] = field(default_factory=list)  # of each rank, before and after
     note: str = ""
 
     @property
@@ -84,6 +98,30 @@ class SweepResult:
     def main_device(self) -> str:
         """The one that carried most bytes on most nodes."""
         return Counter(self.main_devices.values()).most_common(1)[0][0]
+
+    @property
+    def longest_stall(self) -> Stall:
+        """The call that was late by most, over all sizes."""
+        stalls = [
+            Stall(max(0.0, worst - 2 * median), worst, median, row["size"], rank)
+            for row in self.rows
+            for rank, (worst, median) in enumerate(
+                zip(row["rank_worst"], row["rank_seconds"], strict=True)
+            )
+        ]
+        return max(stalls, key=lambda stall: stall.seconds)
+
+    @property
+    def lost_shares(self) -> dict[str, float | None]:
+        """By node, the share of packets sent that were lost; None where nobody counts them."""
+        counts: dict[str, list[tuple[int, int]]] = {node: [] for node in self.rank_nodes}
+        for node, (before, after) in zip(self.rank_nodes, self.readings, strict=True):
+            if count := lost_packets(before, after):
+                counts[node].append(count)
+        return {
+            node: sum(lost for _, lost in rows) / sum(sent for sent, _ in rows) if rows else None
+            for node, rows in counts.items()
+        }
 
     def share(self, node: str, device: str) -> float:
         """Give the bytes a node sent on a device, as a ratio of those it had to send."""
@@ -119,7 +157,8 @@ def run_sweep(
     """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size."""
     before, ports = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     wait = sweep_seconds(gang.size)
-    data = gang.run(sweep, ("all_reduce",), 0.5, 0.25, only, timeout=wait, environment=environment)
+    call = ("all_reduce",), 0.5, 0.25, only, None, LinkReader
+    data = gang.run(sweep, *call, timeout=wait, environment=environment)
     after, ports_after = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     nodes = [node_names[place.node] for place in gang.places]
     backend, sweeps = data[0]["backend"], [item["sweeps"]["all_reduce"] for item in data]
@@ -137,6 +176,7 @@ def run_sweep(
         rails=dict(zip(nodes, map(rail_growth, ports, ports_after), strict=True)),
         rail_gbps=dict(zip(nodes, rates, strict=True)),
         rank_nodes=nodes,
+        readings=[item["readings"] for item in data],
         note=sweeps[0]["note"],
     )
 

@@ -36,6 +36,31 @@ FABRIC: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "export NCCL_SOCKET_IFNAME / GLOO_SOCKET_IFNAME (or NCCL_IB_HCA) for the fabric before `ray start` on every node",
     ),
+    "FAB-LOSS": Entry(
+        "Packets of a node, or between two nodes, are lost, in the direction said.",
+        Cause.HARDWARE,
+        "on the named node read `ethtool -S` and the switch port's error and discard counters; clean or replace transceiver and cable; with RoCE check PFC and ECN on every switch port between them",
+    ),
+    "FAB-LINK-FLAPS": Entry(
+        "A fabric link went down and came back while it was tested.",
+        Cause.HARDWARE,
+        "read `dmesg` of the named node and the switch port's log; replace transceiver or cable, then the port",
+    ),
+    "FAB-LINK-ERRORS": Entry(
+        "A fabric port counts errors.",
+        Cause.HARDWARE,
+        "read `ethtool -S` (RDMA: `perfquery`) of the named port; clean or replace transceiver and cable",
+    ),
+    "FAB-STALLS": Entry(
+        "Single calls take far longer than others of their size, and no link is seen to go down.",
+        Cause.INFRASTRUCTURE,
+        "look for links that go down between switches, for pause storms and for other load on the named nodes",
+    ),
+    "FAB-DETOUR": Entry(
+        "A node sends to some others over another network than the agreed fabric.",
+        Cause.INFRASTRUCTURE,
+        "remove the named route (`ip route get` on the named node shows it), and look at what set it",
+    ),
     "FAB-MTU": Entry(
         "Full-size packets do not pass, or a node's MTU is another than the others'.",
         Cause.INFRASTRUCTURE,

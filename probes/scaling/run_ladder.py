@@ -196,7 +196,7 @@ def locate_slow_links(rig: LadderRig, ladder: Ladder, limit: Limit | None) -> La
         return ladder
     measure.progress("scaling: every pair of nodes, for a link that is slow")
     try:
-        pairs, _ = run_pair_search(rig.gang, rig.node_names)
+        pairs = run_pair_search(rig.gang, rig.node_names).speed
     except GangError as error:
         measure.covered(f"the slow link was not looked for: {error}")
         return ladder

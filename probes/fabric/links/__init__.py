@@ -1,0 +1,1 @@
+"""Links between nodes: what they count, lose, and which network they use."""

@@ -1,0 +1,240 @@
+"""What a node's links count: bytes, packets sent again, errors, and how often a link went away.
+
+Read on the node itself, by the rank that uses the links.  What cannot be read is None, never 0.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from probes.cluster.byte_counters import LOOPBACK, read_counters
+from probes.cluster.node_facts import RDMA_SYSFS, rdma_ports
+from probes.environment.rails import nccl_ports, read_ib_hca
+
+NET_SYSFS = "/sys/class/net"
+Count = int | None
+# Bytes into struct tcp_info (include/uapi/linux/tcp.h), each an unsigned 32-bit number:
+# tcpi_data_segs_out, tcpi_total_retrans, tcpi_dsack_dups.
+TCP_COUNTS = {"sent": 156, "resent": 100, "twice": 216}
+TCP_INFO_BYTES = 232
+# RDMA counters are cached by the driver for `lifespan`, 10 ms where nobody changed it
+# (kernel Documentation/ABI/stable/sysfs-class-infiniband).
+RDMA_CACHE_S = 0.012
+RDMA_MTU = 4096  # bytes of a packet, where a port counts bytes only
+# Of a sender, by driver: packets, or runs of packets, that it sent again.  mlx5: a peer missed a
+# packet, or did not answer in time (NCCL names these as signs of loss); EFA; bnxt_re.
+RDMA_RESENT = (
+    *("packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err"),
+    *("retrans_pkts", "retrans_timeout_events"),
+    *("seq_err_naks_rcvd", "to_retransmits"),
+)
+RDMA_PACKETS = ("counters/port_xmit_packets", "hw_counters/tx_pkts")
+RDMA_BYTES = (("counters/port_xmit_data", 4), ("hw_counters/tx_bytes", 1))
+# By direction: what a sound link does not count.  `rx_dropped` of an interface is none of it: a
+# host also counts there what it does not want, as a switch's LLDP.
+NET_ERRORS = {
+    "receives": ("rx_errors", "rx_missed_errors", "rx_fifo_errors"),
+    "sends": ("tx_errors", "tx_dropped", "tx_carrier_errors"),
+}
+RDMA_ERRORS = {
+    "receives": (
+        *("symbol_error", "port_rcv_errors", "local_link_integrity_errors"),
+        *("excessive_buffer_overrun_errors", "rx_icrc_encapsulated", "rx_drops"),
+    ),
+    "sends": ("port_xmit_discards",),
+}
+RDMA_LOST_LINK = ("link_downed", "link_error_recovery")
+EFA_LOST = "unresponsive_remote_events"
+# Told as evidence and judged by nothing: a sound link counts them too.
+RDMA_NOTES = (
+    *("out_of_sequence", "rnr_nak_retry_err", "out_of_buffer", "port_xmit_wait"),
+    *("roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart"),
+    *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled"),
+)
+TCP_NOTES = {
+    "Tcp": ("OutSegs", "RetransSegs"),
+    "TcpExt": ("TCPTimeouts", "TCPLostRetransmit", "TCPSackRecovery", "TCPFastRetrans"),
+}
+
+
+class LinkReader:
+    """Read what was sent so far, for a process group that is joined after this was made."""
+
+    def __init__(self) -> None:
+        self._older = set(_open_sockets().values())
+        self._ports = used_ports()
+
+    def __call__(self) -> dict[str, Any]:
+        """Read `bytes` by device, and packets `sent` and `resent` over `tcp` and over `rdma`.
+
+        `tcp` are the group's own connections, `rdma` all of the node's ports together.
+        """
+        if self._ports:
+            time.sleep(RDMA_CACHE_S)
+        return {"bytes": read_counters(), "tcp": self.tcp(), "rdma": read_rdma_packets(self._ports)}
+
+    def tcp(self) -> dict[str, Count]:
+        """Count TCP segments with data: `sent`; `resent`; `twice`, what the peer had already.
+
+        Those within the host, and to the rendezvous store, are left out.  Each is None on kernels
+        before 4.19.
+        """
+        store_port = int(os.environ.get("MASTER_PORT", "0"))
+        total = {"sent": 0, "resent": 0, "twice": 0}
+        for descriptor, name in _open_sockets().items():
+            ends, info = ((), b"") if name in self._older else _connection_state(descriptor)
+            if not ends or ends[0] == ends[2] or store_port in (ends[1], ends[3]):
+                continue
+            counts = parse_tcp_info(info)
+            if counts is None:
+                return dict.fromkeys(total)
+            total = {key: total[key] + counts[key] for key in total}
+        return {**total}
+
+
+def used_ports(root: str = RDMA_SYSFS) -> list[Path]:
+    """List the sysfs folders of the RDMA ports that NCCL may use: others are for storage."""
+    ports = nccl_ports(rdma_ports(root), read_ib_hca())
+    return [Path(root, port["device"], "ports", port["port"]) for port in ports]
+
+
+def _open_sockets() -> dict[int, str]:
+    """Map this process's descriptors of sockets to their names, as socket:[1234]."""
+    found: dict[int, str] = {}
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if (name := os.readlink(link)).startswith("socket:"):
+                found[int(link.name)] = name
+    return found
+
+
+def _connection_state(descriptor: int) -> tuple[tuple[Any, ...], bytes]:
+    """((own address, port, peer's address, port), struct tcp_info); both empty if it is no TCP."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                return (), b""
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+            return (*connection.getsockname()[:2], *connection.getpeername()[:2]), info
+    except OSError:  # closed meanwhile, or not connected
+        return (), b""
+
+
+def parse_tcp_info(info: bytes) -> dict[str, int] | None:
+    """Tell the segments `sent` with data, `resent`, and had `twice`; None of an old kernel.
+
+    `info` is struct tcp_info.
+    """
+    if len(info) < max(TCP_COUNTS.values()) + 4:
+        return None
+    return {key: struct.unpack_from("I", info, at)[0] for key, at in TCP_COUNTS.items()}
+
+
+def read_rdma_packets(ports: Sequence[Path]) -> dict[str, Count] | None:
+    """Count packets that these ports (sysfs folders) sent, and sent again; None without a port."""
+    if not ports:
+        return None
+    sent = [_packets_sent(port) for port in ports]
+    resent = [_sum_of(port / "hw_counters", RDMA_RESENT) for port in ports]
+    return {"sent": _total(sent), "resent": _total(resent)}
+
+
+def _packets_sent(port: Path) -> Count:
+    packets = [_read(port / name) for name in RDMA_PACKETS]
+    by_bytes = [
+        count * unit // RDMA_MTU
+        for name, unit in RDMA_BYTES
+        if (count := _read(port / name)) is not None
+    ]
+    return next((count for count in [*packets, *by_bytes] if count is not None), None)
+
+
+def read_ports(net: str = NET_SYSFS, rdma: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
+    """Read what each interface, and each RDMA port that is used, has counted since boot.
+
+    By name, an RDMA port's is `device/port`.  Of each: `changes` of its carrier (RDMA: how often
+    the link was lost); `packets` and `errors` by direction; `lower`, the interfaces below it;
+    `notes` that nothing is judged by.
+    """
+    ports = {path.name: _read_interface(path) for path in Path(net).iterdir()}
+    ports.pop(LOOPBACK, None)
+    for path in used_ports(rdma):
+        ports[f"{path.parts[-3]}/{path.name}"] = _read_rdma_port(path)
+    return ports
+
+
+def _read_interface(path: Path) -> dict[str, Any]:
+    statistics = path / "statistics"
+    return {
+        "changes": _read(path / "carrier_changes"),
+        "packets": {
+            "sends": _read(statistics / "tx_packets"),
+            "receives": _read(statistics / "rx_packets"),
+        },
+        "errors": {way: _sum_of(statistics, names) for way, names in NET_ERRORS.items()},
+        "lower": sorted(link.name.removeprefix("lower_") for link in path.glob("lower_*")),
+        "notes": {"rx_dropped": _read(statistics / "rx_dropped")},
+    }
+
+
+def _read_rdma_port(path: Path) -> dict[str, Any]:
+    counters, hardware = path / "counters", path / "hw_counters"
+    errors = {
+        way: _total([_sum_of(counters, names), _sum_of(hardware, names)], partly=True)
+        for way, names in RDMA_ERRORS.items()
+    }
+    received = [_read(counters / "port_rcv_packets"), _read(hardware / "rx_pkts")]
+    notes = {name: _read(hardware / name) for name in RDMA_NOTES}
+    return {
+        "changes": _total([_sum_of(counters, RDMA_LOST_LINK), _read(hardware / EFA_LOST)], True),
+        "packets": {"sends": _packets_sent(path), "receives": _total(received, partly=True)},
+        "errors": errors,
+        "lower": sorted(link.name for link in path.parents[1].glob("device/net/*")),
+        "notes": {name: count for name, count in notes.items() if count is not None},
+    }
+
+
+def read_tcp_notes(proc: str = "/proc/net") -> dict[str, int]:
+    """Read TCP's counters of this network namespace that show loss (/proc/net/snmp, netstat)."""
+    found: dict[str, int] = {}
+    for name in ("snmp", "netstat"):
+        with suppress(OSError, ValueError):
+            found |= _parse_pairs(Path(proc, name).read_text())
+    return found
+
+
+def _parse_pairs(text: str) -> dict[str, int]:
+    """Parse lines in pairs: names after `Tcp:`, then their values after `Tcp:`."""
+    lines = [line.split() for line in text.splitlines()]
+    return {
+        name: int(value)
+        for names, values in zip(lines[::2], lines[1::2], strict=True)
+        for name, value in zip(names[1:], values[1:], strict=True)
+        if name in TCP_NOTES.get(names[0].rstrip(":"), ())
+    }
+
+
+def _read(path: Path) -> Count:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _sum_of(folder: Path, names: Iterable[str]) -> Count:
+    """Add up those counters of a folder that are there; None where none of them is."""
+    return _total([_read(folder / name) for name in names], partly=True)
+
+
+def _total(counts: Iterable[Count], partly: bool = False) -> Count:
+    """Add up; None where one is unknown, or with `partly` where all are."""
+    counts = list(counts)
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and (partly or len(known) == len(counts)) else None

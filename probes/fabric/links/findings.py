@@ -1,0 +1,128 @@
+"""Findings about links: which node, which port, which direction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from probes.fabric.links.watch import LinkGrowth
+from probes.fabric.node_pairs import PairSearch
+from probes.fabric.sweep import Stall
+from probes.findings import finding, join_names
+from reports.record import Finding
+from scaling.collectives.fault_search import FaultSearchResult, Link
+
+SOUND_LOSS = 1e-4  # of packets, that sound data centre networks lose (Guo et al., Pingmesh, 2015)
+
+
+def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
+    """Make one finding per node whose link went away while the fabric was tested."""
+    findings = []
+    for node, one in grown.items():
+        for port, count in (one.unstable if one else {}).items():
+            message = (
+                f"{port} of {node} changed its carrier {count} times while the fabric was tested. "
+                "Expected: 0 (a link that nobody touches stays up)"
+            )
+            findings.append(finding("FAB-LINK-FLAPS", message, [node]))
+    return findings
+
+
+def find_port_errors(grown: Mapping[str, LinkGrowth | None], max_share: float) -> list[Finding]:
+    """Make one finding per node whose ports count more errors per packet than is allowed.
+
+    Those of a link that went away come of that.
+    """
+    findings = []
+    for node, one in grown.items():
+        worst = one.errors if one else None
+        if one and worst and worst.share > max_share and not one.unstable:
+            message = (
+                f"{worst.port} of {node} counts errors when it {worst.way}: {worst.errors} in "
+                f"{worst.packets} packets"
+            )
+            findings.append(finding("FAB-LINK-ERRORS", message, [node]))
+    return findings
+
+
+def find_loss(
+    lossy: FaultSearchResult,
+    lost: Mapping[Link, float | None],
+    in_sweep: Mapping[str, float],
+    max_lost: float,
+    unstable: list[str],
+) -> list[Finding]:
+    """Name the nodes, else the links, that lose packets, and in which direction.
+
+    `in_sweep` is each node's share when all send at once: it is told where no link loses as much,
+    and no link went away meanwhile (`unstable` nodes).
+    """
+    bad = {link: share for link, share in lost.items() if share is not None and share > max_lost}
+    if bad and len(bad) == len(lost) > 2:
+        message = f"every link loses packets: {_range(bad.values())} of them"
+        return [finding("FAB-LOSS", message, list(dict.fromkeys(node for node, _ in bad)))]
+    findings = []
+    for node, way in lossy.slow_nodes.items():
+        ends = {"sends": (0,), "receives": (1,), "both": (0, 1)}[way]
+        shares = [share for link, share in bad.items() if any(link[end] == node for end in ends)]
+        ways = "sends and receives" if way == "both" else way
+        message = f"{node} loses {_range(shares)} of the packets that it {ways}, with every peer"
+        findings.append(finding("FAB-LOSS", message, [node]))
+    for a, b in lossy.slow_links:
+        message = f"{a} -> {b}: {_range([bad.get((a, b), 0.0)])} of the packets are lost"
+        findings.append(finding("FAB-LOSS", message, [a, b]))
+    if not bad and not unstable:
+        nodes = {node: share for node, share in in_sweep.items() if share > max_lost}
+        if nodes:
+            message = (
+                f"{join_names(nodes)}: {_range(nodes.values())} of the packets sent are lost when "
+                "all nodes send at once, and none as many when two nodes meet alone"
+            )
+            findings.append(finding("FAB-LOSS", message, list(nodes)))
+    return findings
+
+
+def _range(shares: Iterable[float]) -> str:
+    """Write one share, or the least and the largest."""
+    values = [f"{share:.2%}" for share in sorted(shares)]
+    ends = list(dict.fromkeys((values[0], values[-1]))) if values else ["some"]
+    return " to ".join(ends)
+
+
+def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding:
+    """Tell of a call that took far longer than others of its size.
+
+    All ranks wait in it, so suspects are those alone that lost packets meanwhile: `in_sweep` is
+    each node's share.
+    """
+    message = (
+        f"an all-reduce of {stall.size} bytes took {stall.call_s:.2f} s on rank {stall.rank}, and "
+        f"{stall.median_s:.4f} s in the median"
+    )
+    suspects = [node for node, share in in_sweep.items() if share and share > SOUND_LOSS]
+    if suspects:
+        message += f"; meanwhile packets of {join_names(suspects)} were lost"
+    return finding("FAB-STALLS", message, suspects)
+
+
+def find_detours(
+    pairs: PairSearch, off: Mapping[Link, str], expected: str, routes: Mapping[Link, str]
+) -> list[Finding]:
+    """Name each node that sends to some others over another network.
+
+    One that sends nothing over the fabric is bound to another interface: another finding says so.
+    """
+    findings = []
+    for node in dict.fromkeys(sender for sender, _ in off):
+        links = [link for link in pairs.sent if link[0] == node]
+        bad = [link for link in links if link in off]
+        if len(bad) == len(links) > 1:
+            continue
+        peers, devices = (
+            join_names(peer for _, peer in bad),
+            join_names({off[link] for link in bad}),
+        )
+        message = f"what {node} sends to {peers} leaves over {devices}, not {expected}"
+        told = {routes[link] for link in bad if routes.get(link)}
+        message += f"; its route: {join_names(told)}" if told else ""
+        findings.append(finding("FAB-DETOUR", message, [node]))
+    return findings

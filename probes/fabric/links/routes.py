@@ -1,0 +1,51 @@
+"""How a node reaches an address: asked of the node itself, where its traffic left the fabric."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+
+from probes.cluster.node_facts import read_interfaces
+from reference_trainer.launch.gang import Gang
+from scaling.collectives.fault_search import Link
+
+ROUTE_SECONDS = 10  # for `ip` to answer, which takes milliseconds
+
+
+def read_route(address: str) -> str:
+    """Ask `ip route get ADDRESS` on this node; "" where it cannot be asked."""
+    try:
+        done = subprocess.run(
+            ["ip", "-4", "route", "get", address],
+            capture_output=True,
+            text=True,
+            timeout=ROUTE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):  # many images have no `ip`
+        return ""
+    return " ".join(done.stdout.split())
+
+
+def read_routes(
+    gang: Gang, node_names: dict[str, str], links: Iterable[Link], interface: str
+) -> dict[Link, str]:
+    """Ask each sender of these links how it reaches its receiver's address on this interface.
+
+    Links whose receiver has no such address, as with RDMA, are left out.
+    """
+    links = list(links)
+    if not links:
+        return {}
+    names = [node_names[place.node] for place in gang.places]
+    ranks = {name: names.index(name) for name in dict.fromkeys(names)}
+    ports = gang.run(read_interfaces, timeout=60)
+    found = {}
+    for sender, receiver in links:
+        address = ports[ranks[receiver]].get(interface, {}).get("address")
+        if address:
+            each: list[list[object]] = [[] for _ in gang.places]
+            each[ranks[sender]] = [address]
+            call = gang.run(read_route, timeout=60, each=each, groups=[[ranks[sender]]])
+            found[sender, receiver] = str(call[0])
+    return found

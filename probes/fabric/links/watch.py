@@ -1,0 +1,124 @@
+"""What the links of all nodes counted while the fabric was tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from probes.cluster.cluster import Cluster
+from probes.fabric.links.counters import read_ports, read_tcp_notes
+from probes.fabric.links.growth import WAYS, counter_difference
+
+Ports = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class PortErrors:
+    """Errors of one direction of a node's fabric ports, as a share of packets; the worst port."""
+
+    way: str
+    port: str
+    errors: int
+    packets: int
+
+    @property
+    def share(self) -> float:
+        """Give errors per packet; 0 where neither was counted."""
+        return self.errors / max(self.packets, self.errors, 1)
+
+
+@dataclass(frozen=True)
+class LinkGrowth:
+    """What one node's fabric ports counted.
+
+    `changes` by port, None where a port does not say; `errors`, the worst direction, None where
+    no port counts them; `evidence` is all that was read.
+    """
+
+    changes: dict[str, int | None]
+    errors: PortErrors | None
+    evidence: dict[str, Any]
+
+    @property
+    def unstable(self) -> dict[str, int]:
+        """Give the ports whose link went away, and how often it changed."""
+        return {port: count for port, count in self.changes.items() if count}
+
+
+class LinkWatch:
+    """The links of all nodes, from when this was made.  A node that does not answer is unknown."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.before = self._read()
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        names = self.cluster.node_names
+        return {names[id]: found for id, found in self.cluster.on_each_node(read_all).items()}
+
+    def growth(self, fabric: Mapping[str, str]) -> dict[str, LinkGrowth | None]:
+        """Tell what each node's links counted since; `fabric` names each node's, as an interface
+        or `rdma`."""
+        after = self._read()
+        return {
+            node: node_growth(self.before[node], after[node], device)
+            if node in self.before and node in after
+            else None
+            for node, device in fabric.items()
+        }
+
+
+def read_all() -> dict[str, Any]:
+    """Read the counters of this node's ports, and TCP's."""
+    return {"ports": read_ports(), "tcp": read_tcp_notes()}
+
+
+def node_growth(
+    before: Mapping[str, Any], after: Mapping[str, Any], fabric: str
+) -> LinkGrowth | None:
+    """Tell what the ports of one node's fabric counted between two readings; None without one."""
+    names = fabric_ports(before["ports"], fabric)
+    if not names:
+        return None
+    grown = counter_difference(before["ports"], after["ports"])
+    ports = {name: grown.get(name) or {} for name in names}
+    changes = {name: port.get("changes") for name, port in ports.items()}
+    for name in names:  # RoCE: its interface says what such a port does not
+        below = before["ports"][name]["lower"]
+        if changes[name] is None and any(changes.get(port) is not None for port in below):
+            del changes[name]
+    return LinkGrowth(
+        changes,
+        worst_errors(ports),
+        {"ports": ports, "tcp": counter_difference(before["tcp"], after["tcp"])},
+    )
+
+
+def fabric_ports(ports: Ports, fabric: str) -> list[str]:
+    """List the ports that a fabric is made of: an interface or all of RDMA, and what is below."""
+    queue = [name for name in ports if "/" in name] if fabric == "rdma" else [fabric]
+    found: dict[str, None] = {}
+    while queue:
+        name = queue.pop(0)
+        if name in ports and name not in found:
+            found[name] = None
+            queue += ports[name]["lower"]
+    return list(found)
+
+
+def worst_errors(ports: Ports) -> PortErrors | None:
+    """Find the direction with the largest share of errors; None where no port counts any.
+
+    EFA counts none of what it sends: what is lost there, it counts as sent again.
+    """
+    found = []
+    for way in WAYS:
+        errors = {name: (port.get("errors") or {}).get(way) for name, port in ports.items()}
+        packets = [(port.get("packets") or {}).get(way) for port in ports.values()]
+        known = {name: count for name, count in errors.items() if count is not None}
+        if known and any(count is not None for count in packets):
+            worst = max(known, key=lambda name: known[name])
+            total = sum(count for count in packets if count is not None)
+            found.append(PortErrors(way, worst, sum(known.values()), total))
+    return max(found, key=lambda one: one.share, default=None)

@@ -1,0 +1,86 @@
+"""What happened between two readings of counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from probes.fabric.links.growth import bytes_sent, counter_difference, lost_packets, lost_share
+
+
+def reading(sent: int = 0, resent: int | None = 0, twice: int = 0, **more: Any) -> dict[str, Any]:
+    """What a `LinkReader` returns after so many TCP segments."""
+    tcp = {"sent": sent, "resent": resent, "twice": twice}
+    return {"bytes": {"fab0": sent * 1500}, "tcp": tcp, "rdma": None, **more}
+
+
+def test_counts_are_subtracted_one_by_one() -> None:
+    before = {"a": 1, "gone": 1, "reset": 9, "unknown": None, "inner": {"b": 2}, "list": ["x"]}
+    after = {"a": 4, "reset": 3, "unknown": 5, "inner": {"b": 2}, "new": 1, "list": ["x"]}
+    grown = counter_difference(before, after)
+    assert grown == {"a": 3, "reset": None, "unknown": None, "inner": {"b": 0}, "list": None}
+
+
+@pytest.mark.parametrize(
+    ("after", "lost"),
+    [
+        (reading(1000), (1000, 0)),
+        (reading(1000, 30), (1000, 30)),
+        (reading(1000, 30, twice=10), (1000, 20)),  # those came late: they were not lost
+        (reading(1000, 30, twice=40), (1000, 0)),
+        (reading(1000, None), None),
+        (reading(0), None),  # nothing was sent, so nothing is known
+    ],
+)
+def test_what_was_sent_again_was_lost(after: dict[str, Any], lost: tuple[int, int] | None) -> None:
+    assert lost_packets(reading(), after) == lost
+
+
+def rdma(sent: int | None, resent: int | None) -> dict[str, Any]:
+    """After a gigabyte over RDMA."""
+    ports = {"sent": sent, "resent": resent}
+    return reading(10, bytes={"rdma": 1 << 30, "eth0": 5000}, rdma=ports)
+
+
+@pytest.mark.parametrize(
+    ("sent", "resent", "lost"),
+    [(1000, 3, (1000, 3)), (1000, 0, (1000, 0)), (1000, None, None), (None, 3, None)],
+)
+def test_where_rdma_carried_the_bytes_its_counters_are_asked(
+    sent: int | None, resent: int | None, lost: tuple[int, int] | None
+) -> None:
+    before = reading(bytes={"rdma": 0, "eth0": 0}, rdma={"sent": 0, "resent": 0})
+    assert lost_packets(before, rdma(sent, resent)) == lost
+
+
+def tries(*losses: int) -> list[dict[str, Any]]:
+    """Readings around tries of 1000 segments, of which so many are lost."""
+    totals = [sum(losses[:count]) for count in range(len(losses) + 1)]
+    return [reading(1000 * count, lost) for count, lost in enumerate(totals)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "share"),
+    [
+        ((0, 0, 0, 0, 0, 0), 0.0),
+        ((30, 28, 33, 30, 29, 31), 0.03),
+        ((0, 0, 900, 0, 0, 0), 0.0),  # a queue that overflowed once
+        ((30,), 0.03),
+    ],
+)
+def test_a_links_loss_is_that_of_its_median_try(losses: tuple[int, ...], share: float) -> None:
+    assert lost_share(tries(*losses)) == pytest.approx(share)
+
+
+def test_a_try_that_nobody_counted_leaves_the_loss_unknown() -> None:
+    known = tries(0, 0, 0)
+    known[2]["tcp"]["resent"] = None
+    assert lost_share(known) is None
+    assert lost_share(known[:1]) is None
+    assert lost_share([]) is None
+
+
+def test_bytes_by_device() -> None:
+    assert bytes_sent(tries(0, 0)) == {"fab0": 3_000_000}
+    assert bytes_sent([]) == {}

@@ -1,0 +1,336 @@
+"""Links that lose, go away, stall or take a detour: who is named, in which direction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.acceptance.measure import Recorder
+from probes.fabric.links.judge import (
+    judge_loss,
+    judge_networks,
+    judge_ports,
+    judge_stalls,
+    links_off,
+    unexplained,
+)
+from probes.fabric.node_pairs import PairSearch, run_pair_search
+from probes.fabric.sweep import SweepResult
+from reports.record import Finding, ProbeResult, Verdict
+from scaling.collectives.node_groups import RankMeetings
+from tests.probes.fabric.conftest import LAB
+from tests.support.sweep_results import sweep_result
+
+MAX_LOST = 1e-3
+Link = tuple[str, str]
+
+
+class Gang:
+    """Stands in for one, a rank a node: pairs that meet lose what is planted, over which device."""
+
+    def __init__(self, nodes: int, lost: Callable[[str, str], float | None], **more: Any) -> None:
+        self.places = [SimpleNamespace(node=f"n{number}") for number in range(nodes)]
+        self.names = {place.node: place.node for place in self.places}
+        self.lost = lost
+        self.device: Mapping[Link, str] = more.get("device", {})
+        self.speed: Mapping[Link, float] = more.get("speed", {})
+        self.met: list[Link] = []
+
+    def run(self, function: Any, rounds: Any, *_: Any, timeout: float) -> list[RankMeetings]:
+        found = [RankMeetings() for _ in self.places]
+        for pairs in rounds:
+            for pair in pairs:
+                for a, b in (pair, pair[::-1]):
+                    link = f"n{a}", f"n{b}"
+                    self.met.append(link)
+                    found[b].received[a] = self.speed.get(link, 0.1), 0
+                    found[a].sent[b] = self.readings(link)
+        return found
+
+    def readings(self, link: Link) -> list[dict[str, Any]]:
+        """Before and after six tries of 100,000 packets each."""
+        share, device = self.lost(*link), self.device.get(link, "fab0")
+        resent = [None if share is None else round(share * 1e5) * tried for tried in range(7)]
+        return [
+            {
+                "bytes": {"fab0": 0, "eth0": 0, device: tried * 4 << 20},
+                "tcp": {"sent": tried * 10**5, "resent": resent[tried], "twice": 0},
+                "rdma": None,
+            }
+            for tried in range(7)
+        ]
+
+    def search(self) -> PairSearch:
+        return run_pair_search(self, self.names, MAX_LOST)  # type: ignore[arg-type]  (a stand-in)
+
+
+def sweep(pairs: Gang, in_sweep: float = 0.0, **row: Any) -> SweepResult:
+    """An all-reduce over the same nodes, of which each lost so many of a million packets."""
+    nodes = [place.node for place in pairs.places]
+    times = {"rank_seconds": [0.02] * len(nodes), "rank_worst": [0.03] * len(nodes)}
+    run = sweep_result(0.1)
+    before, after = (
+        {
+            "bytes": {"fab0": sent},
+            "tcp": {"sent": sent, "resent": round(sent * in_sweep), "twice": 0},
+            "rdma": None,
+        }
+        for sent in (0, 10**6)
+    )
+    run.rows[0].update(times | row | {"samples": 40})
+    return SweepResult(
+        len(nodes),
+        "gloo",
+        run.rows,
+        run.sent,
+        rank_nodes=nodes,
+        readings=[[before, after]] * len(nodes),
+    )
+
+
+def judged(measure: Recorder) -> ProbeResult:
+    """What is judged; a control is there, for without one nothing is proven."""
+    measure.control("c", "fault", caught=True, saw="it")
+    return measure.finish("finished", 1.0)
+
+
+def values(result: ProbeResult, name: str) -> list[tuple[Any, Verdict | None, str]]:
+    return [(m.value, m.verdict, m.subject) for m in result.measurements if m.name == name]
+
+
+def told(result: ProbeResult) -> list[tuple[str, list[str]]]:
+    return [(found.code, found.suspects) for found in result.findings]
+
+
+def loss_of(
+    gang: Gang, recorder: Callable[..., Recorder], in_sweep: float = 0.0, *unstable: str
+) -> tuple[list[Finding], Verdict | None]:
+    """What is found of loss in a run, and the verdict on all that was lost."""
+    measure = recorder()
+    judge_loss(sweep(gang, in_sweep), gang.search(), MAX_LOST, list(unstable), measure)
+    result = judged(measure)
+    verdicts = [verdict for _, verdict, _ in values(result, "lost_packets")]
+    worst = max(verdicts, key=lambda one: list(Verdict).index(one) if one else -1)
+    failed = Verdict.FAIL if Verdict.FAIL in verdicts else worst
+    return result.findings, failed
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 12])
+@pytest.mark.parametrize(("bad", "way"), [("n1", "sends"), ("n1", "receives"), ("n0", "sends")])
+@pytest.mark.parametrize("share", [0.03, 0.1])
+def test_a_node_that_loses_packets_is_named_with_its_direction(
+    recorder: Callable[..., Recorder], nodes: int, bad: str, way: str, share: float
+) -> None:
+    end = ("sends", "receives").index(way)
+    gang = Gang(nodes, lambda *link: share if link[end] == bad else 0.0)
+    (found,), verdict = loss_of(gang, recorder)
+    assert verdict is Verdict.FAIL
+    assert found.code == "FAB-LOSS"
+    if nodes == 2:  # nobody else is there to tell which end of the link it is
+        other = "n0" if bad == "n1" else "n1"
+        sender, receiver = (bad, other) if way == "sends" else (other, bad)
+        assert found.suspects == [sender, receiver]
+        assert f"{sender} -> {receiver}: {share:.2%}" in found.statement
+    else:
+        assert found.suspects == [bad]
+        assert f"{bad} loses {share:.2%} of the packets that it {way}" in found.statement
+
+
+def test_two_directions_of_one_node(recorder: Callable[..., Recorder]) -> None:
+    (found,), _ = loss_of(Gang(4, lambda *link: 0.02 if "n2" in link else 0.0), recorder)
+    assert found.suspects == ["n2"]
+    assert "sends and receives" in found.statement
+
+
+@pytest.mark.parametrize("nodes", [4, 12])
+def test_one_link_that_loses_packets(recorder: Callable[..., Recorder], nodes: int) -> None:
+    # The pair that meets first, so that few rounds see it.
+    bad = "n0", f"n{nodes - 1}"
+    (found,), verdict = loss_of(Gang(nodes, lambda *link: 0.02 * (link == bad)), recorder)
+    assert verdict is Verdict.FAIL
+    assert found.suspects == [*bad]
+    assert f"{bad[0]} -> {bad[1]}: 2.00% of the packets are lost" in found.statement
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.0, Verdict.PASS), (1e-4, Verdict.PASS)])
+@pytest.mark.parametrize("nodes", [2, 4, 12])
+def test_what_sound_networks_lose_accuses_nobody(
+    recorder: Callable[..., Recorder], nodes: int, share: float, verdict: Verdict
+) -> None:
+    assert loss_of(Gang(nodes, lambda *link: share), recorder, share) == ([], verdict)
+
+
+def test_a_network_that_loses_everywhere_names_all(recorder: Callable[..., Recorder]) -> None:
+    (found,), verdict = loss_of(Gang(4, lambda *link: 0.02), recorder)
+    assert verdict is Verdict.FAIL
+    assert found.suspects == ["n0", "n1", "n2", "n3"]
+    assert "every link" in found.statement
+
+
+def test_what_is_lost_only_when_all_send_is_told(recorder: Callable[..., Recorder]) -> None:
+    (found,), verdict = loss_of(Gang(4, lambda *link: 0.0), recorder, 0.02)
+    assert verdict is Verdict.FAIL
+    assert "2.00% of the packets sent are lost when all nodes send at once" in found.statement
+    findings, verdict = loss_of(Gang(4, lambda *link: 0.0), recorder, 0.02, "n1")
+    assert (findings, verdict) == ([], Verdict.FAIL)  # n1's link went away: that is told apart
+
+
+def test_packets_that_nobody_counts_prove_nothing(recorder: Callable[..., Recorder]) -> None:
+    gang, measure = Gang(4, lambda *link: None if link == ("n1", "n2") else 0.0), recorder()
+    judge_loss(sweep(gang), gang.search(), MAX_LOST, [], measure)
+    found = values(judged(measure), "lost_packets")
+    assert (None, Verdict.UNPROVEN, "n1 -> n2") in found
+    assert (0.0, Verdict.PASS, "n0 -> n3") in found
+
+
+def test_a_sweep_that_nobody_counted_proves_nothing(recorder: Callable[..., Recorder]) -> None:
+    gang, measure = Gang(4, lambda *link: 0.0), recorder()
+    run = sweep(gang)
+    run.readings[:] = [[before, before] for before, _ in run.readings]
+    judge_loss(run, gang.search(), MAX_LOST, [], measure)
+    subjects = [
+        subject for value, _, subject in values(judged(measure), "lost_packets") if value is None
+    ]
+    assert subjects == ["n0 in the all-reduce"]
+
+
+def test_who_has_met_for_speed_does_not_meet_again_for_loss() -> None:
+    gang = Gang(4, lambda *link: 0.0)
+    gang.search()
+    assert len(gang.met) == len(set(gang.met)) == 12
+
+
+class Watch:
+    """Stands in for a LinkWatch: what its nodes' ports counted."""
+
+    def __init__(self, **nodes: Any) -> None:
+        self.nodes = nodes
+
+    def growth(self, fabric: Mapping[str, str]) -> dict[str, Any]:
+        return {node: self.nodes[node] for node in fabric}
+
+
+def ports(changes: int | None = 0, share: float | None = 0.0) -> Any:
+    errors = share is not None and SimpleNamespace(
+        share=share, way="receives", port="fab0", errors=round(share * 1e6), packets=10**6
+    )
+    unstable = {"fab0": changes} if changes else {}
+    found = {"changes": {"fab0": changes}, "unstable": unstable, "errors": errors or None}
+    return SimpleNamespace(**found, evidence={})
+
+
+def judge_nodes(recorder: Callable[..., Recorder], **nodes: Any) -> tuple[ProbeResult, list[str]]:
+    measure = recorder()
+    watch: Any = Watch(**nodes)
+    limits = {name: LAB.limit("FABRIC", name) for name in ("interface_errors",)}
+    unstable = judge_ports(watch, dict.fromkeys(nodes, "fab0"), limits.get, measure)
+    return judged(measure), unstable
+
+
+def test_a_link_that_flaps_is_named_with_its_port(recorder: Callable[..., Recorder]) -> None:
+    flapping = ports(changes=6, share=2e-4)
+    result, unstable = judge_nodes(recorder, n0=ports(), n1=flapping, n2=ports())
+    assert unstable == ["n1"]
+    assert told(result) == [("FAB-LINK-FLAPS", ["n1"])]  # its errors come of it
+    assert "fab0 of n1 changed its carrier 6 times" in result.findings[0].statement
+    assert values(result, "link_changes") == [(6, Verdict.FAIL, "n1 fab0")]
+
+
+def test_sound_ports_accuse_nobody(recorder: Callable[..., Recorder]) -> None:
+    result, unstable = judge_nodes(recorder, n0=ports(), n1=ports(share=1e-6))
+    assert (told(result), unstable) == ([], [])
+    assert values(result, "link_changes") == [(0, Verdict.PASS, "n0 fab0")]
+    assert [verdict for _, verdict, _ in values(result, "interface_errors")] == [Verdict.PASS]
+
+
+def test_errors_of_a_port_are_named_with_their_direction(recorder: Callable[..., Recorder]) -> None:
+    result, _ = judge_nodes(recorder, n0=ports(), n1=ports(share=3e-4))
+    assert told(result) == [("FAB-LINK-ERRORS", ["n1"])]
+    assert (
+        "fab0 of n1 counts errors when it receives: 300 in 1000000" in result.findings[0].statement
+    )
+
+
+@pytest.mark.parametrize("silent", [None, ports(None, None)])
+def test_a_port_that_says_nothing_proves_nothing(
+    recorder: Callable[..., Recorder], silent: Any
+) -> None:
+    result, _ = judge_nodes(recorder, n0=ports(), n1=silent)
+    for name in ("link_changes", "interface_errors"):
+        assert (None, Verdict.UNPROVEN, "n1 fab0") in values(result, name)
+
+
+def stalls(
+    recorder: Callable[..., Recorder], worst: list[float], *unstable: str, in_sweep: float = 0.0
+) -> ProbeResult:
+    gang, measure = Gang(4, lambda *link: 0.0), recorder()
+    judge_stalls(sweep(gang, in_sweep, rank_worst=worst), list(unstable), measure)
+    return judged(measure)
+
+
+def test_a_call_that_stalls_is_told_with_its_rank(recorder: Callable[..., Recorder]) -> None:
+    result = stalls(recorder, [0.03, 1.4, 0.03, 0.03])
+    ((value, verdict, subject),) = values(result, "longest_stall")
+    assert (value, verdict) == (pytest.approx(1.36), Verdict.FAIL)
+    assert subject == "rank 1 on n1, 1048576 bytes"
+    assert told(result) == [("FAB-STALLS", [])]
+    lossy = stalls(recorder, [0.03, 1.4, 0.03, 0.03], in_sweep=2e-4)
+    assert told(lossy) == [("FAB-STALLS", ["n0", "n1", "n2", "n3"])]
+    assert told(stalls(recorder, [0.03, 1.4, 0.03, 0.03], "n2")) == []  # its link went away
+
+
+def test_a_busy_core_is_no_stall(recorder: Callable[..., Recorder]) -> None:
+    result = stalls(recorder, [0.03, 0.12, 0.03, 0.03])  # six times the median, as measured
+    assert told(result) == []
+    assert [verdict for _, verdict, _ in values(result, "longest_stall")] == [Verdict.PASS]
+
+
+def networks_of(
+    gang: Gang, recorder: Callable[..., Recorder], expected: str = "fab0"
+) -> tuple[ProbeResult, PairSearch]:
+    measure, pairs = recorder(), gang.search()
+    off = links_off(pairs, expected)
+    judge_networks(pairs, expected, dict.fromkeys(off, "10.77.0.3 via 10.78.0.3 dev eth0"), measure)
+    return judged(measure), pairs
+
+
+def test_a_detour_is_named_and_is_no_slow_link(recorder: Callable[..., Recorder]) -> None:
+    detour = {("n1", "n2"): "eth0"}
+    gang = Gang(4, lambda *link: 0.0, device=detour, speed={("n1", "n2"): 0.02})
+    result, pairs = networks_of(gang, recorder)
+    assert told(result) == [("FAB-DETOUR", ["n1"])]
+    assert result.findings[0].statement == (
+        "what n1 sends to n2 leaves over eth0, not fab0; "
+        "its route: 10.77.0.3 via 10.78.0.3 dev eth0"
+    )
+    assert values(result, "off_fabric_links") == [(1, Verdict.FAIL, "cluster")]
+    assert pairs.speed.slow_links == [("n1", "n2")]
+    assert unexplained(pairs, links_off(pairs, "fab0")).slow_links == []
+
+
+def test_a_node_that_uses_another_network_for_all_takes_no_detour(
+    recorder: Callable[..., Recorder],
+) -> None:
+    other = {("n1", f"n{peer}"): "eth0" for peer in (0, 2, 3)}
+    result, _ = networks_of(Gang(4, lambda *link: 0.0, device=other), recorder)
+    assert told(result) == []  # FAB-WRONG-INTERFACE says so
+    assert values(result, "off_fabric_links") == [(3, Verdict.FAIL, "cluster")]
+
+
+def test_bytes_that_no_device_counted_prove_nothing(recorder: Callable[..., Recorder]) -> None:
+    gang, measure = Gang(3, lambda *link: 0.0), recorder()
+    pairs = gang.search()
+    pairs.sent["n0", "n1"] = {}
+    judge_networks(pairs, "fab0", {}, measure)
+    assert (None, Verdict.UNPROVEN, "n0 -> n1") in values(judged(measure), "off_fabric_links")
+
+
+def test_a_slow_link_of_a_lossy_node_is_explained_and_others_are_not() -> None:
+    slow = {(a, b): 0.03 for a in ("n1", "n3") for b in ("n0", "n1", "n2", "n3") if a != b}
+    gang = Gang(4, lambda *link: 0.03 * (link[0] == "n1"), speed=slow)
+    pairs = gang.search()
+    assert pairs.speed.slow_nodes == {"n1": "sends", "n3": "sends"}
+    assert unexplained(pairs, {}).slow_nodes == {"n3": "sends"}
