@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 
 from tests.lab import network, nvml
 from tests.lab.lab import Lab
+from tests.lab.link_faults import LINK_FAULTS, Action
 from tests.lab.node import SHARED, Node
-from tests.lab.shell import LabError, sh
+from tests.lab.shell import LabError
 
 RATE = r"\d+(\.\d+)?[kmg]bit"
 
@@ -73,7 +73,7 @@ def _full_way(lab: Lab, name: str, _rate: str, _way: str) -> str:
 
 def _slow_pair(lab: Lab, first: str, second: str, rate: str) -> str:
     _check(rate)
-    a, b = _pair(lab, first, second)
+    a, b = lab.pair(first, second)
     for here, there in ((a, b), (b, a)):
         usual = lab.state["rates"]["fab0"]
         network.shape_toward(lab.name, here.index, "fab0", usual, there.index, rate)
@@ -82,13 +82,6 @@ def _slow_pair(lab: Lab, first: str, second: str, rate: str) -> str:
 
 def _full_pair(lab: Lab, first: str, second: str, _rate: str) -> str:
     return "; ".join(_full_link(lab, name, "") for name in (first, second))
-
-
-def _pair(lab: Lab, first: str, second: str) -> tuple[Node, Node]:
-    a, b = lab.node(first), lab.node(second)
-    if a.index == b.index:
-        raise LabError(f"a pair is two nodes, found {a.name} twice")
-    return a, b
 
 
 def _half_duplex(lab: Lab, name: str) -> str:
@@ -136,17 +129,19 @@ def _corrupt_data(lab: Lab, name: str) -> str:
         "@th,79992,8 0x3c-0x4b @th,80024,8 0x3c-0x4b @th,80056,8 0x3c-0x4b @th,80088,8 0x3c-0x4b "
         "@th,80000,8 set 0x7f\n"
     )
-    _nft(lab, lab.node(name), rules)
+    network.filter_packets(lab.name, lab.node(name).index, rules)
     return f"{lab.node(name).name}: a byte of each large packet on fab0 is changed"
 
 
 def _pure_data(lab: Lab, name: str) -> str:
-    _nft(lab, lab.node(name), "delete table inet corrupt\n", quiet=True)
+    network.filter_packets(
+        lab.name, lab.node(name).index, "delete table inet corrupt\n", quiet=True
+    )
     return f"{lab.node(name).name}: packets leave as they were written"
 
 
 def _block_pair(lab: Lab, first: str, second: str) -> str:
-    a, b = _pair(lab, first, second)
+    a, b = lab.pair(first, second)
     for here, there in ((a, b), (b, a)):
         ip = network.address("fab0", there.index)
         rules = (
@@ -154,20 +149,17 @@ def _block_pair(lab: Lab, first: str, second: str) -> str:
             f"add chain inet block{there.index} in {{ type filter hook input priority 0; }}\n"
             f"add rule inet block{there.index} in iifname fab0 ip saddr {ip} drop\n"
         )
-        _nft(lab, here, rules)
+        network.filter_packets(lab.name, here.index, rules)
     return f"{a.name}, {b.name}: packets between them on fab0 are dropped"
 
 
 def _open_pair(lab: Lab, first: str, second: str) -> str:
     a, b = lab.node(first), lab.node(second)
     for here, there in ((a, b), (b, a)):
-        _nft(lab, here, f"delete table inet block{there.index}\n", quiet=True)
+        network.filter_packets(
+            lab.name, here.index, f"delete table inet block{there.index}\n", quiet=True
+        )
     return f"{a.name}, {b.name}: packets pass again"
-
-
-def _nft(lab: Lab, node: Node, rules: str, quiet: bool = False) -> None:
-    where = f"--net=/run/netns/{network.namespace(lab.name, node.index)}"
-    sh("nsenter", where, "nft", "-f", "-", text=rules, quiet=quiet)
 
 
 def _restart_ray(lab: Lab, nodes: list[Node], interface: str) -> str:
@@ -236,7 +228,7 @@ def _with_nvml(lab: Lab, name: str) -> Node:
 
 
 def _same_machine(lab: Lab, first: str, second: str) -> str:
-    a, b = _pair(lab, first, second)
+    a, b = lab.pair(first, second)
     b.boot_id.write_text(a.boot_id.read_text())
     return f"{b.name}: has the boot id of {a.name}"
 
@@ -270,8 +262,6 @@ def _not_head(lab: Lab, name: str) -> Node:
         raise LabError("node0 runs the head and the driver; kill another node")
     return node
 
-
-Action = Callable[..., str]
 
 # name: (arguments, explanation, (break, heal))
 FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
@@ -336,6 +326,7 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
     ),
     "same-machine": (["a", "b"], "B has the boot id of A.", (_same_machine, _own_machine)),
     "slow-cpu": (["node", "share"], "NODE gets SHARE of one CPU.", (_slow_cpu, _full_cpu)),
+    **LINK_FAULTS,
 }
 
 

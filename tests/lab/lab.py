@@ -74,6 +74,13 @@ class Lab:
                 return node
         raise LabError(f"no node {word!r} in lab {self.name!r}: it has {len(self.nodes)} nodes")
 
+    def pair(self, first: str, second: str) -> tuple[Node, Node]:
+        """Two nodes by index or name; raises LabError where they are one."""
+        a, b = self.node(first), self.node(second)
+        if a.index == b.index:
+            raise LabError(f"a pair is two nodes, found {a.name} twice")
+        return a, b
+
     def up(
         self,
         nodes: int,

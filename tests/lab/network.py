@@ -7,7 +7,11 @@ them.  There is no default route and no way out.
 
 from __future__ import annotations
 
-from tests.lab.shell import sh
+import json
+import time
+from typing import Any
+
+from tests.lab.shell import LabError, sh
 
 NETWORKS = {"fab0": "10.77.0", "eth0": "10.78.0"}
 RATES = {"fab0": "1gbit", "eth0": "200mbit"}
@@ -150,6 +154,118 @@ def limit_packets(lab: str, node: int, interface: str, mtu: int) -> None:
 def set_mtu(lab: str, node: int, interface: str, mtu: int) -> None:
     """The MTU of a node's own interface."""
     sh("ip", "-n", namespace(lab, node), "link", "set", interface, "mtu", str(mtu))
+
+
+def filter_packets(lab: str, node: int | str, rules: str, quiet: bool = False) -> None:
+    """Give nft these rules in a namespace; `quiet` accepts that it refuses them."""
+    sh(*_inside(lab, node), "nft", "-f", "-", text=rules, quiet=quiet)
+
+
+def _inside(lab: str, node: int | str) -> list[str]:
+    return ["nsenter", f"--net=/run/netns/{namespace(lab, node)}"]
+
+
+def lose_packets(lab: str, node: int, interface: str, way: str, percent: float) -> None:
+    """The switch's port drops `percent` of what the node sends, or receives, at random.
+
+    `keep_packets` undoes it.
+    """
+    hook, port = ("ingress" if way == "sends" else "egress"), f"{interface}-{node}"
+    keep_packets(lab, node, interface, way)
+    table, parts = f"netdev lose-{port}-{way}", round(percent * 10_000)  # of a million
+    rules = (
+        f"add table {table}\n"
+        f'add chain {table} {hook} {{ type filter hook {hook} device "{port}" priority 0; }}\n'
+        f"add rule {table} {hook} numgen random mod 1000000 < {parts} drop\n"
+    )
+    filter_packets(lab, "x", rules)
+
+
+def keep_packets(lab: str, node: int, interface: str, way: str) -> None:
+    """The switch's port drops nothing any more."""
+    table = f"netdev lose-{interface}-{node}-{way}"
+    filter_packets(lab, "x", f"delete table {table}\n", quiet=True)
+
+
+def segments(lab: str, node: int, interface: str) -> int:
+    """How many TCP segments the node hands over to its interface as one packet, at most."""
+    found: int = _details(namespace(lab, node), interface)["gso_max_segs"]
+    return found
+
+
+def limit_segments(lab: str, node: int, interface: str, count: int) -> None:
+    """The node hands over at most `count` TCP segments to its interface as one packet."""
+    name = namespace(lab, node)
+    sh("ip", "-n", name, "link", "set", interface, "gso_max_segs", str(count))
+
+
+def _details(name: str, device: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sh("ip", "-n", name, "-d", "-j", "link", "show", device))[0]
+    return found
+
+
+def set_port(lab: str, node: int, interface: str, state: str) -> None:
+    """`up|down` of the switch's port: when it is down, the node loses its carrier, no more."""
+    sh("ip", "-n", namespace(lab, "x"), "link", "set", f"{interface}-{node}", state)
+
+
+def has_carrier(lab: str, node: int, interface: str) -> bool:
+    """Whether the node's interface is up, has a carrier, and the switch forwards to it."""
+    port = _details(namespace(lab, "x"), f"{interface}-{node}")
+    own = _details(namespace(lab, node), interface)
+    return "LOWER_UP" in own["flags"] and port["operstate"] == own["operstate"] == "UP"
+
+
+def wait_for_carrier(lab: str, node: int, interface: str, seconds: float = 10) -> None:
+    """Return when the carrier is back, at once where the node's own interface is down."""
+    deadline = time.monotonic() + seconds
+    while not has_carrier(lab, node, interface):
+        if "UP" not in _details(namespace(lab, node), interface)["flags"]:
+            return
+        if time.monotonic() > deadline:
+            raise LabError(f"{interface} of node{node} has no carrier after {seconds:.0f} s")
+        time.sleep(0.02)
+
+
+def detour(lab: str, node: int, peer: int) -> None:
+    """The node sends what is for the peer's fabric address over eth0, from its fabric address."""
+    sh(*_detour_route("add", lab, node, peer), "src", address("fab0", node))
+
+
+def end_detour(lab: str, node: int, peer: int) -> None:
+    """The node sends over the fabric again."""
+    sh(*_detour_route("del", lab, node, peer), quiet=True)
+
+
+def _detour_route(verb: str, lab: str, node: int, peer: int) -> list[str]:
+    over = ["via", address("eth0", peer), "dev", "eth0"]
+    return ["ip", "-n", namespace(lab, node), "route", verb, f"{address('fab0', peer)}/32", *over]
+
+
+def _source_check_file(interface: str) -> str:
+    return f"/proc/sys/net/ipv4/conf/{interface}/rp_filter"
+
+
+def source_check(lab: str, node: int, interface: str) -> str:
+    """rp_filter of a node's interface: 0 takes every sender, 1 the routed one, 2 a known one."""
+    return sh(*_inside(lab, node), "cat", _source_check_file(interface)).strip()
+
+
+def set_source_check(lab: str, node: int, interface: str, value: str) -> None:
+    """Set it; the kernel takes the larger one of this and that of all interfaces."""
+    sh(*_inside(lab, node), "tee", _source_check_file(interface), text=value)
+
+
+def readdress(lab: str, node: int, interface: str, old: str, new: str) -> None:
+    """The node's interface gives up one address for another; repeated, it changes nothing."""
+    ip = ("ip", "-n", namespace(lab, node), "addr")
+    sh(*ip, "del", f"{old}/24", "dev", interface, quiet=True)
+    sh(*ip, "replace", f"{new}/24", "dev", interface)
+
+
+def forget_neighbours(lab: str, node: int, interface: str) -> None:
+    """The node asks anew which device has which address."""
+    sh("ip", "-n", namespace(lab, node), "neigh", "flush", "dev", interface)
 
 
 def set_link(lab: str, node: int, interface: str, state: str) -> None:

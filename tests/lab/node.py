@@ -124,7 +124,7 @@ class Node:
         init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("node_init.py")), spec]
         with open(self.work / "init.log", "ab") as log:
             subprocess.run(  # --fork: the node is nobody's child, it outlives this command
-                ["setsid", "--fork", *self._join(), *enter, *isolate, *init],
+                ["setsid", "--fork", *self.join(), *enter, *isolate, *init],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -132,8 +132,11 @@ class Node:
                 cwd="/",
             )
 
-    def _join(self) -> list[str]:
-        """Enter the control group first: inside the node its files are out of sight."""
+    def join(self) -> list[str]:
+        """Words before a command that put it into the node's control group.
+
+        They come first: inside the node the group's files are out of sight.
+        """
         procs = str(self.group.path / "cgroup.procs")
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', procs]
 
@@ -153,7 +156,7 @@ class Node:
             "-i",
             f"--wd={cwd or os.getcwd()}",
         ]
-        return [*self._join(), *inside, *command]
+        return [*self.join(), *inside, *command]
 
     def run(self, *command: str, seconds: float = 60, check: bool = True) -> str:
         """Run a command in the node with the operator's environment; returns its output."""

@@ -1,0 +1,151 @@
+"""Traffic between nodes of the lab, for tests of its faults: it runs where the packets do."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+
+from tests.lab import network
+from tests.lab.lab import Lab
+from tests.lab.node import Node
+
+RECEIVE_TCP = """
+import socket, sys
+with socket.create_server((sys.argv[1], int(sys.argv[2]))) as server:
+    server.settimeout(20)
+    peer, _ = server.accept()
+    peer.settimeout(20)
+    while peer.recv(1 << 20):
+        pass
+    peer.send(b"!")
+"""
+# At byte 100 of the kernel's tcp_info is tcpi_total_retrans.
+SEND_TCP = """
+import socket, struct, sys, time
+own, other, port, size = *sys.argv[1:3], *map(int, sys.argv[3:])
+deadline = time.monotonic() + 5
+while True:
+    try:
+        peer = socket.create_connection((other, port), timeout=5, source_address=(own, 0))
+        break
+    except ConnectionRefusedError:
+        if time.monotonic() > deadline:
+            raise
+        time.sleep(0.02)
+peer.settimeout(20)
+peer.sendall(bytes(size))
+peer.shutdown(socket.SHUT_WR)
+assert peer.recv(1) == b"!", "not all arrived"
+info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+print(struct.unpack_from("I", info, 100)[0])
+"""
+SEND_UDP = """
+import socket, sys, time
+other, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+end = time.monotonic() + seconds
+while time.monotonic() < end:
+    try:
+        out.sendto(b"!", (other, port))
+    except OSError:  # no carrier, or no answer to who has the address
+        pass
+    time.sleep(0.01)
+"""
+RECEIVE_UDP = """
+import socket, sys, time
+inside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+inside.bind((sys.argv[1], int(sys.argv[2])))
+inside.settimeout(10)
+inside.recv(1)
+print("first", flush=True)
+inside.settimeout(0.01)
+last, longest, end = time.monotonic(), 0.0, time.monotonic() + float(sys.argv[3])
+while (now := time.monotonic()) < end:
+    try:
+        inside.recv(1)
+        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    except TimeoutError:
+        longest = max(longest, now - last)
+print(longest)
+"""
+ASK = """
+import socket, struct, sys, time
+own, wanted = socket.inet_aton(sys.argv[1]), socket.inet_aton(sys.argv[2])
+asker = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806))
+asker.bind(("fab0", 0x0806))
+mac = asker.getsockname()[4]
+head = bytes([255] * 6) + mac + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, 1)
+asker.send(head + mac + own + bytes(6) + wanted)
+asker.settimeout(0.1)
+answers, end = set(), time.monotonic() + 0.5
+while time.monotonic() < end:
+    try:
+        frame = asker.recv(100)
+    except TimeoutError:
+        continue
+    if frame[20:22] == bytes([0, 2]) and frame[28:32] == wanted:
+        answers.add(frame[22:28].hex(":"))
+print(*sorted(answers))
+"""
+
+
+PORTS = itertools.count(7001)  # one each: what waits in vain keeps its own for a while
+
+
+def _words(script: str, *arguments: str | float) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", script, *map(str, arguments)]
+
+
+def _begin(node: Node, script: str, *arguments: str | float) -> subprocess.Popen[str]:
+    command = node.command(*_words(script, *arguments), cwd="/")
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def fabric(node: int) -> str:
+    """A node's own address on the fabric."""
+    return network.address("fab0", node)
+
+
+def send(lab: Lab, source: int, target: int, size: int = 4 << 20) -> int:
+    """TCP of `size` bytes between two fabric addresses; returns how many segments went twice.
+
+    Raises LabError when they do not arrive.
+    """
+    port = next(PORTS)
+    receiver = _begin(lab.node(target), RECEIVE_TCP, fabric(target), port)
+    words = _words(SEND_TCP, fabric(source), fabric(target), port, size)
+    try:
+        return int(lab.node(source).run(*words))
+    finally:
+        _end(receiver)
+
+
+def watch(lab: Lab, source: int, target: int, seconds: float) -> Callable[[], float]:
+    """Begin a stream of a small packet each 10 ms; returns once the first arrived.
+
+    What is returned waits for the end and gives the longest time (s) in which none arrived.
+    """
+    port, more = next(PORTS), 2  # what is sent before the first is seen to arrive
+    receiver = _begin(lab.node(target), RECEIVE_UDP, fabric(target), port, seconds)
+    sender = _begin(lab.node(source), SEND_UDP, fabric(target), port, seconds + more)
+    assert receiver.stdout
+    assert receiver.stdout.readline() == "first\n"
+
+    def longest_gap() -> float:
+        said, _ = receiver.communicate(timeout=seconds + 30)
+        _end(sender)
+        return float(said)
+
+    return longest_gap
+
+
+def owners(lab: Lab, asker: int, address: str) -> list[str]:
+    """Hardware addresses that answer when a node asks on the fabric who has this IPv4 address."""
+    return lab.node(asker).run(*_words(ASK, fabric(asker), address)).split()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()  # the process on the node ends by its own limits
+    process.communicate()
