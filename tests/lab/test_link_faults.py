@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -122,6 +123,22 @@ def test_a_link_blinks_once(lab: Lab) -> None:
     assert carrier_changes(lab, 1) == before + 2, "healing has nothing to do"
 
 
+def test_a_carrier_is_waited_for_where_it_can_come_back(lab: Lab) -> None:
+    network.set_port(lab.name, 2, "fab0", "down")
+    try:
+        with pytest.raises(LabError, match="fab0 of node2 has no carrier after 0 s"):
+            network.wait_for_carrier(lab.name, 2, "fab0", 0.2)
+        later = threading.Timer(0.5, network.set_port, [lab.name, 2, "fab0", "up"])
+        later.start()
+        network.wait_for_carrier(lab.name, 2, "fab0")
+        assert network.has_carrier(lab.name, 2, "fab0")
+        later.join()
+    finally:
+        network.set_port(lab.name, 2, "fab0", "up")
+    inject(lab, "cut-node", "2")
+    network.wait_for_carrier(lab.name, 2, "fab0", 0)  # it is its own interface that is down
+
+
 def test_a_node_without_a_carrier_cannot_lose_it(lab: Lab) -> None:
     inject(lab, "cut-node", "2")
     for fault in (["blink-link", "2"], ["flap-link", "2", "1", "6"]):
@@ -160,16 +177,25 @@ def ways(lab: Lab, source: int, target: int) -> list[str]:
     return [name for name, count in before.items() if sent(lab, source, name) - count > SIZE // 2]
 
 
+def neighbours(lab: Lab, node: int) -> str:
+    """What the node knows of others' hardware addresses on the fabric."""
+    return lab.node(node).run("ip", "neigh", "show", "dev", "fab0")
+
+
 def test_two_nodes_answer_to_one_address(lab: Lab) -> None:
     usual = {node: owners(lab, 3, fabric(node)) for node in (0, 1, 2)}
     assert all(len(one) == 1 for one in usual.values())
+    assert send(lab, 3, 1) == 0
     inject(lab, "duplicate-address", "1", "2")
+    assert usual[1][0] not in neighbours(lab, 3), "it would never ask who has the address"
     assert owners(lab, 3, fabric(1)) == sorted(usual[1] + usual[2])
     assert owners(lab, 3, fabric(2)) == []
     assert owners(lab, 3, fabric(0)) == usual[0]
     with pytest.raises(LabError, match=r"No route to host|timed out"):
         send(lab, 3, 2)
     assert send(lab, 3, 0) == 0
+    wrong = [fabric(1), "lladdr", usual[2][0], "dev", "fab0", "nud", "reachable"]
+    lab.node(3).run("ip", "neigh", "replace", *wrong)  # as if B had answered first
     clear(lab)
     assert {node: owners(lab, 3, fabric(node)) for node in (0, 1, 2)} == usual
     for source, target in [(3, 2), (2, 3), (3, 1), (0, 2)]:

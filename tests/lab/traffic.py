@@ -28,12 +28,13 @@ own, other, port, size = *sys.argv[1:3], *map(int, sys.argv[3:])
 deadline = time.monotonic() + 5
 while True:
     try:
-        peer = socket.create_connection((other, port), timeout=5, source_address=(own, 0))
+        peer = socket.create_connection((other, port), timeout=5)
         break
     except ConnectionRefusedError:
         if time.monotonic() > deadline:
             raise
         time.sleep(0.02)
+assert peer.getsockname()[0] == own, "not from the fabric address"
 peer.settimeout(20)
 peer.sendall(bytes(size))
 peer.shutdown(socket.SHUT_WR)
