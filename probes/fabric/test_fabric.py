@@ -114,7 +114,7 @@ def find_bad_nodes(gang, node_names, terms, run, wrong, tier, limits, watch, mea
     fabric = {node: terms.fabric or device for node, device in run.main_devices.items()}
     unstable = judge_ports(watch, fabric, limits, measure)
     judge_loss(run, pairs, max_lost, unstable, measure)
-    judge_stalls(run, unstable, measure)
+    judge_stalls(run, bool(measure.finding_codes & {"FAB-LOSS", "FAB-LINK-FLAPS"}), measure)
     off = links_off(pairs, expected)
     routes = read_routes(gang, node_names, off, expected)
     judge_networks(pairs, expected, routes, measure)

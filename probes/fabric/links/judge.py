@@ -99,13 +99,13 @@ def judge_link_loss(lost: Mapping[Link, float | None], measure: Recorder) -> Non
         measure("lost_packets", known[worst], on=" -> ".join(worst), samples=len(known))
 
 
-def judge_stalls(run: SweepResult, unstable: list[str], measure: Recorder) -> None:
-    """Judge the worst call against the median of its size."""
+def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
+    """Judge the worst call against the median of its size; a lossy link may have explained it."""
     stall = run.longest_stall
     node = run.rank_nodes[stall.rank]
     on = f"rank {stall.rank} on {node}, {stall.size} bytes"
     measure("longest_stall", stall.seconds, on=on, samples=sum(row["samples"] for row in run.rows))
-    if measure.would_fail("longest_stall", stall.seconds) and not unstable:
+    if measure.would_fail("longest_stall", stall.seconds) and not explained:
         measure.explain(tell.stall_finding(stall, run.lost_shares))
 
 

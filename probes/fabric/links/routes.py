@@ -24,7 +24,8 @@ def read_route(address: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):  # many images have no `ip`
         return ""
-    return " ".join(done.stdout.split())
+    # As "10.77.0.3 via 10.78.0.3 dev eth0 src 10.77.0.2 uid 0": what is after that says no more.
+    return " ".join(done.stdout.partition(" uid ")[0].split())
 
 
 def read_routes(

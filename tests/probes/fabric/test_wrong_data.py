@@ -1,0 +1,76 @@
+"""Wrong data in a collective: who changed it, and not who received it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.fabric import node_pairs
+from probes.fabric.detect import find_wrong_nodes, wrong_data
+from probes.fabric.node_pairs import run_wrong_search
+
+ROWS = [{"elements": 4096, "first_wrong": [(rank, 7) for rank in range(4)], "wrong": 4}]
+
+
+def spoilt(*pairs: set[str], nodes: int = 4) -> Any:
+    """A gang, two ranks a node, whose all-reduces over any of these sets of nodes are wrong."""
+    places = [SimpleNamespace(node=f"n{rank // 2}") for rank in range(2 * nodes)]
+
+    def run(function: Any, groups: list[list[int]], timeout: float) -> list[tuple[float, int]]:
+        assert function is node_pairs.group_sweep
+        found = [(0.0, 0)] * len(places)
+        for group in groups:
+            members = {places[rank].node for rank in group}
+            assert len(group) == 4  # both ranks of each
+            for rank in group:
+                found[rank] = (0.1, 5 * any(bad <= members for bad in pairs))
+        return found
+
+    return SimpleNamespace(places=places, run=run)
+
+
+def named(gang: Any, nodes: int = 4) -> list[list[str]]:
+    names = {f"n{number}": f"n{number}" for number in range(nodes)}
+    search = run_wrong_search(gang, names)
+    rank_nodes = [f"n{rank % nodes}" for rank in range(4)]
+    findings = find_wrong_nodes(ROWS, search, rank_nodes)
+    assert all(found.code == "FAB-WRONG-DATA" for found in findings)
+    return [found.suspects for found in findings]
+
+
+@pytest.mark.parametrize("bad", ["n0", "n2"])
+@pytest.mark.parametrize("nodes", [3, 4, 9, 12])
+def test_who_makes_each_of_its_all_reduces_wrong_is_named(bad: str, nodes: int) -> None:
+    assert named(spoilt({bad}, nodes=nodes), nodes) == [[bad]]
+
+
+def test_two_bad_nodes_are_both_named() -> None:
+    assert sorted(named(spoilt({"n1"}, {"n3"}, nodes=6), 6)) == [["n1"], ["n3"]]
+
+
+def test_of_two_nodes_both_are_suspects() -> None:
+    assert named(spoilt({"n0"}, nodes=2), 2) == [["n0", "n1"]]
+
+
+def test_one_pair_that_is_wrong_is_named() -> None:
+    assert named(spoilt({"n1", "n2"})) == [["n1", "n2"]]
+
+
+def test_what_no_pair_shows_accuses_nobody() -> None:
+    assert named(spoilt()) == [[]]
+
+
+def test_who_alone_received_wrong_elements_is_named() -> None:
+    rows = [{"elements": 4096, "first_wrong": [(2, 7)], "wrong": 1}]
+    (found,) = wrong_data(rows, ["n0", "n1", "n2", "n3"])
+    assert found.suspects == ["rank 2", "n2"]
+    assert "rank 2 on n2 received a wrong element 7 of 4096" in found.statement
+
+
+def test_what_all_received_is_nobodys_by_that_alone() -> None:
+    (found,) = wrong_data(ROWS, ["n0", "n1", "n2", "n3"])
+    assert found.suspects == []
+    assert "Who changed it is not known: all nodes received it" in found.statement
+    assert wrong_data([], ["n0"]) == []
