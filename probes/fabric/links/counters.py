@@ -17,6 +17,7 @@ from typing import Any
 from probes.cluster.byte_counters import LOOPBACK, read_counters
 from probes.cluster.node_facts import RDMA_SYSFS, rdma_ports
 from probes.environment.rails import nccl_ports, read_ib_hca
+from probes.fabric.links.ethtool import read_driver_counters
 
 NET_SYSFS = "/sys/class/net"
 Count = int | None
@@ -180,7 +181,10 @@ def _read_interface(path: Path) -> dict[str, Any]:
         },
         "errors": {way: _sum_of(statistics, names) for way, names in NET_ERRORS.items()},
         "lower": sorted(link.name.removeprefix("lower_") for link in path.glob("lower_*")),
-        "notes": {"rx_dropped": _read(statistics / "rx_dropped")},
+        "notes": {
+            "rx_dropped": _read(statistics / "rx_dropped"),
+            **read_driver_counters(path.name),
+        },
     }
 
 
