@@ -7,7 +7,15 @@ import shutil
 import pytest
 
 from reports.record import RunRecord, Verdict
-from tests.faults.launchers.faulty_rung import BRISK, CHECKPOINTS, EVERY, NAMED, SLOW_LINK, STRICT
+from tests.faults.launchers.faulty_rung import (
+    BRISK,
+    CHECKPOINTS,
+    EVERY,
+    HALF_PACE,
+    NAMED,
+    SLOW_LINK,
+    STRICT,
+)
 from tests.faults.launchers.injected_faults import failed, findings
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
@@ -40,6 +48,17 @@ def test_a_planted_cause_is_named_and_no_other(
     said = [(f.code, f.suspects, f.statement) for f in findings(record)]
     assert record.verdict("SCALING") is Verdict.FAIL, said
     assert "efficiency" in failed(record)
+    assert causes(record) == named, said
+
+
+@pytest.mark.parametrize("fault", HALF_PACE)
+def test_half_the_pace_is_told_of_one_node_and_of_all(lab: Lab, fault: str) -> None:
+    """Where all nodes are slow no rung loses anything: only what was agreed tells it."""
+    measure, named = HALF_PACE[fault]
+    record = seen(lab, fault)
+    said = [(one.code, one.suspects, one.statement) for one in findings(record)]
+    assert record.verdict("SCALING") is Verdict.FAIL, said
+    assert measure in failed(record), said
     assert causes(record) == named, said
 
 

@@ -48,7 +48,7 @@ def plant(fault: str) -> None:
 
 def _rank(change: Change, config: TrainConfig) -> dict[str, Any]:
     rung = MIDDLE if change is dies_in_the_middle else RUNG
-    there = os.environ["WORLD_SIZE"] == rung or change is slow_node
+    there = os.environ["WORLD_SIZE"] == rung or change in ON_EACH_RUNG
     there = there and not config.stall  # not in the probe's own control
     return launchers.train_rank(change(config) if there else config)
 
@@ -76,6 +76,26 @@ def slow_node(config: TrainConfig) -> TrainConfig:
     if socket.gethostname() != SLOW:
         return config
     return stalled((f"forward:rank={os.environ['RANK']}", 1.25))(config)
+
+
+def half_pace(config: TrainConfig) -> TrainConfig:
+    """What one node emulates takes twice as long."""
+    return half_pace_everywhere(config) if socket.gethostname() == SLOW else config
+
+
+def half_pace_everywhere(config: TrainConfig) -> TrainConfig:
+    """What is emulated takes twice as long, in whatever this process trains from now on.
+
+    The config says nothing of it: the contract's pace is what was agreed, this what there is.
+    """
+    from reference_trainer.model import build
+    from reference_trainer.model.emulated_compute import EmulatedCompute
+
+    def emulate(seconds: float, blocks: int) -> EmulatedCompute:
+        return EmulatedCompute(2 * seconds, blocks)
+
+    vars(build)["EmulatedCompute"] = emulate
+    return config
 
 
 def late_checkpoint(config: TrainConfig) -> TrainConfig:
@@ -120,6 +140,7 @@ def explodes(config: TrainConfig) -> TrainConfig:
     return replace(config, lr=1e30, clip=1e30)
 
 
+ON_EACH_RUNG = (slow_node, half_pace, half_pace_everywhere)
 DATA, SLOWING = ("data:rank=2", 1.5), ("forward:rank=1:from=14", 2.5)
 FAULTS: dict[str, Change] = {
     "late-data": stalled(DATA),
@@ -128,6 +149,8 @@ FAULTS: dict[str, Change] = {
     "late-data-and-slowing": stalled(DATA, SLOWING),
     "late-data-and-jitter": lambda config: jitters(config, DATA),
     "slow-node": slow_node,
+    "half-pace": half_pace,
+    "half-pace-everywhere": half_pace_everywhere,
     "late-checkpoint": late_checkpoint,
     "late-storage": stalled(("upload:rank=2", 10)),
     "slow-storage": stalled(*[(f"upload:rank={rank}", 10) for rank in range(int(RUNG))]),
@@ -138,6 +161,10 @@ FAULTS: dict[str, Change] = {
     "explodes": explodes,
 }
 
+HALF_PACE = {  # what fails, and what is said beside the loss
+    "half-pace": ("efficiency", [("SCALE-SLOW-NODE", [SLOW]), ("SCALE-STRAGGLER", [SLOW])]),
+    "half-pace-everywhere": ("tokens_per_s", [("SCALE-SLOW-BASE", EVERY)]),
+}
 # What is said of those that cost time, beside the loss, in order: code and suspects.
 LATE = ("SCALE-STRAGGLER", ["rank 2", "node2"])
 NAMED: dict[str, list[tuple[str, list[str]]]] = {
