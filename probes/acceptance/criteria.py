@@ -87,6 +87,9 @@ def exactly(count: float, unit: str, because: str) -> Limit:
 FABRIC_MEASURES = {
     "wrong_elements": none_of("elements", "a fast wrong answer is a failure"),
     "unreachable_pairs": none_of("pairs", "every rank must reach every other"),
+    "duplicate_addresses": none_of(
+        "addresses", "two machines with one address take each other's traffic"
+    ),
     "pairs_below_mtu": none_of("pairs", "full-size packets must pass, or init hangs"),
     "mtu_mismatches": none_of("nodes", "one MTU on one fabric, or large packets vanish"),
     "harmful_settings": none_of(

@@ -6,7 +6,7 @@ ignored, not collected or never written is missed.  A test keeps it equal to wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ class Circumstances:
     on_gpu: bool
     agreed: frozenset[str] = frozenset()
     one_host: bool = False  # an embedded cluster: its raylets see the same machine
+    ip_fabric: bool = True  # not where RDMA is agreed, and none of its ports has an IP address
 
     @property
     def emulated(self) -> bool:
@@ -73,6 +74,9 @@ CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
     ("HOSTS", "ram"): lambda here: bool(here.terms.ram_gib),
     ("HOSTS", "ordered_versions"): lambda here: bool(here.terms.versions),
     ("HOSTS", "shared_missing"): lambda here: bool(here.terms.shared),
+    # InfiniBand without IPoIB, and EFA, have no packet whose size could be tried.
+    ("FABRIC", "mtu_mismatches"): lambda here: here.ip_fabric,
+    ("FABRIC", "pairs_below_mtu"): lambda here: here.ip_fabric,
     ("FABRIC", "log_errors"): lambda here: here.terms.fabric == "rdma",
     ("FABRIC", "rails"): lambda here: here.terms.fabric == "rdma",
     ("FABRIC", "slowest_rail"): lambda here: here.terms.fabric == "rdma",
@@ -124,6 +128,7 @@ DUTIES = (
         "quick",
         (
             *("wrong_elements", "unreachable_pairs", "mtu_mismatches", "pairs_below_mtu"),
+            "duplicate_addresses",
             *("busbw", "network", "agreeing_sources", "fabric_share", "other_share"),
             *("slowest_pair", "rails", "slowest_rail", "log_errors", "harmful_settings"),
             *LINK_MEASURES,
@@ -340,3 +345,18 @@ def owed_event(tier: str, agreed_tier: str, only: Sequence[str], **shape: Any) -
         "only": list(only),
         "partial": partial_reason(only, tier, agreed_tier),
     }
+
+
+def has_ip_fabric(fabric: str | None, facts: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether the fabric has IP addresses: all but RDMA without any on its ports.
+
+    `facts` are those of a record's nodes; one that does not say it has some.
+    """
+    try:
+        return fabric != "rdma" or any(
+            bool(fact["interfaces"].get(port["netdev"], {}).get("address"))
+            for fact in facts
+            for port in fact["rdma"]
+        )
+    except (KeyError, TypeError, AttributeError):  # an older run, or a record that was changed
+        return True

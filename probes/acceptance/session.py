@@ -14,7 +14,7 @@ from typing import Any
 from probes.acceptance.contract import ClusterTerms, Contract, ContractError, load
 from probes.acceptance.derived_limits import derive_contract
 from probes.acceptance.measure import Recorder
-from probes.acceptance.owed import TIERS, owed_event, partial_reason
+from probes.acceptance.owed import TIERS, has_ip_fabric, owed_event, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
 from reports.record import Finding, ProbeResult, RunRecord
@@ -131,6 +131,7 @@ class RunSession:
             on_gpu=cluster.get("on_gpu", False),
             agreed=self.contract.limited_names,
             one_host=cluster.get("kind") == "local",
+            ip_fabric=has_ip_fabric(self.terms.fabric, cluster.get("nodes", [])),
         )
         self.store.event("run_owes", **data)
 

@@ -77,11 +77,12 @@ def _driver_version() -> str:
 
 
 def read_interfaces() -> dict[str, dict[str, Any]]:
-    """Network devices: IPv4 address, state, MTU, speed in Mbit/s (None: unknown), virtual."""
+    """Network devices: IPv4 and MAC address, state, MTU, speed (Mbit/s or None), virtual."""
     addresses = _ipv4_addresses()
     return {
         path.name: {
             "address": addresses.get(path.name),
+            "mac": read_text(path / "address").lower(),
             "state": read_text(path / "operstate"),
             "mtu": int(read_text(path / "mtu") or 0),
             "speed": _link_speed(path),
@@ -113,15 +114,27 @@ def _ipv4_addresses() -> dict[str, str]:
 
 
 def rdma_ports(root: str = RDMA_SYSFS) -> list[dict[str, str]]:
-    """InfiniBand and RoCE ports with rate, link layer and state, from sysfs."""
+    """InfiniBand and RoCE ports with rate, link layer, state and network device, from sysfs."""
     return [
         {
             "device": port.parts[-3],
             "port": port.name,
             **{name: read_text(port / name) for name in ("rate", "link_layer", "state")},
+            "netdev": rdma_netdev(port),
         }
         for port in sorted(Path(root).glob("*/ports/*"))
     ]
+
+
+def rdma_netdev(port: Path) -> str:
+    """Name the network device of an RDMA port (its sysfs folder); "" where it has none, as EFA.
+
+    Of its GIDs (kernel Documentation/ABI/testing/sysfs-class-infiniband), else the only one of its
+    card.
+    """
+    of_gids = (read_text(path) for path in sorted(port.glob("gid_attrs/ndevs/*")))
+    of_card = sorted(path.name for path in port.parents[1].glob("device/net/*"))
+    return next(filter(None, of_gids), "") or (of_card[0] if len(of_card) == 1 else "")
 
 
 def usable_cpus(cgroup: str = CGROUP, cpus: int | None = None) -> float | None:

@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 
 from probes.environment.lint import Flag
-from probes.fabric.node_pairs import NodeGroupsResult, ReachabilityResult
+from probes.fabric.node_pairs import NodeGroupsResult
 from probes.fabric.sweep import Rows, SweepResult
 from probes.findings import MAX_NAMES, finding, join_names
 from reports.record import Finding
-from scaling.collectives.fault_search import FaultSearchResult, Link, attribute_slow_links, classify
+from scaling.collectives.fault_search import FaultSearchResult, Link, attribute_slow_links
 
 WAY_TEXT = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
 MAX_WARN = 3  # doubtful settings told in one sentence
-
-
-def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
-    """Name the nodes, else the pairs, that explain which pairs do not reach each other."""
-    bad_nodes, pairs = classify(reach.pairs, reach.nodes)
-    findings = []
-    for node in dict.fromkeys([*reach.dead, *bad_nodes]):
-        reason = reach.dead.get(node, "reaches no other node by TCP")
-        findings.append(finding("FAB-LINK-DOWN", f"{node}: {reason}", [node]))
-    for a, b in pairs:
-        if a not in reach.dead and b not in reach.dead:
-            message = f"{a} and {b} do not reach each other by TCP"
-            findings.append(finding("FAB-PAIR-BLOCKED", message, [a, b]))
-    return findings
-
-
-def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
-    """Name the node whose MTU is another, else the pairs that full-size packets do not pass."""
-    odd = find_odd_mtu(reach)
-    if odd:
-        mtus = ", ".join(f"{node} {reach.mtu[node]}" for node in odd)
-        other_mtus = {mtu for node, mtu in reach.mtu.items() if node not in odd}
-        message = f"MTU of the interface: {mtus}; the others {', '.join(map(str, other_mtus))}"
-        return [finding("FAB-MTU", message, odd)]
-    bad_nodes, pairs = classify(reach.narrow or [], reach.nodes)
-    ends = [(f"{node} and others", [node]) for node in bad_nodes]
-    ends += [(f"{a} and {b}", [a, b]) for a, b in pairs]
-    packets = f"packets of {min(reach.mtu.values(), default=0)} bytes, unfragmented,"
-    message = f"{packets} do not pass between"
-    return [finding("FAB-MTU", f"{message} {names}", suspects) for names, suspects in ends]
-
-
-def find_odd_mtu(reach: ReachabilityResult) -> list[str]:
-    """List nodes whose MTU is not that of most."""
-    usual = Counter(reach.mtu.values()).most_common(1)
-    return [node for node, mtu in reach.mtu.items() if mtu != usual[0][0]] if usual else []
 
 
 def find_silent_ranks(silent: list[int], rank_nodes: list[str], error: str) -> list[Finding]:

@@ -10,10 +10,11 @@ from collections import Counter
 
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
-from probes.fabric.detect import find_mtu_faults, find_silent_ranks, find_unreachable, log_findings
+from probes.fabric.detect import find_silent_ranks, log_findings
 from probes.fabric.library_report import RankLogs
 from probes.fabric.nccl_ras import ras_status
-from probes.fabric.node_pairs import check_reach
+from probes.fabric.reach import check_reach
+from probes.fabric.reach_judge import find_duplicates, find_mtu_faults, find_unreachable
 from probes.fabric.stack_dump import RankState, read_rank_state
 from probes.findings import MAX_NAMES, finding
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
@@ -112,7 +113,7 @@ def recheck_reachability(
         return
     blocked = f"{len(reach.pairs) + len(reach.narrow or [])} pairs of nodes"
     measure.covered(f"after the failure, on {where}: {blocked} do not reach each other")
-    measure.explain(find_unreachable(reach), find_mtu_faults(reach))
+    measure.explain(find_duplicates(reach), find_unreachable(reach), find_mtu_faults(reach))
 
 
 def keep_ras_status(cluster: Cluster, measure: Recorder) -> None:

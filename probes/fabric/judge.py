@@ -12,7 +12,7 @@ from probes.cluster.cluster import Cluster
 from probes.environment.collect import read_settings
 from probes.environment.lint import lint
 from probes.fabric import detect
-from probes.fabric.node_pairs import NodeGroupsResult, ReachabilityResult
+from probes.fabric.node_pairs import NodeGroupsResult
 from probes.fabric.rails import find_idle_rails, find_missing_rails, rail_shares
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult
 from reports.record import Limit
@@ -40,16 +40,6 @@ def judge_settings(cluster: Cluster, fabric: str | None, measure: Recorder) -> N
     effective = {name: facts["effective"] for name, facts in nodes.items()}
     caption = "what each node tells NCCL and gloo, and what of it is doubtful"
     measure.keep("settings.json", {"flags": rows, "nodes": effective}, caption=caption)
-
-
-def judge_reach(reach: ReachabilityResult, measure: Recorder) -> None:
-    """Judge pairs that do not reach each other at all, or not with full-size packets."""
-    measure("unreachable_pairs", len(reach.pairs))
-    odd_mtu = len(detect.find_odd_mtu(reach)) if reach.mtu else None
-    measure("mtu_mismatches", odd_mtu, note="no MTU is known")
-    narrow = None if reach.narrow is None else len(reach.narrow)
-    measure("pairs_below_mtu", narrow, note=reach.note or "-")
-    measure.explain(detect.find_unreachable(reach), detect.find_mtu_faults(reach))
 
 
 def judge_speed(run: SweepResult, limits: Callable[[str], Limit | None], measure: Recorder) -> None:

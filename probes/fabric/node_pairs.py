@@ -1,12 +1,9 @@
-"""What each pair of nodes can do: reach each other, in full-size packets, and how fast."""
+"""What each pair of nodes can do: how fast, over which network, with which loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from probes.cluster.node_facts import read_interfaces
 from probes.fabric.links.counters import LinkReader
 from probes.fabric.links.growth import bytes_sent, lost_share
 from reference_trainer.launch.gang import Gang
@@ -18,13 +15,6 @@ from scaling.collectives.node_groups import (
     group_sweep,
     pair_sweep,
 )
-from scaling.collectives.reachability import (
-    check_tcp,
-    check_udp,
-    max_wait_s,
-    start_tcp_listener,
-    start_udp_echo,
-)
 
 REPEATS = 6  # tries each way, of which the fastest counts: one may lose a packet, or the CPU
 JOB_ROUNDS = 16  # rounds of meetings in one job
@@ -32,135 +22,6 @@ JOB_ROUNDS = 16  # rounds of meetings in one job
 ROUND_SECONDS = 2 * REPEATS * SLOW_TRANSFER_S
 TRIAL_SECONDS = 180  # of a trial, most of it to connect
 MIN_RATIO = 0.85  # share of the typical speed under which a link is hunted: where it is marginal
-SMALL_BYTES = 100  # bytes of a datagram that passes wherever datagrams pass at all
-CALL_SECONDS = 60  # for all ranks to begin and end a call, on a busy cluster
-
-
-@dataclass(frozen=True)
-class ReachabilityResult:
-    """Pairs of nodes that do not reach each other, and nodes whose fabric port is not usable.
-
-    `narrow` are pairs that small packets pass and full-size ones do not, None where that could
-    not be tried, for the reason in `note`; `mtu` is that of each node's interface.
-    """
-
-    nodes: list[str]
-    pairs: list[Pair]
-    dead: dict[str, str]  # node -> why
-    narrow: list[Pair] | None = field(default_factory=list)
-    mtu: dict[str, int] = field(default_factory=dict)
-    note: str = ""
-
-
-def check_reach(gang: Gang, node_names: dict[str, str], fabric: str | None) -> ReachabilityResult:
-    """Connect every pair of nodes by TCP on the agreed interface (Ray's address without one), and
-    send a full-size datagram that must not be fragmented."""
-    first_ranks = {place.node: rank for rank, place in reversed(list(enumerate(gang.places)))}
-    ranks = sorted(first_ranks.values())
-    devices = gang.run(read_interfaces, timeout=60)
-    nodes = [node_names[gang.places[rank].node] for rank in ranks]
-    addresses: list[str] = []
-    dead: dict[str, str] = {}
-    mtu: dict[str, int] = {}
-    for rank, name in zip(ranks, nodes, strict=True):
-        address = gang.places[rank].address
-        port = devices[rank].get(fabric or "")
-        if fabric is None or fabric == "rdma":  # then what Ray itself uses is tried
-            port = next((p for p in devices[rank].values() if p["address"] == address), None)
-        elif not port:
-            dead[name] = f"has no interface {fabric}"
-        elif not port["address"] or port["state"] == "down":
-            dead[name] = f"{fabric} is {port['state']}, address {port['address'] or 'none'}"
-        addresses.append((port and port["address"]) or address)
-        if port and port["mtu"] and name not in dead:
-            mtu[name] = port["mtu"]
-    tries = _ReachabilityRound(gang, ranks, nodes, addresses, dead)
-    pairs = tries.failing_pairs(start_tcp_listener, check_tcp)
-    narrow, note = _find_narrow_pairs(tries, pairs, mtu)
-    return ReachabilityResult(nodes, pairs, dead, narrow, mtu, note)
-
-
-def _find_narrow_pairs(
-    tries: _ReachabilityRound, unreachable: list[Pair], mtu: dict[str, int]
-) -> tuple[list[Pair] | None, str]:
-    """Find pairs that only small datagrams pass; None and why where no small one passes either."""
-    usable = [node for node in tries.nodes if node not in tries.dead]
-    if any(node not in mtu for node in usable):
-        return None, "the MTU of the interface is not known on every node"
-    small = dict.fromkeys(tries.nodes, SMALL_BYTES)
-    full = {node: mtu.get(node, SMALL_BYTES) for node in tries.nodes}
-    # Each pair is tried at the smaller MTU of its two: one odd node must not spare the others.
-    sizes = [{peer: min(full[node], full[peer]) for peer in tries.nodes} for node in tries.nodes]
-    no_small = tries.failing_pairs(start_udp_echo, check_udp, [small] * len(tries.nodes))
-    if set(no_small) - set(unreachable):
-        return None, "UDP is filtered between some nodes, so packet sizes could not be tried"
-    no_full = tries.failing_pairs(start_udp_echo, check_udp, sizes)
-    return [pair for pair in no_full if pair not in unreachable], ""
-
-
-def turn_order(node: int, nodes: int) -> list[int]:
-    """Order whom a node connects to, turn by turn, itself too: in turn r it is node r - i (mod n).
-
-    Who connects to whom in a turn are disjoint pairs.
-    """
-    return [(turn - node) % nodes for turn in range(nodes)]
-
-
-@dataclass(frozen=True)
-class _ReachabilityRound:
-    """Every node listens, and every node connects to all of them.
-
-    In rounds of disjoint pairs, so they do not all connect to one node at once; but nobody waits
-    for a round's end.
-    """
-
-    gang: Gang
-    ranks: list[int]
-    nodes: list[str]
-    addresses: list[str]
-    dead: dict[str, str]
-
-    def failing_pairs(
-        self,
-        serve: Callable[[str, float], int],
-        connect: Callable[..., dict[str, bool]],
-        sizes: list[dict[str, int]] | None = None,
-    ) -> list[Pair]:
-        """List pairs of which one does not get through to the other; `sizes` are each node's."""
-        groups = [[rank] for rank in self.ranks]
-        arguments: list[list[object]] = [[] for _ in self.gang.places]
-        timeout_s = CALL_SECONDS + max_wait_s(len(self.nodes), 4)
-        servers = self._open_doors(serve, timeout_s)
-        for index, (rank, address) in enumerate(zip(self.ranks, self.addresses, strict=True)):
-            targets = dict(servers[peer] for peer in turn_order(index, len(servers)))
-            arguments[rank] = [address, targets, *([sizes[index]] if sizes else [])]
-        results = self.gang.run(connect, timeout=timeout_s, each=arguments, groups=groups)
-        answered = dict(zip(self.nodes, results, strict=True))
-        return [
-            (a, b)
-            for i, a in enumerate(self.nodes)
-            for b in self.nodes[i + 1 :]
-            if not (answered[a].get(b) and answered[b].get(a))
-        ]
-
-    def _open_doors(
-        self, serve: Callable[..., int], knock_s: float
-    ) -> list[tuple[str, tuple[str, int] | None]]:
-        """Open a door on each node, for all who knock within `knock_s` seconds; nodes and doors.
-
-        A node whose fabric port is dead has none: it would be open on another network.
-        """
-        seconds = CALL_SECONDS + knock_s  # or a busy node would be taken for one out of reach
-        rows = zip(self.ranks, self.nodes, self.addresses, strict=True)
-        usable = [row for row in rows if row[1] not in self.dead]
-        each: list[list[object]] = [[] for _ in self.gang.places]
-        for rank, _, address in usable:
-            each[rank] = [address, seconds]
-        groups = [[rank] for rank, _, _ in usable]
-        call: dict[str, Any] = {"timeout": CALL_SECONDS, "each": each, "groups": groups}
-        ports = self.gang.run(serve, **call) if usable else []
-        doors = {row[1]: (row[2], port) for row, port in zip(usable, ports, strict=True)}
-        return [(name, doors.get(name)) for name in self.nodes]
 
 
 @dataclass

@@ -24,12 +24,13 @@ from probes.fabric.links.judge import (
 from probes.fabric.links.routes import read_routes
 from probes.fabric.links.watch import LinkWatch
 from probes.fabric.node_pairs import (
-    check_reach,
     run_group_search,
     run_pair_search,
     run_wrong_search,
 )
 from probes.fabric.rails import count_installed
+from probes.fabric.reach import check_reach
+from probes.fabric.reach_judge import judge_reach
 from probes.fabric.sweep import CHECK_SIZE, check_ops, gang_env, init_seconds, run_sweep
 from reference_trainer.launch.gang import GangError
 from scaling.collectives.sweep import connect, warm_up
@@ -78,9 +79,11 @@ def measure_fabric(gang, node_names, terms, tier, limits, logs, watch, measure):
     """
     measure.progress("fabric: who reaches whom")
     reach = check_reach(gang, node_names, terms.fabric)
-    if reach.pairs or reach.narrow:
+    if reach.pairs or reach.narrow or reach.duplicates:
         measure("busbw", None, note="not every pair of nodes reaches each other")
-        judge.judge_reach(reach, measure)
+        judge_reach(reach, measure)
+        if watch and terms.fabric:
+            judge_ports(watch, dict.fromkeys(reach.nodes, terms.fabric), limits, measure)
         return None
     measure.progress("fabric: all-reduce sweep")
     gang.run(warm_up, timeout=120)
@@ -90,7 +93,7 @@ def measure_fabric(gang, node_names, terms, tier, limits, logs, watch, measure):
     judge.judge_speed(run, limits, measure)
     judge.judge_transport(run, terms.fabric, measure)
     judge.judge_rails(run, terms, limits, measure, count_installed(logs.cluster, terms.fabric))
-    judge.judge_reach(reach, measure)
+    judge_reach(reach, measure)
     measure.progress("fabric: five more collectives")
     wrong = judge.judge_data(run, check_ops(gang, CHECK_SIZE), measure)
     if watch:

@@ -11,6 +11,11 @@ FABRIC: dict[str, Entry] = {
         Cause.HARDWARE,
         "check cable, switch port and `ip link` of the fabric interface on the named node",
     ),
+    "FAB-DUPLICATE-ADDRESS": Entry(
+        "Two machines have one address on the fabric.",
+        Cause.INFRASTRUCTURE,
+        "give each node's fabric interface an address of its own (`ip addr` on the named nodes); ask the network's owner for the machine that has the named hardware address",
+    ),
     "FAB-PAIR-BLOCKED": Entry(
         "Two nodes do not reach each other on the fabric though both reach others.",
         Cause.INFRASTRUCTURE,

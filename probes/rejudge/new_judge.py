@@ -11,7 +11,7 @@ from typing import Any
 from probes.acceptance.component_placement import show
 from probes.acceptance.contract import ClusterTerms, Contract
 from probes.acceptance.criteria import CRITERIA, Measure, exactly
-from probes.acceptance.owed import owed_event
+from probes.acceptance.owed import has_ip_fabric, owed_event
 from reports.record import SCHEMA, Limit
 
 # Of HOSTS: what is held to which order.  What was read whatever was ordered is held to the new.
@@ -86,16 +86,17 @@ class NewJudge:
     def _owe(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
         """What the new contract's tier owes: the run may have looked at less."""
         self.says_owed = True
-        tier, cluster = self.start["tier"], self.start.get("cluster", {})
+        tier, cluster, terms = self.start["tier"], self.start.get("cluster", {}), self._terms()
         return owed_event(
             tier,
             self.contract.tier,
             data["only"],
-            terms=self._terms(),
+            terms=terms,
             nodes=cluster.get("alive", len(cluster.get("nodes", []))),
             on_gpu=bool(cluster.get("on_gpu")),
             agreed=self.contract.limited_names,
             one_host=cluster.get("kind") == "local",
+            ip_fabric=has_ip_fabric(terms.fabric, cluster.get("nodes", [])),
         )
 
     def _terms(self) -> ClusterTerms:

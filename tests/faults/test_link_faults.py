@@ -1,4 +1,4 @@
-"""Links that lose, flap, take a detour or share an address: caught, named, located; near misses not.
+"""Links that lose, flap, take a detour or share an address are named; near misses are not.
 
 One of each kind is in `make test`; `make soak CRITERION=links` has every case five times.
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.byte_counters import LOOPBACK, read_counters
-from probes.cluster.node_facts import RDMA_SYSFS, rdma_ports
+from probes.cluster.node_facts import RDMA_SYSFS, rdma_netdev, rdma_ports
 from probes.environment.rails import nccl_ports, read_ib_hca
 from probes.fabric.links.ethtool import read_driver_counters
 
@@ -200,7 +200,7 @@ def _read_rdma_port(path: Path) -> dict[str, Any]:
         "changes": _total([_sum_of(counters, RDMA_LOST_LINK), _read(hardware / EFA_LOST)], True),
         "packets": {"sends": _packets_sent(path), "receives": _total(received, partly=True)},
         "errors": errors,
-        "lower": sorted(link.name for link in path.parents[1].glob("device/net/*")),
+        "lower": [name] if (name := rdma_netdev(path)) else [],
         "notes": {name: count for name, count in notes.items() if count is not None},
     }
 

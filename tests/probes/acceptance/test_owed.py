@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from probes.acceptance.owed import (
     DUTIES,
     TIERS,
     Circumstances,
+    has_ip_fabric,
     owed_by,
     partial_reason,
 )
@@ -69,7 +71,7 @@ def test_what_is_conditional_is_owed_where_the_condition_holds() -> None:
     def names(of: Circumstances) -> set[tuple[str, str]]:
         return {(p.criterion, n) for p in owed_by(of) for n in [*p.measures, *p.controls]}
 
-    plain = names(here("soak", nodes=2, one_host=True))
+    plain = names(here("soak", nodes=2, one_host=True, ip_fabric=False))
     full = names(here("soak", terms=ALL, on_gpu=True))
     saves = {("SCALING", "checkpoint_overhead"), ("SCALING", "slow save")}
     assert full - plain == CONDITIONS.keys() - saves - {("SCALING", "tokens_per_s")}
@@ -107,3 +109,28 @@ def test_a_real_gpu_owes_the_speed_that_was_agreed(agreed: list[str], owed: set[
 )
 def test_what_makes_a_run_partial(only: list[str], tier: str, agreed: str, reason: str) -> None:
     assert partial_reason(only, tier, agreed) == reason
+
+
+FACT: dict[str, Any] = {
+    "interfaces": {"eth1": {"address": "10.1.0.1"}, "eth2": {"address": None}},
+    "rdma": [{"netdev": "eth1"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("fabric", "facts", "has_ip"),
+    [
+        ("rdma", [FACT], True),
+        ("rdma", [{**FACT, "rdma": [{"netdev": "eth2"}]}, FACT], True),
+        ("rdma", [{**FACT, "rdma": [{"netdev": "eth2"}]}], False),
+        ("rdma", [{**FACT, "rdma": [{"netdev": ""}]}], False),
+        ("rdma", [{**FACT, "rdma": [{}]}], True),  # of an older run: it does not say
+        ("rdma", [{"rdma": 5}], True),
+        ("fab0", [{**FACT, "rdma": []}], True),
+        (None, [], True),
+    ],
+)
+def test_only_rdma_without_addresses_has_no_packet_size(
+    fabric: str | None, facts: list[dict[str, Any]], has_ip: bool
+) -> None:
+    assert has_ip_fabric(fabric, facts) is has_ip

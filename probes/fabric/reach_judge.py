@@ -1,0 +1,85 @@
+"""Judge who reaches whom: dead ports, blocked pairs, packet sizes, addresses that two have."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from probes.acceptance.measure import Recorder
+from probes.fabric.reach import ReachabilityResult
+from probes.findings import finding, join_names
+from reports.record import Finding
+from scaling.collectives.fault_search import classify
+
+
+def judge_reach(reach: ReachabilityResult, measure: Recorder) -> None:
+    """Judge pairs that do not reach each other at all, or not with full-size packets."""
+    measure("unreachable_pairs", len(reach.pairs))
+    measure("duplicate_addresses", len(reach.duplicates))
+    if not reach.saw_neighbours:
+        measure.covered("who answers for an address was not seen: no node shows /proc/net/arp")
+    if reach.has_ip:
+        odd_mtu = len(find_odd_mtu(reach)) if reach.mtu else None
+        measure("mtu_mismatches", odd_mtu, note=reach.note or "no MTU is known")
+        narrow = None if reach.narrow is None else len(reach.narrow)
+        measure("pairs_below_mtu", narrow, note=reach.note or "-")
+    else:
+        measure.covered(f"packet sizes were not tried: {reach.note}")
+    measure.explain(find_duplicates(reach), find_unreachable(reach), find_mtu_faults(reach))
+
+
+def find_duplicates(reach: ReachabilityResult) -> list[Finding]:
+    """Name the nodes whose address another machine has too."""
+    return [
+        finding("FAB-DUPLICATE-ADDRESS", one.message + _port_text(reach, one.nodes[0]), one.nodes)
+        for one in reach.duplicates
+    ]
+
+
+def _port_text(reach: ReachabilityResult, node: str) -> str:
+    name = reach.ports.get(node)
+    return f", on {name}" if name else ""
+
+
+def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
+    """Name the nodes, else the pairs, that explain which pairs do not reach each other.
+
+    What an address that two machines have explains is left out.
+    """
+    shared = {node for one in reach.duplicates for node in one.nodes}
+    failing = [pair for pair in reach.pairs if shared.isdisjoint(pair)]
+    bad_nodes, pairs = classify(failing, [node for node in reach.nodes if node not in shared])
+    findings = []
+    for node in dict.fromkeys([*reach.dead, *bad_nodes]):
+        reason = reach.dead.get(node, "reaches no other node by TCP")
+        findings.append(finding("FAB-LINK-DOWN", f"{node}: {reason}", [node]))
+    for a, b in pairs:
+        if a not in reach.dead and b not in reach.dead:
+            message = f"{a} and {b} do not reach each other by TCP"
+            findings.append(finding("FAB-PAIR-BLOCKED", message, [a, b]))
+    return findings
+
+
+def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
+    """Name the node whose MTU is another, else the pairs that full-size packets do not pass."""
+    odd = find_odd_mtu(reach)
+    if odd:
+        names = {mtu: [n for n in reach.mtu if reach.mtu[n] == mtu] for mtu in reach.mtu.values()}
+        told = [f"{join_names(names[mtu])} {mtu}" for mtu in names if names[mtu][0] in odd]
+        if usual := [mtu for mtu in names if names[mtu][0] not in odd]:
+            told.append(f"the others {usual[0]}")
+        message = f"MTU{_port_text(reach, odd[0])}: {'; '.join(told)}"
+        return [finding("FAB-MTU", message, odd)]
+    bad_nodes, pairs = classify(reach.narrow or [], reach.nodes)
+    ends = [(f"{node} and others", [node]) for node in bad_nodes]
+    ends += [(f"{a} and {b}", [a, b]) for a, b in pairs]
+    packets = f"packets of {min(reach.mtu.values(), default=0)} bytes, unfragmented,"
+    message = f"{packets} do not pass between"
+    return [finding("FAB-MTU", f"{message} {names}", suspects) for names, suspects in ends]
+
+
+def find_odd_mtu(reach: ReachabilityResult) -> list[str]:
+    """List nodes whose MTU is not that of most; all of them where two MTUs have as many nodes."""
+    counts = Counter(reach.mtu.values()).most_common()
+    if len(counts) > 1 and counts[0][1] == counts[1][1]:
+        return list(reach.mtu)
+    return [node for node, mtu in reach.mtu.items() if mtu != counts[0][0]]

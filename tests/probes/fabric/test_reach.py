@@ -1,0 +1,193 @@
+"""The turns in which nodes try each other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.fabric import reach
+from probes.fabric.addresses import read_arp
+from probes.fabric.reach import (
+    CALL_SECONDS,
+    _ReachabilityRound,
+    check_reach,
+    choose_ports,
+    read_node_ports,
+    turn_order,
+)
+from scaling.collectives.reachability import (
+    check_tcp,
+    check_udp,
+    max_wait_s,
+    start_tcp_listener,
+    start_udp_echo,
+)
+
+
+@given(st.integers(1, 60))
+def test_each_turn_is_of_disjoint_pairs_and_all_meet(nodes: int) -> None:
+    table = [turn_order(node, nodes) for node in range(nodes)]
+    assert all(sorted(row) == list(range(nodes)) for row in table)
+    for turn in range(nodes):
+        met = [row[turn] for row in table]
+        assert all(met[met[node]] == node for node in range(nodes))
+
+
+class LocalGang:
+    """Three ranks in this process, and what they were called with."""
+
+    places = [SimpleNamespace()] * 3
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, list[Any], float]] = []
+
+    def run(self, function: Any, timeout: float, each: Any, groups: list[list[int]]) -> list[Any]:
+        self.calls += [(function, each[rank], timeout) for (rank,) in groups]
+        return [function(*each[rank]) for (rank,) in groups]
+
+
+def test_a_node_whose_fabric_port_is_dead_opens_no_door() -> None:
+    gang: Any = LocalGang()
+    addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    tries = _ReachabilityRound(gang, [0, 1, 2], ["a", "b", "c"], addresses, {"b": "fab0 is down"})
+    assert tries.failing_pairs(start_tcp_listener, check_tcp) == [("a", "b"), ("b", "c")]
+    opened = [arguments for function, arguments, _ in gang.calls if function is start_tcp_listener]
+    assert [address for address, _ in opened] == ["127.0.0.1", "127.0.0.3"]
+
+
+def test_a_door_outlasts_all_who_may_knock() -> None:
+    gang: Any = LocalGang()
+    tries = _ReachabilityRound(gang, [0, 1, 2], ["a", "b", "c"], ["127.0.0.1"] * 3, {})
+    assert tries.failing_pairs(start_tcp_listener, check_tcp) == []
+    open_s = {arguments[1] for function, arguments, _ in gang.calls[:3]}
+    limits = {timeout for _, _, timeout in (gang.calls[0], gang.calls[-1])}
+    assert open_s == {sum(limits)} == {2 * CALL_SECONDS + max_wait_s(3, 4)}
+
+
+def test_no_usable_node_opens_no_door() -> None:
+    gang: Any = LocalGang()
+    tries = _ReachabilityRound(gang, [0, 1], ["a", "b"], ["127.0.0.1"] * 2, {"a": "-", "b": "-"})
+    assert tries.failing_pairs(start_tcp_listener, check_tcp) == [("a", "b")]
+    assert all(function is check_tcp for function, _, _ in gang.calls)
+
+
+def port(address: str | None, **more: Any) -> dict[str, Any]:
+    return {"address": address, "mac": f"02:{address}", "mtu": 9000, "state": "up", **more}
+
+
+def node(number: int, rails: dict[str, str] | None = None, **interfaces: Any) -> dict[str, Any]:
+    """What one node says: eth0 is Ray's, and has another MTU."""
+    eth0 = port(f"10.0.0.{number}", mtu=1500)
+    return {"interfaces": {"eth0": eth0, **interfaces}, "rails": rails or {}}
+
+
+RAY = {"n0": "10.0.0.0", "n1": "10.0.0.1"}
+
+
+def test_an_agreed_interface_is_tried_or_is_dead() -> None:
+    up, down = port("10.1.0.0"), port("10.1.0.1", state="down")
+    chosen = choose_ports({"n0": node(0, fab0=up), "n1": node(1, fab0=down)}, "fab0", RAY)
+    assert chosen.names == {"n0": "fab0", "n1": "fab0"}
+    assert chosen.dead == {"n1": "fab0 is down, address 10.1.0.1"}
+    chosen = choose_ports({"n0": node(0, fab0=up), "n1": node(1)}, "fab0", RAY)
+    assert chosen.dead == {"n1": "has no interface fab0"}
+
+
+def test_without_an_agreed_fabric_rays_address_is_tried() -> None:
+    chosen = choose_ports({"n0": node(0), "n1": node(1)}, None, RAY)
+    assert chosen.names == {"n0": "eth0", "n1": "eth0"}
+    assert (chosen.note, chosen.has_ip) == ("", True)
+
+
+def test_rdma_is_tried_on_the_addresses_of_one_rail() -> None:
+    rails = {"mlx5_0/1": "eth1", "mlx5_1/1": "eth2"}
+    readings = {
+        "n0": node(0, rails, eth1=port("10.1.0.0"), eth2=port("10.2.0.0")),
+        "n1": node(1, rails, eth1=port(None), eth2=port("10.2.0.1")),
+    }
+    chosen = choose_ports(readings, "rdma", RAY)
+    assert chosen.names == {"n0": "eth2", "n1": "eth2"}
+    assert {p["mtu"] for p in chosen.ports.values() if p} == {9000}
+    assert (chosen.dead, chosen.note) == ({}, "")
+
+
+def test_a_rail_whose_interface_is_down_is_not_tried() -> None:
+    rails = {"mlx5_0/1": "eth1", "mlx5_1/1": "eth2"}
+    down = port("10.1.0.0", state="down")
+    readings = {
+        "n0": node(0, rails, eth1=down, eth2=port("10.2.0.0")),
+        "n1": node(1, rails, eth1=port("10.1.0.1"), eth2=port("10.2.0.1")),
+    }
+    assert choose_ports(readings, "rdma", RAY).names == {"n0": "eth2", "n1": "eth2"}
+
+
+@pytest.mark.parametrize("rails", [{}, {"mlx5_0/1": ""}, {"mlx5_0/1": "eth1"}])
+def test_rdma_without_addresses_is_tried_on_rays_and_says_so(rails: dict[str, str]) -> None:
+    readings = {name: node(number, rails, eth1=port(None)) for number, name in enumerate(RAY)}
+    chosen = choose_ports(readings, "rdma", RAY)
+    assert chosen.names == {"n0": "eth0", "n1": "eth0"}
+    assert not chosen.has_ip
+    assert chosen.note == "no RDMA port has an IP address on n0, n1"
+
+
+def test_rdma_with_an_address_on_some_nodes_proves_nothing_of_packet_sizes() -> None:
+    rails = {"mlx5_0/1": "eth1"}
+    readings = {"n0": node(0, rails, eth1=port("10.1.0.0")), "n1": node(1, rails, eth1=port(None))}
+    chosen = choose_ports(readings, "rdma", RAY)
+    assert (chosen.has_ip, chosen.note) == (True, "no RDMA port has an IP address on n1")
+
+
+class Reachable:
+    """A gang of two nodes in this process whose ports are told, and all of whom are reached."""
+
+    def __init__(self, *readings: dict[str, dict[str, Any]]) -> None:
+        self.readings = list(readings)
+        self.places = [
+            SimpleNamespace(node=f"id{number}", address=f"10.0.0.{number}") for number in range(2)
+        ]
+
+    def run(
+        self, function: Any, *_: Any, timeout: float, groups: Any, each: Any = None
+    ) -> list[Any]:
+        if function is read_node_ports:
+            found = self.readings.pop(0)
+            return [found["n0"], found["n1"]]
+        if function is read_arp:
+            return [{}, {}]
+        if function in (start_tcp_listener, start_udp_echo):
+            return [4000 for _ in groups]
+        assert function in (check_tcp, check_udp)
+        return [{name: each[rank][1].get(name) is not None for name in RAY} for (rank,) in groups]
+
+
+NAMES = {"id0": "n0", "id1": "n1"}
+
+
+def test_a_port_that_is_down_for_a_moment_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reach.time, "sleep", lambda seconds: None)
+    back = {"n0": node(0, fab0=port("10.1.0.0")), "n1": node(1, fab0=port("10.1.0.1"))}
+    blinked = {**back, "n1": node(1, fab0=port("10.1.0.1", state="down"))}
+    gang: Any = Reachable(blinked, back)
+    assert check_reach(gang, NAMES, "fab0").dead == {}
+    gang = Reachable(blinked, blinked)
+    found = check_reach(gang, NAMES, "fab0")
+    assert found.dead == {"n1": "fab0 is down, address 10.1.0.1"}
+    assert found.pairs == [("n0", "n1")]
+
+
+def test_packet_sizes_of_the_fabric_and_not_of_rays_network() -> None:
+    rails = {"mlx5_0/1": "eth1"}
+    agreed = {n: node(i, rails, eth1=port(f"10.1.0.{i}")) for i, n in enumerate(RAY)}
+    gang: Any = Reachable(agreed)
+    found = check_reach(gang, NAMES, "rdma")
+    assert found.mtu == {"n0": 9000, "n1": 9000}
+    assert found.ports == {"n0": "eth1", "n1": "eth1"}
+    bare: Any = Reachable({n: node(i, {"mlx5_0/1": ""}) for i, n in enumerate(RAY)})
+    found = check_reach(bare, NAMES, "rdma")
+    assert (found.mtu, found.narrow, found.has_ip) == ({}, None, False)

@@ -1,0 +1,120 @@
+"""Pairs that do not reach each other, and MTUs that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from probes.acceptance.measure import Recorder
+from probes.fabric.addresses import DuplicateAddress
+from probes.fabric.reach import ReachabilityResult
+from probes.fabric.reach_judge import (
+    find_duplicates,
+    find_mtu_faults,
+    find_odd_mtu,
+    find_unreachable,
+    judge_reach,
+)
+from reports.record import Verdict
+
+
+def cut(mtu: dict[str, int], *narrow: tuple[str, str]) -> ReachabilityResult:
+    return ReachabilityResult(sorted(mtu), [], {}, list(narrow), mtu)
+
+
+def test_an_mtu_that_differs_is_named_and_so_is_a_hole() -> None:
+    assert find_mtu_faults(cut({"a": 1500, "b": 1500, "c": 1500})) == []
+    (odd,) = find_mtu_faults(cut({"a": 1500, "b": 9000, "c": 1500}))
+    assert (odd.code, odd.suspects) == ("FAB-MTU", ["b"])
+    (hole,) = find_mtu_faults(cut({"a": 1500, "b": 1500, "c": 1500}, ("a", "c"), ("b", "c")))
+    assert hole.suspects == ["c"]
+    (pair,) = find_mtu_faults(cut(dict.fromkeys("abcd", 1500), ("a", "c")))
+    assert pair.suspects == ["a", "c"]
+
+
+def test_unreachable_names_node_or_pair() -> None:
+    nodes = ["n0", "n1", "n2", "n3"]
+    (found,) = find_unreachable(ReachabilityResult(nodes, [("n0", "n1")], {}))
+    assert (found.code, found.suspects) == ("FAB-PAIR-BLOCKED", ["n0", "n1"])
+    cut = [("n0", "n2"), ("n1", "n2"), ("n2", "n3")]
+    (found,) = find_unreachable(ReachabilityResult(nodes, cut, {"n2": "fab0 is down"}))
+    assert (found.code, found.suspects) == ("FAB-LINK-DOWN", ["n2"])
+    assert "fab0 is down" in found.statement
+    assert find_unreachable(ReachabilityResult(nodes, [], {})) == []
+
+
+@pytest.mark.parametrize(
+    ("mtu", "suspects", "said"),
+    [
+        ({"a": 1500, "b": 1500, "c": 9000}, ["c"], "MTU: c 9000; the others 1500"),
+        ({"a": 1500, "b": 9000}, ["a", "b"], "MTU: a 1500; b 9000"),
+        (
+            {"a": 1500, "b": 9000, "c": 1500, "d": 9000},
+            ["a", "b", "c", "d"],
+            "MTU: a, c 1500; b, d 9000",
+        ),
+        (
+            {"a": 9000, "b": 9000, "c": 1500, "d": 4200},
+            ["c", "d"],
+            "MTU: c 1500; d 4200; the others 9000",
+        ),
+    ],
+)
+def test_of_two_mtus_on_as_many_nodes_neither_is_the_odd_one(
+    mtu: dict[str, int], suspects: list[str], said: str
+) -> None:
+    (found,) = find_mtu_faults(cut(mtu))
+    assert found.suspects == suspects
+    assert said in found.statement
+    assert find_odd_mtu(cut(mtu)) == suspects
+
+
+def test_what_a_shared_address_explains_is_told_once() -> None:
+    nodes = ["n0", "n1", "n2", "n3"]
+    failing = [("n0", "n1"), ("n1", "n2"), ("n1", "n3"), ("n0", "n3")]
+    shared = DuplicateAddress("10.0.0.1", ["n1", "n2"], "n1, n2 have the same address 10.0.0.1")
+    ports = dict.fromkeys(nodes, "fab0")
+    reach = ReachabilityResult(nodes, failing, {}, ports=ports, duplicates=[shared])
+    (found,) = find_duplicates(reach)
+    assert (found.code, found.suspects) == ("FAB-DUPLICATE-ADDRESS", ["n1", "n2"])
+    assert found.statement == "n1, n2 have the same address 10.0.0.1, on fab0"
+    (other,) = find_unreachable(reach)  # n0 and n3 share nothing
+    assert (other.code, other.suspects) == ("FAB-PAIR-BLOCKED", ["n0", "n3"])
+
+
+def judged(
+    recorder: Callable[..., Recorder], **more: Any
+) -> tuple[dict[str, tuple[Any, Verdict | None]], str]:
+    """What is measured, and what is said to be covered."""
+    measure, said = recorder(), list[str]()
+    measure.covered = said.append  # type: ignore[method-assign]  (what it is told is all we ask)
+    reach = ReachabilityResult(["a", "b"], [], {}, mtu={"a": 1500, "b": 1500}, **more)
+    judge_reach(reach, measure)
+    result = measure.finish("finished", 1.0)
+    return {one.name: (one.value, one.verdict) for one in result.measurements}, "; ".join(said)
+
+
+def test_a_sound_network_passes(recorder: Callable[..., Recorder]) -> None:
+    found, coverage = judged(recorder)
+    assert len(found) == 4
+    assert {verdict for _, verdict in found.values()} == {Verdict.PASS}
+    assert coverage == ""
+
+
+def test_two_machines_with_one_address_fail(recorder: Callable[..., Recorder]) -> None:
+    shared = DuplicateAddress("10.0.0.1", ["a"], "b answers for a")
+    found, _ = judged(recorder, duplicates=[shared])
+    assert found["duplicate_addresses"] == (1, Verdict.FAIL)
+
+
+def test_a_fabric_without_ip_has_no_packet_size_to_judge(recorder: Callable[..., Recorder]) -> None:
+    why = "no RDMA port has an IP address on a"
+    found, coverage = judged(recorder, has_ip=False, narrow=None, note=why)
+    assert {"mtu_mismatches", "pairs_below_mtu"}.isdisjoint(found)
+    assert coverage == f"packet sizes were not tried: {why}"
+
+
+def test_neighbours_that_nobody_shows_are_told(recorder: Callable[..., Recorder]) -> None:
+    assert "no node shows /proc/net/arp" in judged(recorder, saw_neighbours=False)[1]
