@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from probes.acceptance.measure import Recorder
+from probes.fabric.node_pairs import PairSearch
 from probes.scaling import controls as scaling_controls
 from probes.scaling import run_ladder as scaling_rungs
 from probes.scaling import test_scaling
@@ -244,9 +245,9 @@ def test_pairs_meet_only_where_a_rung_that_is_judged_lost_to_links(
     hunt = FaultSearchResult({("node0", "node3"): 0.01}, 0.1, {"node3": "both"}, [], 3, 0, "all")
     asked = []
 
-    def pairs(*_: Any) -> Any:
+    def pairs(*_: Any) -> PairSearch:
         asked.append(1)
-        return hunt, {}
+        return PairSearch(hunt, hunt, wrong={}, lost={}, sent={})
 
     monkeypatch.setattr(scaling_rungs, "run_pair_search", pairs)
     limit = Limit(low=0.6, marginal_low=0.9, because="as agreed")

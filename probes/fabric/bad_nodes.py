@@ -1,0 +1,139 @@
+"""Who is slow, loses packets, takes a detour or changes data: pairs of nodes, and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from probes.acceptance.contract import ClusterTerms
+from probes.acceptance.measure import Recorder
+from probes.fabric import judge
+from probes.fabric.detect import (
+    find_off_fabric,
+    find_wrong_links,
+    find_wrong_nodes,
+    slow_fabric_finding,
+    wrong_data,
+)
+from probes.fabric.links.judge import (
+    judge_loss,
+    judge_networks,
+    judge_ports,
+    judge_stalls,
+    links_off,
+    unexplained,
+)
+from probes.fabric.links.routes import read_routes
+from probes.fabric.links.watch import LinkWatch
+from probes.fabric.node_pairs import (
+    PairSearch,
+    run_group_search,
+    run_pair_search,
+    run_wrong_search,
+)
+from probes.fabric.sweep import Rows, SweepResult
+from reference_trainer.launch.gang import Gang, GangError
+from reports.record import Limit
+
+# Nodes: groups are tried from LARGE on, for fewer make groups that are hardly more than pairs; from
+# MIN_NODES on, the least of which groups tell a node, where all is slow and pairs do not show why.
+MIN_NODES, LARGE = 4, 12
+# What explains a slow fabric, with its place.
+LOCATED = frozenset(("FAB-LOSS", "FAB-LINK-FLAPS", "FAB-DETOUR"))
+
+
+@dataclass(frozen=True)
+class FabricRig:
+    """What FABRIC works with: its ranks, what was agreed, the links' counters, where to write.
+
+    `watch` is None on an embedded cluster: its raylets share one host, and no link.
+    """
+
+    gang: Gang
+    node_names: dict[str, str]
+    terms: ClusterTerms
+    tier: str
+    limits: Callable[[str], Limit | None]
+    watch: LinkWatch | None
+    measure: Recorder
+
+    def judge_ports(self, fabric: dict[str, str]) -> list[str]:
+        """Judge what each node's fabric (an interface, or rdma) counted; the unstable nodes."""
+        if self.watch is None:
+            return []
+        return judge_ports(self.watch, fabric, self.limits, self.measure)
+
+    def judge_agreed_ports(self) -> None:
+        """Judge the ports of the agreed fabric, where there is one: nothing was sent so far."""
+        if self.terms.fabric:
+            self.judge_ports(dict.fromkeys(self.node_names.values(), self.terms.fabric))
+
+
+def find_bad_nodes(rig: FabricRig, run: SweepResult, wrong: Rows) -> None:
+    """Try pairs of nodes, and groups where pairs do not suffice: who is slow, lossy, or wrong.
+
+    `wrong` are the rows of collectives with wrong elements.
+    """
+    measure, limit = rig.measure, rig.limits("lost_packets")
+    measure.progress("fabric: every pair of nodes")
+    max_lost = limit.high if limit and limit.high is not None else 0.0
+    try:
+        pairs = run_pair_search(rig.gang, rig.node_names, max_lost, full=rig.tier == "soak")
+    except GangError:
+        explain_without_pairs(rig, run, wrong)
+        raise
+    fabric = {node: rig.terms.fabric or device for node, device in run.main_devices.items()}
+    unstable = rig.judge_ports(fabric)
+    judge_loss(run, pairs, max_lost, unstable, measure)
+    judge_stalls(run, bool(measure.finding_codes & LOCATED), measure)
+    off = judge_pair_networks(rig, run, pairs)
+    slow = unexplained(pairs, off)
+    judge.judge_pairs(pairs.speed, slow, run, measure)
+    judge_pair_data(rig, run, pairs, wrong)
+    is_slow = measure.would_fail("busbw", run.peak["busbw"])
+    is_located = slow.slow_nodes or slow.slow_links or measure.finding_codes & LOCATED
+    try_groups(rig, run, pairs, unlocated=is_slow and not is_located)
+
+
+def explain_without_pairs(rig: FabricRig, run: SweepResult, wrong: Rows) -> None:
+    """Tell what the sweep alone shows of bytes off the fabric, and of wrong data."""
+    rig.measure.explain(find_off_fabric(run, rig.terms.fabric), wrong_data(wrong, run.rank_nodes))
+
+
+def judge_pair_networks(
+    rig: FabricRig, run: SweepResult, pairs: PairSearch
+) -> dict[tuple[str, str], str]:
+    """Judge which network each pair used; the links that left the fabric, and by which device."""
+    expected = rig.terms.fabric or run.main_device
+    off = links_off(pairs, expected)
+    routes = read_routes(rig.gang, rig.node_names, off, expected)
+    judge_networks(pairs, expected, routes, rig.measure)
+    on_fabric = {sender for sender, _ in pairs.sent.keys() - off.keys()}
+    detours = {sender for sender, _ in off} & on_fabric
+    rig.measure.explain(find_off_fabric(run, rig.terms.fabric, detours))
+    return off
+
+
+def judge_pair_data(rig: FabricRig, run: SweepResult, pairs: PairSearch, wrong: Rows) -> None:
+    """Judge what the pairs received, and say who changed what collectives returned wrong."""
+    rig.measure("wrong_elements", sum(pairs.wrong.values()), on="pairs of nodes")
+    if any(pairs.wrong.values()):
+        rig.measure.explain(find_wrong_links(pairs.wrong))
+    elif wrong:
+        search = run_wrong_search(rig.gang, rig.node_names)
+        rig.measure.explain(find_wrong_nodes(wrong, search, run.rank_nodes))
+
+
+def try_groups(rig: FabricRig, run: SweepResult, pairs: PairSearch, unlocated: bool) -> None:
+    """Try groups of nodes on a large cluster, and where all is slow and no pair shows why."""
+    measure, nodes = rig.measure, len(run.sent)
+    if nodes >= MIN_NODES and (unlocated or (nodes >= LARGE and rig.tier != "quick")):
+        measure.progress("fabric: groups of nodes")
+        groups = run_group_search(rig.gang, rig.node_names)
+        judge.judge_groups(groups, pairs.speed, measure)
+        unlocated = unlocated and not (groups.nodes or groups.groups)
+    else:
+        when = f"from {LARGE} nodes and tier standard on, and where no pair shows why all is slow"
+        measure.covered(f"no groups of nodes were tried: that is done {when}")
+    if unlocated:
+        measure.explain(slow_fabric_finding(run))
