@@ -46,7 +46,7 @@ def run(context: click.Context, cluster: str, options: tuple[str, ...]) -> None:
 )
 def report(run_folder: Path, limit: float | None) -> None:
     """What each rung of RUN_FOLDER's ladder lost, to what, and what made it wrong."""
-    from probes.scaling.judge import INVALID_CODES, find_invalid_rung, straggler_wait
+    from probes.scaling.judge import INVALID_CODES, find_invalid_rung, find_stragglers_beyond
     from probes.scaling.plan import node_count_text
     from reports.record import Limit
 
@@ -64,7 +64,7 @@ def report(run_folder: Path, limit: float | None) -> None:
     findings = [f for f in result.findings if f.code in kept]
     for rung in ladder.rungs:
         findings += find_invalid_rung(rung, node_count_text(rung.count))
-    findings += straggler_wait(ladder.rungs, limit_of(result, "straggler"))
+    findings += find_stragglers_beyond(ladder.rungs, limit_of(result, "straggler"))
     for line in dict.fromkeys(one_line(f"{f.code} {f.statement}") for f in findings):
         click.echo(line)
 

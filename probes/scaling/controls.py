@@ -12,7 +12,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import GangError
 from scaling.ladder.ladder import Rung, run_rung, skip_collectives, strong_scaling_config
 from scaling.ladder.skew import COLLECTIVE_SEGMENTS, RankSteps
-from scaling.ladder.step_breakdown import find_straggler, mean_seconds
+from scaling.ladder.step_breakdown import find_stragglers, mean_seconds
 from scaling.loss.causes import noise_limit
 from scaling.loss.significance import standard_error
 
@@ -29,7 +29,7 @@ def control_planted_delay(rig: LadderRig, config: TrainConfig, rung: Rung) -> No
     if rung.count > 1:
         try:
             late = run_rung(rig.gang, rig.node_names, rung.count, planted).steps
-            slowest = find_straggler(late)
+            slowest = find_stragglers(late)[0]
             blocked = [
                 statistics.fmean(step.seconds_in(COLLECTIVE_SEGMENTS) for step in steps)
                 for steps in late

@@ -14,11 +14,11 @@ from reports.record import Finding, Limit, Verdict
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import describe_exposed
 from scaling.ladder.step_breakdown import (
-    find_straggler,
+    find_stragglers,
     loss_residual,
     mean_terms,
     segment_gap,
-    slowest_node,
+    slowest_nodes,
     wall_gap,
 )
 from scaling.loss.causes import LossCause
@@ -172,34 +172,65 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
 
 
 def judge_stragglers(rungs: Sequence[Rung], limits: LimitLookup, measure: Recorder) -> None:
-    """Judge the node that is slow by itself, and the rank that holds the largest rung up."""
+    """Judge the node that is slowest by itself, and the rank that holds the largest rung up most.
+
+    Each other one that breaks the limit is named with it.
+    """
     by_node = rungs[0].node_seconds()
     measure.note("one_node_spread", max(by_node.values()) / min(by_node.values()), "ratio")
-    for subject, share, *_ in _slowest_parts(rungs):
-        measure("straggler", share, on=subject)
-    measure.explain(*straggler_wait(rungs, limits("straggler")))
+    for slowest, *_ in (_slow_alone(rungs[0]), _slow_ranks(rungs[-1])):
+        measure("straggler", slowest.share, on=slowest.subject)
+    measure.explain(*find_stragglers_beyond(rungs, limits("straggler")))
 
 
-def straggler_wait(rungs: Sequence[Rung], limit: Limit | None) -> list[Finding]:
-    """Find the node and the rank that break the limit of stragglers, where there is one."""
+def find_stragglers_beyond(rungs: Sequence[Rung], limit: Limit | None) -> list[Finding]:
+    """Find all nodes and all ranks that break the limit of stragglers, where there is one."""
+    findings = []
+    for parts in (_slow_alone(rungs[0]), _slow_ranks(rungs[-1])):
+        slow = [part for part in parts if limit and limit.judge(part.share) is Verdict.FAIL]
+        if slow:
+            suspects = dict.fromkeys(name for part in slow for name in part.suspects)
+            message = "; ".join(part.message for part in slow)
+            findings.append(finding("SCALE-STRAGGLER", message, [*suspects]))
+    return findings
+
+
+@dataclasses.dataclass(frozen=True)
+class _SlowPart:
+    """A node or a rank beside the median one: by what share it is slower, in words, and who it is.
+
+    `share` is of the median node's step for a node, of the mean step for a rank.
+    """
+
+    subject: str
+    share: float
+    message: str
+    suspects: list[str]
+
+
+def _slow_alone(base: Rung) -> list[_SlowPart]:
+    """Each node on the base rung, where it runs alone, slowest first."""
     return [
-        finding("SCALE-STRAGGLER", message, suspects)
-        for _, share, message, suspects in _slowest_parts(rungs)
-        if limit and limit.judge(share) is Verdict.FAIL
+        _SlowPart(
+            f"{node} alone",
+            excess,
+            f"{node} alone takes {excess:.0%} longer for a step than the median node",
+            [node],
+        )
+        for node, excess in slowest_nodes(base.node_seconds())
     ]
 
 
-def _slowest_parts(rungs: Sequence[Rung]) -> list[tuple[str, float, str, list[str]]]:
-    """The slowest node alone, the slowest rank of all: (subject, share, sentence, suspects)."""
-    node, excess = slowest_node(rungs[0].node_seconds())
-    alone = f"{node} alone takes {excess:.0%} longer for a step than the median node"
-    slowest = find_straggler(rungs[-1].steps)
-    rank, name = f"rank {slowest.rank}", rungs[-1].nodes[slowest.rank]
-    message = f"{rank} on {name} holds the others up in {slowest.segment}: {slowest.share:.0%}"
-    return [
-        (f"{node} alone", excess, alone, [node]),
-        (f"{rank} ({name}) in {slowest.segment}", slowest.share, message, [rank, name]),
-    ]
+def _slow_ranks(rung: Rung) -> list[_SlowPart]:
+    """Each rank of a rung, the one that holds the others up most first."""
+    parts = []
+    for slow in find_stragglers(rung.steps):
+        rank, node = f"rank {slow.rank}", rung.nodes[slow.rank]
+        message = f"{rank} on {node} holds the others up in {slow.segment}: {slow.share:.0%}"
+        parts.append(
+            _SlowPart(f"{rank} ({node}) in {slow.segment}", slow.share, message, [rank, node])
+        )
+    return parts
 
 
 def record_prediction(ladder: Ladder, measure: Recorder) -> None:

@@ -145,25 +145,28 @@ class Straggler:
     share: float
 
 
-def find_straggler(ranks: Sequence[Sequence[Step]]) -> Straggler:
-    """The rank whose own segments exceed the median rank's most, as a share of the mean step.
+def find_stragglers(ranks: Sequence[Sequence[Step]]) -> list[Straggler]:
+    """Each rank's worst excess over the median rank, as a share of the mean step; worst rank first.
 
     Only segments without a collective are looked at: inside the others all ranks wait for the
-    slowest, and so look alike.
+    slowest, and so look alike.  A rank that exceeds the median nowhere is in segment "none".
     """
-    mean, worst = mean_seconds(ranks), Straggler(0, "none", 0.0)
+    mean, worst = mean_seconds(ranks), [Straggler(rank, "none", 0.0) for rank in range(len(ranks))]
     for name in LOCAL_SEGMENTS:
         medians = [statistics.median(step.segments[name] for step in steps) for steps in ranks]
         median = statistics.median_low(medians)
-        rank = max(range(len(ranks)), key=medians.__getitem__)
-        share = (medians[rank] - median) / mean
-        if share > worst.share:
-            worst = Straggler(rank, name, share)
-    return worst
+        for rank, seconds in enumerate(medians):
+            share = (seconds - median) / mean
+            if share > worst[rank].share:
+                worst[rank] = Straggler(rank, name, share)
+    return sorted(worst, key=lambda one: one.share, reverse=True)
 
 
-def slowest_node(seconds: dict[str, float]) -> tuple[str, float]:
-    """The slowest node when each runs alone, and by what share it exceeds the median node."""
-    node = max(seconds, key=lambda name: seconds[name])
+def slowest_nodes(seconds: dict[str, float]) -> list[tuple[str, float]]:
+    """The nodes when each runs alone, slowest first, and by what share each exceeds the median.
+
+    Of an even number the lower median is the measure, so half of the nodes can be slow and show.
+    """
     median = statistics.median_low(seconds.values())
-    return node, seconds[node] / median - 1
+    excess = [(node, took / median - 1) for node, took in seconds.items()]
+    return sorted(excess, key=lambda one: one[1], reverse=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 from probes.acceptance.contract import Contract, parse
 from scaling.collectives.alpha_beta import Fit
+from scaling.ladder.ladder import Rung
+from scaling.ladder.step_breakdown import Step
 from scaling.loss.ladder_result import Ladder
 from scaling.loss.predict import CollectiveCall
 from tests.support.simulated_steps import Cluster
@@ -34,6 +36,25 @@ def with_rung(found: Ladder, index: int, **known: Any) -> Ladder:
     rungs = [*found.rungs]
     rungs[index] = replace(rungs[index], **known)
     return replace(found, rungs=rungs)
+
+
+def throttled(found: Ladder, *names: str, by: float = 2.0) -> Ladder:
+    """These nodes take so many times as long, alone; so does every rung with one of them."""
+
+    def slow(rung: Rung) -> Rung:
+        held_up = rung.count > 1 and {*names} & {*rung.nodes}
+        steps = [
+            [slower(step, by) if held_up or node in names else step for step in mine]
+            for node, mine in zip(rung.nodes, rung.steps, strict=True)
+        ]
+        return replace(rung, steps=steps)
+
+    return replace(found, rungs=[slow(rung) for rung in found.rungs])
+
+
+def slower(step: Step, by: float) -> Step:
+    segments = {name: by * seconds for name, seconds in step.segments.items()}
+    return replace(step, seconds=by * step.seconds, wall=by * step.seconds, segments=segments)
 
 
 def agreed(low: float, marginal: float | None) -> Contract:

@@ -35,7 +35,7 @@ from reports.run_folder.integrity import load as load_record
 from reports.run_folder.store import Store
 from scaling.ladder.ladder import Rung
 from scaling.loss.ladder_result import Ladder
-from tests.support.simulated_ladder import ladder, with_rung
+from tests.support.simulated_ladder import ladder, slower, throttled, with_rung
 from tests.support.simulated_steps import TOKENS
 
 H100, PEAK = "NVIDIA H100 80GB HBM3", 989e12
@@ -48,25 +48,6 @@ AGREED_TOKENS += 'because = "two thirds of the 8192 that were shown"\n'
 
 def contract(*more: str) -> Contract:
     return parse("".join([ORDER, *more]).encode(), "order.toml")
-
-
-def throttled(found: Ladder, *names: str, by: float = 2.0) -> Ladder:
-    """These nodes take so many times as long, alone; so does every rung with one of them."""
-
-    def slow(rung: Rung) -> Rung:
-        held_up = rung.count > 1 and {*names} & {*rung.nodes}
-        steps = [
-            [slower(step, by) if held_up or node in names else step for step in mine]
-            for node, mine in zip(rung.nodes, rung.steps, strict=True)
-        ]
-        return replace(rung, steps=steps)
-
-    return replace(found, rungs=[slow(rung) for rung in found.rungs])
-
-
-def slower(step: Any, by: float) -> Any:
-    segments = {name: by * seconds for name, seconds in step.segments.items()}
-    return replace(step, seconds=by * step.seconds, wall=by * step.seconds, segments=segments)
 
 
 def on_gpu(

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from scaling.ladder.step_breakdown import (
     Step,
-    find_straggler,
+    find_stragglers,
     loss_by_term,
     loss_residual,
     mean_seconds,
     mean_terms,
-    slowest_node,
+    slowest_nodes,
 )
 
 SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "other")
@@ -48,21 +48,44 @@ def test_residual_sees_a_term_that_is_missing() -> None:
     assert loss_residual(whole, torn) == pytest.approx(0.3)
 
 
-def test_laggard_names_rank_and_segment() -> None:
-    even = dict.fromkeys(SEGMENTS, 0.1)
-    slow = {**even, "data": 0.5}
-    steps = [[Step(0.7, even)] * 3, [Step(1.1, slow)] * 3, [Step(0.7, even)] * 3]
-    found = find_straggler(steps)
-    assert (found.rank, found.segment) == (1, "data")
-    assert found.share == pytest.approx(0.4 / (2.5 / 3))
+EVEN = dict.fromkeys(SEGMENTS, 0.1)
 
 
-def test_laggard_does_not_blame_inside_a_collective() -> None:
-    even = dict.fromkeys(SEGMENTS, 0.1)
-    waits = {**even, "forward": 0.9}
-    assert find_straggler([[Step(0.7, even)], [Step(1.5, waits)]]).share == 0
+def test_a_straggler_is_told_with_rank_and_segment() -> None:
+    slow = {**EVEN, "data": 0.5}
+    steps = [[Step(0.7, EVEN)] * 3, [Step(1.1, slow)] * 3, [Step(0.7, EVEN)] * 3]
+    worst, *others = find_stragglers(steps)
+    assert (worst.rank, worst.segment) == (1, "data")
+    assert worst.share == pytest.approx(0.4 / (2.5 / 3))
+    assert [(one.rank, one.segment, one.share) for one in others] == [
+        (0, "none", 0),
+        (2, "none", 0),
+    ]
 
 
-def test_slow_node_alone() -> None:
-    assert slowest_node({"a": 1.0, "b": 1.3, "c": 1.0}) == ("b", pytest.approx(0.3))
-    assert slowest_node({"a": 1.0}) == ("a", 0.0)
+def test_all_stragglers_are_told_worst_first_each_with_its_worst_segment() -> None:
+    ranks = [
+        EVEN,
+        {**EVEN, "data": 0.2, "optimizer": 0.4},
+        {**EVEN, "checkpoint": 0.9},
+        EVEN,
+    ]
+    found = find_stragglers([[Step(sum(one.values()), one)] for one in ranks])
+    mean = sum(sum(one.values()) for one in ranks) / 4
+    assert [(one.rank, one.segment) for one in found[:2]] == [(2, "checkpoint"), (1, "optimizer")]
+    assert [one.share for one in found] == pytest.approx([0.8 / mean, 0.3 / mean, 0, 0])
+
+
+def test_no_straggler_is_told_inside_a_collective() -> None:
+    waits = {**EVEN, "forward": 0.9}
+    assert {one.share for one in find_stragglers([[Step(0.7, EVEN)], [Step(1.5, waits)]])} == {0}
+
+
+def test_the_slowest_nodes_are_beside_the_median_one() -> None:
+    assert slowest_nodes({"a": 1.0, "b": 1.3, "c": 1.0})[0] == ("b", pytest.approx(0.3))
+    assert slowest_nodes({"a": 1.0}) == [("a", 0.0)]
+
+
+def test_half_of_the_nodes_can_be_slow_and_show() -> None:
+    found = slowest_nodes({"a": 1.5, "b": 1.0, "c": 2.0, "d": 1.0})
+    assert found == [("c", 1.0), ("a", 0.5), ("b", 0.0), ("d", 0.0)]

@@ -1,0 +1,96 @@
+"""Several nodes or ranks hold the others up: each is named, and no sound one is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from probes.scaling.judge import find_stragglers_beyond
+from reports.record import Finding, Limit
+from scaling.ladder.ladder import Rung
+from scaling.ladder.step_breakdown import LOCAL_SEGMENTS, Step
+from scaling.loss.ladder_result import Ladder
+from tests.support.simulated_ladder import ladder, throttled
+
+LIMIT = Limit(high=0.15, marginal_high=0.1, unit="ratio", because="ranks do equal work")
+SLOW = ["node1", "node3"]
+
+
+def stragglers(found: Ladder) -> list[Finding]:
+    return find_stragglers_beyond(found.rungs, LIMIT)
+
+
+def held_up(rung: Rung, seconds: dict[int, float], segment: str = "data") -> Rung:
+    """The same rung, where these ranks take so much longer in a segment of their own."""
+    steps = [
+        [later(step, segment, seconds.get(rank, 0.0)) for step in mine]
+        for rank, mine in enumerate(rung.steps)
+    ]
+    return replace(rung, steps=steps)
+
+
+def later(step: Step, segment: str, seconds: float) -> Step:
+    segments = {**step.segments, segment: step.segments[segment] + seconds}
+    return replace(step, seconds=step.seconds + seconds, segments=segments)
+
+
+def with_largest(found: Ladder, rung: Rung) -> Ladder:
+    return replace(found, rungs=[*found.rungs[:-1], rung])
+
+
+def test_half_of_the_nodes_slow_alone_are_all_named() -> None:
+    (slow,) = stragglers(throttled(ladder(), *SLOW, by=1.5))
+    assert (slow.code, sorted(slow.suspects)) == ("SCALE-STRAGGLER", SLOW)
+    for name in SLOW:
+        assert f"{name} alone takes " in slow.statement
+    assert slow.statement.count(" longer for a step than the median node") == 2
+
+
+def test_the_slowest_node_is_named_first() -> None:
+    found = throttled(throttled(ladder(), "node1", by=1.5), "node3")
+    (slow,) = stragglers(found)
+    assert slow.suspects == ["node3", "node1"]
+
+
+def test_a_node_within_the_limit_is_not_named_with_a_slow_one() -> None:
+    found = throttled(throttled(ladder(), "node1", by=1.12), "node3", by=1.5)
+    (slow,) = stragglers(found)
+    assert slow.suspects == ["node3"]
+    assert "node1" not in slow.statement
+
+
+def test_all_ranks_that_hold_the_others_up_are_named_and_their_nodes() -> None:
+    found = ladder()
+    rung = found.rungs[-1]
+    late = with_largest(found, held_up(rung, {1: 0.5, 2: 0.8}))
+    (slow,) = stragglers(late)
+    assert slow.suspects == ["rank 2", rung.nodes[2], "rank 1", rung.nodes[1]]
+    assert f"rank 1 on {rung.nodes[1]} holds the others up in data: " in slow.statement
+
+
+def test_two_ranks_may_hold_up_in_two_segments() -> None:
+    found = ladder()
+    rung = held_up(held_up(found.rungs[-1], {0: 0.5}), {3: 0.8}, "optimizer")
+    (slow,) = stragglers(with_largest(found, rung))
+    assert slow.suspects[::2] == ["rank 3", "rank 0"]
+    assert "holds the others up in optimizer" in slow.statement
+    assert "holds the others up in data" in slow.statement
+
+
+@pytest.mark.parametrize("segment", LOCAL_SEGMENTS)
+def test_what_all_ranks_take_equally_long_for_accuses_nobody(segment: str) -> None:
+    found = ladder()
+    rung = found.rungs[-1]
+    everyone = dict.fromkeys(range(len(rung.steps)), 0.8)
+    assert not stragglers(with_largest(found, held_up(rung, everyone, segment)))
+
+
+def test_without_a_limit_nobody_is_named() -> None:
+    assert not find_stragglers_beyond(throttled(ladder(), *SLOW).rungs, None)
+
+
+def test_two_nodes_at_half_pace_are_both_the_cause_of_what_is_lost() -> None:
+    found = throttled(ladder(), *SLOW)
+    (cause,) = [one for one in found.explanations(0.9)[-1].causes if one.code == "SCALE-SLOW-NODE"]
+    assert sorted(cause.where.split(", ")) == SLOW
