@@ -66,7 +66,16 @@ class _RecordUnpickler(pickle.Unpickler):
             return getattr(torch, name)
         elif (module, name) in PLAIN_NAMES:
             return super().find_class(module, name)
+        elif (module, name) == ("builtins", "getattr"):
+            return _member_of
         raise CheckpointError(f".metadata names {module}.{name}, which no checkpoint needs")
+
+
+def _member_of(owner: Any, name: Any) -> enum.Enum:
+    """Stand in for getattr, by which Python 3.11.0 to 3.11.3 pickles the member of an enum."""
+    if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
+        return owner.__members__[name]
+    raise CheckpointError(f".metadata takes {name!r} of an object, which no checkpoint needs")
 
 
 class _PlainPlanner(DefaultLoadPlanner):

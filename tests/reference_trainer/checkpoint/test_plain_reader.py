@@ -8,10 +8,12 @@ import random
 import numpy as np
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 
 from probes.restart.checkpoint_corruption import _find_weights
 from reference_trainer import manifest
 from reference_trainer.checkpoint import rng_state
+from reference_trainer.checkpoint.plain_reader import PlainReader
 from reference_trainer.manifest import CheckpointError
 
 
@@ -73,6 +75,43 @@ def test_metadata_names_nothing_but_records(alone, folder, name):
     seal(folder / "step-4")
     with pytest.raises(CheckpointError, match="which no checkpoint needs"):
         alone(steps=6, checkpoints=str(folder))
+
+
+class Taken:
+    """Pickled as what getattr gives, which is how Python 3.11.2 (Debian 12) writes an enum."""
+
+    def __init__(self, owner, name):
+        self.arguments = owner, name
+
+    def __reduce__(self):
+        return getattr, self.arguments
+
+
+def read_taken(folder, taken):
+    """What the planner data reads as that holds `taken`."""
+    path = folder / "step-4" / ".metadata"
+    content = pickle.loads(path.read_bytes())
+    content.planner_data = {"taken": taken}
+    path.write_bytes(pickle.dumps(content))
+    return PlainReader(str(folder / "step-4")).read_metadata().planner_data["taken"]
+
+
+def test_an_enum_as_an_older_python_pickles_it(folder):
+    format_of = _MEM_FORMAT_ENCODING
+    assert read_taken(folder, Taken(format_of, "TORCH_PRESERVE_FORMAT")) is (
+        format_of.TORCH_PRESERVE_FORMAT
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(_MEM_FORMAT_ENCODING, "__class__"), (_MEM_FORMAT_ENCODING, "mro"),
+     (Metadata, "__init__"), ("text", "format"),
+     (_MEM_FORMAT_ENCODING.TORCH_PRESERVE_FORMAT, "name")],
+)  # fmt: skip
+def test_nothing_else_is_taken_of_an_object(folder, owner, name):
+    with pytest.raises(CheckpointError, match=f"takes '{name}' of an object, which no checkpoint"):
+        read_taken(folder, Taken(owner, name))
 
 
 def test_metadata_that_is_no_metadata(alone, folder):
