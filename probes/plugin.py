@@ -17,8 +17,8 @@ import pytest
 
 from probes.acceptance.stash import JUNIT, RECORDER, RUN, VERDICT
 from probes.option_twins import read_twins
+from probes.probe_report import end_state, is_sound, last_line, status_words, write_verdict
 from probes.tracebacks import hide_in_internal_error, hide_secrets, shorten_tracebacks
-from reports.redact import redact_text
 from reports.sanitize import clean
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
@@ -213,11 +213,7 @@ def pytest_make_collect_report(
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     """Keep a file that could not be collected: pytest may end in 0 without its probes."""
     if report.failed:
-        PROBLEMS.append(("collection", report.nodeid, _last_line(report.longreprtext)))
-
-
-def _last_line(text: str) -> str:
-    return redact_text((text.strip().splitlines() or ["no reason was given"])[-1])
+        PROBLEMS.append(("collection", report.nodeid, last_line(report.longreprtext)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -278,47 +274,18 @@ def pytest_runtest_makereport(
         return report
     if report.when == "setup" and report.passed:
         return report
-    result = item.config.stash[RUN].end(recorder, *_end_state(report, call))
+    result = item.config.stash[RUN].end(recorder, *end_state(report, call))
     item.stash[VERDICT] = result.verdict
-    report.seatrial = result.verdict.value  # type: ignore[attr-defined]
-    _write_verdict(report, result)
+    write_verdict(report, result, recorder.is_provable)
     return report
-
-
-def _end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[str, float, str]:
-    """Tell state, seconds and error sentence of a probe."""
-    if report.passed:
-        return "finished", report.duration, ""
-    if report.skipped:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
-        return "skipped", report.duration, str(reason)
-    if call.excinfo is None:  # pytest's own word, as of a probe that was to fail and did not
-        return "error", report.duration, _last_line(report.longreprtext)
-    interrupted = isinstance(call.excinfo.value, KeyboardInterrupt)
-    error = redact_text(call.excinfo.exconly())
-    return "interrupted" if interrupted else "error", report.duration, error
-
-
-def _write_verdict(report: pytest.TestReport, result: Any) -> None:
-    """Put verdict and sentences into pytest's report, which the terminal reads."""
-    from reports.record import Verdict
-
-    if result.verdict in (Verdict.UNPROVEN, Verdict.FAIL):
-        lines = [f"{result.criterion} {result.verdict.value}", *result.problems()]
-        lines += [f"{f.code}: {f.statement}" for f in result.findings]
-        text = "\n".join(lines)
-        if report.failed and report.longrepr:
-            text += f"\n\n{report.longreprtext}"
-        report.outcome = "failed"
-        report.longrepr = "\n".join(clean(line) for line in redact_text(text).splitlines())
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> Generator[None, None, None]:
     """Keep a failure that no verdict stands for: a teardown, another test, a plugin's own."""
-    if report.failed and getattr(report, "seatrial", "PASS") in ("PASS", "MARGINAL"):
+    if report.failed and is_sound(report):
         kind = "teardown" if report.when == "teardown" else "other test"
-        PROBLEMS.append((kind, report.nodeid, _last_line(report.longreprtext)))
+        PROBLEMS.append((kind, report.nodeid, last_line(report.longreprtext)))
     return (yield)
 
 
@@ -326,7 +293,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> Generator[None, None,
 def pytest_internalerror(excrepr: Any, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
     """Keep an error of pytest, of a plugin, or of ours."""
     hide_in_internal_error(excrepr)
-    PROBLEMS.append(("internal", "pytest", _last_line(excinfo.exconly())))
+    PROBLEMS.append(("internal", "pytest", last_line(excinfo.exconly())))
 
 
 def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -338,13 +305,8 @@ def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> N
 def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    """MARGINAL and UNPROVEN by name.  UNPROVEN counts as an error, so that its text is shown."""
-    verdict = getattr(report, "seatrial", None)
-    if verdict == "MARGINAL":
-        return "marginal", "m", ("MARGINAL", {"yellow": True})
-    if verdict == "UNPROVEN":
-        return "error", "U", ("UNPROVEN", {"yellow": True})
-    return None
+    """Name what pytest has no word for."""
+    return status_words(report)
 
 
 PROBLEMS: list[tuple[str, str, str]] = []  # kind, where, text; as RunProblem has them

@@ -56,6 +56,13 @@ class ReportRow:
     label: str
 
     @property
+    def is_only_information(self) -> bool:
+        """Whether its probes came to their end on a cluster that cannot prove it, without FAIL."""
+        ended = all(result.state == "finished" for result in self.results)
+        seen = bool(self.results) and ended and self.verdict is not Verdict.FAIL
+        return bool(self.criterion.not_provable) and seen
+
+    @property
     def can_decide(self) -> bool:
         """Whether this row can decide: it is required, or it failed."""
         return self.criterion.required or self.verdict is Verdict.FAIL

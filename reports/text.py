@@ -114,7 +114,7 @@ def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int, 
     glyph = STYLES[row.verdict][0 if fmt.unicode else 1]
     verdict = fmt.paint(f"{glyph} {row.verdict.value:<8}", row.verdict)
     value, name = _value_cell(row, fmt), fmt.plain(row.key.title)
-    if name and len(name) + 1 + len(value) <= columns[2]:
+    if name and not row.is_only_information and len(name) + 1 + len(value) <= columns[2]:
         value = f"{name} {value}"
     cells = [row.criterion.id, capitalise(row.criterion.title), value, _limit_cell(row, fmt)]
     return "  ".join(["", verdict, *map(fmt.fit, cells, columns)]).rstrip()
@@ -122,20 +122,22 @@ def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int, 
 
 def _value_cell(row: ReportRow, fmt: TextFormatter) -> str:
     """Write `41.2 GB/s`, or in words why there is none."""
-    if row.results:
+    if row.results and not row.is_only_information:
         return fmt.plain(row.key.value_text.split(" +/- ")[0].split(" (")[0])
     return "not provable here" if row.criterion.not_provable else "no probe ran"
 
 
 def _limit_cell(row: ReportRow, fmt: TextFormatter) -> str:
     """Write the bound without its unit, which stands beside the value."""
-    limit = row.key.limit
+    limit = None if row.is_only_information else row.key.limit
     return fmt.plain(limit).removesuffix(f" {fmt.plain(limit.unit)}") if limit else ""
 
 
 def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[str]:
     """Write under the table what a row that is not a PASS complains of, and its label."""
-    if not row.results:
+    if row.is_only_information:
+        problems = []
+    elif not row.results:
         problems = [row.problem] if row.criterion.required else []
     else:
         worst_first = sorted(row.results, key=lambda result: -result.verdict.rank)

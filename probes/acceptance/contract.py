@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict
 
 from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.component_placement import show
-from probes.acceptance.criteria import CRITERIA, Measure
+from probes.acceptance.criteria import CRITERIA, Measure, is_judged
 from probes.acceptance.limit_terms import LimitTerms, ring_limit
 from probes.acceptance.owed import TIERS, judged_names
 from probes.acceptance.validation import ContractError, has_words, spelling_hint, validate_terms
@@ -98,8 +98,17 @@ class Contract(BaseModel):
             return "the agreed fabric is in use"
         return CRITERIA[id].title
 
+    def judges(self, criterion: str, measure: str) -> bool:
+        """Whether a measure is judged: what this cluster cannot prove only informs."""
+        return is_judged(criterion, measure, self.optional)
+
     def limit(self, criterion: str, measure: str) -> Limit | None:
-        """The limit of a measure: fixed, else agreed, else the reasoned default, else None."""
+        """The limit of a measure: fixed, else agreed, else the reasoned default, else None.
+
+        None also where the measure only informs.
+        """
+        if not self.judges(criterion, measure):
+            return None
         known = CRITERIA[criterion].measures[measure]
         return known.fixed or self.limits.get(criterion, {}).get(measure) or known.default
 
@@ -293,6 +302,12 @@ def _parse_criterion(table: Any, id: str, file: str) -> dict[str, Limit]:
     if not isinstance(table, dict):
         raise ContractError(f"{file}: {id} is expected to be a table, found {show(table)}")
     known, limits = [*CRITERIA[id].measures, NOT_PROVABLE], {}
+    if NOT_PROVABLE in table and len(table) > 1:
+        key = next(key for key in table if key != NOT_PROVABLE)
+        raise ContractError(
+            f"{file}: [{id}.{key}]: expected no limit, for [{id}] is {NOT_PROVABLE} and only "
+            "informs: drop one of the two"
+        )
     for key, value in table.items():
         name = current_name(MEASURES.get(id, {}), key)
         if name not in known:

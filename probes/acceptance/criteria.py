@@ -6,6 +6,8 @@ names of the probe files.  A test keeps them equal.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,7 +30,8 @@ class Measure:
     `better` says which values are better.  A limit on the other side is refused, for it would pass
     what is worse.  It is "" where a limit has both sides, or one value is right, and "word" where
     values are words.  `signed`: a value below zero can be true; elsewhere it is a fault of the
-    measuring, and no value.
+    measuring, and no value.  `of_data`: it counts wrong results, which no hardware excuses; it is
+    judged also where the rest of its row cannot be proven.
     """
 
     unit: str
@@ -38,6 +41,7 @@ class Measure:
     derived_in_run: bool = False
     better: Better = ""
     signed: bool = False
+    of_data: bool = False
 
     @property
     def agreeable(self) -> bool:
@@ -79,13 +83,18 @@ def none_of(unit: str, because: str) -> Measure:
     return fixed_measure(unit, because, high=0)
 
 
+def wrong_data(unit: str, because: str) -> Measure:
+    """Build a count of wrong results: zero on every machine, a rehearsal's too."""
+    return dataclasses.replace(none_of(unit, because), of_data=True)
+
+
 def exactly(count: float, unit: str, because: str) -> Limit:
     """Build a limit with one allowed value."""
     return Limit(low=count, high=count, unit=unit, because=because)
 
 
 FABRIC_MEASURES = {
-    "wrong_elements": none_of("elements", "a fast wrong answer is a failure"),
+    "wrong_elements": wrong_data("elements", "a fast wrong answer is a failure"),
     "unreachable_pairs": none_of("pairs", "every rank must reach every other"),
     "duplicate_addresses": none_of(
         "addresses", "two machines with one address take each other's traffic"
@@ -158,8 +167,8 @@ SCALING_MEASURES = {
     # Of the median node alone.  Without an agreed limit `mfu` has one derived from the GPU's name.
     "mfu": Measure("ratio", better="higher", derived_in_run=True),
     "tokens_per_s": Measure("tokens/s per rank", better="higher"),
-    "non_finite": none_of("losses", "a loss that is not a number is no training"),
-    "disagreements": none_of(
+    "non_finite": wrong_data("losses", "a loss that is not a number is no training"),
+    "disagreements": wrong_data(
         "steps", "ranks that do not train one model are fast, and prove nothing"
     ),
     "residual": fixed_measure("ratio", "the terms must sum to the step they explain", high=1e-6),
@@ -343,3 +352,8 @@ CRITERIA: dict[str, CriterionRow] = {
 
 # Probes run in this order: the inventory first, then from the fabric upwards.
 RUN_ORDER = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
+
+
+def is_judged(criterion: str, measure: str, not_provable: Container[str]) -> bool:
+    """Whether a measure is judged, where these criteria cannot be proven."""
+    return criterion not in not_provable or CRITERIA[criterion].measures[measure].of_data

@@ -14,14 +14,10 @@ from probes.cluster.cluster import Cluster
 from probes.environment.rails import admitted_facts, count_rails, read_ib_hca
 from probes.environment.values import NameList, name_list, plain_list
 from probes.findings import join_names
-from reference_trainer.config import TrainConfig
 from reports.record import Limit
 from scaling.collectives.line_rate import installed_rails, line_rate
 
 EMULATED_COMPUTE_S = 0.4  # s of compute a step where accelerators are emulated: cores are shared
-# Of the tokens per second that such a step takes in at most: busy cores may cost a third, half the
-# pace costs half.  In health it keeps 0.98.
-PACED_SHARE, MARGINAL_PACED_SHARE = 0.67, 0.84
 
 DERIVED_EFFICIENCY = Limit(
     low=0.8,
@@ -40,10 +36,7 @@ def derive_contract(cluster: Cluster | None) -> Contract:
     """Derive a contract from the facts of `cluster` (None: nothing could be asked)."""
     terms, optional = ClusterTerms(), dict[str, str]()
     fabric_limits: dict[str, Limit] = {}
-    scaling_limits = {"efficiency": DERIVED_EFFICIENCY}
     if cluster is not None:
-        if cluster.emulated:
-            scaling_limits["tokens_per_s"] = _paced_tokens(EMULATED_COMPUTE_S)
         fabric = detect_fabric(cluster.facts)
         hcas = cluster.on_each_node(read_ib_hca) if fabric == "rdma" else {}
         used = admitted_facts(cluster.facts, hcas)
@@ -56,7 +49,7 @@ def derive_contract(cluster: Cluster | None) -> Contract:
         sha256="",
         agreed=False,
         cluster=terms,
-        limits={"FABRIC": fabric_limits, "SCALING": scaling_limits},
+        limits={"FABRIC": fabric_limits, "SCALING": {"efficiency": DERIVED_EFFICIENCY}},
         optional=optional,
     )
 
@@ -71,19 +64,6 @@ def _derive_terms(cluster: Cluster, fabric: str | None, used: list[dict[str, Any
             pace_seconds=EMULATED_COMPUTE_S,
         )
     return ClusterTerms(fabric=fabric, rails=count_rails(used) if fabric == "rdma" else None)
-
-
-def _paced_tokens(pace_s: float) -> Limit:
-    """Derive what a rank must take in, by the time that its emulated compute is padded to."""
-    load = TrainConfig()
-    most = load.batch * load.seq / pace_s
-    return Limit(
-        low=PACED_SHARE * most,
-        marginal_low=MARGINAL_PACED_SHARE * most,
-        unit="tokens/s per rank",
-        source="derived",
-        because=f"no contract: {PACED_SHARE:.0%} of what steps of {pace_s:g} s take in at most",
-    )
 
 
 def detect_fabric(facts: list[dict[str, Any]]) -> str | None:

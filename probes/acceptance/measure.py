@@ -53,9 +53,10 @@ class Recorder:
 
         `limit` is for limits that follow from the probe's own set-up (a save interval, a world
         size); all others come from the contract.  `more` is spread, samples and note, as in
-        Measurement.  A value that cannot be is none, and its note says so.  An unknown name is a
-        bug: KeyError.
+        Measurement.  A value that cannot be is none, and its note says so.  What the contract calls
+        not provable here only informs.  An unknown name is a bug: KeyError.
         """
+        judged = self.contract.judges(self.criterion, name)
         measure = CRITERIA[self.criterion].measures[name]
         value, doubt = measure.plausible_value(value)
         if doubt:
@@ -65,9 +66,15 @@ class Recorder:
             value=value,
             unit=measure.unit,
             subject=on,
-            limit=limit or self.contract.limit(self.criterion, name),
+            limit=(limit or self.contract.limit(self.criterion, name)) if judged else None,
+            judged=judged,
             **more,
         )
+
+    @property
+    def is_provable(self) -> bool:
+        """Whether this cluster can prove the criterion."""
+        return self.criterion not in self.contract.optional
 
     def would_fail(self, name: str, value: Value) -> bool:
         """Whether this value would break the contract's limit of a measure."""
@@ -89,7 +96,7 @@ class Recorder:
     def control(self, name: str, fault: str, *, caught: bool | None, saw: str) -> None:
         """Write down whether a deliberate fault was caught, and what was seen."""
         self._record("control", Control(name=name, fault=fault, caught=caught, saw=saw))
-        if not caught:
+        if not caught and self.is_provable:
             self.say(f"control NOT caught: {fault}")
 
     def explain(self, *findings: Finding | Iterable[Finding]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes.acceptance.cluster_terms import ClusterTerms
+from probes.acceptance.criteria import is_judged
 from reports.record import OwedProbe
 
 TIERS = ("quick", "standard", "soak")
@@ -30,6 +31,7 @@ class Circumstances:
     on_gpu: bool
     agreed: frozenset[str] = frozenset()
     one_host: bool = False  # an embedded cluster: its raylets see the same machine
+    not_provable: frozenset[str] = frozenset()  # criteria: of them only the data is judged
     ip_fabric: bool = True  # not where RDMA is agreed, and none of its ports has an IP address
 
     @property
@@ -302,7 +304,11 @@ def owed_by(here: Circumstances) -> Iterator[OwedProbe]:
                 probe=f"probes/{duty.probe}",
                 criterion=duty.criterion,
                 tier=duty.tier,
-                measures=[*_owed_names(duty, duty.measures, here)],
+                measures=[
+                    name
+                    for name in _owed_names(duty, duty.measures, here)
+                    if is_judged(duty.criterion, name, here.not_provable)
+                ],
                 controls=[*_owed_names(duty, duty.controls, here)],
             )
 

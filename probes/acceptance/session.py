@@ -130,6 +130,7 @@ class RunSession:
             nodes=cluster.get("alive", 0),
             on_gpu=cluster.get("on_gpu", False),
             agreed=self.contract.limited_names,
+            not_provable=frozenset(self.contract.optional),
             one_host=cluster.get("kind") == "local",
             ip_fabric=has_ip_fabric(self.terms.fabric, cluster.get("nodes", [])),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -76,7 +77,7 @@ def find_bad_nodes(rig: FabricRig, run: SweepResult, wrong: Rows) -> None:
     """
     measure, limit = rig.measure, rig.limits("lost_packets")
     measure.progress("fabric: every pair of nodes")
-    max_lost = limit.high if limit and limit.high is not None else 0.0
+    max_lost = limit.high if limit and limit.high is not None else math.inf
     try:
         pairs = run_pair_search(rig.gang, rig.node_names, max_lost, full=rig.tier == "soak")
     except GangError:

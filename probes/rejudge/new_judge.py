@@ -95,6 +95,7 @@ class NewJudge:
             nodes=cluster.get("alive", len(cluster.get("nodes", []))),
             on_gpu=bool(cluster.get("on_gpu")),
             agreed=self.contract.limited_names,
+            not_provable=frozenset(self.contract.optional),
             one_host=cluster.get("kind") == "local",
             ip_fabric=has_ip_fabric(terms.fabric, cluster.get("nodes", [])),
         )

@@ -186,7 +186,7 @@ def _unexplained_results(worst_first: list[ReportRow]) -> list[ProbeResult]:
         result
         for row in worst_first
         for result in row.results
-        if not result.verdict.accepted and not result.findings
+        if not row.is_only_information and not result.verdict.accepted and not result.findings
     ]
 
 
@@ -199,11 +199,13 @@ def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
         if row.criterion.not_provable
     ]
     items += [(row.criterion.id, "no probe ran for it") for row in rows if not row.results]
+    informing = {row.criterion.id for row in rows if row.is_only_information}
     for result in record.results:
         if result.state != "finished":
             message = result.error or "the probe did not come to its end"
             items.append((result.criterion, f"{result.state}: {message}"))
-        items += [(result.criterion, c.sentence()) for c in result.controls if not c.caught]
+        if result.criterion not in informing:
+            items += [(result.criterion, c.sentence()) for c in result.controls if not c.caught]
     if record.state != "finished":
         items.append(("run", "the run was interrupted: later probes did not run"))
     return items

@@ -28,7 +28,8 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "scaling": JUDGING | {"fabric"},
         "tracebacks": set(),
         "option_twins": set(),
-        "plugin": JUDGING | {"rejudge", "option_twins", "tracebacks"},
+        "probe_report": set(),
+        "plugin": JUDGING | {"rejudge", "option_twins", "probe_report", "tracebacks"},
         "cli": {"scaling", "rejudge", "acceptance", "nccl", "findings"},
     },
     "scaling": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ def judge_ports(
         caption="what each node's links, and its TCP, counted while the fabric was tested",
     )
     limit = limits("interface_errors")
-    max_errors = limit.high if limit and limit.high is not None else 0.0
+    max_errors = limit.high if limit and limit.high is not None else math.inf
     _judge_changes(grown, fabric, measure)
     _judge_errors(grown, fabric, measure)
     measure.explain(tell.find_unstable(grown), tell.find_port_errors(grown, max_errors))

@@ -188,6 +188,13 @@ def test_only_a_rehearsal_may_leave_a_criterion_out() -> None:
             parse(text.encode(), "mine.toml")
 
 
+def test_a_criterion_that_only_informs_has_no_limit() -> None:
+    limit = '[GANG.placement_delay]\nat_most = 9\nunit = "s"\nbecause = "agreed"'
+    message = r"\[GANG.placement_delay\]: expected no limit, for \[GANG\] is not_provable"
+    with pytest.raises(ContractError, match=message):
+        parse(f"{EMULATED.format(REASON)}{limit}".encode(), "mine.toml")
+
+
 OVERHEAD = '[SCALING.checkpoint_overhead]\nat_most = 0.02\nunit = "ratio"\nbecause = "agreed"'
 WAIT = '[GANG.large_gang_wait]\nat_most = 9\nunit = "s"\nbecause = "agreed"'
 

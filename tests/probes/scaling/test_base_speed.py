@@ -206,15 +206,22 @@ def test_a_share_is_derived_only_where_such_a_job_is_published(
     assert (limit.low if limit else None) == low
 
 
-@pytest.mark.parametrize("name", ["lab", "local", ""])
-def test_the_rehearsals_contracts_catch_half_the_pace_and_spare_busy_cores(name: str) -> None:
-    embedded = cast(Cluster, SimpleNamespace(emulated=True, kind="local", facts=[]))
-    agreed, load_of = load(name) if name else derive_contract(embedded), TrainConfig()
+def test_the_labs_contract_catches_half_the_pace_and_spares_busy_cores() -> None:
+    agreed, load_of = load("lab"), TrainConfig()
     limit = agreed.limit("SCALING", "tokens_per_s")
     assert limit
     tokens, pace = load_of.batch * load_of.seq, agreed.cluster.pace_seconds
     steps = {pace * 1.02: Verdict.PASS, pace * 1.3: Verdict.MARGINAL, pace * 2: Verdict.FAIL}
     assert {step: limit.judge(tokens / step) for step in steps} == steps
+
+
+@pytest.mark.parametrize("name", ["local", ""])
+def test_where_ranks_share_a_hosts_cores_no_speed_is_judged(name: str) -> None:
+    embedded = cast(Cluster, SimpleNamespace(emulated=True, kind="local", facts=[]))
+    contract = load(name) if name else derive_contract(embedded)
+    speeds = ("tokens_per_s", "mfu", "efficiency", "straggler", "wall_gap", "residual")
+    assert [contract.limit("SCALING", speed) for speed in speeds] == [None] * len(speeds)
+    assert contract.limit("SCALING", "disagreements")
 
 
 def test_the_report_of_a_run_says_of_its_base_what_the_page_says(tmp_path: Path) -> None:
