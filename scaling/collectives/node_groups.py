@@ -79,13 +79,15 @@ def pair_sweep(
     repeats: int = 6,
     size: int | None = None,
     make_reader: Callable[[], Callable[[], Any]] = read_nothing,
+    slow: tuple[int, float] | None = None,
 ) -> RankMeetings:
     """Send `size` bytes one way, then the other, in the given rounds.
 
     A speed is that of the fastest of `repeats` tries: a fresh connection that lost a packet early,
     or a busy core, makes it slow for a while; only what stays slow is a bad link.  The sender reads
-    its counters with what `make_reader` returned before the group was joined.  All ranks call it
-    with the same disjoint pairs.
+    its counters with what `make_reader` returned before the group was joined.  `slow` is a fault:
+    that rank sends each time so many seconds later.  All ranks call it with the same disjoint
+    pairs.
     """
     import torch
     import torch.distributed as dist
@@ -103,7 +105,8 @@ def pair_sweep(
                     continue
                 if pair[direction] == rank:
                     peer = pair[1 - direction]
-                    results.sent[peer] = _send(payload, peer, read)
+                    delay_s = slow[1] if slow and slow[0] == rank else 0.0
+                    results.sent[peer] = _send(payload, peer, read, delay_s)
                 else:
                     peer = pair[direction]
                     seconds, wrong = _time_receive(buffer, payload, peer, repeats)
@@ -112,7 +115,7 @@ def pair_sweep(
     return results
 
 
-def _send(buffer: Any, peer: int, read: Callable[[], Any]) -> list[Any]:
+def _send(buffer: Any, peer: int, read: Callable[[], Any], delay_s: float = 0.0) -> list[Any]:
     """Send as often as the peer asks; what `read` told before, and after each of them.
 
     The peer asks again once it has all of it, so what was lost has been sent again by then.
@@ -126,6 +129,7 @@ def _send(buffer: Any, peer: int, read: Callable[[], Any]) -> list[Any]:
         readings.append(read())
         if not ready.item():
             return readings
+        time.sleep(delay_s)
         dist.send(buffer, peer)
 
 

@@ -22,13 +22,17 @@ MAX_PARALLEL = 32  # doors that one node knocks at together
 MAX_ANSWER_BYTES = 5  # of a datagram's size in digits: two doors must not answer each other
 
 
-def start_tcp_listener(address: str, seconds: float) -> int:
+def start_tcp_listener(address: str, seconds: float, is_open: bool = True) -> int:
     """Accept connections on this one address, in the background for `seconds`; the port.
 
-    Nothing is read from them or written to them.
+    Nothing is read from them or written to them.  A port that is not `is_open` is a control's:
+    nobody listens there.
     """
     _require_one(address)
     server = socket.create_server((address, 0))
+    if not is_open:
+        with server:
+            return int(server.getsockname()[1])
     return _serve(server, _accept_connection, seconds)
 
 

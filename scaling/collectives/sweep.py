@@ -67,12 +67,14 @@ def sweep(
     only: int | None = None,
     corrupt: int | None = None,
     make_reader: Callable[[], Callable[[], Any]] = read_nothing,
+    late: tuple[int, float] | None = None,
 ) -> dict[str, Any]:
     """Join, and time collectives at growing sizes (bytes), until one call takes `max_call_s`.
 
     Each size and placement is checked for exact values, then timed until the standard error of the
     median is under 2 % or `budget` seconds are gone.  `only` times that one size; `corrupt` is a
-    fault: that rank's results get one wrong element, which must be found.  Returns rank, ranks,
+    fault: that rank's results get one wrong element, which must be found.  `late` is another: that
+    rank begins one call of each size so many seconds after the others.  Returns rank, ranks,
     backend, connections (the group's own, see `tcp_connections`), readings (before and after, of
     what `make_reader` returned before the group was joined), and by name: operation, note ("" or
     why large sizes were left out) and rows.
@@ -83,8 +85,11 @@ def sweep(
     with process_group() as device:
         readings = [read()]
         sizes = [only] if only else None
+        late_s = late[1] if late and late[0] == dist.get_rank() else 0.0
         results = {
-            name: sweep_operation(device, OPERATIONS[name], max_call_s, budget, sizes, corrupt)
+            name: sweep_operation(
+                device, OPERATIONS[name], max_call_s, budget, sizes, corrupt, late_s
+            )
             for name in names
         }
         # Those of the rendezvous store go wherever MASTER_ADDR is: they are not the group's.
@@ -124,6 +129,7 @@ def sweep_operation(
     budget: float,
     sizes: list[int] | None = None,
     corrupt: int | None = None,
+    late_s: float = 0.0,
 ) -> dict[str, Any]:
     """`sweep` within a process group that has been joined."""
     import torch.distributed as dist
@@ -139,7 +145,7 @@ def sweep_operation(
             note = f"sizes over {max_bytes} bytes are left out: {reason}"
             break
         new_rows = [
-            _time_size(operation, size, placement, device, budget, corrupt)
+            _time_size(operation, size, placement, device, budget, corrupt, late_s)
             for placement in operation.placements
         ]
         rows += new_rows
@@ -164,7 +170,13 @@ def _max_message_bytes(device: Any, backend: str) -> tuple[int, str]:
 
 
 def _time_size(
-    operation: Operation, size: int, placement: str, device: Any, budget: float, corrupt: int | None
+    operation: Operation,
+    size: int,
+    placement: str,
+    device: Any,
+    budget: float,
+    corrupt: int | None,
+    late_s: float,
 ) -> dict[str, Any]:
     """Sanity first, then speed, then sanity again now that the links are warm and loaded."""
     import torch.distributed as dist
@@ -174,7 +186,7 @@ def _time_size(
     buffers = operation.buffers(device, count, placement == "in_place")
     corrupted = corrupt == rank
     before, first = _count_wrong(buffers, corrupted)
-    times, slowest = _time_calls(buffers, device, budget)
+    times, slowest = _time_calls(buffers, device, budget, late_s)
     after, second = _count_wrong(buffers, corrupted)
     return {
         "size": size,
@@ -202,10 +214,12 @@ def _count_wrong(buffers: Buffers, corrupt: bool) -> tuple[int, int | None]:
     return count, int(differs.to(torch.uint8).argmax()) if count else None
 
 
-def _time_calls(buffers: Buffers, device: Any, budget: float) -> tuple[list[float], float]:
+def _time_calls(
+    buffers: Buffers, device: Any, budget: float, late_s: float = 0.0
+) -> tuple[list[float], float]:
     """Time calls, in batches, until all ranks agree that it is enough; seconds of each.
 
-    Beside them the largest median of all ranks'.
+    Beside them the largest median of all ranks'.  `late_s`: this rank begins its second call later.
     """
     import torch
     import torch.distributed as dist
@@ -215,7 +229,10 @@ def _time_calls(buffers: Buffers, device: Any, budget: float) -> tuple[list[floa
     time_call(buffers, device)  # warm-up
     start, done = time.perf_counter(), False
     while not done and len(times) < MAX_CALLS:
-        times += [time_call(buffers, device) for _ in range(3 if not times else BATCH_CALLS)]
+        for _ in range(3 if not times else BATCH_CALLS):
+            if late_s and len(times) == 1:
+                time.sleep(late_s)
+            times.append(time_call(buffers, device))
         over_budget = time.perf_counter() - start + BATCH_CALLS * times[-1] > budget
         own = [float(over_budget), _median_precision(times), statistics.median(times)]
         state = torch.tensor(own, dtype=torch.float64, device=device)

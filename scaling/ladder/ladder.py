@@ -164,15 +164,17 @@ def run_rung(
     config: TrainConfig,
     first: int = 0,
     timeout: float = 300,
+    as_one_job: bool = False,
 ) -> Rung:
     """Run one rung on `count` nodes from the gang's `first` on (on all, one by one, for count 1).
 
     Weak scaling: every rank keeps its batch.  The first steps are not counted.  `{nodes}` in the
     config's folder of shards becomes the rung's number of nodes, for shards are made for one.
+    `as_one_job` is a fault: nodes that train each by itself are looked at as if they were one job.
     """
-    return _run_groups(
-        gang, names, worker_groups(gang, count, first), count, config, [train_rank], timeout
-    )
+    groups = worker_groups(gang, count, first)
+    work = [train_rank]
+    return _run_groups(gang, names, groups, count, config, work, timeout, as_one_job)
 
 
 def skip_collectives(
@@ -229,6 +231,7 @@ def _run_groups(
     config: TrainConfig,
     work: list[Any],
     timeout: float,
+    as_one_job: bool = False,
 ) -> Rung:
     shards = config.data.replace(NODES_PLACEHOLDER, str(count))  # made for so many nodes
     timed_config = dataclasses.replace(config, steps=config.steps + WARM_UP_STEPS, data=shards)
@@ -236,6 +239,7 @@ def _run_groups(
     members = [worker for group in groups for worker in group]
     remaining = iter(results)
     jobs = [[next(remaining) for _ in group] for group in groups]
+    jobs = [results] if as_one_job else jobs
     peaks = {result["peak_flops"] for result in results}
     return Rung(
         count=count,

@@ -11,8 +11,9 @@ apart, on GPUs, it is terms of its own; on a CPU it is not separable, and no ter
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,13 +106,24 @@ def loss_residual(base: Sequence[Sequence[Step]], current: Sequence[Sequence[Ste
     return abs(lost - sum(loss_by_term(mean_terms(base), mean_terms(current)).values()))
 
 
-def segment_gap(ranks: Sequence[Sequence[Step]]) -> float:
+def largest(values: Iterable[float | None]) -> float | None:
+    """The largest; None of none, and where one is no number, which a maximum may hide."""
+    known = list(values)
+    numbers = [value for value in known if value is not None and not math.isnan(value)]
+    return max(numbers) if numbers and len(numbers) == len(known) else None
+
+
+def segment_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
     """The largest |seconds - sum of segments| / seconds of any step; 0 where all add up.
 
-    It sees what `residual` cannot: a segment that is missing in the same way on both rungs.
+    It sees what `residual` cannot: a segment that is missing in the same way on both rungs.  None
+    where there is no step, or one of no length.
     """
-    timed = [step for steps in ranks for step in steps if step.seconds > 0]
-    return max((abs(s.seconds - sum(s.segments.values())) / s.seconds for s in timed), default=0.0)
+    return largest(
+        abs(step.seconds - sum(step.segments.values())) / step.seconds if step.seconds > 0 else None
+        for steps in ranks
+        for step in steps
+    )
 
 
 def wall_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
@@ -120,13 +132,12 @@ def wall_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
     It sees what sums cannot where they are made of the same readings: time that no segment holds,
     or that two hold.  None where the host's clock was not read in every step.
     """
-    gaps = []
+    gaps: list[float | None] = []
     for steps in ranks:
         walls = [step.wall for step in steps if step.wall is not None]
-        if not walls or len(walls) < len(steps):
-            return None
-        gaps.append(abs(sum(step.seconds for step in steps) - sum(walls)) / sum(walls))
-    return max(gaps, default=None)
+        total = sum(walls) if len(walls) == len(steps) else 0.0
+        gaps.append(abs(sum(s.seconds for s in steps) - total) / total if total > 0 else None)
+    return largest(gaps)
 
 
 def loss_by_term(base: dict[str, float], current: dict[str, float]) -> dict[str, float]:
@@ -154,12 +165,23 @@ def find_stragglers(ranks: Sequence[Sequence[Step]]) -> list[Straggler]:
     mean, worst = mean_seconds(ranks), [Straggler(rank, "none", 0.0) for rank in range(len(ranks))]
     for name in LOCAL_SEGMENTS:
         medians = [statistics.median(step.segments[name] for step in steps) for steps in ranks]
-        median = statistics.median_low(medians)
+        median = _low_median(medians)
         for rank, seconds in enumerate(medians):
-            share = (seconds - median) / mean
+            share = _share((seconds - median) / mean)
             if share > worst[rank].share:
                 worst[rank] = Straggler(rank, name, share)
     return sorted(worst, key=lambda one: one.share, reverse=True)
+
+
+def _low_median(values: Iterable[float]) -> float:
+    """The lower median of those that are numbers."""
+    numbers = [value for value in values if not math.isnan(value)]
+    return statistics.median_low(numbers) if numbers else math.nan
+
+
+def _share(value: float) -> float:
+    """A share that can be compared: one that is no number is worse than any, and no value."""
+    return math.inf if math.isnan(value) else value
 
 
 def slowest_nodes(seconds: dict[str, float]) -> list[tuple[str, float]]:
@@ -167,6 +189,6 @@ def slowest_nodes(seconds: dict[str, float]) -> list[tuple[str, float]]:
 
     Of an even number the lower median is the measure, so half of the nodes can be slow and show.
     """
-    median = statistics.median_low(seconds.values())
-    excess = [(node, took / median - 1) for node, took in seconds.items()]
+    median = _low_median(seconds.values())
+    excess = [(node, _share(took / median - 1)) for node, took in seconds.items()]
     return sorted(excess, key=lambda one: one[1], reverse=True)
