@@ -11,16 +11,10 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from reports.controls import uncontrolled_measures
+from reports.measurement import Measurement, Verdict
 from reports.owed import NOT_RUN
-from reports.record import (
-    Criterion,
-    Finding,
-    Measurement,
-    ProbeResult,
-    RunProblem,
-    RunRecord,
-    Verdict,
-)
+from reports.record import Criterion, Finding, ProbeResult, RunProblem, RunRecord
 from reports.run_folder.files import SUMS
 from reports.run_folder.integrity import EventCheck, Integrity, read_run
 from reports.sanitize import one_line
@@ -45,7 +39,8 @@ class ReportRow:
     """One criterion as a reader sees it.
 
     `key` is the measurement that decides, `problem` the worst sentence that keeps the criterion
-    from PASS, `label` what must be said beside the verdict (not provable here, waived).
+    from PASS, `label` what must be said beside the verdict (not provable here, waived),
+    `uncontrolled` the measures that no control turned red, each with the reason.
     """
 
     criterion: Criterion
@@ -54,6 +49,7 @@ class ReportRow:
     key: Measurement
     problem: str
     label: str
+    uncontrolled: list[tuple[str, str]]
 
     @property
     def is_only_information(self) -> bool:
@@ -258,6 +254,9 @@ def _report_row(
         key=_key_measurement(results) or Measurement(name=""),
         problem=_row_problem(results, verdict),
         label="; ".join(notes if criterion.required else [why, *notes]),
+        uncontrolled=uncontrolled_measures(
+            results, [one for one in record.owed or () if one.criterion == criterion.id]
+        ),
     )
 
 

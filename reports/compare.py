@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reports.acceptance import AcceptanceSummary
+from reports.measurement import Measurement, Verdict
 from reports.numbers import number
-from reports.record import Measurement, RunRecord, Verdict
+from reports.record import RunRecord
 
 Key = tuple[str, str, str, str, int]
 Change = tuple[str, str]  # one of KINDS, and the sentence

@@ -16,8 +16,9 @@ from typing import Any
 
 from reports.acceptance import AcceptanceSummary, ReportRow
 from reports.junit import junit
+from reports.measurement import Measurement, Verdict
 from reports.page.render import render
-from reports.record import Measurement, ProbeResult, RunRecord, Verdict
+from reports.record import ProbeResult, RunRecord
 from reports.run_folder.files import SUMS, UnreadableRun, open_regular, write_atomically
 from reports.run_folder.store import parse_time, record_text
 from reports.sanitize import csv_cell, label_value, one_line

@@ -9,7 +9,8 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from reports.acceptance import AcceptanceSummary, ReportRow
-from reports.record import ProbeResult, Verdict
+from reports.measurement import Verdict
+from reports.record import ProbeResult
 from reports.sanitize import one_line
 
 KINDS = {Verdict.FAIL: "failure", Verdict.UNPROVEN: "error"}

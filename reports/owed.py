@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reports.record import Control, Measurement, OwedProbe, ProbeResult
+from reports.measurement import Measurement
+from reports.record import Control, OwedProbe, ProbeResult
 
 NOT_RUN = "not run"  # state of a result that stands for a probe without any
 NEVER_WRITTEN = "this probe owes it, and never wrote it"

@@ -9,7 +9,8 @@ from __future__ import annotations
 import textwrap
 
 from reports.acceptance import AcceptanceSummary, ReportRow
-from reports.record import Finding, RunRecord, Verdict
+from reports.measurement import Verdict
+from reports.record import Finding, RunRecord
 from reports.redact import redact_text
 from reports.sanitize import ascii_only, capitalise, one_line
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from reports.acceptance import AcceptanceSummary, ReportRow, summary_sentence
 from reports.charts import draw_figures
 from reports.compare import compare
+from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import number
 from reports.page.evidence import EvidenceReader
 from reports.page.inventory import build_inventory, cluster_size
-from reports.record import Limit, Measurement, ProbeResult, RunRecord, Verdict
+from reports.record import ProbeResult, RunRecord
 from reports.redact import redact_text
 from reports.run_folder.store import parse_time
 from reports.sanitize import capitalise, clean, one_line

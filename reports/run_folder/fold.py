@@ -7,18 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from reports.measurement import Limit, Measurement
 from reports.owed import complete_results
-from reports.record import (
-    SCHEMA,
-    Control,
-    Evidence,
-    Finding,
-    Limit,
-    Measurement,
-    OwedProbe,
-    ProbeResult,
-    RunRecord,
-)
+from reports.record import SCHEMA, Control, Evidence, Finding, OwedProbe, ProbeResult, RunRecord
 from reports.run_folder.event_log import EVENT_LISTS, PROBE_EVENTS
 from reports.run_folder.files import UnreadableRun
 

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from reports.acceptance import AcceptanceSummary, summarize_acceptance
 from reports.exports import ctrf, measurements_csv, prometheus
 from reports.junit import junit
+from reports.measurement import Measurement, RecordModel, Verdict
 from reports.page.render import render
-from reports.record import Measurement, RecordModel, RunRecord, Verdict
+from reports.record import RunRecord
 from reports.redact import redact
 from reports.run_folder.files import UnreadableRun, write_atomically
 from reports.sanitize import clean
