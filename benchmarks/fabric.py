@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import on_node
-from reports.record import Verdict
+from reports.measurement import Verdict
 from tests.lab import network
 from tests.lab.faults import clear, inject
 from tests.lab.lab import Lab

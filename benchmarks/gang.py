@@ -10,7 +10,8 @@ import sys
 from collections import defaultdict
 
 from benchmarks.harness import spread
-from reports.record import ProbeResult, RunRecord, Verdict
+from reports.measurement import Verdict
+from reports.record import ProbeResult, RunRecord
 from tests.lab.lab import Lab
 from tests.support.trial import acceptance
 

@@ -31,7 +31,8 @@ from probes.acceptance.limit_terms import LimitTerms, ring_limit
 from probes.acceptance.owed import TIERS, judged_names
 from probes.acceptance.validation import ContractError, has_words, spelling_hint, validate_terms
 from probes.cluster.node_facts import software_versions
-from reports.record import ContractFacts, Criterion, Limit, Waiver
+from reports.measurement import Limit
+from reports.record import ContractFacts, Criterion, Waiver
 from reports.renamed import MEASURES, current_name
 
 if sys.version_info >= (3, 11):

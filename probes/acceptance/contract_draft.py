@@ -17,7 +17,8 @@ from probes.acceptance.limit_terms import LimitTerms
 from probes.acceptance.owed import TIERS
 from probes.cluster.node_facts import software_versions
 from probes.environment.rails import admitted_facts, count_rails
-from reports.record import Limit, RunRecord
+from reports.measurement import Limit
+from reports.record import RunRecord
 from reports.sanitize import one_line
 from scaling.collectives.line_rate import installed_rails
 

@@ -11,8 +11,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from reports.measurement import Limit
 from reports.numbers import Value, number
-from reports.record import Limit
 
 Better = Literal["higher", "lower", "word", ""]
 
@@ -31,7 +31,8 @@ class Measure:
     what is worse.  It is "" where a limit has both sides, or one value is right, and "word" where
     values are words.  `signed`: a value below zero can be true; elsewhere it is a fault of the
     measuring, and no value.  `of_data`: it counts wrong results, which no hardware excuses; it is
-    judged also where the rest of its row cannot be proven.
+    judged also where the rest of its row cannot be proven.  `doubted`: what contradicts it leaves
+    it unproven, with a note, and never fails it.
     """
 
     unit: str
@@ -42,6 +43,7 @@ class Measure:
     better: Better = ""
     signed: bool = False
     of_data: bool = False
+    doubted: bool = False
 
     @property
     def agreeable(self) -> bool:
@@ -83,6 +85,11 @@ def none_of(unit: str, because: str) -> Measure:
     return fixed_measure(unit, because, high=0)
 
 
+def doubted(measure: Measure) -> Measure:
+    """Mark a measure that is unproven, and never fails, where it is contradicted."""
+    return dataclasses.replace(measure, doubted=True)
+
+
 def wrong_data(unit: str, because: str) -> Measure:
     """Build a count of wrong results: zero on every machine, a rehearsal's too."""
     return dataclasses.replace(none_of(unit, because), of_data=True)
@@ -106,8 +113,10 @@ FABRIC_MEASURES = {
     ),
     "busbw": Measure("GB/s", better="higher"),
     "network": Measure("", better="word"),
-    "agreeing_sources": fixed_measure(
-        "sources", "byte counters and the library's own word must say the same", low=2, high=2
+    "agreeing_sources": doubted(
+        fixed_measure(
+            "sources", "byte counters and the library's own word must say the same", low=2, high=2
+        )
     ),
     "fabric_share": fixed_measure(
         "ratio",
@@ -213,8 +222,8 @@ GANG_MEASURES = {
     "placed_concurrently": fixed_measure(
         "gangs", "two gangs of 75 % cannot both fit, and one must", low=1, high=1
     ),
-    "sample_rate": fixed_measure(
-        "Hz", "a half-held gang must not hide between two samples", low=20
+    "sample_rate": doubted(
+        fixed_measure("Hz", "a half-held gang must not hide between two samples", low=20)
     ),
     "placement_delay": default_measure(
         "s",
@@ -247,8 +256,8 @@ LAUNCH_MEASURES = {
         "ranks",
         "each rank must run once, on this cluster, on a GPU of its own where there are real ones, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT right and consistent",
     ),
-    "time_to_first_step": default_measure(
-        "s", "a user should see a first step within five minutes", high=300
+    "time_to_first_step": doubted(
+        default_measure("s", "a user should see a first step within five minutes", high=300)
     ),
 }
 

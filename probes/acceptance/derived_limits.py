@@ -14,7 +14,7 @@ from probes.cluster.cluster import Cluster
 from probes.environment.rails import admitted_facts, count_rails, read_ib_hca
 from probes.environment.values import NameList, name_list, plain_list
 from probes.findings import join_names
-from reports.record import Limit
+from reports.measurement import Limit
 from scaling.collectives.line_rate import installed_rails, line_rate
 
 EMULATED_COMPUTE_S = 0.4  # s of compute a step where accelerators are emulated: cores are shared

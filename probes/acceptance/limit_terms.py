@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from probes.acceptance.criteria import Measure
 from probes.acceptance.validation import check_text, has_words
-from reports.record import Limit
+from reports.measurement import Limit
 from scaling.collectives.line_rate import limit_reason
 
 MIN_SHARE, MARGINAL_SHARE = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band

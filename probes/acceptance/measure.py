@@ -2,7 +2,8 @@
 
 measure("busbw", 0.117, on="4 nodes")            a judged value; its limit comes by name
 measure.note("algbw", 0.07, "GB/s")              a value that only informs
-measure.control("forced onto eth0", ..., caught=True, saw="...")
+trial = measure.trial()                          judges a planted fault as the probe judges
+measure.control("wrong road", fault, trial)      caught if the measures it is for failed in it
 measure.explain(findings...)                     why, whom, and what to do
 measure.keep("sweep.txt", table, caption="...")  a file of evidence
 """
@@ -10,13 +11,15 @@ measure.keep("sweep.txt", table, caption="...")  a file of evidence
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from probes.acceptance.contract import Contract
+from probes.acceptance.control_targets import CONTROLS, is_red
 from probes.acceptance.criteria import CRITERIA
+from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import Value
-from reports.record import Control, Finding, Limit, Measurement, ProbeResult, Verdict
+from reports.record import Control, Finding, ProbeResult
 from reports.redact import redact
 from reports.run_folder.store import Store
 
@@ -26,7 +29,7 @@ class Recorder:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | NoStore,
         contract: Contract,
         probe: str,
         criterion: str,
@@ -93,9 +96,38 @@ class Recorder:
         if measurement.verdict not in (None, Verdict.PASS):
             self.say(f"{measurement.verdict.value} {measurement.sentence()}")
 
-    def control(self, name: str, fault: str, *, caught: bool | None, saw: str) -> None:
-        """Write down whether a deliberate fault was caught, and what was seen."""
-        self._record("control", Control(name=name, fault=fault, caught=caught, saw=saw))
+    def trial(self) -> Trial:
+        """Return a recorder that judges a planted fault by the same limits, and writes nothing."""
+        return Trial(self.contract, self.probe, self.criterion)
+
+    def control(
+        self,
+        name: str,
+        fault: str,
+        trial: Trial | None,
+        *,
+        located: bool = True,
+        saw: str = "",
+        without: Container[str] = (),
+    ) -> None:
+        """Write down whether a deliberate fault was caught, and what was seen.
+
+        It is caught where each measure that this control is for (CONTROLS) failed in the trial, and
+        the fault was `located` where it had been planted.  `trial` is None where the fault could
+        not be planted; `saw` then says why.  `without` are measures that it cannot turn red here.
+        """
+        targets = [
+            target
+            for target in CONTROLS[self.criterion][name]
+            if target not in without and self.contract.judges(self.criterion, target)
+        ]
+        observed = [trial.worst(target) for target in targets] if trial else []
+        caught = None
+        if observed:
+            caught = located and all(is_red(self.criterion, one) for one in observed)
+        saw = saw or "; ".join(one.sentence() for one in observed if one.severity)
+        item = Control(name=name, fault=fault, caught=caught, saw=saw, observed=observed)
+        self._record("control", item)
         if not caught and self.is_provable:
             self.say(f"control NOT caught: {fault}")
 
@@ -155,3 +187,34 @@ class Recorder:
             controls=self._recorded["control"],
             reproduce=self.reproduce,
         )
+
+
+class Trial(Recorder):
+    """Judges what a control planted: by the probe's own limits, and into no record."""
+
+    def __init__(self, contract: Contract, probe: str, criterion: str) -> None:
+        super().__init__(NoStore(), contract, probe, criterion, "", "", lambda message: None)
+
+    def has_measured(self, name: str) -> bool:
+        """Whether a measure was judged at all."""
+        return any(one.name == name for one in self._recorded["measurement"])
+
+    def worst(self, name: str) -> Measurement:
+        """Return the worst that a measure came to; without a value where it was never measured."""
+        found = [one for one in self._recorded["measurement"] if one.name == name and one.judged]
+        never = Measurement(name=name, note="the control never measured it")
+        return max(found, key=lambda one: one.severity, default=never)
+
+    def control(self, name: str, fault: str, trial: Trial | None, **_: Any) -> None:
+        """Refuse: a trial has no control of its own."""
+        raise TypeError(f"control {name!r} inside a control")
+
+
+class NoStore:
+    """Takes what a trial would write down, and keeps none of it."""
+
+    def event(self, kind: str, probe: str = "", **data: Any) -> None:
+        """Write no event."""
+
+    def keep(self, *_: Any, **__: Any) -> None:
+        """Keep no evidence."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes.acceptance.cluster_terms import ClusterTerms
+from probes.acceptance.control_targets import FORGOTTEN, NO_CONTROL
 from probes.acceptance.criteria import is_judged
 from reports.record import OwedProbe
 
@@ -76,15 +77,21 @@ CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
     ("HOSTS", "ram"): lambda here: bool(here.terms.ram_gib),
     ("HOSTS", "ordered_versions"): lambda here: bool(here.terms.versions),
     ("HOSTS", "shared_missing"): lambda here: bool(here.terms.shared),
+    ("HOSTS", "own folder"): lambda here: bool(here.terms.shared) and here.nodes > 1,
     # InfiniBand without IPoIB, and EFA, have no packet whose size could be tried.
-    ("FABRIC", "mtu_mismatches"): lambda here: here.ip_fabric,
-    ("FABRIC", "pairs_below_mtu"): lambda here: here.ip_fabric,
+    **{
+        ("FABRIC", name): lambda here: here.ip_fabric
+        for name in ("mtu_mismatches", "pairs_below_mtu", "large packets")
+    },
     ("FABRIC", "log_errors"): lambda here: here.terms.fabric == "rdma",
     ("FABRIC", "rails"): lambda here: here.terms.fabric == "rdma",
     ("FABRIC", "slowest_rail"): lambda here: here.terms.fabric == "rdma",
     # Two nodes have nothing to compare with, and raylets of one host have no link.
     ("FABRIC", "slowest_pair"): lambda here: here.nodes > 2 and not here.one_host,
-    **{("FABRIC", name): lambda here: not here.one_host for name in LINK_MEASURES},
+    **{
+        ("FABRIC", name): lambda here: not here.one_host
+        for name in (*LINK_MEASURES, "late call", "bad sender", "doctored counters")
+    },
     ("SCALING", "checkpoint_overhead"): lambda here: here.tier != "quick",
     ("SCALING", "slow save"): lambda here: here.tier != "quick",
     ("SCALING", "mfu"): lambda here: not here.speed_in_tokens,
@@ -99,8 +106,10 @@ CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
 SCENE = ("partially_held", "overcommitted", "not_released", "sample_rate", "unregistered_use")
 STEADY = (*SCENE, "leaked")
 EARLY = ("one bundle early",)
-FORGETS = tuple(f"resume forgets: {part}" for part in ("rng", "data", "optimizer", "peer", "all"))
+FORGETS = (*(f"resume forgets: {part}" for part in FORGOTTEN), "exploding loss")
 LEFT = ("left behind on purpose",)
+OTHER = ("another scenario",)
+KILLED_RUN = (*FORGETS, *OTHER, *LEFT)
 SAME = ("unequal_steps", "final_state")
 RETURNS = ("faults_injected", "outcome", "attempts", "resumed_from", "steps_lost")
 HOLDS = ("not_released", "still_running")
@@ -123,7 +132,7 @@ DUTIES = (
             *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
             *("ordered_versions", "shared_missing"),
         ),
-        ("doctored fact", "doctored count"),
+        ("doctored node", "larger order", "own folder"),
     ),
     Duty(
         "fabric/test_fabric.py::test_allreduce_takes_the_fabric_at_line_rate",
@@ -135,7 +144,11 @@ DUTIES = (
             *("slowest_pair", "rails", "slowest_rail", "log_errors", "harmful_settings"),
             *LINK_MEASURES,
         ),
-        ("wrong element", "wrong road"),
+        (
+            *("wrong element", "closed door", "large packets", "doctored port", "late call"),
+            *("bad sender", "doctored counters", "wrong road", "other witness"),
+            "harmful variable",
+        ),
     ),
     Duty(
         "gang/test_gang.py::test_two_gangs_compete_and_one_waits_whole",
@@ -144,13 +157,13 @@ DUTIES = (
             *STEADY,
             *("placed_concurrently", "actors_not_running", "never_placed", "placement_delay"),
         ),
-        ("naive actors", "a GPU used behind Ray's back"),
+        ("naive actors", "two that fit", "late release", "a GPU used behind Ray's back"),
     ),
     Duty(
         "gang/test_gang.py::test_a_cancelled_gang_leaves_no_trace",
         "quick",
         (*STEADY, "not_removed", "lost_while_running"),
-        ("cancelled in words only",),
+        ("cancelled in words only", "gang given back"),
     ),
     Duty(
         "gang/test_gang.py::test_a_dead_driver_gives_its_gang_back",
@@ -186,7 +199,7 @@ DUTIES = (
         f"{PLACEMENT}::test_a_lost_node_harms_its_own_gang_only",
         "standard",
         (*STEADY, "nodes_killed", "losses_not_detected", "lost_while_running"),
-        EARLY,
+        (*EARLY, "node not lost"),
     ),
     Duty(
         f"{GANG_QUEUE}::test_mixed_gangs_of_twice_the_cluster_all_run",
@@ -228,27 +241,27 @@ DUTIES = (
         f"{KILLED}[killed-in-a-step-then-in-a-save]",
         "quick",
         (*RESUMES, "recovery_time"),
-        FORGETS,
+        KILLED_RUN,
     ),
     *(
-        Duty(f"{KILLED}[{case}]", "standard", (*RESUMES, "recovery_time"), FORGETS)
+        Duty(f"{KILLED}[{case}]", "standard", (*RESUMES, "recovery_time"), KILLED_RUN)
         for case in ("stopped-not-killed", "told-to-leave", "killed-in-an-upload")
     ),
     *(
-        Duty(f"{KILLED}[{case}]", "soak", (*RESUMES, "recovery_time"), FORGETS)
+        Duty(f"{KILLED}[{case}]", "soak", (*RESUMES, "recovery_time"), KILLED_RUN)
         for case in (
             "killed-in-a-commit",
             "killed-before-the-first-checkpoint",
             "killed-while-it-restarts",
         )
     ),
-    Duty(f"{KILLED}[attempts-used-up]", "soak", (*RETURNS, *HOLDS), LEFT),
+    Duty(f"{KILLED}[attempts-used-up]", "soak", (*RETURNS, *HOLDS), (*OTHER, *LEFT)),
     Duty(f"{RESTART}::test_a_run_can_be_repeated", "quick", SAME, FORGETS),
     Duty(
         f"{RESTART}::test_the_same_command_goes_on_after_a_killed_launcher",
         "standard",
         RESUMES,
-        (*FORGETS, *LEFT),
+        KILLED_RUN,
     ),
     *(
         Duty(f"{DAMAGED}[{case}]", tier, REFUSES, INTACT)
@@ -265,18 +278,23 @@ DUTIES = (
         f"{RESTART}::test_a_full_disk_costs_a_save_and_not_the_run",
         "standard",
         ("faults_injected", "outcome", "saves_refused", "saved_after", *SAME),
-        FORGETS,
+        (*FORGETS, "a disk that was not full"),
     ),
-    Duty(f"{NODE_LOST}[no-node-to-spare]", "standard", (*RESUMES, *WAITS), (*FORGETS, *LEFT)),
+    Duty(
+        f"{NODE_LOST}[no-node-to-spare]",
+        "standard",
+        (*RESUMES, *WAITS),
+        (*KILLED_RUN, "silent wait"),
+    ),
     *(
-        Duty(f"{NODE_LOST}[{case}]", "soak", (*RESUMES, "recovery_time"), (*FORGETS, *LEFT))
+        Duty(f"{NODE_LOST}[{case}]", "soak", (*RESUMES, "recovery_time"), KILLED_RUN)
         for case in ("a-node-to-spare", "raylet-killed", "two-nodes-at-once")
     ),
     Duty(
         f"{OTHER_RANKS}::test_a_punished_run_is_the_run_never_killed",
         "soak",
         ("kills", "unexplained_failures", "runs_lost", "steps_lost", *SAME, *HOLDS),
-        (*FORGETS, *LEFT),
+        (*FORGETS, *LEFT, "kills taken away"),
     ),
     Duty(
         f"{OTHER_RANKS}::test_fewer_ranks_go_on_with_the_same_samples",
@@ -291,7 +309,7 @@ DUTIES = (
             *("efficiency", "residual", "wall_gap", "non_finite", "disagreements", "straggler"),
             *("mfu", "tokens_per_s", "checkpoint_overhead"),
         ),
-        ("slow base", "planted delay", "slow save"),
+        ("slow base", "exploding loss", "trained apart", "planted delay", "slow save"),
     ),
 )
 
@@ -300,16 +318,19 @@ def owed_by(here: Circumstances) -> Iterator[OwedProbe]:
     """Yield the probes that a tier owes, each with what it must write in these circumstances."""
     for duty in DUTIES:
         if TIERS.index(duty.tier) <= TIERS.index(here.tier):
+            measures = [
+                name
+                for name in _owed_names(duty, duty.measures, here)
+                if is_judged(duty.criterion, name, here.not_provable)
+            ]
+            reasons = NO_CONTROL[duty.criterion]
             yield OwedProbe(
                 probe=f"probes/{duty.probe}",
                 criterion=duty.criterion,
                 tier=duty.tier,
-                measures=[
-                    name
-                    for name in _owed_names(duty, duty.measures, here)
-                    if is_judged(duty.criterion, name, here.not_provable)
-                ],
+                measures=measures,
                 controls=[*_owed_names(duty, duty.controls, here)],
+                uncontrolled={name: reasons[name] for name in measures if name in reasons},
             )
 
 

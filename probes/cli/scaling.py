@@ -13,7 +13,8 @@ from probes.cli.run import run as suite
 from reports.sanitize import one_line
 
 if TYPE_CHECKING:
-    from reports.record import Limit, ProbeResult
+    from reports.measurement import Limit
+    from reports.record import ProbeResult
     from scaling.loss.ladder_result import Ladder
 
 MAX_NODES = 10**6  # that anyone may ask for
@@ -48,7 +49,7 @@ def report(run_folder: Path, limit: float | None) -> None:
     """What each rung of RUN_FOLDER's ladder lost, to what, and what made it wrong."""
     from probes.scaling.judge import INVALID_CODES, find_invalid_rung, find_stragglers_beyond
     from probes.scaling.plan import node_count_text
-    from reports.record import Limit
+    from reports.measurement import Limit
 
     result, ladder = load_scaling_run(run_folder)
     agreed = limit_of(result, "efficiency")

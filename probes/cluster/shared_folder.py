@@ -9,6 +9,7 @@ import contextlib
 import os
 import subprocess
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,19 @@ class FolderUnknown(RuntimeError):
     """Nothing can be said of the folder: no node could write there."""
 
 
-def find_blind_nodes(cluster: Any, folder: str) -> list[str]:
+def find_blind_nodes(
+    cluster: Any, folder: str, elsewhere: Mapping[str, str] | None = None
+) -> list[str]:
     """Find the nodes that do not write and see what most nodes write and see in `folder`.
 
     Of two views with as many nodes the driver's own decides; all nodes are named where that does
-    not, either.  Raises FolderUnknown where no node could write: then none is accused.
+    not, either.  Raises FolderUnknown where no node could write: then none is accused.  Nodes that
+    are `elsewhere`, by their ids, are a control's: they write to and look in another folder.
     """
     token = f".seatrial-{os.urandom(8).hex()}"
     names = {node["id"]: node["name"] for node in cluster.nodes}
-    paths = {id: str(Path(folder) / f"{token}-{id}") for id in names}
+    folders = {id: (elsewhere or {}).get(id, folder) for id in names}
+    paths = {id: str(Path(folders[id]) / f"{token}-{id}") for id in names}
     for path in paths.values():
         cluster.cleanup.register("folder", path)
     try:
@@ -40,9 +45,9 @@ def find_blind_nodes(cluster: Any, folder: str) -> list[str]:
         written = {Path(paths[id]).name for id in errors if not errors[id]}
         if not written:
             raise FolderUnknown(next(iter(errors.values()), "no node answers"))
-        views = cluster.on_each_node(list_tokens, folder, token)
+        views = cluster.on_each_node(list_tokens, token, each=folders)
         seen = {id: written.intersection(view) for id, view in views.items()}
-        agreeing = _largest_view(seen, written.intersection(list_tokens(folder, token)))
+        agreeing = _largest_view(seen, written.intersection(list_tokens(token, folder)))
         return [name for id, name in names.items() if id not in agreeing or errors.get(id, "?")]
     finally:
         cluster.on_each_node(remove_token, each=paths)
@@ -79,7 +84,7 @@ def write_token(path: str, seconds: int = FILE_SECONDS) -> str:
     return ""
 
 
-def list_tokens(folder: str, token: str) -> list[str]:
+def list_tokens(token: str, folder: str) -> list[str]:
     """List the files of this token; none where the folder cannot be read."""
     try:
         return [name for name in os.listdir(folder) if name.startswith(token)]

@@ -34,7 +34,7 @@ from probes.fabric.node_pairs import (
 )
 from probes.fabric.sweep import Rows, SweepResult
 from reference_trainer.launch.gang import Gang, GangError
-from reports.record import Limit
+from reports.measurement import Limit
 
 # Nodes: groups are tried from LARGE on, for fewer make groups that are hardly more than pairs; from
 # MIN_NODES on, the least of which groups tell a node, where all is slow and pairs do not show why.
@@ -62,7 +62,7 @@ class FabricRig:
         """Judge what each node's fabric (an interface, or rdma) counted; the unstable nodes."""
         if self.watch is None:
             return []
-        return judge_ports(self.watch, fabric, self.limits, self.measure)
+        return judge_ports(self.watch.growth(fabric), fabric, self.limits, self.measure)
 
     def judge_agreed_ports(self) -> None:
         """Judge the ports of the agreed fabric, where there is one: nothing was sent so far."""
@@ -70,7 +70,7 @@ class FabricRig:
             self.judge_ports(dict.fromkeys(self.node_names.values(), self.terms.fabric))
 
 
-def find_bad_nodes(rig: FabricRig, run: SweepResult, wrong: Rows) -> None:
+def find_bad_nodes(rig: FabricRig, run: SweepResult, wrong: Rows) -> PairSearch:
     """Try pairs of nodes, and groups where pairs do not suffice: who is slow, lossy, or wrong.
 
     `wrong` are the rows of collectives with wrong elements.
@@ -83,8 +83,7 @@ def find_bad_nodes(rig: FabricRig, run: SweepResult, wrong: Rows) -> None:
     except GangError:
         explain_without_pairs(rig, run, wrong)
         raise
-    fabric = {node: rig.terms.fabric or device for node, device in run.main_devices.items()}
-    unstable = rig.judge_ports(fabric)
+    unstable = rig.judge_ports(fabric_devices(rig, run))
     judge_loss(run, pairs, max_lost, unstable, measure)
     judge_stalls(run, bool(measure.finding_codes & LOCATED), measure)
     off = judge_pair_networks(rig, run, pairs)
@@ -94,6 +93,12 @@ def find_bad_nodes(rig: FabricRig, run: SweepResult, wrong: Rows) -> None:
     is_slow = measure.would_fail("busbw", run.peak["busbw"])
     is_located = slow.slow_nodes or slow.slow_links or measure.finding_codes & LOCATED
     try_groups(rig, run, pairs, unlocated=is_slow and not is_located)
+    return pairs
+
+
+def fabric_devices(rig: FabricRig, run: SweepResult) -> dict[str, str]:
+    """Name the fabric of each node: the agreed one, else what carried most of its bytes."""
+    return {node: rig.terms.fabric or device for node, device in run.main_devices.items()}
 
 
 def explain_without_pairs(rig: FabricRig, run: SweepResult, wrong: Rows) -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.environment.collect import read_settings
-from probes.environment.lint import lint
+from probes.environment.lint import Flag, lint
 from probes.fabric import detect
 from probes.fabric.node_pairs import NodeGroupsResult
 from probes.fabric.rails import find_idle_rails, find_missing_rails, rail_shares
 from probes.fabric.sweep import CHECK_SIZE, Rows, SweepResult
-from reports.record import Limit
+from reports.measurement import Limit
 from scaling.collectives.alpha_beta import fit_alpha_beta
 from scaling.collectives.fault_search import FaultSearchResult
 from scaling.collectives.nccl_tests_format import format_table, results_document
@@ -28,9 +29,14 @@ IGNORED_CODES = ("FAB-UNKNOWN-NET", "FAB-PARTIAL-RAILS", "INIT-SLOW")
 
 def judge_settings(cluster: Cluster, fabric: str | None, measure: Recorder) -> None:
     """Judge what each node tells NCCL and gloo, as a job there sees it."""
-    nodes = {
-        cluster.node_names[id]: facts for id, facts in cluster.on_each_node(read_settings).items()
-    }
+    judge_lint(cluster.on_each_node(read_settings), cluster, fabric, measure)
+
+
+def judge_lint(
+    settings: Mapping[str, Any], cluster: Cluster, fabric: str | None, measure: Recorder
+) -> list[Flag]:
+    """Judge the settings of each node, by its id; what is flagged."""
+    nodes = {cluster.node_names[id]: facts for id, facts in settings.items()}
     flags = lint(nodes, fabric)
     harmful = sum(flag.severity == "fail" for flag in flags)
     all_answered = len(nodes) == len(cluster.nodes)
@@ -40,6 +46,7 @@ def judge_settings(cluster: Cluster, fabric: str | None, measure: Recorder) -> N
     effective = {name: facts["effective"] for name, facts in nodes.items()}
     caption = "what each node tells NCCL and gloo, and what of it is doubtful"
     measure.keep("settings.json", {"flags": rows, "nodes": effective}, caption=caption)
+    return flags
 
 
 def judge_speed(run: SweepResult, limits: Callable[[str], Limit | None], measure: Recorder) -> None:
@@ -67,12 +74,17 @@ def judge_speed(run: SweepResult, limits: Callable[[str], Limit | None], measure
 def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) -> Rows:
     """Judge every element of every collective; the rows of those that were wrong."""
     rows = [*run.rows, *(row for result in other_ops.values() for row in result)]
-    measure("wrong_elements", sum(row["wrong"] for row in rows))
+    judge_elements(rows, measure)
     for name, result in other_ops.items():
         table = format_table(result, OPERATIONS[name])
         measure.keep(f"{name}.txt", table, caption=f"{name}: values checked")
     measure.covered(f"five more collectives at {CHECK_SIZE >> 10} KiB")
     return [row for row in rows if row["wrong"]]
+
+
+def judge_elements(rows: Rows, measure: Recorder) -> None:
+    """Judge the values that collectives returned."""
+    measure("wrong_elements", sum(row["wrong"] for row in rows))
 
 
 def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> None:
@@ -138,15 +150,20 @@ def judge_pairs(
 
     `unexplained` is the same less the slow links that another finding explains.
     """
-    if len(pairs.speeds) > 2:
-        (sender, receiver), slowest = min(pairs.speeds.items(), key=lambda item: item[1])
-        share = slowest / pairs.typical if pairs.typical else 0.0
-        measure("slowest_pair", share, on=f"{sender} -> {receiver}", samples=len(pairs.speeds))
+    judge_slowest_pair(pairs, measure)
     measure.explain(detect.find_slow_links(unexplained))
     measure.covered(f"links between nodes, by one rank of each: {pairs.coverage}")
     nodes = list(run.sent)
     speeds = [[pairs.speeds.get((a, b)) for b in nodes] for a in nodes]
     measure.series("pairs", {"nodes": nodes, "gbs": speeds})
+
+
+def judge_slowest_pair(pairs: FaultSearchResult, measure: Recorder) -> None:
+    """Judge the slowest link as a share of the typical one, where there is more than one pair."""
+    if len(pairs.speeds) > 2:
+        (sender, receiver), slowest = min(pairs.speeds.items(), key=lambda item: item[1])
+        share = slowest / pairs.typical if pairs.typical else 0.0
+        measure("slowest_pair", share, on=f"{sender} -> {receiver}", samples=len(pairs.speeds))
 
 
 def judge_groups(result: NodeGroupsResult, pairs: FaultSearchResult, measure: Recorder) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any
 
 from probes.fabric.links.counters import LinkReader
 from probes.fabric.links.growth import bytes_sent, lost_share
@@ -40,6 +44,15 @@ class PairSearch:
     sent: dict[Link, dict[str, int]]
 
 
+@dataclass(frozen=True)
+class BadSender:
+    """What a control plants on one rank: how late it sends, and what it tells as sent again."""
+
+    rank: int
+    delay_s: float
+    resent_share: float
+
+
 def run_pair_search(
     gang: Gang, node_names: dict[str, str], max_lost: float = 1.0, full: bool = False
 ) -> PairSearch:
@@ -53,7 +66,24 @@ def run_pair_search(
     close to it, so the others' are not tried.
     """
     rank_nodes = [node_names[place.node] for place in gang.places]
-    meetings = _Meetings(gang, rank_nodes, _first_ranks(rank_nodes), max_lost)
+    return _search(_Meetings(gang, rank_nodes, first_ranks(rank_nodes), max_lost), full)
+
+
+def run_few_pairs(
+    gang: Gang,
+    node_names: dict[str, str],
+    nodes: int,
+    max_lost: float = 1.0,
+    bad: BadSender | None = None,
+    environment: dict[str, str | None] | None = None,
+) -> PairSearch:
+    """Do the same with the first so many nodes, and a fault: a control's."""
+    rank_nodes = [node_names[place.node] for place in gang.places]
+    few = dict(islice(first_ranks(rank_nodes).items(), nodes))
+    return _search(_Meetings(gang, rank_nodes, few, max_lost, bad, environment))
+
+
+def _search(meetings: _Meetings, full: bool = False) -> PairSearch:
     nodes, matrix = list(meetings.ranks), full or len(meetings.ranks) <= 8
     speed = search_faults(nodes, meetings.measure_speed, matrix, MIN_RATIO)
     # Whom to blame for loss is the same question: who has met is not measured again for it.
@@ -69,6 +99,8 @@ class _Meetings:
     rank_nodes: list[str]
     ranks: dict[str, int]
     max_lost: float
+    bad: BadSender | None = None
+    environment: dict[str, str | None] | None = None
     speeds: dict[Link, float] = field(default_factory=dict)
     wrong: dict[Link, int] = field(default_factory=dict)
     lost: dict[Link, float | None] = field(default_factory=dict)
@@ -81,9 +113,13 @@ class _Meetings:
         for start in range(0, len(table), JOB_ROUNDS):  # who has met many holds many connections
             batch = table[start : start + JOB_ROUNDS]
             timeout_s = 120 + ROUND_SECONDS * len(batch)
-            call = batch, REPEATS, None, LinkReader
-            for rank, met in enumerate(self.gang.run(pair_sweep, *call, timeout=timeout_s)):
-                self._note(self.rank_nodes[rank], met)
+            call: tuple[Any, ...] = batch, REPEATS, None, LinkReader
+            if bad := self.bad:
+                slow = bad.rank, bad.delay_s
+                call = batch, REPEATS, None, partial(_make_reader, bad.rank, bad.resent_share), slow
+            met = self.gang.run(pair_sweep, *call, timeout=timeout_s, environment=self.environment)
+            for rank, meetings in enumerate(met):
+                self._note(self.rank_nodes[rank], meetings)
         return {link: self.speeds[link] for link in _links_of(rounds)}
 
     def measure_loss(self, rounds: list[list[Pair]]) -> dict[Link, float]:
@@ -112,6 +148,11 @@ class _Meetings:
             ]
             self.lost[link] = min(known, default=None)
             self.sent[link] = bytes_sent(readings)
+
+
+def _make_reader(bad_rank: int, resent_share: float) -> LinkReader:
+    """Make the reader of this rank: that of the bad one tells of what was sent again."""
+    return LinkReader(resent_share if os.environ["RANK"] == str(bad_rank) else 0.0)
 
 
 def _links_of(rounds: list[list[Pair]]) -> list[Link]:
@@ -145,7 +186,7 @@ def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult
             wrong[name] = wrong.get(name, 0) + wrong_count
         return [min(results[rank][0] for rank in group) for group in ranks]
 
-    bad_nodes, groups = search_groups(list(_first_ranks(rank_nodes)), trial, MIN_RATIO)
+    bad_nodes, groups = search_groups(list(first_ranks(rank_nodes)), trial, MIN_RATIO)
     coverage = f"{tried} groups of {min(sizes)} to {max(sizes)} nodes, all of them at once"
     return NodeGroupsResult(bad_nodes, groups, wrong, coverage)
 
@@ -167,9 +208,9 @@ def run_wrong_search(gang: Gang, node_names: dict[str, str]) -> FaultSearchResul
                 found[a, b] = found[b, a] = float(is_right)
         return found
 
-    return search_faults(list(_first_ranks(rank_nodes)), meet)
+    return search_faults(list(first_ranks(rank_nodes)), meet)
 
 
-def _first_ranks(rank_nodes: list[str]) -> dict[str, int]:
+def first_ranks(rank_nodes: list[str]) -> dict[str, int]:
     """Find each node's first rank; `rank_nodes` are the ranks' nodes."""
     return {name: rank_nodes.index(name) for name in dict.fromkeys(rank_nodes)}

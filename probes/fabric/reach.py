@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from probes.cluster.node_facts import rdma_ports, read_interfaces
-from probes.environment.rails import nccl_ports, read_ib_hca
 from probes.fabric.addresses import DuplicateAddress, find_duplicates, read_arp
-from probes.findings import join_names
+from probes.fabric.fabric_ports import DoctoredPort, FabricPorts, choose_ports, read_node_ports
 from reference_trainer.launch.gang import Gang
 from scaling.collectives.fault_search import Pair
-from scaling.collectives.line_rate import active_rails
 from scaling.collectives.reachability import (
     check_tcp,
     check_udp,
@@ -49,156 +46,27 @@ class ReachabilityResult:
     saw_neighbours: bool = True
 
 
-def read_node_ports(fabric: str | None) -> dict[str, Any]:
-    """Read this node's interfaces, and which of them each of its active rails is (RDMA)."""
-    rails: dict[str, str] = {}
-    if fabric == "rdma":
-        ports = nccl_ports(rdma_ports(), read_ib_hca())
-        netdevs = {f"{port['device']}/{port['port']}": port["netdev"] for port in ports}
-        rails = {rail.name: netdevs[rail.name] for rail in active_rails(ports)}
-    return {"interfaces": read_interfaces(), "rails": rails}
-
-
-@dataclass(frozen=True)
-class FabricPorts:
-    """The interface of each node to try; `dead` says why one cannot be, by node.
-
-    A port has address, mac, mtu and state; it is None where none has the address.
-    """
-
-    names: dict[str, str]
-    ports: dict[str, dict[str, Any] | None]
-    dead: dict[str, str]
-    has_ip: bool = True
-    note: str = ""
-
-
-def choose_ports(
-    readings: Mapping[str, Mapping[str, Any]], fabric: str | None, ray: Mapping[str, str]
-) -> FabricPorts:
-    """Choose what is tried: the agreed interface, a rail that has an address everywhere, or Ray's.
-
-    `readings` are those of `read_node_ports` by node, `ray` each node's address in Ray.  Rails
-    have networks of their own, so all nodes must use the same one.
-    """
-    if fabric and fabric != "rdma":
-        return _agreed_ports({node: one["interfaces"] for node, one in readings.items()}, fabric)
-    rails = {node: _rails_with_ip(one) for node, one in readings.items()}
-    common = set.intersection(*map(set, rails.values())) if rails else set()
-    if common:
-        rail = min(common)
-        names = {node: one[rail] for node, one in rails.items()}
-        return FabricPorts(
-            names, {node: readings[node]["interfaces"][name] for node, name in names.items()}, {}
-        )
-    names = {
-        node: next((n for n, p in one["interfaces"].items() if p["address"] == ray[node]), "")
-        for node, one in readings.items()
-    }
-    ports = {node: readings[node]["interfaces"].get(name) for node, name in names.items()}
-    if fabric is None:
-        return FabricPorts(names, ports, {})
-    lacking = [node for node, one in rails.items() if not one]
-    note = (
-        f"no RDMA port has an IP address on {join_names(lacking)}"
-        if lacking
-        else "no RDMA port has an IP address on every node"
-    )
-    return FabricPorts(names, ports, {}, has_ip=any(rails.values()), note=note)
-
-
-def _rails_with_ip(reading: Mapping[str, Any]) -> dict[str, str]:
-    """Map the rails of a node whose interface is up and has an IPv4 address to that interface."""
-    interfaces = reading["interfaces"]
-    return {
-        rail: netdev
-        for rail, netdev in reading["rails"].items()
-        if (port := interfaces.get(netdev)) and port["address"] and port["state"] != "down"
-    }
-
-
-def _agreed_ports(
-    interfaces: Mapping[str, Mapping[str, dict[str, Any]]], fabric: str
-) -> FabricPorts:
-    dead = {}
-    for node, found in interfaces.items():
-        port = found.get(fabric)
-        if not port:
-            dead[node] = f"has no interface {fabric}"
-        elif not port["address"] or port["state"] == "down":
-            dead[node] = f"{fabric} is {port['state']}, address {port['address'] or 'none'}"
-    ports = {node: found.get(fabric) for node, found in interfaces.items()}
-    return FabricPorts(dict.fromkeys(interfaces, fabric), ports, dead)
-
-
 def check_reach(gang: Gang, node_names: dict[str, str], fabric: str | None) -> ReachabilityResult:
     """Connect every pair of nodes by TCP on the fabric, and send a full-size datagram that must not
     be fragmented.
 
     On the agreed interface, or that of a rail; Ray's without one, or where rails have no address.
     """
-    first_ranks = {place.node: rank for rank, place in reversed(list(enumerate(gang.places)))}
-    ranks = sorted(first_ranks.values())
-    nodes = [node_names[gang.places[rank].node] for rank in ranks]
-    ray = {node: gang.places[rank].address for node, rank in zip(nodes, ranks, strict=True)}
-    readings, chosen = _read_ports(gang, ranks, nodes, fabric, ray)
-    if chosen.dead:
-        time.sleep(BLINK_SECONDS)
-        readings, chosen = _read_ports(gang, ranks, nodes, fabric, ray)
-    addresses = [(chosen.ports[node] or {}).get("address") or ray[node] for node in nodes]
-    mtu = {
-        node: port["mtu"]
-        for node, port in chosen.ports.items()
-        if port and port["mtu"] and node not in chosen.dead and not chosen.note
-    }
-    tries = _ReachabilityRound(gang, ranks, nodes, addresses, chosen.dead)
-    pairs = tries.failing_pairs(start_tcp_listener, check_tcp)
-    seen = dict(zip(nodes, tries.on_each(read_arp), strict=True))
-    macs = {
-        node: [port["mac"] for port in one["interfaces"].values()] for node, one in readings.items()
-    }
-    known = {node: port for node, port in chosen.ports.items() if port}
-    narrow, note = (None, chosen.note) if chosen.note else _find_narrow_pairs(tries, pairs, mtu)
+    nodes = FabricNodes.read(gang, node_names, fabric)
+    pairs, seen = nodes.unreachable_pairs(), nodes.read_neighbours()
+    narrow, note = nodes.narrow_pairs(pairs)
     return ReachabilityResult(
-        nodes,
+        nodes.names,
         pairs,
-        chosen.dead,
+        nodes.chosen.dead,
         narrow,
-        mtu,
+        nodes.mtu,
         note,
-        chosen.names,
-        find_duplicates(known, macs, seen),
-        chosen.has_ip,
+        nodes.chosen.names,
+        nodes.duplicates(seen),
+        nodes.chosen.has_ip,
         any(one is not None for one in seen.values()),
     )
-
-
-def _read_ports(
-    gang: Gang, ranks: list[int], nodes: list[str], fabric: str | None, ray: Mapping[str, str]
-) -> tuple[dict[str, dict[str, Any]], FabricPorts]:
-    """Read each node's interfaces now, and choose what to try."""
-    groups = [[rank] for rank in ranks]
-    found = gang.run(read_node_ports, fabric, timeout=CALL_SECONDS, groups=groups)
-    readings = dict(zip(nodes, found, strict=True))
-    return readings, choose_ports(readings, fabric, ray)
-
-
-def _find_narrow_pairs(
-    tries: _ReachabilityRound, unreachable: list[Pair], mtu: dict[str, int]
-) -> tuple[list[Pair] | None, str]:
-    """Find pairs that only small datagrams pass; None and why where no small one passes either."""
-    usable = [node for node in tries.nodes if node not in tries.dead]
-    if any(node not in mtu for node in usable):
-        return None, "the MTU of the interface is not known on every node"
-    small = dict.fromkeys(tries.nodes, SMALL_BYTES)
-    full = {node: mtu.get(node, SMALL_BYTES) for node in tries.nodes}
-    # Each pair is tried at the smaller MTU of its two: one odd node must not spare the others.
-    sizes = [{peer: min(full[node], full[peer]) for peer in tries.nodes} for node in tries.nodes]
-    no_small = tries.failing_pairs(start_udp_echo, check_udp, [small] * len(tries.nodes))
-    if set(no_small) - set(unreachable):
-        return None, "UDP is filtered between some nodes, so packet sizes could not be tried"
-    no_full = tries.failing_pairs(start_udp_echo, check_udp, sizes)
-    return [pair for pair in no_full if pair not in unreachable], ""
 
 
 def turn_order(node: int, nodes: int) -> list[int]:
@@ -210,62 +78,169 @@ def turn_order(node: int, nodes: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _ReachabilityRound:
-    """Every node listens, and every node connects to all of them.
+class FabricNodes:
+    """The first rank of each node, and the port of it that is tried.
 
-    In rounds of disjoint pairs, so they do not all connect to one node at once; but nobody waits
-    for a round's end.
+    In each trial every node listens, and every node connects to all of them: in rounds of disjoint
+    pairs, so they do not all connect to one node at once; but nobody waits for a round's end.
     """
 
     gang: Gang
     ranks: list[int]
-    nodes: list[str]
-    addresses: list[str]
-    dead: dict[str, str]
+    names: list[str]
+    fabric: str | None
+    readings: dict[str, dict[str, Any]]  # by node, see `read_node_ports`
+    chosen: FabricPorts
 
-    def failing_pairs(
+    @classmethod
+    def read(cls, gang: Gang, node_names: dict[str, str], fabric: str | None) -> FabricNodes:
+        """Read each node's interfaces, twice where a port is down, and choose what to try."""
+        first_ranks = {place.node: rank for rank, place in reversed(list(enumerate(gang.places)))}
+        ranks = sorted(first_ranks.values())
+        names = [node_names[gang.places[rank].node] for rank in ranks]
+        nodes = cls(gang, ranks, names, fabric, {}, FabricPorts({}, {}, {}))
+        nodes = nodes._read_again()
+        if nodes.chosen.dead:
+            time.sleep(BLINK_SECONDS)
+            nodes = nodes._read_again()
+        return nodes
+
+    def _read_again(self) -> FabricNodes:
+        readings = self._read_ports({})
+        return replace(
+            self, readings=readings, chosen=choose_ports(readings, self.fabric, self.ray_addresses)
+        )
+
+    def doctored(self, doctored: Mapping[str, DoctoredPort]) -> FabricNodes:
+        """Read the ports once more, some nodes with what a control has them tell."""
+        readings = self._read_ports(doctored)
+        ports = {
+            node: one["interfaces"].get(self.chosen.names[node]) for node, one in readings.items()
+        }
+        return replace(self, readings=readings, chosen=replace(self.chosen, ports=ports))
+
+    def _read_ports(self, doctored: Mapping[str, DoctoredPort]) -> dict[str, dict[str, Any]]:
+        each: list[list[object]] = [[None] for _ in self.gang.places]
+        for rank, name in zip(self.ranks, self.names, strict=True):
+            each[rank] = [doctored.get(name)]
+        return dict(
+            zip(self.names, self._on_each(read_node_ports, self.fabric, each=each), strict=True)
+        )
+
+    def read_neighbours(self) -> dict[str, dict[str, str] | None]:
+        """Read who answers for the others' addresses, by node (see `read_arp`)."""
+        return dict(zip(self.names, self._on_each(read_arp), strict=True))
+
+    @property
+    def ray_addresses(self) -> dict[str, str]:
+        """Each node's address in Ray."""
+        rows = zip(self.names, self.ranks, strict=True)
+        return {name: self.gang.places[rank].address for name, rank in rows}
+
+    @property
+    def addresses(self) -> list[str]:
+        """The address that is tried of each node."""
+        ray = self.ray_addresses
+        return [(self.chosen.ports[name] or {}).get("address") or ray[name] for name in self.names]
+
+    @property
+    def mtu(self) -> dict[str, int]:
+        """The MTU of each node's port, where it is usable and the fabric's."""
+        return {
+            node: port["mtu"]
+            for node, port in self.chosen.ports.items()
+            if port and port["mtu"] and node not in self.chosen.dead and not self.chosen.note
+        }
+
+    def duplicates(self, seen: Mapping[str, Mapping[str, str] | None]) -> list[DuplicateAddress]:
+        """Find addresses that two machines have; `seen` are those of `read_neighbours`."""
+        macs = {
+            node: [port["mac"] for port in one["interfaces"].values()]
+            for node, one in self.readings.items()
+        }
+        known = {node: port for node, port in self.chosen.ports.items() if port}
+        return find_duplicates(known, macs, seen)
+
+    def unreachable_pairs(self, closed: Container[str] = ()) -> list[Pair]:
+        """List pairs that do not connect; at nodes that are `closed` nobody listens."""
+        return self._failing_pairs(start_tcp_listener, check_tcp, closed=closed)
+
+    def narrow_pairs(
+        self, unreachable: Sequence[Pair], extra_bytes: int = 0, seconds: float = 4
+    ) -> tuple[list[Pair] | None, str]:
+        """Find pairs that only small datagrams pass; None and why where no small one passes either.
+
+        `extra_bytes` is how much a control makes the full-size ones larger than the MTU, `seconds`
+        how long an answer is waited for.
+        """
+        mtu = self.mtu
+        if self.chosen.note:
+            return None, self.chosen.note
+        if any(name not in mtu for name in self.names if name not in self.chosen.dead):
+            return None, "the MTU of the interface is not known on every node"
+        small = dict.fromkeys(self.names, SMALL_BYTES)
+        full = {name: mtu.get(name, SMALL_BYTES) + extra_bytes for name in self.names}
+        # Each pair is tried at the smaller MTU of its two: one odd node must not spare the others.
+        sizes = [{peer: min(full[name], full[peer]) for peer in self.names} for name in self.names]
+        no_small = self._failing_pairs(
+            start_udp_echo, check_udp, [[small, seconds] for _ in self.names]
+        )
+        if set(no_small) - set(unreachable):
+            return None, "UDP is filtered between some nodes, so packet sizes could not be tried"
+        no_full = self._failing_pairs(
+            start_udp_echo, check_udp, [[each, seconds] for each in sizes]
+        )
+        return [pair for pair in no_full if pair not in unreachable], ""
+
+    def _failing_pairs(
         self,
-        serve: Callable[[str, float], int],
+        serve: Callable[..., int],
         connect: Callable[..., dict[str, bool]],
-        sizes: list[dict[str, int]] | None = None,
+        each: Sequence[Sequence[object]] | None = None,
+        closed: Container[str] = (),
     ) -> list[Pair]:
-        """List pairs of which one does not get through to the other; `sizes` are each node's."""
-        groups = [[rank] for rank in self.ranks]
+        """List pairs of which one does not get through; `each` are further arguments by node."""
         arguments: list[list[object]] = [[] for _ in self.gang.places]
-        timeout_s = CALL_SECONDS + max_wait_s(len(self.nodes), 4)
-        servers = self._open_doors(serve, timeout_s)
+        timeout_s = CALL_SECONDS + max_wait_s(len(self.names), 4)
+        servers = self._open_doors(serve, timeout_s, closed)
         for index, (rank, address) in enumerate(zip(self.ranks, self.addresses, strict=True)):
             targets = dict(servers[peer] for peer in turn_order(index, len(servers)))
-            arguments[rank] = [address, targets, *([sizes[index]] if sizes else [])]
-        results = self.gang.run(connect, timeout=timeout_s, each=arguments, groups=groups)
-        answered = dict(zip(self.nodes, results, strict=True))
+            arguments[rank] = [address, targets, *(each[index] if each else [])]
+        results = self._on_each(connect, each=arguments, timeout=timeout_s)
+        answered = dict(zip(self.names, results, strict=True))
         return [
             (a, b)
-            for i, a in enumerate(self.nodes)
-            for b in self.nodes[i + 1 :]
+            for i, a in enumerate(self.names)
+            for b in self.names[i + 1 :]
             if not (answered[a].get(b) and answered[b].get(a))
         ]
 
-    def on_each(self, function: Callable[[], Any]) -> list[Any]:
+    def _on_each(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        timeout: float = CALL_SECONDS,
+        **more: Any,
+    ) -> list[Any]:
         """Call a function on every node."""
         groups = [[rank] for rank in self.ranks]
-        return self.gang.run(function, timeout=CALL_SECONDS, groups=groups)
+        return self.gang.run(function, *arguments, timeout=timeout, groups=groups, **more)
 
     def _open_doors(
-        self, serve: Callable[..., int], knock_s: float
+        self, serve: Callable[..., int], knock_s: float, closed: Container[str]
     ) -> list[tuple[str, tuple[str, int] | None]]:
         """Open a door on each node, for all who knock within `knock_s` seconds; nodes and doors.
 
         A node whose fabric port is dead has none: it would be open on another network.
         """
         seconds = CALL_SECONDS + knock_s  # or a busy node would be taken for one out of reach
-        rows = zip(self.ranks, self.nodes, self.addresses, strict=True)
-        usable = [row for row in rows if row[1] not in self.dead]
+        rows = zip(self.ranks, self.names, self.addresses, strict=True)
+        usable = [row for row in rows if row[1] not in self.chosen.dead]
         each: list[list[object]] = [[] for _ in self.gang.places]
-        for rank, _, address in usable:
-            each[rank] = [address, seconds]
+        for rank, name, address in usable:
+            each[rank] = [address, seconds, *([False] if name in closed else [])]
         groups = [[rank] for rank, _, _ in usable]
         call: dict[str, Any] = {"timeout": CALL_SECONDS, "each": each, "groups": groups}
         ports = self.gang.run(serve, **call) if usable else []
         doors = {row[1]: (row[2], port) for row, port in zip(usable, ports, strict=True)}
-        return [(name, doors.get(name)) for name in self.nodes]
+        return [(name, doors.get(name)) for name in self.names]

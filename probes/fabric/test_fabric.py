@@ -3,13 +3,22 @@
 import pytest
 
 from probes.fabric import judge
-from probes.fabric.bad_nodes import FabricRig, explain_without_pairs, find_bad_nodes
-from probes.fabric.controls import control_off_fabric, control_wrong_element
+from probes.fabric.bad_nodes import (
+    FabricRig,
+    explain_without_pairs,
+    fabric_devices,
+    find_bad_nodes,
+)
+from probes.fabric.controls.data import control_late_call, control_wrong_element
+from probes.fabric.controls.links import control_bad_sender, control_doctored_counters
+from probes.fabric.controls.reach import control_reach
+from probes.fabric.controls.road import control_off_fabric
+from probes.fabric.controls.settings import control_harmful_setting
 from probes.fabric.hang_diagnosis import explain_start_failure
 from probes.fabric.library_report import RankLogs
 from probes.fabric.links.watch import LinkWatch
 from probes.fabric.rails import count_installed
-from probes.fabric.reach import check_reach
+from probes.fabric.reach import FabricNodes, check_reach
 from probes.fabric.reach_judge import judge_reach
 from probes.fabric.sweep import CHECK_SIZE, check_ops, gang_env, init_seconds, run_sweep
 from reference_trainer.launch.gang import GangError
@@ -31,25 +40,32 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, limits, m
         rig = FabricRig(gang, cluster.node_names, terms, tier, limits, watch, measure)
         run_probe(rig, logs)
     judge.judge_settings(cluster, terms.fabric, measure)
+    control_harmful_setting(cluster, terms.fabric, measure)
 
 
 def run_probe(rig, logs):
     """Observe, then run the controls; of a group that fails, tell why."""
     gang, terms, measure = rig.gang, rig.terms, rig.measure
     try:
-        run = measure_fabric(rig, logs)
+        run, pairs = measure_fabric(rig, logs)
     except GangError as error:
         measure("busbw", None, note=str(error))
         rig.judge_agreed_ports()
         explain_start_failure(gang, rig.node_names, terms.fabric, error, logs, measure)
         return
     if run:
+        measure.progress("fabric: controls")
         control_wrong_element(gang, run.rank_nodes, measure)
-    control_off_fabric(gang, terms, run, logs, measure)
+        control_reach(FabricNodes.read(gang, rig.node_names, terms.fabric), measure)
+        if pairs:
+            control_late_call(rig, run)
+            control_bad_sender(rig, run, pairs)
+            control_doctored_counters(rig, fabric_devices(rig, run))
+    control_off_fabric(rig, run, logs)
 
 
 def measure_fabric(rig, logs):
-    """Measure who reaches whom, the sweep, the transport and the pairs; the sweep's result, if any.
+    """Measure who reaches whom, the sweep, the transport and the pairs; sweep and pairs, if any.
 
     Each is judged as soon as it is seen, so that a later failure takes nothing away.
     """
@@ -60,7 +76,7 @@ def measure_fabric(rig, logs):
         measure("busbw", None, note="not every pair of nodes reaches each other")
         judge_reach(reach, measure)
         rig.judge_agreed_ports()
-        return None
+        return None, None
     measure.progress("fabric: all-reduce sweep")
     gang.run(warm_up, timeout=120)
     sums = gang.run(connect, timeout=init_seconds(gang.size))
@@ -74,8 +90,8 @@ def measure_fabric(rig, logs):
     measure.progress("fabric: five more collectives")
     wrong = judge.judge_data(run, check_ops(gang, CHECK_SIZE), measure)
     if rig.watch:
-        find_bad_nodes(rig, run, wrong)
-    else:  # a pair there is two processes that share one host's cores
-        explain_without_pairs(rig, run, wrong)
-        measure.covered("no pairs of nodes were tried: all raylets share one host")
-    return run
+        return run, find_bad_nodes(rig, run, wrong)
+    # A pair there is two processes that share one host's cores.
+    explain_without_pairs(rig, run, wrong)
+    measure.covered("no pairs of nodes were tried: all raylets share one host")
+    return run, None

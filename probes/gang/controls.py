@@ -10,11 +10,21 @@ from probes.cluster.node_affinity import on_node
 from probes.findings import join_names
 from probes.gang import invariants as checks
 from probes.gang.gpu_monitor import UnregisteredGpuUser
-from probes.gang.invariants import count_held
+from probes.gang.invariants import count_held, is_whole
 from probes.gang.job_driver import COMPLETE
-from probes.gang.judge import PENDING_SECONDS, judge_withdrawal
-from probes.gang.scenario import DRAIN_SECONDS, Scenario
+from probes.gang.judge import (
+    PENDING_SECONDS,
+    judge_gone,
+    judge_held,
+    judge_withdrawal,
+    missing_actors,
+)
+from probes.gang.scenario import DRAIN_SECONDS, PLACED_SECONDS, Scenario
+from probes.gang.scenario_checks import judge_free, judge_gpu_use, judge_partial_holds, judge_rate
 
+LOOK_SECONDS = 0.3  # until what was done is seen in some looks
+AWAY_SECONDS = 1.2  # that the observer does not look: longer than it may
+LATE_BY = 1.1  # times what the limit of a placement's delay allows
 FILL_SECONDS = 60  # until single actors have taken all there is
 DEADLOCK_SECONDS = 1.0  # of holding and waiting on both sides, before it is called one
 GPU_CONTEXT_SECONDS = 60  # until a process has a GPU's context
@@ -34,10 +44,12 @@ def control_release_one_early(run: Scenario) -> None:
         run.observer.wait(0.2)
         run.rig.release()
         run.until(lambda sample: not sample["gangs"] and sample["free"] >= run.total, DRAIN_SECONDS)
+    trial = run.measure.trial()
+    judge_partial_holds([samples], trial)
     caught = [span for span in checks.find_partial_holds(samples) if span.gang == gang]
     fault = "a job takes one accelerator of its gang of two before the other"
     saw = caught[0].describe() if caught else "no part of a gang"
-    run.measure.control("one bundle early", fault, caught=bool(caught), saw=saw)
+    run.measure.control("one bundle early", fault, trial, located=bool(caught), saw=saw)
 
 
 def control_unregistered_gpu(run: Scenario) -> None:
@@ -53,12 +65,16 @@ def control_unregistered_gpu(run: Scenario) -> None:
     run.observer.wait(GPU_FREED_SECONDS)
     uses = [sample["in_use"] for sample in run.observer.samples if "in_use" in sample]
     gpu = find_free_gpu(cluster, run.observer.samples[-1]["free_on"], uses[-1] if uses else {})
-    caught, saw = None, "no node has all its GPUs free, and one of them unused"
-    if gpu:
-        hidden = checks.find_hidden_gpus(_occupy_gpu(run, *gpu), cluster.gpus_by_node)
-        caught, saw = gpu[0] in hidden, join_names(hidden.get(gpu[0], (0, []))[1]) or "nothing"
+    name = "a GPU used behind Ray's back"
     fault = "a process allocates memory on a GPU without asking Ray for it"
-    run.measure.control("a GPU used behind Ray's back", fault, caught=caught, saw=saw)
+    if not gpu:
+        nowhere = "no node has all its GPUs free, and one of them unused"
+        run.measure.control(name, fault, None, saw=nowhere)
+        return
+    samples, trial = _occupy_gpu(run, *gpu), run.measure.trial()
+    hidden = judge_gpu_use(samples, cluster.gpus_by_node, trial)
+    saw = join_names(hidden.get(gpu[0], (0, []))[1]) or "nothing"
+    run.measure.control(name, fault, trial, located=gpu[0] in hidden, saw=saw)
 
 
 def find_free_gpu(
@@ -94,29 +110,106 @@ def _occupy_gpu(run: Scenario, node: str, uuid: str) -> list[checks.Sample]:
 
 
 def control_not_cancelled(run: Scenario, gang: str, name: str, fault: str) -> None:
-    """What should end a waiting gang did not happen: the gang must be seen to stay."""
-    stays = run.wait_gone(gang, PENDING_SECONDS) is None
-    saw = "the gang is still there" if stays else "the gang is gone"
-    run.measure.control(name, fault, caught=stays, saw=saw)
+    """What should end a waiting gang did not happen: the gang must be seen to stay.
+
+    Seen in a look taken later, for an observer that sees nothing must not pass.
+    """
+    trial, since = run.measure.trial(), len(run.observer.samples)
+    gone = run.wait_gone(gang, PENDING_SECONDS)
+    looks = run.observer.samples[since:]
+    judge_gone(gang, gone is not None, PENDING_SECONDS, trial)
+    stays = bool(looks) and all(gang in sample["gangs"] for sample in looks)
+    saw = f"the gang in {len(looks)} looks" if stays else "the gang is gone, or was not looked at"
+    run.measure.control(name, fault, trial, located=stays, saw=saw)
+
+
+def control_let_go(run: Scenario, gang: str) -> None:
+    """A gang that runs is given back: it must be seen to lose what it held."""
+    run.observer.wait(LOOK_SECONDS)
+    since = len(run.observer.samples)
+    with run.as_control():
+        run.drop(gang, "a gang that runs is given back")
+        run.wait_gone(gang, DRAIN_SECONDS)
+    trial = run.measure.trial()
+    judge_held(gang, run.observer.samples[max(since - 1, 0) :], trial)
+    fault = "a gang that runs is given back, and judged as if it had to go on"
+    run.measure.control("gang given back", fault, trial)
 
 
 def control_partial_allocation(run: Scenario, need: int) -> None:
-    """Single actors taken in turns: each job ends up with a part, and neither with all."""
+    """Single actors taken in turns: each job ends up with a part, and neither with all.
+
+    They hold what no gang holds, and the observer looks away for a while.
+    """
     jobs = run.rig.jobs
     with run.as_control():
         run.rig.release()
         run.wait_idle()
         run.observer.single_actors = dict.fromkeys(jobs, need)
-        run.observer.mark("single actors, in turns", fault=True)
+        start = run.observer.mark("single actors, in turns", fault=True)
         for turn in range(2 * need):
             jobs["AB"[turn % 2]].call("naive", 1)
-        run.until(lambda sample: count_held(sample) >= run.total, FILL_SECONDS)
-        parts = checks.partial_gangs(run.observer.samples[-1])
+        full = run.until(lambda sample: count_held(sample) >= run.total, FILL_SECONDS)
+        run.observer.look_away(AWAY_SECONDS)
+        run.observer.wait(checks.FREE_LAG + LOOK_SECONDS)
+        held = [sample for sample in run.observer.samples if sample["t"] >= (full or start)]
         run.rig.release()
         run.observer.single_actors = {}
-    fault = "two jobs take single actors in turns, without a gang"
+    trial = run.measure.trial()
+    judge_partial_holds([held], trial)
+    actors_only = [{**sample, "gangs": {}} for sample in held]  # as Ray's groups show it
+    judge_free([actors_only], run.total, trial)
+    judge_rate(checks.sample_gaps(held), trial)
+    parts = checks.partial_gangs(held[-1]) if held else {}
+    fault = "two jobs take single actors in turns, without a gang, and the observer looks away"
     saw = "; ".join(f"job {job} held {part} of {size}" for job, part, size in parts.values())
-    run.measure.control("naive actors", fault, caught=bool(parts), saw=saw)
+    run.measure.control("naive actors", fault, trial, located=len(parts) == len(jobs), saw=saw)
+
+
+def control_two_that_fit(run: Scenario) -> None:
+    """Two gangs that both fit, without actors, are judged as if only one could."""
+    half = max(run.total // 2, 1)
+    with run.as_control():
+        run.wait_idle()
+        gangs = run.ask_together(("A", half), ("B", half))
+        run.until(lambda sample: all(is_whole(sample, gang) for gang in gangs), PLACED_SECONDS)
+        run.observer.wait(LOOK_SECONDS)
+        last = run.observer.samples[-1]
+        run.rig.release()
+        run.wait_idle()
+    trial = run.measure.trial()
+    trial("placed_concurrently", sum(is_whole(last, gang) for gang in gangs))
+    trial("actors_not_running", missing_actors(last, half))
+    fewer = {node: count - 1 for node, count in run.capacity.items()}
+    trial("overcommitted", len(checks.find_overcommitted([last], fewer)))
+    fault = (
+        "two gangs that both fit, and start no actors, are judged as if one alone could run, and "
+        "as if each node had one accelerator less"
+    )
+    run.measure.control("two that fit", fault, trial)
+
+
+def control_late_release(run: Scenario) -> None:
+    """A gang waits for one that goes on: it must be seen as never placed, and then as late."""
+    limit = run.measure.contract.limit("GANG", "placement_delay")
+    held_s = LATE_BY * (limit.high or 0.0) if limit else PENDING_SECONDS
+    trial = run.measure.trial()
+    with run.as_control():
+        run.wait_idle()
+        running = run.ask("A", run.total)
+        run.wait_placed(running)
+        since = run.observer.mark("B asks, and A goes on", fault=True)
+        waiting = run.ask("B", 1)
+        placed = run.wait_placed(waiting, PENDING_SECONDS)
+        trial("never_placed", int(placed is None))
+        trial("blocked_behind", int(placed is None))
+        run.observer.wait(held_s - PENDING_SECONDS)
+        run.drop(running)
+        trial("placement_delay", run.elapsed(since, run.wait_placed(waiting)))
+        run.rig.release()
+        run.wait_idle()
+    fault = f"a gang holds for {held_s:.2g} s what another waits for, as if that could be placed"
+    run.measure.control("late release", fault, trial)
 
 
 def control_hold_and_wait(run: Scenario, half: int) -> None:
@@ -144,8 +237,11 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
     run.measure.note("deadlock_seen_after", run.elapsed(start, seen_s), "s")
     saw = "; ".join(f"{hold.describe()}, {outcomes[hold.gang]}" for hold in deadlocks)
     fault = "each job asks for half of its gang, then for the other half"
-    caught = {hold.job for hold in deadlocks} == set(run.rig.jobs) and bool(gave_up)
-    run.measure.control("two groups per job", fault, caught=caught, saw=saw or "no deadlock")
+    trial = run.measure.trial()
+    trial("deadlocks", len(deadlocks))
+    located = {hold.job for hold in deadlocks} == set(run.rig.jobs) and bool(gave_up)
+    saw = saw or "no deadlock"
+    run.measure.control("two groups per job", fault, trial, located=located, saw=saw)
 
 
 def _deadlocks_since(run: Scenario, start: float) -> list[checks.PartialHold]:
@@ -154,9 +250,18 @@ def _deadlocks_since(run: Scenario, start: float) -> list[checks.PartialHold]:
     return checks.find_deadlocks(seen, DEADLOCK_SECONDS)
 
 
+def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
+    """A PACK gang that lies on several nodes, judged as the STRICT_PACK gang that waits."""
+    trial, name = measure.trial(), "PACK passed off as STRICT_PACK"
+    trial("placed_in_fragments", len(nodes) if len(nodes) > 1 else 0)
+    fault = "a PACK gang that lies on several nodes is judged as if it had asked for one"
+    measure.control(name, fault, trial, saw=join_names(nodes))
+
+
 def control_wrong_strategy(measure: Recorder, strategy: str, nodes: dict[str, int]) -> None:
-    """Control: a gang that lies on several nodes, judged as if it had asked for one."""
-    violation = checks.explain_misplaced("STRICT_PACK", nodes, nodes)
+    """A gang that lies on several nodes, judged as if it had asked for one."""
+    trial, violation = measure.trial(), checks.explain_misplaced("STRICT_PACK", nodes, nodes)
+    trial("misplaced", int(bool(violation)))
     fault = "a gang that lies on several nodes is judged as if it had asked for one"
-    name, saw = f"{strategy} passed off as STRICT_PACK", violation or f"nothing wrong with {nodes}"
-    measure.control(name, fault, caught=bool(violation), saw=saw)
+    saw = violation or f"nothing wrong with {nodes}"
+    measure.control(f"{strategy} passed off as STRICT_PACK", fault, trial, saw=saw)

@@ -153,28 +153,50 @@ def find_deadlocks(samples: Sequence[Sample], seconds: float) -> list[PartialHol
 def find_hidden_gpus(
     samples: Sequence[Sample], ray_gpus: dict[str, int], lag_s: float = FREE_LAG
 ) -> dict[str, tuple[int, list[str]]]:
-    """GPUs by node that processes use for more than `lag_s` though Ray counts them as free.
+    """GPUs by node that processes use though Ray counts them as free.
 
-    `in_use` of a sample, where it has one, is {node: {UUID: process ids}} by NVML; `ray_gpus`
-    is what each node has by Ray.  Which of a node's GPUs those are Ray does not say: beside their
-    number all that are in use at the worst moment are listed, with their processes.
+    For more than `lag_s` on end, or at two looks or more at a node where Ray's count has not
+    changed for as long: what comes and goes there is no gang's.  `in_use` of a sample, where it has
+    one, is {node: {UUID: process ids}} by NVML; `ray_gpus` is what each node has by Ray.  Which of
+    a node's GPUs those are Ray does not say: beside their number all that are in use at the worst
+    moment are listed, with their processes.
     """
     hidden: dict[str, tuple[int, list[str]]] = {}
     for node, count in ray_gpus.items():
-        rows = [row for row in samples if isinstance(row.get("in_use", {}).get(node), dict)]
-        since, worst = None, 0
-        for sample in rows:
-            uses = sample["in_use"][node]
-            excess = len(uses) - (count - sample["free_on"].get(node, 0))
-            since = (sample["t"] if since is None else since) if excess > 0 else None
-            if since is not None and sample["t"] - since > lag_s and excess > worst:
-                worst = excess
+        excess = [_excess_use(sample, node, count) for sample in samples]
+        calm = _calm_samples(samples, node, lag_s)
+        stray = [e is not None and e > 0 and quiet for e, quiet in zip(excess, calm, strict=True)]
+        comes_and_goes, since, worst = stray.count(True) > 1, None, 0
+        for sample, more, is_stray in zip(samples, excess, stray, strict=True):
+            if more is None:
+                continue
+            since = (sample["t"] if since is None else since) if more > 0 else None
+            lasts = since is not None and sample["t"] - since > lag_s
+            if more > worst and (lasts or (is_stray and comes_and_goes)):
+                worst, uses = more, sample["in_use"][node]
                 gpus = [
                     f"{uuid} (processes {', '.join(map(str, pids)) or 'not told'})"
                     for uuid, pids in uses.items()
                 ]
                 hidden[node] = worst, gpus
     return hidden
+
+
+def _excess_use(sample: Sample, node: str, count: int) -> int | None:
+    """How many GPUs of a node are in use beyond what Ray has given away; None: nobody looked."""
+    uses = sample.get("in_use", {}).get(node)
+    return len(uses) - (count - sample["free_on"].get(node, 0)) if isinstance(uses, dict) else None
+
+
+def _calm_samples(samples: Sequence[Sample], node: str, lag_s: float) -> list[bool]:
+    """Whether at each sample what Ray counts as free on a node has been the same for so long."""
+    calm, since, before = [], None, None
+    for sample in samples:
+        free = sample["free_on"].get(node, 0)
+        if since is None or free != before:
+            since, before = sample["t"], free
+        calm.append(sample["t"] - since > lag_s)
+    return calm
 
 
 def nvml_errors(samples: Sequence[Sample], ray_gpus: dict[str, int]) -> dict[str, str]:

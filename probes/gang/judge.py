@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
 from probes.findings import finding, join_names
-from probes.gang.invariants import is_whole
+from probes.gang.invariants import Sample, is_whole
 from probes.gang.scenario import Scenario
 
 PENDING_SECONDS = 0.7  # how long a gang without room is looked at
@@ -27,11 +27,16 @@ def start_two_gangs(run: Scenario, need: int) -> tuple[str, str]:
 def judge_withdrawal(run: Scenario, gang: str, since: float) -> None:
     """That a gang is gone, and how long it took."""
     took = run.elapsed(since, run.wait_gone(gang, WITHDRAWN_SECONDS))
-    run.measure("not_removed", int(took is None))
+    judge_gone(gang, took is not None, WITHDRAWN_SECONDS, run.measure)
     run.measure.note("withdrawn_in", took, "s")
-    if took is None:
-        message = f"gang {gang} is still there {WITHDRAWN_SECONDS} s later"
-        run.measure.explain(finding("GANG-NOT-REMOVED", message, [f"job {gang[0]}"]))
+
+
+def judge_gone(gang: str, gone: bool, seconds: float, measure: Recorder) -> None:
+    """That a gang is gone after so many seconds."""
+    measure("not_removed", int(not gone))
+    if not gone:
+        message = f"gang {gang} is still there {seconds} s later"
+        measure.explain(finding("GANG-NOT-REMOVED", message, [f"job {gang[0]}"]))
 
 
 def judge_undisturbed(run: Scenario, gang: str) -> None:
@@ -40,13 +45,18 @@ def judge_undisturbed(run: Scenario, gang: str) -> None:
     Looks on for a moment: what harms it may come a little later.
     """
     run.observer.wait(PENDING_SECONDS)
-    states = [is_whole(sample, gang) for sample in run.samples]
+    judge_held(gang, run.samples, run.measure)
+
+
+def judge_held(gang: str, samples: Sequence[Sample], measure: Recorder) -> None:
+    """That a gang was whole in every sample since it first was."""
+    states = [is_whole(sample, gang) for sample in samples]
     lost = states[states.index(True) :].count(False) if True in states else None
-    run.measure("lost_while_running", lost, note="the gang never ran")
+    measure("lost_while_running", lost, note="the gang never ran")
     if lost:
-        now = _gang_states(run)
+        now = _states_text(samples[-1])
         message = f"gang {gang} ran and was not whole in {lost} samples after that; now {now}"
-        run.measure.explain(finding("GANG-LOST-ACCELERATORS", message, [f"job {gang[0]}"]))
+        measure.explain(finding("GANG-LOST-ACCELERATORS", message, [f"job {gang[0]}"]))
 
 
 def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
@@ -69,11 +79,16 @@ def judge_actors(run: Scenario, need: int, gangs: Iterable[str]) -> None:
     if not placed:
         run.measure_at_end("actors_not_running", None, note="no gang was placed")
         return
-    all_running = run.until(lambda sample: sum(sample["actors"].values()) >= need)
-    missing = 0 if all_running is not None else need - sum(run.samples[-1]["actors"].values())
+    all_running = run.until(lambda sample: not missing_actors(sample, need))
+    missing = 0 if all_running is not None else missing_actors(run.samples[-1], need)
     message = f"{missing} of {need} actors of gang {join_names(placed)} did not run"
     unstaffed = finding("GANG-NO-ACTORS", message, jobs_of(placed))
     run.measure_at_end("actors_not_running", missing, unstaffed, ours=True)
+
+
+def missing_actors(sample: Sample, need: int) -> int:
+    """How many of the actors that are needed do not run."""
+    return max(0, need - sum(sample["actors"].values()))
 
 
 def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
@@ -134,7 +149,11 @@ def jobs_of(gangs: Iterable[str]) -> list[str]:
 
 def _gang_states(run: Scenario) -> str:
     """What gangs hold by the last look."""
-    gangs = run.observer.samples[-1]["gangs"].items()
+    return _states_text(run.observer.samples[-1])
+
+
+def _states_text(sample: Sample) -> str:
+    gangs = sample["gangs"].items()
     return join_names(f"{gang} {e['placed']} of {e['size']} {e['state']}" for gang, e in gangs)
 
 

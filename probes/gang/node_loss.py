@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+from probes.acceptance.measure import Recorder
 from probes.faults.spare_nodes import SpareNodes
 from probes.findings import finding
 from probes.gang.invariants import count_placed
-from probes.gang.judge import judge_not_blocked, judge_time, judge_withdrawal, time_handoff
+from probes.gang.judge import (
+    PENDING_SECONDS,
+    judge_not_blocked,
+    judge_time,
+    judge_withdrawal,
+    time_handoff,
+)
 from probes.gang.scenario import Scenario
 
 LOSS_SECONDS = 90  # until Ray has missed a node: 5 health checks, each 3 s, and then some
@@ -34,6 +41,7 @@ def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) 
 
 def lose_free_node(run: Scenario, spares: SpareNodes, waiting: str, victim: str) -> None:
     """A node is lost that nobody holds, while a gang waits: one that has room is still placed."""
+    control_node_not_lost(run, victim)
     lost_at = kill_spare_node(run, spares, victim, "the free node is lost")
     detected = run.until(lambda sample: victim not in sample["free_on"], LOSS_SECONDS)
     _judge_detection(run, lost_at, detected, victim)
@@ -42,6 +50,15 @@ def lose_free_node(run: Scenario, spares: SpareNodes, waiting: str, victim: str)
     judge_not_blocked(run, behind, asked_at)
     judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
     run.drop(behind)
+
+
+def control_node_not_lost(run: Scenario, victim: str) -> None:
+    """A node that lives is judged as if it had been killed: its loss must be missed."""
+    trial = run.measure.trial()
+    gone = run.until(lambda sample: victim not in sample["free_on"], PENDING_SECONDS)
+    judge_detected(gone, victim, PENDING_SECONDS, trial)
+    fault = f"{victim} lives, and is judged as if it had been killed"
+    run.measure.control("node not lost", fault, trial)
 
 
 def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str) -> None:
@@ -72,7 +89,12 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
 def _judge_detection(run: Scenario, lost_at: float, detected: float | None, victim: str) -> None:
     """That Ray noticed the loss, and how long that took."""
     run.measure.note("loss_seen_after", run.elapsed(lost_at, detected), "s", on=victim)
-    run.measure("losses_not_detected", int(detected is None), on=victim)
+    judge_detected(detected, victim, LOSS_SECONDS, run.measure)
+
+
+def judge_detected(detected: float | None, victim: str, seconds: float, measure: Recorder) -> None:
+    """That a loss was noticed within so many seconds."""
+    measure("losses_not_detected", int(detected is None), on=victim)
     if detected is None:
-        message = f"{victim} was killed, and Ray did not notice within {LOSS_SECONDS} s"
-        run.measure.explain(finding("GANG-LOSS-NOT-DETECTED", message, [victim]))
+        message = f"{victim} was killed, and Ray did not notice within {seconds} s"
+        measure.explain(finding("GANG-LOSS-NOT-DETECTED", message, [victim]))

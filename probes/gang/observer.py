@@ -47,13 +47,17 @@ class ObserverActor:
         self._started = time.monotonic()
         self._error = ""
         self._drivers: dict[str, str] = {}
-        self._drivers_read_at = 0.0
+        self._drivers_read_at = self._away_until = 0.0
         _reset_niceness()
         threading.Thread(target=self._run, daemon=True).start()
 
     def now(self) -> float:
         """Tell the seconds since it began to look."""
         return time.monotonic() - self._started
+
+    def look_away(self, seconds: float) -> None:
+        """Take no sample for so long: a control's fault."""
+        self._away_until = self.now() + seconds
 
     def take(self) -> list[Sample]:
         """What was seen since the last call.  Raises RuntimeError when looking has failed."""
@@ -73,6 +77,9 @@ class ObserverActor:
             live_groups = LivePlacementGroups()
             while True:
                 start = self.now()
+                if start < self._away_until:
+                    time.sleep(self._away_until - start)
+                    continue
                 if start - self._drivers_read_at > DRIVERS_SECONDS:
                     self._drivers, self._drivers_read_at = self._drivers | live_drivers(), start
                 sample = take_sample(live_groups, self._prefix, self._resource)
@@ -136,11 +143,15 @@ class Observer:
         self.marks: list[ScenarioMark] = []
         self.until(lambda sample: True, ANSWER_SECONDS)  # the first look is long where Ray is old
 
-    def mark(self, message: str, fault: bool = False) -> float:
-        """Note what is done now; its time on the observer's clock."""
+    def now(self) -> float:
+        """Tell the time on the observer's clock, s."""
         import ray
 
-        t = float(ray.get(self._actor.now.remote(), timeout=ANSWER_SECONDS))
+        return float(ray.get(self._actor.now.remote(), timeout=ANSWER_SECONDS))
+
+    def mark(self, message: str, fault: bool = False) -> float:
+        """Note what is done now; its time on the observer's clock."""
+        t = self.now()
         self.marks.append(ScenarioMark(t, message, fault))
         return t
 
@@ -206,9 +217,7 @@ class Observer:
 
     def until(self, condition: Callable[[Sample], bool], seconds: float) -> float | None:
         """Tell when a sample taken from now on first met the condition; None: not in time."""
-        import ray
-
-        since = float(ray.get(self._actor.now.remote(), timeout=ANSWER_SECONDS))
+        since = self.now()
         deadline = time.monotonic() + seconds
         while True:
             expired = time.monotonic() >= deadline
@@ -222,6 +231,12 @@ class Observer:
     def wait(self, seconds: float) -> None:
         """Only look, for so long."""
         self.until(lambda sample: False, seconds)
+
+    def look_away(self, seconds: float) -> None:
+        """Have the observer take no sample for so long: a control's fault."""
+        import ray
+
+        ray.get(self._actor.look_away.remote(seconds), timeout=ANSWER_SECONDS)
 
     def close(self) -> None:
         """End the observer, and what looks at GPUs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,25 +48,39 @@ def judge_invariants(run: Scenario) -> None:
     try:
         free_again = run.wait_idle()
         samples = run.samples
-        _judge_partial_holds(run, samples)
+        judge_partial_holds(run.segments, run.measure)
         _judge_overcommit(run, samples)
         if run.steady:
-            leaked = [checks.count_leaked(segment, run.total) for segment in run.segments]
-            _judge_leak(run, "leaked", max(leaked))
+            _judge_leak(run, "leaked", most_leaked(run.segments, run.total))
         last = run.observer.samples[-1]
         _judge_leak(run, "not_released", 0 if free_again is not None else run.total - last["free"])
     finally:
         judge_deferred(run)
     _judge_sampling(run)
-    _judge_gpu_use(run, samples)
+    if run.rig.cluster.on_gpu:
+        judge_gpu_use(samples, run.rig.cluster.gpus_by_node, run.measure)
     _keep_evidence(run, samples)
 
 
-def _judge_partial_holds(run: Scenario, samples: list[Sample]) -> None:
-    run.measure("partially_held", checks.count_partial(samples), samples=len(samples))
-    spans = [span for segment in run.segments for span in checks.find_partial_holds(segment)]
+def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder) -> None:
+    """That no sample of these stretches shows a part of a gang."""
+    samples = [sample for segment in segments for sample in segment]
+    count = checks.count_partial(samples) if samples else None
+    measure("partially_held", count, samples=len(samples), note="nothing was seen")
+    spans = [span for segment in segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:
-        run.measure.explain(finding("GANG-PARTIAL", span.describe(), [f"job {span.job}"]))
+        measure.explain(finding("GANG-PARTIAL", span.describe(), [f"job {span.job}"]))
+
+
+def most_leaked(segments: Sequence[Sequence[Sample]], total: int) -> int:
+    """Accelerators that were neither free nor a gang's, in the worst of these stretches."""
+    return max(checks.count_leaked(segment, total) for segment in segments)
+
+
+def judge_free(segments: Sequence[Sequence[Sample]], total: int, measure: Recorder) -> None:
+    """That all is free, or a gang's, and free at the end: for a control, whose jobs are ours."""
+    measure("leaked", most_leaked(segments, total))
+    measure("not_released", total - segments[-1][-1]["free"] if segments[-1] else None)
 
 
 def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
@@ -96,8 +110,7 @@ def _judge_sampling(run: Scenario) -> None:
     """Whether enough was seen, how old it was, and how long the scene took."""
     gaps = [gap for segment in run.segments for gap in checks.sample_gaps(segment)]
     if run.sampled:
-        rate, reason = checks.sample_rate(gaps, REQUIRED_RATE_HZ)
-        run.measure("sample_rate", rate, samples=len(gaps), note=reason)
+        judge_rate(gaps, run.measure)
     run.measure.note("longest_gap", max(gaps, default=None), "s", on="sampling")
     lags = [sample["took"] for sample in run.samples]
     run.measure.note("lag", checks.percentile_95(lags), "s", on="sampling")
@@ -105,23 +118,29 @@ def _judge_sampling(run: Scenario) -> None:
     run.measure.note("duration", sum(gaps), "s")
 
 
-def _judge_gpu_use(run: Scenario, samples: list[Sample]) -> None:
-    """On real GPUs: that none which Ray counts as free is in use behind its back."""
-    if not run.rig.cluster.on_gpu:
-        return
-    ray_gpus = run.rig.cluster.gpus_by_node
+def judge_rate(gaps: Sequence[float], measure: Recorder) -> None:
+    """Whether one looked often enough; `gaps` are seconds from look to look."""
+    rate, reason = checks.sample_rate(gaps, REQUIRED_RATE_HZ)
+    measure("sample_rate", rate, samples=len(gaps), note=reason)
+
+
+def judge_gpu_use(
+    samples: Sequence[Sample], ray_gpus: dict[str, int], measure: Recorder
+) -> dict[str, tuple[int, list[str]]]:
+    """Judge whether GPUs that Ray counts as free are in use behind its back; return those."""
     silent = checks.nvml_errors(samples, ray_gpus)
     hidden = checks.find_hidden_gpus(samples, ray_gpus)
     reasons = join_names(f"{node}: {message}" for node, message in silent.items())
     value = sum(count for count, _ in hidden.values())
-    run.measure("unregistered_use", None if silent and not hidden else value, note=reasons)
+    measure("unregistered_use", None if silent and not hidden else value, note=reasons)
     if hidden:
         details = "; ".join(
             f"{count} on {node}, where these are in use: {join_names(gpus)}"
             for node, (count, gpus) in hidden.items()
         )
         message = f"GPUs are in use that Ray has given to nobody: {details}"
-        run.measure.explain(finding("GANG-UNREGISTERED", message, list(hidden)))
+        measure.explain(finding("GANG-UNREGISTERED", message, list(hidden)))
+    return hidden
 
 
 def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:

@@ -9,8 +9,11 @@ from probes.gang import invariants as checks
 from probes.gang.controls import (
     DEADLOCK_SECONDS,
     control_hold_and_wait,
+    control_late_release,
+    control_let_go,
     control_not_cancelled,
     control_partial_allocation,
+    control_two_that_fit,
     control_unregistered_gpu,
 )
 from probes.gang.invariants import is_whole
@@ -51,6 +54,8 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
             run.measure_at_end("placement_delay", None, note=f"{len(won)} of 2 gangs were placed")
             report_not_placed(run, [] if won else gangs)
         control_partial_allocation(run, need)
+        control_two_that_fit(run)
+        control_late_release(run)
         control_unregistered_gpu(run)
 
 
@@ -69,6 +74,7 @@ def test_a_cancelled_gang_leaves_no_trace(scene):
         control_not_cancelled(run, waiting, "cancelled in words only", fault)
         judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
         judge_undisturbed(run, running)
+        control_let_go(run, running)
 
 
 def test_a_dead_driver_gives_its_gang_back(scene):

@@ -5,7 +5,11 @@ import pytest
 from probes.acceptance import component_placement as components
 from probes.findings import finding, join_names
 from probes.gang import invariants as checks
-from probes.gang.controls import control_release_one_early, control_wrong_strategy
+from probes.gang.controls import (
+    control_fragments,
+    control_release_one_early,
+    control_wrong_strategy,
+)
 from probes.gang.invariants import count_placed
 from probes.gang.judge import PENDING_SECONDS, judge_not_blocked, judge_undisturbed, time_handoff
 from probes.gang.node_loss import lose_free_node, lose_held_node, spare_raylets
@@ -40,7 +44,7 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         packed = run.ask("A", size)
         judge_not_blocked(run, packed, asked_at)
         nodes = run.observer.samples[-1]["gangs"].get(packed, {}).get("nodes", {})
-        control_wrong_strategy(measure, "PACK", nodes)
+        control_fragments(measure, nodes)
         if filler:
             run.drop(filler)
             time_handoff(run, run.drop(packed), strict, "no node became whole again")
@@ -74,16 +78,17 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
         pytest.fail("components are told apart by their GPU, and this cluster has none")
     terms.check_placement(cluster.size)
     with scene("components", sampled=False) as run:
-        wrong, control_faults = [], []
+        wrong, astray = [], []
         for parts, split in list_layouts(terms, cluster.size, run.total):
             places = run.locate_ranks(parts)
             wrong += components.layout_errors(parts, places) + find_splits(parts, places, split)
-            control_faults.append(components.layout_errors(parts, control_misplaced_rank(places)))
-        measure("misplaced", len(wrong), samples=len(control_faults))
+            astray.append(components.layout_errors(parts, control_misplaced_rank(places)))
+        measure("misplaced", len(wrong), samples=len(astray))
         measure.explain(finding("GANG-MISPLACED", message) for message in wrong[:3])
-        fault = "a rank reports the accelerator of another component's rank"
-        saw = control_faults[0][0] if control_faults[0] else "nothing wrong"
-        measure.control("one rank astray", fault, caught=all(control_faults), saw=saw)
+        trial, fault = measure.trial(), "a rank reports the accelerator of another component's rank"
+        trial("misplaced", sum(map(len, astray)))
+        saw = astray[0][0] if astray[0] else "nothing wrong"
+        measure.control("one rank astray", fault, trial, located=all(astray), saw=saw)
 
 
 def test_a_lost_node_harms_its_own_gang_only(scene):

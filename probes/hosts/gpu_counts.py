@@ -140,10 +140,3 @@ def nodes_below_most(nodes: Iterable[NodeGpus]) -> list[str]:
     sizes = Counter(fewest.values())
     most = max(sizes, key=lambda size: (sizes[size], size), default=0)
     return [name for name, count in fewest.items() if count < most]
-
-
-def without_one_gpu(node: NodeGpus) -> NodeGpus:
-    """A doctored copy of what was seen: NVML, or Ray where NVML is not compared, shows one less."""
-    source = "NVML" if node.counts.get("NVML") else "Ray"
-    counts = {**node.counts, source: (node.counts[source] or 0) - 1}
-    return NodeGpus(node.name, node.ordered, counts, node.assigned, node.unknown, node.member)

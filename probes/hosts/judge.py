@@ -31,7 +31,7 @@ def judge_hosts(
     facts: Sequence[Facts],
     bystanders: Sequence[Facts],
     measure: Recorder,
-) -> list[NodeGpus]:
+) -> None:
     """Judge nodes, machines and GPUs; `bystanders` are facts of nodes where Ray counts no GPU."""
     alive = {node["id"] for node in cluster.nodes}
     gone = [fact["name"] for fact in facts if fact["node"] not in alive]
@@ -43,7 +43,7 @@ def judge_hosts(
     judge_silent_bystanders(cluster, bystanders, measure)
     if cluster.kind == "local":
         measure.covered("machines and NVML are not compared: all raylets share one host")
-        return nodes
+        return
     judge_machines(facts, measure)
     if compared_sources(cluster.kind, cluster.emulated, facts):
         short = terms.nodes is not None and len(facts) < terms.nodes
@@ -51,7 +51,6 @@ def judge_hosts(
         judge_duplicates(nodes, facts, measure)
     else:
         measure.covered("NVML is not compared: accelerators are emulated, and no node has it")
-    return nodes
 
 
 def judge_nodes(
@@ -197,10 +196,18 @@ def judge_parity(
     measure.explain(odd)
 
 
-def judge_folder(cluster: Cluster, folder: str, measure: Recorder) -> None:
-    """Judge whether every node writes and sees the shared folder, by what nodes write there."""
+def judge_folder(
+    cluster: Cluster,
+    folder: str,
+    measure: Recorder,
+    elsewhere: Mapping[str, str] | None = None,
+) -> None:
+    """Judge whether every node writes and sees the shared folder, by what nodes write there.
+
+    `elsewhere` is a control's, see `find_blind_nodes`.
+    """
     try:
-        blind = find_blind_nodes(cluster, folder)
+        blind = find_blind_nodes(cluster, folder, elsewhere)
     except FolderUnknown as unknown:
         measure("shared_missing", None, on=folder, note=f"no node can write there: {unknown}")
         return

@@ -12,7 +12,7 @@ from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.criteria import exactly
 from probes.acceptance.measure import Recorder
 from probes.findings import finding
-from reports.record import Limit, Verdict
+from reports.measurement import Limit, Verdict
 
 Facts = Mapping[str, Any]
 

@@ -39,13 +39,19 @@ def test_documented_path_starts_a_correct_job(cluster, measure):
         transcript = follow_path(cluster, home)
         shutil.rmtree(home / "myjob", ignore_errors=True)
         measure.progress("launch: the same with a variable missing")
-        doctored = follow_path(cluster, home, extra=["--unset", "MASTER_PORT"])
+        doctored = follow_path(cluster, home, extra=doctored_options(cluster.size))
     finally:
         cluster.cleanup.remove_now(home)
     judge_transcript(cluster, transcript, measure)
     control_missing_variable(cluster, doctored, measure)
     if refused := transcript.stop_error or doctored.stop_error:
         pytest.fail(refused, pytrace=False)
+
+
+def doctored_options(size):
+    """What is typed for the control: a variable is missing, and where there are several, a rank."""
+    fewer = ["--workers", str(size - 1)] if size > 1 else []
+    return ["--unset", "MASTER_PORT", *fewer]
 
 
 def judge_transcript(cluster, transcript, measure):
@@ -92,18 +98,22 @@ def explain_wrong_ranks(wrong, measure):
 
 
 def control_missing_variable(cluster, doctored, measure):
-    """The job without MASTER_PORT must fail, and that must be what is wrong with its ranks."""
-    job = read_job(cluster, doctored)
+    """The job without MASTER_PORT, by one rank less, must fail, and for that alone."""
+    job, trial = read_job(cluster, doctored), measure.trial()
     wrong = wrong_ranks(job) if job.rows else []
-    caption = "the same without MASTER_PORT, which must fail"
+    caption = "the same without MASTER_PORT, and by one rank less: it must fail"
     measure.keep("transcript-control.txt", doctored.text, kind="log", caption=caption)
     problems = [problem.found for problem in group_by_problem(wrong)]
-    failed = doctored.exit_code is not None and doctored.exit_code > 0  # below 0: it was killed
+    judge_transcript(cluster, doctored, trial)
+    announced = [each for each in wrong if each.rank not in job.missing]
+    ended = doctored.exit_code is not None and doctored.exit_code > 0  # below 0: it was killed
     measure.control(
         "missing variable",
-        "the same job is launched without MASTER_PORT",
-        caught=failed and all_lack(wrong, "MASTER_PORT", job.size) if job.rows else None,
+        "the same job is launched without MASTER_PORT, and by one rank less",
+        trial if job.rows else None,
+        located=ended and all_lack(announced, "MASTER_PORT", len(job.rows)),
         saw=f"{len(wrong)} ranks: {join_names(problems)}; exit code {doctored.exit_code}"
         if wrong
         else "no rank",
+        without=() if cluster.size > 1 else ("ranks",),
     )

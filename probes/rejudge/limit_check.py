@@ -9,7 +9,8 @@ from probes.acceptance.contract import ContractError, parse
 from probes.rejudge.new_judge import NewJudge
 from reports.acceptance import AcceptanceSummary, load_summary, with_problems
 from reports.exports import check_renderings
-from reports.record import Limit, RunRecord
+from reports.measurement import Limit
+from reports.record import RunRecord
 from reports.redact import redact
 from reports.run_folder.files import UnreadableRun, open_regular
 from reports.run_folder.store import CONTRACT, json_value
@@ -40,7 +41,7 @@ class LimitCheck:
         try:
             if kind == "run_started" and not self.wrote:
                 self._begin(data)
-            elif self.judge and kind in ("run_owes", "probe_started", "measurement"):
+            elif self.judge and kind in ("run_owes", "probe_started", "measurement", "control"):
                 self._compare(kind, data, self.judge.replace(kind, probe, dict(data)))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self.differences.append(f"a {kind} cannot be judged again: {error!r:.80}")
@@ -84,6 +85,11 @@ class LimitCheck:
             same = all(old.get(key) == new.get(key) for key in rest)
             same = same and _bounds(old.get("limit")) == _bounds(new.get("limit"))
             text = _difference(old, new)
+        elif kind == "control":
+            same = old.get("caught") == new.get("caught")
+            before, after = old.get("observed", []), new.get("observed", [])
+            same = same and _all_bounds(before) == _all_bounds(after)
+            text = f"control {old.get('name')!r:.40} was not caught by the limits of {CONTRACT}"
         else:
             return
         if not same and redact(json_value(new)) != old:
@@ -132,6 +138,10 @@ def _without_texts(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _bounds(limit: dict[str, Any] | None) -> list[Any]:
     return [limit.get(key) for key in BOUNDS] if limit else []
+
+
+def _all_bounds(observed: list[dict[str, Any]]) -> list[list[Any]]:
+    return [_bounds(one.get("limit")) for one in observed]
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:

@@ -10,9 +10,11 @@ from typing import Any
 
 from probes.acceptance.component_placement import show
 from probes.acceptance.contract import ClusterTerms, Contract
+from probes.acceptance.control_targets import is_red
 from probes.acceptance.criteria import CRITERIA, Measure, exactly
 from probes.acceptance.owed import has_ip_fabric, owed_event
-from reports.record import SCHEMA, Limit
+from reports.measurement import Limit, Measurement
+from reports.record import SCHEMA
 
 # Of HOSTS: what is held to which order.  What was read whatever was ordered is held to the new.
 EXACT_ORDERS = {"nodes": "nodes", "gpus": "gpus_per_node"}
@@ -40,10 +42,6 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-# Controls whose fault is as large as a limit makes it.
-PLANTED_BY_LIMIT = {("SCALING", "slow base"): ("mfu", "tokens_per_s")}
-
-
 class NewJudge:
     """The new contract, on the events of a run that was measured under `old` terms."""
 
@@ -53,7 +51,6 @@ class NewJudge:
         self.other: list[str] = []  # keys of [cluster] whose value is another now
         self.probes: dict[str, str] = {}  # probe -> its criterion
         self.measured: set[tuple[str, str]] = set()  # criterion, measure
-        self.limits: dict[str, dict[str, Any]] = {}  # of SCALING's measures, as they were
         self.new_limits: dict[tuple[str, str], Any] = {}  # of criterion and measure, as JSON
         self.finished = False  # by its own last event
         self.start: dict[str, Any] = {}  # of the run, as it was written
@@ -127,14 +124,22 @@ class NewJudge:
         return {**data, "limit": self._limit(criterion, name, measure, data)}
 
     def _judge_control(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
-        """A fault that was planted to break the old limit may keep a looser one."""
-        criterion = self.probes[probe]
-        for name in PLANTED_BY_LIMIT.get((criterion, data["name"]), ()):
-            old, new = self.limits.get(name), self.contract.limit(criterion, name)
-            if old and new and (new.low or 0) < (old.get("low") or 0):
-                why = f"it was planted for {name} >= {old['low']:g}, the contract has {new}"
-                return {**data, "caught": None, "saw": why}
-        return data
+        """A fault that broke the old limits may keep looser ones: then it was not caught.
+
+        A limit that follows from what the control planted is kept.
+        """
+        criterion, caught = self.probes[probe], data.get("caught")
+        row = CRITERIA.get(criterion)
+        known = [one for one in data.get("observed", []) if row and one["name"] in row.measures]
+        if row is None or not known:
+            return data
+        observed = [
+            {**one, "limit": self._limit(criterion, one["name"], row.measures[one["name"]], one)}
+            for one in known
+        ]
+        if caught:
+            caught = all(is_red(criterion, Measurement(**one)) for one in observed)
+        return {**data, "observed": observed, "caught": caught}
 
     def _judge_order(self, data: dict[str, Any], key: str) -> dict[str, Any]:
         """Hold what was read of the nodes to the new order; what is not ordered only informs."""

@@ -50,8 +50,6 @@ def _judge_again(
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield (kind, probe, data) of each event as the new contract has it."""
     events, judge = [*with_current_names(EventReader(run))], NewJudge(contract, new_id)
-    measured = (event["data"] for event in events if event["event"] == "measurement")
-    judge.limits = {one["name"]: one["limit"] for one in measured if one.get("limit")}
     at_end = ("run_finished", "run_problem")  # nothing else may follow
     last = next((n for n, one in enumerate(events) if one["event"] == at_end[0]), len(events))
     for event in events[:last]:

@@ -1,15 +1,32 @@
-"""The controls of RESTART: resumes with one thing wrong, and a gang that is left on purpose."""
+"""The controls of RESTART: resumes with one thing wrong, and a gang that is left on purpose.
+
+Each is judged by the judges of the probe, and by their limits.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
+from probes.faults.injection import FaultedRun
 from probes.faults.orphaned_ranks import describe_orphans, find_orphans, rank_processes
-from probes.restart.equality import unequal_steps
+from probes.restart.equality import compare_steps
 from probes.restart.faulted_run import GANG_NAME
+from probes.restart.judge import (
+    judge_completion,
+    judge_full_disk,
+    judge_left_behind,
+    judge_losses,
+    judge_orphans,
+    judge_refusal,
+    judge_resume,
+    report_unequal,
+)
 from probes.restart.reference_run import (
     NEWEST,
     NO_REFERENCE_RUN,
+    STEPS,
     WRONG_RESUMES,
     ReferenceRun,
     results_or_error,
@@ -19,40 +36,81 @@ from reference_trainer.launch.supervisor import Attempt
 
 
 def control_wrong_resume(original: ReferenceRun, measure: Recorder) -> None:
-    """Controls: resumes of the run never killed that get one thing wrong."""
+    """Resumes of the run never killed that get one thing wrong, and a run whose loss explodes."""
     for part, fault in WRONG_RESUMES.items():
         results, error = results_or_error(original.wrong_resumes.get(part, NO_REFERENCE_RUN))
-        unequal = [] if error else unequal_steps(original.results, results, NEWEST + 1)
-        caught = None if error else bool(unequal)
-        saw = str(unequal[0]) if unequal else error or "no unequal step"
-        measure.control(f"resume forgets: {part}", fault, caught=caught, saw=saw)
+        name, trial = f"resume forgets: {part}", measure.trial()
+        if error:
+            measure.control(name, fault, None, saw=error)
+            continue
+        found = compare_steps(original.results, results, NEWEST + 1)
+        report_unequal(found, original, results, trial)
+        saw = str(found.unequal[0]) if found.unequal else "no unequal step"
+        measure.control(name, fault, trial, saw=saw)
+    results, error = results_or_error(original.exploded or NO_REFERENCE_RUN)
+    trial, fault = measure.trial(), "the run is trained with a learning rate that explodes"
+    judge_losses(results, trial)
+    measure.control("exploding loss", fault, None if error else trial, saw=error)
+
+
+def control_run(original: ReferenceRun, run: FaultedRun, measure: Recorder) -> None:
+    """Control what a run that met faults is judged by."""
+    if not run.scenario.gives_up:
+        control_wrong_resume(original, measure)
+    control_other_scenario(run, measure)
+
+
+def control_other_scenario(run: FaultedRun, measure: Recorder) -> None:
+    """The run, held to another scenario: another end, another checkpoint, and no step lost."""
+    scenario = run.scenario
+    other = dataclasses.replace(
+        scenario, gives_up=not scenario.gives_up, resume_step=STEPS, max_lost=-1
+    )
+    trial, judged = measure.trial(), dataclasses.replace(run, scenario=other)
+    judge_completion(judged, trial)
+    judge_resume(judged, trial)
+    fault = "what the run did is held to what another scenario must come to"
+    measure.control("another scenario", fault, trial)
 
 
 def control_intact_checkpoint(original: ReferenceRun, measure: Recorder) -> None:
-    """Control: a checkpoint without damage is judged as if it had one."""
+    """A checkpoint without damage is judged as if it had one."""
     results, error = results_or_error(original.wrong_resumes.get("rng", NO_REFERENCE_RUN))
-    start_steps = {result["start_step"] for result in results}
+    name = "an untouched one taken for damaged"
     fault = f"a resume from an untouched step-{NEWEST} is judged as if that had been damaged"
-    caught = None if error else NEWEST in start_steps
-    saw = error or f"it began after step {max(start_steps)}"
-    measure.control("an untouched one taken for damaged", fault, caught=caught, saw=saw)
+    trial = measure.trial()
+    if not error:
+        judge_refusal("untouched", original, results, trial)
+    measure.control(name, fault, None if error else trial, saw=error)
 
 
-def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> None:
-    """Control: a gang of one, of the run's name, that is there on purpose.
+def control_roomy_disk(original: ReferenceRun, measure: Recorder) -> None:
+    """A run that met no full disk is judged as if one of its saves had."""
+    trial = measure.trial()
+    judge_full_disk(original, original.results, trial)
+    fault = "the run whose disk was never full is judged as if a save had met a full one"
+    measure.control("a disk that was not full", fault, trial)
+
+
+def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> list[int]:
+    """A gang of one, of the run's name, that is there on purpose; what its groups hold.
 
     To be called when all is judged: where the run has leaked, there may be no room for it.
     """
-    caught = None
+    fault = "a gang of the same name holds one accelerator and runs while what is left is counted"
+    trial, sizes, located, saw = measure.trial(), list[int](), False, ""
     try:
         with gang:
             sizes = cluster.groups_named(GANG_NAME)
             known = rank_processes(None, [Attempt(places=gang.places, started=0.0)])
-            running, _ = find_orphans(cluster, known, seconds=0)
-            caught = sizes == [1] and len(running) == 1
+            running, unasked = find_orphans(cluster, known, seconds=0)
+            judge_left_behind(len(sizes), "are left", trial)
+            judge_orphans(running, unasked, known, trial)
+            located = sizes == [1] and len(running) == 1
             ranks = describe_orphans(running)
             saw = f"{len(sizes)} placement groups that hold {sum(sizes)}; {ranks}"
     except GangError as error:
-        saw = str(error)
-    fault = "a gang of the same name holds one accelerator and runs while what is left is counted"
-    measure.control("left behind on purpose", fault, caught=caught, saw=saw)
+        measure.control("left behind on purpose", fault, None, saw=str(error))
+        return []
+    measure.control("left behind on purpose", fault, trial, located=located, saw=saw)
+    return sizes

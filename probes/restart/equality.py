@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from probes.faults.injection import FaultedRun
 
 LOCAL_LOSS = "local_loss_hex"  # of a rank's own sequences; loss and norm are the whole job's
+TOLD_KEYS = ("loss_hex", "norm_hex", "ids")  # that a step must tell, or nothing is compared
 BITWISE_KEYS = ("loss_hex", LOCAL_LOSS, "norm_hex", "lr_hex", "ids", "data_crc32", "digest")
 
 
@@ -49,33 +50,62 @@ def first_unequal_step(unequal: Sequence[UnequalStep]) -> tuple[UnequalStep, lis
     return (culprits or in_step)[0], [item.rank for item in culprits]
 
 
-def unequal_steps(
-    reference: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]], first: int = 1
-) -> list[UnequalStep]:
-    """Steps from `first` on where the ranks' results differ from the reference's.
+@dataclass(frozen=True)
+class StepComparison:
+    """What differs of two runs, of how many steps, and how many of those tell what is compared."""
 
-    Both are the trainer's results in order of rank.  A step that one of them lacks is unequal.
+    unequal: list[UnequalStep] = field(default_factory=list)
+    steps: int = 0
+    compared: int = 0
+
+    def __add__(self, other: StepComparison) -> StepComparison:
+        return StepComparison(
+            self.unequal + other.unequal,
+            self.steps + other.steps,
+            self.compared + other.compared,
+        )
+
+    @property
+    def count(self) -> int | None:
+        """How many steps differ; None where none was seen to, and not every step was compared."""
+        whole = self.steps and self.compared == self.steps
+        return len(self.unequal) if whole or self.unequal else None
+
+    @property
+    def doubt(self) -> str:
+        """Why nothing is known, in words."""
+        if not self.steps:
+            return "no step was done after a resume"
+        return f"{self.steps - self.compared} of {self.steps} steps do not tell what is compared"
+
+
+def compare_steps(
+    reference: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]], first: int = 1
+) -> StepComparison:
+    """Compare the steps of two runs from `first` on, rank by rank.
+
+    Both are the trainer's results in order of rank: another number of ranks is a ValueError.  A
+    step that one of them lacks is unequal.
     """
-    unequal = []
+    found = StepComparison()
     for expected, actual in zip(reference, results, strict=True):
         expected_steps = {step["step"]: step for step in expected["steps"] if step["step"] >= first}
         actual_steps = {step["step"]: step for step in actual["steps"] if step["step"] >= first}
         for number in sorted(expected_steps.keys() | actual_steps.keys()):
             a, b = expected_steps.get(number, {}), actual_steps.get(number, {})
             keys = [key for key in BITWISE_KEYS if a.get(key) != b.get(key)]
-            if keys:
-                unequal.append(UnequalStep(expected["rank"], number, keys, a, b))
-    return unequal
+            unequal = [UnequalStep(expected["rank"], number, keys, a, b)] if keys else []
+            told = all(a.get(key) is not None for key in TOLD_KEYS)
+            found += StepComparison(unequal, 1, int(told or bool(keys)))
+    return found
 
 
-def unequal_attempts(
-    run: FaultedRun, reference: dict[str, Any], attempts: int
-) -> list[UnequalStep]:
+def compare_attempts(run: FaultedRun, reference: dict[str, Any], attempts: int) -> StepComparison:
     """Compare the steps of the victim's first so many lives with its rank's `reference`."""
-    expected, unequal = {step["step"]: step for step in reference["steps"]}, []
+    expected, found = {step["step"]: step for step in reference["steps"]}, StepComparison()
     for attempt in range(attempts):
         steps = run.step_events(attempt)
         references = [expected[step["step"]] for step in steps if step["step"] in expected]
         pair = [{**reference, "steps": references}], [{**reference, "steps": steps}]
-        unequal += unequal_steps(*pair)
-    return unequal
+        found += compare_steps(*pair)
+    return found

@@ -15,19 +15,23 @@ from probes.acceptance.criteria import exactly
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.faults.injection import DONE_EVENTS, SAVE_EVERY, FaultedRun
-from probes.faults.orphaned_ranks import describe_orphans, find_orphans, rank_processes
+from probes.faults.orphaned_ranks import (
+    ProcessKey,
+    describe_orphans,
+    find_orphans,
+    rank_processes,
+)
 from probes.findings import MAX_NAMES, finding, join_names
-from probes.restart.controls import control_wrong_resume
 from probes.restart.equality import (
-    UnequalStep,
+    StepComparison,
+    compare_attempts,
+    compare_steps,
     first_unequal_step,
-    unequal_attempts,
-    unequal_steps,
 )
 from probes.restart.faulted_run import GANG_NAME, ettr, recovery_costs
-from probes.restart.reference_run import NEWEST, STEPS, ReferenceRun, Results, results_or_error
+from probes.restart.reference_run import NEWEST, ReferenceRun, Results, results_or_error
 from reference_trainer.launch.supervisor import Attempt
-from reports.record import Limit, Verdict
+from reports.measurement import Limit, Verdict
 
 LimitLookup = Callable[[str], Any]
 
@@ -37,8 +41,6 @@ def judge_run(
 ) -> None:
     """Judge that each fault happened, and how the run came back: by itself, the same, in time."""
     scenario = run.scenario
-    if not scenario.gives_up:
-        control_wrong_resume(original, measure)
     if run.results and not scenario.gives_up:
         judge_equality(original, run, measure)
     for number, injector in enumerate(run.injectors, 1):
@@ -143,37 +145,42 @@ def recovery_seconds(run: FaultedRun) -> float | None:
 def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -> None:
     """Bit by bit: all ranks after the last resume, and the victim's rank in every life."""
     expected, victim = original.results, run.injectors[0].rank
-    unequal = unequal_steps(expected, run.results, run.results[0]["start_step"] + 1)
-    compared = len(run.results) * len(run.results[0]["steps"])
-    earlier = len(run.journals) - 1
-    unequal += unequal_attempts(run, expected[victim], earlier)
+    found = compare_steps(expected, run.results, run.results[0]["start_step"] + 1)
+    lives = len(run.journals) - 1
+    earlier = compare_attempts(run, expected[victim], lives)
+    if found.steps or earlier.unequal:  # else it came back after its last step: what it restored
+        found += earlier  # is not known
     # What was unequal before anything was restored, the restart is not to blame for.
-    unrestored = earlier and unequal_attempts(run, expected[victim], 1)
-    if compared:  # else it came back after its last step: nothing is known of what it restored
-        compared += sum(len(run.step_events(attempt)) for attempt in range(earlier))
+    unrestored = lives and compare_attempts(run, expected[victim], 1).unequal
     code = "RESTART-NONDETERMINISTIC" if unrestored else "RESTART-UNEQUAL"
-    report_unequal(unequal, compared, original, run.results, measure, code)
-    losses = [step["loss"] for result in run.results for step in result["steps"]]
-    measure("non_finite", sum(not math.isfinite(loss) for loss in losses))
+    report_unequal(found, original, run.results, measure, code)
+    judge_losses(run.results, measure)
+
+
+def judge_losses(results: Results, measure: Recorder) -> None:
+    """That every loss is a number."""
+    losses = [step["loss"] for result in results for step in result["steps"]]
+    measure("non_finite", sum(not math.isfinite(loss) for loss in losses) if losses else None)
 
 
 def report_unequal(
-    unequal: list[UnequalStep],
-    compared: int,
+    found: StepComparison,
     original: ReferenceRun,
     results: Results,
     measure: Recorder,
     code: str = "RESTART-UNEQUAL",
 ) -> None:
     """The steps that differ from the run never killed, and whether its parameters do."""
-    value, note = len(unequal) if compared or unequal else None, "no step was done after a resume"
-    measure("unequal_steps", value, samples=compared, note=note)
-    equal = {r["digest"] for r in results} == {r["digest"] for r in original.results}
-    measure("final_state", "equal" if equal else "unequal")
-    if unequal or not equal:
+    measure("unequal_steps", found.count, samples=found.compared, note=found.doubt)
+    digests = [{r["digest"] for r in each} for each in (results, original.results)]
+    equal = digests[0] == digests[1]
+    told = all(each and None not in each for each in digests)
+    state = ("equal" if equal else "unequal") if told else None
+    measure("final_state", state, note="not every rank told a digest of its parameters")
+    if found.unequal or state == "unequal":
         statement, ranks = "all steps are equal, the parameters are not", list[int]()
-        if unequal:
-            first, ranks = first_unequal_step(unequal)
+        if found.unequal:
+            first, ranks = first_unequal_step(found.unequal)
             statement = str(first)
         measure.explain(finding(code, statement, [f"rank {rank}" for rank in ranks[:MAX_NAMES]]))
 
@@ -191,7 +198,16 @@ def find_leaks(
     """That the runs in this folder, which have ended, hold nothing, and that no rank still runs."""
     judge_left_behind(len(cluster.groups_named(GANG_NAME)), "are left", measure)
     known = rank_processes(folder, attempts)
-    running, unasked = find_orphans(cluster, known)
+    judge_orphans(*find_orphans(cluster, known), known, measure)
+
+
+def judge_orphans(
+    running: dict[ProcessKey, int],
+    unasked: list[str],
+    known: dict[ProcessKey, int],
+    measure: Recorder,
+) -> None:
+    """That no rank of the `known` ones still runs; `unasked` hosts could not be asked."""
     if running:
         measure("still_running", len(running))
         shown = dict(islice(running.items(), MAX_NAMES))
@@ -259,16 +275,13 @@ def judge_repeat(original: ReferenceRun, measure: Recorder) -> None:
     results, error = results_or_error(original.repeated)
     if error:
         pytest.fail(f"the run could not be repeated: {error}", pytrace=False)
-    unequal = unequal_steps(original.results, results)
-    compared = sum(len(result["steps"]) for result in results)
-    report_unequal(unequal, compared, original, results, measure, "RESTART-NONDETERMINISTIC")
+    found = compare_steps(original.results, results)
+    report_unequal(found, original, results, measure, "RESTART-NONDETERMINISTIC")
 
 
 def judge_steps(original: ReferenceRun, results: Results, first: int, measure: Recorder) -> None:
     """That a resume is the run never killed, from step `first` on."""
-    unequal = unequal_steps(original.results, results, first)
-    compared = len(results) * (STEPS - first + 1)
-    report_unequal(unequal, compared, original, results, measure)
+    report_unequal(compare_steps(original.results, results, first), original, results, measure)
 
 
 def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: Recorder) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +68,15 @@ class NodeKill(ProcessFault):
         return join_names(self.nodes)
 
 
+@dataclass
 class NodeRepair:
     """Hears a gang say that it waits, looks what it holds meanwhile, and brings a node back."""
 
-    def __init__(self, cluster: Cluster, spares: SpareNodes, loss: NodeLoss) -> None:
-        self.cluster, self.spares, self.loss = cluster, spares, loss
-        self.messages: list[str] = []
-        self.held: int | None = None
+    cluster: Cluster
+    spares: SpareNodes
+    loss: NodeLoss
+    messages: list[str] = field(default_factory=list)
+    held: int | None = None
 
     def __call__(self, message: str) -> None:
         """Hear a gang's message, as its `notify`."""
@@ -114,3 +116,11 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
     if repair.held:
         statement = f"while the run waited for a node it held {repair.held} of {RANKS}"
         measure.explain(finding("RESTART-LEAK", statement))
+
+
+def control_silent_wait(loss: NodeLoss, silent: NodeRepair, measure: Recorder) -> None:
+    """A gang that holds something and says nothing is judged as one that waits for room."""
+    trial = measure.trial()
+    judge_wait(loss, silent, trial)
+    fault = f"a gang that holds {silent.held} and says nothing is judged as one that waits"
+    measure.control("silent wait", fault, trial)

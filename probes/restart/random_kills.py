@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from probes.acceptance.measure import Recorder
@@ -12,11 +13,11 @@ from probes.cluster.cluster import Cluster
 from probes.faults.injection import SAVE_EVERY, Fault, FaultedRun, FaultInjector, FaultScenario
 from probes.faults.process_faults import ProcessFault
 from probes.findings import finding
-from probes.restart.equality import unequal_attempts, unequal_steps
+from probes.restart.equality import StepComparison, compare_attempts, compare_steps
 from probes.restart.faulted_run import GANG_NAME, run_with_faults
 from probes.restart.reference_run import MAX_STEPS_LOST, ReferenceRun
 from reference_trainer.telemetry.injected_delay import STAGES
-from reports.record import Limit
+from reports.measurement import Limit
 
 SOAK_STEPS, SOAK_SECONDS = 60, 600
 MAX_FAULTS = 60  # that one run meets; the last life is left alone
@@ -92,15 +93,15 @@ def unexplained_losses(runs: Sequence[FaultedRun]) -> list[str]:
     return reasons
 
 
-def find_unequal(runs: Sequence[FaultedRun], original: ReferenceRun) -> list[str]:
-    """Find steps of any life of rank 0, or of all ranks' last, that are not the original's."""
-    unequal = []
+def compare_with(runs: Sequence[FaultedRun], original: ReferenceRun) -> StepComparison:
+    """Compare the steps of each life of rank 0, and of all ranks' last, with the original's."""
+    found = StepComparison()
     for run in runs:
         if run.results:
             first = run.results[0]["start_step"] + 1
-            unequal += unequal_steps(original.results, run.results, first)
-        unequal += unequal_attempts(run, original.results[0], len(run.journals))
-    return [str(step) for step in unequal]
+            found += compare_steps(original.results, run.results, first)
+        found += compare_attempts(run, original.results[0], len(run.journals))
+    return found
 
 
 def judge_kills(
@@ -122,11 +123,22 @@ def judge_kills(
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
         limit = Limit(high=bound, because=f"it saves every {SAVE_EVERY} steps")
         measure("steps_lost", lost, limit=limit, on=f"{mode} saves")  # None: rank 0 never died
-    unequal = find_unequal(runs, original)
-    measure("unequal_steps", len(unequal))
+    found = compare_with(runs, original)
+    measure("unequal_steps", found.count, samples=found.compared, note=found.doubt)
     digests = {result["digest"] for run in runs for result in run.results}
     equal = digests == {result["digest"] for result in original.results}
     ended = "equal" if equal else "unequal"
     measure("final_state", ended if digests else None, note="no run came to its end")
-    if unequal:
-        measure.explain(finding("RESTART-UNEQUAL", unequal[0]))
+    if found.unequal:
+        measure.explain(finding("RESTART-UNEQUAL", str(found.unequal[0])))
+
+
+def control_unexplained_kills(
+    runs: Sequence[FaultedRun], original: ReferenceRun, measure: Recorder
+) -> None:
+    """The same runs, judged as if nobody had killed them and none had come to its end."""
+    trial = measure.trial()
+    spoilt = [replace(run, injectors=[], results=[], error="taken away") for run in runs]
+    judge_kills(spoilt, original, SOAK_SECONDS, trial)
+    fault = "the kills, and the results, are taken away from what was seen of the runs"
+    measure.control("kills taken away", fault, trial)

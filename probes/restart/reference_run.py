@@ -31,6 +31,7 @@ NEWEST = 2 * SAVE_EVERY  # the step of the newest checkpoint
 # Steps, by save mode: in the background, a save may last until the next one is due.
 MAX_STEPS_LOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY}
 STEPS = 10  # two more than the newest checkpoint has: what a resume computes is compared there
+EXPLODING = 1e30  # learning rate, and norm to clip at: the next step's loss is no number
 TIMEOUT_SECONDS = 300  # for so many small steps: connecting and importing torch is most of it
 Results = list[dict[str, Any]]
 Corruption = Callable[[Path], Any]  # of the folder of the newest checkpoint
@@ -99,6 +100,7 @@ class ReferenceRun:
     repeated: Results | str = ""  # of the same run, once more, which saves nothing
     wrong_resumes: dict[str, Results | str] = field(default_factory=dict)
     corrupted: dict[str, Results | str] = field(default_factory=dict)
+    exploded: Results | str = ""  # of a run whose learning rate is far too large
     full_disk: Results | str = ""
     full_disk_files: int = 0  # how many files were made to meet a full disk
     _folder_problem: tuple[str, list[str]] | None = None
@@ -152,6 +154,9 @@ class ReferenceRun:
         if self.repeat:
             again = dataclasses.replace(self.config, checkpoints=None, save_every=0)
             self.repeated = _run_or_error(gang, again)
+        fresh = dataclasses.replace(self.config, checkpoints=None, save_every=0, steps=SAVE_EVERY)
+        exploding = dataclasses.replace(fresh, lr=EXPLODING, clip=EXPLODING)
+        self.exploded = _run_or_error(gang, exploding)
         for part in WRONG_RESUMES:
             self.wrong_resumes[part] = self._resume_copy(gang, f"forgets-{part}", forget=part)
         for name, corrupt in self.corruptions.items():

@@ -6,6 +6,8 @@ from probes.restart.checkpoint_corruption import CORRUPTIONS, QUICK_CORRUPTIONS
 from probes.restart.controls import (
     control_intact_checkpoint,
     control_leaked_group,
+    control_roomy_disk,
+    control_run,
     control_wrong_resume,
 )
 from probes.restart.faulted_run import GANG_NAME, run_with_faults
@@ -47,8 +49,8 @@ def test_killed_run_resumes_as_if_never_killed(
     judge_run(original, run, limits, measure)
     find_leaks(cluster, workplace, measure, run.attempts)
     report_run(cluster.node_names, original, run, measure)
-    if scenario.gives_up:
-        control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)
+    control_run(original, run, measure)
+    control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)
 
 
 def test_a_run_can_be_repeated(cluster, original, measure):
@@ -77,6 +79,7 @@ def test_the_same_command_goes_on_after_a_killed_launcher(
     judge_run(original, run, limits, measure)
     find_leaks(cluster, workplace, measure, run.attempts)
     report_run(cluster.node_names, original, run, measure)
+    control_run(original, run, measure)
     control_leaked_group(cluster, cluster.gang(1, name=GANG_NAME), measure)
 
 
@@ -105,5 +108,6 @@ def test_a_full_disk_costs_a_save_and_not_the_run(cluster, original, measure):
     if not original.full_disk_files:
         return
     control_wrong_resume(original, measure)
+    control_roomy_disk(original, measure)
     if resume_finished(original.full_disk, "a full disk ended the run", measure):
         judge_full_disk(original, original.full_disk, measure)

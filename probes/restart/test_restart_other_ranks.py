@@ -1,16 +1,18 @@
 """Does a run come back on other nodes, on fewer ranks, and however often it is killed?"""
 
 import time
+from dataclasses import replace
 
 import pytest
 
-from probes.restart.controls import control_leaked_group, control_wrong_resume
+from probes.restart.controls import control_leaked_group, control_run, control_wrong_resume
 from probes.restart.faulted_run import GANG_NAME, ettr, run_with_faults
 from probes.restart.judge import find_leaks, judge_run, report_run
 from probes.restart.node_loss import (
     RANKS,
     NodeKill,
     NodeRepair,
+    control_silent_wait,
     judge_wait,
     spare_gang,
     spare_nodes,
@@ -18,6 +20,7 @@ from probes.restart.node_loss import (
 from probes.restart.random_kills import (
     SOAK_SECONDS,
     SUMMARY,
+    control_unexplained_kills,
     count_kills,
     injectors_of,
     judge_kills,
@@ -49,9 +52,12 @@ def test_a_lost_node_is_done_without(loss, cluster, workplace, small_original, l
             make_fault=lambda out, _, fault: NodeKill(out, spares, loss, fault),
         )
         find_leaks(cluster, workplace, measure, run.attempts)
-        control_leaked_group(cluster, spare_gang(spares, 1, name=GANG_NAME), measure)
+        sizes = control_leaked_group(cluster, spare_gang(spares, 1, name=GANG_NAME), measure)
     judge_run(small_original, run, limits, measure)
     judge_wait(loss, repair, measure)
+    control_run(small_original, run, measure)
+    if loss.must_wait:
+        control_silent_wait(loss, replace(repair, messages=[], held=sum(sizes)), measure)
     report_run({**cluster.node_names, **spares.node_names}, small_original, run, measure)
 
 
@@ -64,6 +70,7 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     runs = run_random_kills(cluster, long_original, workplace, SOAK_SECONDS, seed)
     control_wrong_resume(long_original, measure)
     judge_kills(runs, long_original, SOAK_SECONDS, measure)
+    control_unexplained_kills(runs, long_original, measure)
     find_leaks(cluster, workplace, measure, [attempt for run in runs for attempt in run.attempts])
     for number, run in enumerate(runs, 1):
         measure.note("ettr", ettr(run), "ratio", on=f"run {number}")

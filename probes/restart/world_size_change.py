@@ -23,7 +23,7 @@ from probes.restart.reference_run import NEWEST, STEPS, TIMEOUT_SECONDS, Results
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.launchers import train_rank
-from reports.record import Limit, Verdict
+from reports.measurement import Limit, Verdict
 
 MAX_RANKS = 4  # of more, one sample is too small a part of a step to be seen
 MARGIN = 3  # a difference of rounding grows from step to step, faster in one run than in another
@@ -100,18 +100,22 @@ def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     because = f"{MARGIN} times the distance of two runs of both sizes that nobody resumed"
     noise = loss_distance(runs.full, runs.fewer)  # the two runs that nobody resumed
     limit = Limit(high=MARGIN * noise, because=because)
-    shift = loss_distance(runs.full, runs.late)
-    resampled = bool(samples_differ(runs.full, runs.late))
-    caught, saw = limit.judge(shift) is Verdict.FAIL and resampled, f"a distance of {shift:.3g}"
+    trial = measure.trial()
+    _judge_smaller(runs.full, runs.late, limit, trial)
     fault = "the smaller run is resumed with its data one sample further on"
-    measure.control("resumed one sample further on", fault, caught=caught, saw=saw)
-    differ = samples_differ(runs.full, runs.resumed)
-    measure("samples_differ", len(differ), samples=len(runs.resumed[0]["steps"]))
+    measure.control("resumed one sample further on", fault, trial)
+    measure.note("noise", noise)
     (start,) = {result["start_step"] for result in runs.resumed}
     measure("resumed_from", start, limit=exactly(SAVE_EVERY, "step", "the one that it was given"))
-    drift = loss_distance(runs.full, runs.resumed)
+    _judge_smaller(runs.full, runs.resumed, limit, measure)
+
+
+def _judge_smaller(full: Results, smaller: Results, limit: Limit, measure: Recorder) -> None:
+    """Judge the samples, and the loss, of a run by fewer ranks."""
+    differ = samples_differ(full, smaller)
+    measure("samples_differ", len(differ), samples=len(smaller[0]["steps"]))
+    drift = loss_distance(full, smaller)
     measure("drift", drift, limit=limit)
-    measure.note("noise", noise)
     if differ or limit.judge(drift) is Verdict.FAIL:
         loss_text = f"the loss differs by {drift:.3g}"
         difference = f"steps {differ} have other samples" if differ else loss_text

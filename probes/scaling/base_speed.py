@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from probes.acceptance.measure import Recorder
 from probes.findings import finding, join_names
+from probes.scaling.judge import judge_training
 from probes.scaling.plan import LadderRig, node_count_text
 from probes.scaling.replay import replace_lost_workers
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import GangError
-from reports.record import Limit, Verdict
+from reports.measurement import Limit, Verdict
 from scaling.ladder.ladder import Rung, run_rung
 
 LimitLookup = Callable[[str], Limit | None]
@@ -28,6 +29,7 @@ OTHER_BOARDS = {"pcie", "nvl"}
 LOW_SHARE, MARGINAL_SHARE = 0.6, 0.8
 SLOWED_BY = 1.5  # times what would break the limit: the control's step, beyond any noise
 SLOWED_STEPS = 2  # that are timed; a planted wait is as long in each
+EXPLODING = 1e30  # learning rate, and norm to clip at: the next step's loss is no number
 
 
 @dataclass(frozen=True)
@@ -120,25 +122,43 @@ def only(base: Rung, node: str) -> Rung:
     return replace(base, nodes=[node] * len(ranks), steps=[base.steps[rank] for rank in ranks])
 
 
-def control_slow_base(
+def control_bad_base(
     rig: LadderRig, config: TrainConfig, base: Rung, tests: Sequence[SpeedTest]
 ) -> None:
-    """Control: one node whose step takes longer than the limits allow is judged too slow."""
-    if any(test.limit is None or test.read(base)[0] is None for test in tests):
-        nothing = "one node's speed has no limit, or is not known"
-        rig.measure.control("slow base", "one node is slow", caught=None, saw=nothing)
-        return
+    """Controls: nodes that are too slow alone, whose losses explode, and that train apart.
+
+    One run has all three: each is judged by a measure of its own.
+    """
     step_s = SLOWED_BY * max(1.0, *(test.slack(base) for test in tests)) * base.seconds
     delay = step_s - base.seconds
-    planted = replace(config, steps=SLOWED_STEPS, stall=f"data:rank=0:seconds={delay}")
-    caught = None
+    planted = replace(
+        config,
+        steps=SLOWED_STEPS,
+        stall=f"data:rank=0:seconds={delay}",
+        lr=EXPLODING,
+        clip=EXPLODING,
+    )
+    faults = {
+        "slow base": f"rank 0 of each node waits {delay:.2g} s for its data in every step, alone",
+        "exploding loss": f"the learning rate is {EXPLODING:g}",
+        "trained apart": "nodes that train each by itself are looked at as one job",
+    }
     try:
-        slow = run_rung(rig.gang, rig.node_names, 1, planted)
-        caught = all(test.fails(slow) for test in tests)
-        observed = ", ".join(f"{test.name} {test.read(slow)[0]:.3g}" for test in tests)
-        observed = f"a step takes {slow.seconds:.2g} s: {observed}"
+        bad = run_rung(rig.gang, rig.node_names, 1, planted, as_one_job=True)
     except GangError as error:  # the base was measured all the same
-        observed = str(error)
+        for name, fault in faults.items():
+            rig.measure.control(name, fault, None, saw=str(error))
         replace_lost_workers(rig.gang, error)
-    fault = f"rank 0 of each node waits {delay:.2g} s for its data in every step, alone"
-    rig.measure.control("slow base", fault, caught=caught, saw=observed)
+        return
+    trial, limited = rig.measure.trial(), [test for test in tests if test.limit is not None]
+    judge_speed(bad, limited, trial)
+    judge_training(bad, trial, node_count_text(1))
+    judged = {test.name for test in limited}
+    without = {"mfu", "tokens_per_s"} - judged
+    if limited:
+        rig.measure.control("slow base", faults["slow base"], trial, without=without)
+    else:
+        nothing = "one node's speed has no limit"
+        rig.measure.control("slow base", faults["slow base"], None, saw=nothing)
+    for name in ("exploding loss", "trained apart"):
+        rig.measure.control(name, faults[name], trial)

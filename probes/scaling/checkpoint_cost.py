@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.acceptance.contract import ClusterTerms
-from probes.acceptance.measure import Recorder
+from probes.acceptance.measure import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
 from probes.findings import finding
@@ -130,22 +130,36 @@ def judge_saves(
         measure.explain(finding("SCALE-CHECKPOINT", message, [node] if node else []))
 
 
+def judge_slow_save(
+    save: CheckpointSave, rung: Rung, terms: ClusterTerms, measure: Recorder
+) -> Trial:
+    """Judge a save as one of many: as often as makes what it holds up twice what is allowed."""
+    trial, limit = measure.trial(), measure.contract.limit("SCALING", "checkpoint_overhead")
+    allowed = limit.high if limit and limit.high else 1.0
+    often = terms.model_copy(
+        update={"save_minutes": save.stall_s / (2 * allowed) / 60, "save_gb": None}
+    )
+    judge_saves([save], rung, often, trial)
+    return trial
+
+
 def control_slow_save(rig: LadderRig, count: int, plan: SavePlan, usual: CheckpointSave) -> None:
     """Control: a save that is slow on one rank comes back with it, however slow another is."""
     culprit, delay = len(usual.write_s) // 2, max(MIN_DELAY_S, 2 * max(usual.write_s))
     stall = f"upload:rank={culprit}:seconds={delay}"
     config = save_config(plan, "late", steps=1, save_every=WARM_UP_STEPS + 1, stall=stall)
-    caught, observed = None, "one rank"
+    trial, located, observed = None, False, "one rank"
     if len(usual.write_s) > 1:
         try:
             rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)
             observed = "; ".join(rung.save_errors)
             for save in collect_saves(rung):
                 rank, seconds, median = slowest_writer(save.write_s)
-                caught = rank == culprit and seconds - median > delay / 2
+                located = rank == culprit and seconds - median > delay / 2
                 observed = f"rank {rank} writes for {seconds:.2g} s, the others for {median:.2g} s"
+                trial = judge_slow_save(save, rung, plan.terms, rig.measure)
         except GangError as error:
             observed = str(error)
             replace_lost_workers(rig.gang, error)
     fault = f"rank {culprit} writes {delay:.2g} s longer than its part of a save takes"
-    rig.measure.control("slow save", fault, caught=caught, saw=observed)
+    rig.measure.control("slow save", fault, trial, located=located, saw=observed)

@@ -7,42 +7,74 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from probes.scaling.judge import LimitLookup, judge_efficiency, judge_stragglers
 from probes.scaling.plan import LadderRig, node_count_text
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import GangError
+from reports.measurement import Limit
 from scaling.ladder.ladder import Rung, run_rung, skip_collectives, strong_scaling_config
 from scaling.ladder.skew import COLLECTIVE_SEGMENTS, RankSteps
 from scaling.ladder.step_breakdown import find_stragglers, mean_seconds
 from scaling.loss.causes import noise_limit
+from scaling.loss.ladder_result import Ladder
 from scaling.loss.significance import standard_error
 
 FEW_STEPS = 4  # of what only informs
+MIN_DELAY = 0.4  # of a step: the shortest delay that is planted
+DELAYED_BY = 1.2  # times the longest step that the limit of efficiency allows
 MAX_WORK = 8  # times its usual work that a node does, at the most: more would take too long
 COMPUTE = ("forward", "backward")  # the segments that hold a step's compute
 
 
-def control_planted_delay(rig: LadderRig, config: TrainConfig, rung: Rung) -> None:
+def control_planted_delay(
+    rig: LadderRig, config: TrainConfig, ladder: Ladder, limits: LimitLookup
+) -> None:
     """Control: a delay planted on one rank comes back with rank and segment, and all wait."""
-    culprit, delay = len(rung.steps) // 2, 0.4 * rung.seconds
+    rung, limit = ladder.rungs[-1], limits("efficiency")
+    culprit, delay = len(rung.steps) // 2, planted_delay(ladder, limit)
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
-    caught, observed = None, "one node"
-    if rung.count > 1:
-        try:
-            late = run_rung(rig.gang, rig.node_names, rung.count, planted).steps
-            slowest = find_stragglers(late)[0]
-            blocked = [
-                statistics.fmean(step.seconds_in(COLLECTIVE_SEGMENTS) for step in steps)
-                for steps in late
-            ]
-            waited = min(blocked[:culprit] + blocked[culprit + 1 :]) - blocked[culprit]
-            located = (slowest.rank, slowest.segment) == (culprit, "data") and slowest.share > 0.15
-            caught = located and waited > delay / 2
-            observed = f"rank {slowest.rank} in {slowest.segment}, {slowest.share:.0%}"
-            observed += f"; each other rank waited {waited:.2g} s or more for it"
-        except GangError as error:  # the rungs were measured all the same
-            observed = str(error)
     fault = f"rank {culprit} waits {delay:.2g} s for its data in every step"
-    rig.measure.control("planted delay", fault, caught=caught, saw=observed)
+    if rung.count == 1:
+        rig.measure.control("planted delay", fault, None, saw="one node")
+        return
+    try:
+        late = run_rung(rig.gang, rig.node_names, rung.count, planted)
+    except GangError as error:  # the rungs were measured all the same
+        rig.measure.control("planted delay", fault, None, saw=str(error))
+        return
+    trial = rig.measure.trial()
+    judge_efficiency(ladder, late, limit, trial)
+    judge_stragglers([ladder.rungs[0], late], limits, trial)
+    located, observed = locate_delay(late.steps, culprit, delay)
+    rig.measure.control(
+        "planted delay",
+        fault,
+        trial,
+        located=located,
+        saw=f"efficiency {ladder.efficiency(late):.2f}; {observed}",
+        without=() if limit else ("efficiency",),
+    )
+
+
+def planted_delay(ladder: Ladder, limit: Limit | None) -> float:
+    """Seconds that make the largest rung's step longer than the limit of efficiency allows."""
+    seconds, base = ladder.rungs[-1].seconds, ladder.rungs[0].seconds
+    allowed = base / limit.low if limit and limit.low else 0.0
+    return max(MIN_DELAY * seconds, DELAYED_BY * allowed - seconds)
+
+
+def locate_delay(late: RankSteps, culprit: int, delay: float) -> tuple[bool, str]:
+    """Whether the delay is where it was planted, and all others waited for it; in words."""
+    slowest = find_stragglers(late)[0]
+    blocked = [
+        statistics.fmean(step.seconds_in(COLLECTIVE_SEGMENTS) for step in steps) for steps in late
+    ]
+    waited = min(blocked[:culprit] + blocked[culprit + 1 :]) - blocked[culprit]
+    located = (slowest.rank, slowest.segment) == (culprit, "data") and waited > delay / 2
+    return located, (
+        f"rank {slowest.rank} in {slowest.segment}, {slowest.share:.0%}; each other rank waited "
+        f"{waited:.2g} s or more for it"
+    )
 
 
 def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig) -> None:

@@ -10,11 +10,13 @@ from probes.acceptance.measure import Recorder
 from probes.findings import finding
 from probes.scaling.plan import node_count_text
 from probes.scaling.run_ladder import required_efficiency, top_efficiency
-from reports.record import Finding, Limit, Verdict
+from reports.measurement import Limit, Verdict
+from reports.record import Finding
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import describe_exposed
 from scaling.ladder.step_breakdown import (
     find_stragglers,
+    largest,
     loss_residual,
     mean_terms,
     segment_gap,
@@ -45,12 +47,11 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
     base, explained = rungs[0].median_node(), ladder.explanations(required_efficiency(limit))
     causes = causes_to_report(ladder, explained, limit)
     for rung, loss in reversed([*zip(rungs[1:], explained, strict=True)]):
-        on, timed = node_count_text(rung.count), len(rung.steps[0])
-        value, note = proven_efficiency(ladder, rung, limit)
-        measure("efficiency", value, on=f"{on}, {rung.load_text}", samples=timed, note=note)
+        on = node_count_text(rung.count)
+        judge_efficiency(ladder, rung, limit, measure)
         note_intervals(ladder, rung, measure)
         unexplained = loss_residual(base, rung.steps)
-        measure("residual", max(unexplained, segment_gap(rung.steps)), on=on)
+        measure("residual", largest([unexplained, segment_gap(rung.steps)]), on=on)
         measure.covered(str(loss))
         if rung.count in causes:
             measure.explain(finding("SCALE-EFFICIENCY", str(loss)))
@@ -124,6 +125,13 @@ def note_intervals(ladder: Ladder, rung: Rung, measure: Recorder) -> None:
     measure.note("alpha_beta_communication", ladder.fit_growth.get(rung.count), "s", on=on)
 
 
+def judge_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None, measure: Recorder) -> None:
+    """One rung's efficiency."""
+    on, timed = f"{node_count_text(rung.count)}, {rung.load_text}", len(rung.steps[0])
+    value, note = proven_efficiency(ladder, rung, limit)
+    measure("efficiency", value, on=on, samples=timed, note=note)
+
+
 def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[float | None, str]:
     """The value and "", or None and why: a base that was slow makes larger rungs look better.
 
@@ -155,6 +163,11 @@ def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
     if rung.memory_ratio is not None:
         measure.note("memory_over_estimate", rung.memory_ratio, "ratio", on=on)
     measure("wall_gap", wall_gap(rung.steps), on=on)
+    judge_training(rung, measure, on)
+
+
+def judge_training(rung: Rung, measure: Recorder, on: str) -> None:
+    """That a rung's ranks trained one model: losses that are numbers, and the same ones."""
     measure("non_finite", rung.non_finite, on=on)
     measure("disagreements", len(rung.disagreements), on=on)
     measure.explain(*find_invalid_rung(rung, on))

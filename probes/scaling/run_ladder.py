@@ -20,7 +20,7 @@ from probes.scaling.replay import (
     replay_uncertainty,
 )
 from reference_trainer.launch.gang import Gang, GangError
-from reports.record import Limit, Verdict
+from reports.measurement import Limit, Verdict
 from scaling.ladder.ladder import Rung, first_node, run_rung, worker_groups
 from scaling.loss.base_runs import MAX_REPEATS, base_doubt
 from scaling.loss.explain import SlowLink, is_link_cause

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from probes.scaling.base_speed import control_slow_base, judge_speed, speed_tests
+from probes.scaling.base_speed import control_bad_base, judge_speed, speed_tests
 from probes.scaling.checkpoint_cost import SavePlan, time_saves
 from probes.scaling.controls import (
     FEW_STEPS,
@@ -73,8 +73,8 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
             if not gang_hangs(gang):
                 ladder = locate_slow_links(rig, ladder, limits("efficiency"))
                 tests = speed_tests(ladder.rungs[0], limits, cluster.emulated)
-                control_slow_base(rig, config, ladder.rungs[0], tests)
-                control_planted_delay(rig, config, ladder.rungs[-1])
+                control_bad_base(rig, config, ladder.rungs[0], tests)
+                control_planted_delay(rig, config, ladder, limits)
                 if tier != "quick":
                     saves = SavePlan(workplace, config, terms)
                     time_saves(rig, cluster, ladder.rungs[-1].count, saves)

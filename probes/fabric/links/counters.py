@@ -66,11 +66,15 @@ TCP_NOTES = {
 
 
 class LinkReader:
-    """Read what was sent so far, for a process group that is joined after this was made."""
+    """Read what was sent so far, for a process group that is joined after this was made.
 
-    def __init__(self) -> None:
+    `resent_share` is a control's: so much of what was sent is told as sent again.
+    """
+
+    def __init__(self, resent_share: float = 0.0) -> None:
         self._older = set(_open_sockets().values())
         self._ports = used_ports()
+        self._resent_share = resent_share
 
     def __call__(self) -> dict[str, Any]:
         """Read `bytes` by device, and packets `sent` and `resent` over `tcp` and over `rdma`.
@@ -79,7 +83,11 @@ class LinkReader:
         """
         if self._ports:
             time.sleep(RDMA_CACHE_S)
-        return {"bytes": read_counters(), "tcp": self.tcp(), "rdma": read_rdma_packets(self._ports)}
+        packets = {"tcp": self.tcp(), "rdma": read_rdma_packets(self._ports)}
+        for counts in packets.values() if self._resent_share else ():
+            if counts and counts["sent"] is not None and counts["resent"] is not None:
+                counts["resent"] += int(self._resent_share * counts["sent"])
+        return {"bytes": read_counters(), **packets}
 
     def tcp(self) -> dict[str, Count]:
         """Count TCP segments with data: `sent`; `resent`; `twice`, what the peer had already.

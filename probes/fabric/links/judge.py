@@ -9,20 +9,22 @@ from dataclasses import replace
 from probes.acceptance.measure import Recorder
 from probes.cluster.byte_counters import main_device
 from probes.fabric.links import findings as tell
-from probes.fabric.links.watch import LinkGrowth, LinkWatch
+from probes.fabric.links.watch import LinkGrowth
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import SweepResult
-from reports.record import Limit
+from reports.measurement import Limit
 from scaling.collectives.fault_search import FaultSearchResult, Link
 
 LimitLookup = Callable[[str], Limit | None]
 
 
 def judge_ports(
-    watch: LinkWatch, fabric: Mapping[str, str], limits: LimitLookup, measure: Recorder
+    grown: Mapping[str, LinkGrowth | None],
+    fabric: Mapping[str, str],
+    limits: LimitLookup,
+    measure: Recorder,
 ) -> list[str]:
     """Judge what each node's fabric ports counted; the nodes whose link went away."""
-    grown = watch.growth(fabric)
     measure.keep(
         "links.json",
         {node: one.evidence if one else None for node, one in grown.items()},

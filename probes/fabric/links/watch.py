@@ -53,14 +53,19 @@ class LinkWatch:
         self.cluster = cluster
         self.before = self._read()
 
-    def _read(self) -> dict[str, dict[str, Any]]:
+    def _read(self, doctored: str = "") -> dict[str, dict[str, Any]]:
         names = self.cluster.node_names
-        return {names[id]: found for id, found in self.cluster.on_each_node(read_all).items()}
+        each = {id: name == doctored for id, name in names.items()}
+        found = self.cluster.on_each_node(read_all, each=each)
+        return {names[id]: one for id, one in found.items()}
 
-    def growth(self, fabric: Mapping[str, str]) -> dict[str, LinkGrowth | None]:
+    def growth(self, fabric: Mapping[str, str], doctored: str = "") -> dict[str, LinkGrowth | None]:
         """Tell what each node's links counted since; `fabric` names each node's, as an interface
-        or `rdma`."""
-        after = self._read()
+        or `rdma`.
+
+        The node named `doctored`, a control's, tells of more than its links counted.
+        """
+        after = self._read(doctored)
         return {
             node: node_growth(self.before[node], after[node], device)
             if node in self.before and node in after
@@ -69,9 +74,19 @@ class LinkWatch:
         }
 
 
-def read_all() -> dict[str, Any]:
-    """Read the counters of this node's ports, and TCP's."""
-    return {"ports": read_ports(), "tcp": read_tcp_notes()}
+def read_all(doctored: bool = False) -> dict[str, Any]:
+    """Read the counters of this node's ports, and TCP's.
+
+    `doctored`: each port tells of a link that went away twice, and of errors in 1 % of all packets.
+    """
+    ports = read_ports()
+    for port in ports.values() if doctored else ():
+        if port["changes"] is not None:
+            port["changes"] += 2
+        for way, count in port["errors"].items():
+            if count is not None:
+                port["errors"][way] = count + 1 + (port["packets"][way] or 0) // 100
+    return {"ports": ports, "tcp": read_tcp_notes()}
 
 
 def node_growth(

@@ -1,0 +1,144 @@
+"""Controls of the path: a sweep that is forced off the fabric, and a witness of another run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from probes.acceptance.contract import ClusterTerms
+from probes.acceptance.measure import Trial
+from probes.fabric.bad_nodes import FabricRig
+from probes.fabric.judge import judge_speed, judge_transport
+from probes.fabric.library_report import RankLogs
+from probes.fabric.links.judge import judge_networks
+from probes.fabric.node_pairs import PairSearch, run_few_pairs
+from probes.fabric.sweep import CHECK_SIZE, SweepResult, gang_env, run_sweep
+from probes.findings import join_names
+from reference_trainer.launch.gang import GangError
+from reports.measurement import Verdict
+from scaling.collectives.line_rate import line_rate
+
+SLOWER_RATIO = 0.95  # of the straight run's bandwidth: what a slower path must stay under
+
+
+def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLogs) -> None:
+    """Force the same all-reduce, and a pair of nodes, off the fabric: whoever looks must see it."""
+    management, cluster, terms = rig.terms.management, logs.cluster, rig.terms
+    fault = f"all-reduce is forced onto {management or 'sockets'}"
+    if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
+        message = "no other interface is agreed: name one in the contract, [cluster] management"
+        rig.measure.control("wrong road", fault, None, saw=message)
+        return
+    try:
+        run, pairs = run_off_fabric(rig, logs)
+    except GangError as error:
+        rig.measure.control("wrong road", fault, None, saw=str(error))
+        return
+    slower, note = forced_run_is_slower(run, normal, terms, cluster.facts)
+    trial = judge_forced_run(rig, run, pairs)
+    located = forced_path_observed(run, terms) and slower is not False
+    saw = f"{describe_forced_run(run)}; {note}"
+    without = unjudged_off_fabric(rig, trial, slower)
+    rig.measure.control("wrong road", fault, trial, located=located, saw=saw, without=without)
+    if normal:
+        control_other_witness(rig, normal, run)
+
+
+def run_off_fabric(rig: FabricRig, logs: RankLogs) -> tuple[SweepResult, PairSearch]:
+    """Run a sweep of one size, and let two nodes meet, in an environment that leaves the fabric."""
+    management, cluster, few = rig.terms.management, logs.cluster, 2
+    environment: dict[str, str | None] = {**gang_env(logs), "NCCL_NET": "Socket"}
+    if management:
+        environment |= {"GLOO_SOCKET_IFNAME": management, "NCCL_SOCKET_IFNAME": f"={management}"}
+    names = cluster.node_names
+    if not cluster.on_gpu:
+        run = run_sweep(rig.gang, names, logs, environment, only=CHECK_SIZE)
+        return run, run_few_pairs(rig.gang, names, few, environment=environment)
+    rig.gang.remove()  # NCCL reads its environment once per process
+    with cluster.gang(environment=environment) as fresh_gang:
+        run = run_sweep(fresh_gang, names, logs, only=CHECK_SIZE)
+        return run, run_few_pairs(fresh_gang, names, few)
+
+
+def judge_forced_run(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> Trial:
+    """Judge the forced run as the straight one is judged."""
+    trial, fabric = rig.measure.trial(), rig.terms.fabric
+    judge_speed(run, rig.limits, trial)
+    judge_transport(run, fabric, trial)
+    judge_networks(pairs, fabric or "", {}, trial)
+    return trial
+
+
+def unjudged_off_fabric(rig: FabricRig, trial: Trial, slower: bool | None) -> set[str]:
+    """Name what the forced path cannot turn red here: RDMA's measures, links that are not judged,
+    and a bandwidth that it may reach as well."""
+    without = set() if rig.terms.fabric == "rdma" else {"log_errors"}
+    if rig.watch is None:
+        without.add("off_fabric_links")
+    if slower is None or trial.worst("busbw").verdict is not Verdict.FAIL:
+        without.add("busbw")
+    return without
+
+
+def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResult) -> None:
+    """The straight run's bytes, with what the library said of the forced run: they disagree."""
+    trial = rig.measure.trial()
+    judge_transport(replace(normal, library=forced.library), rig.terms.fabric, trial)
+    fault = "the library's report is of the forced run, the bytes are of the straight one"
+    rig.measure.control("other witness", fault, trial)
+
+
+def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
+    """Tell whether the counters and the library both show the forced path.
+
+    Where no interface is agreed, sockets may take several at once, and others on each node.
+    """
+    port = terms.management
+    shares = [
+        run.share(node, port) if port else run.share_on_other_interfaces(node, terms.fabric or "")
+        for node in run.sent
+    ]
+    by_bytes = run.main_device != terms.fabric and min(shares) >= 0.9
+    by_report = bool(run.library.transports) and terms.fabric not in run.library.transports.values()
+    return by_bytes and by_report
+
+
+def forced_run_is_slower(
+    run: SweepResult, normal: SweepResult | None, terms: ClusterTerms, facts: list[dict[str, Any]]
+) -> tuple[bool | None, str]:
+    """Tell whether the forced path shows less bandwidth than the fabric did, and the words for it.
+
+    Sockets never show what RDMA does; of two Ethernet ports nothing follows (None) unless the
+    forced one is known to carry less than the fabric showed.
+    """
+    port_gbytes = 0.0 if terms.fabric == "rdma" else management_rate(terms, facts)
+    if port_gbytes is None:
+        message = "neither the contract (management_gbps) nor the devices say how fast it is"
+        return None, f"{message}, so bandwidth is not compared"
+    rows = normal.rows if normal else []
+    straight = next((row["busbw"] for row in rows if row["size"] == CHECK_SIZE), None)
+    if straight is None:
+        return False, "there is no straight run to compare with"
+    message = f"straight {straight:.3f} GB/s"
+    if port_gbytes >= SLOWER_RATIO * straight:
+        return None, f"{message}, which {terms.management} may carry too: bandwidth is not compared"
+    return run.peak["busbw"] < SLOWER_RATIO * straight, message
+
+
+def management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float | None:
+    """Give the GB/s that the management port can carry; None where nobody says."""
+    if terms.management_gbps:
+        return terms.management_gbps / 8
+    rate = line_rate(facts, terms.management) if terms.management else None
+    return rate.gbytes_per_s if rate else None
+
+
+def describe_forced_run(run: SweepResult) -> str:
+    """Describe the forced path in one line."""
+    devices = {device for sent in run.sent.values() for device in sent}
+    used = {device for device in devices if any(run.share(n, device) >= 0.05 for n in run.sent)}
+    transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem
+    return (
+        f"bytes on {join_names(sorted(used)) or 'no device'}, {run.library.source}: {transports}, "
+        f"{run.peak['busbw']:.3f} GB/s"
+    )
