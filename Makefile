@@ -7,7 +7,7 @@ KIND ?= lab
 N ?= 1
 # The long tests' groups, each under an hour: criteria that have such tests, FABRIC's links, SCALING
 # on shards, runs of the whole suite.
-SOAKS := fabric gang hosts links restart scaling shards suite
+SOAKS := fabric gang hosts launch links restart scaling shards suite
 ifneq ($(CRITERION),)
 SOAK := $(filter $(shell echo '$(CRITERION)' | tr A-Z a-z),$(SOAKS))
 ifeq ($(SOAK),)
@@ -16,7 +16,7 @@ endif
 endif
 LAB_HERE := $(shell [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ] && echo yes)
 
-.PHONY: trial test soak healthy lint lab tools setup clean bench
+.PHONY: trial test soak mutants healthy lint lab tools setup clean bench
 
 trial: setup tools ## rehearse the whole acceptance run on this machine
 ifeq ($(LAB_HERE),yes)
@@ -34,6 +34,9 @@ ifneq ($(CRITERION),)
 else
 	$(BIN)/pytest tests -m soak
 endif
+
+mutants: setup ## how many small changes to the judging code the fast tests notice
+	$(BIN)/python -m tests.mutants $(if $(ONLY),--only $(ONLY))
 
 healthy: setup tools ## N whole runs on sound clusters, each a row of docs/develop/healthy-runs.md
 	$(BIN)/python -m tests.lab.healthy --kind $(KIND) --runs $(N)

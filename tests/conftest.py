@@ -8,6 +8,12 @@ import pytest
 from reference_trainer.config import TrainConfig
 from tests.lab.faults import clear
 from tests.lab.lab import Lab
+from tests.support.seen import (  # noqa: F401 - hooks of pytest
+    pytest_collection_finish,
+    pytest_configure,
+    pytest_runtest_call,
+    pytest_sessionfinish,
+)
 from tests.support.single_rank import only_rank
 from tests.support.trial import lab_of
 

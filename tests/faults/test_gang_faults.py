@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from reports.record import Verdict
+from reports.measurement import Verdict
 from tests.faults.launchers.injected_faults import Fault, caught, failed, findings
 from tests.lab.lab import Lab
 from tests.support.paths import REPO

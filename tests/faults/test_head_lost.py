@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.record import Verdict
+from reports.measurement import Verdict
 from tests.faults.launchers.leftovers import processes
 from tests.faults.test_driver_death import in_the_middle
 from tests.lab.lab import Lab

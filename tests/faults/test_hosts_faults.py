@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from reports.record import RunRecord, Verdict
+from reports.measurement import Verdict
+from reports.record import RunRecord
 from tests.faults.launchers.injected_faults import findings
 from tests.lab.faults import clear, inject
 from tests.lab.lab import Lab

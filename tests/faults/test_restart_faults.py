@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reports.record import Verdict
+from reports.measurement import Verdict
 from tests.faults.launchers.injected_faults import Fault, caught, findings
 from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.lab import Lab

@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from reports.record import RunRecord, Verdict
+from reports.measurement import Verdict
+from reports.record import RunRecord
 from tests.faults.launchers.faulty_rung import (
     BRISK,
     CHECKPOINTS,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from reports.record import Verdict
+from reports.measurement import Verdict
 from tests.faults.launchers.injected_faults import findings
 from tests.lab.lab import Lab
 from tests.lab.node import SHARED

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from probes.fabric.detect import WAY_TEXT
-from reports.record import Verdict
+from reports.measurement import Verdict
 from tests.faults.launchers.leftovers import nothing_left
 from tests.faults.test_driver_death import end_driver, once
 from tests.lab.faults import inject

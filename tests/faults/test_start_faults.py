@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from reports.record import Verdict
+from reports.measurement import Verdict
 from tests.faults.launchers.injected_faults import findings
 from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.lab import Lab

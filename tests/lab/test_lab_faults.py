@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reports.record import Finding, RunRecord, Verdict
+from reports.measurement import Verdict
+from reports.record import Finding, RunRecord
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
 from tests.support.trial import acceptance, agreed

@@ -9,7 +9,7 @@ import pytest
 from probes.acceptance.contract import parse
 from probes.acceptance.owed import Circumstances, owed_by
 from reports.acceptance import load_summary
-from reports.record import Verdict
+from reports.measurement import Verdict
 from reports.text import acceptance_table
 from tests.support.stand_in import CAUGHT, PROBE, STAND_IN
 
@@ -30,7 +30,7 @@ not_provable = "{REASON}"
 """
 SLOW = 'measure("straggler", 0.9, on="rank 3")'
 UNKNOWN = 'measure("efficiency", None, note="one node cannot show scaling")'
-MISSED = 'measure.control("slow base", "one node is slow", caught=None, saw="no limit")'
+MISSED = 'measure.control("slow base", "one node is slow", None, saw="no limit")'
 SOUND_DATA = 'measure("disagreements", 0)'
 
 

@@ -8,34 +8,12 @@ from typing import Any
 
 import pytest
 
-from reports.acceptance import AcceptanceSummary, load_summary
-from reports.record import Verdict
+from reports.measurement import Verdict
 from reports.run_folder.integrity import load
-from tests.support.stand_in import CAUGHT, GOOD, PROBE, STAND_IN
+from tests.support.stand_in import CAUGHT, CONTRACT, GOOD, OWES, PROBE, STAND_IN
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.support.stand_in_suite"]
 
-# The suite of these tests: two probes, in two files, for the one criterion of their contract.
-OWES = """
-import pathlib
-import probes.acceptance.owed
-from reports.record import OwedProbe
-
-probes.acceptance.owed.owed_by = lambda here: [
-    OwedProbe(probe=f"{pathlib.Path.cwd()}/test_{name}.py::test_it", criterion="GANG",
-              tier=here.tier, measures=["partially_held"], controls=["c"])
-    for name in ("sound", "broken")
-]
-"""
-CONTRACT = """
-schema = 1
-[cluster]
-accelerators = "emulated"
-""" + "\n".join(
-    f'[{id}]\nnot_provable = "the cluster of this test is a stand-in"'
-    for id in ("FABRIC", "SCALING", "LAUNCH", "RESTART", "HOSTS")
-)
-BROKEN = 'measure("partially_held", 3)'
 REMOVES = """
 def pytest_collection_modifyitems(items):
     items[:] = [item for item in items if 'broken' not in item.nodeid]
@@ -45,31 +23,6 @@ STOPS = """
 import pytest
 def pytest_runtest_logstart(nodeid): pytest.exit('enough', returncode=0)
 """
-
-
-@pytest.fixture
-def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`suite(*options, broken=...)`: run both probes; pytest's result and the run's summary."""
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    pytester.makeconftest(STAND_IN + OWES)
-    (pytester.path / "agreed.toml").write_text(CONTRACT)
-
-    def run(
-        *options: str,
-        sound: str = GOOD,
-        broken: str = BROKEN,
-        head: str = "",
-        contract: tuple[str, ...] = ("--contract", "agreed.toml"),
-    ) -> tuple[pytest.RunResult, AcceptanceSummary]:
-        for name, body in (("sound", sound), ("broken", broken)):
-            text = PROBE.format(criterion="GANG", body=f"{body}\n    {CAUGHT}")
-            path = pytester.path / f"test_{name}.py"
-            path.write_text((head if name == "broken" else "") + text)
-        where = ["--cluster", "auto", "--run-dir", "run", *contract]
-        result = pytester.runpytest_subprocess(*where, "-p", "no:cacheprovider", *options)
-        return result, load_summary(pytester.path / "run")
-
-    return run
 
 
 def test_all_that_is_owed_ran_and_passed(suite: Any) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from probes.acceptance.criteria import CRITERIA
-from reports.record import ProbeResult, Verdict
+from reports.measurement import Verdict
+from reports.record import ProbeResult
 from reports.run_folder.integrity import load
-from tests.support.stand_in import CAUGHT, GOOD, PROBE, STAND_IN
+from tests.support.stand_in import CAUGHT, CONTROL, GOOD, PROBE, STAND_IN
 
 pytest_plugins = ["pytester"]
 
@@ -76,8 +77,8 @@ def test_pass_needs_a_measurement_and_a_caught_control(judged: Any) -> None:
     [
         [CAUGHT],
         [GOOD],
-        [GOOD, 'measure.control("c", "a fault", caught=False, saw="nothing")'],
-        [GOOD, 'measure.control("c", "a fault", caught=None, saw="it could not be run")'],
+        [GOOD, CONTROL.format(caught=False, saw="nothing")],
+        [GOOD, CONTROL.format(caught=None, saw="it could not be run")],
         ['measure("partially_held", None, note="no samples")', CAUGHT],
         ['measure("partially_held", float("nan"))', CAUGHT],
         [GOOD, CAUGHT, 'pytest.skip("not today")'],

@@ -22,7 +22,8 @@ from probes.fabric.judge import judge_transport
 from probes.fabric.library_report import TransportReport
 from probes.launch.documented_path import Transcript
 from probes.launch.test_launch import judge_transcript
-from reports.record import ProbeResult, Verdict
+from reports.measurement import Verdict
+from reports.record import ProbeResult
 from reports.run_folder.store import Store
 from tests.support.sweep_results import sweep_result
 

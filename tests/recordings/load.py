@@ -10,11 +10,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from reports.acceptance import summarize_acceptance
-from reports.record import Control, Evidence, Limit, Measurement, OwedProbe, ProbeResult, RunRecord
+from reports.measurement import Limit, Measurement
+from reports.record import Control, Evidence, OwedProbe, ProbeResult, RunRecord
 from reports.run_folder.event_log import EVENT_LISTS, NO_LINE, hash_line
 from reports.run_folder.files import write_atomically, write_checksums
-from reports.run_folder.integrity import read_run
 from reports.run_folder.store import CONTRACT
 
 
@@ -80,7 +79,7 @@ def evidence(files: dict[str, str], path: str, kind: str, caption: str) -> Evide
 
 
 def write(recording: Recording, museum: Path) -> Path:
-    """Write the run folder of one exhibit, with expected.json beside its events."""
+    """Write the run folder of one exhibit; what is expected of it stands in expected.toml."""
     run = museum / recording.name
     shutil.rmtree(run, ignore_errors=True)
     named = {entry.path for result in recording.record.results for entry in result.evidence}
@@ -92,7 +91,6 @@ def write(recording: Recording, museum: Path) -> Path:
     run.mkdir(parents=True, exist_ok=True)
     recording = with_contract(recording, run)
     write_atomically(run / "events.jsonl", chained(events(recording)) + recording.torn)
-    write_atomically(run / "expected.json", json.dumps(expected(recording, run), indent=1) + "\n")
     if recording.ends:
         write_checksums(run)
     return run
@@ -118,20 +116,6 @@ def chained(told: list[dict[str, Any]]) -> str:
         head = hash_line(line.encode())
         lines.append(line + "\n")
     return "".join(lines)
-
-
-def expected(recording: Recording, run: Path) -> dict[str, Any]:
-    """What the run is expected to say; looked through by a person before it is committed."""
-    summary = summarize_acceptance(*read_run(run))
-    record = summary.record
-    ids = [criterion.id for criterion in record.contract.criteria]
-    return {
-        "teaches": recording.teaches,
-        "exit_code": summary.exit_code,
-        "verdicts": {id: record.verdict(id).value for id in ids},
-        "sentence": summary.headline,
-        "findings": sorted({f.code for result in record.results for f in result.findings}),
-    }
 
 
 def events(recording: Recording) -> list[dict[str, Any]]:

@@ -18,8 +18,8 @@ from reports.compare import (
     compare,
     comparison_lines,
 )
+from reports.measurement import Limit, Measurement
 from reports.page.render import render
-from reports.record import Limit, Measurement
 from tests.recordings.load import replaced
 from tests.support.paths import RECORDINGS
 

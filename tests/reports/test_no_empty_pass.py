@@ -8,7 +8,8 @@ import pytest
 
 from reports.acceptance import load_summary
 from reports.exports import ctrf, prometheus
-from reports.record import Control, Limit, Measurement, ProbeResult, Verdict
+from reports.measurement import Limit, Measurement, Verdict
+from reports.record import Control, ProbeResult
 from reports.run_folder.integrity import load
 from tests.support.paths import RECORDINGS
 

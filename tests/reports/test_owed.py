@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from reports.acceptance import summarize_acceptance
 from reports.junit import junit
-from reports.record import RunRecord, Verdict
+from reports.measurement import Verdict
+from reports.record import RunRecord
 from reports.run_folder.fold import fold_events
 
 PROBES = {"fabric::a": "FABRIC", "fabric::b": "FABRIC", "gang::c": "GANG"}

@@ -11,17 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from reports.acceptance import summarize_acceptance
+from reports.measurement import Limit, Measurement, Verdict
 from reports.numbers import number
-from reports.record import (
-    ContractFacts,
-    Control,
-    Criterion,
-    Limit,
-    Measurement,
-    ProbeResult,
-    RunRecord,
-    Verdict,
-)
+from reports.record import ContractFacts, Control, Criterion, ProbeResult, RunRecord
 
 # The same examples each time, and no clock: a busy machine is no bug.
 steady = settings(derandomize=True, deadline=None)

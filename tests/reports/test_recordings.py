@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from probes.acceptance.criteria import CRITERIA
 from reports.acceptance import load_summary
 from reports.exports import render_all, write_all
+from reports.measurement import Verdict
 from reports.page.render import render
 from reports.text import acceptance_table
 from tests.recordings.generate.cases import exhibits
@@ -23,17 +30,39 @@ ACCEPTED = {"healthy-lab", "healthy-atlas"}
 every_run = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 
 
-def expected(run: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((run / "expected.json").read_text())
-    return told
+EXPECTED: dict[str, dict[str, Any]] = tomllib.loads(
+    (RECORDINGS.parent / "expected.toml").read_text()
+)
+
+
+def test_each_recording_has_its_expectation_with_the_reason() -> None:
+    assert EXPECTED.keys() == {run.name for run in RUNS}
+    assert all(len(one["because"].split()) > 3 for one in EXPECTED.values())
 
 
 @every_run
 def test_verdicts(run: Path) -> None:
-    summary, told = load_summary(run), expected(run)
-    assert summary.exit_code == told["exit_code"]
-    assert {id: summary.record.verdict(id).value for id in told["verdicts"]} == told["verdicts"]
-    assert summary.headline == told["sentence"]
+    summary, expected = load_summary(run), EXPECTED[run.name]
+    assert summary.exit_code == expected["exit_code"], expected["because"]
+    if summary.exit_code == 4:  # of a folder that does not verify nothing else counts
+        return
+    verdicts = {row.criterion.id: row.verdict for row in summary.rows}
+    not_passed = {id: v.value for id, v in verdicts.items() if v is not Verdict.PASS}
+    assert not_passed == expected["not_passed"], expected["because"]
+    assert sorted({one.code for one in summary.findings}) == expected.get("findings", [])
+
+
+@every_run
+def test_a_recording_measures_what_criteria_have(run: Path) -> None:
+    """Made-up measures would be judged by nothing but themselves."""
+    if EXPECTED[run.name]["exit_code"] == 4:
+        return
+    for result in load_summary(run).record.results:
+        row = CRITERIA.get(result.criterion)
+        for one in result.measurements:
+            if row and one.judged:
+                assert one.name in row.measures, one.sentence()
+                assert one.unit == row.measures[one.name].unit, one.sentence()
 
 
 @every_run
@@ -62,7 +91,7 @@ def test_renderings(run: Path, tmp_path: Path) -> None:
 def test_the_museum_is_what_its_builder_builds(run: Path, tmp_path: Path) -> None:
     recording = next(one for one in exhibits() if one.name == run.name)
     built = write(recording, tmp_path)
-    for name in ("events.jsonl", "expected.json"):
+    for name in ("events.jsonl",):
         assert (built / name).read_bytes() == (run / name).read_bytes()
 
 

@@ -16,16 +16,9 @@ import pytest
 from pydantic import BaseModel
 
 from reports.acceptance import AcceptanceSummary, load_summary, summarize_acceptance
+from reports.measurement import Limit, Measurement, Verdict
 from reports.page.render import render
-from reports.record import (
-    Control,
-    Criterion,
-    Limit,
-    Measurement,
-    ProbeResult,
-    RunRecord,
-    Verdict,
-)
+from reports.record import Control, Criterion, ProbeResult, RunRecord
 from reports.share import ShareRefused, share_record, write_shared
 from reports.share.shared_copy import KEPT
 from tests.recordings.generate import h100_cluster as atlas

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reports.acceptance import load_summary, summarize_acceptance
-from reports.record import Limit, Measurement, Verdict
+from reports.measurement import Limit, Measurement, Verdict
 from reports.run_folder.event_log import read_events
 from reports.run_folder.files import UnreadableRun
 from reports.run_folder.fold import fold_events

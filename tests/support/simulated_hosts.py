@@ -12,8 +12,10 @@ from probes.acceptance.contract import ClusterTerms, load
 from probes.acceptance.measure import Recorder
 from probes.cluster.node_facts import software_versions
 from probes.cluster.shared_folder import FolderUnknown
+from probes.hosts.controls import doctor_facts, read_doctored_facts
 from probes.hosts.test_hosts import test_hosts_are_what_was_ordered as hosts_probe
-from reports.record import ProbeResult, Verdict
+from reports.measurement import Verdict
+from reports.record import ProbeResult
 from reports.run_folder.store import Store
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -86,16 +88,22 @@ class StandInHosts:
         ids = {node["id"] for node in nodes}
         return [fact for fact in (*self.facts, *self.others) if fact["node"] in ids]
 
-    def on_each_node(self, function: Any, gpus: int) -> dict[str, Any]:
+    def on_each_node(self, function: Any, each: Any = None, gpus: int = 0) -> dict[str, Any]:
+        if function is read_doctored_facts:
+            return {
+                fact["node"]: doctor_facts(fact, lies) if (lies := each[fact["node"]]) else fact
+                for fact in copy.deepcopy(self.facts)
+                if fact["node"] in each
+            }
         assert (function.__name__, gpus) == ("count_torch_devices", 1)
         return copy.deepcopy(self.torch)
 
 
-def find_blind(cluster: StandInHosts, _: str) -> list[str]:
+def find_blind(cluster: StandInHosts, _: str, elsewhere: Any = None) -> list[str]:
     """Stand in for find_blind_nodes."""
     if cluster.blind is None:
         raise FolderUnknown("Read-only file system")
-    return cluster.blind
+    return [*cluster.blind, *(cluster.node_names[id] for id in elsewhere or ())]
 
 
 def emulated(nodes: int = 3, gpus: int = 1) -> StandInHosts:

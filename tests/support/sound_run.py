@@ -11,10 +11,11 @@ from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import owed_event
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.exports import render_all, write_all
-from reports.record import Limit
+from reports.measurement import Limit
 from reports.run_folder.integrity import read_run
 from reports.run_folder.store import Store
 from reports.version import suite_version
+from tests.support.controls import plant
 
 NODES = 4
 IN_RUN = Limit(low=1, high=1, because="follows from the probe's own set-up")
@@ -79,7 +80,7 @@ def _write_probe(
         value = _sound_value(limit or contract.limit(id, name))
         probe(name, partially_held if name == "partially_held" else value, limit=limit)
     for name in owed["controls"]:
-        probe.control(name, f"{name} was planted", caught=True, saw="it")
+        plant(probe, name)
     probe.keep(f"{id}.log", f"what {id} saw\n", kind="log", caption="a log")
     probe.series("steps", [1, 2, 3])
     probe.covered("all nodes")

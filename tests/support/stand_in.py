@@ -1,5 +1,9 @@
 """A cluster that is not one, and probes for it: what pytest does with them needs no Ray."""
 
+from __future__ import annotations
+
+from probes.acceptance.criteria import CRITERIA
+
 STAND_IN = """
 import probes.acceptance.session
 
@@ -33,5 +37,38 @@ def test_it(cluster, measure, tier):
     {body}
 '''
 
-CAUGHT = 'measure.control("c", "a fault", caught=True, saw="it")'
+CONTROL = (
+    'measure._record("control", __import__("reports.record").record.Control('
+    'name="c", fault="a fault", caught={caught}, saw="{saw}"))'
+)
+CAUGHT = CONTROL.format(caught=True, saw="it")
 GOOD = 'measure("partially_held", 0)'
+BROKEN = 'measure("partially_held", 3)'
+
+
+def owes(criterion: str, measure: str) -> str:
+    """The suite of these tests: two probes, in two files, for the one criterion it proves."""
+    return f"""
+import pathlib
+import probes.acceptance.owed
+from reports.record import OwedProbe
+
+probes.acceptance.owed.owed_by = lambda here: [
+    OwedProbe(probe=f"{{pathlib.Path.cwd()}}/test_{{name}}.py::test_it", criterion="{criterion}",
+              tier=here.tier, measures=["{measure}"], controls=["c"])
+    for name in ("sound", "broken")
+]
+"""
+
+
+def agreed_for(criterion: str, more: str = "") -> str:
+    """A contract by which this criterion is required, and no other, with `more` agreed for it."""
+    others = "\n".join(
+        f'[{other}]\nnot_provable = "the cluster of this test is a stand-in"'
+        for other in CRITERIA
+        if other != criterion
+    )
+    return f'\nschema = 1\n[cluster]\naccelerators = "emulated"\n{others}\n{more}\n'
+
+
+OWES, CONTRACT = owes("GANG", "partially_held"), agreed_for("GANG")

@@ -23,6 +23,7 @@ from tests.lab.lab import Lab
 from tests.lab.node import SHARED
 from tests.lab.shell import LabError, require_machine
 from tests.support.paths import REPO
+from tests.support.seen import WATCH
 
 # A shell without job control starts `make test &` with Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -62,7 +63,9 @@ class Trial:
         """The record as it is now, with what ran: a trial of a part owes the whole suite."""
         record = load(self.folder)
         ran = [result for result in record.results if result.state != NOT_RUN]
-        return record.model_copy(update={"results": ran})
+        record = record.model_copy(update={"results": ran})
+        WATCH.look_at_run(record)
+        return record
 
     @property
     def summary(self) -> AcceptanceSummary:
@@ -93,6 +96,9 @@ def start(
     if fault:
         plugin, environment["SEATRIAL_TEST_FAULT"] = fault
         command += ["-p", f"tests.faults.launchers.{plugin}"]
+    if tapes := os.environ.get("SEATRIAL_TEST_TAPES"):  # see tests/recordings/tape
+        environment["SEATRIAL_TEST_TAPES"] = str(Path(tapes) / name)
+        command += ["-p", "tests.recordings.tape.record"]
     with log.open("w") as out:
         process = subprocess.Popen(
             node.command(*command, cwd=str(REPO)),
@@ -105,9 +111,10 @@ def start(
     return Trial(process, folder, log)
 
 
-def agreed(lab: Lab, other: dict[str, str]) -> str:
-    """The path of a contract for `start`: the lab's, with some of its lines written otherwise."""
-    (lab.home / "shared" / "agreed.toml").write_text(otherwise(other))
+def agreed(lab: Lab, other: dict[str, str], more: str = "") -> str:
+    """The path of a contract for `start`: the lab's, with some of its lines written otherwise, and
+    more of them."""
+    (lab.home / "shared" / "agreed.toml").write_text(f"{otherwise(other)}\n{more}\n")
     return f"{SHARED}/agreed.toml"
 
 

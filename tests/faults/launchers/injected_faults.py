@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from reports.record import Finding, RunRecord, Verdict
+from reports.measurement import Verdict
+from reports.record import Finding, RunRecord
 from tests.faults.launchers.leftovers import nothing_left
 from tests.lab.lab import Lab
 from tests.support.trial import acceptance

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from probes.acceptance.contract import ContractError, load, parse, shipped_contracts
 from probes.acceptance.criteria import CRITERIA
 from probes.cli.main import main
-from reports.record import Verdict
+from reports.measurement import Verdict
 
 GOOD = """schema = 1
 [FABRIC.busbw]

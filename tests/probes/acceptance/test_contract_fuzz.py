@@ -24,7 +24,8 @@ from probes.acceptance.contract_draft import toml_text
 from probes.acceptance.criteria import CRITERIA, Measure
 from probes.acceptance.limit_terms import LimitTerms
 from probes.acceptance.validation import MAX_SENTENCE, has_words
-from reports.record import Verdict, Waiver
+from reports.measurement import Verdict
+from reports.record import Waiver
 from reports.sanitize import one_line
 
 # The same examples each time, and no clock: a busy machine is no bug.

@@ -10,7 +10,7 @@ import pytest
 from probes.acceptance.contract import load as contract
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.measure import Recorder
-from reports.record import Measurement, Verdict
+from reports.measurement import Measurement, Verdict
 from reports.run_folder.integrity import load
 from reports.run_folder.store import Store
 

@@ -16,7 +16,7 @@ from probes.acceptance.measure import Recorder
 from probes.cli.main import main
 from probes.findings import finding
 from probes.scaling.judge import judge_ladder, record_figures, record_prediction
-from reports.record import Measurement, Verdict
+from reports.measurement import Measurement, Verdict
 from reports.run_folder.integrity import load
 from reports.run_folder.store import Store
 from scaling.loss.explain import SlowLink

@@ -98,9 +98,15 @@ def test_nodes_that_all_see_another_folder_are_all_named(
     assert find_blind_nodes(StandInNodes([shared, own]), FOLDER) == ["n0", "n1"]
     see = shared_folder.list_tokens
     monkeypatch.setattr(  # what the driver sees decides
-        shared_folder, "list_tokens", lambda at, token: see(at.replace(FOLDER, str(own)), token)
+        shared_folder, "list_tokens", lambda token, at: see(token, at.replace(FOLDER, str(own)))
     )
     assert find_blind_nodes(StandInNodes([shared, own]), FOLDER) == ["n0"]
+
+
+def test_a_node_that_a_control_sends_elsewhere_is_named(shared: Path, own: Path) -> None:
+    nodes = StandInNodes([shared, shared, shared])
+    assert find_blind_nodes(nodes, FOLDER, {"2": str(own)}) == ["n2"]
+    assert list(own.iterdir()) == list(shared.iterdir()) == []
 
 
 @pytest.mark.parametrize("call", ["write_token", "list_tokens"])

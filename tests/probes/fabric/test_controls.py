@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from probes.acceptance.contract import load as contract
 from probes.acceptance.measure import Recorder
-from probes.fabric import controls
+from probes.fabric.controls import road
 from probes.fabric.library_report import TransportReport
+from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import SweepResult
+from scaling.collectives.fault_search import FaultSearchResult
 from tests.support.sweep_results import sweep_result
 
 LAB = contract("lab")
@@ -57,21 +60,21 @@ def spread(*roads: str) -> SweepResult:
 def test_the_forced_road_must_look_different_to_all_who_look(
     forced: SweepResult, terms: Any, seen: bool
 ) -> None:
-    assert controls.forced_path_observed(forced, terms) is seen
+    assert road.forced_path_observed(forced, terms) is seen
 
 
 def test_half_of_the_bytes_on_the_forced_road_is_not_seen_as_forced() -> None:
     half = astray("eth0", "eth0")
     half.sent["n2"] = {"eth0": half.sent["n2"]["eth0"] // 2}
-    assert not controls.forced_path_observed(half, LAN)
+    assert not road.forced_path_observed(half, LAN)
 
 
 def test_each_node_may_call_its_port_otherwise() -> None:
     found = astray("eth0", "tcp")
     for at, node in enumerate(found.sent):
         found.sent[node] = {f"ens{at}": found.sent[node]["eth0"]}
-    assert controls.forced_path_observed(found, RDMA)
-    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in controls.describe_forced_run(found)
+    assert road.forced_path_observed(found, RDMA)
+    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in road.describe_forced_run(found)
 
 
 def port(mbits: int | None) -> list[dict[str, Any]]:
@@ -106,30 +109,75 @@ def test_a_slower_road_must_show_less_bandwidth(
     says: str,
 ) -> None:
     usual = sweep_result(straight, terms.fabric) if straight else None
-    found, said = controls.forced_run_is_slower(
+    found, said = road.forced_run_is_slower(
         astray("eth0", "eth0", forced), usual, terms, port(speed)
     )
     assert found is slower
     assert says in said
 
 
-class Cluster:
-    """Stands in for one without GPUs: what is forced is asked of the gang that there is."""
+def link(device: str) -> PairSearch:
+    """Two nodes that met over this device."""
+    sound = FaultSearchResult({}, 0.0, {}, [], 1, 0, "")
+    return PairSearch(sound, sound, {}, {}, {("n0", "n1"): {device: 1 << 20}})
 
-    on_gpu, node_names, facts = False, {}, port(None)
+
+def control(
+    measure: Recorder, monkeypatch: pytest.MonkeyPatch, forced: SweepResult, pair: str = "eth0"
+) -> dict[str, Any]:
+    """The controls of the lab's forced run, by name."""
+    monkeypatch.setattr(road, "run_off_fabric", lambda *_: (forced, link(pair)))
+    word = TransportReport("gloo", {f"n{at}": "fab0" for at in range(4)})
+    logs: Any = SimpleNamespace(cluster=SimpleNamespace(on_gpu=False, facts=port(None)))
+    rig: Any = SimpleNamespace(
+        terms=LAB.cluster, limits=partial(LAB.limit, "FABRIC"), measure=measure, watch=True
+    )
+    road.control_off_fabric(rig, sweep_result(0.118, "fab0", library=word), logs)
+    return {one.name: one for one in measure.finish("finished", 1.0).controls}
 
 
-@pytest.mark.parametrize(("forced", "seen"), [(0.024, True), (0.117, False)])
 def test_the_control_is_caught_where_all_of_it_shows(
-    recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch, forced: float, seen: bool
+    recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = astray("eth0", "eth0", forced)
-    monkeypatch.setattr(controls, "run_sweep", lambda *_, **__: run)
-    monkeypatch.setattr(controls, "gang_env", lambda *_: {})
-    measure = recorder()
-    usual = sweep_result(0.118, "fab0")
-    logs: Any = SimpleNamespace(cluster=Cluster)
-    controls.control_off_fabric(None, LAB.cluster, usual, logs, measure)
-    (control,) = measure.finish("finished", 1.0).controls
-    assert control.caught is seen
-    assert "straight 0.118 GB/s" in control.saw
+    seen = control(recorder(), monkeypatch, astray("eth0", "eth0", 0.024))
+    forced = seen["wrong road"]
+    assert forced.caught
+    assert "straight 0.118 GB/s" in forced.saw
+    roads = ("network", "fabric_share", "other_share", "off_fabric_links")
+    assert forced.proves == ["busbw", *roads]
+    assert seen["other witness"].proves == ["agreeing_sources"]
+
+
+@pytest.mark.parametrize(
+    ("forced", "pair"),
+    [
+        (astray("eth0", "eth0", 0.117), "eth0"),  # as fast as the fabric
+        (astray("fab0", "fab0", 0.024), "eth0"),
+        (astray("eth0", "fab0", 0.024), "eth0"),
+        (astray("eth0", "eth0", 0.024), "fab0"),  # the pair did not leave it
+    ],
+)
+def test_the_control_is_not_caught_where_one_of_them_does_not_show_it(
+    recorder: Callable[..., Recorder],
+    monkeypatch: pytest.MonkeyPatch,
+    forced: SweepResult,
+    pair: str,
+) -> None:
+    assert control(recorder(), monkeypatch, forced, pair)["wrong road"].caught is False
+
+
+def test_a_witness_that_says_what_the_bytes_say_is_no_control(
+    recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = control(recorder(), monkeypatch, astray("fab0", "fab0", 0.024))
+    assert seen["other witness"].caught is False
+
+
+def test_where_nothing_can_be_forced_nothing_is_caught(recorder: Callable[..., Recorder]) -> None:
+    terms = LAB.cluster.model_copy(update={"management": None})
+    measure, logs = recorder(), SimpleNamespace(cluster=SimpleNamespace(on_gpu=False))
+    rig: Any = SimpleNamespace(terms=terms, measure=measure)
+    road.control_off_fabric(rig, None, cast(Any, logs))
+    (missed,) = measure.finish("finished", 1.0).controls
+    assert missed.caught is None
+    assert "name one in the contract" in missed.saw

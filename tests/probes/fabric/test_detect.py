@@ -26,9 +26,11 @@ from probes.fabric.library_report import TransportReport
 from probes.fabric.node_pairs import NodeGroupsResult, run_group_search
 from probes.nccl.parser import read_logs
 from probes.nccl.report import judge_log
-from reports.record import ProbeResult, Verdict
+from reports.measurement import Verdict
+from reports.record import ProbeResult
 from scaling.collectives.fault_search import FaultSearchResult
 from tests.recordings.generate.nccl_logs import Job, faulty
+from tests.support.controls import write_control
 from tests.support.sweep_results import sweep_result
 
 LAB = contract("lab")
@@ -144,7 +146,7 @@ def test_changed_data_is_located(bad: list[tuple[str, str]], said: list[list[str
 
 def result(measure: Recorder) -> ProbeResult:
     """What is judged; a control is there, for without one nothing is proven."""
-    measure.control("c", "fault", caught=True, saw="it")
+    write_control(measure)
     return measure.finish("finished", 1.0)
 
 

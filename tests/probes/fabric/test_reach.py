@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 
 from probes.fabric import reach
 from probes.fabric.addresses import read_arp
-from probes.fabric.reach import (
-    CALL_SECONDS,
-    _ReachabilityRound,
-    check_reach,
-    choose_ports,
-    read_node_ports,
-    turn_order,
-)
+from probes.fabric.fabric_ports import FabricPorts, choose_ports, read_node_ports
+from probes.fabric.reach import CALL_SECONDS, FabricNodes, check_reach, turn_order
 from scaling.collectives.reachability import (
     check_tcp,
     check_udp,
@@ -38,11 +32,10 @@ def test_each_turn_is_of_disjoint_pairs_and_all_meet(nodes: int) -> None:
 
 
 class LocalGang:
-    """Three ranks in this process, and what they were called with."""
+    """Ranks in this process, each of a node of its own, and what they were called with."""
 
-    places = [SimpleNamespace()] * 3
-
-    def __init__(self) -> None:
+    def __init__(self, *addresses: str) -> None:
+        self.places = [SimpleNamespace(address=address) for address in addresses]
         self.calls: list[tuple[Any, list[Any], float]] = []
 
     def run(self, function: Any, timeout: float, each: Any, groups: list[list[int]]) -> list[Any]:
@@ -50,28 +43,39 @@ class LocalGang:
         return [function(*each[rank]) for (rank,) in groups]
 
 
+def nodes_at(gang: Any, dead: dict[str, str] | None = None) -> FabricNodes:
+    """Nodes a, b and so on, each tried at its address in Ray."""
+    names = list("abc"[: len(gang.places)])
+    chosen = FabricPorts({}, dict.fromkeys(names), dead or {})
+    return FabricNodes(gang, [*range(len(names))], names, None, {}, chosen)
+
+
 def test_a_node_whose_fabric_port_is_dead_opens_no_door() -> None:
-    gang: Any = LocalGang()
-    addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
-    tries = _ReachabilityRound(gang, [0, 1, 2], ["a", "b", "c"], addresses, {"b": "fab0 is down"})
-    assert tries.failing_pairs(start_tcp_listener, check_tcp) == [("a", "b"), ("b", "c")]
+    gang = LocalGang("127.0.0.1", "127.0.0.2", "127.0.0.3")
+    nodes = nodes_at(gang, {"b": "fab0 is down"})
+    assert nodes.unreachable_pairs() == [("a", "b"), ("b", "c")]
     opened = [arguments for function, arguments, _ in gang.calls if function is start_tcp_listener]
     assert [address for address, _ in opened] == ["127.0.0.1", "127.0.0.3"]
 
 
+@pytest.mark.parametrize("victim", ["a", "b", "c"])
+def test_a_door_that_is_closed_is_that_nodes_alone(victim: str) -> None:
+    gang = LocalGang("127.0.0.1", "127.0.0.2", "127.0.0.3")
+    pairs = nodes_at(gang).unreachable_pairs(closed={victim})
+    assert pairs == [pair for pair in [("a", "b"), ("a", "c"), ("b", "c")] if victim in pair]
+
+
 def test_a_door_outlasts_all_who_may_knock() -> None:
-    gang: Any = LocalGang()
-    tries = _ReachabilityRound(gang, [0, 1, 2], ["a", "b", "c"], ["127.0.0.1"] * 3, {})
-    assert tries.failing_pairs(start_tcp_listener, check_tcp) == []
+    gang = LocalGang(*["127.0.0.1"] * 3)
+    assert nodes_at(gang).unreachable_pairs() == []
     open_s = {arguments[1] for function, arguments, _ in gang.calls[:3]}
     limits = {timeout for _, _, timeout in (gang.calls[0], gang.calls[-1])}
     assert open_s == {sum(limits)} == {2 * CALL_SECONDS + max_wait_s(3, 4)}
 
 
 def test_no_usable_node_opens_no_door() -> None:
-    gang: Any = LocalGang()
-    tries = _ReachabilityRound(gang, [0, 1], ["a", "b"], ["127.0.0.1"] * 2, {"a": "-", "b": "-"})
-    assert tries.failing_pairs(start_tcp_listener, check_tcp) == [("a", "b")]
+    gang = LocalGang("127.0.0.1", "127.0.0.1")
+    assert nodes_at(gang, {"a": "-", "b": "-"}).unreachable_pairs() == [("a", "b")]
     assert all(function is check_tcp for function, _, _ in gang.calls)
 
 

@@ -17,7 +17,7 @@ from probes.fabric.reach_judge import (
     find_unreachable,
     judge_reach,
 )
-from reports.record import Verdict
+from reports.measurement import Verdict
 
 
 def cut(mtu: dict[str, int], *narrow: tuple[str, str]) -> ReachabilityResult:

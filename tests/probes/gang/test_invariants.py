@@ -158,6 +158,11 @@ def used(t: float, free: int, gpus: int) -> Sample:
     return sample(t) | {"free_on": {"n": free}, "in_use": {"n": uses}}
 
 
+def unused(t: float) -> Sample:
+    """A sample that nobody looked at GPUs for."""
+    return sample(t) | {"free_on": {"n": 8}}
+
+
 @pytest.mark.parametrize(
     ("seen", "hidden"),
     [
@@ -165,7 +170,7 @@ def used(t: float, free: int, gpus: int) -> Sample:
         ([used(at, 6, 3) for at in range(5)], True),
         ([used(at, 6, 0) for at in range(5)], False),  # held, and nothing runs there yet
         ([used(0, 8, 1), used(1, 8, 1), used(4, 8, 0)], False),  # given back, still on its way
-        ([used(0, 8, 1), sample(1), used(2.5, 8, 1), used(5, 8, 0)], True),  # some samples have it
+        ([used(0, 8, 1), unused(1), used(2.5, 8, 1), used(5, 8, 0)], True),  # some samples have it
     ],
 )
 def test_gpus_in_use_behind_rays_back(seen: list[Sample], hidden: bool) -> None:
@@ -175,6 +180,29 @@ def test_gpus_in_use_behind_rays_back(seen: list[Sample], hidden: bool) -> None:
         count, gpus = found["n"]
         assert count == 1
         assert "GPU-0 (processes 100)" in gpus
+
+
+def every_second(free: list[int]) -> list[Sample]:
+    """A look each second; a process uses a GPU at every second one."""
+    return [used(at, one, 8 - one + at % 2) for at, one in enumerate(free)]
+
+
+def test_who_uses_a_gpu_in_short_turns_is_found() -> None:
+    found = checks.find_hidden_gpus(every_second([8] * 10), {"n": 8})
+    assert found == {"n": (1, ["GPU-0 (processes 100)"])}
+    assert checks.find_hidden_gpus(every_second([6] * 10), {"n": 8})["n"][0] == 1
+
+
+def test_gangs_that_come_and_go_are_not_taken_for_it() -> None:
+    coming = [8, 6, 8, 6, 8, 6, 8, 6, 8, 6]
+    assert checks.find_hidden_gpus(every_second(coming), {"n": 8}) == {}
+
+
+def test_one_look_on_a_calm_node_is_no_proof() -> None:
+    once = [used(at, 8, int(at == 5)) for at in range(10)]
+    assert checks.find_hidden_gpus(once, {"n": 8}) == {}
+    twice = [used(at, 8, int(at in (5, 8))) for at in range(10)]
+    assert checks.find_hidden_gpus(twice, {"n": 8})["n"][0] == 1
 
 
 def test_a_gpu_without_a_known_process_is_named_all_the_same() -> None:

@@ -22,8 +22,10 @@ from probes.gang.node_loss import _judge_detection, kill_spare_node
 from probes.gang.placement import list_layouts
 from probes.gang.scenario import DeferredMeasurement
 from probes.gang.scenario_checks import judge_deferred
-from reports.record import ProbeResult, Verdict
+from reports.measurement import Verdict
+from reports.record import ProbeResult
 from reports.run_folder.store import Store
+from tests.support.controls import write_control
 
 Judged = Callable[..., Any]
 
@@ -36,7 +38,7 @@ class Scene(SimpleNamespace):
 
     def finish(self) -> ProbeResult:
         judge_deferred(self)  # type: ignore[arg-type]  (a stand-in)
-        self.measure.control("c", "fault", caught=True, saw="it")  # without one nothing is proven
+        write_control(self.measure)  # without one nothing is proven
         return self.measure.finish("finished", 1.0)
 
 
@@ -94,7 +96,7 @@ def test_half_a_gang_is_ours_whoever_else_is_there(judged: Judged) -> None:
     entry = {"job": "B", "placed": 1, "size": 3, "state": "PENDING", "nodes": {"n": 1}}
     half = {"t": 0.0, "took": 0.0, "free": 0, "actors": {}, "gangs": {"B-1": entry}}
     at = judged("other jobs use this cluster: 05000000", segments=[[half, half | {"t": 0.1}]])
-    gang_closing._judge_partial_holds(at, at.segments[0])
+    gang_closing.judge_partial_holds(at.segments, at.measure)
     result = at.finish()
     assert result.verdict is Verdict.FAIL
     assert [one.code for one in result.findings] == ["GANG-PARTIAL"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from probes.hosts import test_hosts as probe_module
-from reports.record import Verdict
+from reports.measurement import Verdict
+from reports.record import ProbeResult
 from tests.support.simulated_hosts import (
     StandInHosts,
     emulated,
@@ -25,9 +26,12 @@ def test_as_ordered() -> None:
     result = run_hosts(StandInHosts(), **ORDER)
     assert result.verdict is Verdict.PASS
     assert findings(result) == []
-    assert {c.name: c.caught for c in result.controls} == {
-        "doctored fact": True,
-        "doctored count": True,
+    assert {c.name: c.proves for c in result.controls} == {
+        "doctored node": [
+            *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
+            *("duplicate_gpus", "differences"),
+        ],
+        "larger order": ["nodes", "gpus"],
     }
 
 
@@ -38,18 +42,65 @@ def test_a_rehearsal_as_declared() -> None:
     assert "NVML is not compared: accelerators are emulated" in result.coverage
 
 
-def test_the_control_needs_the_comparison_that_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That one node has fewer than the others is another judge's to see."""
-    monkeypatch.setattr(probe_module, "find_wrong_counts", lambda counts: {})
-    result = run_hosts(StandInHosts(), **ORDER)
-    assert {c.name: c.caught for c in result.controls}["doctored count"] is False
+def caught(result: ProbeResult) -> dict[str, bool | None]:
+    return {control.name: control.caught for control in result.controls}
 
 
-def test_the_control_on_a_cluster_of_which_only_ray_tells() -> None:
-    """Nothing was ordered, and nothing else counts: the other nodes are compared with, if any."""
-    for nodes, caught in ((1, None), (3, True)):
-        result = run_hosts(emulated(nodes), nodes=nodes)
-        assert {c.name: c.caught for c in result.controls}["doctored count"] is caught
+@pytest.mark.parametrize(
+    ("judge", "blind"),
+    [
+        ("judge.hardware.find_shared_machines", "differences"),
+        ("judge.hardware.find_odd_gpus", "differences"),
+    ],
+)
+def test_a_finding_that_is_missing_takes_no_control_away(judge: str, blind: str) -> None:
+    """What is judged are measures; a finding only explains."""
+    with patch(f"probes.hosts.{judge}", lambda facts: []):
+        result = run_hosts(StandInHosts(), **ORDER)
+    assert caught(result)["doctored node"] is True
+
+
+@pytest.mark.parametrize(
+    ("judge", "answer"),
+    [
+        ("judge.nodes_below_most", []),
+        ("judge.hardware.find_shared_gpus", []),
+        ("judge.hardware.find_nvml_faults", []),
+        ("judge.software_differences", []),
+    ],
+)
+def test_a_judge_that_sees_nothing_is_not_proven(judge: str, answer: Any) -> None:
+    with (
+        patch(f"probes.hosts.{judge}", lambda *_: answer),
+        patch("probes.hosts.judge.hardware.find_odd_gpus", lambda *_: []),
+    ):
+        result = run_hosts(StandInHosts(), **ORDER)
+    assert caught(result)["doctored node"] is False
+
+
+def test_the_controls_on_a_cluster_of_which_only_ray_tells() -> None:
+    """Its nodes tell of no GPUs: their number is held to a larger order."""
+    result = run_hosts(emulated(), nodes=3, gpus_per_node=1)
+    assert {c.name: c.proves for c in result.controls} == {
+        "doctored node": ["machines", "differences"],
+        "larger order": ["nodes", "gpus"],
+    }
+
+
+def test_what_nobody_ordered_cannot_be_ordered_larger() -> None:
+    result = run_hosts(emulated())
+    assert caught(result)["larger order"] is None
+
+
+def test_all_that_is_ordered_of_a_node_is_controlled() -> None:
+    terms = {"gpu_model": "NVIDIA H100 80GB HBM3", "gpu_memory_gib": 79, "cpus_per_node": 64}
+    versions = {"torch": ">=2"}
+    result = run_hosts(
+        StandInHosts(), **ORDER, **terms, ram_gib=500, versions=versions, shared="/shared"
+    )
+    proven = {name for control in result.controls for name in control.proves}
+    assert {"gpu_model", "gpu_memory", "cpus", "ram", "ordered_versions"} <= proven
+    assert "shared_missing" in proven
 
 
 # Nodes.

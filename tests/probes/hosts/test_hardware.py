@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reports.record import Verdict
+from reports.measurement import Verdict
 from tests.support.simulated_hosts import H100, StandInHosts, findings, not_passed, run_hosts
 
 ORDER = {"nodes": 3, "gpus_per_node": 8}

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.record import Verdict
+from reports.measurement import Verdict
 from tests.support.simulated_hosts import H100, StandInHosts, findings, run_hosts, verdicts
 
 TERMS: dict[str, Any] = {

@@ -5,13 +5,44 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from probes.restart.equality import first_unequal_step, unequal_steps
+import pytest
+
+from probes.restart.equality import StepComparison, UnequalStep, compare_steps, first_unequal_step
 
 
 def run(values: list[float]) -> list[dict[str, Any]]:
     steps = [{"step": at, "loss_hex": v.hex(), "norm_hex": v.hex(), "ids": [at], "data_crc32": "x"}
              for at, v in enumerate(values, 1)]  # fmt: skip
     return [{"rank": 0, "steps": steps}]
+
+
+def unequal_steps(*runs: Any, **first: int) -> list[UnequalStep]:
+    return compare_steps(*runs, **first).unequal
+
+
+def test_steps_that_tell_nothing_are_not_equal() -> None:
+    silent = [{"rank": 0, "steps": [{"step": 1}, {"step": 2, "loss_hex": None, "ids": [1]}]}]
+    found = compare_steps(silent, silent)
+    assert (found.unequal, found.compared, found.count) == ([], 0, None)
+    assert found.doubt == "2 of 2 steps do not tell what is compared"
+    half = compare_steps(run([1.0, 2.0]), run([1.0, 2.0])) + found
+    assert (half.count, half.doubt) == (None, "2 of 4 steps do not tell what is compared")
+
+
+def test_no_step_is_no_proof() -> None:
+    assert StepComparison().count is None
+    assert compare_steps(run([1.0]), run([1.0]), 2).doubt == "no step was done after a resume"
+
+
+def test_what_differs_is_known_whatever_was_not_compared() -> None:
+    silent = [{"rank": 0, "steps": [{"step": 1}]}]
+    found = compare_steps(run([1.0]), run([2.0])) + compare_steps(silent, silent)
+    assert found.count == 1
+
+
+def test_another_number_of_ranks_is_an_error() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        compare_steps(run([1.0]) * 2, run([1.0]))
 
 
 def test_equal_runs_are_equal() -> None:

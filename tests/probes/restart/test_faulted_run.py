@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 import ray
 
+from probes.acceptance.owed import FORGETS
 from probes.faults.injection import Fault, FaultedRun, FaultScenario, split_by_attempt
 from probes.faults.process_faults import ProcessAgent, ProcessFault, descendant_pids
 from probes.restart.controls import control_wrong_resume
-from probes.restart.equality import BITWISE_KEYS, unequal_attempts, unequal_steps
+from probes.restart.equality import BITWISE_KEYS, compare_attempts, compare_steps
 from probes.restart.faulted_run import FaultScheduler, ettr, recovery_costs
 from probes.restart.judge import (
     _report_storage,
@@ -27,6 +28,7 @@ from probes.restart.launcher_kill import _read_attempts
 from probes.restart.random_kills import unexplained_losses
 from probes.restart.world_size_change import loss_distance, samples_differ
 from reference_trainer.launch.supervisor import Attempt
+from tests.support.controls import recorder
 
 
 def life(first, last, *, t, up_s=5.0):
@@ -130,18 +132,19 @@ def test_what_a_save_that_was_held_took_is_not_told(voyage):
 
 
 def test_without_the_run_never_killed_its_controls_say_so():
-    told = []
-    original = SimpleNamespace(wrong_resumes={}, results=[])
-    control_wrong_resume(
-        original, SimpleNamespace(control=lambda *_, caught, saw: told.append((caught, saw)))
-    )
-    assert set(told) == {(None, "the run that nobody kills was not made")}
+    measure = recorder("RESTART")
+    original = SimpleNamespace(wrong_resumes={}, results=[], exploded="")
+    control_wrong_resume(original, measure)
+    controls = measure.result("finished", 1.0).controls
+    told = {(one.caught, one.saw) for one in controls}
+    assert told == {(None, "the run that nobody kills was not made")}
+    assert {one.name for one in controls} == {*FORGETS}
 
 
 def test_parameters_that_differ_after_a_step_are_unequal_whatever_the_loss():
     steps = [{"step": 1, "loss_hex": "0x1", "digest": "a" * 64}]
     other = [{**steps[0], "digest": "b" * 64}]
-    (found,) = unequal_steps([{"rank": 0, "steps": steps}], [{"rank": 0, "steps": other}])
+    (found,) = compare_steps([{"rank": 0, "steps": steps}], [{"rank": 0, "steps": other}]).unequal
     assert str(found) == "rank 0, step 1: digest bbbbbbbbbbbb... instead of aaaaaaaaaaaa..."
 
 
@@ -336,9 +339,9 @@ def test_a_step_of_an_earlier_life_that_differs_is_found(voyage):
         for event in lived:
             event["loss_hex"] = "a"
     reference = {"rank": 0, "steps": steps}
-    assert unequal_attempts(voyage, reference, 2) == []
+    assert compare_attempts(voyage, reference, 2).unequal == []
     next(e for e in voyage.journals[0] if e["event"] == "step" and e["step"] == 3)["loss_hex"] = "b"
-    assert [one.step for one in unequal_attempts(voyage, reference, 2)] == [3]
+    assert [one.step for one in compare_attempts(voyage, reference, 2).unequal] == [3]
 
 
 def test_who_cannot_be_aimed_at_is_not_struck_and_why_is_told(tmp_path, monkeypatch):

@@ -14,14 +14,14 @@ from click.testing import CliRunner
 
 from probes.acceptance.contract import Contract, load, parse
 from probes.acceptance.derived_limits import derive_contract
-from probes.acceptance.measure import Recorder
+from probes.acceptance.measure import Recorder, Trial
 from probes.cli.main import main
 from probes.cluster.cluster import Cluster
 from probes.rejudge.rejudge import rejudge_run
 from probes.scaling import base_speed
 from probes.scaling.base_speed import (
     SpeedTest,
-    control_slow_base,
+    control_bad_base,
     derived_mfu,
     judge_speed,
     speed_tests,
@@ -30,7 +30,8 @@ from probes.scaling.judge import judge_ladder
 from probes.scaling.plan import LadderRig
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
-from reports.record import Control, Finding, Measurement, ProbeResult, Verdict
+from reports.measurement import Measurement, Verdict
+from reports.record import Finding, ProbeResult
 from reports.run_folder.integrity import load as load_record
 from reports.run_folder.store import Store
 from scaling.ladder.ladder import Rung
@@ -231,32 +232,46 @@ def test_the_report_of_a_run_says_of_its_base_what_the_page_says(tmp_path: Path)
     assert "SCALE-SLOW-BASE one node alone is too slow (node0, node1, node2, node3)" in output
 
 
-class Controls:
-    """A ledger of controls."""
+class Controls(Trial):
+    """A recorder in memory, which takes controls."""
+
+    control = Recorder.control
 
     def __init__(self) -> None:
-        self.seen: list[Control] = []
+        super().__init__(contract(AGREED_TOKENS), "p", "SCALING")
 
-    def control(self, name: str, fault: str, *, caught: bool | None, saw: str) -> None:
-        self.seen.append(Control(name=name, fault=fault, caught=caught, saw=saw))
+    @property
+    def seen(self) -> dict[str, bool | None]:
+        """Whether each control was caught."""
+        return {one.name: one.caught for one in self.result("finished", 1.0).controls}
 
 
-def slowed_by(base: Rung, monkeypatch: pytest.MonkeyPatch, heed: float) -> Controls:
-    """The control on a cluster whose trainer heeds so much of the delay that is planted."""
+def controlled(
+    base: Rung, monkeypatch: pytest.MonkeyPatch, heed: float = 1.0, **faults: Any
+) -> dict[str, bool | None]:
+    """The controls on a cluster whose trainer heeds so much of the delay that is planted.
 
-    def run(_: Gang, names: Any, count: int, config: TrainConfig) -> Rung:
+    `faults` are those of the rung that come of the others.
+    """
+
+    def run(_: Gang, names: Any, count: int, config: TrainConfig, as_one_job: bool) -> Rung:
         assert (count, config.stall.split("seconds=")[0]) == (1, "data:rank=0:")
+        assert as_one_job
+        assert config.lr == config.clip == 1e30
         delay = heed * float(config.stall.split("seconds=")[1])
         steps = [[slower(step, 1 + delay / step.seconds) for step in mine] for mine in base.steps]
-        return replace(base, steps=steps)
+        return replace(base, steps=steps, **{"non_finite": 4, "disagreements": ("x",), **faults})
 
     monkeypatch.setattr(base_speed, "run_rung", run)
     controls = Controls()
-    rig = LadderRig(cast(Gang, None), {}, cast(Recorder, controls))
+    rig = LadderRig(cast(Gang, None), {}, controls)
     tests = speed_tests(base, partial(contract(AGREED_TOKENS).limit, "SCALING"), emulated=False)
     assert [test.name for test in tests] == ["tokens_per_s", "mfu"]
-    control_slow_base(rig, TrainConfig(), base, tests)
-    return controls
+    control_bad_base(rig, TrainConfig(), base, tests)
+    return controls.seen
+
+
+BAD_BASE = ("slow base", "exploding loss", "trained apart")
 
 
 @pytest.mark.parametrize("mfu", [0.26, 0.42, 0.9])
@@ -264,27 +279,41 @@ def test_a_node_that_is_made_slow_must_be_judged_so(
     monkeypatch: pytest.MonkeyPatch, mfu: float
 ) -> None:
     base = on_gpu(ladder(**SOUND), mfu).rungs[0]
-    (control,) = slowed_by(base, monkeypatch, heed=1.0).seen
-    assert control.caught is True, control.saw
-    (blind,) = slowed_by(base, monkeypatch, heed=0.0).seen
-    assert blind.caught is False
+    assert controlled(base, monkeypatch) == dict.fromkeys(BAD_BASE, True)
+    assert controlled(base, monkeypatch, heed=0.0)["slow base"] is False
+
+
+@pytest.mark.parametrize(
+    ("fault", "control"),
+    [({"non_finite": 0}, "exploding loss"), ({"disagreements": ()}, "trained apart")],
+)
+def test_each_control_of_a_bad_base_is_caught_for_its_own_measure(
+    monkeypatch: pytest.MonkeyPatch, fault: dict[str, Any], control: str
+) -> None:
+    seen = controlled(on_gpu(ladder(**SOUND)).rungs[0], monkeypatch, **fault)
+    assert seen == {name: name != control for name in BAD_BASE}
 
 
 def test_a_control_that_cannot_be_judged_or_run_is_not_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def dies(*_: Any) -> Rung:
+    def dies(*_: Any, as_one_job: bool) -> Rung:
         raise GangError("ranks [1] died")
 
     base, controls = on_gpu(ladder(**SOUND)).rungs[0], Controls()
-    rig = LadderRig(cast(Gang, None), {}, cast(Recorder, controls))
-    control_slow_base(rig, TrainConfig(), base, [SpeedTest("mfu", None)])
-    unknown = dataclasses.replace(base, peak_flops=None)
-    control_slow_base(rig, TrainConfig(), unknown, [SpeedTest("mfu", derived_mfu(H100))])
+    monkeypatch.setattr(base_speed, "run_rung", lambda *_, as_one_job: base)
+    rig = LadderRig(cast(Gang, None), {}, controls)
+    control_bad_base(rig, TrainConfig(), base, [SpeedTest("mfu", None)])
+    assert controls.seen["slow base"] is None
+    unknown, controls = dataclasses.replace(base, peak_flops=None), Controls()
+    rig = LadderRig(cast(Gang, None), {}, controls)
+    control_bad_base(rig, TrainConfig(), unknown, [SpeedTest("mfu", derived_mfu(H100))])
+    assert controls.seen["slow base"] is False
     monkeypatch.setattr(base_speed, "run_rung", dies)
-    control_slow_base(rig, TrainConfig(), base, [SpeedTest("mfu", derived_mfu(H100))])
-    assert [one.caught for one in controls.seen] == [None] * 3
-    assert controls.seen[-1].saw == "ranks [1] died"
+    rig = LadderRig(cast(Gang, None), {}, controls := Controls())
+    control_bad_base(rig, TrainConfig(), base, [SpeedTest("mfu", derived_mfu(H100))])
+    assert controls.seen == dict.fromkeys(BAD_BASE)
+    assert {one.saw for one in controls.result("finished", 1.0).controls} == {"ranks [1] died"}
 
 
 def test_a_run_judged_again_keeps_the_limit_that_its_device_gave_and_no_contracts(

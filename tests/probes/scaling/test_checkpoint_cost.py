@@ -18,7 +18,8 @@ from probes.scaling.checkpoint_cost import SAVE_GAP, SAVES, SavePlan, time_saves
 from probes.scaling.plan import LadderRig
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
-from reports.record import ProbeResult, Verdict
+from reports.measurement import Verdict
+from reports.record import ProbeResult
 from reports.run_folder.store import Store
 from scaling.ladder.checkpoint_stall import collect_saves, median_save, slow_writer_node
 from scaling.ladder.ladder import WARM_UP_STEPS, Rung

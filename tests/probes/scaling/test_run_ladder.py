@@ -29,7 +29,7 @@ from probes.scaling.run_ladder import (
 from probes.scaling.test_scaling import MAX_STEPS, fill_window
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
-from reports.record import Limit
+from reports.measurement import Limit
 from scaling.collectives.alpha_beta import Fit
 from scaling.collectives.fault_search import FaultSearchResult
 from scaling.ladder.ladder import Rung

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from probes.scaling.judge import find_stragglers_beyond
-from reports.record import Finding, Limit
+from reports.measurement import Limit
+from reports.record import Finding
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import LOCAL_SEGMENTS, Step
 from scaling.loss.ladder_result import Ladder

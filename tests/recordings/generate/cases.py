@@ -6,16 +6,8 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from reports.record import (
-    Cause,
-    Finding,
-    Limit,
-    Measurement,
-    ProbeResult,
-    RunProblem,
-    RunRecord,
-    Verdict,
-)
+from reports.measurement import Limit, Measurement, Verdict
+from reports.record import Cause, Finding, ProbeResult, RunProblem, RunRecord
 from tests.recordings.generate import h100_cluster as atlas
 from tests.recordings.generate import lab_cluster as rehearsal
 from tests.recordings.generate.malicious_input import HOSTILE, hostile
@@ -214,9 +206,10 @@ def tcp_fallback() -> RunRecord:
         series={},
         measurements=[
             Measurement(
-                name="largest loss difference",
+                name="unequal_steps",
+                unit="steps",
                 note="no resumed run to compare",
-                limit=Limit(high=1e-6, because="same data, same state, same arithmetic"),
+                limit=Limit(high=0, because="same data, same state, same arithmetic"),
             ),
         ],
     )
@@ -229,26 +222,26 @@ def slow_fabric() -> ProbeResult:
     slow = {"busbw": good.series["busbw"], "pairs": {"nodes": atlas.NODES, "gbs": tcp_pairs()}}
     by_node = [
         measured(
-            "pair busbw",
-            4.7 if node == "atlas07" else 371.0,
-            "GB/s",
+            "slowest_pair",
+            0.0127 if node == "atlas07" else 0.997,
+            "ratio",
             f"atlas01 - {node}",
-            low=300,
-            because="75 % of one node's 400 GB/s",
+            low=0.75,
+            because="links of one fabric differ by noise",
         )
         for node in atlas.NODES[1:]
     ]
     judged = [
         good.measurements[0],
         measured(
-            "transport",
-            "NET/Socket",
+            "network",
+            "eth0",
             "",
             "atlas07",
-            one_of=["NET/IB"],
-            because="NCCL log of rank 48",
+            one_of=["rdma"],
+            because="RDMA was agreed",
         ),
-        measured("bytes on RDMA ports", 0.12, low=0.95, because="port counters of 64 HCAs"),
+        measured("fabric_share", 0.12, "ratio", low=0.97, high=1.12, because=atlas.RING),
         good.measurements[2],
     ]
     logs = [
@@ -308,6 +301,7 @@ def slow_scaling() -> dict[str, Any]:
     judged = measured(
         "efficiency",
         0.52,
+        "ratio",
         on="8 nodes",
         low=0.9,
         marginal_low=0.93,

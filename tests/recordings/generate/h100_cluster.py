@@ -14,6 +14,7 @@ from tests.recordings.generate import gang_contention as contests
 from tests.recordings.load import control, evidence, measured, owing
 
 NODES = [f"atlas{n:02d}" for n in range(1, 9)]
+RING = "a ring all-reduce moves 2(n-1)/n x S per node; headers add 5 %"
 LINE_RATE = "85 % of 8 rails x 400 Gbit/s = 400 GB/s"
 TITLES = {
     "HOSTS": ("The machines are what was ordered", "inventory, parity, health of every node"),
@@ -90,10 +91,8 @@ def record() -> RunRecord:
 def hosts() -> ProbeResult:
     """64 GPUs of one kind, none with errors."""
     ordered = "order 2026-114, position 1"
-    seen = [measured("GPUs", 8, "", node, low=8, high=8, because=ordered) for node in NODES] + [
-        measured("driver", "570.86.15", "", node, one_of=["570.86.15"], because=ordered)
-        for node in NODES
-    ]
+    seen = [measured("gpus", 8, "GPUs", node, low=8, high=8, because=ordered) for node in NODES]
+    seen.append(measured("differences", 0, "differences", high=0, because="one job, one stack"))
     return ProbeResult(
         probe="probes/hosts/test_hosts.py::test_nodes_are_what_was_ordered",
         criterion="HOSTS",
@@ -128,11 +127,13 @@ def fabric(top: float = 376.0) -> ProbeResult:
         state="finished",
         seconds=214.0,
         measurements=[
-            measured("peak busbw", top, "GB/s", spread=4.1, samples=20, **limit),
-            measured("transport", "NET/IB", one_of=["NET/IB"], because="NCCL log of every rank"),
-            measured("wrong elements", 0, high=0, because="a fast wrong answer is a failure"),
-            measured("bytes on RDMA ports", 0.998, low=0.95, because="port counters of 64 HCAs"),
-            measured("management rate", 0.011, "GB/s"),
+            measured("busbw", top, "GB/s", spread=4.1, samples=20, **limit),
+            measured("network", "rdma", one_of=["rdma"], because="RDMA was agreed"),
+            measured(
+                "wrong_elements", 0, "elements", high=0, because="a fast wrong answer is a failure"
+            ),
+            measured("fabric_share", 0.998, "ratio", low=0.97, high=1.12, because=RING),
+            measured("latency", 31.5, "us"),
         ],
         controls=[control("wrong road", "NCCL_IB_DISABLE=1", "busbw 4.9 GB/s, NET/Socket")],
         evidence=[
@@ -177,6 +178,7 @@ def scaling() -> ProbeResult:
             measured(
                 "efficiency",
                 0.914,
+                "ratio",
                 on="8 nodes",
                 low=0.9,
                 marginal_low=0.93,
@@ -184,7 +186,7 @@ def scaling() -> ProbeResult:
                 spread=0.006,
                 samples=3,
             ),
-            measured("unexplained loss", 0.012, high=0.02, because="terms must sum to the step"),
+            measured("residual", 3e-9, "ratio", high=1e-6, because="terms must sum to the step"),
         ],
         controls=[control("slow rank", "rank 5 sleeps 80 ms a step", "efficiency 0.71")],
         series={
@@ -246,8 +248,9 @@ def scaling() -> ProbeResult:
 def gang(partial: bool = False) -> ProbeResult:
     """Two jobs of 48 GPUs on 64: one runs, the other holds nothing until the first ends."""
     half = measured(
-        "samples with part of a gang",
+        "partially_held",
         27 if partial else 0,
+        "samples",
         high=0,
         because="a gang holds all of its GPUs or none",
     )
@@ -259,7 +262,7 @@ def gang(partial: bool = False) -> ProbeResult:
         seconds=96.0,
         measurements=[
             half,
-            measured("jobs that finished", 2, low=2, high=2, because="both must get their turn"),
+            measured("never_placed", 0, "gangs", high=0, because="both must get their turn"),
         ],
         controls=[control("no gang", "48 workers without a placement group", "16 of 48 held")],
         series={"gang": contests.two_gangs(NODES, 8, partial)},
@@ -276,8 +279,8 @@ def launch() -> ProbeResult:
         state="finished",
         seconds=108.0,
         measurements=[
-            measured("time to first step", 108, "s", high=300, because="contract, section 6"),
-            measured("undocumented commands", 0, high=0, because="without help means none"),
+            measured("time_to_first_step", 108, "s", high=300, because="contract, section 6"),
+            measured("wrong_ranks", 0, "ranks", high=0, because="each rank must be right"),
         ],
         controls=[control("typo", "one step of the path left out", "job not found, exit 1")],
         evidence=[evidence(FILES, "evidence/launch.txt", "command", "transcript of the path")],
@@ -303,13 +306,14 @@ def restart(shift: float = 0.0) -> ProbeResult:
         seconds=402.0,
         measurements=[
             measured(
-                "largest loss difference",
-                abs(shift),
-                high=1e-6,
+                "unequal_steps",
+                60 if shift else 0,
+                "steps",
+                high=0,
                 because="same data, same state, same arithmetic",
             ),
-            measured("steps lost", 13, high=20, because="a checkpoint every 20 steps"),
-            measured("kills that happened", 1, low=1, high=1, because="the fault must be real"),
+            measured("steps_lost", 13, "steps", high=20, because="a checkpoint every 20 steps"),
+            measured("faults_injected", 1, "processes", low=1, high=1, because="it must be real"),
         ],
         controls=[
             control(

@@ -70,7 +70,7 @@ def results() -> list[ProbeResult]:
         smaller(
             atlas.hosts(),
             [
-                measured("GPUs", 1, "", node, low=1, high=1, because="--num-gpus 1")
+                measured("gpus", 1, "GPUs", node, low=1, high=1, because="--num-gpus 1")
                 for node in NODES
             ],
             "4 of 4 nodes, 4 emulated GPUs",
@@ -81,7 +81,7 @@ def results() -> list[ProbeResult]:
         smaller(
             atlas.launch(),
             [
-                measured("time to first step", 21.4, "s", high=120, because="lab contract"),
+                measured("time_to_first_step", 21.4, "s", high=120, because="lab contract"),
             ],
             "user trial (uid 20117)",
             evidence=[],
@@ -107,10 +107,12 @@ def fabric() -> ProbeResult:
         atlas.fabric(),
         [
             measured(
-                "peak busbw", 0.1184, "GB/s", low=0.1016, because=because, spread=0.0004, samples=5
+                "busbw", 0.1184, "GB/s", low=0.1016, because=because, spread=0.0004, samples=5
             ),
-            measured("bytes on fab0", 0.9995, low=0.95, because="/proc/net/dev of every node"),
-            measured("wrong elements", 0, high=0, because="a fast wrong answer is a failure"),
+            measured("fabric_share", 0.9995, "ratio", low=0.97, high=1.12, because=atlas.RING),
+            measured(
+                "wrong_elements", 0, "elements", high=0, because="a fast wrong answer is a failure"
+            ),
         ],
         "4 of 4 nodes, 6 of 6 pairs",
         controls=[control("wrong road", "workers bound to eth0", "busbw 0.0231 GB/s on eth0")],
@@ -144,13 +146,14 @@ def scaling() -> ProbeResult:
             measured(
                 "efficiency",
                 0.952,
+                "ratio",
                 on="4 nodes",
                 low=0.85,
                 because="lab contract",
                 spread=0.011,
                 samples=3,
             ),
-            measured("unexplained loss", 0.004, high=0.02, because="terms must sum to the step"),
+            measured("residual", 2e-9, "ratio", high=1e-6, because="terms must sum to the step"),
         ],
         "rungs 1, 2, 4; compute padded to 0.4 s a step",
         series={

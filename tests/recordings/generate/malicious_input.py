@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.record import (
-    Control,
-    Criterion,
-    Evidence,
-    Finding,
-    Limit,
-    Measurement,
-    ProbeResult,
-    RunRecord,
-)
+from reports.measurement import Limit, Measurement
+from reports.record import Control, Criterion, Evidence, Finding, ProbeResult, RunRecord
 from tests.recordings.generate import h100_cluster as atlas
 
 HOSTILE = [

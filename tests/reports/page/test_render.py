@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from reports.acceptance import load_summary, summarize_acceptance
+from reports.measurement import Limit, Measurement
 from reports.page.render import TEMPLATES, render
-from reports.record import Control, Limit, Measurement, ProbeResult, RunRecord
+from reports.record import Control, ProbeResult, RunRecord
 from reports.run_folder.files import hash_file
 from reports.run_folder.integrity import load
 from tests.support.paths import RECORDINGS
@@ -141,7 +142,7 @@ def test_every_broken_limit_is_on_the_page() -> None:
     text = page("tcp-fallback")
     for result in load(RECORDINGS / "tcp-fallback").results:
         for one in result.measurements:
-            assert one.name in text
+            assert one.title in text
     assert text.count('class="verdict FAIL"') > 6
 
 

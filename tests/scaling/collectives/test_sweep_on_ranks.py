@@ -125,9 +125,9 @@ from scaling.collectives import node_groups as meetings
 import json, os
 if os.environ["RANK"] == os.environ.get("CHANGES"):
     send = meetings._send
-    def changed(buffer, peer, read):
+    def changed(buffer, *more):
         buffer[len(buffer) // 2] += 1
-        return send(buffer, peer, read)
+        return send(buffer, *more)
     meetings._send = changed
 count = iter(range(100))
 reader = lambda: lambda: next(count)

@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from scaling.ladder.step_breakdown import (
     Step,
     find_stragglers,
+    largest,
     loss_by_term,
     loss_residual,
     mean_seconds,
     mean_terms,
+    segment_gap,
     slowest_nodes,
+    wall_gap,
 )
 
 SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "other")
@@ -49,6 +52,40 @@ def test_residual_sees_a_term_that_is_missing() -> None:
 
 
 EVEN = dict.fromkeys(SEGMENTS, 0.1)
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_no_number_is_not_hidden_by_a_maximum(order: int) -> None:
+    assert largest([0.1, 0.2][::order]) == 0.2
+    assert largest([0.1, NAN][::order]) is None
+    assert largest([0.1, None][::order]) is None
+    assert largest([]) is None
+
+
+@pytest.mark.parametrize("seconds", [NAN, 0.0, -0.7])
+def test_a_step_of_no_length_leaves_its_segments_unproven(seconds: float) -> None:
+    sound, bad = Step(0.7, EVEN), Step(seconds, EVEN)
+    assert segment_gap([[sound]]) == pytest.approx(0)
+    assert segment_gap([[sound, bad]]) is None
+    assert segment_gap([[bad, sound]]) is None
+    assert segment_gap([]) is None
+
+
+@pytest.mark.parametrize("wall", [None, NAN, 0.0])
+def test_a_window_that_the_hosts_clock_does_not_tell_is_unproven(wall: float | None) -> None:
+    sound, bad = Step(0.7, EVEN, wall=0.7), Step(0.7, EVEN, wall=wall)
+    assert wall_gap([[sound]]) == pytest.approx(0)
+    assert wall_gap([[sound], [bad]]) is None
+    assert wall_gap([[bad], [sound]]) is None
+
+
+def test_a_rank_whose_time_is_no_number_is_the_worst_straggler() -> None:
+    broken = {**EVEN, "data": NAN}
+    worst, *_ = find_stragglers([[Step(0.7, EVEN)], [Step(0.7, broken)], [Step(0.7, EVEN)]])
+    assert (worst.rank, worst.segment, worst.share) == (1, "data", float("inf"))
+    (node, share), *_ = slowest_nodes({"a": 0.7, "b": NAN, "c": 0.7})
+    assert (node, share) == ("b", float("inf"))
 
 
 def test_a_straggler_is_told_with_rank_and_segment() -> None:

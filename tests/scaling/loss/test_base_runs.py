@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from probes.scaling.judge import proven_efficiency
-from reports.record import Limit, Verdict
+from reports.measurement import Limit, Verdict
 from reports.run_folder.integrity import load
 from scaling.ladder.ladder import Rung
 from scaling.loss.base_runs import base_doubt

@@ -19,9 +19,11 @@ from probes.fabric.links.judge import (
 )
 from probes.fabric.node_pairs import PairSearch, run_pair_search
 from probes.fabric.sweep import SweepResult
-from reports.record import Finding, ProbeResult, Verdict
+from reports.measurement import Verdict
+from reports.record import Finding, ProbeResult
 from scaling.collectives.node_groups import RankMeetings
 from tests.probes.fabric.conftest import LAB
+from tests.support.controls import write_control
 from tests.support.sweep_results import sweep_result
 
 MAX_LOST = 1e-3
@@ -39,7 +41,7 @@ class Gang:
         self.speed: Mapping[Link, float] = more.get("speed", {})
         self.met: list[Link] = []
 
-    def run(self, function: Any, rounds: Any, *_: Any, timeout: float) -> list[RankMeetings]:
+    def run(self, function: Any, rounds: Any, *_: Any, **__: Any) -> list[RankMeetings]:
         found = [RankMeetings() for _ in self.places]
         for pairs in rounds:
             for pair in pairs:
@@ -93,7 +95,7 @@ def sweep(pairs: Gang, in_sweep: float = 0.0, **row: Any) -> SweepResult:
 
 def judged(measure: Recorder) -> ProbeResult:
     """What is judged; a control is there, for without one nothing is proven."""
-    measure.control("c", "fault", caught=True, saw="it")
+    write_control(measure)
     return measure.finish("finished", 1.0)
 
 
@@ -203,16 +205,6 @@ def test_who_has_met_for_speed_does_not_meet_again_for_loss() -> None:
     assert len(gang.met) == len(set(gang.met)) == 12
 
 
-class Watch:
-    """Stands in for a LinkWatch: what its nodes' ports counted."""
-
-    def __init__(self, **nodes: Any) -> None:
-        self.nodes = nodes
-
-    def growth(self, fabric: Mapping[str, str]) -> dict[str, Any]:
-        return {node: self.nodes[node] for node in fabric}
-
-
 def ports(changes: int | None = 0, share: float | None = 0.0) -> Any:
     errors = share is not None and SimpleNamespace(
         share=share, way="receives", port="fab0", errors=round(share * 1e6), packets=10**6
@@ -224,9 +216,8 @@ def ports(changes: int | None = 0, share: float | None = 0.0) -> Any:
 
 def judge_nodes(recorder: Callable[..., Recorder], **nodes: Any) -> tuple[ProbeResult, list[str]]:
     measure = recorder()
-    watch: Any = Watch(**nodes)
     limits = {name: LAB.limit("FABRIC", name) for name in ("interface_errors",)}
-    unstable = judge_ports(watch, dict.fromkeys(nodes, "fab0"), limits.get, measure)
+    unstable = judge_ports(nodes, dict.fromkeys(nodes, "fab0"), limits.get, measure)
     return judged(measure), unstable
 
 

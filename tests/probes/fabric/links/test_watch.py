@@ -105,7 +105,7 @@ def test_a_node_that_does_not_answer_is_unknown() -> None:
         [{"id0": start(fab0=port()), "id1": start(fab0=port())}, {"id0": start(fab0=port())}]
     )
     cluster: Any = SimpleNamespace(
-        node_names={"id0": "n0", "id1": "n1"}, on_each_node=lambda function: next(answers)
+        node_names={"id0": "n0", "id1": "n1"}, on_each_node=lambda function, each: next(answers)
     )
     grown = LinkWatch(cluster).growth({"n0": "fab0", "n1": "fab0", "n2": "fab0"})
     assert grown["n0"]

@@ -1,0 +1,150 @@
+"""`make mutants`: how many small changes to the judging code the fast tests notice.
+
+python -m tests.mutants [--only probes/fabric/judge.py] [--count 20] [--seed 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from tests.mutants.run import Module, Outcome, Worker, choose_mutants, copy_checkout
+
+HERE = Path(__file__).parent
+MODULES, REASONS = HERE / "modules.toml", HERE / "harmless.toml"
+LEAST_OVERALL, LEAST_EACH = 0.85, 0.70
+Task = tuple[Module, int, int]
+
+
+def read_modules(only: Sequence[str] = ()) -> list[Module]:
+    """Read which modules are mutated, with their tests."""
+    modules = [Module(**entry) for entry in tomllib.loads(MODULES.read_text())["module"]]
+    chosen = [one for one in modules if not only or any(part in one.path for part in only)]
+    if not chosen:
+        sys.exit(f"--only: expected a part of a path in {MODULES.name}, found {', '.join(only)}")
+    return chosen
+
+
+def read_reasons() -> dict[str, dict[str, str]]:
+    """Read why survivors are harmless: module -> mutant -> reason."""
+    return tomllib.loads(REASONS.read_text()) if REASONS.is_file() else {}
+
+
+def work(tasks: Any, results: Any) -> None:
+    """One process: takes modules until none is left."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy_checkout(Path(folder))
+        worker = Worker(Path(folder))
+        while (task := tasks.get()) is not None:
+            module, count, seed = task
+            try:
+                for outcome in worker.try_module(module, choose_mutants(module, count, seed)):
+                    results.put(outcome)
+                results.put(module.path)
+            except RuntimeError as error:
+                results.put(error)
+    results.put(None)
+
+
+def try_all(modules: Sequence[Module], count: int, seed: int) -> tuple[list[Outcome], list[str]]:
+    """Try the mutants of all modules on every core; outcomes, and what went wrong."""
+    context, cores = multiprocessing.get_context("spawn"), os.cpu_count() or 1
+    tasks: Any = context.Queue()
+    results: Any = context.Queue()
+    for module in modules:
+        tasks.put((module, count, seed))
+    processes = [context.Process(target=work, args=(tasks, results)) for _ in range(cores)]
+    for process in processes:
+        tasks.put(None)
+        process.start()
+    outcomes, errors, running = list[Outcome](), list[str](), len(processes)
+    while running:
+        result = results.get()
+        if isinstance(result, Outcome):
+            outcomes.append(result)
+        elif isinstance(result, RuntimeError):
+            errors.append(str(result))
+        elif result is None:
+            running -= 1
+        else:
+            print(describe_module(result, outcomes), flush=True)
+    for process in processes:
+        process.join()
+    return outcomes, errors
+
+
+def score(outcomes: Iterable[Outcome]) -> float:
+    """Share of the mutants that were killed; those that never came to an end are left out."""
+    verdicts = [outcome.verdict for outcome in outcomes]
+    ended = [verdict for verdict in verdicts if verdict != "timeout"]
+    return ended.count("killed") / len(ended) if ended else 1.0
+
+
+def describe_module(path: str, outcomes: Iterable[Outcome]) -> str:
+    """` 95 %  19 of 20, 1 timeout  probes/fabric/judge.py`."""
+    mine = [outcome for outcome in outcomes if outcome.module == path]
+    verdicts = [outcome.verdict for outcome in mine]
+    timeouts = verdicts.count("timeout")
+    ended = f"{verdicts.count('killed')} of {len(mine) - timeouts}"
+    return f"{score(mine):5.0%}  {ended}{f', {timeouts} by time' * bool(timeouts)}  {path}"
+
+
+def print_survivors(outcomes: Iterable[Outcome]) -> int:
+    """Print who survived, and why that is harmless; how many have no such reason."""
+    reasons, unexplained = read_reasons(), 0
+    survivors: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.verdict == "survived":
+            survivors[outcome.module].append(outcome)
+    for path, each in sorted(survivors.items()):
+        print(f"\n{path}")
+        for outcome in each:
+            reason = reasons.get(path, {}).get(outcome.mutant.name)
+            unexplained += reason is None
+            print(f"  {outcome.mutant.line}: {outcome.mutant.name}\n      {reason or 'NO REASON'}")
+    return unexplained
+
+
+def main() -> None:
+    """Try mutants, print the score of each module and the survivors; exit 1 below the goals."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", default=[], help="a part of a module's path")
+    parser.add_argument("--count", type=int, default=20, help="mutants of each module")
+    parser.add_argument("--seed", type=int, default=1, help="which ones are drawn")
+    options = parser.parse_args()
+    started, modules = time.monotonic(), read_modules(options.only)
+    outcomes, errors = try_all(modules, options.count, options.seed)
+    unexplained = print_survivors(outcomes)
+    overall = score(outcomes)
+    low = [
+        one.path
+        for one in modules
+        if score(o for o in outcomes if o.module == one.path) < LEAST_EACH
+    ]
+    verdicts = [outcome.verdict for outcome in outcomes]
+    counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("killed", "survived", "timeout"))
+    print(f"\n{overall:.1%} of {len(outcomes)} mutants: {counts}; {unexplained} without a reason")
+    print(f"{len(modules)} modules in {(time.monotonic() - started) / 60:.0f} min")
+    for error in errors:
+        print(error)
+    print("\n".join(f"below {LEAST_EACH:.0%}: {path}" for path in low))
+    sys.exit(bool(errors or low or overall < LEAST_OVERALL))
+
+
+if __name__ == "__main__":
+    main()

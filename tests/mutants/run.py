@@ -1,0 +1,128 @@
+"""Runs the tests of one mutant after the other, each in a fork of a process that is warm.
+
+The mutant lies on the disk, in a copy of the checkout, so that what tests start meets it too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.mutate import Mutant, mutants
+from tests.support.paths import REPO
+
+COPIED = ("probes", "reports", "reference_trainer", "scaling", "tests", "docs", "benchmarks")
+FILES = ("conftest.py", "pyproject.toml", "constraints.txt", "README.md", "Makefile")
+# What nearly every test imports, and is not ours: a fork of a process that has it starts at once.
+HEAVY = ("pytest", "hypothesis", "pydantic", "click", "jinja2", "torch", "ray")
+SLACK, LEAST_S = 5, 20.0  # times the tests' usual time that a mutant's may take, and at least
+FIRST_TIME = 1_000_000_000  # s since the epoch: the first mutant's file is as old
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module to mutate, and the tests that must see it."""
+
+    path: str
+    tests: list[str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the tests made of one mutant: killed, survived, or timeout."""
+
+    module: str
+    mutant: Mutant
+    verdict: str
+
+
+def choose_mutants(module: Module, count: int, seed: int) -> list[Mutant]:
+    """Draw so many mutants of a module, or take all where it has no more; the same for a seed."""
+    found = mutants((REPO / module.path).read_bytes())
+    if len(found) <= count:
+        return found
+    chosen = random.Random(f"{seed} {module.path}").sample(range(len(found)), count)
+    return [found[index] for index in sorted(chosen)]
+
+
+def copy_checkout(target: Path) -> None:
+    """Copy what the tests need."""
+    ignore = shutil.ignore_patterns("__pycache__", "runs", ".hypothesis")
+    for name in COPIED:
+        shutil.copytree(REPO / name, target / name, ignore=None if name == "tests" else ignore)
+    for name in FILES:
+        shutil.copy(REPO / name, target / name)
+
+
+class Worker:
+    """Mutates modules in a copy of the checkout, and runs their tests."""
+
+    def __init__(self, copy: Path) -> None:
+        self.copy, self.written = copy, 0
+        os.chdir(copy)
+        # Tests that start Python elsewhere get the mutant too, before an installed seatrial.
+        os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        sys.path[:] = [str(copy), *(path for path in sys.path if path not in ("", str(REPO)))]
+        for name in [name for name in sys.modules if name.partition(".")[0] in COPIED]:
+            del sys.modules[name]
+        for name in HEAVY:
+            with suppress(ImportError):
+                __import__(name)
+
+    def try_module(self, module: Module, chosen: Sequence[Mutant]) -> Iterator[Outcome]:
+        """Yield what comes of each mutant.  RuntimeError where the tests fail without any."""
+        file = self.copy / module.path
+        source, started = file.read_bytes(), time.monotonic()
+        if self.run_tests(module.tests, 600) != "survived":
+            raise RuntimeError(f"the tests of {module.path} fail without a mutant")
+        limit_s = max(LEAST_S, SLACK * (time.monotonic() - started))
+        try:
+            for mutant in chosen:
+                self._write(file, mutant.apply(source))
+                yield Outcome(module.path, mutant, self.run_tests(module.tests, limit_s))
+        finally:
+            self._write(file, source)
+
+    def _write(self, file: Path, source: bytes) -> None:
+        """Write a file that no compiled one is taken for: each has a time of its own."""
+        self.written += 1
+        file.write_bytes(source)
+        os.utime(file, (FIRST_TIME + self.written,) * 2)
+
+    def run_tests(self, tests: Sequence[str], limit_s: float) -> str:
+        """Run tests in a fork of this process."""
+        pid = os.fork()
+        if not pid:
+            _run_pytest(tests)
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            if (ended := os.waitpid(pid, os.WNOHANG))[0]:
+                return "survived" if os.waitstatus_to_exitcode(ended[1]) == 0 else "killed"
+            time.sleep(0.02)
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return "timeout"
+
+
+def _run_pytest(tests: Sequence[str]) -> None:
+    """Run them and end this process, without a word."""
+    os.setsid()
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(devnull, descriptor)
+    import pytest
+
+    code = 1
+    with suppress(BaseException):
+        options = ["-x", "-q", "-m", "not soak", "-p", "no:cacheprovider", "--no-header"]
+        code = int(pytest.main([*options, *tests]))
+    os._exit(code)

@@ -1,0 +1,171 @@
+"""GANG's scenarios as they are, over a simulated scheduler: sound, and with each of its faults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from probes.acceptance.contract import ClusterTerms
+from probes.gang import test_gang as gang
+from probes.gang import test_gang_placement as placement
+from probes.gang import test_gang_queue as queue
+from probes.gang.scenario import NoRoom
+from reports.measurement import Verdict
+from reports.record import ProbeResult
+from tests.support.simulated_gangs import FAULTS, SimulatedScene, simulate
+
+TERMS = ClusterTerms()
+SCENARIOS: dict[str, Any] = {
+    "compete": lambda scene: gang.test_two_gangs_compete_and_one_waits_whole(
+        scene, TERMS, scene.measure, "quick"
+    ),
+    "cancelled": gang.test_a_cancelled_gang_leaves_no_trace,
+    "dead driver": gang.test_a_dead_driver_gives_its_gang_back,
+    "one group": lambda scene: gang.test_one_group_per_job_never_deadlocks(scene, scene.measure),
+    "mixed": queue.test_mixed_gangs_of_twice_the_cluster_all_run,
+    "too large": lambda scene: queue.test_a_gang_that_does_not_fit_blocks_nobody(
+        scene, scene.rig.cluster
+    ),
+    "stream": lambda scene: queue.test_a_big_gang_under_a_stream_of_small_ones(
+        scene, TERMS, scene.measure, "standard"
+    ),
+    "storm": lambda scene: queue.test_a_storm_of_gangs_leaves_nothing(scene, "standard"),
+    "fragments": lambda scene: placement.test_fragments_are_not_mistaken_for_room(
+        scene, scene.measure
+    ),
+    "strategies": lambda scene: placement.test_strategies_hold(scene, scene.measure),
+}
+
+
+def run(scene: SimulatedScene, name: str) -> ProbeResult:
+    SCENARIOS[name](scene)
+    return scene.measure.result("finished", 1.0)
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (2, 4), (3, 2)], ids=str)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_sound_scheduler_passes(
+    monkeypatch: pytest.MonkeyPatch, name: str, shape: tuple[int, int]
+) -> None:
+    result = run(simulate(monkeypatch, "", *shape), name)
+    assert [one.sentence() for one in result.measurements if one.severity] == []
+    assert [one.sentence() for one in result.controls if not one.caught] == []
+    assert result.findings == []
+    assert result.verdict is Verdict.PASS
+
+
+# A scheduler's fault, the scenario that shows it, what fails, and the finding.  By hand: what each
+# fault does is said in `FAULTS`, and what a measure is for in the acceptance table.
+RED: list[tuple[str, str, set[str], set[str]]] = [
+    # Parts that are held while a gang waits are the very thing that GANG looks for.
+    ("takes parts", "compete", {"partially_held"}, {"GANG-PARTIAL"}),
+    ("takes parts", "cancelled", {"partially_held"}, {"GANG-PARTIAL"}),
+    # A STRICT_PACK gang that takes a part on some node lies there, where it had no room.
+    (
+        *("takes parts", "fragments", {"partially_held", "placed_in_fragments"}),
+        {"GANG-PARTIAL", "GANG-MISPLACED"},
+    ),
+    # Nine seconds for what has room: the limit is five.
+    ("places late", "compete", {"placement_delay"}, {"GANG-SLOW"}),
+    ("places late", "one group", {"placement_delay"}, {"GANG-SLOW"}),
+    # Whoever waited once waits for ever: no turn, and so no delay either.
+    ("never places", "compete", {"never_placed"}, {"GANG-STUCK"}),
+    ("never places", "stream", {"never_placed"}, {"GANG-STUCK"}),
+    ("never places", "storm", {"never_placed"}, {"GANG-STUCK"}),
+    ("never places", "mixed", {"never_placed"}, {"GANG-STUCK"}),
+    # Both of two gangs of 75 % run, on accelerators that were promised twice.
+    (
+        *("places both", "compete", {"placed_concurrently", "overcommitted", "leaked"}),
+        {"GANG-OVERCOMMIT", "GANG-LEAK"},
+    ),
+    ("places both", "storm", {"overcommitted"}, {"GANG-OVERCOMMIT"}),
+    # A cancelled gang that stays takes what comes free: nothing is given back at the end.
+    (
+        *("keeps cancelled", "cancelled", {"not_removed", "not_released"}),
+        {"GANG-NOT-REMOVED", "GANG-LEAK"},
+    ),
+    # What ran and was given back stays, so that the other never has its turn.
+    ("keeps running", "compete", {"never_placed", "not_released"}, {"GANG-STUCK", "GANG-LEAK"}),
+    (
+        *("keeps the dead", "dead driver", {"not_removed", "not_released"}),
+        {"GANG-NOT-REMOVED", "GANG-LEAK"},
+    ),
+    # After ten seconds the dead driver's waiting gang is still there; at the end all is free.
+    ("frees late", "dead driver", {"not_removed"}, {"GANG-NOT-REMOVED"}),
+    ("disturbs", "cancelled", {"lost_while_running"}, {"GANG-LOST-ACCELERATORS"}),
+    ("disturbs", "dead driver", {"lost_while_running"}, {"GANG-LOST-ACCELERATORS"}),
+    # One accelerator is neither free nor a gang's, and is missing at the end as well.
+    ("loses one", "cancelled", {"leaked", "not_released"}, {"GANG-LEAK"}),
+    ("loses one", "storm", {"never_placed", "not_released"}, {"GANG-STUCK", "GANG-LEAK"}),
+    ("starts no actors", "compete", {"actors_not_running"}, {"GANG-NO-ACTORS"}),
+    ("blocks", "too large", {"blocked_behind"}, {"GANG-BLOCKED"}),
+    ("blocks", "fragments", {"blocked_behind"}, {"GANG-BLOCKED"}),
+    ("packs anywhere", "fragments", {"placed_in_fragments"}, {"GANG-MISPLACED"}),
+    # Two gangs of two where three were asked for: both fit, and each is smaller than it should be.
+    ("places smaller", "compete", {"placed_concurrently"}, {"GANG-PARTIAL"}),
+    ("places smaller", "strategies", {"misplaced"}, {"GANG-MISPLACED"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "failed", "codes"), RED, ids=[f"{one[0]}, {one[1]}" for one in RED]
+)
+def test_a_fault_of_the_scheduler_fails_with_its_finding(
+    monkeypatch: pytest.MonkeyPatch, fault: str, name: str, failed: set[str], codes: set[str]
+) -> None:
+    result = run(simulate(monkeypatch, fault), name)
+    assert {one.name for one in result.measurements if one.severity == 3} == failed
+    assert {one.code for one in result.findings} == codes
+    assert result.verdict is Verdict.FAIL
+
+
+def test_each_fault_is_seen_by_some_scenario() -> None:
+    assert {fault for fault, *_ in RED} | {"looks rarely"} == FAULTS.keys()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_who_looks_rarely_proves_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    result = run(simulate(monkeypatch, "looks rarely"), name)
+    unproven = {one.name for one in result.measurements if one.severity == 2}
+    assert unproven == {"sample_rate"}
+    assert result.verdict is Verdict.UNPROVEN
+
+
+def test_what_is_never_given_back_in_time_has_no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run(simulate(monkeypatch, "never places"), "compete")
+    (delay,) = [one for one in result.measurements if one.name == "placement_delay"]
+    assert (delay.verdict, delay.note) == (
+        Verdict.UNPROVEN,
+        "the waiting gang was not placed within 30 s",
+    )
+
+
+def test_jobs_of_others_make_a_failure_unproven_and_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = simulate(monkeypatch, "places late")
+    scene.rig.observer.strangers = ["05000000"]
+    result = run(scene, "compete")
+    (delay,) = [one for one in result.measurements if one.name == "placement_delay"]
+    assert (delay.value, delay.note) == (None, "other jobs use this cluster: 05000000")
+    assert result.findings == []
+
+
+@pytest.mark.parametrize("name", ["cancelled", "dead driver", "compete"])
+def test_an_observer_that_goes_blind_catches_no_control(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    scene = simulate(monkeypatch)
+    scene.rig.observer.blind_from = 1.2
+    result = run(scene, name)
+    assert result.verdict is not Verdict.PASS
+    assert [one.name for one in result.controls if one.caught] == []
+
+
+@pytest.mark.parametrize(("free", "name"), [((1, 1), "compete"), ((1, 4), "fragments")])
+def test_too_little_room_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch, free: tuple[int, int], name: str
+) -> None:
+    with pytest.raises(NoRoom):
+        run(simulate(monkeypatch, "", *free), name)

@@ -1,0 +1,80 @@
+"""A tape: the answers to each question, in the order in which they came."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.recordings import typed_json
+
+
+def name_of(call: str, arguments: tuple[Any, ...]) -> str:
+    """`run sweep`: what is asked, whatever the details."""
+    function = arguments[0] if arguments else ""
+    return f"{call} {function.__name__}" if callable(function) else call
+
+
+class Tape:
+    """Writes one.  A question that is asked while another is answered is a part of that."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = gzip.open(path, "wt", encoding="utf-8")  # noqa: SIM115 - open for a probe
+        self.busy = False
+
+    def write(self, question: str, answer: Any, error: Exception | None = None) -> None:
+        """Keep one answer, or the error that came instead."""
+        kind = f"{type(error).__module__}:{type(error).__qualname__}" if error else ""
+        told = [kind, str(error), vars(error)] if error else []
+        line = f"{json.dumps(question)}\t{typed_json.dump(told)}\t{typed_json.dump(answer)}\n"
+        self.file.write(line)
+
+    def keep(self, question: str, ask: Callable[[], Any]) -> Any:
+        """Ask, and keep what comes; GangError and the like are answers too."""
+        if self.busy:
+            return ask()
+        self.busy = True
+        try:
+            answer = ask()
+        except RuntimeError as error:
+            self.write(question, None, error)
+            raise
+        finally:
+            self.busy = False
+        self.write(question, answer)
+        return answer
+
+
+class Answers:
+    """Reads one."""
+
+    def __init__(self, path: Path) -> None:
+        self.kept: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for line in file:
+                question, error, answer = line.rstrip("\n").split("\t")
+                self.kept[json.loads(question)].append((error, answer))
+
+    def next(self, question: str) -> Any:
+        """The next answer to this question.  Raises the error that came instead of one."""
+        if not self.kept[question]:
+            raise LookupError(f"the tape has no more answers to {question!r}: record it anew")
+        error, answer = self.kept[question].pop(0)
+        if told := typed_json.load(error):
+            raise _error(*told)
+        return typed_json.load(answer)
+
+
+def _error(kind: str, message: str, state: dict[str, Any]) -> Exception:
+    module, _, name = kind.partition(":")
+    if module != "builtins" and not module.startswith(typed_json.OURS):
+        raise ValueError(f"{kind} is no error of ours")
+    made = getattr(importlib.import_module(module), name)
+    error: Exception = made.__new__(made, message)
+    error.__dict__.update(state)
+    return error

@@ -1,0 +1,53 @@
+"""Controls as tests write them down."""
+
+from __future__ import annotations
+
+from probes.acceptance.contract import Contract, load
+from probes.acceptance.control_targets import CONTROLS
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.measure import Recorder, Trial
+from reports.measurement import Limit
+from reports.numbers import Value
+from reports.record import Control
+
+
+class MemoryRecorder(Trial):
+    """A recorder that keeps what is written down in memory, its controls too."""
+
+    control = Recorder.control
+
+
+def recorder(criterion: str, contract: Contract | None = None) -> MemoryRecorder:
+    """One of a criterion, by the lab's contract unless another is given."""
+    return MemoryRecorder(contract or load("lab"), "p", criterion)
+
+
+LOUD = Limit(high=-1, because="no value keeps it")  # for measures whose limit the run gives
+
+
+def write_control(measure: Recorder, caught: bool | None = True, saw: str = "it") -> None:
+    """A control of no measure in particular: for tests of what is made of a control."""
+    measure._record("control", Control(name="c", fault="a fault", caught=caught, saw=saw))
+
+
+def plant(measure: Recorder, name: str) -> None:
+    """A control whose measures all fail in its trial."""
+    trial = measure.trial()
+    for target in CONTROLS[measure.criterion][name]:
+        known = CRITERIA[measure.criterion].measures[target]
+        limit = measure.contract.limit(measure.criterion, target) or LOUD
+        trial(target, bad_value(limit), limit=limit if known.from_run else None)
+    unlimited = {
+        target for target in CONTROLS[measure.criterion][name] if trial.worst(target).limit is None
+    }
+    measure.control(name, f"{name} was planted", trial, without=unlimited)
+
+
+def bad_value(limit: Limit) -> Value:
+    """A value that breaks a limit."""
+    if limit.one_of is not None:
+        return "none of these"
+    if limit.high is not None:
+        return limit.high + 1
+    assert limit.low is not None
+    return limit.low / 2

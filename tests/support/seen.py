@@ -1,0 +1,163 @@
+"""Which test has seen which measure fail, and which finding made: what the table of faults is of.
+
+Hooks of this suite's own runs.  They listen to what probes write down, in this process and in the
+records of runs on a lab; what controls plant is not counted.  A test that `seen.toml` names must
+see what the file says of it, and one that is marked as a near miss must see its measures judged,
+and kept.  `SEATRIAL_SEEN=write pytest tests/...` writes the file anew for the tests of that run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import pytest
+
+from probes.acceptance.measure import Recorder, Trial
+from reports.measurement import Verdict
+from reports.record import RunRecord
+from tests.support.paths import REPO
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = REPO / "tests" / "faults" / "seen.toml"
+MOST = 3  # tests of each kind that are kept for a measure or a finding
+LIVE = ("tests/faults/", "tests/lab/")
+KEPT = (Verdict.PASS, Verdict.MARGINAL)
+
+
+@dataclass
+class Sight:
+    """What one test saw: `red` are measures that failed, as FABRIC.busbw, and codes of findings;
+    `near` are measures that its fault is near to, and that were kept."""
+
+    red: set[str] = field(default_factory=set)
+    near: set[str] = field(default_factory=set)
+
+
+Sights = dict[str, Sight]  # by test
+
+
+def read_sights() -> Sights:
+    """Read what the file says."""
+    text = FILE.read_text() if FILE.is_file() else ""
+    return {
+        test: Sight(set(entry.get("red", ())), set(entry.get("near", ())))
+        for test, entry in tomllib.loads(text).items()
+    }
+
+
+def is_live(test: str) -> bool:
+    """Whether a test plants its fault on a lab."""
+    return test.startswith(LIVE)
+
+
+class Watch:
+    """What the test that runs has seen so far, and what each one that passed saw."""
+
+    def __init__(self) -> None:
+        self.red: set[str] = set()
+        self.kept: set[str] = set()
+        self.passed: Sights = {}
+
+    def look_at(self, criterion: str, item: Any) -> None:
+        """Look at a measurement or a finding."""
+        if code := getattr(item, "code", ""):
+            self.red.add(code)
+        elif getattr(item, "judged", False):
+            seen = {Verdict.FAIL: self.red, **dict.fromkeys(KEPT, self.kept)}
+            seen.get(item.verdict, set()).add(f"{criterion}.{item.name}")
+
+    def look_at_run(self, record: RunRecord) -> None:
+        """Look at what a run on a lab came to."""
+        for result in record.results:
+            for item in (*result.measurements, *result.findings):
+                self.look_at(result.criterion, item)
+
+
+WATCH = Watch()
+SIGHTS = pytest.StashKey[Sights]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Listen to all recorders but those of controls."""
+    config.addinivalue_line(
+        "markers", "near_miss(*measures): near to a fault of these measures, which are kept"
+    )
+    write_down = Recorder._record
+
+    def listened(self: Recorder, kind: str, item: Any) -> None:
+        if type(self) is not Trial:
+            WATCH.look_at(self.criterion, item)
+        write_down(self, kind, item)
+
+    setattr(Recorder, "_record", listened)  # noqa: B010 - mypy knows no other way to a method
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Listen for one test; where it is named, it must have seen what it is named for."""
+    WATCH.red, WATCH.kept = set(), set()
+    yield
+    near = {name for mark in item.iter_markers("near_miss") for name in mark.args}
+    if spoilt := near - WATCH.kept | near & WATCH.red:
+        pytest.fail(f"no near miss: {', '.join(sorted(spoilt))} not kept", pytrace=False)
+    WATCH.passed[item.nodeid] = Sight(WATCH.red, near)
+    if os.environ.get("SEATRIAL_SEEN") == "write":
+        return
+    named = item.config.stash[SIGHTS].get(item.nodeid, Sight())
+    if missing := named.red - WATCH.red | named.near - near:
+        pytest.fail(
+            f"{FILE.name} says that this test sees {', '.join(sorted(missing))}, which it did not; "
+            f"it saw {', '.join(sorted(WATCH.red)) or 'nothing'}",
+            pytrace=False,
+        )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Read the file once."""
+    session.config.stash[SIGHTS] = read_sights()
+
+
+def pytest_sessionfinish() -> None:
+    """Write the file anew where that was asked for."""
+    if os.environ.get("SEATRIAL_SEEN") == "write":
+        kept = {test: one for test, one in read_sights().items() if test not in WATCH.passed}
+        FILE.write_text(as_toml(choose(kept | WATCH.passed)))
+
+
+def choose(sights: Sights) -> Sights:
+    """Keep tests that saw a measure or a finding with the least beside it, and one of each pair."""
+    chosen: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for test in sorted(sights, key=lambda test: (len(sights[test].red), test)):
+        kind, function = "live" if is_live(test) else "fast", test.partition("[")[0]
+        red = sights[test].red
+        names = [(kind, name) for name in red] + [("near", name) for name in sights[test].near]
+        for key in names:
+            named = chosen[key]
+            if len(named) < MOST and function not in {one.partition("[")[0] for one in named}:
+                named.append(test)
+        for pair in product(*([n for n in red if ("." in n) is dot] for dot in (True, False))):
+            chosen[pair] = chosen[pair] or [test]
+    return {test: sights[test] for tests in chosen.values() for test in tests}
+
+
+def as_toml(sights: Sights) -> str:
+    """As the file has it."""
+    lines = ["# Written by the tests themselves: see tests/support/seen.py.", ""]
+    for test, sight in sorted(sights.items()):
+        lines.append(f"[{json.dumps(test)}]")
+        for key, names in (("red", sight.red), ("near", sight.near)):
+            if names:
+                lines.append(f"{key} = [{', '.join(json.dumps(name) for name in sorted(names))}]")
+        lines.append("")
+    return "\n".join(lines)
