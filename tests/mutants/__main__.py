@@ -16,8 +16,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 if sys.version_info >= (3, 11):
     import tomllib
 else:

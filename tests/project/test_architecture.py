@@ -64,6 +64,12 @@ def test_the_floor_check_sees_a_planted_import(tmp_path: Path) -> None:
     planted = tmp_path / "linerate.py"
     planted.write_text("def f():\n    from probes.cluster.cluster import Cluster\n")
     assert "probes" in imports(planted) - FLOORS["scaling"]
+    planted.write_text("import os\nfrom torch import nn\ndef f():\n    import ray\n")
+    assert imports(planted, top_level_only=True) & HEAVY == {"torch"}
+
+
+def test_who_may_import_early_does() -> None:
+    assert all(imports(REPO / path, top_level_only=True) & HEAVY for path in LATE)
 
 
 def test_one_list_in_four_places() -> None:
@@ -99,18 +105,19 @@ def test_readme_shows_the_documented_path_literally() -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "own"),
     [
-        ["-m", "probes.cli.main", "--help"],
-        ["-m", "pytest", "probes", "--collect-only", "-q"],
-        ["-m", "reference_trainer", "--help"],
+        (["-m", "probes.cli.main", "--help"], "click"),
+        (["-m", "pytest", "probes", "--collect-only", "-q"], "_pytest.main"),
+        (["-m", "reference_trainer", "--help"], "reference_trainer.options"),
     ],
     ids=["seatrial", "collect", "trainer"],
 )
-def test_help_and_collection_import_nothing_heavy(command: list[str]) -> None:
+def test_help_and_collection_import_nothing_heavy(command: list[str], own: str) -> None:
     done = subprocess.run([sys.executable, "-X", "importtime", *command], cwd=REPO, text=True,
                           capture_output=True, check=True, timeout=120)  # fmt: skip
     loaded = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert own in loaded  # the list is read
     assert not loaded & {"torch", "ray", "pandas", "matplotlib"}
 
 

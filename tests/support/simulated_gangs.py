@@ -42,6 +42,23 @@ FAULTS = {
     "places smaller": "a gang is made of one accelerator less than was asked for",
     "looks rarely": "the observer looks ten times a second",
 }
+# As near to a fault as a sound scheduler may come.
+NEAR_MISSES = {
+    "places a little late": "a gang that has room is placed after 4.5 s, of 5 s that are allowed",
+    "withdraws slowly": "a gang that is given back while it waits goes after 9 s, of 10 s",
+    "frees a little late": "a killed driver's gangs go after 9 s, of 10 s",
+    "shows free late": "what is given back is shown as free 1.9 s later, of 2 s",
+    "shows held late": "what a gang holds is shown as free for 1.9 s, of 2 s",
+    "starts actors slowly": "a placed gang's actors run after 25 s, of 30 s",
+    "looks just often enough": "the observer looks 22 times a second, of 20",
+    "hands over at once": "who waits is placed in the moment in which the other goes",
+}
+DELAYS = {  # s, by what is slow
+    "places late": 9.0,
+    "places a little late": 4.5,
+    "hands over at once": 0.0,
+}
+LAG_S = 1.9  # of what is shown as free
 
 
 @dataclass
@@ -84,8 +101,9 @@ class SimulatedRay:
     """Nodes with accelerators, groups on them, and the time."""
 
     def __init__(self, fault: str = "", nodes: int = 4, each: int = 1) -> None:
-        assert not fault or fault in FAULTS
+        assert not fault or fault in FAULTS or fault in NEAR_MISSES
         self.fault, self.t = fault, 0.0
+        self.returned: list[tuple[float, dict[str, int]]] = []  # when, and what on which node
         self.capacity = {f"node{i}": each for i in range(nodes)}
         self.lost: dict[str, int] = {}
         self.groups: list[Group] = []
@@ -109,6 +127,22 @@ class SimulatedRay:
             for node, count in self.capacity.items()
             if node not in self.dead_nodes
         }
+
+    @property
+    def shown_free_on(self) -> dict[str, int]:
+        """As Ray's nodes report it, which may come late."""
+        shown = self.free_on
+        late = [nodes for t, nodes in self.returned if self.t - t < LAG_S]
+        if self.fault == "shows free late":
+            for nodes in late:
+                for node, count in nodes.items():
+                    shown[node] = max(shown[node] - count, 0)
+        if self.fault == "shows held late":
+            for group in self.groups:
+                if group.placed is not None and self.t - group.placed < LAG_S:
+                    for node, count in group.nodes.items():
+                        shown[node] = min(shown[node] + count, self.capacity[node])
+        return shown
 
     def choose(self, group: Group) -> dict[str, int] | None:
         """Nodes for a whole group by its strategy, or None."""
@@ -145,6 +179,7 @@ class SimulatedRay:
 
     def _remove(self, group: Group) -> None:
         self.groups.remove(group)
+        self.returned.append((self.t, group.nodes))
         if self.fault == "loses one" and group.placed is not None and not self.lost:
             self.lost = {next(iter(group.nodes)): 1}
 
@@ -153,7 +188,7 @@ class SimulatedRay:
             group.nodes = self._anywhere(group.size)
             group.placed = self.t
             return
-        delay = 9.0 if self.fault == "places late" else PLACE_S
+        delay = DELAYS.get(self.fault, PLACE_S)
         chosen = self.choose(group)
         group.had_to_wait = group.had_to_wait or chosen is None
         if chosen is None or (self.fault == "never places" and group.had_to_wait):
@@ -197,9 +232,10 @@ class SimulatedRay:
                 stream.running.append(group)
 
     def let_go(self, group: Group) -> None:
-        keeps = "keeps cancelled" if group.placed is None else "keeps running"
-        if self.fault != keeps:
-            group.gone = self.t + GONE_S
+        waits = group.placed is None
+        if self.fault != ("keeps cancelled" if waits else "keeps running"):
+            slow = waits and self.fault == "withdraws slowly"
+            group.gone = self.t + (9.0 if slow else GONE_S)
 
 
 class SimulatedJob:
@@ -219,7 +255,7 @@ class SimulatedJob:
     def signal(self, signum: int) -> None:
         if signum == signal.SIGKILL:
             self.alive = False
-            delay = 20.0 if self.ray.fault == "frees late" else KILLED_S
+            delay = {"frees late": 20.0, "frees a little late": 9.0}.get(self.ray.fault, KILLED_S)
             for group in self.ray.groups:
                 if group.job == self.name and self.ray.fault != "keeps the dead":
                     group.gone = self.ray.t + delay
@@ -247,6 +283,7 @@ class SimulatedJob:
 
     def do_naive(self, count: int) -> int:
         for _ in range(count):
+            self.observer.until(lambda _: any(self.ray.free_on.values()), 1.0)
             if free := [node for node, left in self.ray.free_on.items() if left]:
                 self.ray.naive[self.name].append(free[0])
         return len(self.ray.naive[self.name])
@@ -331,7 +368,7 @@ class SimulatedObserver:
     def poll(self) -> list[Sample]:
         """Go on by one step, and look."""
         self.ray.step()
-        every = 0.1 if self.ray.fault == "looks rarely" else STEP
+        every = {"looks rarely": 0.1, "looks just often enough": 0.045}.get(self.ray.fault, STEP)
         if self.ray.t > self.blind_from or self.ray.t < self.away_until:
             return []
         if self.ray.t - self.looked < every - 1e-9:
@@ -356,7 +393,7 @@ class SimulatedObserver:
         for gang, need in self.gang_sizes.items():
             if gang in gangs:
                 gangs[gang]["size"] = need
-        free = self.ray.free_on
+        free = self.ray.shown_free_on
         actors = {job: count for job in "AB" if (count := self._actors(job))}
         seen = {"free": sum(free.values()), "free_on": free, "gangs": gangs, "actors": actors}
         return {"t": self.ray.t, "took": 0.002, **seen}
@@ -392,7 +429,8 @@ class SimulatedObserver:
     def _actors(self, job: str) -> int:
         count = len(self.ray.naive[job])
         for group in self.ray.groups:
-            runs = group.placed is not None and self.ray.t - group.placed >= STAFF_S
+            takes = 25.0 if self.ray.fault == "starts actors slowly" else STAFF_S
+            runs = group.placed is not None and self.ray.t - group.placed >= takes
             if group.job == job and group.staff and runs and self.ray.fault != "starts no actors":
                 count += group.size
         return count
@@ -469,4 +507,4 @@ def names_of(items: Iterable[Any]) -> list[str]:
     return [item.name for item in items]
 
 
-__all__ = ["FAULTS", "Scenario", "SimulatedScene", "failing", "names_of", "simulate"]
+__all__ = ["FAULTS", "NEAR_MISSES", "Scenario", "SimulatedScene", "failing", "names_of", "simulate"]

@@ -166,6 +166,63 @@ def test_the_control_is_not_caught_where_one_of_them_does_not_show_it(
     assert control(recorder(), monkeypatch, forced, pair)["wrong road"].caught is False
 
 
+class RecordedGang:
+    """A gang that is only there, and what is done with it."""
+
+    def __init__(self, environment: dict[str, str | None] | None, done: list[Any]) -> None:
+        self.environment, self.done = environment, done
+
+    def __enter__(self) -> RecordedGang:
+        self.done.append(("entered", self.environment))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done.append(("left", self.environment))
+
+    def remove(self) -> None:
+        self.done.append(("removed", self.environment))
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_nccl_gets_another_environment_in_new_processes(
+    monkeypatch: pytest.MonkeyPatch, on_gpu: bool
+) -> None:
+    """NCCL reads its environment once in a process; gloo reads it at each rendezvous."""
+    done: list[Any] = []
+
+    def swept(gang: RecordedGang, names: Any, logs: Any, environment: Any = None, **_: Any) -> str:
+        done.append(("swept", {**(gang.environment or {}), **(environment or {})}))
+        return "a sweep"
+
+    def met(gang: RecordedGang, *_: Any, environment: Any = None) -> str:
+        done.append(("met", {**(gang.environment or {}), **(environment or {})}))
+        return "a pair"
+
+    monkeypatch.setattr(road, "run_sweep", swept)
+    monkeypatch.setattr(road, "run_few_pairs", met)
+    monkeypatch.setattr(road, "gang_env", lambda _: {"NCCL_DEBUG": "INFO"})
+    cluster = SimpleNamespace(
+        on_gpu=on_gpu, node_names={}, gang=lambda environment: RecordedGang(environment, done)
+    )
+    rig: Any = SimpleNamespace(terms=LAB.cluster, gang=RecordedGang(None, done))
+    assert road.run_off_fabric(rig, cast(Any, SimpleNamespace(cluster=cluster))) == (
+        "a sweep",
+        "a pair",
+    )
+    forced = {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_NET": "Socket",
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "NCCL_SOCKET_IFNAME": "=eth0",
+    }
+    assert {kind: told for kind, told in done if kind in ("swept", "met")} == {
+        "swept": forced,
+        "met": forced,
+    }
+    expected = ["removed", "entered", "swept", "met", "left"] if on_gpu else ["swept", "met"]
+    assert [kind for kind, _ in done] == expected
+
+
 def test_a_witness_that_says_what_the_bytes_say_is_no_control(
     recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:

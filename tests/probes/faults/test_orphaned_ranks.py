@@ -14,9 +14,10 @@ import pytest
 
 from probes.faults.orphaned_ranks import kill_running, rank_processes
 from probes.faults.process_faults import start_ticks
-from probes.restart import judge as restart_judging
+from probes.restart.judge import judge_orphans
 from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.launch.worker import RankLocation
+from tests.support.controls import recorder
 
 HERE = socket.gethostname()
 
@@ -77,34 +78,18 @@ MARK = ("node1", 4711, 90)
     ],
 )
 def test_what_is_known_to_run_is_told_whoever_could_not_be_asked(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
     running: dict[Any, int],
     unasked: list[str],
     known: dict[Any, int],
     value: int | None,
     codes: list[str],
 ) -> None:
-    seen: dict[str, Any] = {}
-    found: list[Any] = []
-
-    class Notes:
-        def __call__(self, name: str, value: Any, note: str = "", on: str = "") -> None:
-            seen[name] = value
-
-        def explain(self, one: Any) -> None:
-            found.append(one)
-
-    class Cluster:
-        def groups_named(self, name: str) -> list[int]:
-            return []
-
-    monkeypatch.setattr(restart_judging, "rank_processes", lambda *_: known)
-    monkeypatch.setattr(restart_judging, "find_orphans", lambda *_: (running, unasked))
-    restart_judging.find_leaks(Cluster(), tmp_path, Notes())  # type: ignore[arg-type]  (stand-ins)
-    assert seen == {"not_released": 0, "still_running": value}
-    assert [one.code for one in found] == codes
-    assert [one.suspects for one in found] == [["rank 3", "node1"]] * len(codes)
+    measure = recorder("RESTART")
+    judge_orphans(running, unasked, known, measure)
+    result = measure.result("finished", 1.0)
+    assert [(one.name, one.value) for one in result.measurements] == [("still_running", value)]
+    assert [one.code for one in result.findings] == codes
+    assert [one.suspects for one in result.findings] == [["rank 3", "node1"]] * len(codes)
 
 
 def test_where_ranks_were_to_be_is_known_without_their_journal(tmp_path: Path) -> None:

@@ -120,6 +120,39 @@ def test_a_fault_of_the_scheduler_fails_with_its_finding(
     assert result.verdict is Verdict.FAIL
 
 
+def near(fault: str, name: str, *measures: str) -> Any:
+    marks = pytest.mark.near_miss(*(f"GANG.{measure}" for measure in measures))
+    return pytest.param(fault, name, marks=marks, id=f"{fault}, {name}")
+
+
+# What is near to a fault, the scenario in which it would show, and the measures it is near to.
+NEAR = [
+    near("places a little late", "compete", "placement_delay", "never_placed"),
+    near("places a little late", "too large", "blocked_behind"),
+    near("places a little late", "stream", "never_placed"),
+    near("withdraws slowly", "cancelled", "not_removed", "not_released", "lost_while_running"),
+    near("frees a little late", "dead driver", "not_removed", "release_time", "not_released"),
+    near("shows free late", "compete", "leaked", "not_released"),
+    near("shows held late", "compete", "overcommitted", "placed_concurrently"),
+    near("starts actors slowly", "compete", "actors_not_running"),
+    near("looks just often enough", "compete", "sample_rate"),
+    near("hands over at once", "one group", "deadlocks", "partially_held"),
+    near("hands over at once", "compete", "placed_concurrently", "partially_held"),
+    near("shows free late", "fragments", "placed_in_fragments"),
+    near("hands over at once", "strategies", "misplaced"),
+]
+
+
+@pytest.mark.parametrize(("fault", "name"), NEAR)
+def test_what_is_near_to_a_fault_accuses_nobody(
+    monkeypatch: pytest.MonkeyPatch, fault: str, name: str
+) -> None:
+    result = run(simulate(monkeypatch, fault), name)
+    assert [one.sentence() for one in result.measurements if one.severity > 1] == []
+    assert result.findings == []
+    assert [one.sentence() for one in result.controls if not one.caught] == []
+
+
 def test_each_fault_is_seen_by_some_scenario() -> None:
     assert {fault for fault, *_ in RED} | {"looks rarely"} == FAULTS.keys()
 

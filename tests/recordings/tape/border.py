@@ -14,7 +14,7 @@ CLUSTER_CALLS = ("on_each_node", "known_nodes", "groups_named", "read_facts")
 GANG_CALLS = ("run", "ask", "busy", "silent", "replace_workers")
 # Functions by the module that calls them.
 FUNCTIONS = {
-    "probes.hosts.judge": ("find_blind_nodes",),
+    "probes.hosts.judge": ("find_blind_nodes", "software_versions"),
     "probes.launch.test_launch": ("follow_path", "make_user_home"),
     "probes.restart.test_restart": ("run_with_faults", "run_kill_rerun"),
     "probes.restart.test_restart_other_ranks": ("run_world_sizes",),

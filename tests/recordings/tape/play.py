@@ -26,7 +26,7 @@ from probes.restart.reference_run import ReferenceRun
 from reports.record import ProbeResult
 from tests.recordings.tape.border import CLUSTER_CALLS, FUNCTIONS, GANG_CALLS
 from tests.recordings.tape.record import REFERENCES
-from tests.recordings.tape.tape import Answers, name_of
+from tests.recordings.tape.tape import Answers, NoAnswer, name_of
 from tests.support.controls import MemoryRecorder
 
 
@@ -183,7 +183,7 @@ class Played:
 def play(
     path: Path, patch: pytest.MonkeyPatch, doctor: Callable[[Answers], None] = lambda _: None
 ) -> Played:
-    """Run the probe of a tape.  LookupError where it asks what the tape does not answer.
+    """Run the probe of a tape.  NoAnswer where it asks what the tape does not have.
 
     `doctor` may change the answers first.
     """
@@ -216,7 +216,7 @@ def play(
     error = ""
     try:
         probe(**{name: given[name] for name in wanted})
-    except LookupError:
+    except NoAnswer:
         raise
     except (Exception, pytest.fail.Exception) as raised:  # noqa: BLE001 - as pytest has it
         error = f"{type(raised).__name__}: {raised}"
@@ -237,7 +237,7 @@ def _played_capacity(scenario: Scenario) -> Any:
 def _references(answers: Answers) -> dict[str, ReferenceRun]:
     runs = {}
     for name in REFERENCES:
-        with suppress(LookupError):
+        with suppress(NoAnswer):
             state = answers.next(name)
             runs[name] = ReferenceRun(Path(state.pop("folder")))
             vars(runs[name]).update({**state, "_folder_problem": ("", [])})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import io
 import json
 from collections import defaultdict
 from collections.abc import Callable
@@ -24,7 +25,8 @@ class Tape:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = gzip.open(path, "wt", encoding="utf-8")  # noqa: SIM115 - open for a probe
+        packed = gzip.GzipFile(path, "wb", mtime=0)  # the same tape is the same file
+        self.file = io.TextIOWrapper(packed, encoding="utf-8")
         self.busy = False
 
     def write(self, question: str, answer: Any, error: Exception | None = None) -> None:
@@ -50,6 +52,10 @@ class Tape:
         return answer
 
 
+class NoAnswer(Exception):
+    """The tape has none: the probe asks other questions than it did, and must be recorded anew."""
+
+
 class Answers:
     """Reads one."""
 
@@ -60,10 +66,24 @@ class Answers:
                 question, error, answer = line.rstrip("\n").split("\t")
                 self.kept[json.loads(question)].append((error, answer))
 
+    def change(self, question: str, change: Callable[[Any], Any], at: int | None = None) -> None:
+        """Change what was answered: each time, or at one (0 is the first, -1 the last)."""
+        kept = self.kept[question]
+        if not kept:
+            raise NoAnswer(question)
+        for index in range(len(kept)) if at is None else [range(len(kept))[at]]:
+            error, answer = kept[index]
+            kept[index] = error, typed_json.dump(change(typed_json.load(answer)))
+
+    def refuse(self, question: str, at: int, message: str) -> None:
+        """Have a GangError come instead of an answer."""
+        told = ["reference_trainer.launch.gang:GangError", message, {}]
+        self.kept[question][at] = typed_json.dump(told), "null"
+
     def next(self, question: str) -> Any:
-        """The next answer to this question.  Raises the error that came instead of one."""
+        """The next answer to this question.  Raises the error that came instead, or NoAnswer."""
         if not self.kept[question]:
-            raise LookupError(f"the tape has no more answers to {question!r}: record it anew")
+            raise NoAnswer(question)
         error, answer = self.kept[question].pop(0)
         if told := typed_json.load(error):
             raise _error(*told)

@@ -1,0 +1,99 @@
+"""Probes over what a cluster answered: sound, with a fault in it, and with an answer taken away.
+
+The tapes are of labs; those of GPUs are synthetic (tests/recordings/tape).  What each must come to
+is written by hand in expected.toml.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.measurement import Verdict
+from tests.recordings.tape.play import Played, play
+from tests.recordings.tape.synthetic import TAPES
+from tests.recordings.tape.tape import Answers, NoAnswer
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ALL = {
+    str(path.relative_to(TAPES)).removesuffix(".tape.gz"): path
+    for path in sorted(TAPES.glob("*/*.tape.gz"))
+}
+EXPECTED: dict[str, dict[str, Any]] = tomllib.loads((TAPES / "expected.toml").read_text())
+
+
+def failed(played: Played) -> list[str]:
+    """Measures that failed, each once, in the order of the probe."""
+    judged = [one for one in played.result.measurements if one.judged]
+    return list(dict.fromkeys(one.name for one in judged if one.verdict is Verdict.FAIL))
+
+
+def test_each_tape_has_its_expectation_with_the_reason() -> None:
+    assert EXPECTED.keys() == ALL.keys()
+    assert all(len(one["because"].split()) > 3 for one in EXPECTED.values())
+    synthetic = {name for name, path in ALL.items() if "synthetic" in Answers(path).next("run")}
+    assert synthetic == {name for name in ALL if name.startswith("gpus-")}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_recorded_probe_comes_to_what_it_must(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    expected, played = EXPECTED[name], play(ALL[name], monkeypatch)
+    told = [one.sentence() for one in played.result.measurements if one.severity]
+    assert played.result.verdict.value == expected["verdict"], [played.error, *told]
+    assert sorted(failed(played)) == sorted(expected.get("red", [])), told
+    found = played.result.findings
+    assert sorted({one.code for one in found}) == sorted(expected.get("codes", []))
+    suspects = {name for one in found for name in one.suspects}
+    assert suspects == set(expected.get("suspects", []))
+    if expected["verdict"] == "PASS":
+        assert [one.sentence() for one in played.result.controls if not one.caught] == []
+        assert played.result.controls
+
+
+SOUND = [name for name, one in EXPECTED.items() if one["verdict"] == "PASS"]
+
+
+@dataclass
+class Loss:
+    """One answer of a tape that does not come."""
+
+    question: str
+    at: int
+
+    def __call__(self, answers: Answers) -> None:
+        answers.refuse(self.question, self.at, "taken away")
+
+
+def losses(path: Path) -> list[Loss]:
+    """Each answer of a tape but its own heading."""
+    kept = Answers(path).kept
+    heads = ("run", "stage", "original")
+    return [Loss(q, at) for q, each in kept.items() if q not in heads for at in range(len(each))]
+
+
+# What only informs: a probe that passes all the same, without this answer, is no false pass.
+INFORMS: dict[str, tuple[str, ...]] = {}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_no_answer_that_is_taken_away_leaves_a_pass(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    passed = []
+    for loss in losses(ALL[name]):
+        with monkeypatch.context() as patch:
+            try:
+                played = play(ALL[name], patch, loss)
+            except NoAnswer:  # it asks for more: it did not go on as if nothing had been
+                continue
+            if played.result.verdict in (Verdict.PASS, Verdict.MARGINAL):
+                passed.append(loss.question)
+    assert sorted(set(passed) - set(INFORMS.get(name, ()))) == []
