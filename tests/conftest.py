@@ -13,6 +13,7 @@ from tests.support.seen import (  # noqa: F401 - hooks of pytest
     pytest_configure,
     pytest_runtest_call,
     pytest_sessionfinish,
+    pytest_terminal_summary,
 )
 from tests.support.single_rank import only_rank
 from tests.support.trial import lab_of

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.measure import Recorder, Trial
 from reports.measurement import Verdict
 from reports.record import RunRecord
@@ -32,6 +33,7 @@ else:
 FILE = REPO / "tests" / "faults" / "seen.toml"
 MOST = 3  # tests of each kind that are kept for a measure or a finding
 LIVE = ("tests/faults/", "tests/lab/")
+NOT_RUN = "NOT RUN"  # begins the reason of a test that is skipped for want of a lab
 KEPT = (Verdict.PASS, Verdict.MARGINAL)
 
 
@@ -133,6 +135,23 @@ def pytest_sessionfinish() -> None:
     if os.environ.get("SEATRIAL_SEEN") == "write":
         kept = {test: one for test, one in read_sights().items() if test not in WATCH.passed}
         FILE.write_text(as_toml(choose(kept | WATCH.passed)))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say aloud which lab tests did not run, and what was seen red all the same."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = {report.longrepr[2] for report in skipped if NOT_RUN in str(report.longrepr)}
+    for reason in sorted(reasons):
+        count = sum(reason in str(report.longrepr) for report in skipped)
+        text = f"{NOT_RUN}: {count} tests, {reason.partition(NOT_RUN)[2].lstrip(': ')}"
+        terminalreporter.write_sep("!", text, red=True, bold=True)
+    red = {name for sight in WATCH.passed.values() for name in sight.red if "." in name}
+    each = [
+        f"{id} {sum(name.startswith(f'{id}.') for name in red)} of {len(row.measures)}"
+        for id, row in CRITERIA.items()
+    ]
+    if red:
+        terminalreporter.write_line(f"measures seen red: {', '.join(each)}")
 
 
 def choose(sights: Sights) -> Sights:

@@ -111,14 +111,15 @@ def forced_run_is_slower(
     Sockets never show what RDMA does; of two Ethernet ports nothing follows (None) unless the
     forced one is known to carry less than the fabric showed.
     """
+    if normal is None:
+        return None, "there is no straight run to compare with"
     port_gbytes = 0.0 if terms.fabric == "rdma" else management_rate(terms, facts)
     if port_gbytes is None:
         message = "neither the contract (management_gbps) nor the devices say how fast it is"
         return None, f"{message}, so bandwidth is not compared"
-    rows = normal.rows if normal else []
-    straight = next((row["busbw"] for row in rows if row["size"] == CHECK_SIZE), None)
+    straight = next((row["busbw"] for row in normal.rows if row["size"] == CHECK_SIZE), None)
     if straight is None:
-        return False, "there is no straight run to compare with"
+        return False, f"the straight run has no row of {CHECK_SIZE} bytes"
     message = f"straight {straight:.3f} GB/s"
     if port_gbytes >= SLOWER_RATIO * straight:
         return None, f"{message}, which {terms.management} may carry too: bandwidth is not compared"

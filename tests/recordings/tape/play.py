@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
@@ -160,6 +161,7 @@ class PlayedStage(ContentionRig):
 
     def ensure_started(self) -> Observer:
         """They were."""
+        self.answers.next("started")
         assert self.observer is not None
         for name, id in self.ids.items():
             if name not in self.jobs or not self.jobs[name].alive:
@@ -170,10 +172,11 @@ class PlayedStage(ContentionRig):
 
 @dataclass
 class Played:
-    """What came of a probe: its result, and what it asked for that nobody answered."""
+    """What came of a probe: its result, how it ended where it did not end well, what it asked."""
 
     result: ProbeResult
     error: str
+    asked: Counter[str]
 
     def values(self, name: str) -> list[Any]:
         """All values of a judged measure."""
@@ -220,7 +223,8 @@ def play(
         raise
     except (Exception, pytest.fail.Exception) as raised:  # noqa: BLE001 - as pytest has it
         error = f"{type(raised).__name__}: {raised}"
-    return Played(measure.result("error" if error else "finished", 0.0, error), error)
+    result = measure.result("error" if error else "finished", 0.0, error)
+    return Played(result, error, answers.asked)
 
 
 def _scene(stage: PlayedStage, measure: Recorder, title: str, **options: Any) -> Any:
@@ -239,8 +243,8 @@ def _references(answers: Answers) -> dict[str, ReferenceRun]:
     for name in REFERENCES:
         with suppress(NoAnswer):
             state = answers.next(name)
-            runs[name] = ReferenceRun(Path(state.pop("folder")))
-            vars(runs[name]).update({**state, "_folder_problem": ("", [])})
+            runs[name] = ReferenceRun(state["folder"])
+            vars(runs[name]).update(state)
     return runs
 
 

@@ -45,27 +45,33 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         },
     )
     arguments = getattr(item, "funcargs", {})
-    gangs = arguments["stage"].gang_count if "stage" in arguments else 0
+    before = _state_of(arguments)
     CURRENT.append(tape)
     try:
         return (yield)
     finally:
         CURRENT.clear()
-        _keep_references(tape, arguments, gangs)
+        _keep_references(tape, arguments, before)
         tape.file.close()
 
 
-def _keep_references(tape: Tape, arguments: dict[str, Any], gangs: int) -> None:
-    """Runs never killed, and the stage of contention with so many `gangs`: what probes share."""
+def _state_of(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What probes share, as it was before this one: gangs so far, what is known of the folder."""
+    known = {n: arguments[n]._folder_problem for n in REFERENCES if n in arguments}
+    return known | ({"gangs": arguments["stage"].gang_count} if "stage" in arguments else {})
+
+
+def _keep_references(tape: Tape, arguments: dict[str, Any], before: dict[str, Any]) -> None:
+    """Runs never killed, and the stage of contention."""
     for name in REFERENCES:
         if name in arguments:
             state = {k: v for k, v in vars(arguments[name]).items() if k != "corruptions"}
-            tape.write(name, {**state, "folder": str(state["folder"])})
+            tape.write(name, state | {"_folder_problem": before[name]})
     if "stage" in arguments:
         stage = arguments["stage"]
         ids = {name: job.id for name, job in stage.jobs.items()}
         names = stage.observer.node_names if stage.observer else {}
-        tape.write("stage", {"ids": ids, "node_names": names, "gangs": gangs})
+        tape.write("stage", {"ids": ids, "node_names": names, "gangs": before["gangs"]})
 
 
 def pytest_configure() -> None:
@@ -73,7 +79,7 @@ def pytest_configure() -> None:
     from probes.cluster.cluster import Cluster
     from probes.gang.competing_job import CompetingJob
     from probes.gang.observer import Observer
-    from probes.gang.scenario import Scenario
+    from probes.gang.scenario import ContentionRig, Scenario
     from reference_trainer.launch.gang import Gang
 
     for name in CLUSTER_CALLS:
@@ -87,6 +93,7 @@ def pytest_configure() -> None:
     _tape_method(CompetingJob, "read_answer", "answer {0.name}")
     for name in ("mark", "other_jobs", "look_away"):
         _tape_method(Observer, name, f"observer {name}")
+    _tape_method(ContentionRig, "ensure_started", "started", keep=lambda *_: None)
     for owner, name in ((Observer, "until"), (Observer, "poll"), (Scenario, "_wait_capacity")):
         _tape_looks(owner, name)
 

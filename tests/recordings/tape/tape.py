@@ -6,7 +6,7 @@ import gzip
 import importlib
 import io
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ class Answers:
 
     def __init__(self, path: Path) -> None:
         self.kept: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        self.asked: Counter[str] = Counter()  # how often each question was asked so far
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for line in file:
                 question, error, answer = line.rstrip("\n").split("\t")
@@ -85,6 +86,7 @@ class Answers:
         if not self.kept[question]:
             raise NoAnswer(question)
         error, answer = self.kept[question].pop(0)
+        self.asked[question] += 1
         if told := typed_json.load(error):
             raise _error(*told)
         return typed_json.load(answer)
