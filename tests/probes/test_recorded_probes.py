@@ -75,7 +75,7 @@ HEADS = ("run", "stage", "started", "original")  # of a tape, and no answer of a
 
 
 # What only informs: what collectives take alone explains a loss, and here nothing is lost.
-INFORMS = {"lab-sound/each_node_adds_its_share": ("run read_counters", "run play_on_rank")}
+INFORMS = {"lab-sound/each_node_adds_its_share": ("run read_counters", "run replay_on_rank")}
 
 
 @pytest.mark.parametrize("name", SOUND)
