@@ -45,6 +45,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         },
     )
     arguments = getattr(item, "funcargs", {})
+    tape.names = _Names(cluster.node_names)
     before = _state_of(arguments)
     CURRENT.append(tape)
     try:
@@ -131,16 +132,17 @@ def _tape_function(module: Any, name: str) -> None:
     def asked(*arguments: Any, **more: Any) -> Any:
         if not CURRENT:
             return ask(*arguments, **more)
-        names = {"": ""} | getattr(arguments[0], "node_names", {}) if arguments else {}
-        names = _Names(names if isinstance(names, dict) else {})
-        return CURRENT[0].keep(name, lambda: as_data(ask(*arguments, **more), names))
+        tape = CURRENT[0]
+        return tape.keep(name, lambda: as_data(ask(*arguments, **more), tape.names))
 
     _replace(module, name, asked)
 
 
 class _Names(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return key
+    """Names of nodes; of one that joined later, its id."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return super().get(key, key)
 
 
 def _tape_looks(owner: type, name: str) -> None:

@@ -28,6 +28,7 @@ class Tape:
         packed = gzip.GzipFile(path, "wb", mtime=0)  # the same tape is the same file
         self.file = io.TextIOWrapper(packed, encoding="utf-8")
         self.busy = False
+        self.names: dict[str, str] = {}  # of nodes, by id
 
     def write(self, question: str, answer: Any, error: Exception | None = None) -> None:
         """Keep one answer, or the error that came instead."""
@@ -75,6 +76,10 @@ class Answers:
         for index in range(len(kept)) if at is None else [range(len(kept))[at]]:
             error, answer = kept[index]
             kept[index] = error, typed_json.dump(change(typed_json.load(answer)))
+
+    def add(self, question: str, *answers: Any) -> None:
+        """Have more answers to a question."""
+        self.kept[question] += [(typed_json.dump([]), typed_json.dump(one)) for one in answers]
 
     def refuse(self, question: str, at: int, message: str) -> None:
         """Have a GangError come instead of an answer."""
