@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from probes.gang import scenario
+from probes.gang import node_loss, scenario
 from probes.gang.invariants import Sample
 from probes.gang.job_driver import COMPLETE
 from probes.gang.observer import ScenarioMark
@@ -41,6 +41,7 @@ FAULTS = {
     "packs anywhere": "STRICT_PACK is placed on several nodes",
     "places smaller": "a gang is made of one accelerator less than was asked for",
     "looks rarely": "the observer looks ten times a second",
+    "misses a loss": "Ray counts a node that was killed as alive for ever",
 }
 # As near to a fault as a sound scheduler may come.
 NEAR_MISSES = {
@@ -52,6 +53,8 @@ NEAR_MISSES = {
     "starts actors slowly": "a placed gang's actors run after 25 s, of 30 s",
     "looks just often enough": "the observer looks 22 times a second, of 20",
     "hands over at once": "who waits is placed in the moment in which the other goes",
+    "sees a loss late": "Ray notices that a node is lost after 80 s, of 90 s",
+    "places beside a harmed gang": "a gang that lost a node is in nobody's way",
 }
 DELAYS = {  # s, by what is slow
     "places late": 9.0,
@@ -110,10 +113,30 @@ class SimulatedRay:
         self.naive: dict[str, list[str]] = {"A": [], "B": []}
         self.disturbed = 0.0
         self.streams: list[Stream] = []
-        self.dead_nodes: set[str] = set()
+        self.spares: dict[str, str] = {}  # spare node -> the resource of which it has one
+        self.killed: dict[str, float] = {}  # spare node -> when
+        self.dead_nodes: set[str] = set()  # that Ray has noticed
 
     @property
     def free_on(self) -> dict[str, int]:
+        """Accelerators, by node; spare nodes have none."""
+        return self._free_accelerators() | {
+            node: 0 for node in self.spares if node not in self.dead_nodes
+        }
+
+    def free_of(self, resource: str) -> dict[str, int]:
+        """What is free of accelerators (""), or of a spare node's resource."""
+        if not resource:
+            return self._free_accelerators()
+        taken = {node for group in self.groups for node in group.nodes}
+        alive = {node for node, has in self.spares.items() if has == resource}
+        return dict.fromkeys(sorted(alive - taken - self.dead_nodes), 1)
+
+    def is_harmed(self, group: Group) -> bool:
+        """Whether a group that was placed has lost a node."""
+        return group.placed is not None and bool(group.nodes.keys() & self.dead_nodes)
+
+    def _free_accelerators(self) -> dict[str, int]:
         used = {node: self.lost.get(node, 0) for node in self.capacity}
         for group in self.groups:
             for node, count in group.nodes.items():
@@ -122,11 +145,7 @@ class SimulatedRay:
         for nodes in self.naive.values():
             for node in nodes:
                 used[node] += 1
-        return {
-            node: max(count - used[node], 0)
-            for node, count in self.capacity.items()
-            if node not in self.dead_nodes
-        }
+        return {node: max(count - used[node], 0) for node, count in self.capacity.items()}
 
     @property
     def shown_free_on(self) -> dict[str, int]:
@@ -146,7 +165,7 @@ class SimulatedRay:
 
     def choose(self, group: Group) -> dict[str, int] | None:
         """Nodes for a whole group by its strategy, or None."""
-        free = {node: count for node, count in self.free_on.items() if count}
+        free = {node: count for node, count in self.free_of(group.resource).items() if count}
         strict = group.strategy == "STRICT_PACK" and self.fault != "packs anywhere"
         if strict:
             free = {node: count for node, count in free.items() if count >= group.size}
@@ -170,12 +189,22 @@ class SimulatedRay:
         for group in [one for one in self.groups if one.gone is not None and one.gone <= self.t]:
             self._remove(group)
         self._run_streams()
+        self._notice_losses()
         blocked = False
+        # While a gang stands that lost a node, Ray places nobody else.
+        harmed = any(map(self.is_harmed, self.groups))
         for group in [one for one in self.groups if one.placed is None]:
-            if group.resource or (blocked and self.fault == "blocks"):
+            if harmed and self.fault != "places beside a harmed gang":
+                group.had_to_wait, group.asked = True, self.t
+                continue
+            if blocked and self.fault == "blocks":
                 continue
             self._try(group)
             blocked = blocked or group.placed is None
+
+    def _notice_losses(self) -> None:
+        after = {"misses a loss": float("inf"), "sees a loss late": 80.0}.get(self.fault, 3.0)
+        self.dead_nodes = {node for node, t in self.killed.items() if self.t - t >= after}
 
     def _remove(self, group: Group) -> None:
         self.groups.remove(group)
@@ -381,9 +410,11 @@ class SimulatedObserver:
         gangs: dict[str, dict[str, Any]] = {}
         for group in self.ray.groups:
             gang = group.name.removeprefix(self.prefix).split(".")[0].split("@")[0]
-            state = "RESCHEDULING" if self._is_hurt(group) else ""
+            hurt = self._is_hurt(group) or self.ray.is_harmed(group)
+            state = "RESCHEDULING" if hurt else ""
             placed = group.placed is not None
             self._add(gangs, gang, group.size, self._nodes(group), placed, state)
+            gangs[gang]["spare"] = bool(group.resource)
         for job, need in self.single_actors.items():
             nodes: dict[str, int] = {}
             for node in self.ray.naive[job]:
@@ -399,7 +430,8 @@ class SimulatedObserver:
         return {"t": self.ray.t, "took": 0.002, **seen}
 
     def _nodes(self, group: Group) -> dict[str, int]:
-        nodes = {node: count for node, count in group.nodes.items() if count}
+        dead = self.ray.dead_nodes
+        nodes = {node: n for node, n in group.nodes.items() if n and node not in dead}
         if self._is_hurt(group):
             nodes.pop(next(iter(nodes)))
         return nodes
@@ -462,7 +494,12 @@ class SimulatedRig:
         self.gang_count = 0
         total = sum(self.ray.capacity.values())
         self.cluster = SimpleNamespace(
-            resource="GPU", size=total, ray_gpu_count=total, on_gpu=False, gpus_by_node={}
+            resource="GPU",
+            size=total,
+            ray_gpu_count=total,
+            on_gpu=False,
+            gpus_by_node={},
+            ray=self.ray,
         )
 
     def ensure_started(self) -> SimulatedObserver:
@@ -475,6 +512,24 @@ class SimulatedRig:
         for job in self.jobs.values():
             if job.alive:
                 job.call("release")
+
+
+class SimulatedSpares:
+    """Spare raylets: nodes of a resource of their own, which can be killed."""
+
+    resource = "seatrial_berth_1"
+
+    def __init__(self, cluster: Any, count: int) -> None:
+        self.ray: SimulatedRay = cluster.ray
+        self.node_names = {f"id{at}": f"spare{at}" for at in range(1, count + 1)}
+        self.ray.spares |= dict.fromkeys(self.node_names.values(), self.resource)
+
+    def kill_nodes(self, *names: str, whole_nodes: bool = True) -> tuple[bool, float]:
+        self.ray.killed |= dict.fromkeys(names, self.ray.t)
+        return True, self.ray.t
+
+    def close(self) -> None:
+        self.ray.spares.clear()
 
 
 class SimulatedScene:
@@ -493,6 +548,7 @@ def simulate(
 ) -> SimulatedScene:
     """A scene on a cluster with this fault; time goes on only while somebody looks."""
     rig = SimulatedRig(fault, nodes, each)
+    monkeypatch.setattr(node_loss, "SpareNodes", SimulatedSpares)
     monkeypatch.setattr(scenario, "time", SimpleNamespace(monotonic=lambda: rig.ray.t))
     return SimulatedScene(rig, recorder("GANG"))
 
