@@ -40,7 +40,7 @@ FAULTS: dict[str, tuple[list[str], str, list[str], str]] = {
         *("FAB-LOSS", ["node1"], "of the packets that it receives"),
     ),
 }
-IN_MAKE_TEST = ("loss-sends", "flaps", "same-address")
+IN_MAKE_TEST = ("loss-sends", "same-address")
 NEAR_MISSES = {
     "little-loss-sends": ["lose-packets", "1", "sends", "0.01"],
     "little-loss-receives": ["lose-packets", "2", "receives", "0.01"],

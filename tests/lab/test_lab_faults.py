@@ -34,6 +34,7 @@ def test_cut_node(lab: Lab) -> None:
     assert only(record, "FAB-LINK-DOWN").suspects == ["node2"]
 
 
+@pytest.mark.soak(criterion="fabric")
 def test_slow_link(lab: Lab) -> None:
     inject(lab, "slow-link", "1", "200mbit")
     record, _ = acceptance(lab, "slow-link", "probes/fabric/test_fabric.py")
@@ -99,6 +100,7 @@ def test_block_pair(lab: Lab) -> None:
     assert only(record, "FAB-PAIR-BLOCKED").suspects == ["node1", "node2"]
 
 
+@pytest.mark.soak(criterion="fabric")
 def test_wrong_interface(lab: Lab) -> None:
     inject(lab, "wrong-interface")
     record, _ = acceptance(lab, "wrong-interface", "probes/fabric/test_fabric.py")
@@ -117,6 +119,7 @@ def test_hide_shared(lab: Lab) -> None:
     assert only(record, "RESTART-NO-FOLDER").suspects == ["node2"]
 
 
+@pytest.mark.soak(criterion="scaling")
 def test_slow_cpu(lab: Lab) -> None:
     # A paced step hides what is slower by less than its pace, which on a fast machine is much.
     inject(lab, "slow-cpu", "2", "0.1")

@@ -6,27 +6,23 @@ python -m tests.mutants [--only probes/fabric/judge.py] [--count 20] [--seed 1]
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-from tests.mutants.run import Module, Outcome, Worker, choose_mutants, copy_checkout
+from tests.mutants.run import Module, Outcome
+from tests.mutants.session import try_all
 
 HERE = Path(__file__).parent
 MODULES, REASONS = HERE / "modules.toml", HERE / "harmless.toml"
 LEAST_OVERALL, LEAST_EACH = 0.85, 0.70
-Task = tuple[Module, int, int]
 
 
 def read_modules(only: Sequence[str] = ()) -> list[Module]:
@@ -43,49 +39,6 @@ def read_reasons() -> dict[str, dict[str, str]]:
     return tomllib.loads(REASONS.read_text()) if REASONS.is_file() else {}
 
 
-def work(tasks: Any, results: Any) -> None:
-    """One process: takes modules until none is left."""
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        copy_checkout(Path(folder))
-        worker = Worker(Path(folder))
-        while (task := tasks.get()) is not None:
-            module, count, seed = task
-            try:
-                for outcome in worker.try_module(module, choose_mutants(module, count, seed)):
-                    results.put(outcome)
-                results.put(module.path)
-            except RuntimeError as error:
-                results.put(error)
-    results.put(None)
-
-
-def try_all(modules: Sequence[Module], count: int, seed: int) -> tuple[list[Outcome], list[str]]:
-    """Try the mutants of all modules on every core; outcomes, and what went wrong."""
-    context, cores = multiprocessing.get_context("spawn"), os.cpu_count() or 1
-    tasks: Any = context.Queue()
-    results: Any = context.Queue()
-    for module in modules:
-        tasks.put((module, count, seed))
-    processes = [context.Process(target=work, args=(tasks, results)) for _ in range(cores)]
-    for process in processes:
-        tasks.put(None)
-        process.start()
-    outcomes, errors, running = list[Outcome](), list[str](), len(processes)
-    while running:
-        result = results.get()
-        if isinstance(result, Outcome):
-            outcomes.append(result)
-        elif isinstance(result, RuntimeError):
-            errors.append(str(result))
-        elif result is None:
-            running -= 1
-        else:
-            print(describe_module(result, outcomes), flush=True)
-    for process in processes:
-        process.join()
-    return outcomes, errors
-
-
 def score(outcomes: Iterable[Outcome]) -> float:
     """Share of the mutants that were killed; those that never came to an end are left out."""
     verdicts = [outcome.verdict for outcome in outcomes]
@@ -100,6 +53,11 @@ def describe_module(path: str, outcomes: Iterable[Outcome]) -> str:
     timeouts = verdicts.count("timeout")
     ended = f"{verdicts.count('killed')} of {len(mine) - timeouts}"
     return f"{score(mine):5.0%}  {ended}{f', {timeouts} by time' * bool(timeouts)}  {path}"
+
+
+def show_module(path: str, outcomes: list[Outcome]) -> None:
+    """Print a module's line as soon as it is known."""
+    print(describe_module(path, outcomes), flush=True)
 
 
 def print_survivors(outcomes: Iterable[Outcome]) -> int:
@@ -126,7 +84,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="which ones are drawn")
     options = parser.parse_args()
     started, modules = time.monotonic(), read_modules(options.only)
-    outcomes, errors = try_all(modules, options.count, options.seed)
+    outcomes, errors = try_all(modules, options.count, options.seed, show_module)
     unexplained = print_survivors(outcomes)
     overall = score(outcomes)
     low = [

@@ -124,5 +124,7 @@ def _run_pytest(tests: Sequence[str]) -> None:
     code = 1
     with suppress(BaseException):
         options = ["-x", "-q", "-m", "not soak", "-p", "no:cacheprovider", "--no-header"]
+        # Of what is warm: none of it needs pytest's own asserts.
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
         code = int(pytest.main([*options, *tests]))
     os._exit(code)

@@ -268,6 +268,7 @@ def test_an_emulated_cluster_with_nvml_has_it_everywhere_and_as_ray_counts() -> 
     assert findings(result) == [("HOST-NO-NVML", ["n1"])]
 
 
+@pytest.mark.near_miss("HOSTS.gpus", "HOSTS.differences")
 def test_raylets_of_one_host_are_not_compared_by_its_gpus() -> None:
     cluster = StandInHosts(gpus=1)
     cluster.kind, cluster.emulated = "local", True
@@ -282,6 +283,7 @@ def test_raylets_of_one_host_are_not_compared_by_its_gpus() -> None:
 # Nodes on which Ray counts no GPU.
 
 
+@pytest.mark.near_miss("HOSTS.nodes", "HOSTS.gpus", "HOSTS.nodes_below_most")
 def test_workers_without_gpus_are_neither_nodes_nor_faults() -> None:
     result = run_hosts(StandInHosts(3, bystanders=2), **ORDER)
     assert result.verdict is Verdict.PASS
@@ -299,6 +301,7 @@ def test_gpus_that_ray_does_not_count_are_a_fault() -> None:
     assert "Ray counts 0, NVML shows 8" in result.findings[0].statement
 
 
+@pytest.mark.near_miss("HOSTS.count_mismatches")
 def test_a_container_that_sees_its_hosts_gpus_has_none_of_its_own() -> None:
     """A head without GPUs in a CUDA image, on the machine of a node of the gang."""
     cluster = StandInHosts(3, bystanders=1)

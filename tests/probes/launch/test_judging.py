@@ -49,6 +49,22 @@ def test_a_sound_job_passes(recorder: Recorder) -> None:
     assert result.findings == []
 
 
+@pytest.mark.near_miss("LAUNCH.time_to_first_step", "LAUNCH.exit_code")
+def test_a_first_step_after_nearly_five_minutes_is_in_time(recorder: Recorder) -> None:
+    said = transcript()
+    said.first_step = 299.0
+    assert set(verdicts(judged(recorder, said)).values()) == {Verdict.PASS}
+
+
+@pytest.mark.near_miss("LAUNCH.wrong_ranks", "LAUNCH.ranks")
+def test_ranks_that_announce_themselves_again_are_no_more_ranks(recorder: Recorder) -> None:
+    """As after a restart, among other output, and in another order."""
+    said = transcript()
+    again = [line.replace("attempt=1", "attempt=2") for line in said.lines[:2]]
+    said.lines = [*said.lines[:2], "WARNING: rank 0 was lost", *again[::-1], *said.lines[2:]]
+    assert set(verdicts(judged(recorder, said)).values()) == {Verdict.PASS}
+
+
 def test_a_wrong_rank_fails_and_the_finding_tells_found_and_expected(recorder: Recorder) -> None:
     result = judged(recorder, transcript(MASTER_ADDR="127.0.0.1"))
     assert verdicts(result)["wrong_ranks"] is Verdict.FAIL
