@@ -76,7 +76,8 @@ def test_a_fabric_may_be_slow_as_a_whole() -> None:
 class Gang:
     """Stands in for one, two ranks a node: what each rank sees, by the group that it is in."""
 
-    def __init__(self, nodes: int, slow: Callable[[set[int]], bool]) -> None:
+    def __init__(self, nodes: int, slow: Callable[[set[int]], bool], speed: float = 0.05) -> None:
+        self.speed = speed  # of a slow group, GB/s; others have 0.1
         self.places = [SimpleNamespace(node=f"id{at // 2}") for at in range(2 * nodes)]
         self.names = {f"id{at}": f"n{at}" for at in range(nodes)}
         self.slow = slow
@@ -90,7 +91,7 @@ class Gang:
             nodes = {rank // 2 for rank in group}
             assert group == sorted(2 * node + rank for node in nodes for rank in (0, 1))
             for rank in group:
-                found[rank] = (0.05 if self.slow(nodes) else 0.1, int(rank == 6))
+                found[rank] = (self.speed if self.slow(nodes) else 0.1, int(rank == 6))
         return found
 
 
@@ -110,6 +111,28 @@ def test_groups_of_nodes_show_what_pairs_do_not(
     assert (found.nodes, found.groups) == (nodes, groups)
     assert {node for node, count in found.wrong.items() if count} == {"n3"}
     assert "groups of 4 to 4 nodes" in found.coverage
+
+
+@pytest.mark.parametrize(
+    ("speed", "verdict", "codes"),
+    [
+        (0.05, Verdict.FAIL, {"FAB-SLOW-GROUP", "FAB-WRONG-DATA"}),
+        pytest.param(
+            *(0.087, Verdict.PASS, {"FAB-WRONG-DATA"}),
+            marks=pytest.mark.near_miss("FABRIC.slow_groups"),
+        ),
+    ],
+)
+def test_slow_groups_are_judged(
+    recorder: Callable[..., Recorder], speed: float, verdict: Verdict, codes: set[str]
+) -> None:
+    gang, measure = Gang(16, lambda group: 5 in group and len(group) > 2, speed), recorder()
+    found = run_group_search(gang, gang.names)  # type: ignore[arg-type]  (a stand-in)
+    judge.judge_groups(found, hunt(), measure)
+    told = result(measure)
+    (groups,) = [one for one in told.measurements if one.name == "slow_groups"]
+    assert groups.verdict is verdict
+    assert {one.code for one in told.findings} == codes
 
 
 def test_who_is_slow_in_pairs_is_not_named_again_for_groups() -> None:
@@ -157,6 +180,10 @@ RAILS = parse(b'schema = 1\ntitle = "t"\n[cluster]\nfabric = "rdma"\nrails = 4\n
     ("sent", "verdict", "suspects"),
     [
         ([25, 25, 25, 25], Verdict.PASS, []),
+        pytest.param(
+            *([28, 26, 24, 22], Verdict.PASS, []),
+            marks=pytest.mark.near_miss("FABRIC.rails", "FABRIC.slowest_rail"),
+        ),
         ([33, 33, 34, 0], Verdict.FAIL, ["n1", "mlx5_3/1"]),
         ([30, 30, 30, 10], Verdict.FAIL, ["n1", "mlx5_3/1"]),
         ([50, 50], Verdict.FAIL, ["n1"]),
@@ -236,7 +263,10 @@ def test_rails_that_are_not_active_fail_where_nobody_ordered_a_number(
         ("rdma", Job(), 0, Verdict.PASS),
         ("rdma", Job(gdr=False), 1, Verdict.FAIL),  # through host memory, however fast
         ("rdma", faulty("2.28.9")["FAB-OPEN-FAILED"], None, Verdict.FAIL),
-        ("rdma", faulty("2.28.9")["FAB-PARTIAL-RAILS"], 0, Verdict.PASS),  # judged as rails
+        pytest.param(  # judged as rails
+            *("rdma", faulty("2.28.9")["FAB-PARTIAL-RAILS"], 0, Verdict.PASS),
+            marks=pytest.mark.near_miss("FABRIC.log_errors"),
+        ),
         ("eth0", faulty("2.28.9")["NCCL-ERROR"], None, Verdict.PASS),
     ],
 )

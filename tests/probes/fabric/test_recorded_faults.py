@@ -163,6 +163,10 @@ def route_is_told(answers: Answers) -> None:
     answers.add("run read_route", ["10.77.0.3 via 10.78.0.3 dev eth0 src 10.78.0.2"])
 
 
+def _gateway(seen: dict[str, str]) -> None:
+    seen.update(dict.fromkeys(seen, "42:01:0a:00:00:01"))
+
+
 def other_witness(told: Any) -> None:
     """gloo's connections were those of the management network."""
     for rank in told:
@@ -234,6 +238,12 @@ NEAR = [
     near("packets were sent again", more_bytes("fab0", 0.08), "fabric_share"),
     near("other jobs use eth0", more_bytes("eth0", 0.08), "other_share", "network"),
     near("another MTU on the management network", mtu("eth0"), "mtu_mismatches"),
+    near("packets over the fabric's own MTU are not tried", mtu("eth0"), "pairs_below_mtu"),
+    near(
+        "a gateway answers for every address",
+        of("run read_arp", 0, lambda told: [_gateway(seen) for seen in told] and None),
+        "duplicate_addresses",
+    ),
     near("a setting that does no harm", setting("NCCL_DEBUG", "WARN"), "harmful_settings"),
     near("both say the same", lambda _: None, "agreeing_sources"),
 ]
