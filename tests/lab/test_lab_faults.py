@@ -75,11 +75,9 @@ def test_corrupt_data(lab: Lab) -> None:
     inject(lab, "corrupt-data", "1")
     record, _ = acceptance(lab, "corrupt-data", "probes/fabric/test_fabric.py")
     assert record.verdict("FABRIC") is Verdict.FAIL
-    found = {one.code: one for result in record.results for one in result.findings}
-    assert set(found) == {"FAB-WRONG-DATA", "FAB-WRONG-LINK"}
-    assert "received a wrong element" in found["FAB-WRONG-DATA"].statement
-    assert found["FAB-WRONG-LINK"].suspects == ["node1"]
-    assert "what node1 sends" in found["FAB-WRONG-LINK"].statement
+    found = only(record, "FAB-WRONG-LINK")  # where a link is named, who received is no news
+    assert found.suspects == ["node1"]
+    assert "what node1 sends" in found.statement
 
 
 @pytest.mark.soak(criterion="fabric")

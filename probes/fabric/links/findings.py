@@ -35,7 +35,7 @@ def find_port_errors(grown: Mapping[str, LinkGrowth | None], max_share: float) -
     findings = []
     for node, one in grown.items():
         worst = one.errors if one else None
-        if one and worst and worst.share > max_share and not one.unstable:
+        if one and worst and worst.enough and worst.share > max_share and not one.unstable:
             message = (
                 f"{worst.port} of {node} counts errors when it {worst.way}: {worst.errors} in "
                 f"{worst.packets} packets"

@@ -63,11 +63,16 @@ def _judge_errors(
     unknown = [f"{node} {fabric[node]}" for node in grown if node not in known]
     if unknown:
         measure("interface_errors", None, on=unknown[0], note="its errors cannot be read")
-    if known:
-        node = max(known, key=lambda name: known[name].share)
-        worst = known[node]
+    for enough in (True, False):
+        some = {node: one for node, one in known.items() if one.enough is enough}
+        if not some:
+            continue
+        node = max(some, key=lambda name: some[name].share)
+        worst = some[node]
         on = f"{node} {worst.port}, when it {worst.way}"
-        measure("interface_errors", worst.share, on=on, samples=len(known))
+        few = f"{worst.errors} errors in {worst.packets} packets: of so few a share says nothing"
+        value, note = (worst.share, "") if enough else (None, few)
+        measure("interface_errors", value, on=on, samples=len(some), note=note)
 
 
 def judge_loss(

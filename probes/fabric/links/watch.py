@@ -10,6 +10,7 @@ from probes.cluster.cluster import Cluster
 from probes.fabric.links.counters import read_ports, read_tcp_notes
 from probes.fabric.links.growth import WAYS, counter_difference
 
+MIN_PACKETS = 10_000  # of which one error is a share of 1e-4, the limit that is shipped
 Ports = Mapping[str, Mapping[str, Any]]
 
 
@@ -21,6 +22,11 @@ class PortErrors:
     port: str
     errors: int
     packets: int
+
+    @property
+    def enough(self) -> bool:
+        """Whether so many packets were seen that one error alone does not break the limit."""
+        return max(self.packets, self.errors) >= MIN_PACKETS
 
     @property
     def share(self) -> float:

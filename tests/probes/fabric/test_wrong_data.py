@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from probes.fabric import node_pairs
+from probes.fabric.bad_nodes import judge_pair_data
 from probes.fabric.detect import find_wrong_nodes, wrong_data
-from probes.fabric.node_pairs import run_wrong_search
+from probes.fabric.node_pairs import PairSearch, run_wrong_search
+from reports.measurement import Verdict
+from reports.record import ProbeResult
+from scaling.collectives.fault_search import FaultSearchResult
+from tests.support.controls import recorder
 
 ROWS = [{"elements": 4096, "first_wrong": [(rank, 7) for rank in range(4)], "wrong": 4}]
 
@@ -44,6 +49,34 @@ def named(gang: Any, nodes: int = 4) -> list[list[str]]:
 @pytest.mark.parametrize("nodes", [3, 4, 9, 12])
 def test_who_makes_each_of_its_all_reduces_wrong_is_named(bad: str, nodes: int) -> None:
     assert named(spoilt({bad}, nodes=nodes), nodes) == [[bad]]
+
+
+def judged(wrong_pairs: dict[tuple[str, str], int]) -> ProbeResult:
+    """What is said where n2 spoils each all-reduce, and pairs of nodes received this."""
+    sound = FaultSearchResult({}, 0.0, {}, [], 1, 0, "")
+    pairs = PairSearch(sound, sound, wrong_pairs, {}, {})
+    names = {f"n{number}": f"n{number}" for number in range(4)}
+    measure, gang = recorder("FABRIC"), spoilt({"n2"})
+    rig: Any = SimpleNamespace(measure=measure, gang=gang, node_names=names)
+    run = SimpleNamespace(rank_nodes=[f"n{rank % 4}" for rank in range(4)])
+    judge_pair_data(rig, cast(Any, run), pairs, ROWS)
+    return measure.result("finished", 1.0)
+
+
+def test_where_pairs_received_all_right_the_all_reduces_are_searched() -> None:
+    result = judged({("n0", "n1"): 0})
+    assert [(one.code, one.suspects) for one in result.findings] == [("FAB-WRONG-DATA", ["n2"])]
+    (wrong,) = result.measurements  # the collectives' own wrong elements are judged elsewhere
+    assert (wrong.name, wrong.value) == ("wrong_elements", 0)
+
+
+def test_where_a_pair_received_wrong_data_its_link_is_the_cause() -> None:
+    result = judged({("n0", "n1"): 7, ("n1", "n0"): 0})
+    assert [(one.code, one.suspects) for one in result.findings] == [
+        ("FAB-WRONG-LINK", ["n0", "n1"])
+    ]
+    (wrong,) = result.measurements
+    assert (wrong.value, wrong.verdict) == (7, Verdict.FAIL)
 
 
 def test_two_bad_nodes_are_both_named() -> None:

@@ -17,6 +17,7 @@ from probes.fabric.links.judge import (
     links_off,
     unexplained,
 )
+from probes.fabric.links.watch import PortErrors
 from probes.fabric.node_pairs import PairSearch, run_pair_search
 from probes.fabric.sweep import SweepResult
 from reports.measurement import Verdict
@@ -205,10 +206,8 @@ def test_who_has_met_for_speed_does_not_meet_again_for_loss() -> None:
     assert len(gang.met) == len(set(gang.met)) == 12
 
 
-def ports(changes: int | None = 0, share: float | None = 0.0) -> Any:
-    errors = share is not None and SimpleNamespace(
-        share=share, way="receives", port="fab0", errors=round(share * 1e6), packets=10**6
-    )
+def ports(changes: int | None = 0, share: float | None = 0.0, packets: int = 10**6) -> Any:
+    errors = share is not None and PortErrors("receives", "fab0", round(share * packets), packets)
     unstable = {"fab0": changes} if changes else {}
     found = {"changes": {"fab0": changes}, "unstable": unstable, "errors": errors or None}
     return SimpleNamespace(**found, evidence={})
@@ -243,6 +242,18 @@ def test_errors_of_a_port_are_named_with_their_direction(recorder: Callable[...,
     assert (
         "fab0 of n1 counts errors when it receives: 300 in 1000000" in result.findings[0].statement
     )
+
+
+def test_of_hardly_any_packets_no_share_is_judged(recorder: Callable[..., Recorder]) -> None:
+    """Nothing was sent, for packets of the fabric's size do not pass: that is told elsewhere."""
+    result, _ = judge_nodes(recorder, n0=ports(), n1=ports(share=1.0, packets=24))
+    assert values(result, "interface_errors") == [
+        (0.0, Verdict.PASS, "n0 fab0, when it receives"),
+        (None, Verdict.UNPROVEN, "n1 fab0, when it receives"),
+    ]
+    assert told(result) == []
+    idle, _ = judge_nodes(recorder, n0=ports(packets=12))
+    assert [one for _, one, _ in values(idle, "interface_errors")] == [Verdict.UNPROVEN]
 
 
 @pytest.mark.parametrize("silent", [None, ports(None, None)])
