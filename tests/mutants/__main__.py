@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -56,28 +55,32 @@ def describe_module(path: str, outcomes: Iterable[Outcome]) -> str:
 
 
 def show_module(path: str, outcomes: list[Outcome]) -> None:
-    """Print a module's line as soon as it is known."""
-    print(describe_module(path, outcomes), flush=True)
+    """Print a module's line as soon as it is known, and who survived there, and why that may be."""
+    reasons = read_reasons().get(path, {})
+    print(describe_module(path, outcomes))
+    for outcome in survivors(outcomes):
+        if outcome.module == path:
+            why = reasons.get(outcome.mutant.name, "NO REASON")
+            print(f"       {outcome.mutant.line}: {outcome.mutant.name}\n           {why}")
+    sys.stdout.flush()
 
 
-def print_survivors(outcomes: Iterable[Outcome]) -> int:
-    """Print who survived, and why that is harmless; how many have no such reason."""
-    reasons, unexplained = read_reasons(), 0
-    survivors: dict[str, list[Outcome]] = defaultdict(list)
-    for outcome in outcomes:
-        if outcome.verdict == "survived":
-            survivors[outcome.module].append(outcome)
-    for path, each in sorted(survivors.items()):
-        print(f"\n{path}")
-        for outcome in each:
-            reason = reasons.get(path, {}).get(outcome.mutant.name)
-            unexplained += reason is None
-            print(f"  {outcome.mutant.line}: {outcome.mutant.name}\n      {reason or 'NO REASON'}")
-    return unexplained
+def survivors(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Those that no test noticed."""
+    return [outcome for outcome in outcomes if outcome.verdict == "survived"]
+
+
+def count_unexplained(outcomes: Iterable[Outcome]) -> int:
+    """How many survivors have no reason."""
+    reasons = read_reasons()
+    return sum(o.mutant.name not in reasons.get(o.module, {}) for o in survivors(outcomes))
 
 
 def main() -> None:
-    """Try mutants, print the score of each module and the survivors; exit 1 below the goals."""
+    """Try mutants; print each module's score and survivors.
+
+    Ends with 1 below the goals, and where a survivor has no reason.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", default=[], help="a part of a module's path")
     parser.add_argument("--count", type=int, default=20, help="mutants of each module")
@@ -85,7 +88,7 @@ def main() -> None:
     options = parser.parse_args()
     started, modules = time.monotonic(), read_modules(options.only)
     outcomes, errors = try_all(modules, options.count, options.seed, show_module)
-    unexplained = print_survivors(outcomes)
+    unexplained = count_unexplained(outcomes)
     overall = score(outcomes)
     low = [
         one.path
@@ -99,7 +102,7 @@ def main() -> None:
     for error in errors:
         print(error)
     print("\n".join(f"below {LEAST_EACH:.0%}: {path}" for path in low))
-    sys.exit(bool(errors or low or overall < LEAST_OVERALL))
+    sys.exit(bool(errors or low or unexplained or overall < LEAST_OVERALL))
 
 
 if __name__ == "__main__":

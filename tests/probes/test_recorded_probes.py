@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
 
 from reports.measurement import Verdict
 from tests.recordings.tape.play import Played, play
+from tests.recordings.tape.say import said, said_file
 from tests.recordings.tape.synthetic import TAPES
 from tests.recordings.tape.tape import Answers, NoAnswer
 
@@ -27,6 +29,13 @@ ALL = {
     for path in sorted(TAPES.glob("*/*.tape.gz"))
 }
 EXPECTED: dict[str, dict[str, Any]] = tomllib.loads((TAPES / "expected.toml").read_text())
+
+
+@cache
+def played_once(name: str) -> Played:
+    """What comes of a tape as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        return play(ALL[name], patch)
 
 
 def failed(played: Played) -> list[str]:
@@ -43,8 +52,8 @@ def test_each_tape_has_its_expectation_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_recorded_probe_comes_to_what_it_must(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    expected, played = EXPECTED[name], play(ALL[name], monkeypatch)
+def test_a_recorded_probe_comes_to_what_it_must(name: str) -> None:
+    expected, played = EXPECTED[name], played_once(name)
     told = [one.sentence() for one in played.result.measurements if one.severity]
     assert played.result.verdict.value == expected["verdict"], [played.error, *told]
     assert sorted(failed(played)) == sorted(expected.get("red", [])), told
@@ -55,6 +64,12 @@ def test_a_recorded_probe_comes_to_what_it_must(monkeypatch: pytest.MonkeyPatch,
     if expected["verdict"] == "PASS":
         assert [one.sentence() for one in played.result.controls if not one.caught] == []
         assert played.result.controls
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_recorded_probe_says_what_it_said(name: str) -> None:
+    """Word by word: `python -m tests.recordings.tape.say` writes it anew."""
+    assert said(played_once(name)) == said_file(ALL[name]).read_text()
 
 
 SOUND = [name for name, one in EXPECTED.items() if one["verdict"] == "PASS"]
@@ -82,7 +97,7 @@ INFORMS = {"lab-sound/each_node_adds_its_share": ("run read_counters", "run repl
 def test_no_answer_that_is_taken_away_leaves_a_pass(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    passed, asked = [], play(ALL[name], monkeypatch).asked
+    passed, asked = [], played_once(name).asked
     losses = [Loss(q, at) for q in asked if q not in HEADS for at in range(asked[q])]
     for loss in losses:
         with monkeypatch.context() as patch:

@@ -55,6 +55,33 @@ def test_beyond_the_noise_is_worse_or_better_by_the_limit() -> None:
     assert set(slower.changes) == {WORSE}
 
 
+def test_a_side_that_only_one_of_both_tells_counts() -> None:
+    """The limit may have been agreed between the two runs."""
+    slow = Measurement(name="busbw", value=100.0, unit="GB/s", spread=1.0)
+    without = summarize_acceptance(replaced(atlas().record, "FABRIC", measurements=[slow]))
+    assert WORSE in change(without, with_value(97.0)).changes
+    assert WORSE in change(with_value(103.0), without).changes
+
+
+def test_a_partial_run_is_noted() -> None:
+    whole = atlas()
+    part = summarize_acceptance(whole.record.model_copy(update={"partial": "only FABRIC"}))
+    assert compare(part, whole).notes == ["the present run is PARTIAL: only FABRIC"]
+    assert compare(whole, part).notes == ["the baseline run is PARTIAL: only FABRIC"]
+
+
+def test_many_changes_of_a_kind_are_cut_and_counted() -> None:
+    diff = Comparison("before", [], {WORSE: ["a", "b", "c"]}, {})
+    assert list(comparison_lines(diff, 3)) == [
+        *("change since before", f"  {WORSE} (3)", "    a", "    b", "    c"),
+    ]
+    assert list(comparison_lines(diff, 2))[-1] == "    and 1 more"
+
+
+def test_a_number_beside_a_word_is_not_compared() -> None:
+    assert UNCLEAR in change(with_value("fast"), with_value(97.0)).changes
+
+
 def test_without_a_side_nothing_is_claimed() -> None:
     both = {"low": 1.0, "high": 500.0}
     found = change(with_value(100.0, **both), with_value(150.0, **both))

@@ -35,6 +35,12 @@ def owed(**uncontrolled: str) -> list[OwedProbe]:
     return [OwedProbe(probe="p", criterion="GANG", tier="quick", uncontrolled=uncontrolled)]
 
 
+def test_controls_of_older_runs_beside_new_ones_are_told_apart() -> None:
+    """One that observed nothing, as one that was not run, hides no other."""
+    seen = result(one("leaked"), controls=[control(), control(one("leaked", 3))])
+    assert uncontrolled_measures([seen], owed()) == []
+
+
 def test_what_a_control_turned_red_is_proven_and_the_rest_is_told_with_its_reason() -> None:
     seen = result(
         one("leaked"),

@@ -172,11 +172,13 @@ class PlayedStage(ContentionRig):
 
 @dataclass
 class Played:
-    """What came of a probe: its result, how it ended where it did not end well, what it asked."""
+    """What came of a probe: its result, how it ended where it did not end well, what it asked, and
+    what it says that it covered."""
 
     result: ProbeResult
     error: str
     asked: Counter[str]
+    covered: list[str]
 
     def values(self, name: str) -> list[Any]:
         """All values of a judged measure."""
@@ -224,7 +226,7 @@ def play(
     except (Exception, pytest.fail.Exception) as raised:  # noqa: BLE001 - as pytest has it
         error = f"{type(raised).__name__}: {raised}"
     result = measure.result("error" if error else "finished", 0.0, error)
-    return Played(result, error, answers.asked)
+    return Played(result, error, answers.asked, measure._coverage)
 
 
 def _scene(stage: PlayedStage, measure: Recorder, title: str, **options: Any) -> Any:
