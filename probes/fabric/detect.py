@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from probes.cluster.byte_counters import UNKNOWN
 from probes.environment.lint import Flag
 from probes.fabric.node_pairs import NodeGroupsResult
 from probes.fabric.sweep import Rows, SweepResult
@@ -119,7 +120,7 @@ def find_off_fabric(
     off_fabric = {
         node: device
         for node, device in run.main_devices.items()
-        if device != fabric and node not in detours
+        if device not in (fabric, UNKNOWN) and node not in detours
     }
     if not off_fabric:
         return []

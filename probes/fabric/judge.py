@@ -9,6 +9,7 @@ from typing import Any
 
 from probes.acceptance.contract import ClusterTerms
 from probes.acceptance.measure import Recorder
+from probes.cluster.byte_counters import UNKNOWN
 from probes.cluster.cluster import Cluster
 from probes.environment.collect import read_settings
 from probes.environment.lint import Flag, lint
@@ -89,14 +90,16 @@ def judge_elements(rows: Rows, measure: Recorder) -> None:
 
 def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> None:
     """Judge each node's bytes on the fabric and elsewhere, and whether both witnesses agree."""
-    measure("network", run.main_device)
+    device = run.main_device
+    measure("network", None if device == UNKNOWN else device, note=run.unread)
     disagreement = run.witness_disagreement()
     measure("agreeing_sources", None if disagreement else 2, note=disagreement)
     shares = {"fabric_share": run.share, "other_share": run.share_on_other_interfaces}
     for node in run.sent:
         for name, share in shares.items():
             value = share(node, fabric) if fabric else None
-            measure(name, value, on=node, note="no fabric was agreed or derived")
+            note = run.unread if fabric else "no fabric was agreed or derived"
+            measure(name, value, on=node, note=note if value is None else "")
     content = {"bytes_sent": run.sent, run.library.source or "library": run.library.transports}
     caption = "bytes sent per node and road, and what the library says"
     measure.keep("roads.json", content, caption=caption)
@@ -135,7 +138,8 @@ def judge_rails(
         as_fast = run.rail_gbps.get(node, best) == best
         measure("rails", count if as_fast else 0, on=node, limit=limit)
         port, part = min(parts[node].items(), key=lambda item: item[1], default=("no rail", None))
-        measure("slowest_rail", part, on=f"{node} {port}", note="the node has no active RDMA port")
+        why = "the bytes of its rails cannot be read" if count else "it has no active RDMA port"
+        measure("slowest_rail", part, on=f"{node} {port}", note="" if parts[node] else why)
     slowest = limits("slowest_rail")
     measure.explain(
         find_missing_rails(counts, expected, run.rail_gbps),

@@ -41,7 +41,7 @@ class PairSearch:
     lossy: FaultSearchResult
     wrong: dict[Link, int]
     lost: dict[Link, float | None]
-    sent: dict[Link, dict[str, int]]
+    sent: dict[Link, dict[str, int | None]]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _Meetings:
     speeds: dict[Link, float] = field(default_factory=dict)
     wrong: dict[Link, int] = field(default_factory=dict)
     lost: dict[Link, float | None] = field(default_factory=dict)
-    sent: dict[Link, dict[str, int]] = field(default_factory=dict)
+    sent: dict[Link, dict[str, int | None]] = field(default_factory=dict)
     judged: set[Link] = field(default_factory=set)
 
     def measure_speed(self, rounds: list[list[Pair]]) -> dict[Link, float]:

@@ -36,22 +36,30 @@ def count_installed(cluster: Cluster, fabric: str | None) -> int | None:
     return count_rails(admitted_facts(cluster.facts, cluster.on_each_node(read_ib_hca)))
 
 
-def rail_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
-    """Count bytes that each rail sent in between; one that is there no more has sent nothing."""
-    return {
-        name: max(0, after[name]["sent"] - port["sent"]) if name in after else 0
-        for name, port in before.items()
-    }
+def rail_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int | None]:
+    """Count bytes that each rail sent in between; one that is there no more has sent nothing.
+
+    None where its counter cannot be read.
+    """
+    grown: dict[str, int | None] = {}
+    for name, port in before.items():
+        first, last = port["sent"], after[name]["sent"] if name in after else port["sent"]
+        grown[name] = None if first is None or last is None else max(0, last - first)
+    return grown
 
 
-def rail_shares(sent: Mapping[str, int], count: int) -> dict[str, float]:
+def rail_shares(sent: Mapping[str, int | None], count: int) -> dict[str, float]:
     """Give what each of the `count` busiest ports sent, as a ratio of an equal part.
 
-    Ports beyond that number are as fast as rails, but were not ordered as such: storage.
+    Ports beyond that number are as fast as rails, but were not ordered as such: storage.  Nothing
+    where one of them tells nothing: it may have sent the most.
     """
-    busiest = sorted(sent, key=lambda name: -sent[name])[:count]
-    total = sum(sent[name] for name in busiest)
-    return {name: sent[name] * len(busiest) / max(total, 1) for name in busiest}
+    known = {name: bytes_sent for name, bytes_sent in sent.items() if bytes_sent is not None}
+    if len(known) < len(sent):
+        return {}
+    busiest = sorted(known, key=lambda name: -known[name])[:count]
+    total = sum(known[name] for name in busiest)
+    return {name: known[name] * len(busiest) / max(total, 1) for name in busiest}
 
 
 def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) -> list[Finding]:

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from probes.cluster.byte_counters import counter_growth, main_device, read_counters
+from probes.cluster.byte_counters import UNKNOWN, counter_growth, main_device, read_counters
 from probes.fabric.library_report import RankLogs, TransportReport, gloo_report
 from probes.fabric.links.counters import LinkReader
 from probes.fabric.links.growth import lost_packets
@@ -52,6 +52,9 @@ def sweep_seconds(ranks: int) -> float:
     return init_seconds(ranks) + SWEEP_SECONDS
 
 
+ACCOUNTED = 0.9  # of the expected bytes on the fabric: others can have carried no part of them
+
+
 @dataclass(frozen=True)
 class Stall:
     """The call that exceeded twice the median of its size and rank by most: by `seconds`."""
@@ -71,9 +74,9 @@ class SweepResult:
     ranks: int
     backend: str
     rows: Rows
-    sent: dict[str, dict[str, int]]
+    sent: dict[str, dict[str, int | None]]
     library: TransportReport = field(default_factory=TransportReport)
-    rails: dict[str, dict[str, int]] = field(default_factory=dict)  # node -> port -> bytes sent
+    rails: dict[str, dict[str, int | None]] = field(default_factory=dict)  # node -> port -> bytes
     rail_gbps: dict[str, float] = field(default_factory=dict)  # node -> Gbit/s of one of its rails
     rank_nodes: list[str] = field(default_factory=list)  # each rank's node
     readings: list[list[Any]] = field(default_factory=list)  # of each rank, before and after
@@ -92,7 +95,7 @@ class SweepResult:
     @property
     def main_devices(self) -> dict[str, str]:
         """By node, the device or transport that carried most of its bytes."""
-        return {node: main_device(sent) for node, sent in self.sent.items()}
+        return {node: main_device(sent, self.expected_bytes) for node, sent in self.sent.items()}
 
     @property
     def main_device(self) -> str:
@@ -123,13 +126,34 @@ class SweepResult:
             for node, rows in counts.items()
         }
 
-    def share(self, node: str, device: str) -> float:
-        """Give the bytes a node sent on a device, as a ratio of those it had to send."""
-        return self.sent[node].get(device, 0) / self.expected_bytes if self.expected_bytes else 0.0
+    def share(self, node: str, device: str) -> float | None:
+        """Give the bytes a node sent on a device, as a ratio of those it had to send; None where
+        they cannot be read."""
+        sent = self.sent[node].get(device, 0)
+        if sent is None:
+            return None
+        return sent / self.expected_bytes if self.expected_bytes else 0.0
 
-    def share_on_other_interfaces(self, node: str, device: str) -> float:
-        """Give the same for all other devices together."""
-        return sum(self.share(node, name) for name in self.sent[node] if name != device)
+    def share_on_other_interfaces(self, node: str, device: str) -> float | None:
+        """Give the same for all other devices together.
+
+        Where one of them cannot be read it is None, unless the device itself accounts for all.
+        """
+        shares = [self.share(node, name) for name in self.sent[node] if name != device]
+        known = [share for share in shares if share is not None]
+        is_accounted = (self.share(node, device) or 0.0) >= ACCOUNTED
+        return sum(known) if len(known) == len(shares) or is_accounted else None
+
+    @property
+    def unread(self) -> str:
+        """Say which nodes have a counter that cannot be read, and of what; "" for none."""
+        found = [
+            f"{name} on {node}"
+            for node, sent in self.sent.items()
+            for name, count in sent.items()
+            if count is None
+        ]
+        return f"the byte counters of {', '.join(found)} cannot be read" if found else ""
 
     def witness_disagreement(self) -> str:
         """Tell where the witnesses do not say the same, or one says nothing; "" when they agree."""
@@ -139,6 +163,8 @@ class SweepResult:
             device, reported = self.main_devices.get(node), self.library.transports.get(node)
             if device is None:
                 return f"the byte counters say nothing of {node}"
+            if device == UNKNOWN:
+                return self.unread
             if reported != device and not (reported == "tcp" and device not in ("rdma", "none")):
                 return (
                     f"on {node} the byte counters saw {device}, {self.library.source} "

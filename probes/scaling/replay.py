@@ -92,7 +92,7 @@ def replay_uncertainty(replay: Replay, single: Replay, base: Rung, plan: Plan) -
 
 
 def nodes_off_fabric(
-    sent: Mapping[str, Mapping[str, int]], fabric: str | None, min_bytes: float
+    sent: Mapping[str, Mapping[str, int | None]], fabric: str | None, min_bytes: float
 ) -> dict[str, str]:
     """Find nodes that sent most of their bytes over another road than the agreed one, and which.
 
@@ -101,6 +101,6 @@ def nodes_off_fabric(
     off_fabric = {}
     for node, by_interface in sent.items():
         interface = main_device(by_interface)
-        if fabric and interface != fabric and by_interface.get(interface, 0) > min_bytes / 2:
+        if fabric and interface != fabric and (by_interface.get(interface) or 0) > min_bytes / 2:
             off_fabric[node] = interface
     return off_fabric

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from reports.acceptance import summarize_acceptance
 from reports.junit import junit
 from reports.measurement import Verdict
-from reports.record import RunRecord
+from reports.owed import NOT_RUN, complete_results
+from reports.record import OwedProbe, ProbeResult, RunRecord
 from reports.run_folder.fold import fold_events
 
 PROBES = {"fabric::a": "FABRIC", "fabric::b": "FABRIC", "gang::c": "GANG"}
@@ -141,3 +142,33 @@ def test_owed_and_partial_outlive_a_round_trip() -> None:
     again = RunRecord.model_validate_json(record.model_dump_json())
     assert again == record
     assert summarize_acceptance(again).word == "NOT ACCEPTED (PARTIAL)"
+
+
+def owed_probe(probe: str = "p") -> OwedProbe:
+    return OwedProbe(probe=probe, criterion="GANG", tier="quick", measures=["m"], controls=["c"])
+
+
+def ended(state: str, probe: str = "p") -> ProbeResult:
+    return ProbeResult(probe=probe, criterion="GANG", state=state)
+
+
+def test_what_did_not_end_well_says_so_and_nothing_of_what_it_owes() -> None:
+    assert complete_results([ended("skipped")], [owed_probe()], "") == [ended("skipped")]
+    (complete,) = complete_results([ended("finished")], [owed_probe()], "")
+    assert [one.name for one in (*complete.measurements, *complete.controls)] == ["m", "c"]
+
+
+def test_a_probe_that_nobody_owes_is_kept_as_it_is() -> None:
+    assert complete_results([ended("finished", "mine")], [], "") == [ended("finished", "mine")]
+
+
+@pytest.mark.parametrize(
+    ("partial", "error"),
+    [
+        ("", "tier quick owes this probe, and it has no result"),
+        ("only FABRIC", "tier quick owes this probe, and it has no result; only FABRIC"),
+    ],
+)
+def test_a_probe_without_result_says_why(partial: str, error: str) -> None:
+    (missing,) = complete_results([], [owed_probe()], partial)
+    assert (missing.state, missing.error) == (NOT_RUN, error)

@@ -98,7 +98,7 @@ def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
         run.share(node, port) if port else run.share_on_other_interfaces(node, terms.fabric or "")
         for node in run.sent
     ]
-    by_bytes = run.main_device != terms.fabric and min(shares) >= 0.9
+    by_bytes = run.main_device != terms.fabric and all((share or 0.0) >= 0.9 for share in shares)
     by_report = bool(run.library.transports) and terms.fabric not in run.library.transports.values()
     return by_bytes and by_report
 
@@ -137,7 +137,9 @@ def management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float |
 def describe_forced_run(run: SweepResult) -> str:
     """Describe the forced path in one line."""
     devices = {device for sent in run.sent.values() for device in sent}
-    used = {device for device in devices if any(run.share(n, device) >= 0.05 for n in run.sent)}
+    used = {
+        device for device in devices if any((run.share(n, device) or 0.0) >= 0.05 for n in run.sent)
+    }
     transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem
     return (
         f"bytes on {join_names(sorted(used)) or 'no device'}, {run.library.source}: {transports}, "

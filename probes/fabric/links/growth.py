@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from probes.cluster.byte_counters import RDMA, counter_growth, main_device
+from probes.cluster.byte_counters import RDMA, UNKNOWN, counter_growth, main_device
 
 WAYS = ("sends", "receives")
 
@@ -35,8 +35,10 @@ def lost_packets(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[i
     What carried the bytes is asked: RDMA's counters where RDMA did, TCP's elsewhere.  None where
     it does not count, or nothing was sent.
     """
-    over_rdma = main_device(counter_growth(before["bytes"], after["bytes"])) == RDMA
-    key = "rdma" if over_rdma else "tcp"
+    device = main_device(counter_growth(before["bytes"], after["bytes"]))
+    if device == UNKNOWN:
+        return None
+    key = "rdma" if device == RDMA else "tcp"
     grown = counter_difference(before[key] or {}, after[key] or {})
     sent, resent = grown.get("sent"), grown.get("resent")
     if not sent or resent is None:
@@ -54,6 +56,6 @@ def lost_share(readings: Sequence[Mapping[str, Any]]) -> float | None:
     return statistics.median(shares) if shares and len(shares) == len(tries) else None
 
 
-def bytes_sent(readings: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def bytes_sent(readings: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
     """Count bytes by device from the first to the last reading."""
     return counter_growth(readings[0]["bytes"], readings[-1]["bytes"]) if readings else {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from probes.acceptance.measure import Recorder
-from probes.cluster.byte_counters import main_device
+from probes.cluster.byte_counters import UNKNOWN, main_device
 from probes.fabric.links import findings as tell
 from probes.fabric.links.watch import LinkGrowth
 from probes.fabric.node_pairs import PairSearch
@@ -121,9 +121,9 @@ def judge_networks(
     pairs: PairSearch, expected: str, routes: Mapping[Link, str], measure: Recorder
 ) -> None:
     """Judge which network each pair used; `routes` says of the links that left it how they go."""
-    unknown = [link for link, device in networks(pairs).items() if device == "none"]
+    unknown = [link for link, device in networks(pairs).items() if device in ("none", UNKNOWN)]
     if unknown:
-        note = "no device counted its bytes"
+        note = "no device counted its bytes, or the counter of one cannot be read"
         measure("off_fabric_links", None, on=" -> ".join(unknown[0]), note=note)
     off = links_off(pairs, expected)
     measure("off_fabric_links", len(off), samples=len(pairs.sent))
@@ -138,7 +138,9 @@ def networks(pairs: PairSearch) -> dict[Link, str]:
 def links_off(pairs: PairSearch, expected: str) -> dict[Link, str]:
     """Map the links whose bytes left by another device than `expected` to that device."""
     return {
-        link: device for link, device in networks(pairs).items() if device not in (expected, "none")
+        link: device
+        for link, device in networks(pairs).items()
+        if device not in (expected, "none", UNKNOWN)
     }
 
 
