@@ -163,6 +163,13 @@ def route_is_told(answers: Answers) -> None:
     answers.add("run read_route", ["10.77.0.3 via 10.78.0.3 dev eth0 src 10.78.0.2"])
 
 
+def _unread(told: list[dict[str, Any]]) -> None:
+    told[3]["rdma"] = None
+
+
+UNREAD = all_of(*(of("run read_counters", at, _unread) for at in range(4)))
+
+
 def _gateway(seen: dict[str, str]) -> None:
     seen.update(dict.fromkeys(seen, "42:01:0a:00:00:01"))
 
@@ -244,6 +251,7 @@ NEAR = [
         of("run read_arp", 0, lambda told: [_gateway(seen) for seen in told] and None),
         "duplicate_addresses",
     ),
+    near("an RDMA port that counts nothing, beside the fabric", UNREAD, "network", "other_share"),
     near("a setting that does no harm", setting("NCCL_DEBUG", "WARN"), "harmful_settings"),
     near("both say the same", lambda _: None, "agreeing_sources"),
 ]
