@@ -1,0 +1,126 @@
+"""What a record amounts to, row by row: what decides, what only informs, what contradicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.acceptance import NO_SUMS, load_summary, summarize_acceptance
+from reports.measurement import Measurement
+from reports.record import Criterion, RunRecord
+from reports.run_folder.files import SUMS
+from tests.reports.test_record import AGREED, CAUGHT, good, result, run
+
+NOT_AGREED = AGREED.model_copy(update={"agreed": False})
+
+
+def with_criteria(record: RunRecord, *more: Criterion) -> RunRecord:
+    facts = record.contract.model_copy(update={"criteria": [*record.contract.criteria, *more]})
+    return record.model_copy(update={"contract": facts})
+
+
+def row(record: RunRecord, id: str) -> Any:
+    return next(one for one in summarize_acceptance(record).rows if one.criterion.id == id)
+
+
+HERE = "raylets share one host"
+LOCAL = Criterion(id="LOCAL", title="t", how="h", required=False, not_provable=HERE)
+
+
+@pytest.mark.parametrize(
+    ("results", "informs"),
+    [
+        ([result(good())], True),
+        ([result()], True),  # it ended, and proves nothing, as was to be expected
+        ([], False),
+        ([result(good(), state="error")], False),
+        ([result(good()), result(good(), state="skipped")], False),
+        ([result(good(0))], False),
+    ],
+)
+def test_a_row_that_cannot_be_proven_informs_where_it_ended_without_failure(
+    results: list[Any], informs: bool
+) -> None:
+    here = [one.model_copy(update={"criterion": "LOCAL"}) for one in results]
+    assert row(with_criteria(run(*here), LOCAL), "LOCAL").is_only_information is informs
+    provable = LOCAL.model_copy(update={"not_provable": ""})
+    assert row(with_criteria(run(*here), provable), "LOCAL").is_only_information is False
+
+
+def test_what_decides_comes_first_and_the_worst_of_it() -> None:
+    others = [
+        Criterion(id=id, title="t", how="h", required=required)
+        for id, required in (("A", False), ("B", True), ("C", False))
+    ]
+    failing = result(good(0)).model_copy(update={"criterion": "C"})
+    passing = result(good()).model_copy(update={"criterion": "A"})
+    summary = summarize_acceptance(with_criteria(run(result(good()), failing, passing), *others))
+    assert [one.criterion.id for one in summary.worst_first] == ["C", "B", "FABRIC", "A"]
+    assert {one.criterion.id: one.can_decide for one in summary.rows} == {
+        "FABRIC": True,
+        "A": False,
+        "B": True,
+        "C": True,
+    }
+
+
+def test_the_counts_name_what_is_not_required() -> None:
+    assert "Not required" not in summarize_acceptance(run(result(good()))).counts_text
+    text = summarize_acceptance(with_criteria(run(result(good())), LOCAL)).counts_text
+    assert "1 of 1 required criteria proven. Not required: LOCAL" in text
+
+
+def test_what_no_contract_names_is_not_required_and_not_hidden() -> None:
+    stray = result(good()).model_copy(update={"criterion": "STORAGE"})
+    found = row(run(result(good()), stray), "STORAGE")
+    assert (found.criterion.required, found.criterion.title) == (False, "not in the contract")
+
+
+def unlimited(value: Any) -> Measurement:
+    return Measurement(name="busbw", value=value)
+
+
+@pytest.mark.parametrize(
+    ("results", "consistent"),
+    [
+        ([result(unlimited(3.0))], 1),  # only the limit is missing
+        ([result(good())], 1),
+        ([result(good(3, low=1, marginal_low=5))], 1),  # MARGINAL
+        ([result(unlimited(None))], 0),
+        ([result(good(0))], 0),
+        ([result(unlimited(3.0), unlimited(None))], 0),
+        ([result(good(), controls=[])], 0),
+        ([result(good()), result(good(), controls=[])], 0),
+        ([result(good(), state="error")], 0),
+        ([result()], 0),
+        ([], 0),
+    ],
+)
+def test_without_a_contract_a_criterion_may_show_no_contradiction(
+    results: list[Any], consistent: int
+) -> None:
+    summary = summarize_acceptance(run(*results, agreed=NOT_AGREED))
+    assert summary.counts["consistent"] == consistent
+
+
+def test_a_control_that_was_missed_contradicts_beside_one_that_was_caught() -> None:
+    missed = CAUGHT.model_copy(update={"caught": False})
+    for controls, count in (([CAUGHT], 1), ([CAUGHT, missed], 0)):
+        record = run(result(good(), controls=controls), agreed=NOT_AGREED)
+        assert summarize_acceptance(record).counts["consistent"] == count
+
+
+@pytest.mark.parametrize("state", ["finished", "interrupted"])
+def test_a_run_that_ended_without_its_last_file_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    from reports import acceptance
+
+    record, untouched = run(result(good()), state=state), summarize_acceptance(run())
+    monkeypatch.setattr(acceptance, "read_run", lambda *_: (record, untouched.integrity))
+    problems = load_summary(tmp_path).record.problems
+    assert problems == ([NO_SUMS] if state == "finished" else [])
+    (tmp_path / SUMS).write_text("")
+    assert load_summary(tmp_path).record.problems == []
