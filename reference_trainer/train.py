@@ -5,6 +5,7 @@ Steps count from 1.  `step-N` is the state after step N; a run resumed from it b
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import math
@@ -49,12 +50,28 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     """
     PROGRESS.update("starting")
     try:
-        with join_job(config, mesh) as world, closing(Trainer(config, world)) as trainer:
-            trainer.loop()
-            return trainer.finish()
+        return _run(config, mesh)
     finally:
         PROGRESS.update("ended")
         PROGRESS.stop_requested.clear()  # that was for this run; the process may see another
+        free_memory()
+
+
+def _run(config: TrainConfig, mesh: Any) -> dict[str, Any]:
+    with join_job(config, mesh) as world, closing(Trainer(config, world)) as trainer:
+        trainer.loop()
+        return trainer.finish()
+
+
+def free_memory() -> None:
+    """Give back what a run that has ended held: the next one in this process needs it.
+
+    FSDP's modules are in cycles, which nothing but the collector takes apart: a model of 1B holds
+    13.7 GB, and a process trains ten times.
+    """
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 class Trainer:
