@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _abort_process_group, _set_pg_timeout
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.rank_environment import LaunchError, read_environment
+from reference_trainer.rank_environment import LaunchError, bind_gloo, read_environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +156,7 @@ def _torch_settings(config: TrainConfig, device: Any) -> Iterator[None]:
 def _init_process_group(config: TrainConfig, device: Any) -> None:
     # The CPU backend carries Python objects and checkpoints also where gradients use NCCL.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    bind_gloo()
     try:
         dist.init_process_group(
             backend,

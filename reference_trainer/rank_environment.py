@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import socket
+import struct
 from collections.abc import Mapping
 
 LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 
 
 class LaunchError(RuntimeError):
@@ -39,6 +45,50 @@ def change_environment(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def bind_gloo() -> None:
+    """Have gloo use the interface that leads to MASTER_ADDR, where it would take the loopback.
+
+    Without GLOO_SOCKET_IFNAME gloo binds what the host's own name resolves to: 127.0.1.1 on Debian
+    and Ubuntu images, 127.0.0.1 in pods on their host's network.  Ranks of other nodes then find
+    nobody.  Nothing is changed where the operator chose an interface, or the name is sound.
+    """
+    master = os.environ.get("MASTER_ADDR", "")
+    if os.environ.get("GLOO_SOCKET_IFNAME") or not master or not _is_loopback(socket.gethostname()):
+        return
+    with contextlib.suppress(OSError):
+        address = _own_address(master)
+        names = [name for name, own in ipv4_addresses().items() if own == address]
+        if names and not address.startswith("127."):
+            os.environ["GLOO_SOCKET_IFNAME"] = names[0]
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a name resolves to the loopback, or to nothing at all."""
+    try:
+        return socket.gethostbyname(host).startswith("127.")
+    except OSError:
+        return True
+
+
+def _own_address(peer: str) -> str:
+    """The address of ours that leads to a peer; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))
+        return str(probe.getsockname()[0])
+
+
+def ipv4_addresses() -> dict[str, str]:
+    """First IPv4 address of each interface, asked of the kernel."""
+    addresses = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # the interface has no IPv4 address
+                request = struct.pack("256s", name[:15].encode())
+                reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+                addresses[name] = socket.inet_ntoa(reply[20:24])
+    return addresses
 
 
 def _read_integer(name: str) -> int:

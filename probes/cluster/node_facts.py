@@ -5,7 +5,6 @@ Only the standard library, Ray and NVML; pure parsers are testable apart.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.nvml import read_gpus
+from reference_trainer.rank_environment import ipv4_addresses
 from reports.redact import redact
 
 RDMA_SYSFS = "/sys/class/infiniband"
@@ -78,7 +78,7 @@ def _driver_version() -> str:
 
 def read_interfaces() -> dict[str, dict[str, Any]]:
     """Network devices: IPv4 and MAC address, state, MTU, speed (Mbit/s or None), virtual."""
-    addresses = _ipv4_addresses()
+    addresses = ipv4_addresses()
     return {
         path.name: {
             "address": addresses.get(path.name),
@@ -97,20 +97,6 @@ def _link_speed(path: Path) -> int | None:
     text = read_text(path / "speed")
     known = text.lstrip("-").isdigit() and int(text) > 0 and (path / "device").exists()
     return int(text) if known else None
-
-
-def _ipv4_addresses() -> dict[str, str]:
-    """First IPv4 address of each interface, asked of the kernel (SIOCGIFADDR)."""
-    import fcntl
-    import struct
-
-    addresses = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # the interface has no IPv4 address
-                reply = fcntl.ioctl(sock.fileno(), 0x8915, struct.pack("256s", name[:15].encode()))
-                addresses[name] = socket.inet_ntoa(reply[20:24])
-    return addresses
 
 
 def rdma_ports(root: str = RDMA_SYSFS) -> list[dict[str, str]]:

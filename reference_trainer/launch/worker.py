@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from reference_trainer.rank_environment import change_environment
+from reference_trainer.rank_environment import bind_gloo, change_environment
 from reference_trainer.telemetry.heartbeat import PROGRESS, handle_sigterm, process_start_ticks
 
 
@@ -92,6 +92,7 @@ class Worker:
     ) -> Any:
         """Set the environment (None removes a variable) and call `function(*arguments)`."""
         change_environment(environment)
+        bind_gloo()
         try:
             return function(*arguments)
         except BaseException as error:

@@ -162,7 +162,7 @@ def _open_pair(lab: Lab, first: str, second: str) -> str:
     return f"{a.name}, {b.name}: packets pass again"
 
 
-def _restart_ray(lab: Lab, nodes: list[Node], interface: str) -> str:
+def _restart_ray(lab: Lab, nodes: list[Node], interface: str, own_name_at: str = "") -> str:
     """Environment is frozen at `ray start`, so another one means another start."""
     for node in nodes:
         node.power_off()
@@ -171,9 +171,10 @@ def _restart_ray(lab: Lab, nodes: list[Node], interface: str) -> str:
         if time.monotonic() > deadline:
             raise LabError(f"processes {left} do not die")
         time.sleep(0.05)
-    lab.start_ray(nodes, interface)
+    lab.start_ray(nodes, interface, own_name_at)
     names = ", ".join(node.name for node in nodes)
-    return f"{names}: Ray restarted with GLOO_SOCKET_IFNAME={interface}"
+    own = f", and each name at {own_name_at}" if own_name_at else ""
+    return f"{names}: Ray restarted with GLOO_SOCKET_IFNAME={interface or '(not set)'}{own}"
 
 
 def _misbind(lab: Lab, name: str) -> str:
@@ -278,6 +279,14 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
         "Workers bind to eth0 instead of the fabric.",
         (
             lambda lab: _restart_ray(lab, lab.nodes, "eth0"),
+            lambda lab: _restart_ray(lab, lab.nodes, "fab0"),
+        ),
+    ),
+    "loopback-names": (
+        [],
+        "Each node's own name leads to 127.0.1.1, and no interface is chosen for gloo or NCCL.",
+        (
+            lambda lab: _restart_ray(lab, lab.nodes, "", "127.0.1.1"),
             lambda lab: _restart_ray(lab, lab.nodes, "fab0"),
         ),
     ),

@@ -121,11 +121,11 @@ class Lab:
             )
         return alive and not self.state["faults"]
 
-    def start_ray(self, nodes: list[Node], interface: str = "fab0") -> None:
+    def start_ray(self, nodes: list[Node], interface: str = "fab0", own_name_at: str = "") -> None:
         """Start these nodes in parallel and wait until Ray counts all nodes of the lab."""
         since = int(time.time() * 1000)
         for node in nodes:
-            node.start(interface)
+            node.start(interface, own_name_at)
         self._wait_until_ready(nodes, since)
 
     def _wait_until_ready(self, started: list[Node], since: int, seconds: float = 90) -> None:

@@ -40,7 +40,11 @@ class Node:
         return self.group.init_pid()
 
     def environment(self, interface: str = "fab0") -> dict[str, str]:
-        """What an operator would export before `ray start`, and nothing of our own shell."""
+        """What an operator would export before `ray start`, and nothing of our own shell.
+
+        No interface is chosen where it is "".
+        """
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ()
         stand_in = {
             "LD_LIBRARY_PATH": str(nvml.library_folder(self.work)),
             "SEATRIAL_LAB_NVML": str(nvml.settings_file(self.work)),
@@ -51,8 +55,7 @@ class Node:
             "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
             "HOME": "/root",
             "LANG": "C.UTF-8",
-            "GLOO_SOCKET_IFNAME": interface,
-            "NCCL_SOCKET_IFNAME": interface,
+            **dict.fromkeys(names, interface),
             "OMP_NUM_THREADS": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             # Ray 2.60 asks for a token where it finds one in HOME; the lab has no way in or out.
@@ -86,14 +89,18 @@ class Node:
             return [*command, "--address", f"{network.address('eth0', 0)}:{PORT}"]
         return [*command, "--head", "--port", str(PORT), "--dashboard-host", "0.0.0.0"]
 
-    def start(self, interface: str = "fab0") -> None:
-        """Bring up the namespaces and Ray; returns at once (Lab.wait_until_ready waits)."""
+    def start(self, interface: str = "fab0", own_name_at: str = "") -> None:
+        """Bring up the namespaces and Ray; returns at once (Lab.wait_until_ready waits).
+
+        The node's own name leads to its own address first, or to `own_name_at`.
+        """
         self.work.mkdir(parents=True, exist_ok=True)
         self.new_boot_id()
         if self.has_nvml:
             nvml.make_healthy(self.work, self.lab, self.gpus)
             nvml.show_library(self.home, self.work)
         hosts = [f"{network.address('eth0', i)} node{i}" for i in range(self.nodes)]
+        hosts = [f"{own_name_at} {self.name}"] * bool(own_name_at) + hosts
         (self.work / "hosts").write_text("127.0.0.1 localhost\n" + "\n".join(hosts) + "\n")
         self.group.make()
         spec = {

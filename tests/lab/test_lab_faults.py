@@ -125,3 +125,13 @@ def test_slow_cpu(lab: Lab) -> None:
     record, _ = acceptance(lab, "slow-cpu", "probes/scaling/test_scaling.py", contract=brisk)
     assert record.verdict("SCALING") is Verdict.FAIL
     assert only(record, "SCALE-STRAGGLER").suspects == ["node2"]
+
+
+@pytest.mark.soak(criterion="restart")
+def test_names_on_the_loopback_keep_no_rank_from_the_others(lab: Lab) -> None:
+    """As on Debian's and Ubuntu's images: gloo would bind 127.0.1.1, and find nobody."""
+    inject(lab, "loopback-names")
+    probes = ["probes/restart/test_restart.py", "probes/launch/test_launch.py"]
+    record, trial = acceptance(lab, "loopback-names", *probes)
+    assert record.verdict("RESTART") in (Verdict.PASS, Verdict.MARGINAL), trial.log.read_text()
+    assert record.verdict("LAUNCH") in (Verdict.PASS, Verdict.MARGINAL), trial.log.read_text()
