@@ -15,6 +15,7 @@ from probes.cluster.node_affinity import on_node
 from probes.cluster.nvml import gpus_in_use, list_gpus, start_nvml
 
 PAUSE = 0.2  # s from one look to the next: NVML takes some ms for each GPU
+START_SECONDS = 60.0  # for NVML's first answer: 1 to 2 s a GPU without persistence mode
 STALE = 2.0  # s after which what was seen counts no more: NVML hangs where a GPU is lost
 GpuProcesses = dict[str, list[int]]  # UUID of a GPU that is in use, and the ids of its processes
 
@@ -101,6 +102,20 @@ class GpuMonitors:
             for node in self._monitors
             if node in silent or node in self._latest
         }
+
+    def wait_ready(self, seconds: float = START_SECONDS) -> None:
+        """Return when each node has been looked at once, or after so many seconds.
+
+        A node that has not answered by then is told by its samples.
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            looks = self.poll() or {}
+            if len(looks) == len(self._monitors) and not any(
+                isinstance(use, str) for use in looks.values()
+            ):
+                return
+            time.sleep(PAUSE)
 
     def close(self) -> None:
         """End the monitors."""

@@ -14,6 +14,7 @@ from typing import Any
 
 Sample = dict[str, Any]
 WAITING_STATES = ("PENDING", "PREPARED")
+MAX_BLIND_S = 10.0  # that NVML may be silent while a scene is judged
 FREE_LAG = 2.0  # s for which Ray's view of what is free may lag behind
 MAX_GAP = 1.0  # s without a look: a part of a gang that is held for less keeps nobody waiting
 
@@ -200,11 +201,29 @@ def _calm_samples(samples: Sequence[Sample], node: str, lag_s: float) -> list[bo
 
 
 def nvml_errors(samples: Sequence[Sample], ray_gpus: dict[str, int]) -> dict[str, str]:
-    """Nodes with GPUs of which NVML told nothing at some look in these samples, and why."""
-    looks = [sample["in_use"] for sample in samples if "in_use" in sample] or [{}]
-    reads = {node: [look.get(node, "nobody looked") for look in looks] for node in ray_gpus}
-    blind = {node: [use for use in uses if isinstance(use, str)] for node, uses in reads.items()}
-    return {node: uses[-1] for node, uses in blind.items() if ray_gpus[node] and uses}
+    """Nodes with GPUs of which NVML told nothing in these samples, or nothing for too long; why.
+
+    One slow answer is no blindness: NVML starts a driver that does not persist, which takes 1 to
+    2 s for each GPU, and waits behind contexts that are torn down.
+    """
+    return {
+        node: reason
+        for node, count in ray_gpus.items()
+        if count and (reason := _nvml_silence(samples, node))
+    }
+
+
+def _nvml_silence(samples: Sequence[Sample], node: str) -> str:
+    """Why nothing is known of a node's GPUs for all of these samples, or MAX_BLIND_S of them."""
+    looks = [(one["t"], one["in_use"].get(node)) for one in samples if "in_use" in one]
+    errors = [use for _, use in looks if isinstance(use, str)]
+    reason = errors[-1] if errors else "nobody looked"
+    answered = [t for t, use in looks if isinstance(use, dict)]
+    if not answered:
+        return reason
+    edges = [samples[0]["t"], *answered, samples[-1]["t"]]
+    silent = max(b - a for a, b in pairwise(edges))
+    return f"no answer for {silent:.0f} s ({reason})" if silent > MAX_BLIND_S else ""
 
 
 def sample_gaps(samples: Sequence[Sample]) -> list[float]:

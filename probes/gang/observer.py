@@ -141,6 +141,8 @@ class Observer:
         self._gpus = GpuMonitors(cluster) if cluster.on_gpu else None
         self.samples: list[Sample] = []
         self.marks: list[ScenarioMark] = []
+        if self._gpus:
+            self._gpus.wait_ready()
         self.until(lambda sample: True, ANSWER_SECONDS)  # the first look is long where Ray is old
 
     def now(self) -> float:

@@ -163,3 +163,25 @@ def test_only_a_gpu_that_is_free_and_unused_is_squatted_on() -> None:
     assert find_free_gpu(here, {"a": 1, "b": 1}, {"a": {}, "b": {}}) is None
     assert find_free_gpu(here, {"a": 2, "b": 2}, {"a": {"a-0": [], "a-1": []}}) is None
     assert find_free_gpu(here, {"a": 2}, {"a": "NVML hangs"}) is None
+
+
+def test_the_first_look_of_every_node_is_waited_for(
+    nodes: dict[str, Node], clock: SimpleNamespace
+) -> None:
+    """NVML takes 1 to 2 s for each GPU where its driver does not persist."""
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock.now += 1
+        if len(waits) == 9:
+            nodes["n2"].next.answer = {}
+
+    nodes["n2"].next = Call("NVML has not answered yet")
+    vars(gpu_eyes.time)["sleep"] = sleep
+    eyes = GpuMonitors(cluster())
+    eyes.wait_ready()
+    assert len(waits) == 9
+    nodes["n2"].next.answer = "NVML: not found"
+    eyes.wait_ready(5)
+    assert len(waits) <= 9 + 6

@@ -10,7 +10,9 @@ import pytest
 from probes.cluster.placement_groups import other_jobs
 from probes.gang import invariants as checks
 from probes.gang.placement import control_misplaced_rank, default_placements, find_splits
+from probes.gang.scenario_checks import judge_gpu_use
 from probes.gang.test_gang_queue import halving_sizes
+from tests.support.controls import recorder
 
 Sample = dict[str, Any]
 
@@ -214,9 +216,44 @@ def test_a_node_of_which_nvml_tells_nothing_is_named() -> None:
     silent = sample(0.0) | {"free_on": {}, "in_use": {"n": {}, "m": "NVML: not found"}}
     assert checks.nvml_errors([silent], {"n": 8, "m": 8, "head": 0}) == {"m": "NVML: not found"}
     assert checks.nvml_errors([sample(0.0)], {"n": 8}) == {"n": "nobody looked"}
-    once = [sample(0.0) | {"in_use": {"n": {}}}, sample(0.1) | {"in_use": {"n": "it hangs"}}]
-    assert checks.nvml_errors(once, {"n": 8}) == {"n": "it hangs"}
     assert checks.find_hidden_gpus([silent], {"n": 8, "m": 8}) == {}
+
+
+def looks(*told: Any) -> list[Sample]:
+    """A look each second: words where NVML does not tell, None where nobody looked."""
+    return [
+        sample(at) | ({} if use is None else {"in_use": {"n": use}}) for at, use in enumerate(told)
+    ]
+
+
+@pytest.mark.near_miss("GANG.unregistered_use")
+def test_one_slow_look_is_no_blindness() -> None:
+    slow = looks({}, *["NVML hangs since 3 s"] * 8, {}, None, {})
+    assert checks.nvml_errors(slow, {"n": 8}) == {}
+    measure = recorder("GANG")
+    judge_gpu_use([one | {"free_on": {"n": 8}} for one in slow], {"n": 8}, measure)
+    assert measure.result("finished", 1.0).measurements[0].value == 0
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        looks(*["NVML hangs since 3 s"] * 12, {}),  # from the first on
+        looks({}, *["NVML hangs since 3 s"] * 12, {}),
+        looks({}, *["NVML hangs since 3 s"] * 12),  # to the last
+    ],
+)
+def test_a_node_that_is_dark_for_too_long_proves_nothing(seen: list[Sample]) -> None:
+    (reason,) = checks.nvml_errors(seen, {"n": 8}).values()
+    assert reason in (
+        "no answer for 12 s (NVML hangs since 3 s)",
+        "no answer for 13 s (NVML hangs since 3 s)",
+    )
+
+
+def test_a_node_at_which_nobody_looked_for_long_proves_nothing() -> None:
+    (reason,) = checks.nvml_errors(looks({}, *[None] * 12, {}), {"n": 8}).values()
+    assert reason == "no answer for 13 s (nobody looked)"
 
 
 def test_the_dashboard_and_its_agent_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
