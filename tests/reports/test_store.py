@@ -15,6 +15,7 @@ import pytest
 
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.measurement import Limit, Measurement, Verdict
+from reports.run_folder import event_log
 from reports.run_folder.event_log import read_events
 from reports.run_folder.files import UnreadableRun
 from reports.run_folder.fold import fold_events
@@ -164,6 +165,30 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(events: list[Any]) -> No
         fold_events(told)
     assert "\n" not in str(refused.value)
     assert str(refused.value)
+
+
+@pytest.mark.parametrize(("bound", "what"), [("MAX_LINE", "in a line"), ("MAX_LOG", "in all")])
+def test_a_log_of_just_the_size_that_is_allowed_is_read(
+    bound: str, what: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    line = json.dumps({"event": "series", "data": {"name": "x" * (1 << 20)}}).encode() + b"\n"
+    (tmp_path / "events.jsonl").write_bytes(line)
+    monkeypatch.setattr(event_log, bound, len(line))
+    assert len(list(read_events(tmp_path))) == 1
+    monkeypatch.setattr(event_log, bound, len(line) - 1)
+    with pytest.raises(UnreadableRun, match=f"line 1: expected at most 1 MiB {what}, found more"):
+        list(read_events(tmp_path))
+
+
+@pytest.mark.parametrize(("digits", "read"), [(300, True), (301, False)])
+def test_a_whole_number_has_a_longest(digits: int, read: bool, tmp_path: Path) -> None:
+    line = f'{{"event": "series", "data": {{"values": {"7" * digits}}}}}\n'
+    (tmp_path / "events.jsonl").write_text(line * 2)
+    if read:
+        assert len(list(read_events(tmp_path))) == 2
+    else:
+        with pytest.raises(UnreadableRun, match="line 1 is not an event"):
+            list(read_events(tmp_path))
 
 
 def test_no_folder_no_record(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ import pytest
 from probes.acceptance.contract import load as contract
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.measure import Recorder
-from reports.measurement import Measurement, Verdict
+from reports.measurement import Limit, Measurement, Verdict
+from reports.record import Finding
 from reports.run_folder.integrity import load
 from reports.run_folder.store import Store
+from tests.support.controls import MemoryRecorder, plant, recorder
 
 NAMES = [
     (id, name)
@@ -88,3 +90,97 @@ def test_evidence_of_any_kind_is_kept_without_secrets(
     assert "hunter2" not in kept
     assert "<redacted>" in kept
     assert isinstance(content, str) or json.loads(kept)
+
+
+# What is judged, what informs, and what is said aloud.
+
+
+def heard(criterion: str) -> tuple[MemoryRecorder, list[str]]:
+    """A recorder, and the lines that it says."""
+    probe, lines = recorder(criterion), list[str]()
+    probe.say = lines.append
+    return probe, lines
+
+
+def test_a_failure_is_said_aloud_and_a_pass_is_not() -> None:
+    probe, lines = heard("GANG")
+    probe("deadlocks", 0)
+    assert lines == []
+    probe("deadlocks", 2)
+    assert [line.split(" ")[0] for line in lines] == ["FAIL"]
+    assert "2" in lines[0]
+
+
+def test_a_note_judges_nothing_and_says_nothing() -> None:
+    probe, lines = heard("GANG")
+    probe.note("wait", 7.0, "s", on="gang A", spread=0.5)
+    (noted,) = probe.result("finished", 1.0).measurements
+    assert (noted.value, noted.unit, noted.subject, noted.spread) == (7.0, "s", "gang A", 0.5)
+    assert (noted.judged, noted.verdict, lines) == (False, None, [])
+
+
+def test_a_value_would_fail_where_it_breaks_the_contracts_limit() -> None:
+    probe = recorder("GANG")
+    assert probe.would_fail("deadlocks", 1)
+    assert not probe.would_fail("deadlocks", 0)
+    assert not probe.would_fail("deadlocks", None)  # unknown breaks nothing
+
+
+def test_a_value_without_a_limit_breaks_none() -> None:
+    probe = recorder("SCALING", contract("local"))
+    assert probe.contract.limit("SCALING", "tokens_per_s") is None
+    assert not probe.would_fail("tokens_per_s", 0.0)
+
+
+@pytest.mark.parametrize("name", ["cancelled in words only", "late release"])
+def test_a_control_that_is_caught_says_nothing(name: str) -> None:
+    probe, lines = heard("GANG")
+    plant(probe, name)
+    assert [control.caught for control in probe.result("finished", 1.0).controls] == [True]
+    assert lines == []
+
+
+def test_a_control_that_is_not_caught_is_said_aloud() -> None:
+    probe, lines = heard("GANG")
+    probe.control("cancelled in words only", "an actor was kept", probe.trial())
+    assert lines == ["control NOT caught: an actor was kept"]
+
+
+def test_a_control_is_not_missed_where_the_row_is_not_provable() -> None:
+    probe, lines = heard("FABRIC")
+    optional = probe.contract.model_copy(update={"optional": {"FABRIC": "one host only"}})
+    probe.contract = optional
+    assert not probe.is_provable
+    probe.control("closed door", "a port was closed", None, saw="no second host")
+    assert lines == []
+
+
+def test_findings_carry_how_to_see_it_again_and_are_known_by_their_codes() -> None:
+    probe = recorder("GANG")
+    probe.reproduce = "pytest probes/gang"
+    one = Finding(code="GANG-LEAK", statement="a GPU is held", remedy="free it")
+    own = one.model_copy(update={"code": "GANG-STUCK", "reproduce": "ray status"})
+    probe.explain(one, [own])
+    assert probe.finding_codes == {"GANG-LEAK", "GANG-STUCK"}
+    found = probe.result("finished", 1.0).findings
+    assert [finding.reproduce for finding in found] == ["pytest probes/gang", "ray status"]
+
+
+def test_the_result_is_what_was_written_down() -> None:
+    probe = recorder("GANG")
+    probe("deadlocks", 0)
+    result = probe.finish("error", 2.5, "the cluster went away")
+    assert (result.state, result.seconds, result.error) == ("error", 2.5, "the cluster went away")
+    assert [one.name for one in result.measurements] == ["deadlocks"]
+
+
+def test_a_trial_knows_what_it_measured_and_the_worst_of_it() -> None:
+    trial = recorder("FABRIC").trial()
+    assert not trial.has_measured("busbw")
+    assert trial.worst("busbw").note == "the control never measured it"
+    for value in (2.0, 0.1, 3.0):
+        trial("busbw", value, limit=Limit(low=1.0, because="agreed for this test"))
+    assert trial.has_measured("busbw")
+    assert (trial.worst("busbw").value, trial.worst("busbw").verdict) == (0.1, Verdict.FAIL)
+    with pytest.raises(TypeError, match="inside a control"):
+        trial.control("closed door", "a port", None)
