@@ -22,6 +22,12 @@ RESTART: dict[str, Entry] = {
         "look for a kernel that is not deterministic, else test the accelerators of the named ranks "
         "for silent data corruption (`dcgmi diag -r 3`)",
     ),
+    "RESTART-NAN": Entry(
+        "The loss is no number any more.",
+        Cause.APPLICATION,
+        "look at the first such step in the series: compare it with the run never killed; where only "
+        "the killed run has it, what was restored is wrong",
+    ),
     "RESTART-DAMAGED-LOADED": Entry(
         "A damaged or foreign checkpoint was loaded.",
         Cause.APPLICATION,

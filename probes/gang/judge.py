@@ -13,6 +13,7 @@ from probes.gang.scenario import Scenario
 
 PENDING_SECONDS = 0.7  # how long a gang without room is looked at
 WITHDRAWN_SECONDS = 10  # until a cancelled gang, or a dead driver's, is gone
+RELEASE_PATIENCE_SECONDS = 30  # what comes too late is measured all the same: the limit is 10 s
 
 
 def start_two_gangs(run: Scenario, need: int) -> tuple[str, str]:
@@ -160,7 +161,8 @@ def _states_text(sample: Sample) -> str:
 def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> None:
     """A big gang's wait: judged where a queue layer was declared, else told."""
     if terms.queue:
-        run.measure_at_end("large_gang_wait", wait, note="the big gang was never placed")
+        late = finding("GANG-SLOW", f"the big gang waited for {wait or 0:.1f} s", ["job A"])
+        run.measure_at_end("large_gang_wait", wait, late, note="the big gang was never placed")
     else:
         run.measure.note("large_gang_wait", wait, "s")
 

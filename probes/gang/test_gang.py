@@ -18,7 +18,7 @@ from probes.gang.controls import (
 )
 from probes.gang.invariants import is_whole
 from probes.gang.judge import (
-    WITHDRAWN_SECONDS,
+    RELEASE_PATIENCE_SECONDS,
     judge_actors,
     judge_one_placed,
     judge_time,
@@ -95,7 +95,7 @@ def test_a_dead_driver_gives_its_gang_back(scene):
         judge_undisturbed(run, running)
         killed_at = run.observer.mark("A's driver is killed", fault=True)
         run.rig.jobs["A"].signal(signal.SIGKILL)
-        freed = run.elapsed(killed_at, run.wait_idle(WITHDRAWN_SECONDS))
+        freed = run.elapsed(killed_at, run.wait_idle(RELEASE_PATIENCE_SECONDS))
         judge_time(
             run, "release_time", freed, "all was free again", [running], "all was not free again"
         )

@@ -160,7 +160,11 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
 def judge_losses(results: Results, measure: Recorder) -> None:
     """That every loss is a number."""
     losses = [step["loss"] for result in results for step in result["steps"]]
-    measure("non_finite", sum(not math.isfinite(loss) for loss in losses) if losses else None)
+    wrong = sum(not math.isfinite(loss) for loss in losses)
+    measure("non_finite", wrong if losses else None)
+    if wrong:
+        statement = f"{wrong} losses of ranks and steps were no numbers"
+        measure.explain(finding("RESTART-NAN", statement))
 
 
 def report_unequal(
@@ -310,8 +314,11 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     victim = len(original.results) - 1
     errors = [save["error"] for save in results[0]["unsaved"]]
     named = sum(f"rank {victim} on" in error and "No space left" in error for error in errors)
-    measure("saves_refused", named, limit=exactly(1, "saves", "one met a full disk, and is named"))
     committed = [save["step"] for save in results[0]["checkpoints"]]
+    refused = 0 if NEWEST in committed else named  # what was committed was not refused
+    measure(
+        "saves_refused", refused, limit=exactly(1, "saves", "one met a full disk, and is named")
+    )
     if NEWEST in committed:
         statement = f"step-{NEWEST} was committed although rank {victim} could not write its part"
         measure.explain(finding("RESTART-TORN", statement, [f"rank {victim}"]))

@@ -15,6 +15,7 @@ from probes.faults.process_faults import ProcessFault
 from probes.findings import finding
 from probes.restart.equality import StepComparison, compare_attempts, compare_steps
 from probes.restart.faulted_run import GANG_NAME, run_with_faults
+from probes.restart.judge import report_unequal
 from probes.restart.reference_run import MAX_STEPS_LOST, ReferenceRun
 from reference_trainer.telemetry.injected_delay import STAGES
 from reports.measurement import Limit
@@ -123,14 +124,11 @@ def judge_kills(
         lost = max((steps for run in of_mode for steps in run.steps_lost), default=None)
         limit = Limit(high=bound, because=f"it saves every {SAVE_EVERY} steps")
         measure("steps_lost", lost, limit=limit, on=f"{mode} saves")  # None: rank 0 never died
-    found = compare_with(runs, original)
-    measure("unequal_steps", found.count, samples=found.compared, note=found.doubt)
-    digests = {result["digest"] for run in runs for result in run.results}
-    equal = digests == {result["digest"] for result in original.results}
-    ended = "equal" if equal else "unequal"
-    measure("final_state", ended if digests else None, note="no run came to its end")
-    if found.unequal:
-        measure.explain(finding("RESTART-UNEQUAL", str(found.unequal[0])))
+        if lost is not None and lost > bound:
+            statement = f"with {mode} saves {lost} steps were lost, from {bound} at most"
+            measure.explain(finding("RESTART-STEPS-LOST", statement))
+    results = [result for run in runs for result in run.results]
+    report_unequal(compare_with(runs, original), original, results, measure)
 
 
 def control_unexplained_kills(

@@ -1,9 +1,11 @@
 """Which test has seen which measure fail, and which finding made: what the table of faults is of.
 
 Hooks of this suite's own runs.  They listen to what probes write down, in this process and in the
-records of runs on a lab; what controls plant is not counted.  A test that `seen.toml` names must
-see what the file says of it, and one that is marked as a near miss must see its measures judged,
-and kept.  `SEATRIAL_SEEN=write pytest tests/...` writes the file anew for the tests of that run.
+records of runs on a lab; what controls plant is not counted.  Of a test without a recorder they
+listen to the findings that the readers of logs, settings and losses make.  A test that `seen.toml`
+names must see what the file says of it, and one that is marked as a near miss must see its measures
+judged, and kept.  `SEATRIAL_SEEN=write pytest tests/...` writes the file anew for the tests of that
+run.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ from typing import Any
 
 import pytest
 
+from probes.acceptance.control_targets import is_red
 from probes.acceptance.criteria import CRITERIA
 from probes.acceptance.measure import Recorder, Trial
+from probes.environment.lint import Flag
+from probes.findings.catalogue import CATALOGUE
 from reports.measurement import Verdict
-from reports.record import RunRecord
+from reports.record import Finding, RunRecord
+from scaling.loss.causes import LossCause
 from tests.support.paths import REPO
 
 if sys.version_info >= (3, 11):
@@ -34,12 +40,18 @@ FILE = REPO / "tests" / "faults" / "seen.toml"
 MOST = 3  # tests of each kind that are kept for a measure or a finding
 LIVE = ("tests/faults/", "tests/lab/")
 NOT_RUN = "NOT RUN"  # begins the reason of a test that is skipped for want of a lab
+READERS = {  # modules whose findings count without a recorder
+    Finding: ("probes.nccl.", "probes.cluster."),
+    Flag: ("probes.",),
+    LossCause: ("scaling.",),
+}
 KEPT = (Verdict.PASS, Verdict.MARGINAL)
 
 
 @dataclass
 class Sight:
-    """What one test saw: `red` are measures that failed, as FABRIC.busbw, and codes of findings;
+    """What one test saw: `red` are measures that failed, as FABRIC.busbw (or, where they never do,
+    said why nothing is proven), and codes of findings;
     `near` are measures that its fault is near to, and that were kept."""
 
     red: set[str] = field(default_factory=set)
@@ -67,17 +79,27 @@ class Watch:
     """What the test that runs has seen so far, and what each one that passed saw."""
 
     def __init__(self) -> None:
-        self.red: set[str] = set()
-        self.kept: set[str] = set()
         self.passed: Sights = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the test before."""
+        self.red, self.kept, self.read = set[str](), set[str](), set[str]()
+        self.has_recorder = False
+
+    @property
+    def seen(self) -> set[str]:
+        """What was seen red: findings that were only read count where nothing wrote any down."""
+        return self.red if self.has_recorder else self.red | self.read
 
     def look_at(self, criterion: str, item: Any) -> None:
         """Look at a measurement or a finding."""
         if code := getattr(item, "code", ""):
             self.red.add(code)
-        elif getattr(item, "judged", False):
-            seen = {Verdict.FAIL: self.red, **dict.fromkeys(KEPT, self.kept)}
-            seen.get(item.verdict, set()).add(f"{criterion}.{item.name}")
+        elif getattr(item, "judged", False) and item.name in CRITERIA[criterion].measures:
+            seen = self.kept if item.verdict in KEPT else set[str]()
+            seen = self.red if is_red(criterion, item) else seen
+            seen.add(f"{criterion}.{item.name}")
 
     def look_at_run(self, record: RunRecord) -> None:
         """Look at what a run on a lab came to."""
@@ -98,29 +120,47 @@ def pytest_configure(config: pytest.Config) -> None:
     write_down = Recorder._record
 
     def listened(self: Recorder, kind: str, item: Any) -> None:
+        WATCH.has_recorder = True
         if type(self) is not Trial:
             WATCH.look_at(self.criterion, item)
         write_down(self, kind, item)
 
     setattr(Recorder, "_record", listened)  # noqa: B010 - mypy knows no other way to a method
+    for kind, readers in READERS.items():
+        _listen_to(kind, readers)
+
+
+def _listen_to(kind: Any, readers: tuple[str, ...]) -> None:
+    """Hear of each of a kind that one of these modules makes, itself or by `finding()`."""
+    make = kind.__init__
+
+    def made(self: Any, *arguments: Any, **fields: Any) -> None:
+        make(self, *arguments, **fields)
+        at = sys._getframe(1)
+        while at.f_back and at.f_globals["__name__"] == "probes.findings":
+            at = at.f_back
+        if self.code in CATALOGUE and at.f_globals["__name__"].startswith(readers):
+            WATCH.read.add(self.code)
+
+    kind.__init__ = made
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Listen for one test; where it is named, it must have seen what it is named for."""
-    WATCH.red, WATCH.kept = set(), set()
+    WATCH.begin()
     yield
     near = {name for mark in item.iter_markers("near_miss") for name in mark.args}
     if spoilt := near - WATCH.kept | near & WATCH.red:
         pytest.fail(f"no near miss: {', '.join(sorted(spoilt))} not kept", pytrace=False)
-    WATCH.passed[item.nodeid] = Sight(WATCH.red, near)
+    WATCH.passed[item.nodeid] = Sight(WATCH.seen, near)
     if os.environ.get("SEATRIAL_SEEN") == "write":
         return
     named = item.config.stash[SIGHTS].get(item.nodeid, Sight())
-    if missing := named.red - WATCH.red | named.near - near:
+    if missing := named.red - WATCH.seen | named.near - near:
         pytest.fail(
             f"{FILE.name} says that this test sees {', '.join(sorted(missing))}, which it did not; "
-            f"it saw {', '.join(sorted(WATCH.red)) or 'nothing'}",
+            f"it saw {', '.join(sorted(WATCH.seen)) or 'nothing'}",
             pytrace=False,
         )
 

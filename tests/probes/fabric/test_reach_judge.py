@@ -109,6 +109,7 @@ def test_two_machines_with_one_address_fail(recorder: Callable[..., Recorder]) -
     assert found["duplicate_addresses"] == (1, Verdict.FAIL)
 
 
+@pytest.mark.near_miss("FABRIC.unreachable_pairs")
 def test_a_fabric_without_ip_has_no_packet_size_to_judge(recorder: Callable[..., Recorder]) -> None:
     why = "no RDMA port has an IP address on a"
     found, coverage = judged(recorder, has_ip=False, narrow=None, note=why)

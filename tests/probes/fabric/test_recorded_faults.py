@@ -237,7 +237,7 @@ def near(name: str, change: Change, *measures: str) -> Any:
 NEAR = [
     near("a seventh slower", slower(1.15), "busbw"),
     near("a call that a busy core held up", stall(0.28), "longest_stall"),
-    near("a few packets are lost", lossy(4e-4), "lost_packets"),
+    near("a few packets are lost", lossy(4e-4), "lost_packets", "wrong_elements"),
     near("some bytes of other jobs leave over eth0", detour(0.05), "off_fabric_links"),
     near("a node is an eighth slower", slow_node(0.88), "slowest_pair"),
     near("an error in a hundred thousand", errors(1e-5), "interface_errors"),

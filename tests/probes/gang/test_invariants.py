@@ -12,6 +12,7 @@ from probes.gang import invariants as checks
 from probes.gang.placement import control_misplaced_rank, default_placements, find_splits
 from probes.gang.scenario_checks import judge_gpu_use
 from probes.gang.test_gang_queue import halving_sizes
+from reports.measurement import Verdict
 from tests.support.controls import recorder
 
 Sample = dict[str, Any]
@@ -233,6 +234,19 @@ def test_one_slow_look_is_no_blindness() -> None:
     measure = recorder("GANG")
     judge_gpu_use([one | {"free_on": {"n": 8}} for one in slow], {"n": 8}, measure)
     assert measure.result("finished", 1.0).measurements[0].value == 0
+
+
+def test_who_uses_gpus_behind_rays_back_is_named() -> None:
+    measure = recorder("GANG")
+    judge_gpu_use(every_second([8] * 10), {"n": 8}, measure)
+    result = measure.result("finished", 1.0)
+    assert [(one.value, one.verdict) for one in result.measurements] == [(1, Verdict.FAIL)]
+    (found,) = result.findings
+    assert (found.code, found.suspects) == ("GANG-UNREGISTERED", ["n"])
+    assert found.statement == (
+        "GPUs are in use that Ray has given to nobody: 1 on n, where these are in use: "
+        "GPU-0 (processes 100)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,14 @@ def limited(folder: Path) -> Contract:
     return contract(str(path))
 
 
+@pytest.mark.near_miss("GANG.large_gang_wait")
+def test_a_big_gang_that_waits_just_so_long_is_sound(judged: Judged, tmp_path: Path) -> None:
+    queued = judged(terms=limited(tmp_path))
+    (bound,) = [each.high for each in [queued.measure.contract.limit("GANG", "large_gang_wait")]]
+    judge_big_wait(queued, bound, ClusterTerms(**QUEUED))
+    assert queued.finish().verdict in (Verdict.PASS, Verdict.MARGINAL)
+
+
 def test_a_big_gangs_wait_is_judged_where_a_queue_is_declared(
     judged: Judged, tmp_path: Path
 ) -> None:
@@ -206,7 +214,9 @@ def test_a_big_gangs_wait_is_judged_where_a_queue_is_declared(
     assert plain.finish().measurements[0].judged is False
     queued = judged(terms=limited(tmp_path))
     judge_big_wait(queued, 500.0, ClusterTerms(**QUEUED))
-    assert queued.finish().verdict is Verdict.FAIL
+    result = queued.finish()
+    assert result.verdict is Verdict.FAIL
+    assert [one.code for one in result.findings] == ["GANG-SLOW"]
     never = judged(terms=limited(tmp_path))
     judge_big_wait(never, None, ClusterTerms(**QUEUED))
     assert never.finish().verdict is Verdict.UNPROVEN

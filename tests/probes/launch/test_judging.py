@@ -56,6 +56,12 @@ def test_a_first_step_after_nearly_five_minutes_is_in_time(recorder: Recorder) -
     assert set(verdicts(judged(recorder, said)).values()) == {Verdict.PASS}
 
 
+def test_a_first_step_after_more_than_five_minutes_fails(recorder: Recorder) -> None:
+    said = transcript()
+    said.first_step = 301.0
+    assert verdicts(judged(recorder, said))["time_to_first_step"] is Verdict.FAIL
+
+
 @pytest.mark.near_miss("LAUNCH.wrong_ranks", "LAUNCH.ranks")
 def test_ranks_that_announce_themselves_again_are_no_more_ranks(recorder: Recorder) -> None:
     """As after a restart, among other output, and in another order."""

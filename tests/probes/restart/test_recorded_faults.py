@@ -106,7 +106,7 @@ RED: dict[str, tuple[Any, Change, set[str], set[str]]] = {
     ),
     "a loss that is no number": (
         *(KILLED, run(lambda one: no_number(one.results))),
-        *({"non_finite"}, set()),
+        *({"non_finite"}, {"RESTART-NAN"}),
     ),
     "an attempt that nobody struck": (
         *(KILLED, run(lambda one: one.attempts.append(deepcopy(one.attempts[-1])))),
@@ -162,6 +162,17 @@ def test_what_is_changed_fails_and_nothing_else(monkeypatch: pytest.MonkeyPatch,
     played = play(tape, monkeypatch, change)
     assert failed(played) == fails, played.result.problems()
     assert {one.code for one in played.result.findings} == codes
+
+
+def test_a_kill_that_killed_nobody_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def miss(found: FaultedRun) -> None:
+        found.injectors[1].count, found.injectors[1].error = 0, "its hand was gone"
+
+    result = play(KILLED, monkeypatch, run(miss)).result
+    missed = {one.name: one for one in result.measurements if one.verdict is Verdict.UNPROVEN}
+    blow = missed["faults_injected"]
+    assert (blow.subject, blow.value, blow.note) == ("blow 2", None, "its hand was gone")
+    assert (result.verdict, result.findings) == (Verdict.UNPROVEN, [])
 
 
 def near(name: str, tape: Any, change: Change, *measures: str) -> Any:

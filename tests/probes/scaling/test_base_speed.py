@@ -129,7 +129,14 @@ def test_three_of_four_nodes_throttled_fail_though_nothing_is_lost(tmp_path: Pat
     assert slow.suspects == NODES[1:]
 
 
-@pytest.mark.parametrize(("mfu", "verdict"), [(0.30, "MARGINAL"), (0.24, "FAIL"), (0.37, "PASS")])
+@pytest.mark.parametrize(
+    ("mfu", "verdict"),
+    [
+        pytest.param(0.30, "MARGINAL", marks=pytest.mark.near_miss("SCALING.mfu")),
+        (0.24, "FAIL"),
+        (0.37, "PASS"),
+    ],
+)
 def test_what_an_h100_must_keep_is_derived_and_says_so(
     tmp_path: Path, mfu: float, verdict: str
 ) -> None:

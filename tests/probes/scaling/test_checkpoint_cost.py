@@ -171,6 +171,16 @@ def test_saves_that_are_quick_pass_and_a_slow_one_that_is_planted_is_found(run: 
     assert notes == {"save_stall": pytest.approx(0.2), "save_rate": pytest.approx(30000)}
 
 
+@pytest.mark.near_miss("SCALING.checkpoint_overhead")
+def test_saves_that_take_just_as_long_as_is_allowed_are_sound(run: Any) -> None:
+    result = run(saved(0.0199 * 1800), late(0.5))
+    assert judged(result)[1] in (Verdict.PASS, Verdict.MARGINAL)
+
+
+def test_saves_that_take_longer_than_is_allowed_fail(run: Any) -> None:
+    assert judged(run(saved(0.0201 * 1800), late(0.5)))[1] is Verdict.FAIL
+
+
 @pytest.mark.parametrize("seen", [late(0.5, rank=1), late(0.1)], ids=["other rank", "too little"])
 def test_a_slow_save_that_is_not_found_is_no_proof(run: Any, seen: Rung) -> None:
     (control,) = run(saved(0.2), seen).controls

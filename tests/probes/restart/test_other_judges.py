@@ -1,0 +1,251 @@
+"""Kills without end, lost nodes, fewer ranks, a full disk: what fails, and what is just sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from probes.faults.injection import Fault, FaultedRun, FaultScenario
+from probes.faults.spare_nodes import SpareNodes
+from probes.restart.equality import BITWISE_KEYS
+from probes.restart.judge import judge_full_disk
+from probes.restart.node_loss import NodeLoss, NodeRepair, judge_wait
+from probes.restart.random_kills import judge_kills
+from probes.restart.reference_run import ReferenceRun
+from probes.restart.world_size_change import WorldSizeRuns, judge_world_sizes
+from reference_trainer.launch.supervisor import Attempt
+from reports.measurement import Verdict
+from reports.record import ProbeResult
+from tests.support.controls import MemoryRecorder, recorder
+
+Change = Callable[[Any], None]
+VICTIM = "rank 1 on node1: No space left on device"
+
+
+def steps(first: int, last: int) -> list[dict[str, Any]]:
+    """What a rank tells of its steps: the same of each run."""
+    tell = lambda step: {key: f"{key} {step}" for key in BITWISE_KEYS}  # noqa: E731
+    return [{"step": n, "event": "step", **tell(n)} for n in range(first, last + 1)]
+
+
+def results(first: int = 1, last: int = 10, ranks: int = 2) -> list[dict[str, Any]]:
+    """What the ranks of a run tell at its end."""
+    return [
+        {"rank": rank, "start_step": first - 1, "digest": "same", "steps": steps(first, last)}
+        for rank in range(ranks)
+    ]
+
+
+def original() -> ReferenceRun:
+    """A run that nobody killed."""
+    run = ReferenceRun(Path("/nowhere"))
+    run.results = results()
+    return run
+
+
+def killed_run(save_mode: str) -> FaultedRun:
+    """Killed twice, each time three steps after a save."""
+    kills = [SimpleNamespace(count=1, error="") for _ in range(2)]
+    lives = [(1, 7), (5, 7), (5, 10)]
+    attempts = [Attempt(places=[], started=0.0, reason="ranks [0] died") for _ in lives]
+    start = lambda first: {"event": "start", "start_step": first - 1}  # noqa: E731
+    return FaultedRun(
+        scenario=FaultScenario(
+            name="x", summary="x", faults=(Fault(""),) * 2, changes={"save_mode": save_mode}
+        ),
+        injectors=cast(Any, kills),
+        results=results(5),
+        attempts=attempts,
+        error="",
+        journals=[[start(first), *steps(first, last)] for first, last in lives],
+    )
+
+
+def judged(judge: Callable[[MemoryRecorder], None]) -> ProbeResult:
+    """What a judge writes down."""
+    measure = recorder("RESTART")
+    judge(measure)
+    return measure.result("finished", 1.0)
+
+
+def failed(result: ProbeResult) -> tuple[set[str], set[str]]:
+    """The measures that failed, and the findings."""
+    red = {one.name for one in result.measurements if one.verdict is Verdict.FAIL}
+    return red, {one.code for one in result.findings}
+
+
+# Kills without end.
+
+
+def judge_runs(change: Change, seconds: float = 240.0) -> ProbeResult:
+    runs = [killed_run("sync"), killed_run("async")]
+    change(runs)
+    return judged(lambda measure: judge_kills(runs, original(), seconds, measure))
+
+
+def give_up(runs: list[FaultedRun]) -> None:
+    runs[0].results.clear()
+    runs[0].error = "no rank came back"
+
+
+KILLS: dict[str, tuple[Change, set[str], set[str]]] = {
+    "one more attempt than kills": (
+        *(lambda runs: runs[1].attempts.insert(0, runs[1].attempts[0]), {"unexplained_failures"}),
+        {"RESTART-ATTEMPTS"},
+    ),
+    "a run gave up": (give_up, {"runs_lost"}, {"RESTART-NOT-RECOVERED"}),
+    "nobody was killed for long": (
+        *(lambda runs: runs.pop(), {"kills"}),
+        set(),
+    ),
+    "five steps were lost": (
+        *(lambda runs: runs[0].journals[0].extend(steps(8, 9)), {"steps_lost"}),
+        {"RESTART-STEPS-LOST"},
+    ),
+    "one bit of one step": (
+        *(lambda runs: runs[0].results[1]["steps"][3].update(loss_hex="0x1p+2"), {"unequal_steps"}),
+        {"RESTART-UNEQUAL"},
+    ),
+    "other parameters at the end": (
+        *(lambda runs: runs[1].results[0].update(digest="other"), {"final_state"}),
+        {"RESTART-UNEQUAL"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KILLS)
+def test_what_random_kills_must_not_do(name: str) -> None:
+    change, fails, codes = KILLS[name]
+    assert failed(judge_runs(change)) == (fails, codes)
+
+
+@pytest.mark.near_miss(
+    *("RESTART.kills", "RESTART.unexplained_failures", "RESTART.runs_lost", "RESTART.steps_lost"),
+    *("RESTART.unequal_steps", "RESTART.final_state"),
+)
+def test_a_kill_a_minute_and_all_steps_since_the_save_are_what_was_agreed() -> None:
+    def lose_all_since_the_save(runs: list[FaultedRun]) -> None:
+        runs[0].journals[0].extend(steps(8, 8))
+        runs[1].journals[0].extend(steps(8, 10))
+
+    result = judge_runs(lose_all_since_the_save)
+    assert failed(result) == (set(), set())
+    assert {one.verdict for one in result.measurements} == {Verdict.PASS}
+
+
+def test_runs_that_tell_no_state_are_not_equal() -> None:
+    def forget(runs: list[FaultedRun]) -> None:
+        for run in runs:
+            for result in run.results:
+                result["digest"] = None
+
+    reference = original()
+    for result in reference.results:
+        result["digest"] = None
+    runs = [killed_run("sync"), killed_run("async")]
+    forget(runs)
+    result = judged(lambda measure: judge_kills(runs, reference, 240.0, measure))
+    (state,) = [one for one in result.measurements if one.name == "final_state"]
+    assert state.verdict is Verdict.UNPROVEN
+
+
+# A node is lost, and none is to spare.
+
+
+def judge_repair(held: int | None, *messages: str, must_wait: bool = True) -> ProbeResult:
+    loss = NodeLoss(name="x", summary="x", faults=(), spare_count=2, must_wait=must_wait)
+    repair = NodeRepair(cast(Any, None), cast(SpareNodes, None), loss, [*messages], held)
+    return judged(lambda measure: judge_wait(loss, repair, measure))
+
+
+@pytest.mark.near_miss("RESTART.unreported_waits", "RESTART.held_while_waiting")
+def test_who_says_once_that_it_waits_and_holds_nothing_waits_well() -> None:
+    assert failed(judge_repair(0, "waits for 2 bundles")) == (set(), set())
+
+
+def test_who_waits_in_silence_or_holds_something_meanwhile_is_named() -> None:
+    assert failed(judge_repair(1, "waits")) == ({"held_while_waiting"}, {"RESTART-LEAK"})
+    silent = judge_repair(None)
+    assert failed(silent) == ({"unreported_waits"}, set())
+    assert silent.verdict is not Verdict.PASS
+    assert judge_repair(1, must_wait=False).measurements == []
+
+
+# One rank less.
+
+
+def losses(late: int = 0, shift: float = 0.0, first: int = 1) -> list[dict[str, Any]]:
+    """A rank's steps: a loss and a sample each, `late` samples further on."""
+    told = [{"step": n, "loss": 4.0 - n / 8 + shift, "ids": [n + late]} for n in range(first, 11)]
+    return [{"start_step": first - 1, "steps": told}]
+
+
+def judge_sizes(resumed: list[dict[str, Any]]) -> ProbeResult:
+    # Two runs that nobody resumed are 2**-10 apart; a binary fraction, as the limit is 3 times it.
+    runs = WorldSizeRuns(
+        full=losses(), fewer=losses(shift=2**-10), resumed=resumed, late=losses(1, 1.0, 5)
+    )
+    return judged(lambda measure: judge_world_sizes(runs, measure))
+
+
+@pytest.mark.near_miss("RESTART.samples_differ", "RESTART.drift")
+def test_three_times_the_noise_of_rounding_is_no_other_run() -> None:
+    result = judge_sizes(losses(shift=3 * 2**-10, first=5))
+    assert failed(result) == (set(), set())
+    assert [control.caught for control in result.controls] == [True]
+
+
+@pytest.mark.parametrize(
+    ("resumed", "fails", "says"),
+    [
+        (losses(shift=3.01 * 2**-10, first=5), "drift", "the loss differs by 0.00294"),
+        (losses(late=1, first=5), "samples_differ", "have other samples"),
+    ],
+)
+def test_one_rank_less_that_makes_another_run_is_named(
+    resumed: list[dict[str, Any]], fails: str, says: str
+) -> None:
+    result = judge_sizes(resumed)
+    assert failed(result) == ({fails}, {"RESTART-UNEQUAL"})
+    assert says in result.findings[0].statement
+
+
+def test_the_checkpoint_that_was_given_must_be_the_one_that_is_loaded() -> None:
+    assert failed(judge_sizes(losses(first=6)))[0] == {"resumed_from"}
+
+
+# A full disk.
+
+
+def judge_disk(unsaved: list[str], saved: list[int]) -> ProbeResult:
+    told = results()
+    told[0]["unsaved"] = [{"error": error} for error in unsaved]
+    told[0]["checkpoints"] = [{"step": step} for step in saved]
+    return judged(lambda measure: judge_full_disk(original(), told, measure))
+
+
+@pytest.mark.near_miss("RESTART.saves_refused", "RESTART.saved_after")
+def test_a_save_that_was_given_up_and_one_that_was_made_are_right() -> None:
+    assert failed(judge_disk([VICTIM], [10])) == (set(), set())
+
+
+@pytest.mark.parametrize(
+    ("unsaved", "saved", "fails", "codes"),
+    [
+        ([], [8, 10], {"saves_refused", "saved_after"}, {"RESTART-TORN"}),
+        ([VICTIM], [], {"saved_after"}, set()),
+        ([VICTIM], [8], {"saves_refused"}, {"RESTART-TORN"}),
+        ([VICTIM], [8, 10], {"saves_refused", "saved_after"}, {"RESTART-TORN"}),
+        (["rank 0 on node0: No space left on device"], [10], {"saves_refused"}, set()),
+        (["rank 1 on node1: no reason"], [10], {"saves_refused"}, set()),
+        ([VICTIM, VICTIM], [10], {"saves_refused"}, set()),
+    ],
+)
+def test_a_save_that_is_torn_or_never_tried_again_is_seen(
+    unsaved: list[str], saved: list[int], fails: set[str], codes: set[str]
+) -> None:
+    assert failed(judge_disk(unsaved, saved)) == (fails, codes)
