@@ -39,7 +39,7 @@ SMALL = TrainConfig(steps=WARM_UP + 6, digest=False, dropout=0.0, device="cpu")
 # 8192 tokens a step, as in SCALING's load on GPUs.
 LARGE = TrainConfig(
     **PRESETS["1B"] | {"seq": 2048},
-    steps=WARM_UP + 20, batch=4, digest=False, dropout=0.0, deterministic=False, device="cuda",
+    steps=WARM_UP + 20, digest=False, deterministic=False, device="cuda",
 )  # fmt: skip
 LOG = ("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV,NET,GRAPH")
 

@@ -72,6 +72,7 @@ def train(**values: Any) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     from reference_trainer.data.documents import DataError
     from reference_trainer.manifest import CheckpointError
+    from reference_trainer.model.memory import MemoryShortage
     from reference_trainer.rank_environment import LaunchError, read_environment
 
     try:
@@ -79,7 +80,7 @@ def train(**values: Any) -> None:
         from reference_trainer.train import train as run
 
         result = run(config)
-    except (LaunchError, CheckpointError, DataError) as error:
+    except (LaunchError, CheckpointError, DataError, MemoryShortage) as error:
         raise click.ClickException(str(error)) from None
     if result["left"]:
         if result["rank"] == 0:

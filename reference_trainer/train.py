@@ -27,6 +27,7 @@ from reference_trainer.manifest import CheckpointError
 from reference_trainer.model.build import build_model, parameter_digest
 from reference_trainer.model.flops import flops_per_token, peak_flops, state_bytes
 from reference_trainer.model.gradient_clipping import clip_gradients, local_gradients, square_sum
+from reference_trainer.model.memory import MemoryShortage, describe_shortage
 from reference_trainer.model.transformer import count_parameters, next_token_loss
 from reference_trainer.telemetry.event_log import EventLog
 from reference_trainer.telemetry.fsdp_waits import time_fsdp_waits
@@ -46,7 +47,8 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     that failed), left (True: told to leave before the last step), stalls_fired, digest, state_bytes
     (a rank's, as expected), peak_memory_bytes (of all steps but the first) and peak_flops (both
     None on a CPU, the latter also where flops.peak_flops does not know it), device_name.
-    Raises LaunchError (not started as a rank), CheckpointError or DataError (on every rank alike).
+    Raises LaunchError (not started as a rank), and on every rank alike MemoryShortage (before the
+    first step), CheckpointError or DataError.
     """
     PROGRESS.update("starting")
     try:
@@ -74,11 +76,24 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def _require_memory(config: TrainConfig, world: World) -> None:
+    """Raise MemoryShortage on every rank where a step is too large for some rank's GPU."""
+    if world.device.type != "cuda":
+        return
+    free_memory()
+    free, _ = torch.cuda.mem_get_info(world.device)
+    shortage = describe_shortage(config, config.shard or world.size, free)
+    told = world.gather(f"rank {world.rank} on {world.host}: {shortage}" if shortage else "")
+    if short := [each for each in told if each]:
+        raise MemoryShortage(short[0])
+
+
 class Trainer:
     """One rank's part in one run: what the loop needs, made or resumed."""
 
     def __init__(self, config: TrainConfig, world: World) -> None:
         self.config, self.world = config, world
+        _require_memory(config, world)
         self.model = build_model(config, world)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(

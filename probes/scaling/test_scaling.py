@@ -14,6 +14,7 @@ from probes.scaling.controls import (
     time_unsent_step,
 )
 from probes.scaling.judge import judge_ladder, note_other_runs, record_figures, record_prediction
+from probes.scaling.load import describe_load, least_gpu_memory, train_config
 from probes.scaling.plan import LadderRig, Plan
 from probes.scaling.run_ladder import (
     build_ladder,
@@ -25,8 +26,6 @@ from probes.scaling.run_ladder import (
     rerun_ladder,
     run_ladder,
 )
-from reference_trainer.config import PRESETS, TrainConfig
-from reference_trainer.data.shards import VOCAB
 from reference_trainer.launch.gang import GangError
 from scaling.ladder.ladder import run_rung, rung_sizes
 from scaling.loss.replay import step_collectives
@@ -37,9 +36,6 @@ RUNS = {"quick": 1, "standard": 1, "soak": 3}  # of each rung
 # steps that they may take.  Emulated accelerators do not heat up.
 WINDOW_S = {"quick": 10, "standard": 30, "soak": 120}
 MAX_STEPS = 1000  # where a step takes ms: the records of more would fill the report
-# 8192 tokens per GPU and step: an efficiency means nothing without them, for the same cluster drops
-# from 96 to 77 % with an eighth of the tokens.
-GPU_SHAPE = {**PRESETS["1B"], "seq": 2048, "batch": 4, "dropout": 0.0, "deterministic": False}
 
 
 @pytest.mark.criterion("SCALING")
@@ -49,7 +45,11 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
     The step is cut into terms that sum to it, on every rung, so what a rung loses against one
     node is the sum of what its terms gained.
     """
-    nodes, load = rung_sizes(len(cluster.nodes)), train_config(terms, cluster.on_gpu, STEPS[tier])
+    nodes, memory = rung_sizes(len(cluster.nodes)), None
+    if cluster.on_gpu:
+        memory = least_gpu_memory(cluster.facts)
+    load = train_config(terms, STEPS[tier], memory, cluster.size // len(cluster.nodes))
+    measure.covered(describe_load(load, memory))
     agreed, other_ladders, strong = measure.contract.limit("FABRIC", "busbw"), [], {}
     with cluster.gang() as gang:
         rig = LadderRig(gang, cluster.node_names, measure)
@@ -88,14 +88,6 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
     judge_speed(base, speed_tests(base, limits, cluster.emulated), measure)
     record_prediction(ladder, measure)
     record_figures(ladder, explained, limits, measure, strong)
-
-
-def train_config(terms, on_gpu, steps):
-    """What is trained; on the shards that the contract names, where it does."""
-    shape = dict(GPU_SHAPE) if on_gpu else {}
-    if terms.shards:
-        shape.update(data=terms.shards, vocab=max(VOCAB, shape.get("vocab", 0)))
-    return TrainConfig(steps=steps, pace_s=terms.pace_seconds, digest=False, **shape)
 
 
 def fill_window(gang, names, config, window_s):

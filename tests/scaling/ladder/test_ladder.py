@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from probes.scaling.test_scaling import train_config
+from probes.acceptance.cluster_terms import ClusterTerms
+from probes.scaling.load import train_config
 from reference_trainer.config import TrainConfig
 from reference_trainer.data.shards import VOCAB
 from reference_trainer.launch.gang import Gang, GangError
@@ -134,8 +135,8 @@ def test_each_rung_reads_the_shards_for_its_number_of_nodes(
     terms: str | None, wanted: list[str]
 ) -> None:
     """Shards have one token more than a CPU's synthetic data, and fewer than a GPU's."""
-    agreed = SimpleNamespace(shards=terms, pace_seconds=0.0)
-    loads = [train_config(agreed, on_gpu, steps=2) for on_gpu in (False, True)]
+    agreed = ClusterTerms(shards=terms)
+    loads = [train_config(agreed, steps=2, gpu_gib=memory) for memory in (None, 79.6)]
     assert [load.vocab >= VOCAB for load in loads] == [terms is not None, True]
     asked = []
 

@@ -1,0 +1,113 @@
+"""The memory that a training step needs on one GPU, from the configuration alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reference_trainer.config import TrainConfig
+from reference_trainer.model.flops import block_parameters, parameter_count, state_bytes
+
+GIB = 2**30
+
+
+class MemoryShortage(RuntimeError):
+    """A step needs more memory than a GPU has."""
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Bytes on one rank at the worst moment of a step.
+
+    `state` of weights and AdamW's moments, `activations` that are kept for backward, and `work`:
+    the loss's own, or gathered weights and gradients.
+    """
+
+    state: int
+    activations: int
+    work: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.state + self.activations + self.work
+
+    def __str__(self) -> str:
+        """`83.4 GiB (15.0 for weights and optimizer, 43.5 for activations, 24.9 to work)`."""
+        state, activations, work = (
+            f"{part / GIB:.1f}" for part in (self.state, self.activations, self.work)
+        )
+        return (
+            f"{self.total / GIB:.1f} GiB ({state} for weights and optimizer, "
+            f"{activations} for activations, {work} to work with)"
+        )
+
+
+def estimate_memory(config: TrainConfig, shards: int) -> MemoryNeed:
+    """Estimate a step's peak on one of `shards` ranks; blocks that are compiled need less.
+
+    Counted by hand from transformer.py, FSDP2's order of work and the kernels of CUDA: RMSNorm
+    keeps its input and a number for each token, attention (flash) its inputs, its output and a
+    number for each head.  tests/reference_trainer/model/test_memory.py compares it with torch's own
+    count.  What NCCL and the allocator take is not in it.
+    """
+    element = 4 if config.dtype == "fp32" else 2
+    tokens = -(-config.batch // config.accumulate) * config.seq
+    block = element * block_parameters(config)
+    whole = parameter_count(config)
+    outside = element * (whole - config.layers * block_parameters(config))  # table and head
+    inside = _kept_by_block(config, tokens, element)
+    entrance = element * tokens * config.dim
+    activations = config.layers * (entrance if config.recompute else inside)
+    # Gradients of parts that are not reduced yet: FSDP2 keeps them whole, in fp32.
+    unreduced = 4 * whole if config.accumulate > 1 else 0
+    # The softmax that was kept, the gradient of the loss, and that of the logits, all in fp32; the
+    # weights of the last block are still there.
+    at_loss = 12 * tokens * config.vocab + outside + block
+    # The last block's backward: the head's gradient, this block's weights and the next one's, its
+    # gradients, the same in fp32 on their way, and the gradients inside its MLP.
+    mlp = 3 * element * tokens * config.shape.hidden
+    in_block = (inside if config.recompute else 0) + mlp
+    in_block += outside + outside // 2 + 3 * block + 4 * block_parameters(config)
+    # The last gradients are reduced; no activation is kept any more.
+    at_end = 2 * outside + 4 * (outside // element) + 4 * whole // shards - activations
+    return MemoryNeed(
+        state=state_bytes(config, shards) * 3 // 4,  # 4 of its 16 bytes are the gradients'
+        activations=activations,
+        work=max(at_loss, in_block, at_end) + unreduced,
+    )
+
+
+def _kept_by_block(config: TrainConfig, tokens: int, element: int) -> int:
+    """Bytes that one block keeps for its backward."""
+    keys = config.shape.kv_heads * config.shape.head_dim
+    # Input, its norm, queries before and after their turn, what attention gives, its sum with the
+    # input, the norm of that; keys before and after, values; gate, its SiLU, up, their product.
+    kept = element * (7 * config.dim + 3 * keys + 4 * config.shape.hidden)
+    masks = 2 * config.dim if config.dropout else 0  # a byte for each number that may be dropped
+    return tokens * (kept + masks + 4 * config.heads + 2 * 4)
+
+
+def describe_shortage(config: TrainConfig, shards: int, free: int) -> str:
+    """Say what a step needs and what to change, where `free` bytes will not do; else ""."""
+    need = estimate_memory(config, shards)
+    if need.total <= free:
+        return ""
+    return (
+        f"a step needs about {need} on each GPU, expected at most the {free / GIB:.1f} GiB that "
+        f"are free: take {_advice(config, shards, free)}"
+    )
+
+
+def _advice(config: TrainConfig, shards: int, free: int) -> str:
+    """The least changes that are enough."""
+    batches = [2**power for power in range(config.batch.bit_length()) if 2**power < config.batch]
+    with_batch = [(f"--batch {batch}", {"batch": batch}) for batch in reversed(batches)]
+    with_both = [(f"--recompute {text}", {"recompute": True, **b}) for text, b in with_batch]
+    changes: list[tuple[str, dict[str, Any]]] = [*with_batch, *with_both]
+    if not config.recompute and not config.pace_s:
+        changes.insert(0, ("--recompute", {"recompute": True}))
+    for text, change in changes:
+        if estimate_memory(replace(config, **change), shards).total <= free:
+            return text
+    return "more ranks, or a smaller --preset"

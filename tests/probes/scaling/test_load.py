@@ -1,0 +1,43 @@
+"""What SCALING trains on GPUs of each size: the same tokens, by a model that fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from probes.acceptance.cluster_terms import ClusterTerms
+from probes.scaling.load import describe_load, least_gpu_memory, train_config
+
+TERMS = ClusterTerms()
+
+
+@pytest.mark.parametrize(
+    ("gpu_gib", "ranks", "model", "says"),
+    [
+        (79.6, 8, (2048, False), "trained 1,137,772,544 parameters, 8192 tokens per rank and step"),
+        (79.6, 1, (2048, False), "8192 tokens per rank and step"),
+        (29.5, 1, (2048, True), "8192 tokens per rank and step, for a GPU here has 30 GiB"),
+        (15.8, 1, (768, False), "8192 tokens per rank and step, for a GPU here has 16 GiB"),
+        (22.5, 8, (2048, False), "8192 tokens per rank and step"),
+        (2.0, 1, (768, False), "8192 tokens per rank and step, for a GPU here has 2 GiB"),
+        (float("inf"), 1, (2048, False), "8192 tokens per rank and step"),
+    ],
+)
+def test_the_load_fits_the_smallest_gpu(
+    gpu_gib: float, ranks: int, model: tuple[int, bool], says: str
+) -> None:
+    load = train_config(TERMS, 8, gpu_gib, ranks)
+    assert (load.dim, load.recompute) == model
+    assert load.batch * load.seq == 8192
+    assert describe_load(load, gpu_gib).endswith(says)
+
+
+def test_an_emulated_load_is_no_gpus() -> None:
+    load = train_config(TERMS, 8)
+    assert load.dim == 64
+    assert "for a GPU" not in describe_load(load, None)
+
+
+def test_the_smallest_gpu_counts_and_one_that_does_not_tell_is_no_small_one() -> None:
+    node = {"gpus": [{"memory_gib": 79.6}, {"memory_gib": None}, {"error": "lost"}]}
+    assert least_gpu_memory([node, {"gpus": [{"memory_gib": 39.4}]}, {"gpus": []}]) == 39.4
+    assert least_gpu_memory([{"gpus": [{"memory_gib": None}]}]) == float("inf")
