@@ -41,6 +41,9 @@ class LocalCluster:
                 "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
                 "RAY_USAGE_STATS_ENABLED": "0",
                 "RAY_prestart_worker_first_driver": "0",
+                # Its GPUs are emulated: a rank that found the host's would compute there, four
+                # ranks on one.  Ray takes this for the one GPU of a raylet, CUDA for none.
+                "CUDA_VISIBLE_DEVICES": "-1",
             },
         )
         assert self._child.stdout is not None

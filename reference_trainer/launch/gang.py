@@ -237,10 +237,13 @@ class Gang:
         groups = groups or [range(self.size)]
         self.jobs = [[*group] for group in groups]
         ports = [self._workers[group[0]].free_port.remote() for group in groups]
+        # Who asked Ray for no GPU gets none: Ray lets such a worker see all of its host's, and
+        # torch would open a context on the first.
+        hidden = {} if self.resource == "GPU" else {"CUDA_VISIBLE_DEVICES": "-1"}
         calls = []
         for group, port in zip(groups, self._collect(ports, 30, "finding a port"), strict=True):
             for worker, variables in zip(group, self.rendezvous(group, port), strict=True):
-                merged = {**variables, **(self.environment or {}), **(environment or {})}
+                merged = {**hidden, **variables, **(self.environment or {}), **(environment or {})}
                 call_arguments = [*arguments, *(each[worker] if each else [])]
                 calls.append(self._workers[worker].run.remote(merged, function, call_arguments))
         self._calls = calls

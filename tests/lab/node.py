@@ -50,8 +50,10 @@ class Node:
             "SEATRIAL_LAB_NVML": str(nvml.settings_file(self.work)),
             "PYTHONPATH": str(nvml.TORCH),
         }
+        # GPUs are emulated, whatever the host has: Ray counts these ids, CUDA stops at the first.
+        no_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(str(-1 - gpu) for gpu in range(self.gpus))}
         return {
-            **(stand_in if self.has_nvml else {}),
+            **(stand_in if self.has_nvml else no_gpus),
             "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
             "HOME": "/root",
             "LANG": "C.UTF-8",

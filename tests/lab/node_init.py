@@ -47,6 +47,20 @@ def furnish(spec: dict[str, Any]) -> None:
     mount("-t", "tmpfs", "-o", "size=1g", "tmpfs", "/dev/shm")
     mount("-t", "tmpfs", "-o", "size=16m", "tmpfs", spec["shared_at"])  # seen when it is withheld
     mount("--bind", spec["shared"], spec["shared_at"])
+    hide_nvml()
+
+
+def nvml_libraries(cache: str) -> list[str]:
+    """The paths of NVML's library in what `ldconfig -p` says."""
+    lines = (line.partition(" => ") for line in cache.splitlines())
+    return [path.strip() for name, _, path in lines if "libnvidia-ml.so" in name and path]
+
+
+def hide_nvml() -> None:
+    """A lab's GPUs are emulated: the host's own are none of them, and NVML would tell of those."""
+    said = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True)
+    for path in nvml_libraries(said.stdout):
+        mount("--bind", "/dev/null", os.path.realpath(path))
 
 
 def wait_for_head(address: str, seconds: float = 60) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.lab import cgroups, network
 from tests.lab.faults import clear, inject
 from tests.lab.lab import HOMES, Lab
+from tests.lab.node_init import nvml_libraries
 from tests.lab.shell import LabError, sh
 from tests.support.paths import REPO
 
@@ -188,3 +189,17 @@ def test_without_root_one_sentence_names_the_way_out() -> None:
 def test_a_lab_that_is_down_says_how_to_start_one() -> None:
     with pytest.raises(LabError, match="up --nodes 4"):
         _ = Lab("nothing").state
+
+
+def test_the_hosts_nvml_is_found_where_the_loader_looks() -> None:
+    """What the loader's cache says is read right: each is hidden in a node."""
+    cache = (
+        "1021 libs found in cache `/etc/ld.so.cache'\n"
+        "\tlibnvidia-ml.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1\n"
+        "\tlibnvidia-ml.so.1 (libc6) => /usr/lib/i386-linux-gnu/libnvidia-ml.so.1\n"
+        "\tlibm.so.6 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libm.so.6\n"
+    )
+    assert nvml_libraries(cache) == [
+        "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+        "/usr/lib/i386-linux-gnu/libnvidia-ml.so.1",
+    ]

@@ -1,0 +1,37 @@
+"""What a gang gives its ranks; no cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reference_trainer.launch.gang import Gang
+from reference_trainer.launch.worker import RankLocation
+
+
+def environments(**options: Any) -> list[dict[str, str | None]]:
+    """What each rank of a gang of two is told to have in its environment."""
+    gang, told = Gang(2, **options), list[dict[str, str | None]]()
+    worker = SimpleNamespace(
+        run=SimpleNamespace(remote=lambda environment, *_: told.append(environment)),
+        free_port=SimpleNamespace(remote=lambda: None),
+    )
+    gang._workers = [worker, worker]
+    gang._collect = lambda calls, *_: [29500] * len(calls)  # type: ignore[method-assign]
+    gang.places = [
+        RankLocation(node=n, address=n, host=n, pid=1, gpus=[], born=1) for n in ("n0", "n1")
+    ]
+    gang.begin(print, environment={"A": None})
+    return told
+
+
+@pytest.mark.parametrize(("resource", "hidden"), [("GPU", None), ("CPU", "-1"), ("spare", "-1")])
+def test_a_rank_that_asked_for_no_gpu_sees_none(resource: str, hidden: str | None) -> None:
+    told = environments(resource=resource, environment={"B": "b"})
+    assert [one.get("CUDA_VISIBLE_DEVICES") for one in told] == [hidden] * 2
+    assert [(one["RANK"], one["A"], one["B"]) for one in told] == [
+        ("0", None, "b"),
+        ("1", None, "b"),
+    ]
