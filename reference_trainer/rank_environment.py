@@ -13,6 +13,8 @@ LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_P
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 
+LEADING = "=the one that leads to rank 0"  # for NCCL_SOCKET_IFNAME: each rank finds its own
+
 
 class LaunchError(RuntimeError):
     """The process was not started as one rank of a job; the message says what to do."""
@@ -54,14 +56,31 @@ def bind_gloo() -> None:
     and Ubuntu images, 127.0.0.1 in pods on their host's network.  Ranks of other nodes then find
     nobody.  Nothing is changed where the operator chose an interface, or the name is sound.
     """
-    master = os.environ.get("MASTER_ADDR", "")
-    if os.environ.get("GLOO_SOCKET_IFNAME") or not master or not _is_loopback(socket.gethostname()):
+    if os.environ.get("GLOO_SOCKET_IFNAME") or not _is_loopback(socket.gethostname()):
         return
+    if name := _leading_interface():
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def bind_nccl_sockets() -> None:
+    """Have NCCL use the interface that leads to MASTER_ADDR, where it was told LEADING.
+
+    Told nothing, it takes an `ib` interface, or all there are: of rails that reach no other rail
+    each connection then waits for its time-out.
+    """
+    if os.environ.get("NCCL_SOCKET_IFNAME") == LEADING:
+        name = _leading_interface()
+        change_environment({"NCCL_SOCKET_IFNAME": f"={name}" if name else None})
+
+
+def _leading_interface() -> str:
+    """Name the interface that leads to MASTER_ADDR; "" where none is known, or the loopback."""
+    master = os.environ.get("MASTER_ADDR", "")
     with contextlib.suppress(OSError):
-        address = _own_address(master)
+        address = _own_address(master) if master else ""
         names = [name for name, own in ipv4_addresses().items() if own == address]
-        if names and not address.startswith("127."):
-            os.environ["GLOO_SOCKET_IFNAME"] = names[0]
+        return names[0] if names and not address.startswith("127.") else ""
+    return ""
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from reference_trainer.rank_environment import bind_gloo, change_environment
+from reference_trainer.rank_environment import bind_gloo, bind_nccl_sockets, change_environment
 from reference_trainer.telemetry.heartbeat import PROGRESS, handle_sigterm, process_start_ticks
 
 
@@ -93,6 +93,7 @@ class Worker:
         """Set the environment (None removes a variable) and call `function(*arguments)`."""
         change_environment(environment)
         bind_gloo()
+        bind_nccl_sockets()
         try:
             return function(*arguments)
         except BaseException as error:

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from reference_trainer import rank_environment
-from reference_trainer.rank_environment import bind_gloo, ipv4_addresses
+from reference_trainer.rank_environment import LEADING, bind_gloo, bind_nccl_sockets, ipv4_addresses
 
 VARIABLE = "GLOO_SOCKET_IFNAME"
 
@@ -77,3 +77,28 @@ def test_this_hosts_own_addresses_are_read(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.undo()
     assert ipv4_addresses()["lo"] == "127.0.0.1"
     assert rank_environment._own_address("127.0.0.1") == "127.0.0.1"
+
+
+NCCL = "NCCL_SOCKET_IFNAME"
+
+
+def test_each_rank_finds_the_interface_that_its_sockets_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(NCCL, LEADING)
+    bind_nccl_sockets()
+    assert os.environ[NCCL] == "=eth0"
+
+
+def test_where_none_leads_to_rank_0_nccl_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NCCL, LEADING)
+    monkeypatch.setattr(rank_environment, "_own_address", lambda peer: "127.0.0.1")
+    bind_nccl_sockets()
+    assert NCCL not in os.environ
+
+
+@pytest.mark.parametrize("chosen", ["fab0", "=eth0"])
+def test_nccls_interface_is_the_operators(monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+    monkeypatch.setenv(NCCL, chosen)
+    bind_nccl_sockets()
+    assert os.environ[NCCL] == chosen

@@ -15,6 +15,7 @@ from probes.fabric.node_pairs import PairSearch, run_few_pairs
 from probes.fabric.sweep import CHECK_SIZE, SweepResult, gang_env, run_sweep
 from probes.findings import join_names
 from reference_trainer.launch.gang import GangError
+from reference_trainer.rank_environment import LEADING
 from reports.measurement import Verdict
 from scaling.collectives.line_rate import line_rate
 
@@ -48,6 +49,8 @@ def run_off_fabric(rig: FabricRig, logs: RankLogs) -> tuple[SweepResult, PairSea
     """Run a sweep of one size, and let two nodes meet, in an environment that leaves the fabric."""
     management, cluster, few = rig.terms.management, logs.cluster, 2
     environment: dict[str, str | None] = {**gang_env(logs), "NCCL_NET": "Socket"}
+    if cluster.on_gpu:
+        environment["NCCL_SOCKET_IFNAME"] = LEADING
     if management:
         environment |= {"GLOO_SOCKET_IFNAME": management, "NCCL_SOCKET_IFNAME": f"={management}"}
     names = cluster.node_names
