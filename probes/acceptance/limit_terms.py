@@ -9,7 +9,9 @@ from probes.acceptance.validation import check_text, has_words
 from reports.measurement import Limit
 from scaling.collectives.line_rate import limit_reason
 
-MIN_SHARE, MARGINAL_SHARE = 0.85, 0.92  # of line rate: what a healthy all-reduce keeps, with a band
+# Of line rate: what a sound ring all-reduce keeps, with a band.  Measured on 8 x 400 Gbit/s, where
+# the ring inside a node is slower than the network: 331 (Voltage Park) to 387 GB/s (CoreWeave).
+MIN_SHARE, MARGINAL_SHARE = 0.80, 0.86
 MIN_REASON_CHARS = 3  # as of Limit.because
 # By unit: the largest value that can occur.  A limit above it judges nothing.
 REACH = {

@@ -208,7 +208,7 @@ def test_a_line_rate_gives_the_bandwidth_limit_where_none_is_agreed() -> None:
     text = 'schema = 1\n[cluster]\nfabric = "rdma"\nrails = 8\nline_rate_gbps = 400\n'
     limit = parse(text.encode(), "mine.toml").limit("FABRIC", "busbw")
     assert limit is not None
-    assert limit.low == pytest.approx(340)
+    assert limit.low == pytest.approx(320)
     assert "8 x 400" in limit.because
 
 
@@ -232,5 +232,5 @@ def test_only_of_rdma_the_number_of_rails_must_be_said() -> None:
         parse(text.encode(), "f").limit("FABRIC", "busbw")
         for text in (ONE_RAIL.replace("rdma", "eth0"), f"{ONE_RAIL}rails = 1\n")
     ]
-    assert [limit and limit.low for limit in limits] == [pytest.approx(42.5)] * 2
+    assert [limit and limit.low for limit in limits] == [pytest.approx(40.0)] * 2
     assert parse(GOOD.encode(), "f").cluster.rails is None

@@ -91,7 +91,7 @@ def test_the_state_that_the_rails_are_in_changes_no_derived_limit(
     contract = derive_contract(cluster(ports, ports, told="eth0"))
     busbw, network = contract.limit("FABRIC", "busbw"), contract.limit("FABRIC", "network")
     assert busbw is not None
-    assert busbw.low == pytest.approx(0.85 * 400)
+    assert busbw.low == pytest.approx(0.80 * 400)
     assert contract.cluster.fabric == "rdma"
     assert contract.cluster.rails == 8, "judge_rails asks for those that are there"
     assert network is not None
@@ -118,7 +118,7 @@ def test_without_rdma_the_interface_is_the_fabric() -> None:
     assert contract.cluster.fabric == "eth0"
     assert contract.cluster.rails is None
     assert busbw is not None
-    assert busbw.low == pytest.approx(0.85 * 25 / 8)
+    assert busbw.low == pytest.approx(0.80 * 25 / 8)
 
 
 @pytest.mark.parametrize(

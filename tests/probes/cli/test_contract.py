@@ -95,7 +95,7 @@ def test_a_contract_says_what_the_run_found(tmp_path: Path) -> None:
     assert contract.tier == "standard"
     busbw, network = contract.limit("FABRIC", "busbw"), contract.limit("FABRIC", "network")
     assert busbw is not None
-    assert busbw.low == pytest.approx(340)
+    assert busbw.low == pytest.approx(320)
     assert network is not None
     assert network.one_of == ["rdma"]
     assert contract.limit("SCALING", "efficiency") is not None
@@ -130,7 +130,7 @@ def test_what_was_ordered_comes_before_what_was_seen(tmp_path: Path) -> None:
     mine, theirs = (one.limit("FABRIC", "busbw") for one in (contract, agreed))
     assert mine is not None
     assert theirs is not None
-    assert (mine.low, mine.marginal_low, mine.because) == (340, 368, theirs.because)
+    assert (mine.low, mine.marginal_low, mine.because) == (320, 345, theirs.because)
 
 
 def test_an_emulated_run_gives_a_contract_of_a_rehearsal(tmp_path: Path) -> None:

@@ -310,6 +310,6 @@ def test_without_a_contract_ports_for_storage_do_not_raise_the_limit() -> None:
         ]
         for told in ("", rails)
     }
-    assert [limit.low for limit in limits.values()] == [pytest.approx(425), pytest.approx(340)]
+    assert [limit.low for limit in limits.values()] == [pytest.approx(400), pytest.approx(320)]
     assert "NCCL_IB_HCA" not in limits[""].because
     assert "(without mlx5_8/1, mlx5_9/1, which NCCL_IB_HCA leaves out)" in limits[rails].because
