@@ -114,8 +114,9 @@ class TrainConfig:
     stall: str = knob(
         "", "Plant a delay, for debugging, e.g. data:rank=2:seconds=0.2 (comma for several)."
     )
-    timeout_s: float = knob(60.0, "A collective may take this long after the first step.")
-    init_timeout_s: float = knob(300.0, "A collective may take this long up to the first step.")
+    # Both are longer than the supervisor waits (see launchers.job_timeouts).
+    timeout_s: float = knob(90.0, "A collective may take this long after the first step.")
+    init_timeout_s: float = knob(330.0, "A collective may take this long up to the first step.")
 
     def __post_init__(self) -> None:
         for name in POSITIVE_FIELDS:

@@ -78,11 +78,18 @@ def train_rank(config: TrainConfig) -> dict[str, Any]:
     return train(config)
 
 
+HEAD_START_S = 30  # of the supervisor before the collectives' own time-outs
+
+
 def job_timeouts(config: TrainConfig) -> Timeouts:
-    """Wait as long as the job's own time-outs allow, where that is longer than is usual."""
+    """Wait nearly as long as the job's own time-outs allow, where that is longer than is usual.
+
+    Nearly: at its own time-out NCCL's watchdog aborts all who wait for a rank that hangs, and the
+    supervisor could no longer tell which one that was.
+    """
     return Timeouts(
-        first_step=max(Timeouts.first_step, config.init_timeout_s),
-        step=max(Timeouts.step, config.timeout_s),
+        first_step=max(Timeouts.first_step, config.init_timeout_s - HEAD_START_S),
+        step=max(Timeouts.step, config.timeout_s - HEAD_START_S),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import socket
 import sys
 import traceback
@@ -59,6 +60,8 @@ class Worker:
 
     def __init__(self) -> None:
         self._port_hold = ExitStack()
+        # NCCL's watchdog ends a rank with SIGABRT, and its core would be as large as its memory.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         handle_sigterm()  # here, for a signal's handler is set in the main thread or not at all
 
     def heartbeat(self) -> dict[str, Any]:
@@ -104,9 +107,9 @@ class Worker:
             raise
 
 
-def ray_resources(resource: str) -> dict[str, Any]:
-    """What a rank asks Ray for: one of `resource`, and no CPU beside another one."""
-    if resource == "CPU":
+def ray_resources(name: str) -> dict[str, Any]:
+    """What a rank asks Ray for: one of a resource, and no CPU beside another one."""
+    if name == "CPU":
         return {"num_cpus": 1}
-    options: dict[str, Any] = {"num_gpus": 1} if resource == "GPU" else {"resources": {resource: 1}}
+    options: dict[str, Any] = {"num_gpus": 1} if name == "GPU" else {"resources": {name: 1}}
     return {"num_cpus": 0, **options}

@@ -164,6 +164,7 @@ def _max_message_bytes(device: Any, backend: str) -> tuple[int, str]:
 
     if device.type != "cuda":
         return MAX_BYTES[backend], f"{backend}'s range"
+    torch.cuda.empty_cache()  # what the collective before it left in torch's cache is free as well
     free = torch.tensor([torch.cuda.mem_get_info(device)[0]], device=device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)  # ranks must agree on the sizes
     return min(MAX_BYTES[backend], int(free[0]) // 4), "device memory holds no four of them"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
+from reference_trainer.launch.launchers import HEAD_START_S, job_timeouts
+from reference_trainer.launch.supervisor import Timeouts
 from reference_trainer.launch.worker import RankLocation
 
 
@@ -35,3 +40,21 @@ def test_a_rank_that_asked_for_no_gpu_sees_none(resource: str, hidden: str | Non
         ("0", None, "b"),
         ("1", None, "b"),
     ]
+
+
+def test_a_rank_that_is_aborted_writes_no_core() -> None:
+    code = (
+        "import resource\n"
+        "from reference_trainer.launch.worker import Worker\n"
+        "Worker()\n"
+        "print(resource.getrlimit(resource.RLIMIT_CORE)[0])\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert said.stdout == "0\n", said.stderr
+
+
+def test_the_supervisor_sees_a_rank_that_hangs_before_nccls_watchdog_ends_the_others() -> None:
+    config = TrainConfig()
+    for patience in (Timeouts(), job_timeouts(config)):
+        assert patience.step + HEAD_START_S <= config.timeout_s
+        assert patience.first_step + HEAD_START_S <= config.init_timeout_s
