@@ -13,7 +13,7 @@ from probes.acceptance.control_targets import CONTROLS, NO_CONTROL
 from probes.acceptance.criteria import CRITERIA
 from probes.findings.catalogue import CATALOGUE
 from tests.support.paths import REPO
-from tests.support.seen import Sights, is_live, read_sights
+from tests.support.seen import Sights, in_order, is_live, read_sights
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,6 +23,7 @@ else:
 PAGE = REPO / "docs" / "develop" / "faults.md"
 REASONS = REPO / "tests" / "faults" / "reasons.toml"  # why a cell has no test
 MOST = 2  # tests that a cell names
+MAX_CASE = 60  # characters of a case's name
 COLUMNS = ("measure", "control", "live fault", "near miss", "finding", "other tests")
 HEAD = """# What turns each measure red
 
@@ -94,14 +95,16 @@ def code_rows(sights: Sights, reasons: dict[str, dict[str, str]]) -> list[Row]:
 
 def _smallest(sights: Sights, name: str) -> list[str]:
     """Tests that saw it, the one first that saw the least beside it."""
-    seen = [test for test, sight in sights.items() if name in sight.red]
-    return sorted(seen, key=lambda test: (len(sights[test].red), test))
+    return in_order((test for test, sight in sights.items() if name in sight.red), name, sights)
 
 
 def _codes(tests: Iterable[str]) -> list[str]:
-    """The first tests, a function of each once, as code without what all have in common."""
-    functions = dict.fromkeys(test.partition("[")[0] for test in tests)
-    return [f"`{name.removeprefix('tests/')}`" for name in list(functions)[:MOST]]
+    """The first tests, each function once, without what all have in common; and the case."""
+    cases: dict[str, str] = {}
+    for test in tests:
+        function, _, case = test.removeprefix("tests/").partition("[")
+        cases.setdefault(function, case.removesuffix("]").replace("|", "/")[:MAX_CASE])
+    return [f"`{name}`{f' ({case})' * bool(case)}" for name, case in list(cases.items())[:MOST]]
 
 
 def _finding_codes(tests: list[str], sights: Sights) -> list[str]:

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -196,18 +196,30 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def choose(sights: Sights) -> Sights:
     """Keep tests that saw a measure or a finding with the least beside it, and one of each pair."""
-    chosen: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for test in sorted(sights, key=lambda test: (len(sights[test].red), test)):
-        kind, function = "live" if is_live(test) else "fast", test.partition("[")[0]
-        red = sights[test].red
-        names = [(kind, name) for name in red] + [("near", name) for name in sights[test].near]
-        for key in names:
-            named = chosen[key]
-            if len(named) < MOST and function not in {one.partition("[")[0] for one in named}:
-                named.append(test)
-        for pair in product(*([n for n in red if ("." in n) is dot] for dot in (True, False))):
-            chosen[pair] = chosen[pair] or [test]
-    return {test: sights[test] for tests in chosen.values() for test in tests}
+    seeing: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for test, sight in sights.items():
+        kind = "live" if is_live(test) else "fast"
+        for name in sight.red:
+            seeing[kind, name].append(test)
+        for name in sight.near:
+            seeing["near", name].append(test)
+        for pair in product(
+            *([n for n in sight.red if ("." in n) is dot] for dot in (True, False))
+        ):
+            seeing[pair].append(test)
+    kept: Sights = {}
+    for (kind, name), tests in seeing.items():
+        most = MOST if kind in ("live", "fast", "near") else 1
+        first_of = {test.partition("[")[0]: test for test in in_order(tests, name, sights)[::-1]}
+        kept |= {test: sights[test] for test in in_order(first_of.values(), name, sights)[:most]}
+    return kept
+
+
+def in_order(tests: Iterable[str], name: str, sights: Sights) -> list[str]:
+    """Tests of a measure: those of its own probes first, of these that which saw the least else."""
+    home = f"tests/probes/{name.partition('.')[0].lower()}/"
+    elsewhere = lambda test: not (is_live(test) or test.startswith(home))  # noqa: E731
+    return sorted(tests, key=lambda test: (elsewhere(test), len(sights[test].red), test))
 
 
 def as_toml(sights: Sights) -> str:
