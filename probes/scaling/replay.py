@@ -43,9 +43,13 @@ class Replay:
 
 
 def replace_lost_workers(gang: Gang, error: GangError) -> None:
-    """Start new workers where processes died, so that the rungs above can be run all the same."""
+    """Start new workers where processes died, or wait for one that failed, so that what comes next
+    can be run all the same."""
     if isinstance(error, WorkerLost):
-        gang.replace_workers(error.ranks)
+        if error.ranks:
+            gang.replace_workers(error.ranks)
+        else:
+            gang.replace_waiting()
 
 
 def replay_collectives(

@@ -164,6 +164,17 @@ class Gang:
         self.places = [located.get(rank, place) for rank, place in enumerate(self.places)]
         return replaced if places else []
 
+    def replace_waiting(self) -> list[int]:
+        """Put new workers where ranks still run: they wait for one that failed, and would do so
+        until their time-out.  Returns which; none where that cannot be done."""
+        import ray
+
+        waiting = self.busy()
+        for rank in waiting:
+            ray.kill(self._workers[rank])
+        self._wait_for_answers(self._calls, START_SECONDS)
+        return self.replace_workers(waiting)
+
     def _locate_workers(self, calls: list[Any]) -> list[RankLocation]:
         """Where new workers are; none when one does not come, or the group has lost a node."""
         import ray

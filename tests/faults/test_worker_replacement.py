@@ -23,6 +23,11 @@ def fall():
     if rank == 3:
         os._exit(1)
 
+def fail():
+    if os.environ["RANK"] == "3":
+        raise RuntimeError("no memory")
+    time.sleep(60)
+
 def stop():
     if os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -43,6 +48,12 @@ with cluster.gang() as gang:
     told["replaced"] = gang.replace_workers(told["lost"])
     told["same"] = [a == b for a, b in zip(before, pids(gang))]
     told["answer"] = gang.run(os.getpid, timeout=30) == pids(gang)
+    try:
+        gang.run(fail, timeout=30)
+    except WorkerLost as loss:
+        told["failed"] = [loss.ranks, loss.failed]
+    told["waiting"] = gang.replace_waiting()
+    told["answer again"] = gang.run(os.getpid, timeout=30) == pids(gang)
     gang.begin(stop)
     time.sleep(1)
     told["stopped"] = gang.replace_workers([1])
@@ -61,6 +72,9 @@ def test_only_what_is_lost_or_does_not_end_is_replaced(lab: Lab) -> None:
         "replaced": [2, 3],
         "same": [True, True, False, False],
         "answer": True,
+        "failed": [[], [3]],
+        "waiting": [0, 1, 2],
+        "answer again": True,
         "stopped": [],  # it lives: only removing its group ends it
         "busy": [1],
         "left": [],

@@ -185,6 +185,10 @@ class Mendable:
         self.mended.append(lost)
         return lost
 
+    def replace_waiting(self) -> list[int]:
+        self.mended.append([0, 1, 3])
+        return [0, 1, 3]
+
     def silent(self) -> list[int]:
         return [] if self.mended else [1]
 
@@ -204,6 +208,16 @@ def test_a_middle_rung_that_dies_costs_the_larger_ones_nothing(
     assert gang.mended == [[1]]
     assert notes.seen == [("efficiency", None, f"2 nodes, {LOAD}")]
     assert notes.found == ["SCALE-RUNG-FAILED"]
+
+
+def test_ranks_that_wait_for_one_that_failed_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the base could not be run again, and no rung would have an efficiency."""
+    once, notes, gang = ladder(), Notes(), Mendable()
+    failed = WorkerLost("rank: rank 2 failed: no memory", ranks=[], lost_at=0.0, failed=[2])
+    climbs(monkeypatch, [once.rungs[0], once.rungs[1], failed])
+    rungs, _ = run_ladder(rig(notes, gang), plan(1, 2, 4))
+    assert rungs == once.rungs[:2]
+    assert gang.mended == [[0, 1, 3]]
 
 
 def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:

@@ -11,7 +11,7 @@ CLUSTER_FACTS = (
     *("ray_gpu_count", "facts", "gpus_by_node", "dashboard", "address", "on_gpu"),
 )
 CLUSTER_CALLS = ("on_each_node", "known_nodes", "groups_named", "read_facts")
-GANG_CALLS = ("run", "ask", "busy", "silent", "replace_workers")
+GANG_CALLS = ("run", "ask", "busy", "silent", "replace_workers", "replace_waiting")
 # Functions by the module that calls them.
 FUNCTIONS = {
     "probes.hosts.judge": ("find_blind_nodes", "software_versions"),
