@@ -99,10 +99,10 @@ def _smallest(sights: Sights, name: str) -> list[str]:
 
 
 def _codes(tests: Iterable[str]) -> list[str]:
-    """The first tests, each function once, without what all have in common; and the case."""
+    """The first tests, each function once, with one of its cases."""
     cases: dict[str, str] = {}
     for test in tests:
-        function, _, case = test.removeprefix("tests/").partition("[")
+        function, _, case = test.partition("[")
         cases.setdefault(function, case.removesuffix("]").replace("|", "/")[:MAX_CASE])
     return [f"`{name}`{f' ({case})' * bool(case)}" for name, case in list(cases.items())[:MOST]]
 
