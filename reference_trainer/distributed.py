@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -16,7 +17,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _abort_process_group, _set_pg_timeout
 
 from reference_trainer.config import TrainConfig
+from reference_trainer.nccl_rings import log_length, pin_order
 from reference_trainer.rank_environment import LaunchError, bind_gloo, read_environment
+
+log = logging.getLogger("reference_trainer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +28,8 @@ class World:
     """One rank's place: `rank` of `size`, on `host`, computing on `device` (a torch.device).
 
     `group` is the process group of exactly these ranks, `mesh` the DeviceMesh to shard over: one
-    dimension, or copies of the model times the shards of each.
+    dimension, or copies of the model times the shards of each.  `ring_log_start` is how much NCCL
+    had logged before (see nccl_rings.py).
     """
 
     rank: int
@@ -33,6 +38,7 @@ class World:
     device: Any
     mesh: Any
     group: Any
+    ring_log_start: int = 0
 
     def broadcast(self, value: Any) -> Any:
         """The value that rank 0 has; all ranks call it."""
@@ -81,11 +87,13 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
     local_rank = read_environment()["LOCAL_RANK"] if owned else int(os.environ.get("LOCAL_RANK", 0))
     device = choose_device(config.device, local_rank)
     with _torch_settings(config, device):
+        # Before the first communicator is made; what a CPU adds goes by rank, whatever the road.
+        start = log_length() if device.type == "cuda" and config.deterministic else 0
         if owned:
             _init_process_group(config, device)
         world = None
         try:
-            world = _make_world(config, device, mesh)
+            world = _make_world(config, device, mesh, start)
             world.set_timeout(config.init_timeout_s)
             yield world
             world.set_timeout(config.init_timeout_s)  # who uses the group next begins afresh
@@ -140,8 +148,9 @@ def _torch_settings(config: TrainConfig, device: Any) -> Iterator[None]:
     if config.deterministic:
         # cuBLAS reads it when it starts; the value is the one its documentation gives.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        # NCCL reads it with the first communicator; in the switch (NVLS) sums have no fixed order.
-        os.environ.setdefault("NCCL_ALGO", "Ring")
+        if device.type == "cuda":
+            for message in pin_order():
+                log.warning("%s", message)
     torch.use_deterministic_algorithms(config.deterministic)
     # Filling every fresh buffer costs memory bandwidth and guards only against reading garbage.
     torch.utils.deterministic.fill_uninitialized_memory = False
@@ -169,7 +178,7 @@ def _init_process_group(config: TrainConfig, device: Any) -> None:
         raise LaunchError(f"{message}: {str(error).splitlines()[0]}") from error
 
 
-def _make_world(config: TrainConfig, device: Any, mesh: Any) -> World:
+def _make_world(config: TrainConfig, device: Any, mesh: Any, ring_log_start: int) -> World:
     if mesh is None:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     group = mesh.get_group()
@@ -180,6 +189,7 @@ def _make_world(config: TrainConfig, device: Any, mesh: Any) -> World:
         device=device,
         mesh=_sharding_mesh(config, device, mesh),
         group=group,
+        ring_log_start=ring_log_start,
     )
 
 

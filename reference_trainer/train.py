@@ -29,6 +29,7 @@ from reference_trainer.model.flops import flops_per_token, peak_flops, state_byt
 from reference_trainer.model.gradient_clipping import clip_gradients, local_gradients, square_sum
 from reference_trainer.model.memory import MemoryShortage, describe_shortage
 from reference_trainer.model.transformer import count_parameters, next_token_loss
+from reference_trainer.nccl_rings import read_rings
 from reference_trainer.telemetry.event_log import EventLog
 from reference_trainer.telemetry.fsdp_waits import time_fsdp_waits
 from reference_trainer.telemetry.heartbeat import PROGRESS, process_age, process_start_ticks
@@ -44,7 +45,8 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
     Keys: rank, world, host, device, gpu (its UUID; None on a CPU), params, tokens_per_step (all
     ranks), start_step (0: fresh), resumed_from, resume_note, skipped, rng_restored, load_seconds,
     load_bytes, steps (one dict each, see `_record`), spans, checkpoints (committed), unsaved (saves
-    that failed), left (True: told to leave before the last step), stalls_fired, digest, state_bytes
+    that failed), left (True: told to leave before the last step), rings (NCCL's through this rank,
+    see nccl_rings.py; None where it did not tell, and on a CPU), stalls_fired, digest, state_bytes
     (a rank's, as expected), peak_memory_bytes (of all steps but the first) and peak_flops (both
     None on a CPU, the latter also where flops.peak_flops does not know it), device_name.
     Raises LaunchError (not started as a rank), and on every rank alike MemoryShortage (before the
@@ -117,6 +119,7 @@ class Trainer:
         self.steps: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
         self.failed_saves: list[dict[str, Any]] = []
+        self.rings: list[str] | None = None
         self.failure_streak = 0  # saves that failed in a row
         self.checkpointer: Checkpointer | None = None
         if config.checkpoints is not None:
@@ -134,12 +137,20 @@ class Trainer:
             if len(self.steps) == 1:
                 # Connections are up and kernels loaded: from here on, slow means broken.
                 world.set_timeout(self.config.timeout_s)
-                if world.device.type == "cuda":  # the whole model was drawn here, before its shards
+                if world.device.type == "cuda":
+                    self._note_rings()
+                    # The whole model was drawn here, before its shards.
                     torch.cuda.reset_peak_memory_stats(world.device)
             if self.stopped_early:
                 break
         if self.checkpointer is not None:
             self._count_saves(self.checkpointer.wait())
+
+    def _note_rings(self) -> None:
+        """Note in which order sums are made, where one was asked for."""
+        if self.config.deterministic:
+            self.rings = read_rings(self.world.ring_log_start)
+            self.events.write("rings", rings=self.rings)
 
     def _take_step(self, step: int) -> None:
         world = self.world
@@ -219,6 +230,7 @@ class Trainer:
             "checkpoints": self.saved,
             "unsaved": self.failed_saves,
             "left": self.stopped_early,
+            "rings": self.rings,
             "stalls_fired": self.delays.fired,
             "digest": parameter_digest(self.model) if self.config.digest else None,
             "state_bytes": state_bytes(self.config, self.config.shard or world.size),

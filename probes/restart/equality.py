@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ from probes.faults.injection import FaultedRun
 LOCAL_LOSS = "local_loss_hex"  # of a rank's own sequences; loss and norm are the whole job's
 TOLD_KEYS = ("loss_hex", "norm_hex", "ids")  # that a step must tell, or nothing is compared
 BITWISE_KEYS = ("loss_hex", LOCAL_LOSS, "norm_hex", "lr_hex", "ids", "data_crc32", "digest")
+
+UNROUNDED_KEYS = ("lr_hex", "ids", "data_crc32")  # that no order of sums changes
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,14 @@ class StepComparison:
 
 
 def compare_steps(
-    reference: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]], first: int = 1
+    reference: Sequence[dict[str, Any]],
+    results: Sequence[dict[str, Any]],
+    first: int = 1,
+    tolerance: float | None = None,
 ) -> StepComparison:
-    """Compare the steps of two runs from `first` on, rank by rank.
+    """Compare the steps of two runs from `first` on, rank by rank: bit by bit.
 
+    With a `tolerance` (nats) samples and data are, and the loss of all ranks may differ by as much.
     Both are the trainer's results in order of rank: another number of ranks is a ValueError.  A
     step that one of them lacks is unequal.
     """
@@ -93,19 +100,64 @@ def compare_steps(
         actual_steps = {step["step"]: step for step in actual["steps"] if step["step"] >= first}
         for number in sorted(expected_steps.keys() | actual_steps.keys()):
             a, b = expected_steps.get(number, {}), actual_steps.get(number, {})
-            keys = [key for key in BITWISE_KEYS if a.get(key) != b.get(key)]
+            keys = _differing_keys(a, b, tolerance)
             unequal = [UnequalStep(expected["rank"], number, keys, a, b)] if keys else []
             told = all(a.get(key) is not None for key in TOLD_KEYS)
             found += StepComparison(unequal, 1, int(told or bool(keys)))
     return found
 
 
-def compare_attempts(run: FaultedRun, reference: dict[str, Any], attempts: int) -> StepComparison:
+def _differing_keys(a: dict[str, Any], b: dict[str, Any], tolerance: float | None) -> list[str]:
+    if tolerance is None:
+        return [key for key in BITWISE_KEYS if a.get(key) != b.get(key)]
+    keys = [key for key in UNROUNDED_KEYS if a.get(key) != b.get(key)]
+    losses = [step.get("loss", math.nan) for step in (a, b)]
+    # Written so that what is no number differs.
+    return keys if abs(losses[0] - losses[1]) <= tolerance else [*keys, "loss"]
+
+
+def reordered_sums(reference: Sequence[dict[str, Any]], run: FaultedRun, victim: int) -> str:
+    """Say why the last bits of two runs on GPUs may differ: over which rings they added up.
+
+    "" where all lives added over the rings of the reference run, and on CPUs, where sums go by
+    rank.  What NCCL did not tell may have been any.
+    """
+    pairs = [
+        (one["rank"], one.get("rings"), other.get("rings"))
+        for one, other in zip(reference, run.results, strict=False)
+        if str(other.get("device", "")).startswith("cuda")
+    ]
+    if not pairs:
+        return ""
+    of_victim = reference[victim].get("rings")
+    lives = [event for life in run.journals for event in life if event["event"] == "rings"]
+    pairs += [(victim, of_victim, event["rings"]) for event in lives]
+    for rank, expected, actual in pairs:
+        if expected is None or actual is None:
+            return f"NCCL did not tell the rings of rank {rank}"
+        if expected != actual:
+            return f"NCCL added over other rings on rank {rank}"
+    return ""
+
+
+def loss_distance(reference: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> float:
+    """The largest difference of the loss, over the steps that both have; it is all ranks' mean.
+
+    NaN where a loss is no number.
+    """
+    expected = {step["step"]: step["loss"] for step in reference[0]["steps"]}
+    gaps = [abs(step["loss"] - expected[step["step"]]) for step in results[0]["steps"]]
+    return math.nan if any(map(math.isnan, gaps)) else max(gaps)
+
+
+def compare_attempts(
+    run: FaultedRun, reference: dict[str, Any], attempts: int, tolerance: float | None = None
+) -> StepComparison:
     """Compare the steps of the victim's first so many lives with its rank's `reference`."""
     expected, found = {step["step"]: step for step in reference["steps"]}, StepComparison()
     for attempt in range(attempts):
         steps = run.step_events(attempt)
         references = [expected[step["step"]] for step in steps if step["step"] in expected]
         pair = [{**reference, "steps": references}], [{**reference, "steps": steps}]
-        found += compare_steps(*pair)
+        found += compare_steps(*pair, tolerance=tolerance)
     return found

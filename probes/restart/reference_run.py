@@ -8,6 +8,7 @@ newest was damaged, which must be refused.
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 import threading
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from probes.cluster.shared_folder import FolderUnknown, find_blind_nodes
 from probes.faults.injection import SAVE_EVERY
 from probes.faults.process_faults import read_journal
 from probes.findings import finding
+from probes.restart.equality import loss_distance
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
@@ -118,6 +120,16 @@ class ReferenceRun:
         Whoever removes the old one before the new one is whole has none, when it is killed.
         """
         return dataclasses.replace(self.config, pace_s=0.15, keep_last=1)
+
+    @property
+    def least_wrong_distance(self) -> float:
+        """The least by which a wrong resume's loss leaves this run's, in nats; NaN if none does."""
+        gaps = [
+            loss_distance(self.results, results)
+            for results in self.wrong_resumes.values()
+            if not isinstance(results, str)
+        ]
+        return min((gap for gap in gaps if gap > 0), default=math.nan)
 
     def require_shared_folder(self, cluster: Cluster, measure: Any) -> None:
         """Without a folder that every node sees the probe ends here."""

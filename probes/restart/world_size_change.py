@@ -9,7 +9,6 @@ random numbers are a rank's own.
 from __future__ import annotations
 
 import dataclasses
-import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.faults.injection import SAVE_EVERY
 from probes.findings import finding
+from probes.restart.equality import loss_distance
 from probes.restart.reference_run import NEWEST, STEPS, TIMEOUT_SECONDS, Results, small_config
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
@@ -58,16 +58,6 @@ def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
             resumed=_resume_fewer(gang, base, folder / "resumed"),
             late=_resume_fewer(gang, dataclasses.replace(base, forget="data"), folder / "mistaken"),
         )
-
-
-def loss_distance(reference: Results, results: Results) -> float:
-    """The largest difference of the loss, over the steps that both have; it is all ranks' mean.
-
-    NaN where a loss is no number.
-    """
-    expected = {step["step"]: step["loss"] for step in reference[0]["steps"]}
-    gaps = [abs(step["loss"] - expected[step["step"]]) for step in results[0]["steps"]]
-    return math.nan if any(map(math.isnan, gaps)) else max(gaps)
 
 
 def samples_differ(reference: Results, results: Results) -> list[int]:

@@ -15,7 +15,12 @@ from probes.acceptance.owed import FORGETS
 from probes.faults.injection import Fault, FaultedRun, FaultScenario, split_by_attempt
 from probes.faults.process_faults import ProcessAgent, ProcessFault, descendant_pids
 from probes.restart.controls import control_wrong_resume
-from probes.restart.equality import BITWISE_KEYS, compare_attempts, compare_steps
+from probes.restart.equality import (
+    BITWISE_KEYS,
+    compare_attempts,
+    compare_steps,
+    loss_distance,
+)
 from probes.restart.faulted_run import FaultScheduler, ettr, recovery_costs
 from probes.restart.judge import (
     _report_storage,
@@ -26,7 +31,7 @@ from probes.restart.judge import (
 )
 from probes.restart.launcher_kill import _read_attempts
 from probes.restart.random_kills import unexplained_losses
-from probes.restart.world_size_change import loss_distance, samples_differ
+from probes.restart.world_size_change import samples_differ
 from reference_trainer.launch.supervisor import Attempt
 from tests.support.controls import recorder
 

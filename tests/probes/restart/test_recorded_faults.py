@@ -218,6 +218,87 @@ def test_what_a_sound_run_may_show_fails_nothing(
     assert played.result.verdict in (Verdict.PASS, Verdict.MARGINAL), played.result.problems()
 
 
+# On GPUs (synthetic: the recorded run was on CPUs) NCCL may add up over other rings.
+
+
+def on_gpus(rings: Callable[[str], Any], shift: float, samples: bool = False) -> Change:
+    """Both runs were on GPUs; `rings` tells those of "before" and "after", `shift` is how far the
+    losses of the resumed run are from what they were."""
+
+    def before(told: dict[str, Any]) -> None:
+        for one in told["results"]:
+            one.update(device="cuda:0", rings=rings("before"))
+
+    def after(found: FaultedRun) -> None:
+        for one in found.results:
+            one.update(device="cuda:0", rings=rings("after"), digest="other bits")
+            for step in one["steps"]:
+                step.update(loss=step["loss"] + shift, loss_hex="0x1p+2", digest="other bits")
+                step.update({"ids": [9, 9, 9, 9]} if samples else {})
+        for life in found.journals:
+            life.insert(1, {"event": "rings", "rings": rings("after")})
+
+    return lambda answers: (original(before)(answers), run(after)(answers))[0]
+
+
+def only(word: str) -> Callable[[str], Any]:
+    return lambda when: [f"0: 3 -> 0 -> {word if when == 'after' else 1}"]
+
+
+def judged(played: Played, name: str) -> Any:
+    (found,) = [one for one in played.result.measurements if one.name == name]
+    return found
+
+
+def test_last_bits_may_differ_where_nccl_added_over_other_rings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played = play(KILLED, monkeypatch, on_gpus(only("2"), 1e-9))
+    assert played.result.problems() == []
+    assert judged(played, "unequal_steps").value == 0
+    assert judged(played, "final_state").value == "reordered"
+    (said,) = [text for text in played.covered if "rings" in text]
+    assert said.startswith("NCCL added over other rings on rank 0, so losses are compared within ")
+
+
+@pytest.mark.parametrize(
+    ("rings", "shift", "samples"),
+    [
+        (lambda when: ["0: 3 -> 0 -> 1"], 1e-9, False),  # the same rings: the same bits
+        (only("2"), 0.5, False),  # no order of sums moves a loss so far
+        (only("2"), math.nan, False),
+        (only("2"), 1e-9, True),  # nor does it change samples
+    ],
+    ids=["the same rings", "too far", "no number", "other samples"],
+)
+def test_what_other_rings_cannot_explain_is_unequal(
+    monkeypatch: pytest.MonkeyPatch, rings: Callable[[str], Any], shift: float, samples: bool
+) -> None:
+    played = play(KILLED, monkeypatch, on_gpus(rings, shift, samples))
+    assert "unequal_steps" in failed(played)
+    assert "RESTART-UNEQUAL" in {one.code for one in played.result.findings}
+
+
+def test_rings_that_nccl_did_not_tell_may_have_been_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = play(KILLED, monkeypatch, on_gpus(lambda when: None, 1e-9))
+    assert played.result.problems() == []
+    (said,) = [text for text in played.covered if "rings" in text]
+    assert said.startswith("NCCL did not tell the rings of rank 0, so losses")
+
+
+def test_without_a_wrong_resume_nobody_knows_how_far_is_too_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forget(answers: Answers) -> None:
+        on_gpus(only("2"), 1e-9)(answers)
+        original(lambda told: told["wrong_resumes"].clear())(answers)
+
+    played = play(KILLED, monkeypatch, forget)
+    unequal = judged(played, "unequal_steps")
+    assert (unequal.value, unequal.verdict) == (None, Verdict.UNPROVEN)
+    assert unequal.note.endswith("and no wrong resume tells how far is too far")
+
+
 # A control that is blind: what it should have changed is as it was.
 BLIND: dict[str, tuple[Any, Change, set[str]]] = {
     f"nothing was forgotten of {part}": (

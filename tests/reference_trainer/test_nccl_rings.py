@@ -1,0 +1,81 @@
+"""NCCL's rings, read from a log that is no file.  A stand-in for NCCL writes the documented lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from reference_trainer import nccl_rings
+from reference_trainer.nccl_rings import (
+    LOG_VARIABLES,
+    PINNED,
+    log_length,
+    open_log,
+    pin_order,
+    read_rings,
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No log is open, and nobody chose anything; nothing is left to the next test."""
+    open_log.cache_clear()
+    for name in (*LOG_VARIABLES, *PINNED):
+        monkeypatch.setenv(name, "")  # undone at the end, also what the code sets
+        monkeypatch.delenv(name)
+    yield
+    if (log := open_log()) is not None:
+        os.close(log)
+    open_log.cache_clear()
+
+
+def say(*rings: str) -> None:
+    """As NCCL 2.18 to 2.30 says it, appended to the file that it has opened."""
+    with open(os.environ["NCCL_DEBUG_FILE"], "a") as log:
+        log.writelines(f"n0:41:90 [0] NCCL INFO Ring {ring}\n" for ring in rings)
+
+
+def test_the_rings_of_this_run_are_read_and_not_those_before() -> None:
+    assert log_length() == 0
+    say("00 : 3 -> 0 -> 1", "01 : 1 -> 0 -> 3")
+    since = log_length()
+    assert read_rings(0) == ["0: 3 -> 0 -> 1", "1: 1 -> 0 -> 3"]
+    assert read_rings(since) is None
+    say("10 : 2 -> 0 -> 1", "02 : 2 -> 0 -> 1", "02 : 2 -> 0 -> 1")
+    assert read_rings(since) == ["2: 2 -> 0 -> 1", "10: 2 -> 0 -> 1"]
+
+
+def test_other_lines_are_no_rings() -> None:
+    open_log()
+    with open(os.environ["NCCL_DEBUG_FILE"], "w") as log:
+        log.write(
+            "n0:41:90 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA\n"
+            "n0:41:90 [0] NCCL INFO Channel 00/16 :    0   1   2   3\n"
+            "n0:41:90 [0] NCCL INFO Connected all rings\n"
+        )
+    assert read_rings(0) is None
+
+
+def test_no_file_is_left() -> None:
+    open_log()
+    assert os.path.realpath(os.environ["NCCL_DEBUG_FILE"]).startswith("/memfd:nccl-log")
+
+
+@pytest.mark.parametrize("name", LOG_VARIABLES)
+def test_a_log_that_the_operator_wants_goes_where_he_wants(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "WARN")
+    assert (open_log(), log_length(), read_rings(0)) == (None, 0, None)
+    assert [os.environ.get(each) for each in LOG_VARIABLES].count(None) == 2
+
+
+def test_the_order_is_pinned_and_what_it_overrules_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Tree,NVLS")
+    assert pin_order() == ["NCCL_ALGO is Ring here, not Tree,NVLS: sums must have one order"]
+    assert {name: os.environ[name] for name in PINNED} == nccl_rings.PINNED
+    assert pin_order() == []
