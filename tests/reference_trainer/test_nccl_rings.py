@@ -1,4 +1,4 @@
-"""NCCL's rings, read from a log that is no file.  A stand-in for NCCL writes the documented lines."""
+"""NCCL's rings, read from a log that is no file.  NCCL is a stand-in here: it writes lines."""
 
 from __future__ import annotations
 
