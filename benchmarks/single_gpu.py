@@ -24,19 +24,21 @@ from pathlib import Path
 from typing import Any
 
 import click
+import torch
 
 from benchmarks.harness import finish, judged, spread
 from benchmarks.trainer import PROFILED, WARM_UP, overhead, price, profiled, trained
 from reference_trainer.config import PRESETS, TrainConfig
 from reference_trainer.model.flops import flops_per_token
+from reference_trainer.model.memory import describe_shortage, estimate_memory
 from reference_trainer.train import train
 from scaling.ladder.step_breakdown import mean_terms, parse_steps
 from tests.support.single_rank import only_rank
 
 RANKS = 2
-MFU, TOP = 0.5, 12  # what is asked for of the large preset; kernels that are told
+MFU, TOP = 0.55, 12  # what is asked of the large preset, compiled; kernels that are told
 SMALL = TrainConfig(steps=WARM_UP + 6, digest=False, dropout=0.0, device="cpu")
-# 8192 tokens a step, as in SCALING's load on GPUs.
+BATCHES = (16, 8, 4)  # the largest that fits: the optimizer's work is then a small part of a step
 LARGE = TrainConfig(
     **PRESETS["1B"] | {"seq": 2048},
     steps=WARM_UP + 20, digest=False, deterministic=False, device="cuda",
@@ -44,20 +46,37 @@ LARGE = TrainConfig(
 LOG = ("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV,NET,GRAPH")
 
 
+def fitting(config: TrainConfig) -> TrainConfig:
+    """The configuration with the largest batch that this GPU has room for."""
+    free, _ = torch.cuda.mem_get_info()
+    fits = [
+        batch for batch in BATCHES if not describe_shortage(replace(config, batch=batch), 1, free)
+    ]
+    return replace(config, batch=next(iter(fits), BATCHES[-1]))
+
+
 def speed(config: TrainConfig, words: str) -> None:
-    """Tokens per second, memory over the estimate, MFU, and the mean seconds of each term."""
+    """Tokens per second, memory over the estimate, MFU, and the mean seconds of each term.
+
+    MFU is judged of what is compiled, as users would run it; else it is told.
+    """
     result = trained(config)
     seconds = [step["seconds"] for step in result["steps"]][WARM_UP:]
     rate = config.batch * config.seq / statistics.median(seconds)
     said = f"{rate:,.0f} tokens/s; a step {spread(seconds)} s"
     if result["peak_memory_bytes"]:
-        said += f"; memory {result['peak_memory_bytes'] / result['state_bytes']:.2f} of its state's"
+        need = estimate_memory(config, 1)
+        ratio = result["peak_memory_bytes"] / need.total
+        said += f"; memory {ratio:.2f} of the estimated {need}"
     print(f"{words}: {said}", flush=True)
     parts(mean_terms([parse_steps(result["spans"])[WARM_UP:]]).items(), statistics.fmean(seconds))
     peak = result["peak_flops"]
     mfu = flops_per_token(config) * rate / peak if peak else None
     told = "not known, for the device's peak is not" if mfu is None else f"{mfu:.1%}"
-    judged(f"{words}: MFU {told} (target >= {MFU:.0%})", mfu is not None and mfu >= MFU)
+    if config.compile:
+        judged(f"{words}: MFU {told} (target >= {MFU:.0%})", mfu is not None and mfu >= MFU)
+    else:
+        print(f"{words}: MFU {told}", flush=True)
 
 
 def profile(config: TrainConfig, words: str) -> None:
@@ -133,7 +152,7 @@ def main(context: click.Context, rehearse: bool) -> None:
     """All of it."""
     if context.invoked_subcommand:
         return
-    config = SMALL if rehearse else LARGE
+    config = SMALL if rehearse else fitting(LARGE)
     for each in (config,) if rehearse else (config, replace(config, compile=True)):
         words = "trainer, compiled" if each.compile else "trainer"
         speed(each, words)

@@ -52,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
     config.addinivalue_line("markers", "tier(name): only runs in this tier and the longer ones")
     config.addinivalue_line("markers", "uses(module): only runs where the module is installed")
+    config.addinivalue_line("markers", "needs(feature): of torch or Ray, see least_versions.py")
     read_twins(config, [option for option, *_ in OPTIONS])
     if not config.getoption("--cluster"):
         return
@@ -227,9 +228,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     say = _line_printer(item.config)
     item.stash[RECORDER] = run.begin(_probe_name(item), item.nodeid, criterion, claim, say)
     item.stash[VERDICT] = None
-    marker = item.get_closest_marker("uses")
-    if marker is not None and find_spec(marker.args[0]) is None:
-        pytest.skip(f"{marker.args[0]} is not installed here: pip install 'ray[train]' brings it")
+    _require_software(item, criterion)
+
+
+def _require_software(item: pytest.Item, criterion: str) -> None:
+    """Leave a probe unproven that lacks a module, or a feature of torch or Ray, and say which."""
+    from probes.acceptance.least_versions import missing, missing_feature
+
+    uses = item.get_closest_marker("uses")
+    if uses is not None and find_spec(uses.args[0]) is None:
+        pytest.skip(f"{uses.args[0]} is not installed here: pip install 'ray[train]' brings it")
+    needs = [missing(mark.args[0]) for mark in item.iter_markers("needs")]
+    for reason in filter(None, [missing_feature(criterion), *needs]):
+        pytest.skip(reason)
 
 
 def _probe_name(item: pytest.Item) -> str:

@@ -97,6 +97,8 @@ class Trainer:
         self.config, self.world = config, world
         _require_memory(config, world)
         self.model = build_model(config, world)
+        # Compiled, it makes no copies of the logits, which are the largest tensors of all.
+        self.loss = torch.compile(next_token_loss) if config.compile else next_token_loss
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True
@@ -184,7 +186,7 @@ class Trainer:
         for number, part in enumerate(parts, 1):
             if len(parts) > 1:  # gradients stay here until the last: one reduce-scatter a step
                 self.model.set_requires_gradient_sync(number == len(parts))
-            loss = next_token_loss(self.model(part[:, :-1]), part[:, 1:])
+            loss = self.loss(self.model(part[:, :-1]), part[:, 1:])
             self._end_segment("forward", step)
             weight = share * (len(part) / len(tokens))
             (loss * weight if weight != 1 else loss).backward()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from probes.acceptance.least_versions import ASYNC_SAVES
 from probes.faults.injection import Fault, FaultScenario
 from probes.restart.node_loss import NodeLoss
 from probes.restart.reference_run import MAX_STEPS_LOST, NEWEST
@@ -112,11 +113,10 @@ def params_by_tier(cases: Iterable[Any], quick: int = 0, standard: int | None = 
     """All of them: the first few in every tier, more of them in standard, the rest in soak."""
     ordered = list(cases)
     end = len(ordered) if standard is None else standard
-    return [
-        pytest.param(
-            case,
-            id=getattr(case, "name", case),
-            marks=[] if i < quick else pytest.mark.tier("standard" if i < end else "soak"),
-        )
-        for i, case in enumerate(ordered)
-    ]
+    params = []
+    for i, case in enumerate(ordered):
+        marks = [] if i < quick else [pytest.mark.tier("standard" if i < end else "soak")]
+        if getattr(case, "changes", {}).get("save_mode") == "async":
+            marks.append(pytest.mark.needs(ASYNC_SAVES))
+        params.append(pytest.param(case, id=getattr(case, "name", case), marks=marks))
+    return params

@@ -26,10 +26,12 @@ def build_model(config: TrainConfig, world: World) -> Any:
     bf16 = config.dtype == "bf16" or (config.dtype == "auto" and world.device.type == "cuda")
     dtype = torch.bfloat16 if bf16 else None
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    # Of one shard there is nothing to gather: what was cast for forward is kept for backward.
+    reshard = world.mesh.size(-1) > 1
     for block in model.blocks:
         if config.compile:
             block.compile()
-        fully_shard(block, mesh=world.mesh, mp_policy=policy)
+        fully_shard(block, mesh=world.mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mesh=world.mesh, mp_policy=policy)
     if config.pace_s > 0:
         emulated = EmulatedCompute(config.pace_s / config.accumulate, config.layers)

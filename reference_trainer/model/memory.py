@@ -61,14 +61,15 @@ def estimate_memory(config: TrainConfig, shards: int) -> MemoryNeed:
     activations = config.layers * (entrance if config.recompute else inside)
     # Gradients of parts that are not reduced yet: FSDP2 keeps them whole, in fp32.
     unreduced = 4 * whole if config.accumulate > 1 else 0
-    # The softmax that was kept, the gradient of the loss, and that of the logits, all in fp32; the
-    # weights of the last block are still there.
-    at_loss = 12 * tokens * config.vocab + outside + block
-    # The last block's backward: the head's gradient, this block's weights and the next one's, its
-    # gradients, the same in fp32 on their way, and the gradients inside its MLP.
+    # Weights as they are computed with: of the last block, or of all where there is one shard.
+    cast = block * (config.layers if shards == 1 else 1)
+    # The softmax that was kept, the gradient of the loss, and that of the logits, all in fp32.
+    at_loss = 12 * tokens * config.vocab + outside + cast
+    # The last block's backward: the head's gradient, the weights of the next block as well, this
+    # one's gradients, the same in fp32 on their way, and the gradients inside its MLP.
     mlp = 3 * element * tokens * config.shape.hidden
     in_block = (inside if config.recompute else 0) + mlp
-    in_block += outside + outside // 2 + 3 * block + 4 * block_parameters(config)
+    in_block += outside + outside // 2 + cast + 2 * block + 4 * block_parameters(config)
     # The last gradients are reduced; no activation is kept any more.
     at_end = 2 * outside + 4 * (outside // element) + 4 * whole // shards - activations
     return MemoryNeed(

@@ -1,0 +1,81 @@
+"""What the probes need of torch and Ray, by feature.  What lacks one proves nothing, and says why.
+
+pyproject.toml names no least version, for a vendor's build of 2.6.0 calls itself 2.6.0a0+ecf3bae:
+to pip that comes before 2.6.  Here the first two numbers count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.version import InvalidVersion, Version
+
+Release = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Need:
+    """A feature, and since when a package has it; `broken` are releases in which it does not work.
+
+    `criteria` are the rows of the acceptance table that use it in every probe.
+    """
+
+    feature: str
+    package: str
+    least: Release
+    criteria: tuple[str, ...] = ()
+    broken: tuple[Release, ...] = ()
+    why_broken: str = ""
+
+
+ALL = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
+TRAINED = ("LAUNCH", "RESTART", "SCALING")
+ASYNC_SAVES = "saves in the background (torch.distributed.checkpoint.staging.DefaultStager)"
+NEEDS = (
+    Need("state of actors, groups and jobs as it is read here", "ray", (2, 40), ALL),
+    Need("collectives that are timed and checked", "torch", (2, 6), ("FABRIC",)),
+    Need("FSDP2 as torch.distributed.fsdp.fully_shard", "torch", (2, 6), TRAINED),
+    Need(
+        *(ASYNC_SAVES, "torch", (2, 9)),
+        broken=((2, 11), (2, 12)),
+        why_broken="a stager that is used again crashes (pytorch issue 183413)",
+    ),
+)
+
+
+def missing_feature(criterion: str) -> str:
+    """Say what this criterion needs and the packages here lack; "" where nothing is missing."""
+    return next(filter(None, (shortcoming(n) for n in NEEDS if criterion in n.criteria)), "")
+
+
+def missing(feature: str) -> str:
+    """The same of one feature."""
+    return next(shortcoming(need) for need in NEEDS if need.feature == feature)
+
+
+def shortcoming(need: Need, read_version: Callable[[str], str] = version) -> str:
+    """One sentence on what is too old, or broken; "" where it will do."""
+    expected = f"{need.package} {_text(need.least)} or later"
+    try:
+        found = read_version(need.package)
+    except PackageNotFoundError:
+        return f"{need.feature}: {need.package} is not installed. Expected: {expected}."
+    try:
+        major, minor = (*Version(found).release, 0)[:2]
+    except InvalidVersion:
+        return f"{need.feature}: {need.package} {found} is no version. Expected: {expected}."
+    if (major, minor) < need.least:
+        return f"{need.feature}: {need.package} is {found}. Expected: {expected}."
+    if (major, minor) in need.broken:
+        others = ", ".join(map(_text, need.broken))
+        return (
+            f"{need.feature}: {need.package} is {found}, where {need.why_broken}. "
+            f"Expected: any but {others}."
+        )
+    return ""
+
+
+def _text(release: Release) -> str:
+    return ".".join(map(str, release))
