@@ -16,7 +16,7 @@ endif
 endif
 LAB_HERE := $(shell [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ] && echo yes)
 
-.PHONY: trial test soak mutants healthy lint lab tools setup clean bench
+.PHONY: trial test soak mutants healthy lint lab tools setup clean bench gpu
 
 trial: setup tools ## rehearse the whole acceptance run on this machine
 ifeq ($(LAB_HERE),yes)
@@ -51,6 +51,10 @@ lab: setup tools ## a lab to work on; `python -m tests.lab down` ends it
 
 bench: setup tools ## the figures of docs/measurements.md
 	for what in startup_cost large_run fabric gang fault_search nccl_log restart loss_attribution scaling; do $(BIN)/python -m benchmarks.$$what || exit 1; done
+
+# Nothing is installed for it: a machine that is lent for minutes may have no network.
+gpu: ## what one machine with a GPU can show, by the python3 that is there
+	$(PYTHON) -m benchmarks.gpu
 
 setup: $(VENV)/.ready
 

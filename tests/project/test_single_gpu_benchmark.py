@@ -6,28 +6,65 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
+from benchmarks import gpu
 from tests.support.paths import REPO
 
-# Each target, the segments, and the profile.
+# Figures, segments, and the profile.
 TOLD = (
-    *("MFU not known, for the device's peak is not (target >= 50%): NOT met", "(target <= 1: no "),
+    *("MFU not known, for the device's peak is not\n", "(target <= 1: no less MFU): "),
     *("a step with the clock over one without", "%  backward\n", "%  optimizer\n"),
     *("% of 3 steps in ", "%  aten::mm\n"),
+    *(
+        "resumed from step 4: 0 of 4 steps unequal, parameters equal",
+        "# all_reduce over 2 ranks, gloo",
+    ),
+    *("peer killed: it joined a new one after ", "peer killed: it added up with that after "),
+    "3 of 3 parts ran",
 )
 
 
 @pytest.mark.soak(criterion="scaling")
-def test_it_runs_to_its_end_on_a_cpu() -> None:
+def test_all_parts_run_to_their_end_on_a_cpu() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.single_gpu", "--rehearse"],
+        [sys.executable, "-m", "benchmarks.gpu", "--rehearse"],
         cwd=REPO, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "resumed from step 4: 0 of 4 steps unequal, parameters equal" in done.stdout
-    assert "# all_reduce over 2 ranks, gloo" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert [word for word in TOLD if word not in done.stdout] == [], done.stdout
     assert done.stdout.count("a step over a plain loop's") == 2
-    assert [word in done.stdout for word in TOLD] == [True] * len(TOLD), done.stdout
     verdicts = [line for line in done.stdout.splitlines() if "(target " in line]
-    assert len(verdicts) == 3
+    assert len(verdicts) == 2
     assert all(line.endswith((": met", ": NOT met")) for line in verdicts)
+
+
+def test_a_part_that_breaks_is_told_and_ends_in_1(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts = {"broken": ("benchmarks.no_such_part", "nothing"), "sound": ("this", "a poem")}
+    monkeypatch.setattr(gpu, "PARTS", parts)
+    monkeypatch.setattr(gpu, "run_suite", lambda: True)
+    done = CliRunner().invoke(gpu.main, [])
+    assert done.exit_code == 1
+    assert "broken (nothing): BROKE, exit 1" in done.output
+    assert "sound (a poem): ran" in done.output
+    assert "2 of 3 parts ran" in done.output
+
+
+NEEDS_LITTLE = """
+import sys, importlib.abc
+class Only(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.split(".")[0] in %r:
+            raise ImportError(name)
+sys.meta_path.insert(0, Only())
+import benchmarks.gpu, benchmarks.single_gpu, benchmarks.survivor
+import scaling.collectives.sweep
+"""
+
+
+def test_the_first_part_needs_torch_and_click_only() -> None:
+    heavy = {"ray", "pydantic", "pandas", "matplotlib", "jinja2", "pytest", "packaging", "pynvml"}
+    code = NEEDS_LITTLE % heavy
+    subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True, timeout=60)
