@@ -31,7 +31,10 @@ SWEEP_SECONDS = 60.0  # a sweep takes some 10 s, and ends a size after one call 
 CHECK_SIZE = 1 << 20  # bytes: the size at which the other collectives and the control run
 # Bytes are counted against what a ring must move; a tree over two nodes moves less per port, and
 # over two nodes shows more than the line rate.
-RING_ENV = {"NCCL_ALGO": "Ring"}
+# One ring through all ranks, whose bytes are known; and not over NVLink between hosts (GB200), for
+# then nothing of the ring would cross the fabric that is to be proven.
+RING_ENV = {"NCCL_ALGO": "Ring", "NCCL_MNNVL_ENABLE": "0"}
+LEAST_COUNTED = 0.05  # of the bytes that were sent: where less is counted, they went elsewhere
 Rows = list[dict[str, Any]]  # what `summarise` returns: one for each size and placement
 OTHER_OPS = tuple(name for name in OPERATIONS if name != "all_reduce")
 
@@ -95,7 +98,15 @@ class SweepResult:
     @property
     def main_devices(self) -> dict[str, str]:
         """By node, the device or transport that carried most of its bytes."""
-        return {node: main_device(sent, self.expected_bytes) for node, sent in self.sent.items()}
+        return {
+            node: main_device(sent, self.expected_bytes) if self.is_counted(node) else UNKNOWN
+            for node, sent in self.sent.items()
+        }
+
+    def is_counted(self, node: str) -> bool:
+        """Whether the bytes that this node sent show at all on what is counted."""
+        known = [count for count in self.sent[node].values() if count is not None]
+        return sum(known) >= LEAST_COUNTED * self.expected_bytes
 
     @property
     def main_device(self) -> str:
@@ -128,9 +139,9 @@ class SweepResult:
 
     def share(self, node: str, device: str) -> float | None:
         """Give the bytes a node sent on a device, as a ratio of those it had to send; None where
-        they cannot be read."""
+        they cannot be read, or went where nobody counts."""
         sent = self.sent[node].get(device, 0)
-        if sent is None:
+        if sent is None or not self.is_counted(node):
             return None
         return sent / self.expected_bytes if self.expected_bytes else 0.0
 
@@ -146,14 +157,18 @@ class SweepResult:
 
     @property
     def unread(self) -> str:
-        """Say which nodes have a counter that cannot be read, and of what; "" for none."""
+        """Say which nodes have a counter that cannot be read, and of what, or count next to nothing
+        of what they sent; "" for none."""
         found = [
             f"{name} on {node}"
             for node, sent in self.sent.items()
             for name, count in sent.items()
             if count is None
         ]
-        return f"the byte counters of {', '.join(found)} cannot be read" if found else ""
+        if found:
+            return f"the byte counters of {', '.join(found)} cannot be read"
+        elsewhere = [node for node in self.sent if not self.is_counted(node)]
+        return f"what {', '.join(elsewhere)} sent went where no port counts it" * bool(elsewhere)
 
     def witness_disagreement(self) -> str:
         """Tell where the witnesses do not say the same, or one says nothing; "" when they agree."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,14 +23,16 @@ from probes.fabric.detect import (
     find_wrong_links,
     slow_fabric_finding,
 )
-from probes.fabric.library_report import TransportReport
+from probes.fabric.library_report import RankLogs, TransportReport
 from probes.fabric.node_pairs import NodeGroupsResult, run_group_search
+from probes.fabric.sweep import gang_env
 from probes.nccl.parser import read_logs
 from probes.nccl.report import judge_log
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from scaling.collectives.fault_search import FaultSearchResult
 from tests.recordings.generate.nccl_logs import Job, faulty
+from tests.support.controls import recorder as memory_recorder
 from tests.support.controls import write_control
 from tests.support.sweep_results import sweep_result
 
@@ -313,3 +316,26 @@ def test_without_a_contract_ports_for_storage_do_not_raise_the_limit() -> None:
     assert [limit.low for limit in limits.values()] == [pytest.approx(400), pytest.approx(320)]
     assert "NCCL_IB_HCA" not in limits[""].because
     assert "(without mlx5_8/1, mlx5_9/1, which NCCL_IB_HCA leaves out)" in limits[rails].because
+
+
+def test_bytes_that_no_port_counts_accuse_nobody() -> None:
+    """As over NVLink between hosts: what shows on eth0 is the rendezvous alone."""
+    run = sweep_result(400.0)
+    away = {node: {"rdma": 0, "eth0": 300_000} for node in run.sent}  # 2 % of what was sent
+    lost, probe = replace(run, sent=away), memory_recorder("FABRIC")
+    judge.judge_transport(lost, "rdma", probe)
+    found = {one.name: one for one in probe.result("finished", 1.0).measurements if one.judged}
+    for name in ("network", "fabric_share", "other_share"):
+        assert found[name].verdict is Verdict.UNPROVEN
+        assert found[name].note == "what n0, n1, n2, n3 sent went where no port counts it"
+    seen = replace(run, sent={node: {"rdma": 0, "eth0": 800_000} for node in run.sent})
+    probe = memory_recorder("FABRIC")
+    judge.judge_transport(seen, "rdma", probe)  # 5 % and more: another road, as far as is known
+    found = {one.name: one for one in probe.result("finished", 1.0).measurements if one.judged}
+    assert found["network"].value == "eth0"
+    assert found["fabric_share"].verdict is Verdict.FAIL
+
+
+def test_the_ring_stays_off_nvlink_between_hosts() -> None:
+    logs = SimpleNamespace(cluster=SimpleNamespace(on_gpu=True), environment={})
+    assert gang_env(cast(RankLogs, logs))["NCCL_MNNVL_ENABLE"] == "0"
