@@ -143,11 +143,11 @@ def reordered_sums(reference: Sequence[dict[str, Any]], run: FaultedRun, victim:
 def loss_distance(reference: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> float:
     """The largest difference of the loss, over the steps that both have; it is all ranks' mean.
 
-    NaN where a loss is no number.
+    NaN where a loss is no number, or none is compared.
     """
     expected = {step["step"]: step["loss"] for step in reference[0]["steps"]}
     gaps = [abs(step["loss"] - expected[step["step"]]) for step in results[0]["steps"]]
-    return math.nan if any(map(math.isnan, gaps)) else max(gaps)
+    return math.nan if any(map(math.isnan, gaps)) else max(gaps, default=math.nan)
 
 
 def compare_attempts(

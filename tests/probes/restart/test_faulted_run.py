@@ -377,6 +377,7 @@ def losses(*values):
 def test_a_loss_that_is_no_number_is_no_small_distance():
     assert loss_distance(losses(1, 2, 3), losses(1, 2.5, 3)) == 0.5
     assert math.isnan(loss_distance(losses(1, 2, 3), losses(1, math.nan, 3)))
+    assert math.isnan(loss_distance(losses(1, 2, 3), losses()))
 
 
 def test_samples_of_all_ranks_together_are_compared():
