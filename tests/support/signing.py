@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cache
@@ -29,8 +31,11 @@ WAIVER = "W1 for GANG, by A. Ops, until 2099-12-31: known"
 def finished_run(passes: bool = True, nonce: str = "") -> Path:
     """A run folder as the suite leaves it, of a run that exits 0, or 1; copy it, change nothing."""
     contract = parse(load("lab").text + WAIVED.encode(), "agreed.toml")
-    folder = Path(mkdtemp(prefix="seatrial-signing-")) / "run"
-    return write_sound_run(folder, nonce, contract=contract, partially_held=0 if passes else 3)
+    made = Path(mkdtemp(prefix="seatrial-signing-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return write_sound_run(
+        made / "run", nonce, contract=contract, partially_held=0 if passes else 3
+    )
 
 
 def make_key(file: Path, *words: str) -> Path:
