@@ -17,6 +17,10 @@ PROBES = ["hosts", "fabric", "gang", "launch", "restart", "scaling"]
 INTO_THE_PROBE = {"hosts": 0, "fabric": 6, "gang": 3, "launch": 9, "restart": 8, "scaling": 8}
 # The driver's own way out is the same in all six; the three others have more to clear up.
 LONG = pytest.mark.soak(criterion="suite")
+SOME_IN_MAKE_TEST = [
+    probe if probe in ("fabric", "gang", "restart") else pytest.param(probe, marks=LONG)
+    for probe in PROBES
+]
 
 
 def once(ready: Callable[[], object], seconds: float = 90) -> Callable[[Trial], None]:
@@ -63,7 +67,7 @@ def end_probe(lab: Lab, probe: str, number: signal.Signals) -> Trial:
     return end_driver(lab, number, arguments, lambda trial: in_the_middle(lab, trial, probe))
 
 
-@pytest.mark.parametrize("probe", PROBES)
+@pytest.mark.parametrize("probe", SOME_IN_MAKE_TEST)
 def test_sigkill_of_the_driver(lab: Lab, probe: str) -> None:
     trial = end_probe(lab, probe, signal.SIGKILL)
     record = trial.record
@@ -72,13 +76,7 @@ def test_sigkill_of_the_driver(lab: Lab, probe: str) -> None:
     assert trial.summary.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    "probe",
-    [
-        probe if probe in ("fabric", "gang", "restart") else pytest.param(probe, marks=LONG)
-        for probe in PROBES
-    ],
-)
+@pytest.mark.parametrize("probe", SOME_IN_MAKE_TEST)
 def test_ctrl_c(lab: Lab, probe: str) -> None:
     trial = end_probe(lab, probe, signal.SIGINT)
     assert trial.process.returncode == 2

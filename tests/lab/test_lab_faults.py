@@ -91,6 +91,7 @@ def test_wrong_interface_on_one_node(lab: Lab) -> None:
     assert all(one.suspects == ["node2"] for one in told)
 
 
+@pytest.mark.soak(criterion="fabric")
 def test_block_pair(lab: Lab) -> None:
     inject(lab, "block-pair", "1", "2")
     record, _ = acceptance(lab, "block-pair", "probes/fabric/test_fabric.py")
