@@ -108,7 +108,8 @@ class Node:
         spec = {
             "hostname": self.name,
             "work": str(self.work),
-            "keep": sorted({str(REPO), sys.prefix, sys.base_prefix}),
+            # Where they really are: a checkout's .venv may be a link to elsewhere in /tmp.
+            "keep": sorted({os.path.realpath(p) for p in (REPO, sys.prefix, sys.base_prefix)}),
             "shared": str(self.home / "shared"),
             "shared_at": SHARED,
             "head": self.index == 0,

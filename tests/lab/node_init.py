@@ -30,7 +30,9 @@ def private_tmp(keep: list[str], work: Path) -> None:
     mount("--rbind", "/tmp", str(old))
     mount("-t", "tmpfs", "-o", "mode=1777,size=2g", "tmpfs", "/tmp")
     for path in hidden:
-        os.makedirs(path, exist_ok=True)
+        if os.path.exists(path):
+            continue  # it lies in one that is kept already
+        os.makedirs(path)
         mount("--bind", str(old / path.removeprefix("/tmp/")), path)
     subprocess.run(["umount", "-R", "-l", str(old)], check=True)
 
