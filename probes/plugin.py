@@ -233,7 +233,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _require_software(item: pytest.Item, criterion: str) -> None:
     """Leave a probe unproven that lacks a module, or a feature of torch or Ray, and say which."""
-    from probes.acceptance.least_versions import missing, missing_feature
+    from probes.least_versions import missing, missing_feature
 
     uses = item.get_closest_marker("uses")
     if uses is not None and find_spec(uses.args[0]) is None:

@@ -27,7 +27,7 @@ from reference_trainer.manifest import CheckpointError
 from reference_trainer.model.build import build_model, parameter_digest
 from reference_trainer.model.flops import flops_per_token, peak_flops, state_bytes
 from reference_trainer.model.gradient_clipping import clip_gradients, local_gradients, square_sum
-from reference_trainer.model.memory import MemoryShortage, describe_shortage
+from reference_trainer.model.memory import require_memory
 from reference_trainer.model.transformer import count_parameters, next_token_loss
 from reference_trainer.nccl_rings import read_rings
 from reference_trainer.telemetry.event_log import EventLog
@@ -78,24 +78,13 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _require_memory(config: TrainConfig, world: World) -> None:
-    """Raise MemoryShortage on every rank where a step is too large for some rank's GPU."""
-    if world.device.type != "cuda":
-        return
-    free_memory()
-    free, _ = torch.cuda.mem_get_info(world.device)
-    shortage = describe_shortage(config, config.shard or world.size, free)
-    told = world.gather(f"rank {world.rank} on {world.host}: {shortage}" if shortage else "")
-    if short := [each for each in told if each]:
-        raise MemoryShortage(short[0])
-
-
 class Trainer:
     """One rank's part in one run: what the loop needs, made or resumed."""
 
     def __init__(self, config: TrainConfig, world: World) -> None:
         self.config, self.world = config, world
-        _require_memory(config, world)
+        free_memory()  # what is free then is what this run may take
+        require_memory(config, world)
         self.model = build_model(config, world)
         # Compiled, it makes no copies of the logits, which are the largest tensors of all.
         self.loss = torch.compile(next_token_loss) if config.compile else next_token_loss

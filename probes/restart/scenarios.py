@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.least_versions import ASYNC_SAVES
 from probes.faults.injection import Fault, FaultScenario
+from probes.least_versions import ASYNC_SAVES
 from probes.restart.node_loss import NodeLoss
 from probes.restart.reference_run import MAX_STEPS_LOST, NEWEST
 

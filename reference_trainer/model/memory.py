@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reference_trainer.config import TrainConfig
 from reference_trainer.model.flops import block_parameters, parameter_count, state_bytes
+
+if TYPE_CHECKING:
+    from reference_trainer.distributed import World
 
 GIB = 2**30
 
@@ -98,6 +101,19 @@ def describe_shortage(config: TrainConfig, shards: int, free: int) -> str:
         f"a step needs about {need} on each GPU, expected at most the {free / GIB:.1f} GiB that "
         f"are free: take {_advice(config, shards, free)}"
     )
+
+
+def require_memory(config: TrainConfig, world: World) -> None:
+    """Raise MemoryShortage on every rank where a step is too large for some rank's GPU."""
+    import torch
+
+    if world.device.type != "cuda":
+        return
+    free, _ = torch.cuda.mem_get_info(world.device)
+    shortage = describe_shortage(config, config.shard or world.size, free)
+    told = world.gather(f"rank {world.rank} on {world.host}: {shortage}" if shortage else "")
+    if short := [each for each in told if each]:
+        raise MemoryShortage(short[0])
 
 
 def _advice(config: TrainConfig, shards: int, free: int) -> str:

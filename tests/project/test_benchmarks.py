@@ -23,7 +23,7 @@ class Lab:
     def down(self) -> None: ...
 
 
-@pytest.mark.parametrize(("alarms", "code"), [(0, 0), (1, 1)])
+@pytest.mark.parametrize(("alarms", "code"), [(0, 0), (1, harness.TARGET_MISSED)])
 def test_the_fabric_table_fails_where_a_target_is_not_met(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], alarms: int, code: int
 ) -> None:

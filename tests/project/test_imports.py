@@ -23,13 +23,15 @@ DIRECTIONS: dict[str, dict[str, set[str]]] = {
         "hosts": JUDGING,
         "launch": JUDGING,
         "gang": JUDGING | {"faults"},
-        "restart": JUDGING | {"faults"},
+        "restart": JUDGING | {"faults", "least_versions"},
         "fabric": JUDGING | {"environment", "nccl"},
         "scaling": JUDGING | {"fabric"},
         "tracebacks": set(),
         "option_twins": set(),
+        "least_versions": set(),
         "probe_report": set(),
-        "plugin": JUDGING | {"rejudge", "option_twins", "probe_report", "tracebacks"},
+        "plugin": JUDGING
+        | {"rejudge", "option_twins", "probe_report", "tracebacks", "least_versions"},
         "cli": {"scaling", "rejudge", "acceptance", "nccl", "findings"},
     },
     "scaling": {

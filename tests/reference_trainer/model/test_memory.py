@@ -16,8 +16,8 @@ from reference_trainer.model.memory import (
     MemoryShortage,
     describe_shortage,
     estimate_memory,
+    require_memory,
 )
-from reference_trainer.train import _require_memory
 from tests.support.fake_memory import peak_bytes
 
 LONG = pytest.mark.soak(criterion="scaling")
@@ -99,13 +99,13 @@ def test_every_rank_ends_where_one_has_no_room(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (20 * GIB, 80 * GIB))
     config = of_preset("1B")
     with pytest.raises(MemoryShortage, match=r"^rank 0 on n0: a step needs about 37.1 GiB"):
-        _require_memory(config, rank(""))
+        require_memory(config, rank(""))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (79 * GIB, 80 * GIB))
     with pytest.raises(MemoryShortage, match=r"^rank 1 on n1: no room"):
-        _require_memory(config, rank("rank 1 on n1: no room"))
-    _require_memory(config, rank(""))
+        require_memory(config, rank("rank 1 on n1: no room"))
+    require_memory(config, rank(""))
 
 
 def test_a_cpu_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cuda, "mem_get_info")
-    _require_memory(of_preset("8B"), rank(device="cpu"))
+    require_memory(of_preset("8B"), rank(device="cpu"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.least_versions import (
+from probes.least_versions import (
     ASYNC_SAVES,
     NEEDS,
     Need,
@@ -76,7 +76,7 @@ def test_no_bound_of_pip_refuses_a_vendors_build() -> None:
 
 def test_a_probe_that_lacks_a_feature_is_unproven_and_says_why(suite: Any) -> None:
     old = (
-        "from probes.acceptance import least_versions\n"
+        "from probes import least_versions\n"
         "found = {'ray': '2.39.1', 'torch': '2.13.0'}\n"
         "least_versions.shortcoming.__defaults__ = (found.__getitem__,)\n"
     )
