@@ -10,6 +10,7 @@ docs/measurements.md has of a GPU.  `--rehearse` runs part 1 on a CPU, with smal
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 import click
 
@@ -64,10 +66,22 @@ def show_facts(rehearse: bool) -> None:
         print("NVML and torch count different GPUs: see CUDA_VISIBLE_DEVICES")
 
 
+def ray_runs() -> bool:
+    """Whether a Ray that is not ours runs on this machine."""
+    names = set()
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            names.add(path.read_text().strip())
+    return bool(names & {"raylet", "gcs_server"})
+
+
 def run_suite() -> bool:
     """Part 2: the whole suite on one raylet of this machine, with its own session and ports."""
     if not find_spec("ray") or not find_spec("pytest"):
         print("\n== suite: not run, for Ray or pytest is not installed here", flush=True)
+        return True
+    if ray_runs():
+        print("\n== suite: not run, for a Ray runs here already, and `ray stop` would end it too")
         return True
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     with tempfile.TemporaryDirectory(prefix="gpu-") as folder:

@@ -68,3 +68,15 @@ def test_the_first_part_needs_torch_and_click_only() -> None:
     heavy = {"ray", "pydantic", "pandas", "matplotlib", "jinja2", "pytest", "packaging", "pynvml"}
     code = NEEDS_LITTLE % heavy
     subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True, timeout=60)
+
+
+def test_no_ray_of_others_is_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def started(*_: object, **__: object) -> bool:
+        raise AssertionError("something was started")
+
+    monkeypatch.setattr(gpu, "ray_runs", lambda: True)
+    monkeypatch.setattr(gpu, "run_part", started)
+    assert gpu.run_suite() is True
+    assert "not run, for a Ray runs here already" in capsys.readouterr().out
