@@ -86,3 +86,12 @@ def test_a_probe_that_lacks_a_feature_is_unproven_and_says_why(suite: Any) -> No
     assert all("ray is 2.39.1. Expected: ray 2.40 or later." in reason for reason in reasons)
     assert summary.record.verdict("GANG") is Verdict.UNPROVEN
     assert (result.ret, summary.exit_code) == (20, 20)
+
+
+def test_the_page_has_each_feature() -> None:
+    page = (REPO / "docs" / "reference" / "compatibility.md").read_text()
+    dotted = lambda release: ".".join(map(str, release))  # noqa: E731
+    for need in NEEDS:
+        broken = ", ".join(map(dotted, need.broken)) or "-"
+        row = f"| {need.feature} | {need.package} | {dotted(need.least)} | {broken} |"
+        assert row in page.splitlines()
