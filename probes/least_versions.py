@@ -46,17 +46,17 @@ NEEDS = (
 
 
 def missing_feature(criterion: str) -> str:
-    """Say what this criterion needs and the packages here lack; "" where nothing is missing."""
+    """Tell what this criterion needs and the packages here lack; "" where nothing is missing."""
     return next(filter(None, (shortcoming(n) for n in NEEDS if criterion in n.criteria)), "")
 
 
 def missing(feature: str) -> str:
-    """The same of one feature."""
+    """Tell the same of one feature."""
     return next(shortcoming(need) for need in NEEDS if need.feature == feature)
 
 
 def shortcoming(need: Need, read_version: Callable[[str], str] = version) -> str:
-    """One sentence on what is too old, or broken; "" where it will do."""
+    """Tell in one sentence what is too old, or broken; "" where it will do."""
     expected = f"{need.package} {_text(need.least)} or later"
     try:
         found = read_version(need.package)

@@ -138,7 +138,7 @@ def identify_gpu(device: Any) -> str | None:
 
 
 def fastest_attention(device: Any) -> AbstractContextManager[None]:
-    """On Hopper and later cuDNN's kernel first, which is faster than flash attention there.
+    """Try cuDNN's kernel first on Hopper and later, where it is faster than flash attention.
 
     Its gradients are not the same from run to run.
     """

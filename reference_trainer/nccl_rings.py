@@ -34,7 +34,7 @@ def pin_order() -> list[str]:
 
 @cache
 def open_log() -> int | None:
-    """Have NCCL log into memory, not into a file that a killed rank would leave; a descriptor.
+    """Make NCCL log into memory, not into a file that a killed rank would leave; a descriptor.
 
     None where the operator has it log elsewhere.  NCCL opens its log once, so it is the same for
     all runs of a process.
@@ -48,13 +48,13 @@ def open_log() -> int | None:
 
 
 def log_length() -> int:
-    """How much NCCL has logged so far: what a run that begins now does not ask about."""
+    """Measure how much NCCL has logged so far: what a run that begins now does not ask about."""
     log = open_log()
     return os.fstat(log).st_size if log is not None else 0
 
 
 def read_rings(since: int) -> list[str] | None:
-    """The rings through this rank that NCCL has told of since; None where it told of none."""
+    """Read the rings through this rank that NCCL has told of since; None where it told of none."""
     if (log := open_log()) is None:
         return None
     text = os.pread(log, os.fstat(log).st_size - since, since)

@@ -50,7 +50,7 @@ def change_environment(variables: Mapping[str, str | None]) -> None:
 
 
 def bind_gloo() -> None:
-    """Have gloo use the interface that leads to MASTER_ADDR, where it would take the loopback.
+    """Make gloo use the interface that leads to MASTER_ADDR, where it would take the loopback.
 
     Without GLOO_SOCKET_IFNAME gloo binds what the host's own name resolves to: 127.0.1.1 on Debian
     and Ubuntu images, 127.0.0.1 in pods on their host's network.  Ranks of other nodes then find
@@ -63,7 +63,7 @@ def bind_gloo() -> None:
 
 
 def bind_nccl_sockets() -> None:
-    """Have NCCL use the interface that leads to MASTER_ADDR, where it was told LEADING.
+    """Make NCCL use the interface that leads to MASTER_ADDR, where it was told LEADING.
 
     Told nothing, it takes an `ib` interface, or all there are: of rails that reach no other rail
     each connection then waits for its time-out.
@@ -84,7 +84,7 @@ def _leading_interface() -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a name resolves to the loopback, or to nothing at all."""
+    """Tell whether a name resolves to the loopback, or to nothing at all."""
     try:
         return socket.gethostbyname(host).startswith("127.")
     except OSError:
@@ -92,14 +92,14 @@ def _is_loopback(host: str) -> bool:
 
 
 def _own_address(peer: str) -> str:
-    """The address of ours that leads to a peer; nothing is sent."""
+    """Find the address of ours that leads to a peer; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, 9))
         return str(probe.getsockname()[0])
 
 
 def ipv4_addresses() -> dict[str, str]:
-    """First IPv4 address of each interface, asked of the kernel."""
+    """Read the first IPv4 address of each interface, asked of the kernel."""
     addresses = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

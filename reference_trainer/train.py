@@ -83,7 +83,6 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, world: World) -> None:
         self.config, self.world = config, world
-        free_memory()  # what is free then is what this run may take
         require_memory(config, world)
         self.model = build_model(config, world)
         # Compiled, it makes no copies of the logits, which are the largest tensors of all.

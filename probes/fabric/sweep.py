@@ -104,7 +104,7 @@ class SweepResult:
         }
 
     def is_counted(self, node: str) -> bool:
-        """Whether the bytes that this node sent show at all on what is counted."""
+        """Tell whether the bytes that this node sent show at all on what is counted."""
         known = [count for count in self.sent[node].values() if count is not None]
         return sum(known) >= LEAST_COUNTED * self.expected_bytes
 
@@ -157,8 +157,8 @@ class SweepResult:
 
     @property
     def unread(self) -> str:
-        """Say which nodes have a counter that cannot be read, and of what, or count next to nothing
-        of what they sent; "" for none."""
+        """Tell which nodes have a counter that cannot be read, and of what, or count next to
+        nothing of what they sent; "" for none."""
         found = [
             f"{name} on {node}"
             for node, sent in self.sent.items()

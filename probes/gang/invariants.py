@@ -201,7 +201,7 @@ def _calm_samples(samples: Sequence[Sample], node: str, lag_s: float) -> list[bo
 
 
 def nvml_errors(samples: Sequence[Sample], ray_gpus: dict[str, int]) -> dict[str, str]:
-    """Nodes with GPUs of which NVML told nothing in these samples, or nothing for too long; why.
+    """Find nodes whose GPUs NVML told nothing of in these samples, or nothing for too long; why.
 
     One slow answer is no blindness: NVML starts a driver that does not persist, which takes 1 to
     2 s for each GPU, and waits behind contexts that are torn down.
@@ -214,7 +214,7 @@ def nvml_errors(samples: Sequence[Sample], ray_gpus: dict[str, int]) -> dict[str
 
 
 def _nvml_silence(samples: Sequence[Sample], node: str) -> str:
-    """Why nothing is known of a node's GPUs for all of these samples, or MAX_BLIND_S of them."""
+    """Tell why nothing is known of a node's GPUs for all of these samples, or MAX_BLIND_S."""
     looks = [(one["t"], one["in_use"].get(node)) for one in samples if "in_use" in one]
     errors = [use for _, use in looks if isinstance(use, str)]
     reason = errors[-1] if errors else "nobody looked"

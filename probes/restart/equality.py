@@ -12,7 +12,6 @@ from probes.faults.injection import FaultedRun
 LOCAL_LOSS = "local_loss_hex"  # of a rank's own sequences; loss and norm are the whole job's
 TOLD_KEYS = ("loss_hex", "norm_hex", "ids")  # that a step must tell, or nothing is compared
 BITWISE_KEYS = ("loss_hex", LOCAL_LOSS, "norm_hex", "lr_hex", "ids", "data_crc32", "digest")
-
 UNROUNDED_KEYS = ("lr_hex", "ids", "data_crc32")  # that no order of sums changes
 
 
@@ -117,7 +116,7 @@ def _differing_keys(a: dict[str, Any], b: dict[str, Any], tolerance: float | Non
 
 
 def reordered_sums(reference: Sequence[dict[str, Any]], run: FaultedRun, victim: int) -> str:
-    """Say why the last bits of two runs on GPUs may differ: over which rings they added up.
+    """Tell why the last bits of two runs on GPUs may differ: over which rings they added up.
 
     "" where all lives added over the rings of the reference run, and on CPUs, where sums go by
     rank.  What NCCL did not tell may have been any.
@@ -141,7 +140,7 @@ def reordered_sums(reference: Sequence[dict[str, Any]], run: FaultedRun, victim:
 
 
 def loss_distance(reference: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> float:
-    """The largest difference of the loss, over the steps that both have; it is all ranks' mean.
+    """Measure the largest difference of the loss, all ranks' mean, over the steps that both have.
 
     NaN where a loss is no number, or none is compared.
     """

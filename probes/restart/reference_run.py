@@ -123,7 +123,7 @@ class ReferenceRun:
 
     @property
     def least_wrong_distance(self) -> float:
-        """The least by which a wrong resume's loss leaves this run's, in nats; NaN if none does."""
+        """Measure the least by which a wrong resume's loss leaves this run's, nats; NaN if none."""
         gaps = [
             loss_distance(self.results, results)
             for results in self.wrong_resumes.values()

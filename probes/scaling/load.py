@@ -44,7 +44,7 @@ def _fitting_load(gpu_gib: float, ranks: int) -> dict[str, Any]:
 
 
 def describe_load(load: TrainConfig, gpu_gib: float | None) -> str:
-    """`trained 1,137,772,544 parameters, 8192 tokens per rank and step`, and why no more."""
+    """Describe it: `trained 133,440 parameters, 256 tokens per rank and step`; why no more."""
     text = f"trained {parameter_count(load):,} parameters"
     text += f", {load.batch * load.seq} tokens per rank and step"
     whole = gpu_gib is None or (load.dim, load.recompute) == (GPU_LOADS[0]["dim"], False)
@@ -52,6 +52,6 @@ def describe_load(load: TrainConfig, gpu_gib: float | None) -> str:
 
 
 def least_gpu_memory(facts: Sequence[dict[str, Any]]) -> float:
-    """Memory of the smallest GPU, GiB; infinite where none tells: the ranks will say what lacks."""
+    """Read the smallest GPU's memory, GiB; infinite where none tells: the ranks will say."""
     sizes = [gpu.get("memory_gib") for fact in facts for gpu in fact["gpus"]]
     return min((size for size in sizes if size), default=float("inf"))

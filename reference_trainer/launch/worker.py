@@ -108,7 +108,7 @@ class Worker:
 
 
 def ray_resources(name: str) -> dict[str, Any]:
-    """What a rank asks Ray for: one of a resource, and no CPU beside another one."""
+    """List what a rank asks Ray for: one of a resource, and no CPU beside another one."""
     if name == "CPU":
         return {"num_cpus": 1}
     options: dict[str, Any] = {"num_gpus": 1} if name == "GPU" else {"resources": {name: 1}}

@@ -32,11 +32,11 @@ class MemoryNeed:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Add them up."""
         return self.state + self.activations + self.work
 
     def __str__(self) -> str:
-        """`83.4 GiB (15.0 for weights and optimizer, 43.5 for activations, 24.9 to work)`."""
+        """Show as `8 GiB (1 for weights and optimizer, 4 for activations, 3 to work with)`."""
         state, activations, work = (
             f"{part / GIB:.1f}" for part in (self.state, self.activations, self.work)
         )
@@ -83,7 +83,7 @@ def estimate_memory(config: TrainConfig, shards: int) -> MemoryNeed:
 
 
 def _kept_by_block(config: TrainConfig, tokens: int, element: int) -> int:
-    """Bytes that one block keeps for its backward."""
+    """Count the bytes that one block keeps for its backward."""
     keys = config.shape.kv_heads * config.shape.head_dim
     # Input, its norm, queries before and after their turn, what attention gives, its sum with the
     # input, the norm of that; keys before and after, values; gate, its SiLU, up, their product.
@@ -93,7 +93,7 @@ def _kept_by_block(config: TrainConfig, tokens: int, element: int) -> int:
 
 
 def describe_shortage(config: TrainConfig, shards: int, free: int) -> str:
-    """Say what a step needs and what to change, where `free` bytes will not do; else ""."""
+    """Tell what a step needs and what to change, where `free` bytes will not do; else ""."""
     need = estimate_memory(config, shards)
     if need.total <= free:
         return ""
@@ -117,7 +117,7 @@ def require_memory(config: TrainConfig, world: World) -> None:
 
 
 def _advice(config: TrainConfig, shards: int, free: int) -> str:
-    """The least changes that are enough."""
+    """Find the least changes that are enough."""
     batches = [2**power for power in range(config.batch.bit_length()) if 2**power < config.batch]
     with_batch = [(f"--batch {batch}", {"batch": batch}) for batch in reversed(batches)]
     with_both = [(f"--recompute {text}", {"recompute": True, **b}) for text, b in with_batch]

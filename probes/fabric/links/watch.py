@@ -25,7 +25,7 @@ class PortErrors:
 
     @property
     def enough(self) -> bool:
-        """Whether so many packets were seen that one error alone does not break the limit."""
+        """Tell whether so many packets were seen that one error alone does not break the limit."""
         return max(self.packets, self.errors) >= MIN_PACKETS
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reports.measurement import Verdict
-from tests.recordings.tape.play import Played, play
+from tests.recordings.tape.play import play
 from tests.recordings.tape.synthetic import TAPES
 from tests.recordings.tape.tape import Answers
 
@@ -219,22 +219,18 @@ RED: dict[str, tuple[Change, set[str], set[str]]] = {
 }
 
 
-def failed(played: Played) -> set[str]:
-    return {one.name for one in played.result.measurements if one.verdict is Verdict.FAIL}
-
-
 @pytest.mark.parametrize("name", RED)
 def test_what_is_changed_fails_and_nothing_else(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     change, fails, codes = RED[name]
     played = play(SOUND, monkeypatch, change)
-    assert failed(played) == fails, played.result.problems()
+    assert played.failed == fails, played.result.problems()
     assert {one.code for one in played.result.findings} == codes
     assert [one.name for one in played.result.controls if not one.caught] == []
 
 
 def test_witnesses_that_disagree_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     played = play(SOUND, monkeypatch, of("run sweep", SWEEP, other_witness))
-    assert failed(played) == set()
+    assert played.failed == set()
     assert played.result.verdict is Verdict.UNPROVEN
     (agreeing,) = [m for m in played.result.measurements if m.name == "agreeing_sources"]
     assert (agreeing.value, agreeing.verdict) == (None, Verdict.UNPROVEN)
@@ -273,7 +269,7 @@ def test_what_a_sound_fabric_may_show_fails_nothing(
     monkeypatch: pytest.MonkeyPatch, change: Change
 ) -> None:
     played = play(SOUND, monkeypatch, change)
-    assert failed(played) == set()
+    assert played.failed == set()
     assert played.result.findings == []
     assert played.result.verdict in (Verdict.PASS, Verdict.MARGINAL), played.result.problems()
 

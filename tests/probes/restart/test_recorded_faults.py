@@ -152,15 +152,11 @@ RED: dict[str, tuple[Any, Change, set[str], set[str]]] = {
 }
 
 
-def failed(played: Played) -> set[str]:
-    return {one.name for one in played.result.measurements if one.verdict is Verdict.FAIL}
-
-
 @pytest.mark.parametrize("name", RED)
 def test_what_is_changed_fails_and_nothing_else(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     tape, change, fails, codes = RED[name]
     played = play(tape, monkeypatch, change)
-    assert failed(played) == fails, played.result.problems()
+    assert played.failed == fails, played.result.problems()
     assert {one.code for one in played.result.findings} == codes
 
 
@@ -275,7 +271,7 @@ def test_what_other_rings_cannot_explain_is_unequal(
     monkeypatch: pytest.MonkeyPatch, rings: Callable[[str], Any], shift: float, samples: bool
 ) -> None:
     played = play(KILLED, monkeypatch, on_gpus(rings, shift, samples))
-    assert "unequal_steps" in failed(played)
+    assert "unequal_steps" in played.failed
     assert "RESTART-UNEQUAL" in {one.code for one in played.result.findings}
 
 

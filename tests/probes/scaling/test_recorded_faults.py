@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reports.measurement import Verdict
-from tests.recordings.tape.play import Played, play
+from tests.recordings.tape.play import play
 from tests.recordings.tape.synthetic import TAPES
 from tests.recordings.tape.tape import Answers
 
@@ -130,15 +130,11 @@ RED: dict[str, tuple[Change, set[str], set[str]]] = {
 }
 
 
-def failed(played: Played) -> set[str]:
-    return {one.name for one in played.result.measurements if one.verdict is Verdict.FAIL}
-
-
 @pytest.mark.parametrize("name", RED)
 def test_what_is_changed_fails_and_nothing_else(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     change, fails, codes = RED[name]
     played = play(LADDER, monkeypatch, change)
-    assert failed(played) == fails, played.result.problems()
+    assert played.failed == fails, played.result.problems()
     assert {one.code for one in played.result.findings} == codes
 
 
@@ -174,7 +170,7 @@ def test_what_a_sound_ladder_may_show_fails_nothing(
     monkeypatch: pytest.MonkeyPatch, change: Change
 ) -> None:
     played = play(LADDER, monkeypatch, change)
-    assert failed(played) == set()
+    assert played.failed == set()
     assert played.result.verdict in (Verdict.PASS, Verdict.MARGINAL), played.result.problems()
     assert played.result.findings == []
 

@@ -24,6 +24,7 @@ from probes.gang.observer import Observer, ScenarioMark
 from probes.gang.scenario import ContentionRig, Scenario
 from probes.gang.scenario_checks import run_scenario
 from probes.restart.reference_run import ReferenceRun
+from reports.measurement import Verdict
 from reports.record import ProbeResult
 from tests.recordings.tape.border import CLUSTER_CALLS, FUNCTIONS, GANG_CALLS
 from tests.recordings.tape.record import REFERENCES
@@ -179,6 +180,11 @@ class Played:
     error: str
     asked: Counter[str]
     covered: list[str]
+
+    @property
+    def failed(self) -> set[str]:
+        """The measures that failed."""
+        return {one.name for one in self.result.measurements if one.verdict is Verdict.FAIL}
 
     def values(self, name: str) -> list[Any]:
         """All values of a judged measure."""
