@@ -23,6 +23,7 @@ from reports.sanitize import clean
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
 ROOT = Path(__file__).resolve().parents[1]  # holds the packages: probes are named from here
+MAX_WAIT_S = 24 * 3600  # of --wait-for-nodes: a machine that takes longer has not been delivered
 OPTIONS = (
     ("--cluster", "WHERE", "auto (the Ray cluster this machine is in), local[:N], ray://host:port"),
     (
@@ -35,6 +36,11 @@ OPTIONS = (
     ("--run-dir", "DIR", "where to write this run (default: runs/<utc>-<cluster>)"),
     ("--tier", "TIER", "how long to look: quick, standard or soak (default: the contract's)"),
     ("--nodes", "N", "how many nodes were ordered, when the contract does not say"),
+    (
+        "--wait-for-nodes",
+        "SECONDS",
+        "how long to wait for nodes that are ordered and have not joined yet (default: 0)",
+    ),
     ("--nonce", "TEXT", "a word of the customer's, kept in the first event: no old run has it"),
     ("--only", "CRITERION", "run one criterion, or several with commas: such a run is PARTIAL"),
 )
@@ -83,12 +89,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
     option = config.getoption
     tier, nodes, only = _read_tier(option("--tier")), _read_nodes(option("--nodes")), _only(config)
+    patience = _read_patience(option("--wait-for-nodes"))
     try:
         if option("--baseline"):
             read_verified(Path(option("--baseline")))
         where = (option("--cluster"), option("--contract"))
         nonce = option("--nonce") or ""
-        config.stash[RUN] = RunSession(*where, tier, option("--run-dir"), nodes, only, nonce)
+        config.stash[RUN] = RunSession(
+            *where, tier, option("--run-dir"), nodes, only, nonce, patience
+        )
     except (ClusterUnreachable, ContractError, UnreadableRun, UnusableFolder) as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[JUNIT] = _take_over_junit(config)
@@ -109,6 +118,18 @@ def _read_nodes(text: str | None) -> int | None:
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise pytest.UsageError(
             f"--nodes (or SEATRIAL_NODES) is {text!r}, expected a whole number of nodes, as 8"
+        )
+    return int(text)
+
+
+def _read_patience(text: str | None) -> int:
+    """Read the seconds of --wait-for-nodes or SEATRIAL_WAIT_FOR_NODES, at most a day."""
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdecimal() and int(text) <= MAX_WAIT_S):
+        raise pytest.UsageError(
+            f"--wait-for-nodes (or SEATRIAL_WAIT_FOR_NODES) is {text!r}, "
+            f"expected whole seconds, at most {MAX_WAIT_S}"
         )
     return int(text)
 

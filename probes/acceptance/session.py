@@ -17,6 +17,7 @@ from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import TIERS, has_ip_fabric, owed_event, partial_reason
 from probes.cluster.cluster import Cluster, VersionMismatch, connect
 from probes.cluster.head_watch import HeadWatch
+from probes.cluster.late_nodes import wait_for_nodes
 from reports.record import Finding, ProbeResult, RunRecord
 from reports.run_folder.prepare import prepare_parent, prepare_run_folder
 from reports.run_folder.store import Store, run_folder_name, utc_time
@@ -43,6 +44,7 @@ class RunSession:
         nodes: int | None,
         only: Sequence[str] = (),
         nonce: str = "",
+        wait_for_nodes_s: int = 0,
     ) -> None:
         self.spec, self.only, self.nonce = spec, list(only), nonce
         if contract is None and Path(DEFAULT_CONTRACT).is_file():
@@ -55,6 +57,12 @@ class RunSession:
                 f"{nodes} nodes were asked for (--nodes or SEATRIAL_NODES), but contract "
                 f"{agreed.name} orders {agreed.cluster.nodes}: drop one of the two"
             )
+        awaited = nodes or (agreed.cluster.nodes if agreed else None)
+        if wait_for_nodes_s and not awaited:
+            raise ContractError(
+                "--wait-for-nodes expects a number of nodes, found none: add --nodes, or `nodes` "
+                "to the contract"
+            )
         prepare_run_folder(Path(run_dir)) if run_dir else prepare_parent(Path("runs"))
         self.contract_arg = contract or ""
         self.cluster: Cluster | None = None
@@ -66,6 +74,10 @@ class RunSession:
             self.join_error = str(error)
         if self.cluster and agreed and agreed.rehearsal:
             self.cluster.emulated = True
+        self.waited_s = 0.0
+        if self.cluster and awaited and wait_for_nodes_s:
+            gpus = agreed.cluster.gpus_per_node if agreed else None
+            self.waited_s = wait_for_nodes(self.cluster, awaited, gpus or 0, wait_for_nodes_s)
         self.contract: Contract = agreed or derive_contract(self.cluster)
         # Whoever writes local:4 has ordered four.
         embedded = self.cluster.embedded_nodes if self.cluster else None
@@ -177,6 +189,8 @@ class RunSession:
             lines.append(f"PARTIAL   {reason}: nothing can be accepted")
         if self.cluster is None:
             return [f"cluster   could not be joined: {self.join_error}", *lines]
+        if self.waited_s:
+            lines.append(f"waited    {self.waited_s:.0f} s for nodes to join")
         nodes, resource = len(self.cluster.nodes), self.cluster.resource
         first = f"cluster   {self.name}  {nodes} nodes, {self.cluster.size} {resource}s"
         if self.cluster.rehearsal:

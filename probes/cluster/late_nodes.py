@@ -1,0 +1,27 @@
+"""Waits for nodes that join after the driver, as those of an autoscaler do."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+POLL_S = 1.0  # one call of GCS each: cheap, and a start takes minutes
+
+
+def wait_for_nodes(cluster: Any, count: int, gpus_per_node: int, seconds: float) -> float:
+    """Wait until `count` nodes are alive with `gpus_per_node` GPUs each; return the seconds waited.
+
+    A node without its GPUs is not there yet: its raylet may have started before the driver did.
+    After `seconds` the run begins with the nodes that are there, and HOSTS names what is missing.
+    """
+    began = time.monotonic()
+    while _ready(cluster, gpus_per_node) < count:
+        if time.monotonic() - began >= seconds:
+            break
+        time.sleep(POLL_S)
+    return round(time.monotonic() - began, 1)
+
+
+def _ready(cluster: Any, gpus_per_node: int) -> int:
+    """Count the nodes that have their GPUs."""
+    return sum(node["resources"].get("GPU", 0) >= gpus_per_node for node in cluster.nodes)

@@ -1,0 +1,99 @@
+"""Nodes that join after the driver are waited for, within a bound."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.cluster import late_nodes
+from probes.cluster.late_nodes import wait_for_nodes
+
+pytest_plugins = ["pytester"]
+
+
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(late_nodes, "time", clock)
+    return clock
+
+
+class Growing:
+    """A cluster whose nodes join at given seconds, each with so many GPUs."""
+
+    def __init__(self, clock: Clock, *joins: tuple[float, int]) -> None:
+        self.clock, self.joins = clock, joins
+
+    @property
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"resources": {"GPU": gpus}} for at, gpus in self.joins if at <= self.clock.now]
+
+
+def test_it_waits_until_the_last_node_is_there(clock: Clock) -> None:
+    cluster = Growing(clock, (0, 8), (3, 8), (40, 8), (90, 8))
+    assert wait_for_nodes(cluster, 3, 8, 600) == 40
+
+
+def test_nodes_that_are_there_are_not_waited_for(clock: Clock) -> None:
+    assert wait_for_nodes(Growing(clock, (0, 8), (0, 8)), 2, 8, 600) == 0
+
+
+def test_a_node_that_never_comes_ends_the_patience_and_not_the_run(clock: Clock) -> None:
+    assert wait_for_nodes(Growing(clock, (0, 8)), 2, 8, 30) == 30
+
+
+def test_a_node_without_its_gpus_is_not_there_yet(clock: Clock) -> None:
+    """A head of CPUs alone, or a raylet that found 7 of 8, is no reason to begin."""
+    assert wait_for_nodes(Growing(clock, (0, 0), (0, 7), (20, 8), (25, 8)), 2, 8, 600) == 25
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "1.5", "86401", " 5", "٨"])
+def test_seconds_that_are_none_are_refused(pytester: pytest.Pytester, text: str) -> None:
+    result = pytester.runpytest_subprocess("--cluster", "auto", f"--wait-for-nodes={text}")
+    assert result.ret == 4
+    assert "expected whole seconds, at most 86400" in result.stderr.str()
+
+
+def test_waiting_for_an_unknown_number_of_nodes_is_refused(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_subprocess("--cluster", "auto", "--wait-for-nodes", "60")
+    assert result.ret == 4
+    assert "add --nodes, or `nodes` to the contract" in result.stderr.str()
+
+
+def test_a_run_says_that_it_waited(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session counts nodes only once they have been waited for."""
+    from probes.acceptance import session
+
+    seen = []
+    cluster = SimpleNamespace(emulated=False, close=lambda: None)
+    monkeypatch.chdir(pytester.path)
+    monkeypatch.setattr(session, "connect", lambda spec: cluster)
+
+    class Waited(Exception):
+        pass
+
+    def wait(*asked: Any) -> float:
+        seen.append(asked)
+        raise Waited
+
+    monkeypatch.setattr(session, "wait_for_nodes", wait)
+    with pytest.raises(Waited):
+        session.RunSession("auto", "h100-ndr400", None, None, 8, wait_for_nodes_s=60)
+    assert seen == [(cluster, 8, 8, 60)]
