@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -16,10 +15,30 @@ from probes.acceptance.contract import load, parse
 from probes.cli.main import main
 from probes.rejudge.limit_check import read_summary, read_whole
 from reports.run_folder.files import write_checksums
+from tests.support.run_edits import (
+    Edit,
+    add_file,
+    append_event,
+    append_run,
+    change_time,
+    drop_event,
+    drop_sum,
+    edit_events,
+    exchange_evidence,
+    first_event,
+    link_evidence,
+    loosen_limit,
+    put_value,
+    remove_file,
+    rename_event,
+    repeat_event,
+    replace_text,
+    swap_events,
+    use_old_name,
+)
 from tests.support.run_folders import Events, chain, read_lines, rewrite, write_lines
 from tests.support.sound_run import write_sound_run
 
-Edit = Callable[[Path], None]
 COMMANDS = (("show",), ("report",), ("compare",), ("rejudge", "--contract", "lab"))
 
 
@@ -37,152 +56,45 @@ def run(sound: Path, tmp_path: Path) -> Path:
     return shutil.copytree(sound, tmp_path / "run")
 
 
-def events(change: Callable[[Events], Any]) -> Edit:
-    """Change the lines of the log, and nothing else."""
-
-    def edit(run: Path) -> None:
-        lines = read_lines(run)
-        write_lines(run, change(lines) or lines)
-
-    return edit
-
-
-def first(lines: Events, kind: str, name: str = "") -> dict[str, Any]:
-    """The first event of a kind, of this name where one is given."""
-    return next(
-        line for line in lines if (line["event"] == kind and line["data"].get("name", "") == name)
-        or (line["event"] == kind and not name)
-    )  # fmt: skip
-
-
-def put(kind: str, key: str, value: Any, name: str = "") -> Callable[[Events], None]:
-    """Write another value into the first event of a kind."""
-
-    def change(lines: Events) -> None:
-        event = first(lines, kind, name)
-        assert event["data"].get(key) != value
-        event["data"][key] = value
-
-    return change
-
-
-def loosen(lines: Events) -> None:
-    limit = first(lines, "measurement", "busbw")["data"]["limit"]
-    limit["low"] = limit["marginal_low"] = 0.001
-
-
-def old_name(lines: Events) -> None:
-    data = first(lines, "measurement", "network")["data"]
-    data.update(name="road", value="eth0", limit={**data["limit"], "one_of": ["eth0"]})
-
-
-def without(kind: str) -> Callable[[Events], Events]:
-    def change(lines: Events) -> Events:
-        gone = first(lines, kind)
-        return [line for line in lines if line is not gone]
-
-    return change
-
-
-def swapped(lines: Events) -> Events:
-    return [*lines[:5], lines[6], lines[5], *lines[7:]]
-
-
-def doubled(lines: Events) -> Events:
-    return [*lines[:6], lines[5], *lines[6:]]
-
-
-def second_start(lines: Events) -> Events:
-    return [*lines, *copy.deepcopy(lines)]
-
-
-def one_more(lines: Events) -> Events:
-    added = {**copy.deepcopy(first(lines, "control")), "seq": len(lines) + 1}
-    return [*lines, added]
-
-
-def unknown_kind(lines: Events) -> None:
-    first(lines, "measurement")["event"] = "measured"
-
-
-def other_time(lines: Events) -> None:
-    lines[4]["t"] = "2026-11-21T22:17:03.120Z"
-
-
-def text(name: str, old: str, new: str) -> Edit:
-    """Write another word into a file."""
-
-    def edit(run: Path) -> None:
-        content = (run / name).read_text()
-        assert old in content
-        (run / name).write_text(content.replace(old, new))
-
-    return edit
-
-
-def gone(name: str) -> Edit:
-    return lambda run: (run / name).unlink()
-
-
-def added(name: str) -> Edit:
-    return lambda run: (run / name).write_text("ACCEPTED\n") and None
-
-
-def exchanged(run: Path) -> None:
-    one, other = run / "evidence" / "GANG.log", run / "evidence" / "HOSTS.log"
-    one.rename(run / "x")
-    other.rename(one)
-    (run / "x").rename(other)
-
-
-def linked(run: Path) -> None:
-    target = run.parent / "elsewhere.log"
-    (run / "evidence" / "GANG.log").rename(target)
-    (run / "evidence" / "GANG.log").symlink_to(target)
-
-
-def no_sum(run: Path) -> None:
-    lines = (run / "SHA256SUMS").read_text().splitlines(keepends=True)
-    (run / "SHA256SUMS").write_text("".join(line for line in lines if "junit.xml" not in line))
-
-
 # Of the log: the chain tells it, also where the sums were made again.
 LOG_EDITS: dict[str, Edit] = {
-    "a value": events(put("measurement", "value", 0.09, "busbw")),
-    "a limit": events(loosen),
-    "a control": events(put("control", "saw", "something else")),
-    "a finding of a probe taken out": events(without("control")),
-    "a series": events(put("series", "values", [1])),
-    "what is owed": events(put("run_owes", "owed", [])),
-    "the tier": events(put("run_started", "tier", "soak")),
-    "the nonce": events(put("run_started", "nonce", "red fox")),
-    "the contract's criteria": events(put("run_started", "rehearsal", "")),
-    "the last event": events(put("run_finished", "finished", "2026-11-21T00:00:00.000Z")),
-    "two events exchanged": events(swapped),
-    "an event twice": events(doubled),
-    "an event taken out": events(without("measurement")),
-    "the first event taken out": events(lambda lines: lines[1:]),
-    "the hash of an event's evidence": events(put("evidence", "sha256", "0" * 64)),
-    "a healthy run appended": events(second_start),
-    "an event after the end": events(one_more),
-    "an event of another kind": events(unknown_kind),
-    "a time": events(other_time),
+    "a value": edit_events(put_value("measurement", "value", 0.09, "busbw")),
+    "a limit": edit_events(loosen_limit),
+    "a control": edit_events(put_value("control", "saw", "something else")),
+    "a finding of a probe taken out": edit_events(drop_event("control")),
+    "a series": edit_events(put_value("series", "values", [1])),
+    "what is owed": edit_events(put_value("run_owes", "owed", [])),
+    "the tier": edit_events(put_value("run_started", "tier", "soak")),
+    "the nonce": edit_events(put_value("run_started", "nonce", "red fox")),
+    "the contract's criteria": edit_events(put_value("run_started", "rehearsal", "")),
+    "the last event": edit_events(
+        put_value("run_finished", "finished", "2026-11-21T00:00:00.000Z")
+    ),
+    "two events exchanged": edit_events(swap_events),
+    "an event twice": edit_events(repeat_event),
+    "an event taken out": edit_events(drop_event("measurement")),
+    "the first event taken out": edit_events(lambda lines: lines[1:]),
+    "the hash of an event's evidence": edit_events(put_value("evidence", "sha256", "0" * 64)),
+    "a healthy run appended": edit_events(append_run),
+    "an event after the end": edit_events(append_event),
+    "an event of another kind": edit_events(rename_event),
+    "a time": edit_events(change_time),
     "half a line after the end": lambda run: (
         (run / "events.jsonl").write_text((run / "events.jsonl").read_text() + '{"seq": 9') and None
     ),
-    "the numbers taken away": events(
+    "the numbers taken away": edit_events(
         lambda lines: [{k: v for k, v in x.items() if k not in ("seq", "prev")} for x in lines]
     ),
 }
 # Of other files: the events or the other files tell it, also where the sums were made again.
 FILE_EDITS: dict[str, Edit] = {
-    "the contract": text("contract.toml", "at_least = 0.090", "at_least = 0.001"),
-    "the contract taken out": gone("contract.toml"),
-    "evidence": text("evidence/GANG.log", "GANG", "gang"),
-    "evidence taken out": gone("evidence/GANG.log"),
-    "evidence put in": added("evidence/more.log"),
-    "evidence exchanged": exchanged,
-    "a link in place of evidence": linked,
+    "the contract": replace_text("contract.toml", "at_least = 0.090", "at_least = 0.001"),
+    "the contract taken out": remove_file("contract.toml"),
+    "evidence": replace_text("evidence/GANG.log", "GANG", "gang"),
+    "evidence taken out": remove_file("evidence/GANG.log"),
+    "evidence put in": add_file("evidence/more.log"),
+    "evidence exchanged": exchange_evidence,
+    "a link in place of evidence": link_evidence,
     "the record's head": lambda run: (
         (run / "record.json").write_text(
             (run / "record.json").read_text().replace('"head": "', '"head": "0000')
@@ -192,11 +104,11 @@ FILE_EDITS: dict[str, Edit] = {
 }  # fmt: skip
 # Of what is rendered, and of the sums themselves: the sums tell it.
 SUM_EDITS: dict[str, Edit] = {
-    "the page": text("report.html", "REHEARSAL PASSED", "ACCEPTED"),
+    "the page": replace_text("report.html", "REHEARSAL PASSED", "ACCEPTED"),
     "junit.xml": lambda run: (run / "junit.xml").write_text("<testsuites/>") and None,
-    "a rendering taken out": gone("ctrf.json"),
-    "a file put in": added("ACCEPTED.txt"),
-    "a sum taken out": no_sum,
+    "a rendering taken out": remove_file("ctrf.json"),
+    "a file put in": add_file("ACCEPTED.txt"),
+    "a sum taken out": drop_sum,
     "sums that are none": lambda run: (run / "SHA256SUMS").write_bytes(b"\xff\xfe") and None,
     "a log without an event": lambda run: (run / "events.jsonl").write_text("") and None,
 }
@@ -328,7 +240,7 @@ def test_other_libraries_accuse_nobody(run: Path) -> None:
     """pydantic, or jinja2, may word a rendering otherwise."""
 
     def other(lines: Events) -> None:
-        first(lines, "run_started")["data"]["versions"]["seatrial_libraries"] = "pydantic 2.6"
+        first_event(lines, "run_started")["data"]["versions"]["seatrial_libraries"] = "pydantic 2.6"
 
     rewrite(run, lambda lines: other(lines) or lines)
     assert read_whole(run).integrity.problems == []
@@ -355,36 +267,37 @@ def test_half_a_run_is_interrupted(run: Path) -> None:
 
 # Chain, sums, record and renderings were made again: what is left is what must fit together.
 WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
-    "a looser limit": (loosen, "was held to >= 0.001"),
-    "no limit": (put("measurement", "limit", None, "busbw"), "was held to nothing"),
-    "less is owed": (put("run_owes", "owed", []), "what the run owes is not what"),
-    "another tier": (put("run_started", "tier", "soak"), "what the run owes is not what"),
+    "a looser limit": (loosen_limit, "was held to >= 0.001"),
+    "no limit": (put_value("measurement", "limit", None, "busbw"), "was held to nothing"),
+    "less is owed": (put_value("run_owes", "owed", []), "what the run owes is not what"),
+    "another tier": (put_value("run_started", "tier", "soak"), "what the run owes is not what"),
     "real accelerators": (
-        lambda lines: first(lines, "run_started")["data"]["contract"].update(rehearsal=False),
+        lambda lines: first_event(lines, "run_started")["data"]["contract"].update(rehearsal=False),
         "what the record says of the contract is not in contract.toml",
     ),
     "a criterion that is not required": (
-        lambda lines: first(lines, "run_started")["data"]["contract"]["criteria"][0].update(
+        lambda lines: first_event(lines, "run_started")["data"]["contract"]["criteria"][0].update(
             required=False
         ),
         "what the record says of the contract is not in contract.toml",
     ),
-    "a healthy run appended": (second_start, "starts a second run"),
-    "an event of another kind": (unknown_kind, "is an event of the unknown kind 'measured'"),
-    "an event after the end": (one_more, "comes after the end of the run"),
+    "a healthy run appended": (append_run, "starts a second run"),
+    "an event of another kind": (rename_event, "is an event of the unknown kind 'measured'"),
+    "an event after the end": (append_event, "comes after the end of the run"),
     "a contract that a later event gives": (
-        put("run_finished", "contract", {"name": "x", "criteria": []}), "says more than one may",
+        put_value("run_finished", "contract", {"name": "x", "criteria": []}),
+        "says more than one may",
     ),
     "an owed list that a later event gives": (
-        put("run_finished", "owed", []), "says more than one may",
+        put_value("run_finished", "owed", []), "says more than one may",
     ),
     "measurements that the end of a probe gives": (
-        put("probe_finished", "measurements", []), "says more than one may",
+        put_value("probe_finished", "measurements", []), "says more than one may",
     ),
-    "an old name of a measure": (old_name, "was held to eth0, contract.toml gives fab0"),
-    "no rehearsal": (put("run_started", "rehearsal", ""), "says of no rehearsal"),
-    "no event of what is owed": (without("run_owes"), "no event says what the run owes"),
-    "evidence that no event knows": (without("evidence"), "is evidence that no event knows"),
+    "an old name of a measure": (use_old_name, "was held to eth0, contract.toml gives fab0"),
+    "no rehearsal": (put_value("run_started", "rehearsal", ""), "says of no rehearsal"),
+    "no event of what is owed": (drop_event("run_owes"), "no event says what the run owes"),
+    "evidence that no event knows": (drop_event("evidence"), "is evidence that no event knows"),
 }  # fmt: skip
 
 
@@ -400,7 +313,7 @@ def test_a_folder_written_anew_must_still_fit_its_contract(run: Path, edit: str)
 @pytest.mark.parametrize("kind", ["measurement", "control", "probe_started"])
 def test_what_was_taken_out_of_a_folder_written_anew_is_owed(run: Path, kind: str) -> None:
     def change(lines: Events) -> Events:
-        out = first(lines, kind)
+        out = first_event(lines, kind)
         probe = out["probe"] if kind == "probe_started" else None
         return [line for line in lines if line is not out and line.get("probe", "") != probe]
 
@@ -412,7 +325,7 @@ def test_an_older_run_cannot_be_verified_and_is_no_forgery(run: Path) -> None:
     """It has no chain; it is not accepted, and nobody is accused."""
 
     def older(lines: Events) -> Events:
-        first(lines, "run_started")["data"]["schema_version"] = "1.1"
+        first_event(lines, "run_started")["data"]["schema_version"] = "1.1"
         return [{k: v for k, v in x.items() if k not in ("seq", "prev")} for x in lines]
 
     write_lines(run, older(read_lines(run)))
@@ -427,9 +340,9 @@ def test_another_version_of_seatrial_accuses_nobody(run: Path) -> None:
     """It may compute a limit otherwise: that is a doubt."""
 
     def older(lines: Events) -> None:
-        loosen(lines)
+        loosen_limit(lines)
         other = {"seatrial": "0.0.9", "seatrial_sources": "0123456789abcdef"}
-        first(lines, "run_started")["data"]["versions"].update(other)
+        first_event(lines, "run_started")["data"]["versions"].update(other)
 
     rewrite(run, lambda lines: older(lines) or lines)
     text = " ".join(seatrial("show", run).output.split())

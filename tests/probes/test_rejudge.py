@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,17 +13,23 @@ from probes.acceptance.contract import load as contract
 from probes.acceptance.contract import parse
 from probes.acceptance.criteria import CRITERIA, exactly
 from probes.acceptance.measure import Recorder
-from probes.acceptance.owed import Circumstances, owed_by
 from probes.cli.main import main
 from probes.rejudge.new_judge import ORDERS, TERM_MEASURES
 from probes.rejudge.rejudge import rejudge_run
 from reports.acceptance import load_summary, summarize_acceptance
 from reports.measurement import Limit, Verdict
-from reports.record import RunRecord
 from reports.run_folder.event_log import read_events
 from reports.run_folder.integrity import load
 from reports.run_folder.store import Store
-from tests.support.controls import plant, write_control
+from tests.support.controls import write_control
+from tests.support.rejudged_runs import (
+    BOUGHT,
+    HEALTHY,
+    measured,
+    rejudged,
+    say_owed,
+    verdicts,
+)
 from tests.support.run_folders import Events, rewrite
 
 STRICT = """schema = 1
@@ -127,78 +132,10 @@ def test_a_share_of_another_time_between_saves_is_not_judged_by_this_one(
 
 
 # What the probes measure of a healthy cluster.
-HEALTHY: dict[str, dict[str, Any]] = {
-    "HOSTS": {"nodes": 4, "gpus": 8, "differences": 0},
-    "FABRIC": {"busbw": 380.0, "network": "rdma", "agreeing_sources": 2, "fabric_share": 1.0,
-               "other_share": 0.0, "rails": 4, "slowest_rail": 1.0},
-    "SCALING": {"efficiency": 0.97, "residual": 0.0, "straggler": 0.0,
-                "checkpoint_overhead": 0.001},
-    "GANG": {"partially_held": 0, "misplaced": 0, "placement_delay": 0.5},
-    "RESTART": {"unequal_steps": 0, "recovery_time": 20.0, "steps_lost": 2},
-    "LAUNCH": {"exit_code": 0, "time_to_first_step": 20.0},
-}  # fmt: skip
-FROM_RUN = {
-    "nodes": exactly(4, "nodes", "ordered"),
-    "gpus": exactly(8, "GPUs", "ordered"),
-    "rails": Limit(low=4, unit="rails", because="the contract orders them"),
-    "steps_lost": Limit(high=4, unit="steps", because="it saves every 4 steps"),
-}
-STANDARD = 'tier = "standard"\n'
-BOUGHT = """schema = 1
-tier = "standard"
-name = "bought"
-[cluster]
-nodes = 4
-gpus_per_node = 8
-fabric = "rdma"
-rails = 4
-[FABRIC.busbw]
-at_least = 170
-unit = "GB/s"
-because = "as agreed"
-[FABRIC.network]
-one_of = ["rdma"]
-because = "as agreed"
-[SCALING.efficiency]
-at_least = 0.9
-unit = "ratio"
-because = "as agreed"
-"""
-
-
 @pytest.fixture
 def bought(tmp_path: Path) -> Path:
     """A run that passes in all, measured under BOUGHT."""
     return measured(tmp_path / "bought", BOUGHT)
-
-
-def measured(folder: Path, text: str, *, rehearsal: str = "", keep: bool = True) -> Path:
-    """A run of a healthy cluster under a contract; `keep`: its terms are in the record."""
-    agreed, store = parse(text.encode(), "bought.toml"), Store(folder)
-    terms = agreed.cluster.model_dump(exclude_none=True) if keep else {}
-    store.start(
-        agreed.text, id="run", started="2026-01-01T00:00:00Z", command="x", tier="standard",
-        contract=agreed.facts().model_dump(mode="json"), cluster={"terms": terms},
-        rehearsal=rehearsal,
-    )  # fmt: skip
-    for criterion, values in HEALTHY.items():
-        probe = Recorder(store, agreed, criterion, criterion, "claim", "again", lambda words: None)
-        for name, value in values.items():
-            probe(name, value, limit=FROM_RUN.get(name))
-        write_control(probe)
-        probe.finish("finished", 1.0)
-    store.event("run_finished", finished="2026-01-01T00:01:00Z", state="finished")
-    store.close()
-    return folder
-
-
-def rejudged(run: Path, text: str) -> RunRecord:
-    """The run, judged by a contract of this text."""
-    return load(rejudge_run(run, parse(text.encode(), "other.toml")))
-
-
-def verdicts(record: RunRecord) -> dict[str, Verdict]:
-    return {id: record.verdict(id) for id in HEALTHY}
 
 
 def test_the_same_contract_gives_the_same_verdicts(bought: Path) -> None:
@@ -311,12 +248,6 @@ def test_what_is_not_a_run_is_one_sentence(tmp_path: Path) -> None:
     assert told.exit_code == 4
 
 
-def say_owed(run: Path) -> None:
-    """Make it a run that says what it owes."""
-    owes = {"t": "", "event": "run_owes", "data": {"owed": [], "only": [], "partial": ""}}
-    rewrite(run, lambda events: [events[0], owes, *events[1:]])
-
-
 def test_what_the_new_contract_owes_is_owed(run: Path, tmp_path: Path) -> None:
     """A quick run proves nothing by a contract of the standard tier."""
     say_owed(run)
@@ -336,69 +267,3 @@ def test_a_run_whose_end_was_not_written_stays_so(run: Path) -> None:
     judged = rejudge_run(run, contract("lab"))
     assert [problem.kind for problem in load(judged).problems] == ["rendering"]
     assert load_summary(judged).exit_code == 3
-
-
-QUICK = f"""{BOUGHT.replace(STANDARD, "")}
-[SCALING.mfu]
-at_least = 0.3
-unit = "ratio"
-because = "as agreed"
-"""
-SOUND = {"nodes": 4, "machines": 4, "gpus": 8, "efficiency": 0.97, "mfu": 0.4}  # the others: 0
-FOUR_MACHINES = {"machines": exactly(4, "machines", "each node must be a machine of its own")}
-
-
-@pytest.fixture
-def quick(tmp_path: Path) -> Path:
-    """A sound run of HOSTS and SCALING that measured all that tier quick owes under QUICK."""
-    agreed, store = parse(QUICK.encode(), "quick.toml"), Store(tmp_path / "quick")
-    nodes = [{"name": f"node{number}"} for number in range(4)]
-    cluster = {"terms": agreed.cluster.model_dump(exclude_none=True), "nodes": nodes}
-    facts = agreed.facts().model_dump(mode="json")
-    store.start(
-        agreed.text, id="quick", started="2026-01-01T00:00:00Z", command="x", tier="quick",
-        contract=facts, cluster={**cluster, "on_gpu": True},
-    )  # fmt: skip
-    here = Circumstances("quick", agreed.cluster, 4, True, agreed.limited_names)
-    for duty in owed_by(here):
-        if duty.criterion not in ("HOSTS", "SCALING"):
-            continue
-        ledger = Recorder(store, agreed, duty.probe, duty.criterion, "claim", "again", print)
-        for name in duty.measures:
-            ledger(name, SOUND.get(name, 0), limit=(FROM_RUN | FOUR_MACHINES).get(name))
-        for name in duty.controls:
-            plant(ledger, name)
-        ledger.finish("finished", 1.0)
-    store.close()
-    return tmp_path / "quick"
-
-
-@pytest.mark.parametrize(
-    ("key", "says_owed", "hosts", "scaling"),
-    [
-        ("save_minutes = 5", True, Verdict.PASS, Verdict.PASS),
-        ("save_minutes = 5", False, Verdict.PASS, Verdict.UNPROVEN),
-        ("ram_gib = 2000", True, Verdict.UNPROVEN, Verdict.PASS),
-        ("ram_gib = 2000", False, Verdict.UNPROVEN, Verdict.PASS),
-    ],
-)
-def test_other_terms_ask_a_run_that_says_what_it_owes_for_nothing_else(
-    quick: Path, key: str, says_owed: bool, hosts: Verdict, scaling: Verdict
-) -> None:
-    """Tier quick owes no `checkpoint_overhead`; it owes `ram` where the order has it."""
-    if says_owed:
-        say_owed(quick)
-    judged = rejudged(quick, QUICK.replace("rails = 4", f"rails = 4\n{key}"))
-    assert (judged.verdict("HOSTS"), judged.verdict("SCALING")) == (hosts, scaling)
-
-
-@pytest.mark.parametrize(("share", "caught"), [(0.3, True), (0.4, True), (0.1, False)])
-def test_a_fault_that_was_planted_for_another_limit_proves_less(
-    quick: Path, share: float, caught: bool
-) -> None:
-    """A node made slow enough to break 0.3 of the peak may keep 0.1 of it."""
-    other = parse(QUICK.replace("at_least = 0.3", f"at_least = {share}").encode(), "other.toml")
-    (result,) = load(rejudge_run(quick, other)).results_of("SCALING")
-    controls = {one.name: one.caught for one in result.controls}
-    assert controls.pop("slow base") is caught
-    assert set(controls.values()) == {True}

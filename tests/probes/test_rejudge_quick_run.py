@@ -1,0 +1,83 @@
+"""A quick run of HOSTS and SCALING, judged by a contract with other terms or limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probes.acceptance.contract import parse
+from probes.acceptance.criteria import exactly
+from probes.acceptance.measure import Recorder
+from probes.acceptance.owed import Circumstances, owed_by
+from probes.rejudge.rejudge import rejudge_run
+from reports.measurement import Verdict
+from reports.run_folder.integrity import load
+from reports.run_folder.store import Store
+from tests.support.controls import plant
+from tests.support.rejudged_runs import BOUGHT, FROM_RUN, STANDARD, rejudged, say_owed
+
+QUICK = f"""{BOUGHT.replace(STANDARD, "")}
+[SCALING.mfu]
+at_least = 0.3
+unit = "ratio"
+because = "as agreed"
+"""
+SOUND = {"nodes": 4, "machines": 4, "gpus": 8, "efficiency": 0.97, "mfu": 0.4}  # the others: 0
+FOUR_MACHINES = {"machines": exactly(4, "machines", "each node must be a machine of its own")}
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Path:
+    """A sound run of HOSTS and SCALING that measured all that tier quick owes under QUICK."""
+    agreed, store = parse(QUICK.encode(), "quick.toml"), Store(tmp_path / "quick")
+    nodes = [{"name": f"node{number}"} for number in range(4)]
+    cluster = {"terms": agreed.cluster.model_dump(exclude_none=True), "nodes": nodes}
+    facts = agreed.facts().model_dump(mode="json")
+    store.start(
+        agreed.text, id="quick", started="2026-01-01T00:00:00Z", command="x", tier="quick",
+        contract=facts, cluster={**cluster, "on_gpu": True},
+    )  # fmt: skip
+    here = Circumstances("quick", agreed.cluster, 4, True, agreed.limited_names)
+    for duty in owed_by(here):
+        if duty.criterion not in ("HOSTS", "SCALING"):
+            continue
+        ledger = Recorder(store, agreed, duty.probe, duty.criterion, "claim", "again", print)
+        for name in duty.measures:
+            ledger(name, SOUND.get(name, 0), limit=(FROM_RUN | FOUR_MACHINES).get(name))
+        for name in duty.controls:
+            plant(ledger, name)
+        ledger.finish("finished", 1.0)
+    store.close()
+    return tmp_path / "quick"
+
+
+@pytest.mark.parametrize(
+    ("key", "says_owed", "hosts", "scaling"),
+    [
+        ("save_minutes = 5", True, Verdict.PASS, Verdict.PASS),
+        ("save_minutes = 5", False, Verdict.PASS, Verdict.UNPROVEN),
+        ("ram_gib = 2000", True, Verdict.UNPROVEN, Verdict.PASS),
+        ("ram_gib = 2000", False, Verdict.UNPROVEN, Verdict.PASS),
+    ],
+)
+def test_other_terms_ask_a_run_that_says_what_it_owes_for_nothing_else(
+    quick: Path, key: str, says_owed: bool, hosts: Verdict, scaling: Verdict
+) -> None:
+    """Tier quick owes no `checkpoint_overhead`; it owes `ram` where the order has it."""
+    if says_owed:
+        say_owed(quick)
+    judged = rejudged(quick, QUICK.replace("rails = 4", f"rails = 4\n{key}"))
+    assert (judged.verdict("HOSTS"), judged.verdict("SCALING")) == (hosts, scaling)
+
+
+@pytest.mark.parametrize(("share", "caught"), [(0.3, True), (0.4, True), (0.1, False)])
+def test_a_fault_that_was_planted_for_another_limit_proves_less(
+    quick: Path, share: float, caught: bool
+) -> None:
+    """A node made slow enough to break 0.3 of the peak may keep 0.1 of it."""
+    other = parse(QUICK.replace("at_least = 0.3", f"at_least = {share}").encode(), "other.toml")
+    (result,) = load(rejudge_run(quick, other)).results_of("SCALING")
+    controls = {one.name: one.caught for one in result.controls}
+    assert controls.pop("slow base") is caught
+    assert set(controls.values()) == {True}
