@@ -78,7 +78,10 @@ class Worker:
                 __import__(name)
 
     def try_module(self, module: Module, chosen: Sequence[Mutant]) -> Iterator[Outcome]:
-        """Yield what comes of each mutant.  RuntimeError where the tests fail without any."""
+        """Yield what comes of each mutant.  RuntimeError where the tests fail without any.
+
+        They run once more at the end: tests that a mutant left broken would kill all after it.
+        """
         file = self.copy / module.path
         source, started = file.read_bytes(), time.monotonic()
         if self.run_tests(module.tests, 600) != "survived":
@@ -90,6 +93,8 @@ class Worker:
                 yield Outcome(module.path, mutant, self.run_tests(module.tests, limit_s))
         finally:
             self._write(file, source)
+        if self.run_tests(module.tests, 600) != "survived":
+            raise RuntimeError(f"the tests of {module.path} fail after its mutants, without one")
 
     def _write(self, file: Path, source: bytes) -> None:
         """Write a file that no compiled one is taken for: each has a time of its own."""

@@ -1,0 +1,86 @@
+"""`make mutants` tells tests that see a change from tests that do not, and from broken ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.paths import REPO
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from tests.mutants import run
+from tests.mutants.mutate import mutants
+
+run.REPO, run.COPIED, run.FILES, run.HEAVY = Path(sys.argv[1]), ("package",), (), ("pytest",)
+copy = Path(sys.argv[2])
+run.copy_checkout(copy)
+worker = run.Worker(copy)
+module = run.Module("package/judge.py", [f"package/{sys.argv[3]}"])
+outcomes = []
+try:
+    source = (run.REPO / module.path).read_bytes()
+    outcomes += [[o.mutant.name, o.verdict] for o in worker.try_module(module, mutants(source))]
+    error = ""
+except RuntimeError as failure:
+    error = str(failure)
+assert (copy / module.path).read_bytes() == source
+print(json.dumps([outcomes, error]))
+"""
+JUDGE = "def passes(value):\n    return value > 3\n"
+TESTS = {
+    "test_sharp.py": "def test_it():\n    assert (passes(3), passes(4)) == (False, True)\n",
+    "test_blunt.py": "def test_it():\n    assert passes(9)\n",
+    "test_broken.py": "def test_it():\n    assert passes(0)\n",
+    # Once it failed it fails for ever: it would kill each mutant after the first.
+    "test_poisoned.py": """import os
+def test_it():
+    assert not os.path.exists("failed")
+    if not passes(4) or passes(3):
+        open("failed", "w").close()
+        assert False
+""",
+}
+
+
+def try_mutants(folder: Path, test: str) -> tuple[dict[str, str], str]:
+    """Mutate judge.py against one test file: verdict by mutant, and the error."""
+    package, copy = folder / "checkout" / "package", folder / "copy"
+    package.mkdir(parents=True)
+    copy.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "judge.py").write_text(JUDGE)
+    for name, text in TESTS.items():
+        (package / name).write_text(f"from package.judge import passes\n{text}")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder / "checkout"), str(copy), test],
+        cwd=REPO, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    outcomes, error = json.loads(done.stdout)
+    assert outcomes or error
+    return dict(outcomes), error
+
+
+def test_what_the_tests_see_is_killed(tmp_path: Path) -> None:
+    outcomes, error = try_mutants(tmp_path, "test_sharp.py")
+    assert (set(outcomes.values()), error) == ({"killed"}, "")
+
+
+def test_what_no_test_sees_survives(tmp_path: Path) -> None:
+    outcomes, error = try_mutants(tmp_path, "test_blunt.py")
+    assert error == ""
+    assert outcomes["passes: value > 3 -> (value >= 3)"] == "survived"
+
+
+def test_tests_that_fail_without_a_mutant_kill_nothing(tmp_path: Path) -> None:
+    outcomes, error = try_mutants(tmp_path, "test_broken.py")
+    assert (outcomes, error) == ({}, "the tests of package/judge.py fail without a mutant")
+
+
+def test_tests_that_a_mutant_broke_are_told(tmp_path: Path) -> None:
+    error = try_mutants(tmp_path, "test_poisoned.py")[1]
+    assert error == "the tests of package/judge.py fail after its mutants, without one"
