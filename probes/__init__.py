@@ -1,1 +1,1 @@
-"""One file per row of the acceptance table."""
+"""Probes and their pytest plugin; each row of the acceptance table has a folder."""

@@ -1,7 +1,7 @@
-"""What the probes need of torch and Ray, by feature.  What lacks one proves nothing, and says why.
+"""Checks which features of torch and Ray are installed; a probe without its feature is skipped.
 
-pyproject.toml names no least version, for a vendor's build of 2.6.0 calls itself 2.6.0a0+ecf3bae:
-to pip that comes before 2.6.  Here the first two numbers count.
+pyproject.toml names no least version.  A vendor's build of 2.6.0 reports 2.6.0a0+ecf3bae, which pip
+orders before 2.6.  This module compares only the first two numbers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ Release = tuple[int, int]
 
 @dataclass(frozen=True)
 class Need:
-    """A feature, and since when a package has it; `broken` are releases in which it does not work.
+    """A feature, and the first release of its package that has it.
 
-    `criteria` are the rows of the acceptance table that use it in every probe.
+    `broken` are releases in which the feature does not work.  `criteria` are the rows of the
+    acceptance table in which every probe uses it.
     """
 
     feature: str
@@ -46,17 +47,17 @@ NEEDS = (
 
 
 def missing_feature(criterion: str) -> str:
-    """Tell what this criterion needs and the packages here lack; "" where nothing is missing."""
+    """Return what this criterion needs and the packages here lack; "" where nothing is missing."""
     return next(filter(None, (shortcoming(n) for n in NEEDS if criterion in n.criteria)), "")
 
 
 def missing(feature: str) -> str:
-    """Tell the same of one feature."""
+    """Return what one feature needs and its package here lacks; "" where nothing is missing."""
     return next(shortcoming(need) for need in NEEDS if need.feature == feature)
 
 
 def shortcoming(need: Need, read_version: Callable[[str], str] = version) -> str:
-    """Tell in one sentence what is too old, or broken; "" where it will do."""
+    """Return one sentence on a package that is missing, too old or broken; "" if it is usable."""
     expected = f"{need.package} {_text(need.least)} or later"
     try:
         found = read_version(need.package)

@@ -1,7 +1,7 @@
-"""The environment twins of the plugin's options, SEATRIAL_<OPTION>, for runs of the suite alone.
+"""Reads the environment twins of the plugin's options, SEATRIAL_<OPTION>, in the suite's runs only.
 
-Every pytest run loads the plugin, wherever seatrial is installed.  A variable that is set there for
-the suite must not make the tests of another project join the cluster.
+Every pytest run loads the plugin, wherever seatrial is installed.  A variable that is set for the
+suite must not connect the tests of another project to the cluster.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import pytest
 
 PREFIX = "SEATRIAL_"
 PROBES = Path(__file__).resolve().parent
-# By difflib's ratio TEIR (0.75) is a misspelt TIER.  PORT (0.5) is not: Kubernetes sets it for a
-# service that is called seatrial.
+# Ratio of difflib.  TEIR has 0.75 to TIER: a misspelling.  PORT has at most 0.5: not one, for
+# Kubernetes sets SEATRIAL_PORT for a service that is called seatrial.
 MIN_LIKENESS = 0.75
 
 
 def read_twins(config: pytest.Config, options: Iterable[str]) -> None:
-    """Take options that were not given from the environment, where the run is one of the suite.
+    """Set options that were not given from the environment, if this run is one of the suite.
 
-    It is one where --cluster is given or an argument leads to the suite's own probes.  Raises
-    UsageError for a misspelt twin: what it says would be left out in silence.
+    A run is one of the suite when --cluster is given or an argument points to the suite's own
+    probes.  Raises UsageError for a misspelt twin, which would otherwise be ignored without a
+    message.
     """
     if not (config.getoption("--cluster") or _leads_to_probes(config)):
         return
@@ -43,10 +44,10 @@ def read_twins(config: pytest.Config, options: Iterable[str]) -> None:
 
 
 def _leads_to_probes(config: pytest.Config) -> bool:
-    """Whether an argument of this run is in the suite's own folder, or names its package."""
+    """Return whether an argument of this run is in the suite's folder or names its package."""
     for argument in config.args:
         path = argument.split("::")[0]
-        # `probes` is this package: pytest looks among the modules that are imported first.
+        # `probes` is this package: --pyargs finds modules that are already imported first.
         if config.option.pyargs and path.split(".")[0] == "probes":
             return True
         if Path(os.path.realpath(config.invocation_params.dir / path)).is_relative_to(PROBES):

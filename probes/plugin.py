@@ -1,8 +1,8 @@
 """The pytest plugin: options, judging at the end of each probe, exit code.
 
-Probes are tests marked `criterion(ID)`.  Their bodies observe and measure; this file judges:
-every broken limit of a probe is shown, not only the first.  What pytest does beside the probes (a
-teardown, a file that is not collected, an error of its own) goes into the record as a problem.
+Probes are tests marked `criterion(ID)`.  Their bodies observe and measure; this file judges.  It
+shows every broken limit of a probe, not only the first.  Problems outside the probes go into the
+record, too: a failed teardown, a file that is not collected, an internal error of pytest.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from probes.tracebacks import hide_in_internal_error, hide_secrets, shorten_trac
 from reports.sanitize import clean
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
-ROOT = Path(__file__).resolve().parents[1]  # holds the packages: probes are named from here
-MAX_WAIT_S = 24 * 3600  # of --wait-for-nodes: a machine that takes longer has not been delivered
+ROOT = Path(__file__).resolve().parents[1]  # holds the packages; names of probes are relative to it
+MAX_WAIT_S = 24 * 3600  # s, of --wait-for-nodes: a later node counts as not delivered
 OPTIONS = (
     ("--cluster", "WHERE", "auto (the Ray cluster this machine is in), local[:N], ray://host:port"),
     (
@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Markers; no parallel workers for probes; where the run goes."""
+    """Register markers and read the environment twins.  Raises UsageError for probes with -n."""
     config.addinivalue_line("markers", "criterion(id): the row of the acceptance table it proves")
     config.addinivalue_line("markers", "tier(name): only runs in this tier and the longer ones")
     config.addinivalue_line("markers", "uses(module): only runs where the module is installed")
@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--cluster"):
         return
     shorten_tracebacks(config.option)
-    # A third party's warning on the cluster is not the cluster's failure.
+    # A warning of third-party code must not fail a probe.
     config.addinivalue_line("filterwarnings", "default")
     if getattr(config.option, "numprocesses", None):
         raise pytest.UsageError("probes own the whole cluster: run them without -n")
@@ -112,7 +112,10 @@ def _read_tier(tier: str | None) -> str | None:
 
 
 def _read_nodes(text: str | None) -> int | None:
-    """The number of --nodes or SEATRIAL_NODES: dropped in silence it would order nothing."""
+    """Read the node count of --nodes or SEATRIAL_NODES; None where it is not given.
+
+    Raises UsageError for anything but a number from 1: ignored, it would order nothing.
+    """
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and int(text)):
@@ -135,7 +138,7 @@ def _read_patience(text: str | None) -> int:
 
 
 def _only(config: pytest.Config) -> list[str]:
-    """The criteria that --only names, in the order of the acceptance table."""
+    """Return the criteria of --only, in table order.  Raises UsageError for unknown ones."""
     from probes.acceptance.criteria import CRITERIA
 
     asked = {word.strip().upper() for word in (config.getoption("--only") or "").split(",")} - {""}
@@ -146,7 +149,7 @@ def _only(config: pytest.Config) -> list[str]:
 
 
 def _take_over_junit(config: pytest.Config) -> str:
-    """Return where --junitxml wants the file: it is written from the record, not by pytest."""
+    """Remove pytest's JUnit writer; return its path: that file is written from the record."""
     from _pytest.junitxml import xml_key
 
     if xml := config.stash.get(xml_key, None):
@@ -156,7 +159,7 @@ def _take_over_junit(config: pytest.Config) -> str:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Cluster, contract, run, and what else was loaded."""
+    """Return the header lines: cluster, contract, run, and what else was loaded."""
     run = config.stash.get(RUN, None)
     if run is None:
         return []
@@ -166,7 +169,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def _loaded(config: pytest.Config) -> list[str]:
-    """Name what is neither pytest's nor ours: it could change what runs, and what is seen."""
+    """List third-party plugins, conftest files and pytest variables: they could change the run."""
     manager = config.pluginmanager
     names = {f"{found.project_name} {found.version}" for _, found in manager.list_plugin_distinfo()}
     names -= {name for name in names if name.startswith("seatrial ")}
@@ -188,7 +191,10 @@ def _criterion_id(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Inventory first, then from the fabric upwards; refuse probes without a cluster."""
+    """Sort the probes by RUN_ORDER, and deselect those of longer tiers and of other criteria.
+
+    Raises UsageError for probes without a cluster.
+    """
     probes = [item for item in items if _criterion_id(item)]
     if probes and not config.getoption("--cluster") and not config.option.collectonly:
         raise pytest.UsageError(
@@ -214,7 +220,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _in_longer_tier(item: pytest.Item, tier: str) -> bool:
-    """Whether the probe belongs to a longer tier than is run."""
+    """Return whether the probe belongs to a longer tier than this run's."""
     from probes.acceptance.owed import longer_tier
 
     marker = item.get_closest_marker("tier")
@@ -225,7 +231,7 @@ def _in_longer_tier(item: pytest.Item, tier: str) -> bool:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Show no secret in the traceback of a file that could not be collected."""
+    """Remove secrets from the traceback of a file that could not be collected."""
     report = yield
     if collector.config.getoption("--cluster"):
         hide_secrets(report)
@@ -233,18 +239,18 @@ def pytest_make_collect_report(
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Keep a file that could not be collected: pytest may end in 0 without its probes."""
+    """Record a file that could not be collected: pytest may exit with 0 without its probes."""
     if report.failed:
         PROBLEMS.append(("collection", report.nodeid, last_line(report.longreprtext)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Open the recorder before the fixtures, so that a failing fixture is on record too."""
+    """Open the recorder before the fixtures, so that a failing fixture is recorded, too."""
     run, criterion = item.config.stash.get(RUN, None), _criterion_id(item)
     if run is None or criterion is None:
         return
     claim = " ".join((getattr(item, "obj", None).__doc__ or "").split("\n\n")[0].split())
-    if case := getattr(item, "callspec", None):  # which one of several the same claim is proved by
+    if case := getattr(item, "callspec", None):  # one of several cases with the same claim
         claim = f"{claim.rstrip('.')}: {case.id.replace('-', ' ')}."
     say = _line_printer(item.config)
     item.stash[RECORDER] = run.begin(_probe_name(item), item.nodeid, criterion, claim, say)
@@ -253,7 +259,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _require_software(item: pytest.Item, criterion: str) -> None:
-    """Leave a probe unproven that lacks a module, or a feature of torch or Ray, and say which."""
+    """Skip a probe that lacks a module, or a feature of torch or Ray; the reason names it."""
     from probes.least_versions import missing, missing_feature
 
     uses = item.get_closest_marker("uses")
@@ -265,9 +271,10 @@ def _require_software(item: pytest.Item, criterion: str) -> None:
 
 
 def _probe_name(item: pytest.Item) -> str:
-    """The name of a probe, the same from whichever folder pytest was started.
+    """Return the name of a probe, whichever folder pytest was started in.
 
-    A file that is not of the suite keeps its whole path: it must not stand for one that is.
+    A file outside the suite keeps its complete path, so that it cannot pass for a probe of the
+    suite.
     """
     inner = item.nodeid.partition("::")[2]
     ours = item.path.is_relative_to(ROOT / "probes")
@@ -276,7 +283,7 @@ def _probe_name(item: pytest.Item) -> str:
 
 
 def _line_printer(config: pytest.Config) -> Callable[[str], None]:
-    """Says one line: over itself on a terminal, under each other in a log; silent with -q."""
+    """Return a line printer: it overwrites on a terminal, appends in a log, is silent with -q."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     if terminal is None or config.option.verbose < 0:
@@ -297,7 +304,7 @@ def _line_printer(config: pytest.Config) -> Callable[[str], None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Judge: the verdict of all that was measured replaces passed or failed."""
+    """Judge the probe: the verdict on all its measurements replaces passed or failed."""
     report = yield
     if item.config.getoption("--cluster"):
         hide_secrets(report)
@@ -314,7 +321,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> Generator[None, None, None]:
-    """Keep a failure that no verdict stands for: a teardown, another test, a plugin's own."""
+    """Record a failure that no verdict covers: of a teardown, another test, or a plugin."""
     if report.failed and is_sound(report):
         kind = "teardown" if report.when == "teardown" else "other test"
         PROBLEMS.append((kind, report.nodeid, last_line(report.longreprtext)))
@@ -323,13 +330,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> Generator[None, None,
 
 @pytest.hookimpl(tryfirst=True)  # before pytest prints it
 def pytest_internalerror(excrepr: Any, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-    """Keep an error of pytest, of a plugin, or of ours."""
+    """Record an error of pytest, of a plugin or of this suite, and redact its traceback."""
     hide_in_internal_error(excrepr)
     PROBLEMS.append(("internal", "pytest", last_line(excinfo.exconly())))
 
 
 def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-    """Keep that somebody ended the run; pytest itself ends one so after a collection error."""
+    """Record that a user ended the run; pytest's own end after a collection error is not one."""
     if not isinstance(excinfo.value, pytest.Session.Interrupted):
         PROBLEMS.append(INTERRUPT)
 
@@ -337,17 +344,17 @@ def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> N
 def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    """Name what pytest has no word for."""
+    """Return category, letter and word of a verdict that pytest does not know."""
     return status_words(report)
 
 
-PROBLEMS: list[tuple[str, str, str]] = []  # kind, where, text; as RunProblem has them
+PROBLEMS: list[tuple[str, str, str]] = []  # kind, where, text, as in RunProblem
 INTERRUPT = ("interrupt", "", "")
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures, which an interrupt tears down only here
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Close the run, write every rendering, and let the record decide the exit code."""
+    """Close the run, write every rendering, and set the exit code from the record."""
     run = session.config.stash.get(RUN, None)
     if run is None:
         return
@@ -369,7 +376,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The acceptance table, worst first, and where the report is."""
+    """Print the acceptance table, worst first, and the path of the report."""
     summary = config.stash.get(VERDICT, None)
     if summary is None:
         if config.getoption("--cluster") and config.option.collectonly:

@@ -1,4 +1,4 @@
-"""What pytest reports of a probe: its verdict and its sentences, instead of passed or failed."""
+"""Replaces pytest's passed or failed with a probe's verdict and its sentences."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from reports.redact import redact_text
 from reports.sanitize import clean
 
-if TYPE_CHECKING:  # pydantic would load in every run of pytest, also where no probe is run
+if TYPE_CHECKING:  # else every run of pytest would load pydantic, even without probes
     from reports.record import ProbeResult
 
 Status = tuple[str, str, tuple[str, dict[str, bool]]]
-NOT_PROVABLE = "not provable here"  # shown of a probe where UNPROVEN would be no news
-SOUND = ("PASS", "MARGINAL", NOT_PROVABLE)  # verdicts next to which pytest itself has no failure
-# How pytest counts a verdict, its letter, and its word.  UNPROVEN counts as an error: pytest then
-# shows its text.
+NOT_PROVABLE = "not provable here"  # where the contract declares that already
+SOUND = ("PASS", "MARGINAL", NOT_PROVABLE)  # verdicts that are no failure in pytest
+# pytest's category of a verdict, its letter, and its word.  UNPROVEN counts as an error, so that
+# pytest prints its text.
 STATUS: dict[str, Status] = {
     "MARGINAL": ("marginal", "m", ("MARGINAL", {"yellow": True})),
     "UNPROVEN": ("error", "U", ("UNPROVEN", {"yellow": True})),
@@ -30,13 +30,13 @@ def last_line(text: str) -> str:
 
 
 def end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[str, float, str]:
-    """Tell state, seconds and error sentence of a probe."""
+    """Return state, duration in seconds and error sentence of a probe."""
     if report.passed:
         return "finished", report.duration, ""
     if report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         return "skipped", report.duration, str(reason)
-    if call.excinfo is None:  # pytest's own word, as of a probe that was to fail and did not
+    if call.excinfo is None:  # no exception, such as an xfail(strict) probe that passed
         return "error", report.duration, last_line(report.longreprtext)
     interrupted = isinstance(call.excinfo.value, KeyboardInterrupt)
     error = redact_text(call.excinfo.exconly())
@@ -44,10 +44,10 @@ def end_state(report: pytest.TestReport, call: pytest.CallInfo[None]) -> tuple[s
 
 
 def write_verdict(report: pytest.TestReport, result: ProbeResult, provable: bool) -> None:
-    """Put verdict and sentences into pytest's report, which the terminal reads.
+    """Write verdict and sentences into pytest's report, which the terminal prints.
 
-    Where this cluster cannot prove the criterion (not `provable`), a probe that came to its end and
-    did not fail is no error: the table's line says why nothing is proven.
+    Where this cluster cannot prove the criterion (not `provable`), a probe that finished and did
+    not fail is no error.  The acceptance table gives the reason why nothing is proven.
     """
     verdict = result.verdict.value
     may_inform = not provable and result.state == "finished" and verdict != "FAIL"
@@ -67,10 +67,10 @@ def _write_problems(report: pytest.TestReport, result: ProbeResult) -> None:
 
 
 def is_sound(report: pytest.TestReport) -> bool:
-    """Whether the verdict stands for no failure: one that pytest reports is another's."""
+    """Return whether the verdict is no failure: a failure in the report then has another source."""
     return getattr(report, "seatrial", SOUND[0]) in SOUND
 
 
 def status_words(report: pytest.CollectReport | pytest.TestReport) -> Status | None:
-    """Return how pytest counts and shows a verdict that it has no word for."""
+    """Return category, letter and word of a verdict that pytest does not know; else None."""
     return STATUS.get(getattr(report, "seatrial", ""))

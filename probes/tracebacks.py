@@ -1,8 +1,8 @@
-"""Tracebacks of a run: short, and without the values that programs were called with.
+"""Shortens the tracebacks of a run and removes secrets from them.
 
-pytest writes arguments and variables beside a traceback, among them whole environments.  It cuts
-them anywhere, and a value whose name was cut away looks like no secret.  So none are written, and
-what is left goes through the redactor.
+pytest prints arguments and variables with a traceback, among them complete environments.  It
+truncates them anywhere, and the redactor does not recognize a secret without its name.  So no
+values are printed, and the redactor processes the rest.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from reports.redact import redact_text
 
 
 def shorten_tracebacks(option: Any) -> None:
-    """Set pytest's options so that a traceback holds lines of source only, whatever was asked."""
+    """Limit tracebacks to lines of source, even if the user's pytest options ask for more."""
     if option.tbstyle in ("auto", "long"):
         option.tbstyle = "short"
     option.showlocals = option.fulltrace = False
 
 
 def hide_secrets(report: pytest.CollectReport | pytest.TestReport) -> None:
-    """Take secrets out of all that pytest shows of a report: the traceback, and what was printed.
+    """Redact secrets in all that pytest shows of a report: the traceback, and what was printed.
 
-    A traceback that holds none stays as it is: pytest prints it in colours.
+    A traceback without secrets stays unchanged: pytest prints it in colours.
     """
     report.sections = [(title, redact_text(text)) for title, text in report.sections]
     if isinstance(report.longrepr, tuple):  # a skip
@@ -35,6 +35,6 @@ def hide_secrets(report: pytest.CollectReport | pytest.TestReport) -> None:
 
 
 def hide_in_internal_error(excrepr: Any) -> None:
-    """Take secrets out of the traceback of an error of pytest's own, before it is printed."""
+    """Redact secrets in the traceback of an error of pytest itself, before it is printed."""
     for entry in excrepr.reprtraceback.reprentries:
         entry.lines = [redact_text("".join(entry.lines))]

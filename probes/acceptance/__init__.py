@@ -1,1 +1,1 @@
-"""Criteria, contract, limits, and the recording of what a probe measures."""
+"""Criteria, contract, limits, and the recorder of what a probe measures."""

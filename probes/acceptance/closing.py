@@ -1,7 +1,7 @@
-"""How a run ends: its last events, its renderings, its sums.
+"""Closes a run: writes its last events, its renderings and its checksums.
 
-What is on the disk decides: the exit code is the one that a later `seatrial report` of the same
-folder gives, also where the disk is full.
+The files on the disk decide: a later `seatrial report` of the same folder gives the same exit code,
+also where the disk is full.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def close_run(
     baseline: Path | None = None,
     junit: str = "",
 ) -> AcceptanceSummary:
-    """Write the end of a run and every rendering; returns what the run amounts to.
+    """Write the end of a run and every rendering; return the run's summary.
 
-    `problems` are kind, place and text of what went wrong beside the probes; `junit` is another
-    place for junit.xml.  Where the end, or a rendering, cannot be written, the summary is that of
-    what could be.
+    `problems` are kind, place and text of what failed outside the probes.  `junit` is a second path
+    for junit.xml.  Where the end or a rendering cannot be written, the summary is of what was
+    written.
     """
     folder = run.store.path
     try:
@@ -46,7 +46,7 @@ def close_run(
         write_all(folder, render_all(folder, summary, before))
         _copy_junit(folder, junit)
         run.store.close()
-    except Exception as error:  # noqa: BLE001 - whatever it was, the run must not end in 0
+    except Exception as error:  # noqa: BLE001 - after any error, the run must not end in 0
         return _close_broken(run, error, junit)
     return summary
 
@@ -58,7 +58,7 @@ def _copy_junit(folder: Path, junit: str) -> None:
 
 
 def _close_broken(run: RunSession, error: Exception, junit: str) -> AcceptanceSummary:
-    """Record that the end could not be written; without sums the folder tells it as well."""
+    """Record that the end could not be written; the missing checksums show it, too."""
     text, folder = f"{type(error).__name__}: {error}", run.store.path
     with suppress(OSError, ValueError):
         run.report_problem("rendering", "the end of the run", text)
@@ -67,7 +67,7 @@ def _close_broken(run: RunSession, error: Exception, junit: str) -> AcceptanceSu
         run.leave()
     summary = load_summary(folder)
     with suppress(OSError):
-        Path(junit or folder / "junit.xml").unlink()  # none is better than one that says otherwise
+        Path(junit or folder / "junit.xml").unlink()  # no file is better than a wrong one
     with suppress(Exception):
         write_all(folder, render_all(folder, summary))
         _copy_junit(folder, junit)

@@ -1,4 +1,4 @@
-"""The [cluster] table of a contract: what was ordered, and the names the parties agreed on."""
+"""The [cluster] table of a contract: what was ordered, and the names that the parties agreed on."""
 
 from __future__ import annotations
 
@@ -12,33 +12,37 @@ from probes.acceptance.validation import check_text
 from reports.redact import redact
 from reports.sanitize import clean, one_line
 
-# Bounds that no cluster has: what is above is a slip, such as bytes for GiB.
-MAX_NODES, MAX_GPUS_PER_NODE, MAX_RAILS = 20_000, 64, 256  # 56 is eight GPUs of seven MIG slices
-MAX_GBPS = 1e5  # of one port; a hundred times the fastest of today
+# Bounds that no cluster reaches: a larger value is a mistake, such as bytes for GiB.
+MAX_NODES, MAX_GPUS_PER_NODE, MAX_RAILS = 20_000, 64, 256  # 8 GPUs of 7 MIG slices are 56
+MAX_GBPS = 1e5  # Gbit/s of one port; a hundred times today's fastest
 MAX_CPUS, MAX_GIB = 100_000, 1e6  # of one node
-MAX_PACE_S = 60.0  # of one emulated step: a longer one leaves a probe no time
-MAX_SAVE_MINUTES, MAX_SAVE_GB = 7 * 24 * 60.0, 1e6  # between two saves, and of one
-# Builds (torch's 2.13.0+cu130) have no order, so none is the least.
+MAX_PACE_S = 60.0  # s of one emulated step: a longer step leaves a probe no time
+MAX_SAVE_MINUTES, MAX_SAVE_GB = 7 * 24 * 60.0, 1e6  # between two saves; GB of one
+# Builds (torch's 2.13.0+cu130) have no order, so >= takes none.
 VERSION = re.compile(r">= *\d+(\.\w+)*|\d+(\.\w+)*(\+[\w.]+)?", re.ASCII)
 
 
 class ClusterTerms(BaseModel):
-    """What was ordered, and the names the parties agreed on.
+    """Terms of the cluster: what was ordered, and the names that the parties agreed on.
 
-    `accelerators` is "emulated" where arithmetic is on the CPU: nothing else makes a rehearsal of a
-    run, and such a run accepts no cluster.  `gpu_model` is the name that NVML gives, or several of
-    which each GPU must have one; `gpu_memory_gib`, `cpus_per_node` and `ram_gib` are the least that
-    each GPU or node must have; `versions` is by part: "2.13.0" exactly, ">=550.54" at least.
+    `accelerators` is "emulated" where computation is on the CPU.  No other key makes a run a
+    rehearsal, and a rehearsal accepts no cluster.  `gpu_model` is the name that NVML gives, or a
+    list of names that are allowed.  `gpu_memory_gib`, `cpus_per_node` and `ram_gib` are the least
+    that each GPU or node must have.  `versions` is by part: "2.13.0" exactly, ">=550.54" at least.
+
     `fabric` is the interface that must carry gradients (of several Ethernet ports, their bond), or
-    "rdma".  `line_rate_gbps` is of one rail, of which a node has `rails`; `management_gbps` is of
-    `management`, where its devices do not say it.  `pace_seconds` emulates an accelerator: each
-    step's compute is padded to it.  `shards` is the folder of each node's token shard, for SCALING
-    to read real data (synthetic without it); `{nodes}` in it stands for the number of nodes that
-    train.  `save_minutes` is how often training will save, and `save_gb` how much: SCALING judges
-    what saving costs by them (without `save_gb`, by the save of its own model).
-    `queue` is the layer that gangs pods above Ray, where there is one.  `components` places
-    the parts of a job on its accelerators (`"actor,rollout" = "all"`), `parallel` is how they are
-    split (tp, pp, dp); both are checked at once when the size of the cluster is known.
+    "rdma".  `line_rate_gbps` is the rate of one rail, and `rails` the number of rails of a node.
+    `management_gbps` is the rate of the interface `management`, where its devices do not report it.
+
+    `pace_seconds` emulates an accelerator: each step's compute is padded to it.  `shards` is the
+    folder of each node's token shard, from which SCALING reads real data (synthetic without it).
+    `{nodes}` in it stands for the number of nodes that train.  `save_minutes` is the time between
+    two saves in training, and `save_gb` the size of a save.  SCALING judges the cost of a save by
+    them (without `save_gb`, by the save of its own model).
+
+    `queue` is the layer that gangs pods above Ray, where there is one.  `components` places the
+    parts of a job on its accelerators (`"actor,rollout" = "all"`), and `parallel` is how they are
+    split (tp, pp, dp).  Both are checked at once when the size of the cluster is known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -104,7 +108,7 @@ class ClusterTerms(BaseModel):
 
     @model_validator(mode="after")
     def _check_terms(self) -> ClusterTerms:
-        """What the keys say together must be one cluster, and the placement and split of it."""
+        """Check that the keys describe one cluster, and that placement and split fit it."""
         if self.pace_seconds and self.accelerators == "real":
             raise ValueError(
                 "pace_seconds pads each step to hide how fast it was, so it takes "
@@ -132,7 +136,7 @@ class ClusterTerms(BaseModel):
         return self
 
     def check_placement(self, total: int) -> None:
-        """Raises SpecError when components or parallel do not fit `total` accelerators."""
+        """Raise SpecError when components or parallel do not fit `total` accelerators."""
         if self.components is None and self.parallel is None:
             return
         default: dict[str, str | int] = {"job": "all"}
@@ -143,7 +147,7 @@ class ClusterTerms(BaseModel):
                 components.split_groups(numbers, [""] * total, self.parallel["tp"])
 
     def overrides(self, other: dict[str, Any]) -> list[str]:
-        """Name the keys whose value is another than in `other`, which holds what is not None."""
+        """Return the keys whose value differs from `other`, terms without None values."""
         mine = redact(self.model_dump(mode="json"))  # as a record has it
         default = ClusterTerms().model_dump(mode="json")
         return [key for key in mine if mine[key] != other.get(key, default[key])]

@@ -1,9 +1,9 @@
-"""Which accelerators the parts of an RL trainer run on: as written down, and as they ran.
+"""Checks which accelerators the components of an RL trainer run on: as specified, and as observed.
 
-Reads RLinf's `cluster.component_placement`: ranges are inclusive, components of one key are
+Reads RLinf's `cluster.component_placement`.  Ranges are inclusive, components of one key are
 collocated (`actor,rollout: all`), keys are disjoint (`actor: 0-19`, `rollout: 20-31`), and all
-accelerators are used.  Refuses what RLinf's parser refuses, and of what that reads also overlapping
-keys, idle accelerators, process ranks (`0-3:0-7`), node groups and empty parts.
+accelerators are used.  Refuses what RLinf's parser refuses.  Also refuses some of what it accepts:
+overlapping keys, idle accelerators, process ranks (`0-3:0-7`), node groups and empty parts.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from probes.findings import join_names
 from reports.sanitize import one_line
 
-MAX_SHOWN_CHARS = 40  # characters of somebody's value in a sentence
+MAX_SHOWN_CHARS = 40  # characters of a user's value in a sentence
 MAX_ID_CHARS = 64  # characters: Ray's node ids have 56, UUIDs of GPUs have 40
-# A number or a range.  More digits are no accelerator's number, and int() refuses very many.
+# A number or a range.  No accelerator's number is longer, and int() refuses very long ones.
 RANGE_PATTERN = re.compile(r"0*([0-9]{1,9})(?:\s*-\s*0*([0-9]{1,9}))?")
 Placement = Mapping[str, Sequence[int]]  # component -> its accelerators in rank order
 Slot = tuple[str, str]  # node id, accelerator id on that node
@@ -27,14 +27,14 @@ SHORT_REPR.maxstring = SHORT_REPR.maxlong = SHORT_REPR.maxother = MAX_SHOWN_CHAR
 
 
 class SpecError(ValueError):
-    """One sentence: which component, what was expected, what was found and what to do."""
+    """Error in a placement.  One sentence: component, what was expected and found, the remedy."""
 
 
 def parse(spec: Mapping[str, str | int], total: int) -> dict[str, tuple[int, ...]]:
-    """component -> its accelerators in rank order, which is ascending, of 0..total-1.
+    """Parse component -> its accelerators in rank order, which is ascending, of 0..total-1.
 
-    Keys are names with commas between them, values are numbers and ranges with commas between
-    them, or `all`.  Raises SpecError for the first thing that is wrong, whatever spec holds.
+    Keys are names separated by commas.  Values are numbers and ranges separated by commas, or
+    `all`.  Raises SpecError for the first error in any `spec`.
     """
     if not isinstance(spec, Mapping) or not spec or total < 1:
         actual = f"{show(spec)} for {total} accelerators"
@@ -63,7 +63,7 @@ def parse(spec: Mapping[str, str | int], total: int) -> dict[str, tuple[int, ...
 
 
 def collocated_groups(placement: Placement) -> list[tuple[str, ...]]:
-    """The components that share their accelerators: two or more names in each tuple."""
+    """Group the components that share their accelerators: two or more names in each tuple."""
     by_accelerators: dict[tuple[int, ...], list[str]] = {}
     for name, numbers in placement.items():
         by_accelerators.setdefault(tuple(numbers), []).append(name)
@@ -71,7 +71,7 @@ def collocated_groups(placement: Placement) -> list[tuple[str, ...]]:
 
 
 def as_ranges(numbers: Iterable[int]) -> str:
-    """`0-3, 8`: the short way to write accelerators, each once, ascending; "" for none."""
+    """Format accelerators as `0-3, 8`: each once, ascending; "" for none."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
@@ -82,7 +82,7 @@ def as_ranges(numbers: Iterable[int]) -> str:
 
 
 def check_parallel_sizes(total: int, tp: int, pp: int, dp: int) -> None:
-    """Raises SpecError unless tensor x pipeline x data parallel sizes make `total` ranks."""
+    """Raise SpecError unless tensor x pipeline x data parallel sizes make `total` ranks."""
     if min(tp, pp, dp) < 1 or tp * pp * dp != total:
         actual = f"tp {show(tp)} x pp {show(pp)} x dp {show(dp)} = {show(tp * pp * dp)}"
         expected = f"parallel sizes from 1 whose product is {total}"
@@ -92,10 +92,10 @@ def check_parallel_sizes(total: int, tp: int, pp: int, dp: int) -> None:
 def split_groups(
     accelerators: Sequence[int], nodes: Sequence[str], tp: int
 ) -> list[tuple[int, ...]]:
-    """The tensor-parallel groups, `tp` consecutive ranks each, that are not inside one node.
+    """Return the tensor-parallel groups, `tp` consecutive ranks each, that span several nodes.
 
-    `accelerators` are one component's in rank order, `nodes[i]` is the node of accelerator i
-    (IndexError without one).  Raises SpecError when the ranks make no whole groups.
+    `accelerators` are one component's in rank order, `nodes[i]` is the node of accelerator i.
+    Raises IndexError where that is missing, and SpecError when the ranks make no complete groups.
     """
     if tp < 1 or len(accelerators) % tp:
         expected = f"a tp that divides the {len(accelerators)} ranks on {_as_text(accelerators)}"
@@ -106,7 +106,7 @@ def split_groups(
 
 
 def layout_errors(expected: Placement, actual: ObservedPlacement) -> list[str]:
-    """One sentence for each fault of what ran; an empty list when it is what was asked for.
+    """Return one sentence for each fault of the observed placement; [] when it is as expected.
 
     `actual[component][rank]` is the (node id, accelerator id) that the rank reported.
     """
@@ -136,7 +136,7 @@ def _component_names(key: str) -> list[str]:
 
 
 def _parse_accelerators(key: str, value: str | int, total: int) -> tuple[int, ...]:
-    """The accelerators of one key, each once, ascending, within 0..total-1."""
+    """Parse the accelerators of one key: each once, ascending, within 0..total-1."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         actual = f"{show(value)} ({type(value).__name__})"
         raise _spec_error(key, "text such as 0-3, or one number", actual, "write it as text")
@@ -155,7 +155,7 @@ def _parse_accelerators(key: str, value: str | int, total: int) -> tuple[int, ..
 
 
 def _parse_range(key: str, part: str, total: int) -> range:
-    """`3`, `0-3` or `all`; nothing is counted out before both ends are known to be in range."""
+    """Parse `3`, `0-3` or `all`; both ends are checked before the range is built."""
     if part.lower() == "all":
         return range(total)
     match = RANGE_PATTERN.fullmatch(part)
@@ -169,7 +169,7 @@ def _parse_range(key: str, part: str, total: int) -> range:
 
 
 def _count_error(name: str, expected: Placement, actual: ObservedPlacement) -> str:
-    """A sentence for a component with more or fewer ranks than asked for, else nothing."""
+    """Return a sentence for a component with more or fewer ranks than expected, else ""."""
     asked, slots = expected.get(name, ()), actual.get(name, ())
     if len(slots) > len(asked):
         first = _rank_text(name, len(asked), slots[len(asked)])
@@ -200,11 +200,11 @@ def _as_text(numbers: Iterable[int]) -> str:
 
 
 def show(value: object) -> str:
-    """Write somebody's value in at most MAX_SHOWN_CHARS characters, true and false as in TOML."""
+    """Write a user's value in at most MAX_SHOWN_CHARS characters, true and false as in TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     try:
         text = SHORT_REPR.repr(value)
-    except ValueError:  # an int with more digits than Python is willing to write
+    except ValueError:  # an int with more digits than Python converts
         text = f"a huge {type(value).__name__}"
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 3]}..."

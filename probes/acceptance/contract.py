@@ -1,6 +1,6 @@
 """The contract: criteria and limits agreed before the run, in TOML.
 
-    [cluster]                     what was ordered, and its names
+    [cluster]                     what was ordered, and agreed names
     nodes = 8
     [FABRIC.busbw]                one limit: criterion, measure
     at_least = 340
@@ -41,17 +41,17 @@ else:
     import tomli as tomllib
 
 __all__ = ("ClusterTerms", "Contract", "ContractError", "load", "parse", "shipped_contracts")
-SCHEMA = 1  # of contract files: a file of another form must not be read as if it were of this
-NAME = re.compile(r"\w[\w.-]{0,59}", re.ASCII)  # it is a part of folders' names, of 255 at most
-MAX_BYTES = 64 << 10  # thirty times the largest that we ship; the reader of TOML is slow on worse
-MAX_LINE = 2048  # bytes; a key of more dots than these takes the reader of TOML minutes
+SCHEMA = 1  # of contract files: a file of another schema must not be read as this one
+NAME = re.compile(r"\w[\w.-]{0,59}", re.ASCII)  # it is a part of folder names, of 255 at most
+MAX_BYTES = 64 << 10  # over 30 times the largest shipped; the TOML parser is slow on larger ones
+MAX_LINE = 2048  # bytes; the TOML parser takes minutes for a key with more dots
 NOT_PROVABLE = "not_provable"  # key of a criterion: why this cluster cannot prove it
-MIN_REASON_WORDS = 3  # of not_provable: fewer are no reason
+MIN_REASON_WORDS = 3  # of not_provable: fewer words are no reason
 TOP_KEYS = ("schema", "name", "title", "tier", "cluster", "waivers")
 
 
 class Contract(BaseModel):
-    """A contract, read and checked."""
+    """A parsed and checked contract."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,24 +61,24 @@ class Contract(BaseModel):
     agreed: bool
     cluster: ClusterTerms
     limits: dict[str, dict[str, Limit]]
-    tier: Literal["quick", "standard", "soak"] = "quick"  # the shortest that proves what was agreed
-    text: bytes = b""  # of the file; none where limits are derived
+    tier: Literal["quick", "standard", "soak"] = "quick"  # the shortest that proves the terms
+    text: bytes = b""  # of the file; empty where limits are derived
     optional: dict[str, str] = {}  # criterion -> why this cluster cannot prove it
     waivers: list[Waiver] = []
-    notices: list[str] = []  # what whoever keeps the file should change in it
+    notices: list[str] = []  # what the owner of the file should change in it
 
     @property
     def rehearsal(self) -> bool:
-        """Whether the contract itself says that its run is a rehearsal."""
+        """Whether the contract itself declares a rehearsal."""
         return self.cluster.accelerators == "emulated"
 
     @property
     def limited_names(self) -> frozenset[str]:
-        """The measures that it has a limit for, agreed or derived, as SCALING.mfu."""
+        """Measures with a limit, agreed or derived, as SCALING.mfu."""
         return frozenset(f"{id}.{name}" for id, names in self.limits.items() for name in names)
 
     def facts(self) -> ContractFacts:
-        """What the record keeps of it."""
+        """Build the facts of the contract that the record keeps."""
         criteria = [
             Criterion(
                 id=id,
@@ -94,19 +94,19 @@ class Contract(BaseModel):
         return ContractFacts(**agreed, rehearsal=self.rehearsal, criteria=criteria)
 
     def title_of(self, id: str) -> str:
-        """The criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""
+        """Return the criterion's title.  Only a contract whose fabric is RDMA may claim RDMA."""
         if id == "FABRIC" and self.cluster.fabric != "rdma":
             return "the agreed fabric is in use"
         return CRITERIA[id].title
 
     def judges(self, criterion: str, measure: str) -> bool:
-        """Whether a measure is judged: what this cluster cannot prove only informs."""
+        """Return whether a measure is judged: what this cluster cannot prove only informs."""
         return is_judged(criterion, measure, self.optional)
 
     def limit(self, criterion: str, measure: str) -> Limit | None:
-        """The limit of a measure: fixed, else agreed, else the reasoned default, else None.
+        """Return the limit of a measure: fixed, else agreed, else the default, else None.
 
-        None also where the measure only informs.
+        It is also None where the measure only informs.
         """
         if not self.judges(criterion, measure):
             return None
@@ -115,7 +115,7 @@ class Contract(BaseModel):
 
 
 def shipped_contracts() -> list[str]:
-    """Names of the contracts that come with seatrial."""
+    """Return the names of the contracts that come with seatrial."""
     folder = resources.files("probes.acceptance") / "contracts"
     return sorted(
         f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
@@ -123,7 +123,7 @@ def shipped_contracts() -> list[str]:
 
 
 def load(name: str) -> Contract:
-    """The contract of a shipped name, or of a file (a word with a slash or .toml)."""
+    """Load a shipped contract by its name, or a file (a word with a slash or .toml)."""
     if "/" in name or name.endswith(".toml"):
         return parse(_read_file(Path(name)), Path(name).name)
     if name not in shipped_contracts():
@@ -137,7 +137,10 @@ def load(name: str) -> Contract:
 
 
 def _read_file(path: Path) -> bytes:
-    """Read a regular file: nothing is waited for, and no more is read than a contract can have."""
+    """Read at most MAX_BYTES + 1 bytes of a regular file.
+
+    Nothing else is opened: a read from a pipe could block.  Raises ContractError.
+    """
     try:
         if stat.S_ISREG(path.stat().st_mode):
             with path.open("rb") as file:
@@ -152,7 +155,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def parse(content: bytes, file: str) -> Contract:
-    """Check a contract's text.  Raises ContractError naming the file and the key or line."""
+    """Parse and check a contract's text.  Raises ContractError with file and key or line."""
     raw = _read_toml(content, file)
     cluster = _parse_cluster(raw.get("cluster", {}), f"{file}: [cluster]")
     limits = {id: _parse_criterion(raw[id], id, file) for id in CRITERIA if id in raw}
@@ -188,7 +191,7 @@ def parse(content: bytes, file: str) -> Contract:
 
 
 def _refuse_unjudged(contract: Contract, file: str) -> None:
-    """Refuse what no probe of the contract's own tier looks at: it would be agreed in vain."""
+    """Refuse terms that no probe of the contract's own tier measures: they would have no effect."""
     terms, tier, limited = contract.cluster, contract.tier, contract.limited_names
     for name in sorted(limited - judged_names(TIERS[-1], terms, limited)):
         raise ContractError(
@@ -207,7 +210,7 @@ def _refuse_unjudged(contract: Contract, file: str) -> None:
 
 
 def _read_toml(content: bytes, file: str) -> dict[str, Any]:
-    """Read the file's tables; its schema must be ours, and its keys known."""
+    """Parse the file's tables, and check its schema version and its top-level keys."""
     raw = _parse_toml(content, file)
     schema = raw.get("schema")
     if type(schema) is not int or schema != SCHEMA:  # True == 1
@@ -220,7 +223,7 @@ def _read_toml(content: bytes, file: str) -> dict[str, Any]:
 
 
 def _parse_toml(content: bytes, file: str) -> dict[str, Any]:
-    """Parse TOML, of a size that takes no time to read."""
+    """Parse TOML whose size and lines are limited, so that it takes little time."""
     if len(content) > MAX_BYTES:
         raise ContractError(f"{file}: expected a contract of {MAX_BYTES >> 10} KiB, found more")
     longest = max(map(len, content.split(b"\n")))
@@ -234,7 +237,7 @@ def _parse_toml(content: bytes, file: str) -> dict[str, Any]:
         message = f"expected text in UTF-8, found other bytes in line {_line_of(error)}"
     except RecursionError:
         message = "expected tables of values, found lists or tables nested without end"
-    except ValueError:  # of Python's own types
+    except ValueError:  # from Python's own types
         message = "not TOML: it has a number or a date that cannot be"
     raise ContractError(f"{file}: {message}")
 
@@ -244,7 +247,7 @@ def _line_of(error: UnicodeDecodeError) -> int:
 
 
 def _parse_cluster(table: Any, where: str) -> ClusterTerms:
-    """Read [cluster].  A version that nobody reads would stay unproven, so it is refused."""
+    """Parse [cluster].  Refuse versions that no probe reads: they would stay unproven."""
     terms: ClusterTerms = validate_terms(ClusterTerms, table, where)
     known = software_versions()
     for part in terms.versions or ():
@@ -256,7 +259,7 @@ def _parse_cluster(table: Any, where: str) -> ClusterTerms:
 
 
 def _agree_fabric(limits: dict[str, Limit], cluster: ClusterTerms, file: str) -> None:
-    """Add the bandwidth that the line rate gives; refuse limits that contradict [cluster]."""
+    """Add the busbw limit of the line rate; refuse limits that contradict [cluster]."""
     network = limits.get("network")
     if network and cluster.fabric and cluster.fabric not in (network.one_of or []):
         raise ContractError(
@@ -265,7 +268,7 @@ def _agree_fabric(limits: dict[str, Limit], cluster: ClusterTerms, file: str) ->
         )
     if not cluster.line_rate_gbps:
         return
-    rails = cluster.rails or 1  # of Ethernet there is one interface
+    rails = cluster.rails or 1  # Ethernet has one interface
     rate, text = rails * cluster.line_rate_gbps / 8, f"{rails} x {cluster.line_rate_gbps:g} Gbit/s"
     busbw = limits.setdefault("busbw", ring_limit(rate, text, f"{file} [cluster]"))
     if busbw.low is not None and busbw.low > rate:
@@ -284,7 +287,7 @@ def _parse_tier(tier: Any, file: str) -> Any:
 
 
 def _parse_not_provable(reason: Any, cluster: ClusterTerms, where: str) -> str:
-    """Read why a rehearsal cannot prove a criterion: it is then not required."""
+    """Read the reason why a rehearsal cannot prove a criterion, which is then not required."""
     if cluster.accelerators != "emulated":
         raise ContractError(
             f"{where} {NOT_PROVABLE}: expected only in a contract of a rehearsal, for real "
@@ -327,7 +330,7 @@ def _parse_criterion(table: Any, id: str, file: str) -> dict[str, Limit]:
 
 
 def _renamed_keys(raw: dict[str, Any], file: str) -> list[str]:
-    """Tell, of each old name of a measure, what it is called now."""
+    """Return one notice for each old name of a measure, with its current name."""
     return [
         f"{file}: [{id}.{key}] is now called [{id}.{MEASURES[id][key]}]"
         for id in MEASURES
@@ -337,7 +340,7 @@ def _renamed_keys(raw: dict[str, Any], file: str) -> list[str]:
 
 
 def _parse_waivers(tables: Any, file: str) -> list[Waiver]:
-    """Read the waivers; each needs words in all of its keys."""
+    """Read the waivers; id, reason and name of each must have words."""
     if not isinstance(tables, list):
         raise ContractError(f"{file}: expected [[waivers]] tables, found {show(tables)}")
     where = f"{file}: [[waivers]]"

@@ -1,4 +1,4 @@
-"""A contract written from what a run found, for people to change into what was ordered."""
+"""Drafts a contract from what a run found; people change it to what was ordered."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from reports.record import RunRecord
 from reports.sanitize import one_line
 from scaling.collectives.line_rate import installed_rails
 
-# Of the most RAM that a node shows: firmware keeps up to 1 %, a memory module is 3 % and more.
+# Share of the largest RAM of a node: firmware keeps up to 1 %, a memory module is 3 % or more.
 RAM_SHARE = 0.98
-MAX_COMMENT = 500  # characters: the names of a thousand nodes make no line of a contract
+MAX_COMMENT = 500  # characters: a comment must not list the names of a thousand nodes
 Facts = Mapping[str, Any]
-Line = tuple[str, Any, str]  # key, value, comment; a key without a value is left for people to fill
+Line = tuple[str, Any, str]  # key, value, comment; people fill in a value that is None
 
 
 def draft_contract(record: RunRecord, run: str) -> str:
-    """Write the text of a contract whose values are what the run found; nothing is agreed by it.
+    """Write the text of a contract whose values are what the run found; it is not agreed yet.
 
     Raises ValueError where the record has no facts of nodes.
     """
@@ -61,7 +61,7 @@ def draft_contract(record: RunRecord, run: str) -> str:
 
 
 def _machine_lines(nodes: list[Facts], terms: Facts, emulated: bool) -> Iterator[Line]:
-    """What was ordered of each node, or what the best one has: what one has, all should have."""
+    """Yield what was ordered of each node, else what the best node has: all should have it."""
     found = [("nodes", len(nodes), "that answered"), *_node_lines(nodes)]
     found += [] if emulated else _gpu_lines(nodes)
     yield "accelerators", "emulated" if emulated else "real", ""
@@ -94,7 +94,7 @@ def _gpu_lines(nodes: list[Facts]) -> Iterator[Line]:
 
 
 def _network_lines(nodes: list[Facts], terms: Facts) -> Iterator[Line]:
-    """The fabric, what it carries, and the interface beside it."""
+    """Yield the lines of the fabric, its rails and rate, and of the management interface."""
     facts = [_network_facts(fact) for fact in nodes]
     fabric = terms.get("fabric") or detect_fabric(facts)
     yield "fabric", fabric, 'the interface that carries gradients, or "rdma"'
@@ -115,7 +115,7 @@ def _network_lines(nodes: list[Facts], terms: Facts) -> Iterator[Line]:
 
 
 def _network_facts(fact: Facts) -> dict[str, Any]:
-    """The facts that the derivation of limits reads, each of the type that it has."""
+    """Extract the facts from which limits are derived, each of its expected type."""
     ports = [
         {key: _text(port.get(key)) for key in ("device", "port", "rate", "link_layer", "state")}
         for port in _list(fact.get("rdma"))
@@ -131,7 +131,7 @@ def _network_facts(fact: Facts) -> dict[str, Any]:
 
 
 def _job_lines(terms: Facts) -> Iterator[Line]:
-    """What the run's contract said of the jobs, which no fact tells."""
+    """Yield what the run's contract stated about the jobs, which no node fact shows."""
     yield "shared", terms.get("shared"), "the folder that every node sees, for checkpoints"
     for key in ("pace_seconds", "shards", "save_minutes", "save_gb", "queue"):
         if terms.get(key):
@@ -139,9 +139,9 @@ def _job_lines(terms: Facts) -> Iterator[Line]:
 
 
 def _version_lines(nodes: list[Facts]) -> Iterator[str]:
-    """The software that most nodes have."""
+    """Yield the software versions that most nodes have."""
     versions: list[Line] = []
-    for part in software_versions():  # no key of the record's own
+    for part in software_versions():  # known parts only, not the record's own keys
         seen = [_text(_table(fact.get("software")).get(part)) for fact in nodes]
         counts = Counter(version for version in seen if VERSION.fullmatch(version)).most_common()
         if counts:
@@ -155,7 +155,7 @@ def _version_lines(nodes: list[Facts]) -> Iterator[str]:
 
 
 def _limit_lines(record: RunRecord, emulated: bool, fabric: Any) -> Iterator[str]:
-    """The limits that the run was held to, or that were derived, and what it could not prove."""
+    """Yield the limits of the run, agreed or derived, and the criteria that it could not prove."""
     reasons = {c.id: c.not_provable for c in record.contract.criteria if c.id in CRITERIA}
     for id, reason in reasons.items():
         if emulated and reason:
@@ -170,20 +170,20 @@ def _limit_lines(record: RunRecord, emulated: bool, fabric: Any) -> Iterator[str
 
 
 def _known_limits(record: RunRecord, emulated: bool) -> dict[tuple[str, str], Limit]:
-    """The limits of the run's measurements that a contract may give."""
+    """Return the limits of the run's measurements that a contract may give."""
     limits = {} if emulated else {("SCALING", "efficiency"): DERIVED_EFFICIENCY}
     for result in record.results:
         measures = CRITERIA[result.criterion].measures if result.criterion in CRITERIA else {}
         for measured in result.measurements:
             measure, limit = measures.get(measured.name), measured.limit
             if measure and measure.agreeable and limit and limit != measure.default:
-                with contextlib.suppress(ValueError):  # of an older contract: refused today
+                with contextlib.suppress(ValueError):  # of an older contract, refused today
                     limits[result.criterion, measured.name] = _check_limit(limit, measure)
     return limits
 
 
 def _check_limit(limit: Limit, measure: Measure) -> Limit:
-    """Return a limit that a contract of today may give.  Raises ValueError."""
+    """Convert a limit to what a contract may give today.  Raises ValueError if it may not."""
     terms = LimitTerms(
         at_least=limit.low,
         at_most=limit.high,
@@ -200,7 +200,7 @@ def _marginal(limit: Limit) -> float | None:
 
 
 def _bound_lines(limit: Limit) -> Iterator[str]:
-    """One limit as people write it."""
+    """Yield the lines of one limit as a contract file has them."""
     pairs = {"at_least": limit.low, "at_most": limit.high, "marginal": _marginal(limit)}
     yield from (f"{key} = {bound:.6g}" for key, bound in pairs.items() if bound is not None)
     if limit.one_of:
@@ -211,7 +211,7 @@ def _bound_lines(limit: Limit) -> Iterator[str]:
 
 
 def _format_line(line: Line) -> str:
-    """`key = value  # comment`; without a value the whole is a comment."""
+    """Format `key = value  # comment`; without a value the complete line is a comment."""
     key, value, comment = line
     text = toml_text(value) if isinstance(value, str) else str(value)
     note = f"  # {one_line(comment)[:MAX_COMMENT]}" if comment else ""
@@ -219,7 +219,7 @@ def _format_line(line: Line) -> str:
 
 
 def toml_text(text: str) -> str:
-    """Write a basic string of TOML that holds `text`, whatever is in it."""
+    """Write `text` as a basic string of TOML; any character may occur in it."""
     escaped = "".join(
         char if char.isprintable() and char not in '"\\' else f"\\U{ord(char):08X}"
         for char in text.encode("utf-8", "replace").decode()
@@ -228,7 +228,7 @@ def toml_text(text: str) -> str:
 
 
 def _best(values: Iterable[Any]) -> float | None:
-    """The largest finite number; None where there is none."""
+    """Return the largest finite number; None where there is none."""
     numbers = [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]
     return max(numbers, default=None)
 

@@ -1,6 +1,6 @@
-"""Which measures each control must turn red, and why a measure has no control.
+"""Lists which measures each control must make fail, and why a measure has no control.
 
-A control counts only where the measures that it is for failed, judged as the probe judges them.
+A control counts as caught only if its measures failed, judged as the probe judges them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from probes.acceptance.criteria import CRITERIA
 from reports.measurement import Measurement, Verdict
 
-FORGOTTEN = ("rng", "data", "optimizer", "peer", "all")  # what a planted resume leaves out
+FORGOTTEN = ("rng", "data", "optimizer", "peer", "all")  # what a faulty resume leaves out
 CONTROLS: dict[str, dict[str, tuple[str, ...]]] = {
     "FABRIC": {
         "wrong element": ("wrong_elements",),
@@ -99,7 +99,7 @@ NO_CONTROL: dict[str, dict[str, str]] = {
 
 
 def is_red(criterion: str, one: Measurement) -> bool:
-    """Whether a measurement shows the fault: it fails, or tells of a contradiction (`doubted`)."""
+    """Return whether a measurement shows the fault: it fails, or is `doubted` and contradicted."""
     doubted = CRITERIA[criterion].measures[one.name].doubted
     return one.verdict is Verdict.FAIL or (
         doubted and one.verdict is Verdict.UNPROVEN and one.limit is not None and bool(one.note)

@@ -1,6 +1,6 @@
-"""The acceptance table as data: criteria, what each measures, and the limits no contract moves.
+"""The acceptance table as data: criteria, their measures, and the limits that no contract changes.
 
-One list, four places: this table, the contract files, the first table of the report and the
+The same list is in four places: this table, the contract files, the report's first table and the
 names of the probe files.  A test keeps them equal.
 """
 
@@ -19,20 +19,20 @@ Better = Literal["higher", "lower", "word", ""]
 
 @dataclass(frozen=True)
 class Measure:
-    """A thing that a probe measures.
+    """A quantity that a probe measures.
 
-    `unit` must be the unit of its limit.  `fixed` limits hold on every cluster and no contract
-    may change them; a `default` holds unless the contract says otherwise; with neither, a
+    `unit` must be the unit of its limit.  A `fixed` limit holds on every cluster and no contract
+    may change it.  A `default` holds unless the contract gives another limit.  With neither, a
     contract or the cluster's own facts must give the limit, or the result is UNPROVEN.  The limit
-    of a `from_run` measure follows from the run's own set-up, given by the words it holds; where no
-    contract gives one, that of a `derived_in_run` measure follows from the devices it ran on.
+    of a `from_run` measure follows from the run's own set-up, which the text names.  Where no
+    contract gives one, the limit of a `derived_in_run` measure follows from the devices it ran on.
 
-    `better` says which values are better.  A limit on the other side is refused, for it would pass
-    what is worse.  It is "" where a limit has both sides, or one value is right, and "word" where
-    values are words.  `signed`: a value below zero can be true; elsewhere it is a fault of the
-    measuring, and no value.  `of_data`: it counts wrong results, which no hardware excuses; it is
-    judged also where the rest of its row cannot be proven.  `doubted`: what contradicts it leaves
-    it unproven, with a note, and never fails it.
+    `better` is the side of better values.  A limit on the other side is refused, for it would pass
+    worse values.  It is "" where a limit has both sides or one value is right, and "word" where
+    values are words.  `signed`: a value below zero can be true; elsewhere it is an error of
+    measurement, and no value.  `of_data`: it counts wrong results, which no hardware excuses.  It
+    is judged also where the rest of its row cannot be proven.  `doubted`: a contradiction leaves it
+    UNPROVEN with a note, and never fails it.
     """
 
     unit: str
@@ -51,7 +51,7 @@ class Measure:
         return self.fixed is None and not self.from_run
 
     def plausible_value(self, value: Value) -> tuple[Value, str]:
-        """Return the value and "", or None and why it is none."""
+        """Return the value and "", or None and why the value cannot be."""
         if self.signed or value is None or isinstance(value, str) or not value < 0:
             return value, ""
         why = " (the clocks of two hosts may differ)" if self.unit == "s" else ""
@@ -74,7 +74,7 @@ def fixed_measure(unit: str, because: str, *, signed: bool = False, **bounds: An
 
 
 def default_measure(unit: str, because: str, **bounds: Any) -> Measure:
-    """Build a measure whose limit holds unless the contract says otherwise; its side is better."""
+    """Build a measure with a limit that a contract may replace; a one-sided limit sets `better`."""
     limit = Limit(unit=unit, because=because, **bounds)
     better: Better = "" if (limit.low is None) == (limit.high is None) else "higher"
     return Measure(unit, default=limit, better="lower" if better and limit.low is None else better)
@@ -86,12 +86,12 @@ def none_of(unit: str, because: str) -> Measure:
 
 
 def doubted(measure: Measure) -> Measure:
-    """Mark a measure that is unproven, and never fails, where it is contradicted."""
+    """Mark a measure that a contradiction leaves UNPROVEN, and never fails."""
     return dataclasses.replace(measure, doubted=True)
 
 
 def wrong_data(unit: str, because: str) -> Measure:
-    """Build a count of wrong results: zero on every machine, a rehearsal's too."""
+    """Build a count of wrong results: it must be zero on every machine, also in a rehearsal."""
     return dataclasses.replace(none_of(unit, because), of_data=True)
 
 
@@ -149,7 +149,7 @@ FABRIC_MEASURES = {
         high=0.5,
         marginal_high=0.3,
     ),
-    # Where RDMA is agreed: bytes that arrive fast enough do not show how they came.
+    # Only where RDMA is agreed: speed alone does not show which path the bytes took.
     "log_errors": none_of(
         "findings", "RDMA with errors, or through host memory, is not what was agreed"
     ),
@@ -173,7 +173,8 @@ FABRIC_MEASURES = {
 
 SCALING_MEASURES = {
     "efficiency": Measure("ratio", better="higher"),
-    # Of the median node alone.  Without an agreed limit `mfu` has one derived from the GPU's name.
+    # Both are of the median node, running alone.  Without an agreed limit `mfu` gets a limit derived
+    # from the GPU's name.
     "mfu": Measure("ratio", better="higher", derived_in_run=True),
     "tokens_per_s": Measure("tokens/s per rank", better="higher"),
     "non_finite": wrong_data("losses", "a loss that is not a number is no training"),
@@ -249,7 +250,7 @@ GANG_MEASURES = {
 }
 
 LAUNCH_MEASURES = {
-    # Python gives -9 for a command that signal 9 ended: that is a failure, not a fault of measuring.
+    # Python returns -9 for a command that signal 9 ended: a failure, not an error of measurement.
     "exit_code": fixed_measure(
         "", "the documented commands must succeed", low=0, high=0, signed=True
     ),
@@ -367,5 +368,5 @@ RUN_ORDER = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
 
 
 def is_judged(criterion: str, measure: str, not_provable: Container[str]) -> bool:
-    """Whether a measure is judged, where these criteria cannot be proven."""
+    """Return whether a measure is judged, where `not_provable` criteria cannot be proven."""
     return criterion not in not_provable or CRITERIA[criterion].measures[measure].of_data

@@ -1,6 +1,7 @@
-"""Limits when no contract was agreed: derived from what the cluster says of itself.
+"""Derives limits from the cluster's own facts where no contract was agreed.
 
-Each has its reason.  What the cluster does not say gets no limit, and so stays UNPROVEN.
+Each limit has its reason.  Where the cluster gives no fact there is no limit: the measure stays
+UNPROVEN.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from probes.findings import join_names
 from reports.measurement import Limit
 from scaling.collectives.line_rate import installed_rails, line_rate
 
-EMULATED_COMPUTE_S = 0.4  # s of compute a step where accelerators are emulated: cores are shared
+EMULATED_COMPUTE_S = 0.4  # s of compute per emulated step: ranks share cores
 
 DERIVED_EFFICIENCY = Limit(
     low=0.8,
@@ -33,7 +34,7 @@ EMBEDDED_UNPROVABLE = {
 
 
 def derive_contract(cluster: Cluster | None) -> Contract:
-    """Derive a contract from the facts of `cluster` (None: nothing could be asked)."""
+    """Derive a contract from the facts of `cluster` (None: the driver could not join it)."""
     terms, optional = ClusterTerms(), dict[str, str]()
     fabric_limits: dict[str, Limit] = {}
     if cluster is not None:
@@ -55,7 +56,7 @@ def derive_contract(cluster: Cluster | None) -> Contract:
 
 
 def _derive_terms(cluster: Cluster, fabric: str | None, used: list[dict[str, Any]]) -> ClusterTerms:
-    """Derive what was ordered, as far as the cluster says it: an embedded one knows itself."""
+    """Derive [cluster]: the fabric and its rails; of an embedded cluster also its emulation."""
     if cluster.kind == "local":
         return ClusterTerms(
             accelerators="emulated",
@@ -67,13 +68,14 @@ def _derive_terms(cluster: Cluster, fabric: str | None, used: list[dict[str, Any
 
 
 def detect_fabric(facts: list[dict[str, Any]]) -> str | None:
-    """ "rdma" where every node has an RDMA port, else the interface the jobs are told of.
+    """Return "rdma" where every node has an RDMA port, else the interface that jobs are set to use.
 
-    In whatever state the ports are: where the fabric is dead, jobs fall back to that interface, and
-    it would be taken for the fabric.  None where that may be so but nothing proves it: all ports
-    are down everywhere, or some nodes have none.  The interface is the one that NCCL_SOCKET_IFNAME,
-    or GLOO_SOCKET_IFNAME where no node sets that, stands for on every node; None where it stands
-    for several, or for another elsewhere.
+    Ports count even if they are down.  With a dead fabric, jobs fall back to that interface, which
+    would otherwise be taken for the fabric.  Return None where that is possible but not proven: all
+    ports are down everywhere, or some nodes have none.
+
+    The interface is the match of NCCL_SOCKET_IFNAME on every node, or GLOO_SOCKET_IFNAME where no
+    node sets that.  Return None where it matches several, or another one elsewhere.
     """
     has_ports = [bool(fact["rdma"]) for fact in facts]
     if any(has_ports):
@@ -92,8 +94,10 @@ def detect_fabric(facts: list[dict[str, Any]]) -> str | None:
 
 
 def _resolve_names(interfaces: dict[str, dict[str, Any]], names: NameList | None) -> list[str]:
-    """The node's interfaces that such a list stands for; without those that have no address where
-    another has one, for NCCL leaves them out."""
+    """Return the node's interfaces that such a list matches.
+
+    Those without an address are left out where another has one, for NCCL leaves them out.
+    """
     matching = names.admitted(interfaces) if names else []
     return [name for name in matching if interfaces[name]["address"]] or matching
 
@@ -101,7 +105,7 @@ def _resolve_names(interfaces: dict[str, dict[str, Any]], names: NameList | None
 def _fabric_limits(
     facts: list[dict[str, Any]], used: list[dict[str, Any]], fabric: str | None
 ) -> dict[str, Limit]:
-    """Derive network and bandwidth.  `used` are the facts with the ports that NCCL may use."""
+    """Derive network and busbw limits.  `used` are the facts with the ports that NCCL may use."""
     if fabric is None:
         return {}
     reason = f"every node's environment names {fabric}"
@@ -117,7 +121,7 @@ def _fabric_limits(
 
 
 def _unused_ports(facts: list[dict[str, Any]], used: list[dict[str, Any]]) -> str:
-    """The ports that would be rails and that NCCL is told not to use, in words."""
+    """Describe the rails that NCCL_IB_HCA leaves out; "" for none."""
     all_rails, used_rails = (
         [
             {rail.name for rail in rails or []}

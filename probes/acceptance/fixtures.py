@@ -1,4 +1,4 @@
-"""What a probe may ask for: its recorder, the cluster, limits, terms, a folder."""
+"""Fixtures of a probe: its recorder, the cluster, limits, terms, a folder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from probes.cluster.unique_token import make_unique_token
 
 @pytest.fixture
 def measure(request: pytest.FixtureRequest) -> Any:
-    """Give the recorder of this probe (see probes/acceptance/measure.py)."""
+    """Return the recorder of this probe (see probes/acceptance/measure.py)."""
     return request.node.stash[RECORDER]
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Any:
-    """The cluster under test (see probes/cluster/cluster.py)."""
+    """Return the cluster under test (see probes/cluster/cluster.py).
+
+    Fails the probe where the driver could not join it, or where nodes were lost since the run
+    began.
+    """
     run, recorder = request.config.stash[RUN], request.node.stash[RECORDER]
     if run.cluster is None:
         from probes.findings import finding
@@ -30,45 +34,45 @@ def cluster(request: pytest.FixtureRequest) -> Any:
             recorder("differences", 1, on="the driver")
             recorder.explain(finding("HOST-VERSIONS", run.join_error, ["the driver"]))
         pytest.fail(f"the driver could not join the cluster: {run.join_error}", pytrace=False)
-    # HOSTS itself is there to name them.
+    # HOSTS goes on without lost nodes, because it reports them.
     if recorder.criterion != "HOSTS" and (missing := run.missing_nodes()):
-        # What the survivors can do proves nothing about the cluster that was ordered.
+        # Results of the remaining nodes prove nothing about the ordered cluster.
         pytest.fail(f"nodes were lost since the run began: {', '.join(missing)}", pytrace=False)
     return run.cluster
 
 
 @pytest.fixture
 def limits(request: pytest.FixtureRequest) -> Callable[[str], Any]:
-    """`limits("busbw")`: the limit that will be applied, for probes that draw it."""
+    """Return a function: `limits("busbw")` is the limit that applies, for probes that draw it."""
     recorder = request.node.stash[RECORDER]
     return lambda name: recorder.contract.limit(recorder.criterion, name)
 
 
 @pytest.fixture
 def terms(request: pytest.FixtureRequest) -> Any:
-    """What the contract says of the cluster: nodes, shared folder, fabric, pace."""
+    """Return the contract's terms of the cluster: nodes, shared folder, fabric, pace."""
     return request.config.stash[RUN].terms
 
 
 @pytest.fixture
 def tier(request: pytest.FixtureRequest) -> str:
-    """quick, standard or soak."""
+    """Return the tier of the run: quick, standard or soak."""
     return str(request.config.stash[RUN].tier)
 
 
 @pytest.fixture
 def workplace(request: pytest.FixtureRequest, cluster: Any) -> Iterator[Path | None]:
-    """A folder for driver and workers, gone afterwards (see shared_folder)."""
+    """Yield a folder for driver and workers, removed afterwards (see shared_folder)."""
     with shared_folder(request.config.stash[RUN]) as folder:
         yield folder
 
 
 @contextmanager
 def shared_folder(run: Any) -> Iterator[Path | None]:
-    """A folder for driver and workers, gone afterwards; None where there is none.
+    """Yield a folder for driver and workers, removed afterwards; None where there is none.
 
-    It is in the contract's shared folder; on an embedded cluster, in this host's /tmp; else in the
-    run folder, which may or may not be shared: whoever uses it must ask (find_blind_nodes).
+    It is in the contract's shared folder; on an embedded cluster, in this host's /tmp.  Otherwise
+    it is in the run folder, which nodes may not share: its user must check that (find_blind_nodes).
     """
     cleanup = run.cluster.cleanup
     run_folder = str(run.store.path.resolve())
@@ -85,7 +89,7 @@ def shared_folder(run: Any) -> Iterator[Path | None]:
 
 
 def _make_subfolder(folder: Path) -> Path | None:
-    """A folder in this new one; None where it is mounted read-only, or full."""
+    """Make `folder` and a folder in it, which is returned; None if it is read-only or full."""
     import tempfile
 
     try:

@@ -1,4 +1,4 @@
-"""One limit as people write it in a contract: which are refused, and what it means."""
+"""Checks one limit as written in a contract, and converts it to a limit of the record."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from probes.acceptance.validation import check_text, has_words
 from reports.measurement import Limit
 from scaling.collectives.line_rate import limit_reason
 
-# Of line rate: what a sound ring all-reduce keeps, with a band.  Measured on 8 x 400 Gbit/s, where
-# the ring inside a node is slower than the network: 331 (Voltage Park) to 387 GB/s (CoreWeave).
+# Shares of line rate: the least of a healthy ring all-reduce, and the marginal bound.  Measured on
+# 8 x 400 Gbit/s, where the ring inside a node is slower than the network: 331 (Voltage Park) to
+# 387 GB/s (CoreWeave).
 MIN_SHARE, MARGINAL_SHARE = 0.80, 0.86
-MIN_REASON_CHARS = 3  # as of Limit.because
+MIN_REASON_CHARS = 3  # as in Limit.because
 # By unit: the largest value that can occur.  A limit above it judges nothing.
 REACH = {
     "ratio": (1.0, "1 is the whole"),
@@ -23,7 +24,7 @@ REACH = {
 
 
 class LimitTerms(BaseModel):
-    """One limit as people write it; `marginal` is the inner bound on the same side."""
+    """One limit as written in a contract; `marginal` is the inner bound on the same side."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -43,7 +44,7 @@ class LimitTerms(BaseModel):
         return value
 
     def to_limit(self, measure: Measure, source: str) -> Limit:
-        """The limit as the record knows it; raises ValueError with one sentence."""
+        """Convert to the limit of the record.  Raises ValueError with one sentence."""
         if self.unit != measure.unit:
             raise ValueError(f"expected unit {measure.unit!r}, found {self.unit!r}")
         if measure.better == "word":
@@ -74,7 +75,7 @@ class LimitTerms(BaseModel):
         return {name: bound for name, bound in given.items() if bound is not None}
 
     def _words(self, source: str) -> Limit:
-        """A limit that allows some words."""
+        """Build a limit that allows some words."""
         if key := next(iter([*self._bounds(), *["marginal"] * (self.marginal is not None)]), ""):
             raise ValueError(f"expected words (one_of), found {key}: this value is no number")
         if not self.one_of:
@@ -84,7 +85,7 @@ class LimitTerms(BaseModel):
 
     @staticmethod
     def _check_side(measure: Measure, bounds: dict[str, float]) -> None:
-        """Refuse a bound that would pass what is worse and fail what is better."""
+        """Refuse a bound that would pass worse values and fail better ones."""
         right = {"higher": "at_least", "lower": "at_most"}.get(measure.better)
         wrong = [key for key in bounds if right and key != right]
         if wrong:
@@ -114,7 +115,7 @@ class LimitTerms(BaseModel):
 
 
 def _check_reach(key: str, bound: float, measure: Measure) -> None:
-    """Refuse a bound that every value keeps, or none."""
+    """Refuse a bound that every value meets, or no value."""
     if bound < 0 and not measure.signed:
         raise ValueError(f"expected {key} to be more than 0, found {bound:g}: no value is negative")
     if not measure.better:
@@ -128,7 +129,7 @@ def _check_reach(key: str, bound: float, measure: Measure) -> None:
 
 
 def ring_limit(gbytes_per_s: float, rate_text: str, source: str, prefix: str = "") -> Limit:
-    """Build the plateau of all-reduce that a node's line rate gives, with its reason."""
+    """Build the busbw limit of a ring all-reduce from a node's line rate, with its reason."""
     return Limit(
         low=MIN_SHARE * gbytes_per_s,
         marginal_low=MARGINAL_SHARE * gbytes_per_s,

@@ -1,10 +1,10 @@
-"""What one probe writes down while it observes: the `measure` fixture.
+"""Records what one probe observes: the `measure` fixture.
 
-measure("busbw", 0.117, on="4 nodes")            a judged value; its limit comes by name
+measure("busbw", 0.117, on="4 nodes")            a judged value; its limit is found by name
 measure.note("algbw", 0.07, "GB/s")              a value that only informs
-trial = measure.trial()                          judges a planted fault as the probe judges
-measure.control("wrong road", fault, trial)      caught if the measures it is for failed in it
-measure.explain(findings...)                     why, whom, and what to do
+trial = measure.trial()                          judges an injected fault as the probe judges
+measure.control("wrong road", fault, trial)      caught if its measures failed in the trial
+measure.explain(findings...)                     the cause, the suspects, and the remedy
 measure.keep("sweep.txt", table, caption="...")  a file of evidence
 """
 
@@ -25,7 +25,7 @@ from reports.run_folder.store import Store
 
 
 class Recorder:
-    """The observations of one probe, written to the store as they are made."""
+    """Observations of one probe, written to the store as they are made."""
 
     def __init__(
         self,
@@ -52,12 +52,13 @@ class Recorder:
         limit: Limit | None = None,
         **more: Any,
     ) -> None:
-        """Write down a judged value of a measure of this criterion's row.
+        """Record a judged value of a measure of this criterion's row.
 
         `limit` is for limits that follow from the probe's own set-up (a save interval, a world
         size); all others come from the contract.  `more` is spread, samples and note, as in
-        Measurement.  A value that cannot be is none, and its note says so.  What the contract calls
-        not provable here only informs.  An unknown name is a bug: KeyError.
+        Measurement.  An impossible value becomes None, and the note gives the reason.  A measure
+        that the contract declares not provable here only informs.  An unknown name is a bug: raises
+        KeyError.
         """
         judged = self.contract.judges(self.criterion, name)
         measure = CRITERIA[self.criterion].measures[name]
@@ -80,14 +81,14 @@ class Recorder:
         return self.criterion not in self.contract.optional
 
     def would_fail(self, name: str, value: Value) -> bool:
-        """Whether this value would break the contract's limit of a measure."""
+        """Return whether this value would break the contract's limit of a measure."""
         limit = self.contract.limit(self.criterion, name)
         return limit is not None and value is not None and limit.judge(value) is Verdict.FAIL
 
     def note(
         self, name: str, value: Value, unit: str = "", *, on: str = "cluster", **more: Any
     ) -> None:
-        """Write down a value that only informs; `more` is its spread and samples."""
+        """Record a value that only informs; `more` is its spread and samples."""
         self._add_measurement(name=name, value=value, unit=unit, subject=on, judged=False, **more)
 
     def _add_measurement(self, **fields: Any) -> None:
@@ -97,7 +98,7 @@ class Recorder:
             self.say(f"{measurement.verdict.value} {measurement.sentence()}")
 
     def trial(self) -> Trial:
-        """Return a recorder that judges a planted fault by the same limits, and writes nothing."""
+        """Return a recorder that judges an injected fault by the same limits and writes nothing."""
         return Trial(self.contract, self.probe, self.criterion)
 
     def control(
@@ -110,11 +111,12 @@ class Recorder:
         saw: str = "",
         without: Container[str] = (),
     ) -> None:
-        """Write down whether a deliberate fault was caught, and what was seen.
+        """Record whether an injected fault was caught, and what was observed.
 
-        It is caught where each measure that this control is for (CONTROLS) failed in the trial, and
-        the fault was `located` where it had been planted.  `trial` is None where the fault could
-        not be planted; `saw` then says why.  `without` are measures that it cannot turn red here.
+        It is caught if each measure that this control is for (CONTROLS) failed in the trial, and
+        the fault was `located` where it had been injected.  `trial` is None where the fault could
+        not be injected; `saw` then gives the reason.  `without` are measures that the fault cannot
+        make fail here.
         """
         targets = [
             target
@@ -132,7 +134,7 @@ class Recorder:
             self.say(f"control NOT caught: {fault}")
 
     def explain(self, *findings: Finding | Iterable[Finding]) -> None:
-        """Write down findings; each gets this probe's reproduce command."""
+        """Record findings; those without a reproduce command get the probe's."""
         for item in findings:
             for finding in [item] if isinstance(item, Finding) else item:
                 command = finding.reproduce or self.reproduce
@@ -144,7 +146,7 @@ class Recorder:
         return {finding.code for finding in self._recorded["finding"]}
 
     def keep(self, name: str, content: Any, *, caption: str, kind: str = "table") -> None:
-        """Keep a file of evidence: text as it is, anything else as JSON."""
+        """Keep a file of evidence: text as it is, anything else redacted and as JSON."""
         text = (
             content
             if isinstance(content, str)
@@ -153,16 +155,16 @@ class Recorder:
         self.store.keep(self.probe, name, text, kind=kind, caption=caption)
 
     def series(self, name: str, values: Any) -> None:
-        """Numbers for a figure of the report (see reports/charts/__init__.py for the shapes)."""
+        """Record numbers for a figure of the report (shapes: see reports/charts/__init__.py)."""
         self.store.event("series", self.probe, name=name, values=values)
 
     def covered(self, statement: str) -> None:
-        """Say which nodes, pairs and GPUs were exercised, and which were not; adds to it."""
+        """Record which nodes, pairs and GPUs were exercised, and which not; statements add up."""
         self._coverage.append(statement)
         self.store.event("probe_updated", self.probe, coverage="; ".join(self._coverage))
 
     def progress(self, message: str) -> None:
-        """One live line on a terminal, one plain line in a log."""
+        """Print one progress line, live on a terminal, plain in a log."""
         self.say(message)
 
     def _record(self, kind: str, item: Measurement | Finding | Control) -> None:
@@ -170,12 +172,12 @@ class Recorder:
         self.store.event(kind, self.probe, **item.model_dump(mode="json"))
 
     def finish(self, state: str, seconds: float, error: str = "") -> ProbeResult:
-        """Close the result: finished, error, skipped or interrupted."""
+        """End the probe as finished, error, skipped or interrupted; return its result."""
         self.store.event("probe_finished", self.probe, state=state, error=error, seconds=seconds)
         return self.result(state, seconds, error)
 
     def result(self, state: str, seconds: float, error: str = "") -> ProbeResult:
-        """Return what was written down so far as a result."""
+        """Return what was recorded so far as a result."""
         return ProbeResult(
             probe=self.probe,
             criterion=self.criterion,
@@ -190,31 +192,31 @@ class Recorder:
 
 
 class Trial(Recorder):
-    """Judges what a control planted: by the probe's own limits, and into no record."""
+    """Recorder of a control: it judges by the probe's own limits and writes nothing."""
 
     def __init__(self, contract: Contract, probe: str, criterion: str) -> None:
         super().__init__(NoStore(), contract, probe, criterion, "", "", lambda message: None)
 
     def has_measured(self, name: str) -> bool:
-        """Whether a measure was judged at all."""
+        """Return whether a measure was recorded at all."""
         return any(one.name == name for one in self._recorded["measurement"])
 
     def worst(self, name: str) -> Measurement:
-        """Return the worst that a measure came to; without a value where it was never measured."""
+        """Return a measure's worst judged measurement; without a value if it was never measured."""
         found = [one for one in self._recorded["measurement"] if one.name == name and one.judged]
         never = Measurement(name=name, note="the control never measured it")
         return max(found, key=lambda one: one.severity, default=never)
 
     def control(self, name: str, fault: str, trial: Trial | None, **_: Any) -> None:
-        """Refuse: a trial has no control of its own."""
+        """Refuse a control inside a control: raise TypeError."""
         raise TypeError(f"control {name!r} inside a control")
 
 
 class NoStore:
-    """Takes what a trial would write down, and keeps none of it."""
+    """Store of a trial: it keeps nothing."""
 
     def event(self, kind: str, probe: str = "", **data: Any) -> None:
-        """Write no event."""
+        """Discard the event."""
 
     def keep(self, *_: Any, **__: Any) -> None:
-        """Keep no evidence."""
+        """Discard the evidence."""

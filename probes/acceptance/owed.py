@@ -1,7 +1,7 @@
-"""What each tier owes: its probes, and the measures and controls that each of them must write.
+"""Lists what each tier owes: its probes, with the measures and controls that each must record.
 
-The table is written by hand and read before pytest selects anything, so that what is deselected,
-ignored, not collected or never written is missed.  A test keeps it equal to what is collected.
+The table is written by hand and read before pytest selects anything.  So what is deselected,
+ignored, not collected or never recorded is noticed.  A test keeps it equal to what is collected.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from probes.acceptance.criteria import is_judged
 from reports.record import OwedProbe
 
 TIERS = ("quick", "standard", "soak")
-MANY_NODES = 8  # with so many every measure that depends on the number of nodes is owed
+MANY_NODES = 8  # enough that every measure that depends on the number of nodes is owed
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What decides whether a measure is owed: tier, terms, agreed limits, and the cluster's shape.
+    """Facts that decide whether a measure is owed: tier, terms, agreed limits, the cluster's shape.
 
-    `agreed` has the measures with a limit in the contract, as SCALING.mfu.
+    `agreed` are the measures with a limit in the contract, as SCALING.mfu.
     """
 
     tier: str
@@ -31,25 +31,25 @@ class Circumstances:
     nodes: int
     on_gpu: bool
     agreed: frozenset[str] = frozenset()
-    one_host: bool = False  # an embedded cluster: its raylets see the same machine
-    not_provable: frozenset[str] = frozenset()  # criteria: of them only the data is judged
-    ip_fabric: bool = True  # not where RDMA is agreed, and none of its ports has an IP address
+    one_host: bool = False  # an embedded cluster: its raylets share a machine
+    not_provable: frozenset[str] = frozenset()  # criteria: only their data is judged
+    ip_fabric: bool = True  # False where RDMA is agreed and no port has an IP address
 
     @property
     def emulated(self) -> bool:
-        """Whether arithmetic is on the CPU, and no node need have NVML."""
+        """Whether computation is on the CPU, so that nodes need no NVML."""
         return self.terms.accelerators == "emulated" or self.one_host
 
     @property
     def speed_in_tokens(self) -> bool:
-        """Whether SCALING's speed is judged by tokens/s alone: mfu has no meaning, or no limit."""
+        """Whether SCALING judges speed by tokens/s alone: mfu has no meaning, or no limit."""
         tokens, mfu = "SCALING.tokens_per_s" in self.agreed, "SCALING.mfu" in self.agreed
         return self.emulated or (tokens and not mfu)
 
 
 @dataclass(frozen=True)
 class Duty:
-    """One probe of the suite: `probe` is its file under probes/ and its name."""
+    """One probe of the suite; `probe` is its file under probes/ and its name."""
 
     probe: str
     tier: str
@@ -58,7 +58,7 @@ class Duty:
 
     @property
     def criterion(self) -> str:
-        """The row of the acceptance table: the folder's name."""
+        """Row of the acceptance table, which is the folder's name."""
         return self.probe.split("/", 1)[0].upper()
 
 
@@ -66,7 +66,7 @@ LINK_MEASURES = (
     *("off_fabric_links", "lost_packets", "link_changes", "interface_errors", "longest_stall"),
 )
 
-# Owed only where this holds; all else is owed by every run of its probe that comes to its end.
+# Owed only where the condition holds; all others are owed by every probe that finishes.
 CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
     ("HOSTS", "machines"): lambda here: not here.one_host,
     ("HOSTS", "nvml_errors"): lambda here: not here.emulated,
@@ -78,7 +78,7 @@ CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
     ("HOSTS", "ordered_versions"): lambda here: bool(here.terms.versions),
     ("HOSTS", "shared_missing"): lambda here: bool(here.terms.shared),
     ("HOSTS", "own folder"): lambda here: bool(here.terms.shared) and here.nodes > 1,
-    # InfiniBand without IPoIB, and EFA, have no packet whose size could be tried.
+    # InfiniBand without IPoIB, and EFA, have no IP packets whose size could be tested.
     **{
         ("FABRIC", name): lambda here: here.ip_fabric
         for name in ("mtu_mismatches", "pairs_below_mtu", "large packets")
@@ -86,7 +86,7 @@ CONDITIONS: dict[tuple[str, str], Callable[[Circumstances], bool]] = {
     ("FABRIC", "log_errors"): lambda here: here.terms.fabric == "rdma",
     ("FABRIC", "rails"): lambda here: here.terms.fabric == "rdma",
     ("FABRIC", "slowest_rail"): lambda here: here.terms.fabric == "rdma",
-    # Two nodes have nothing to compare with, and raylets of one host have no link.
+    # Two nodes are one pair, with no other to compare; raylets of one host have no link.
     ("FABRIC", "slowest_pair"): lambda here: here.nodes > 2 and not here.one_host,
     **{
         ("FABRIC", name): lambda here: not here.one_host
@@ -315,7 +315,7 @@ DUTIES = (
 
 
 def owed_by(here: Circumstances) -> Iterator[OwedProbe]:
-    """Yield the probes that a tier owes, each with what it must write in these circumstances."""
+    """Yield the probes that a tier owes, each with what it must record in these circumstances."""
     for duty in DUTIES:
         if TIERS.index(duty.tier) <= TIERS.index(here.tier):
             measures = [
@@ -357,7 +357,7 @@ def longer_tier(one: str, other: str) -> str:
 
 
 def partial_reason(only: Sequence[str], tier: str, agreed_tier: str) -> str:
-    """Say why a run was not asked for all that it owes; "" where it was."""
+    """Return why a run was started with less than it owes; "" if it was not."""
     reasons = [f"only {', '.join(only)} was asked for (--only)"] if only else []
     if longer_tier(tier, agreed_tier) != tier:
         reasons.append(f"tier {tier} was run, and the contract asks for tier {agreed_tier}")
@@ -365,7 +365,7 @@ def partial_reason(only: Sequence[str], tier: str, agreed_tier: str) -> str:
 
 
 def owed_event(tier: str, agreed_tier: str, only: Sequence[str], **shape: Any) -> dict[str, Any]:
-    """Return the data of `run_owes`; `shape` is Circumstances without their tier."""
+    """Build the data of the event `run_owes`; `shape` is Circumstances without their tier."""
     here = Circumstances(tier=longer_tier(tier, agreed_tier), **shape)
     return {
         "owed": [probe.model_dump() for probe in owed_by(here)],
@@ -375,9 +375,9 @@ def owed_event(tier: str, agreed_tier: str, only: Sequence[str], **shape: Any) -
 
 
 def has_ip_fabric(fabric: str | None, facts: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether the fabric has IP addresses: all but RDMA without any on its ports.
+    """Return whether the fabric has IP addresses: always, but for RDMA without any on its ports.
 
-    `facts` are those of a record's nodes; one that does not say it has some.
+    `facts` are those of a record's nodes.  A record without these facts counts as having addresses.
     """
     try:
         return fabric != "rdma" or any(
@@ -385,5 +385,5 @@ def has_ip_fabric(fabric: str | None, facts: Sequence[Mapping[str, Any]]) -> boo
             for fact in facts
             for port in fact["rdma"]
         )
-    except (KeyError, TypeError, AttributeError):  # an older run, or a record that was changed
+    except (KeyError, TypeError, AttributeError):  # an older run, or a modified record
         return True

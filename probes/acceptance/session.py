@@ -1,4 +1,4 @@
-"""One acceptance run: the cluster, the contract, the run folder, from first event to exit code."""
+"""One acceptance run, from first event to exit code: the cluster, the contract, the run folder."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from reports.run_folder.prepare import prepare_parent, prepare_run_folder
 from reports.run_folder.store import Store, run_folder_name, utc_time
 from reports.version import suite_version
 
-DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: taken where no contract is named
+DEFAULT_CONTRACT = "seatrial.toml"  # of the current folder: used where no contract is named
 
 
 def _new_folder(name: str) -> Path:
-    """Return a folder of runs/ that is not there yet: two runs may begin in one second."""
+    """Return a path in runs/ that does not exist yet: two runs may begin in the same second."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(path for path in (Path("runs") / one for one in names) if not path.exists())
 
 
 class RunSession:
-    """Holds what all probes of one run share."""
+    """Shared state of all probes of one run."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RunSession:
             gpus = agreed.cluster.gpus_per_node if agreed else None
             self.waited_s = wait_for_nodes(self.cluster, awaited, gpus or 0, wait_for_nodes_s)
         self.contract: Contract = agreed or derive_contract(self.cluster)
-        # Whoever writes local:4 has ordered four.
+        # local:4 is an order of four nodes.
         embedded = self.cluster.embedded_nodes if self.cluster else None
         self.ordered = nodes or self.contract.cluster.nodes or embedded
         self.store = Store(Path(run_dir) if run_dir else _new_folder(run_folder_name(self.name)))
@@ -91,24 +91,24 @@ class RunSession:
 
     @property
     def name(self) -> str:
-        """Short name of the cluster: the head's host name, or `local`."""
+        """Short name of the cluster: the head's host name, `local`, `unjoined` or `silent`."""
         if self.cluster is None or self.cluster.kind == "local":
             return "local" if self.cluster else "unjoined"
         return str(self.cluster.facts[0]["name"]) if self.cluster.facts else "silent"
 
     @property
     def terms(self) -> ClusterTerms:
-        """What the contract says of the cluster, with the ordered number of nodes."""
+        """Terms of the contract for the cluster, with the ordered number of nodes."""
         terms = self.contract.cluster
         return terms.model_copy(update={"nodes": self.ordered}) if self.ordered else terms
 
     @property
     def command(self) -> str:
-        """The command line, as it can be pasted."""
+        """Command line, ready to be pasted."""
         return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
     def missing_nodes(self) -> list[str]:
-        """Names of nodes that were there when the run began and are not alive now."""
+        """Return the names of nodes that were alive when the run began and are not alive now."""
         alive = {node["id"] for node in self.cluster.nodes} if self.cluster else set()
         return [name for id, name in self.initial_nodes.items() if id not in alive]
 
@@ -132,8 +132,8 @@ class RunSession:
         )
 
     def _write_owed(self) -> None:
-        """Record what is owed, before anything is selected."""
-        cluster = self.described  # not asked again: a node may be lost meanwhile
+        """Record what the run owes, before pytest selects any probe."""
+        cluster = self.described  # not read again: a node may be lost meanwhile
         data = owed_event(
             self.tier,
             self.contract.tier,
@@ -149,7 +149,7 @@ class RunSession:
         self.store.event("run_owes", **data)
 
     def report_problem(self, kind: str, where: str, text: str) -> None:
-        """Record what went wrong beside the probes: nothing is accepted with it."""
+        """Record a problem outside the probes: a run with one accepts nothing."""
         self.store.event("run_problem", kind=kind, where=where, text=text)
 
     def _describe_cluster(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class RunSession:
         return "as fast as the machine goes"
 
     def header(self) -> list[str]:
-        """Cluster, contract with its notices, run."""
+        """Return the header lines: cluster, contract with its notices, run."""
         from_folder = f"  ({DEFAULT_CONTRACT} of this folder)"
         remark = from_folder if self.contract_arg == DEFAULT_CONTRACT else ""
         if not self.contract.agreed:
@@ -200,18 +200,18 @@ class RunSession:
     def begin(
         self, probe: str, node_id: str, criterion: str, claim: str, say: Callable[[str], None]
     ) -> Recorder:
-        """Begin the record of one probe; pytest runs it again by its node id."""
+        """Begin the record of one probe, whose reproduce command runs pytest on its node id."""
         contract = f" --contract {shlex.quote(self.contract_arg)}" if self.contract_arg else ""
-        tier = f" --tier {self.tier}"  # else another tier's probes, and other parts of this one
+        tier = f" --tier {self.tier}"  # another tier has other probes, and other parts of this one
         reproduce = f"pytest {shlex.quote(node_id)} --cluster {self.spec}{tier}{contract}"
         self._current = Recorder(self.store, self.contract, probe, criterion, claim, reproduce, say)
         return self._current
 
     def end(self, recorder: Recorder, state: str, seconds: float, error: str) -> ProbeResult:
-        """End the record of a probe; returns its result with what it owed and did not write.
+        """End the record of a probe; return its result with what it owed and did not record.
 
-        On a full disk the run goes on: what could not be written is told by a later event, or by
-        the end that is missing.
+        On a full disk the run goes on.  A later event, or the missing end, shows what was not
+        written.
         """
         try:
             result = recorder.finish(state, seconds, error)
@@ -227,7 +227,7 @@ class RunSession:
             self._current.explain(finding)
 
     def finish(self, state: str) -> RunRecord:
-        """Write the record and leave the cluster; returns the record."""
+        """Write the record and leave the cluster; return the record."""
         if self._watch:
             self._watch.close()
         self.store.event("run_finished", finished=utc_time(), state=state)

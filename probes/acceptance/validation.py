@@ -1,4 +1,4 @@
-"""What is wrong with a contract's text, in one sentence: file, key, what was expected and found."""
+"""Checks a contract's text; an error is one sentence: file, key, what was expected and found."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from probes.acceptance.component_placement import show
 from reports.sanitize import clean, one_line
 
-MAX_SENTENCE = 600  # characters: a name or a path may be endless, a sentence is for people
-EXPECTED = {  # pydantic's types of errors, in words
+MAX_SENTENCE = 600  # characters: names and paths have no bound, and people read the sentence
+EXPECTED = {  # pydantic's error types, in words
     "int_type": "a whole number",
     "float_type": "a number",
     "finite_number": "a finite number",
@@ -30,7 +30,7 @@ EXPECTED = {  # pydantic's types of errors, in words
 
 
 class ContractError(ValueError):
-    """One sentence: file, key, what was expected and what was found; no word of it leaves it."""
+    """Error in a contract.  One line, cut if long: file, key, what was expected and found."""
 
     def __init__(self, sentence: str) -> None:
         line = one_line(sentence)
@@ -38,9 +38,9 @@ class ContractError(ValueError):
 
 
 def validate_terms(model: type[Any], value: Any, where: str) -> Any:
-    """Validate a table of the file; the first complaint becomes our sentence.
+    """Validate a table of the file.  Raises ContractError for the first error.
 
-    Strict: `true` is no number, 8.0 no whole one, and "340" neither.  Raises ContractError.
+    Strict: `true` and "340" are no numbers, and 8.0 is no integer.
     """
     try:
         return model.model_validate(value, strict=True)
@@ -49,7 +49,7 @@ def validate_terms(model: type[Any], value: Any, where: str) -> Any:
 
 
 def _complaint(error: ValidationError, model: type[Any], value: Any) -> str:
-    """Tell the first of pydantic's complaints in our words."""
+    """Convert the first of pydantic's errors to a sentence for the user."""
     first, *others = error.errors()
     key = ".".join(str(part) for part in _key_path(first["loc"], value))
     if first["type"] == "extra_forbidden":
@@ -57,9 +57,9 @@ def _complaint(error: ValidationError, model: type[Any], value: Any) -> str:
     if first["type"] == "missing":
         return f"{first['loc'][-1]!r} is missing"
     start = f"{show(key)}: " if key else ""
-    if first["type"] == "value_error":  # a sentence of ours
+    if first["type"] == "value_error":  # raised by our own validators
         return start + first["msg"].removeprefix("Value error, ")
-    # A value that may be of several types has a complaint for each of them.
+    # A value that may be of several types has an error for each of them.
     same = [other for other in others if _key_path(other["loc"], value)[:1] == (key.split(".")[0],)]
     kinds = dict.fromkeys(_expected_text(each) for each in [first, *same])
     found = [first, *same][-1]["input"]
@@ -72,7 +72,7 @@ def _expected_text(complaint: Any) -> str:
 
 
 def _key_path(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:
-    """Give the part of pydantic's path that is in the file: its tags of types are not."""
+    """Return the part of pydantic's path that is in the file: without pydantic's tags of types."""
     for depth, part in enumerate(loc):
         try:
             value = value[part]
@@ -82,18 +82,18 @@ def _key_path(loc: tuple[int | str, ...], value: Any) -> tuple[int | str, ...]:
 
 
 def has_words(text: str) -> bool:
-    """Tell whether a reader sees a letter or a digit in it."""
+    """Return whether a text has a visible letter or digit."""
     return any(char.isalnum() for char in clean(text))
 
 
 def check_text(text: str, what: str) -> str:
-    """Return what has words.  Raises ValueError."""
+    """Return `text` if it has words.  Raises ValueError if not."""
     if not has_words(text):
         raise ValueError(f"expected {what}, found {text!r}")
     return text
 
 
 def spelling_hint(word: str, known: Iterable[str]) -> str:
-    """`, did you mean 'busbw'?` or nothing."""
+    """Return `, did you mean 'busbw'?` or nothing."""
     close = difflib.get_close_matches(word, list(known), 1)
     return f", did you mean {close[0]!r}?" if close else ""

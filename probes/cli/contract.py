@@ -43,7 +43,7 @@ def check(file: str) -> None:
 
 
 def _without_limit(measure: Measure, is_judged: bool) -> str:
-    """Say what a measure is held to that the contract has no limit for."""
+    """Describe where the limit of a measure comes from if the contract has none."""
     if not is_judged:
         return "not judged by this contract"
     if measure.derived_in_run:

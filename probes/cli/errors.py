@@ -1,4 +1,4 @@
-"""What a command says when it was given something that it cannot use."""
+"""Usage errors of the commands, for input that cannot be used."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PATH_TYPE = click.Path(path_type=Path)
 
 
 class UsageError(Refusal):
-    """One sentence on what was expected and what was found; exit code 4."""
+    """Usage error, with exit code 4.  One sentence: what was expected and what was found."""
 
 
 @contextmanager
 def refuse_unusable() -> Iterator[None]:
-    """Refuse, as a usage error, a contract or a run folder that cannot be read."""
+    """Raise UsageError for a contract or a run folder that cannot be read."""
     from probes.acceptance.contract import ContractError
     from reports.run_folder.files import UnreadableRun
 

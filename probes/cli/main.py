@@ -77,7 +77,7 @@ def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
     except UnreadableLog as error:
         raise UsageError(str(error)) from None
     width = min(shutil.get_terminal_size().columns, 100)
-    # The same data without a mark of a CI command: it is only ever within a string.
+    # Escape ##, which marks a CI command; in JSON it only occurs inside strings.
     text = json.dumps(result.to_json(), indent=2).replace("##", "#\\u0023")
     click.echo(text if as_json else result.text(width))
     sys.exit(result.exit_code)

@@ -1,4 +1,4 @@
-"""`seatrial report`, `show`, `compare` and `rejudge`: a run again, without its cluster."""
+"""`seatrial report`, `show`, `compare` and `rejudge`: read a run again, without its cluster."""
 
 from __future__ import annotations
 
@@ -111,9 +111,9 @@ def _read(run: Path) -> AcceptanceSummary:
 def _write_renderings(
     run: Path, summary: AcceptanceSummary, baseline: AcceptanceSummary | None
 ) -> Path:
-    """Write what the folder does not hold already; return where the page is.
+    """Write the renderings that the folder does not hold already; return the path of the page.
 
-    Into a run that has ended nothing is written: its sums, and the signatures, are of its files.
+    Nothing is written into a run that has ended: its checksums and signatures cover its files.
     """
     from reports.exports import read_content, render_all, write_all
     from reports.run_folder.files import SUMS
@@ -134,7 +134,7 @@ def _write_renderings(
 
 
 def _signature_lines(run: Path) -> list[str]:
-    """Say who signed, by what the statements claim: `seatrial verify` checks the keys."""
+    """Return who signed, as the statements claim: only `seatrial verify` checks the keys."""
     from reports.signing.signatures import signed_by
 
     return [

@@ -24,7 +24,7 @@ def run(cluster: str, options: tuple[str, ...]) -> None:
 
     OPTIONS go to pytest (--contract, --tier, --only, --run-dir ...).
     """
-    # Before pytest is imported: what it would load could change what runs, and what is seen.
+    # Before pytest is imported: plugins that it loads could change the run and its results.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(name, None)

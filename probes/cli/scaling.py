@@ -1,4 +1,4 @@
-"""`seatrial scaling`: the ladder alone, and what a run's ladder said, told again."""
+"""`seatrial scaling`: runs the ladder alone, or analyses the ladder of a run again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from reports.record import ProbeResult
     from scaling.loss.ladder_result import Ladder
 
-MAX_NODES = 10**6  # that anyone may ask for
-LADDER_PREFIX = "ladder"  # its file may have a number, where a probe was run twice
+MAX_NODES = 10**6  # that a user may ask for
+LADDER_PREFIX = "ladder"  # a number follows in the file name where a probe ran twice
 
 
 @click.group()
@@ -61,7 +61,7 @@ def report(run_folder: Path, limit: float | None) -> None:
     for measurement in result.measurements:
         if measurement.name in ("strong_efficiency", "mfu", "tokens_per_s"):
             click.echo(one_line(measurement.sentence()))
-    kept = (*INVALID_CODES, "SCALE-SLOW-BASE")  # by limits that no option changes
+    kept = (*INVALID_CODES, "SCALE-SLOW-BASE")  # judged by limits that no option changes
     findings = [f for f in result.findings if f.code in kept]
     for rung in ladder.rungs:
         findings += find_invalid_rung(rung, node_count_text(rung.count))
@@ -121,19 +121,19 @@ def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
 
 
 def ladder_from_run(run_folder: Path) -> Ladder:
-    """Load the ladder that a run measured.  Refused where it has none that can be read."""
+    """Load the ladder that a run measured.  Raises UsageError without a readable one."""
     return load_scaling_run(run_folder)[1]
 
 
 def limit_of(result: ProbeResult, name: str) -> Limit | None:
-    """Find what the run held this measure to."""
+    """Find the limit that the run applied to this measure; None if it had none."""
     return next((m.limit for m in result.measurements if m.name == name and m.limit), None)
 
 
 def load_scaling_run(run_folder: Path) -> tuple[ProbeResult, Ladder]:
-    """Load what the last SCALING probe of a run that measured a ladder saw, and the ladder.
+    """Load the last SCALING result of a run that has a ladder, and the ladder.
 
-    Refused where there is none that can be read.
+    Raises UsageError where there is none that can be read.
     """
     from probes.rejudge.limit_check import read_verified
     from probes.scaling.judge import INVALID_CODES

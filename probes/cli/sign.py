@@ -1,4 +1,4 @@
-"""`seatrial sign` and `seatrial verify`: who vouches for a run, and whether it is unchanged."""
+"""`seatrial sign` and `seatrial verify`: sign a run, and check that it is unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
 from reports.sanitize import ascii_only, one_line
 from reports.signing.statement import DECISIONS, PARTIES
 
-LABEL_WIDTH = 12  # columns: the longest, "  condition", and a blank
+LABEL_WIDTH = 12  # columns: the longest label, "  condition", and a blank
 INTERRUPTED = 2  # exit code; click's own is 1, which here means that a criterion failed
 
 
@@ -119,7 +119,7 @@ def verify(
 
 
 def _refuse_untrusted(file: Path, run: Path) -> None:
-    """Refuse a file that is none, or that came with the run that it is to judge."""
+    """Raise UsageError for a file of keys that is missing or is inside the run to be verified."""
     if not file.is_file():
         raise UsageError(f"expected a file of keys, found none at {file}")
     if file.resolve().is_relative_to(run.resolve()):
@@ -127,7 +127,7 @@ def _refuse_untrusted(file: Path, run: Path) -> None:
 
 
 def _say(text: str, err: bool = False) -> None:
-    """Print what the terminal can show."""
+    """Print a text, in ASCII where the terminal's encoding is not Unicode."""
     stream = sys.stderr if err else sys.stdout
     unicode = "utf" in (stream.encoding or "").lower()
     click.echo(text.rstrip("\n") if unicode else ascii_only(text.rstrip("\n")), err=err)

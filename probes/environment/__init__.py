@@ -1,1 +1,1 @@
-"""The environment that jobs find on each node, and the lint of its NCCL settings."""
+"""Reads the environment of jobs on each node, and checks its NCCL settings."""

@@ -1,6 +1,6 @@
-"""What makes a value wrong: checks that the rules of the environment lint are made of.
+"""Checks of a variable's value; the rules of the environment lint are built from them.
 
-A check looks at a value and at the node it is set on.  It answers False, True, or a word on what
+A check examines a value and the node on which it is set.  It returns False, True, or text on what
 it found there.
 """
 
@@ -15,7 +15,7 @@ from probes.findings import join_names
 
 @dataclass(frozen=True)
 class NodeContext:
-    """What a rule may look at beside the value: one node, and what it shares with others."""
+    """Facts for a rule in addition to the value: of one node, and of what it shares with others."""
 
     interfaces: tuple[str, ...] = ()
     rdma: tuple[str, ...] = ()
@@ -23,11 +23,11 @@ class NodeContext:
     gpus: tuple[str, ...] = ()
     missing_files: Mapping[str, list[str]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)  # of conf files, by path
-    # variable -> (value, where), as NCCL or whoever reads it will see it; values bounded
+    # variable -> (value, where), as NCCL or another library reads it; values are truncated
     variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     libraries: tuple[Mapping[str, str], ...] = ()
     fabric: str | None = None
-    machine_count: int = 1  # of the whole cluster
+    machine_count: int = 1  # in the complete cluster
     hostid_shared: bool = False  # a node on another machine has the same NCCL_HOSTID
 
     @property
@@ -42,55 +42,55 @@ Check = Callable[[str, NodeContext], bool | str]
 
 
 def is_set(value: str, node: NodeContext) -> bool:
-    """The variable is set at all."""
+    """Return True: the rule holds for any value."""
     return True
 
 
 def nonzero(value: str, node: NodeContext) -> bool:
-    """NCCL reads a number other than 0."""
+    """Return whether NCCL reads a number other than 0."""
     return parse_int(value) not in (None, 0)
 
 
 def is_number(expected: int) -> Check:
-    """NCCL reads this number."""
+    """Build a check whether NCCL reads this number."""
     return lambda value, node: parse_int(value) == expected
 
 
 def out_of_range(low: int, high: int) -> Check:
-    """NCCL reads a number that is not in low..high, both included."""
+    """Build a check whether NCCL reads a number outside low..high, both included."""
     return lambda value, node: (num := parse_int(value)) is not None and not low <= num <= high
 
 
 def at_least(low: int) -> Check:
-    """NCCL reads a number from `low` on."""
+    """Build a check whether NCCL reads a number of `low` or more."""
     return lambda value, node: (num := parse_int(value)) is not None and num >= low
 
 
 def is_one_of(*choices: str) -> Check:
-    """The value is one of these words, in capitals or not."""
+    """Build a check whether the value is one of these lower-case words; its case does not count."""
     return lambda value, node: value.lower() in choices
 
 
 def both_match(first: Check, second: Check) -> Check:
-    """Both checks; what the second says is said."""
+    """Build a check that both checks match; its result is that of the second."""
     return lambda value, node: bool(first(value, node)) and second(value, node)
 
 
 def negate(check: Check) -> Check:
-    """The check finds nothing."""
+    """Build a check that matches where `check` finds nothing."""
     return lambda value, node: not check(value, node)
 
 
-# Levels of distance (src/graph/paths.cc, ncclGetLevel: capitals, or a number of the old scale).
+# Distance levels (src/graph/paths.cc, ncclGetLevel): names in capitals, or the old numbers.
 
 
 def is_local_level(value: str, node: NodeContext) -> bool:
-    """The level LOC, which never uses the direct way."""
+    """Return whether the level is LOC, which never allows the direct path."""
     return value == "LOC" or _read_level(value) == 0
 
 
 def is_numeric_level(value: str, node: NodeContext) -> bool | str:
-    """A number above 0 instead of a level's name."""
+    """Return how NCCL reads a number above 0 that is given instead of a level's name."""
     level = _read_level(value)
     if not level:
         return False
@@ -98,7 +98,7 @@ def is_numeric_level(value: str, node: NodeContext) -> bool | str:
 
 
 def is_unknown_level(value: str, node: NodeContext) -> bool:
-    """No level that NCCL knows; names count in capitals only."""
+    """Return whether NCCL knows no such level; names count in capitals only."""
     return value not in LEVELS and _read_level(value) is None
 
 
@@ -110,29 +110,29 @@ def _read_level(value: str) -> int | None:
 
 
 def ib_without_device(value: str, node: NodeContext) -> bool:
-    """NCCL's own RDMA is demanded on a node without any RDMA device."""
+    """Return whether NCCL's own RDMA is demanded on a node without any RDMA device."""
     return value.lower() == "ib" and not node.rdma
 
 
 def needs_plugin(value: str, node: NodeContext) -> bool:
-    """RDMA works here by a plugin only: EFA, or Google's GPUDirect-TCPX and FasTrak."""
+    """Return whether RDMA needs a plugin here: EFA, or Google's GPUDirect-TCPX and FasTrak."""
     efa = node.rdma and all(name.startswith(("efa", "rdmap")) for name in node.rdma)
     prefixes = ("FI_EFA_", "NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
     return bool(efa) or any(name.startswith(prefixes) for name in node.variables)
 
 
 def file_missing(variable: str) -> Check:
-    """The path that the variable names does not exist."""
+    """Build a check whether the path that the variable names does not exist."""
     return lambda value, node: _shorten(node.missing_files.get(variable, []))
 
 
 def nccl_older_than(major: int, minor: int) -> Check:
-    """The likely libnccl is known and older than this version."""
+    """Build a check whether the likely libnccl is known and older than this version."""
     return lambda value, node: node.nccl is not None and node.nccl < (major, minor)
 
 
 def conflicting_libnccl(variable: str) -> Check:
-    """A libnccl that this variable brings is of another version than one found elsewhere."""
+    """Build a check whether this variable's libnccl differs in version from one found elsewhere."""
 
     def check(value: str, node: NodeContext) -> bool | str:
         known = [library for library in node.libraries if library["version"]]
@@ -145,17 +145,17 @@ def conflicting_libnccl(variable: str) -> Check:
 
 
 def describe_libraries(libraries: Iterable[Mapping[str, str]]) -> str:
-    """Libraries in words: "2.27.5 at /a (torch), 2.18.3 at /b (LD_PRELOAD)"."""
+    """Describe libraries in words: "2.27.5 at /a (torch), 2.18.3 at /b (LD_PRELOAD)"."""
     return _shorten([f"{lib['version']} at {lib['path']} ({lib['found']})" for lib in libraries])
 
 
 def in_nvlink_domain(value: str, node: NodeContext) -> bool:
-    """The node is one of an NVLink domain of several nodes: GB200, GB300."""
+    """Return whether the node is in an NVLink domain of several nodes: GB200, GB300."""
     return any("GB200" in model or "GB300" in model for model in node.gpus)
 
 
 def hostid_shared(value: str, node: NodeContext) -> bool:
-    """A node on another machine carries the same NCCL_HOSTID."""
+    """Return whether a node on another machine has the same NCCL_HOSTID."""
     return node.hostid_shared
 
 
@@ -163,13 +163,13 @@ def hostid_shared(value: str, node: NodeContext) -> bool:
 
 
 def file_not_unique(value: str, node: NodeContext) -> bool:
-    """Several processes would write the one file: %h (host) or %p (process) is not in its name."""
+    """Return whether processes may share the file: %h (host) or %p (process) is not in its name."""
     stream = value in ("/dev/stdout", "/dev/stderr")
     return not stream and not ("%h" in value and "%p" in value)
 
 
 def logs_all_subsystems(value: str, node: NodeContext) -> bool:
-    """Every subsystem logs."""
+    """Return whether every subsystem logs."""
     return "all" in value.lower().split(",")
 
 
@@ -177,35 +177,35 @@ def logs_all_subsystems(value: str, node: NodeContext) -> bool:
 
 
 def device_missing(value: str, node: NodeContext) -> bool | str:
-    """An entry stands for no RDMA device of the node."""
+    """Return the entries that match no RDMA device of the node."""
     return _check_entries(value, lambda spec: spec.absent(node.rdma))
 
 
 def device_ambiguous(value: str, node: NodeContext) -> bool | str:
-    """An entry without = stands for further devices: mlx5_1 for mlx5_10."""
+    """Return the further devices that an entry without = matches: mlx5_10 for mlx5_1."""
     return _check_entries(value, lambda spec: spec.ambiguous(node.rdma))
 
 
 def devices_by_prefix(value: str, node: NodeContext) -> bool:
-    """A list of inclusion without =, that is not ambiguous today."""
+    """Return whether this is an inclusion list without = that is not ambiguous today."""
     spec = name_list(value)
     return spec is not None and not (spec.exact or spec.exclude or spec.ambiguous(node.rdma))
 
 
 def devices_excluded(value: str, node: NodeContext) -> bool:
-    """A list of what not to use."""
+    """Return whether this is an exclusion list."""
     spec = name_list(value)
     return spec is not None and spec.exclude
 
 
 def has_software_rdma(value: str, node: NodeContext) -> bool | str:
-    """Soft-RoCE or Soft-iWARP is admitted: RDMA's interface over TCP or UDP in the kernel."""
+    """Return admitted Soft-RoCE and Soft-iWARP devices: RDMA over TCP or UDP in the kernel."""
     software = [name for name in node.rdma if name.startswith(("rxe", "siw"))]
     return _check_entries(value, lambda spec: spec.admitted(software))
 
 
 def unused_devices(value: str, node: NodeContext) -> bool | str:
-    """Devices with an active port are not used."""
+    """Return the devices with an active port that the list does not admit."""
     return _check_entries(value, lambda spec: [d for d in node.rdma_active if not spec.admits(d)])
 
 
@@ -213,7 +213,7 @@ def unused_devices(value: str, node: NodeContext) -> bool | str:
 
 
 def interface_missing(value: str, node: NodeContext) -> bool | str:
-    """The list admits no interface of the node."""
+    """Return the node's interfaces in words if the list admits none of them."""
     spec = name_list(value)
     if spec is None or not node.interfaces or spec.admitted(node.interfaces):
         return False
@@ -221,29 +221,32 @@ def interface_missing(value: str, node: NodeContext) -> bool | str:
 
 
 def only_local_interfaces(value: str, node: NodeContext) -> bool | str:
-    """All that the list admits are loopback and bridges, and there are other machines."""
+    """Return admitted interfaces if all are loopback or bridges and there are other machines."""
     admitted, local_names = _local_interfaces(name_list(value), node)
     return admitted == local_names and _shorten(local_names)
 
 
 def some_local_interfaces(value: str, node: NodeContext) -> bool | str:
-    """Loopback or bridges are among what the list admits, and there are other machines."""
+    """Return the loopback and bridges among the admitted, if there are other machines."""
     admitted, local_names = _local_interfaces(name_list(value), node)
     return admitted != local_names and _shorten(local_names)
 
 
 def interface_ambiguous(value: str, node: NodeContext) -> bool | str:
-    """An entry without = stands for further interfaces: eth1 for eth10."""
+    """Return the further interfaces that an entry without = matches: eth10 for eth1."""
     return _check_entries(value, lambda spec: spec.ambiguous(node.interfaces))
 
 
 def fabric_not_admitted(value: str, node: NodeContext) -> bool:
-    """The agreed fabric is an interface of the node, and the list does not admit it."""
+    """Return whether the agreed fabric is an interface of the node that the list does not admit."""
     return _excludes_fabric(name_list(value), node)
 
 
 def interfaces_off_fabric(value: str, node: NodeContext) -> bool | str:
-    """The list admits the agreed fabric and other interfaces that reach other machines."""
+    """Return admitted interfaces other than the agreed fabric that reach other machines.
+
+    Nothing is found where the list does not admit the fabric: see `fabric_not_admitted`.
+    """
     spec = name_list(value)
     if spec is None or node.fabric not in spec.admitted(node.interfaces):
         return False
@@ -252,18 +255,18 @@ def interfaces_off_fabric(value: str, node: NodeContext) -> bool | str:
 
 
 def gloo_interface_missing(value: str, node: NodeContext) -> bool | str:
-    """An entry is no interface of the node; gloo stops at the first such."""
+    """Return the entries that are no interface of the node; gloo stops at the first such entry."""
     spec = plain_list(value)
     return bool(spec and node.interfaces) and _shorten(spec.absent(node.interfaces) if spec else [])
 
 
 def gloo_interface_local(value: str, node: NodeContext) -> bool | str:
-    """An entry is loopback or a bridge, and there are other machines."""
+    """Return the entries that are loopback or a bridge, if there are other machines."""
     return _shorten(_local_interfaces(plain_list(value), node)[1])
 
 
 def gloo_off_fabric(value: str, node: NodeContext) -> bool:
-    """The agreed fabric is an interface of the node, and not in the list."""
+    """Return whether the agreed fabric is an interface of the node and is not in the list."""
     return _excludes_fabric(plain_list(value), node)
 
 
@@ -273,7 +276,7 @@ def _excludes_fabric(spec: NameList | None, node: NodeContext) -> bool:
 
 
 def _local_interfaces(spec: NameList | None, node: NodeContext) -> tuple[list[str], list[str]]:
-    """Interfaces that a list admits, and those of them that reach no other machine."""
+    """Return the admitted interfaces and the local ones of them; both [] without other machines."""
     if spec is None or node.machine_count < 2:
         return [], []
     admitted = spec.admitted(node.interfaces)
@@ -286,5 +289,5 @@ def _check_entries(value: str, select: Callable[[NameList], Iterable[str]]) -> s
 
 
 def _shorten(names: Iterable[str]) -> str:
-    """Names in words, the first six of many; "" (nothing found) for none."""
+    """Join the first six names; "" (nothing found) for none."""
     return join_names(names, 6)

@@ -1,23 +1,23 @@
-"""What NCCL is told on this node: environment, conf files, and what there is to be told about.
+"""Reads what configures NCCL on this node: environment, conf files, libraries and devices.
 
-Runs inside a Ray worker, so that it sees what a job sees.  Only the standard library.  NCCL reads
-its conf files once, in src/misc/param.cc (initEnvFunc): NCCL_CONF_FILE or else ~/.nccl.conf, then
-/etc/nccl.conf, each line handed to setenv() that replaces nothing.  So the environment wins over
-files, the first file over the second, and the first line over a later one.
+Runs inside a Ray worker, so that it sees what a job sees.  Uses only the standard library.  NCCL
+reads its conf files once, in src/misc/param.cc (initEnvFunc): NCCL_CONF_FILE or else ~/.nccl.conf,
+then /etc/nccl.conf.  It passes each line to setenv() without overwriting.  So the environment wins
+over files, the first file over the second, and the first line over a later one.
 
-`read_settings` returns, with secrets redacted and every value bounded:
+`read_settings` returns these keys, with secrets redacted and every value truncated:
 
 `environment`  {variable: value} as the worker has it
 `files`        {path: {variable: value}} of the conf files, in NCCL's order
 `trouble`      {path: what is wrong with that file}
-`effective`    {variable: {"value", "where"}} as NCCL will see it; `where` is "environment"
-               or a path.  As of NCCL 2.23, which brought NCCL_CONF_FILE
+`effective`    {variable: {"value", "where"}} as NCCL reads it; `where` is "environment" or a
+               path.  Valid since NCCL 2.23, which introduced NCCL_CONF_FILE
 `missing_files` {variable: [paths that it names and that do not exist]}
 `libraries`    see `probes.environment.nccl_libraries.find_libraries`
 `interfaces`, `rdma`, `rdma_active`, `gpus`  names of network interfaces, of RDMA devices, of
                those with an active port, and of GPU models
-`host`         {"name", "boot_id", "network"}: NCCL tells hosts apart by the first two
-               (src/misc/utils.cc, getHostHash), containers on one machine differ in the last
+`host`         {"name", "boot_id", "network"}: NCCL identifies hosts by the first two
+               (src/misc/utils.cc, getHostHash); containers on one machine differ in the last
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from probes.environment.nccl_libraries import find_libraries
 from reports.redact import redact
 
 SYSTEM_CONF = "/etc/nccl.conf"
-MAX_FILE_BYTES = 64 * 1024  # bytes
-MAX_VALUE_LENGTH = 1023  # what NCCL keeps of a name and of a value in a file (src/misc/param.cc)
+MAX_FILE_BYTES = 64 * 1024  # bytes read of one conf file
+MAX_VALUE_LENGTH = 1023  # characters NCCL keeps of a name or value in a file (src/misc/param.cc)
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "FI_", "UCX_")
 EXACT_NAMES = ("LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 FILE_VARIABLES = ("NCCL_CONF_FILE", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
-# A name, a suffix or a path (env.rst, ld.so(8)): only a path can be looked for.
+# Values are names, suffixes or paths (env.rst, ld.so(8)): only a path can be checked.
 LIBRARY_VARIABLES = (
     "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN", "LD_PRELOAD",
 )  # fmt: skip
 
 
 def read_settings() -> dict[str, Any]:
-    """Read what this node tells NCCL; the keys are named at the head of this file."""
+    """Read the NCCL settings of this node; the docstring of this file lists the keys."""
     environment = {_to_utf8(name): _to_utf8(value) for name, value in sorted(os.environ.items())}
     relevant = {_truncate(name): value for name, value in environment.items() if _is_relevant(name)}
     files, problems = read_conf_files(relevant)
@@ -73,9 +73,9 @@ def read_settings() -> dict[str, Any]:
 
 
 def parse_conf(text: str) -> dict[str, str]:
-    """Variables of a conf file as NCCL reads them: no blank and no quote is taken away.
+    """Parse the variables of a conf file as NCCL does: blanks and quotes are kept.
 
-    A line that begins with # or has no = is skipped; of two lines with one name the first counts.
+    Lines that begin with # or have no = are skipped.  The first line with a name counts.
     """
     variables: dict[str, str] = {}
     for line in text.split("\n"):
@@ -88,9 +88,9 @@ def parse_conf(text: str) -> dict[str, str]:
 def read_conf_files(
     environment: Mapping[str, str],
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """The conf files that NCCL would read, in its order, and what is wrong with them.
+    """Read the conf files in NCCL's order; return their variables and their problems by path.
 
-    A file that is not there is no trouble, unless NCCL_CONF_FILE names it: see `missing_files`.
+    A file that does not exist is no problem, unless NCCL_CONF_FILE names it: see `missing_files`.
     """
     files: dict[str, dict[str, str]] = {}
     problems = {}
@@ -108,13 +108,13 @@ def read_conf_files(
 
 
 def conf_paths(environment: Mapping[str, str]) -> list[str]:
-    """Paths of the conf files, the strongest first."""
+    """Return the paths of the conf files, highest priority first."""
     user_path = environment.get("NCCL_CONF_FILE") or (home_dir() and f"{home_dir()}/.nccl.conf")
     return [path for path in dict.fromkeys([user_path, SYSTEM_CONF]) if path]
 
 
 def home_dir() -> str:
-    """The user's folder, of the password file as in NCCL, not of HOME; "" without an entry."""
+    """Return the home folder from the password file, as NCCL does, not from HOME; "" if none."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -124,7 +124,7 @@ def home_dir() -> str:
 def effective_values(
     environment: Mapping[str, str], files: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[str, str]]:
-    """variable -> (value, where) as NCCL will see it; see the head of this file for who wins."""
+    """Return variable -> (value, where) as NCCL reads it; this file's docstring has the order."""
     sources = {"environment": environment, **files}
     values: dict[str, tuple[str, str]] = {}
     for where, variables in sources.items():
@@ -134,7 +134,7 @@ def effective_values(
 
 
 def missing_files(variables: Mapping[str, str]) -> dict[str, list[str]]:
-    """Paths that variables name and that do not exist here."""
+    """Return the paths that variables name and that do not exist here, by variable."""
     named = {name: [variables.get(name, "")] for name in FILE_VARIABLES}
     for name in LIBRARY_VARIABLES:
         parts = re.split(r"[\s:,]+", variables.get(name, ""))
@@ -147,8 +147,8 @@ def missing_files(variables: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def redact_value(name: str, value: str) -> str:
-    """`value` as it may be kept and shown: bounded, and without keys, tokens and passwords."""
-    shown = str(redact(value, name))  # before it is cut: half a URL hides its password from us
+    """Redact keys, tokens and passwords in `value`, then truncate it."""
+    shown = str(redact(value, name))  # before truncation: in half a URL a password is not found
     return shown if len(shown) <= MAX_VALUE_LENGTH else shown[:MAX_VALUE_LENGTH] + "..."
 
 
@@ -157,14 +157,14 @@ def _redact_values(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def gpu_models() -> list[str]:
-    """Names of the GPUs' models, each once, from the driver's own files; empty without it."""
+    """Return the GPU models, each once, from the driver's own files; empty without a driver."""
     files = Path("/proc/driver/nvidia/gpus").glob("*/information")
     matches = {re.search(r"^Model:\s*(.+?)\s*$", read_text(file), re.MULTILINE) for file in files}
     return sorted({match[1] for match in matches if match})
 
 
 def host_identity() -> dict[str, str]:
-    """What NCCL tells hosts apart by, and the network namespace; "" where there is none."""
+    """Return what NCCL identifies a host by, and the network namespace; "" where unknown."""
     try:
         network = os.readlink("/proc/self/ns/net")
     except OSError:
@@ -178,9 +178,9 @@ def _is_relevant(name: str) -> bool:
 
 
 def _read_conf(path: str) -> tuple[str, str]:
-    """Text of a conf file and what is wrong with it, "" when all is well; OSError if unreadable.
+    """Read a conf file; return its text, and its problem or "".  Raises OSError if unreadable.
 
-    It is looked at before it is opened: a pipe in its place would make a reader wait for ever.
+    The file type is checked before it is opened: a read from a pipe could block for ever.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         return "", "is not a regular file"
@@ -206,7 +206,7 @@ def _path_exists(path: str) -> bool:
 
 
 def _to_utf8(value: str) -> str:
-    """Environment values may hold any bytes; what is not UTF-8 is replaced."""
+    """Replace what is not UTF-8: environment values may hold any bytes."""
     return os.fsencode(value).decode("utf-8", "replace")
 
 
@@ -215,5 +215,5 @@ def _truncate(name: str) -> str:
 
 
 def _device_names(folder: str) -> list[str]:
-    """Names of the devices in a folder of sysfs; plain files there are switches, not devices."""
+    """Return the names of the devices in a sysfs folder; plain files there are no devices."""
     return sorted(path.name for path in Path(folder).glob("*") if path.is_dir())

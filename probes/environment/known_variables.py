@@ -1,8 +1,8 @@
-"""Names of variables that NCCL and its plugins know, to tell a slip of the pen from a new name.
+"""Lists the variables that NCCL and its plugins know, to distinguish misspelt names from new ones.
 
-From NCCL's user guide (env.rst), from the names in the library of 2.27.5, and from the NCCL_PARAM
-lines of its source up to 2.32.  A name that is missing here is no fault: only one that is close to
-a known name and not known is suspected.
+The sources are NCCL's user guide (env.rst), the names in the library of 2.27.5, and the NCCL_PARAM
+lines of its source up to 2.32.  A name that is not listed is no fault by itself: it is suspected
+only if it is close to a listed name.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ UID_STAGGER_THRESHOLD UNPACK_DOUBLE_NCHANNELS VERSION WARN_ENABLE_DEBUG_INFO WIN
 WORK_ARGS_BYTES WORK_FIFO_BYTES
 """
 KNOWN_NAMES = frozenset("NCCL_" + suffix for suffix in _SUFFIXES.split())
-# Families of plugins, tests and builds, of which no list is kept.
+# Prefixes of plugins, tests and builds, whose variables are not listed here.
 UNLISTED_PREFIXES = (
     "NCCL_DIR", "NCCL_FASTRAK_", "NCCL_GIN_", "NCCL_GPUDIRECTTCPX_", "NCCL_HOME", "NCCL_INCLUDE_",
     "NCCL_INSPECTOR_", "NCCL_LIB", "NCCL_PROFILE", "NCCL_RMA_", "NCCL_ROOT", "NCCL_SHARP_",
@@ -62,11 +62,11 @@ MAX_NAME_LENGTH = 64  # characters; no real name is longer
 
 
 def suggest_spelling(name: str) -> str:
-    """Suggest the known name that this one is close to; "" when it is known or close to none."""
+    """Suggest the known name that this one is close to; "" if it is known or close to none."""
     unlisted = not name.startswith("NCCL_") or name.startswith(UNLISTED_PREFIXES)
     if name in KNOWN_NAMES or unlisted or len(name) > MAX_NAME_LENGTH:
         return ""
-    # Without the common head, which would make all names look alike.
+    # Without the common NCCL_, which would make all names similar.
     suffixes = sorted(_SUFFIXES.split())
     matches = difflib.get_close_matches(name[5:].upper(), suffixes, n=1, cutoff=0.85)
     return f"NCCL_{matches[0]}" if matches else ""

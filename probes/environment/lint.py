@@ -1,8 +1,8 @@
-"""The environment lint: what the nodes tell NCCL, judged without touching a node.
+"""The environment lint: judges the nodes' NCCL settings without access to a node.
 
-`lint` takes what `probes.environment.collect.read_settings` saw on each node and returns flags: by
-the table of `probes.environment.rules`, by how values are written, and by what differs over the
-nodes.
+`lint` takes what `probes.environment.collect.read_settings` returned on each node and returns
+flags.  They come from the table of `probes.environment.rules`, from how values are written, and
+from differences between nodes.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from probes.environment.values import NUMERIC, canonical, name_list, plain_list
 from probes.findings import join_names
 from reports.sanitize import one_line
 
-NodeSettings = Mapping[str, Mapping[str, Any]]  # node name -> what read_settings() saw there
+NodeSettings = Mapping[str, Mapping[str, Any]]  # node name -> what read_settings() returned there
 
 SEVERITY_CODES = {"fail": "ENV-HARMFUL", "warn": "ENV-DOUBTFUL", "info": "ENV-NOTE"}
-SEVERITIES = tuple(SEVERITY_CODES)  # the gravest first
+SEVERITIES = tuple(SEVERITY_CODES)  # most severe first
 COMPARED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_")
 NUMBER_START = re.compile(r"\s*[+-]?[0-9]")
 UNSET = "(unset)"
-MAX_CHARS = 2048  # characters of a value that are looked at; read_settings() keeps fewer
+MAX_CHARS = 2048  # characters of a value that are checked; read_settings() keeps fewer
 MAX_SHOWN_CHARS = 80  # characters of a value in a sentence
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One thing that is wrong, doubtful or worth a note, and all nodes it is found on.
+    """One setting that is wrong, doubtful or notable, and all nodes on which it was found.
 
-    `severity` is "fail", "warn" or "info"; `where` is "environment", a conf file's path, or what
-    else was looked at.  Every word is on one line and free of secrets and control characters.
+    `severity` is "fail", "warn" or "info".  `where` is "environment", a conf file's path, or
+    another source.  Every text is one line, free of secrets and control characters.
     """
 
     code: str
@@ -51,7 +51,7 @@ class Flag:
 
     @property
     def statement(self) -> str:
-        """One sentence: what, on which nodes, where it is set, why it is flagged, what to do."""
+        """One sentence: setting, nodes, where it is set, why it is flagged, what to do."""
         name = self.variable or "a name of blanks"
         setting = name if not self.value else f"{name}={self.value}"
         setting = f"{name} {UNSET}" if self.value == UNSET else setting
@@ -60,9 +60,9 @@ class Flag:
 
 
 def lint(nodes: NodeSettings, fabric: str | None) -> list[Flag]:
-    """Find all flags, the gravest first.
+    """Find all flags, most severe first.
 
-    `nodes` holds what `read_settings` returned on each node; `fabric` is "rdma", the name of the
+    `nodes` holds what `read_settings` returned on each node.  `fabric` is "rdma", the name of the
     agreed interface, or None when nothing is agreed.
     """
     contexts = _node_contexts(nodes, fabric)
@@ -100,7 +100,7 @@ def _node_contexts(nodes: NodeSettings, fabric: str | None) -> dict[str, NodeCon
 
 
 def _machine_id(node: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Tell machines and containers apart; by the node's name where nothing else is known."""
+    """Identify machine or container by host name, boot id and network, else by the node's name."""
     host = facts.get("host", {})
     known = host.get("boot_id") and host.get("network")
     return (host.get("name", ""), host["boot_id"], host["network"]) if known else (node,)
@@ -131,7 +131,7 @@ def _check_rules(ctx: NodeContext) -> Iterator[Flag]:
 
 
 def _check_spelling(ctx: NodeContext) -> Iterator[Flag]:
-    """Flag values that are read otherwise than they were meant."""
+    """Flag values that NCCL reads differently from what was probably meant."""
     for name, (value, where) in ctx.variables.items():
         if not name.startswith("NCCL_") or not value:
             continue
@@ -150,7 +150,7 @@ def _check_spelling(ctx: NodeContext) -> Iterator[Flag]:
 
 
 def _check_names(ctx: NodeContext) -> Iterator[Flag]:
-    """Flag names that nobody reads."""
+    """Flag names that no library reads."""
     for name, (value, where) in ctx.variables.items():
         if re.search(r"\s", name):
             why = "blanks are part of the name, so it is ignored"
@@ -166,18 +166,18 @@ def _check_names(ctx: NodeContext) -> Iterator[Flag]:
 
 
 def _check_files(ctx: NodeContext) -> Iterator[Flag]:
-    """Flag conf files that NCCL cannot read, or not to their end."""
+    """Flag conf files that NCCL cannot read, or cannot read completely."""
     for path, problem in ctx.problems.items():
         yield _flag("warn", "conf file", "", path, f"the file {problem}", "mend it or remove it")
 
 
 def _check_libraries(ctx: NodeContext) -> Iterator[Flag]:
-    """Flag two versions of libnccl, where no variable brought one (see `conflicting_libnccl`)."""
+    """Flag two versions of libnccl that no variable brings (those: `conflicting_libnccl`)."""
     by_variable = ("LD_PRELOAD", "LD_LIBRARY_PATH")
     known = [lib for lib in ctx.libraries if lib["version"] and lib["found"] not in by_variable]
     if len({lib["version"] for lib in known}) < 2:
         return
-    # One in the system's folders is not taken as long as torch brings its own.
+    # A libnccl in the system's folders is not loaded as long as torch has its own.
     versions = {lib["version"] for lib in known if lib["found"] != "loader"}
     severity = "warn" if len(versions) > 1 else "info"
     why = f"two versions are in reach: {describe_libraries(known)}"
@@ -202,7 +202,7 @@ def _find_shared_hosts(nodes: NodeSettings, contexts: Mapping[str, NodeContext])
 
 
 def _find_differences(contexts: Mapping[str, NodeContext]) -> Iterator[Flag]:
-    """Flag variables, and the libnccl that is likely to be taken, that differ over the nodes."""
+    """Flag variables, and the likely libnccl, that differ between nodes."""
     names = sorted({name for ctx in contexts.values() for name in ctx.variables})
     for name in names:
         if not name.startswith(COMPARED_PREFIXES) or name in LOCAL:
@@ -230,7 +230,7 @@ def _odd_flag(name: str, entry: tuple[str, str], usual: str, node: str, ctx: Nod
 
 
 def _named_differently(name: str, value: str, usual: str, ctx: NodeContext) -> bool:
-    """Whether the usual list fits nothing of this node, and its own does: names differ in truth."""
+    """Return whether only the node's own list matches its devices: names really differ there."""
     parse = plain_list if name.startswith("GLOO_") else name_list
     present = ctx.rdma if name.endswith("_HCA") else ctx.interfaces
     node_list, usual_list = parse(value), parse(usual)
@@ -240,9 +240,9 @@ def _named_differently(name: str, value: str, usual: str, ctx: NodeContext) -> b
 
 
 def _find_minority(values: Mapping[str, object]) -> dict[str, str]:
-    """Each node whose value is not the usual one -> a node that has another value.
+    """Map each node whose value is not the most frequent one to a node that has another value.
 
-    Where no value is more frequent than all others, every node is named.
+    Where no value is more frequent than all others, every node is included.
     """
     groups: dict[object, list[str]] = defaultdict(list)
     for node, value in values.items():
@@ -256,7 +256,7 @@ def _find_minority(values: Mapping[str, object]) -> dict[str, str]:
     return outliers
 
 
-# Words.
+# Texts.
 
 
 def _flag(
@@ -276,7 +276,7 @@ def _flag(
 
 
 def _shorten_value(variable: str, value: str) -> str:
-    """A value in a sentence: without secrets and control characters, and cut."""
+    """Redact a value and truncate it to one short line without control characters."""
     return _shorten_line(redact_value(variable[:200], value))
 
 
@@ -286,7 +286,7 @@ def _shorten_line(text: str) -> str:
 
 
 def _merge_flags(flags: list[Flag]) -> list[Flag]:
-    """Flags that say the same, as one with all their nodes."""
+    """Merge flags with the same text into one with all their nodes."""
     merged: dict[tuple[str, ...], Flag] = {}
     nodes: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
     for flag in flags:

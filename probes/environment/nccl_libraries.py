@@ -1,8 +1,8 @@
-"""The libnccl files that a job on this node could load, and their versions.
+"""Finds the libnccl files that a job on this node could load, and their versions.
 
-Two of different version in one process's reach, or over the nodes, make NCCL stop at start or
-answer for another library than the one that was looked at.  A libnccl that is linked into torch
-itself (some source builds) is no file and is not seen here.  Only the standard library.
+Two versions, within reach of one process or on different nodes, can make NCCL stop at start.  Or
+the job loads another library than the inspected one.  A libnccl that is linked into torch itself
+(some source builds) is no file and is not found here.  Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from probes.cluster.node_facts import read_text
 
 LIBRARY_FILE = re.compile(r"libnccl\.so(?:\.\d+)*$")
 VERSIONED_FILE = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)$")
-# The banner of src/init.cc; in the wheel of 2.27.5 it lies 1.7 MiB into 410 MiB.
+# The banner of src/init.cc; in the wheel of 2.27.5 it is at 1.7 MiB of 410 MiB.
 BANNER = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda")
-CHUNK_BYTES = 4 * 2**20  # read at once, of files of hundreds of MiB
-MAX_READ_BYTES = 64 * 2**20  # far beyond where the banner lies
-MAX_FOLDERS = 256  # of one search path
+CHUNK_BYTES = 4 * 2**20  # bytes read at once: files have hundreds of MiB
+MAX_READ_BYTES = 64 * 2**20  # bytes searched: far more than the banner's position
+MAX_FOLDERS = 256  # that are searched of one search path
 SYSTEM_FOLDERS = (
     "/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu", "/usr/local/lib", "/usr/local/cuda/lib64",
@@ -29,11 +29,11 @@ SYSTEM_FOLDERS = (
 
 
 def find_libraries(environment: Mapping[str, str]) -> list[dict[str, str]]:
-    """Each libnccl file once: real `path`, `version` ("" when unknown), and how it was `found`.
+    """Find each libnccl file once: real `path`, `version` ("" if unknown), and how it was `found`.
 
-    `found` is "mapped", "LD_PRELOAD", "torch", "LD_LIBRARY_PATH" or "loader", in the order in
-    which they would be taken: torch's wheels carry an RPATH, which the loader tries before
-    LD_LIBRARY_PATH (ld.so(8)).  The first is therefore the likely one.
+    `found` is "mapped", "LD_PRELOAD", "torch", "LD_LIBRARY_PATH" or "loader", in the order in which
+    the loader would use them.  torch's wheels have an RPATH, which the loader tries before
+    LD_LIBRARY_PATH (ld.so(8)).  So the first entry is the most likely.
     """
     by_path: dict[str, dict[str, str]] = {}
     for source, path in _candidate_paths(environment):
@@ -54,20 +54,20 @@ def _candidate_paths(environment: Mapping[str, str]) -> Iterator[tuple[str, str]
     sys_dirs = [os.path.join(sys.prefix, "lib"), *SYSTEM_FOLDERS, *_loader_folders()]
     for source, folders in (("torch", wheels), ("LD_LIBRARY_PATH", env_dirs), ("loader", sys_dirs)):
         for folder in [f for f in folders if f][:MAX_FOLDERS]:
-            # The loader looks for the soname alone; libnccl.so is for what calls dlopen by hand.
+            # The loader searches only the soname; libnccl.so is for code that calls dlopen itself.
             yield source, os.path.join(folder, "libnccl.so.2")
             yield source, os.path.join(folder, "libnccl.so")
 
 
 def mapped_paths(maps: str) -> list[str]:
-    """Paths of libnccl in a text of the form of /proc/PID/maps, each once."""
+    """Return the paths of libnccl in a text of the form of /proc/PID/maps, each once."""
     paths = [line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/")]
     paths = [path.removesuffix(" (deleted)") for path in paths]
     return list(dict.fromkeys(path for path in paths if LIBRARY_FILE.search(path)))
 
 
 def version_of(path: str) -> str:
-    """Version such as "2.28.9": of the file name, else of the banner in its first 64 MiB."""
+    """Read the version ("2.28.9") from the file name, else from a banner in the first 64 MiB."""
     if match := VERSIONED_FILE.search(path):
         return match[1]
     try:
@@ -84,12 +84,12 @@ def _read_banner(chunks: Iterator[bytes]) -> str:
             return match[1].decode()
         if count * CHUNK_BYTES >= MAX_READ_BYTES:
             break
-        tail = chunk[-64:]  # the banner may lie across two chunks
+        tail = chunk[-64:]  # the banner may span two chunks
     return ""
 
 
 def _loader_folders() -> list[str]:
-    """Folders named in /etc/ld.so.conf.d, where CUDA's packages put theirs."""
+    """Return the folders named in /etc/ld.so.conf.d, where CUDA's packages put theirs."""
     texts = (read_text(path) for path in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")))
     lines = (line.strip() for text in texts for line in text.splitlines())
     return [line for line in lines if line.startswith("/")]

@@ -1,4 +1,4 @@
-"""Which RDMA ports NCCL may use, by NCCL_IB_HCA."""
+"""Selects the RDMA ports that NCCL may use, by NCCL_IB_HCA."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scaling.collectives.line_rate import installed_rails
 
 
 def read_ib_hca() -> str:
-    """NCCL_IB_HCA as NCCL sees it on this node, of the environment or a conf file; "" if unset."""
+    """Read NCCL_IB_HCA as NCCL does on this node, from environment or conf file; "" if unset."""
     environment = dict(os.environ)
     files, _ = read_conf_files(environment)
     return effective_values(environment, files).get("NCCL_IB_HCA", ("", ""))[0]
 
 
 def nccl_ports(ports: list[dict[str, str]], hca: str) -> list[dict[str, str]]:
-    """Those ports (as of `rdma_ports`) that an NCCL_IB_HCA admits; all of them where it is "".
+    """Select the ports (as of `rdma_ports`) that an NCCL_IB_HCA admits; all of them where it is "".
 
     An entry is a device, or one port of a device: mlx5_0:1.
     """
@@ -39,13 +39,13 @@ def nccl_ports(ports: list[dict[str, str]], hca: str) -> list[dict[str, str]]:
 
 
 def admitted_facts(facts: list[dict[str, Any]], hcas: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Give the nodes' facts with the RDMA ports that `hcas`, NCCL_IB_HCA by node id, admits."""
+    """Return the nodes' facts with the RDMA ports that `hcas`, NCCL_IB_HCA by node id, admits."""
     return [
         {**fact, "rdma": nccl_ports(fact["rdma"], hcas.get(fact["node"], ""))} for fact in facts
     ]
 
 
 def count_rails(facts: list[dict[str, Any]]) -> int | None:
-    """Count the rails that the best node has, active or not; None where nothing says it."""
+    """Count the rails of the best node, active or not; None where no rails are known."""
     counts = [len(rails) for rails in installed_rails([f["rdma"] for f in facts]) if rails]
     return max(counts, default=None)

@@ -1,8 +1,8 @@
-"""What is wrong to tell NCCL: the table of the environment lint, as data.
+"""Rules of the environment lint, as data: NCCL settings that are wrong or doubtful.
 
-One row per variable and fault: the check, how grave it is on which fabric, why, what to do.  The
-sources are NCCL's user guide (env.rst), whose section "Debugging" is not meant for production,
-its source where env.rst is silent, and torch's ProcessGroupNCCL.
+One row per variable and fault: the check, its severity by fabric, the reason, the remedy.  The
+sources are NCCL's user guide (env.rst), NCCL's source where env.rst gives no answer, and torch's
+ProcessGroupNCCL.  Settings in env.rst's section "Debugging" are not meant for production.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from probes.environment.checks import Check
 
 @dataclass(frozen=True)
 class FabricSeverity:
-    """How grave a fault is: "fail", "warn" or "info", where RDMA is agreed and elsewhere."""
+    """Severity of a fault, "fail", "warn" or "info": where RDMA is agreed, and elsewhere."""
 
     rdma: str
     sockets: str
 
     def on(self, fabric: str | None) -> str:
-        """Tell the grade on a fabric; where none is agreed and the two differ, "warn"."""
+        """Return the severity on a fabric; "warn" where none is agreed and the two differ."""
         if fabric is None and self.rdma != self.sockets:
             return "warn"
         return self.rdma if fabric == "rdma" else self.sockets
@@ -41,7 +41,7 @@ FIX_INTERFACE = "name the interface exactly, such as =eth0, on every node"
 
 @dataclass(frozen=True)
 class Rule:
-    """One row: `check` looks at the value on a node; `since` is the first NCCL it holds for."""
+    """One row: `check` examines the value on a node; `since` is the first NCCL it applies to."""
 
     variable: str
     check: Check
@@ -49,7 +49,7 @@ class Rule:
     why: str
     fix: str = FIX_UNSET
     since: tuple[int, int] = (0, 0)
-    code: str = ""  # "" for the one of the grade
+    code: str = ""  # "" for the code of the severity
 
 
 def rules_of(variables: str, *columns: Any, **more: Any) -> list[Rule]:
@@ -207,7 +207,7 @@ RULES: list[Rule] = [
       for old in ("NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DESYNC_DEBUG")],
 ]  # fmt: skip
 
-# How grave it is when a variable is not the same on every node; WARN for what is not named.
+# Severity of a variable that differs between nodes; WARN for a variable that is not listed.
 DIFFERENCE_SEVERITY: dict[str, FabricSeverity] = {
     **dict.fromkeys(
         ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME",
@@ -215,6 +215,7 @@ DIFFERENCE_SEVERITY: dict[str, FabricSeverity] = {
     "NCCL_IB_HCA": FAIL_ON_RDMA,
     **dict.fromkeys(("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"), INFO),
 }  # fmt: skip
-# What belongs to one node or process, and what the files it names are compared for.
+# Not compared between nodes: these belong to one node or process.  The values in a
+# NCCL_CONF_FILE are compared instead of its path.
 LOCAL = ("NCCL_HOSTID", "NCCL_CONF_FILE", "NCCL_DEBUG_FILE", "NCCL_RAS_ADDR", "NCCL_PROXY_CPUSET",
        "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE")  # fmt: skip

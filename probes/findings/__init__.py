@@ -1,4 +1,4 @@
-"""Findings: what is wrong, by its code in the catalogue, with the suspects of this case."""
+"""Findings: faults by their code in the catalogue, with the suspects of this case."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_NAMES = 8  # names listed in one finding
 
 
 def join_names(names: Iterable[str], max_names: int = MAX_NAMES) -> str:
-    """Join to `a, b, c and 5 more`: the first `max_names` of them; "" for none."""
+    """Join names as `a, b, c and 5 more`: the first `max_names` of them; "" for none."""
     all_names = list(names)
     suffix = f" and {len(all_names) - max_names} more" if len(all_names) > max_names else ""
     return ", ".join(all_names[:max_names]) + suffix
@@ -25,9 +25,9 @@ def finding(
     evidence: list[str] | None = None,
     remedy: str = "",
 ) -> Finding:
-    """A finding of a catalogued code (KeyError otherwise), with its cause and remedy.
+    """Build a finding of a catalogued code, with its cause and remedy.  Raises KeyError for others.
 
-    A `remedy` that fits this case better takes the place of the catalogue's.
+    A `remedy` that fits this case better replaces the catalogue's.
     """
     entry = CATALOGUE[code]
     return Finding(

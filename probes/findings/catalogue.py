@@ -1,6 +1,6 @@
-"""The catalogue of findings: what is wrong, whose affair it is, what to do.
+"""The catalogue of findings: meaning, cause and remedy of each code.
 
-Each entry is documented by `seatrial explain CODE`, and in docs/findings.md.
+`seatrial explain CODE` and docs/use/findings.md show each entry.
 """
 
 from __future__ import annotations

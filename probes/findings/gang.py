@@ -1,4 +1,4 @@
-"""Findings of GANG: what is wrong when jobs compete, whose affair it is, what to do."""
+"""Findings of GANG: faults when jobs compete."""
 
 from __future__ import annotations
 

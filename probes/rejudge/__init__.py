@@ -1,1 +1,1 @@
-"""Judging a run without its cluster: by another contract, and by its own once more."""
+"""Judges a run again without its cluster: by another contract, or by its own."""

@@ -1,4 +1,4 @@
-"""Every limit of a run, computed again from the contract that lies in its folder."""
+"""Recomputes every limit of a run from the contract in its folder."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from reports.run_folder.files import UnreadableRun, open_regular
 from reports.run_folder.store import CONTRACT, json_value
 from reports.version import same_version
 
-MAX_CONTRACT = 1 << 20  # bytes: the largest of ours has 4 kB
+MAX_CONTRACT = 1 << 20  # bytes: the largest shipped contract has under 2 kB
 BOUNDS = ("low", "high", "marginal_low", "marginal_high", "one_of", "unit")
-TEXTS = ("how", "title")  # of a criterion: they decide nothing, and a later version words them anew
+TEXTS = ("how", "title")  # of a criterion: they decide nothing, and a later version may reword them
 
 
 class LimitCheck:
-    """Judges a run by its own contract once more: what was written must come out again.
+    """Judges a run by its own contract again: the result must equal what was recorded.
 
-    Where another version of seatrial wrote the run, what differs proves nothing: it may compute a
-    limit otherwise.  Then it is a doubt and no problem.
+    A difference is a problem.  It is only a doubt where another version of seatrial wrote the run,
+    for that may compute a limit differently, or where the run was rejudged.
     """
 
     def __init__(self, run: Path) -> None:
         self.path = run / CONTRACT
         self.judge: NewJudge | None = None
-        self.wrote: dict[str, Any] = {}  # versions
+        self.wrote: dict[str, Any] = {}  # versions of what wrote the run
         self.differences: list[str] = []
         self.says_owed = self.judged_again = False
 
     def see(self, event: dict[str, Any]) -> None:
-        """Look at the next event, as it was written."""
+        """Check the next event, as it was recorded."""
         kind, probe, data = event["event"], event.get("probe", ""), event["data"]
         try:
             if kind == "run_started" and not self.wrote:
@@ -47,7 +47,7 @@ class LimitCheck:
             self.differences.append(f"a {kind} cannot be judged again: {error!r:.80}")
 
     def _begin(self, start: dict[str, Any]) -> None:
-        """Read the contract.  Without one nothing was agreed, and nothing can be accepted."""
+        """Read the contract.  Without an agreed one nothing is checked: the run accepts nothing."""
         self.wrote = start.get("versions") or {"seatrial": "?"}
         if not start["contract"]["agreed"]:
             return
@@ -55,7 +55,7 @@ class LimitCheck:
             with open_regular(self.path) as file:
                 contract = parse(file.read(MAX_CONTRACT), self._file_name(start))
         except UnreadableRun:
-            return  # that it is missing is told by those who look at files
+            return  # the check of the folder's files reports that it is missing
         except ContractError as error:
             self.differences.append(f"{CONTRACT}: {error}")
             return
@@ -63,7 +63,7 @@ class LimitCheck:
         self.judged_again = bool(start.get("judged_again"))
         facts = self.judge.replace("run_started", "", start)["contract"]
         if not start.get("judged_again"):
-            self.judge.other = []  # its own terms are no others
+            self.judge.other = []  # the run was measured under its own terms
         emulated = self.judge.contract.rehearsal and "note" not in start["cluster"]
         if emulated and not start.get("rehearsal"):
             self.differences.append(f"the run says of no rehearsal, and {CONTRACT} declares one")
@@ -72,7 +72,7 @@ class LimitCheck:
 
     @staticmethod
     def _file_name(start: dict[str, Any]) -> str:
-        """A contract without a name has that of its file."""
+        """Return the name of the contract's file: a contract without a name has that name."""
         return f"{start['contract']['name']}.toml"
 
     def _compare(self, kind: str, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -115,9 +115,9 @@ def read_summary(run: Path) -> AcceptanceSummary:
 
 
 def read_whole(run: Path) -> AcceptanceSummary:
-    """Read a run folder and verify all of it, also what was rendered.  Raises UnreadableRun."""
+    """Read a run folder and verify all of it, also its renderings.  Raises UnreadableRun."""
     summary = read_summary(run)
-    # Of a folder that does not verify all renderings differ: they would say so.
+    # All renderings of a folder that does not verify differ: they would report that.
     problems = [] if summary.integrity.problems else check_renderings(run, summary)[0]
     return with_problems(summary, problems) if problems else summary
 
@@ -145,7 +145,10 @@ def _all_bounds(observed: list[dict[str, Any]]) -> list[list[Any]]:
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """`busbw on cluster was held to >= 100 GB/s, contract.toml gives >= 340 GB/s`."""
+    """Describe how a measurement differs from what the contract gives.
+
+    Example: `busbw on cluster was held to >= 100 GB/s, contract.toml gives >= 340 GB/s`.
+    """
     what = f"{old.get('name')} on {old.get('subject')}"
     if _bounds(old.get("limit")) == _bounds(new.get("limit")):
         return f"{what} is not a value that is judged so"

@@ -1,6 +1,6 @@
-"""A contract held to the events of a run that was measured before, maybe under other terms.
+"""Applies a contract to the events of an earlier run, which may have had other terms.
 
-What was measured under other terms than the contract has says nothing of it: it gets no limit.
+A value that was measured under other terms proves nothing about this contract: it gets no limit.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from probes.acceptance.owed import has_ip_fabric, owed_event
 from reports.measurement import Limit, Measurement
 from reports.record import SCHEMA
 
-# Of HOSTS: what is held to which order.  What was read whatever was ordered is held to the new.
+# Measures of HOSTS, and the key of [cluster] that orders each.  Their values do not depend on the
+# old order, so the new order judges them.
 EXACT_ORDERS = {"nodes": "nodes", "gpus": "gpus_per_node"}
 LEAST_ORDERS = {"gpu_memory": "gpu_memory_gib", "cpus": "cpus_per_node", "ram": "ram_gib"}
-# The old order chose one name for several GPUs, and how many versions are not as it has them.
+# gpu_model and ordered_versions depend on the old order: it chose one name for several GPUs, and
+# counted the versions that differ from it.
 ORDERS = {**EXACT_ORDERS, **LEAST_ORDERS, "gpu_model": "gpu_model", "ordered_versions": "versions"}
-# By key of [cluster]: what is measured in another way where its value is another; () is all.
+# Key of [cluster] -> measures that depend on its value, by criterion; () is all of them.
 BY_CONTROL = ("network", "agreeing_sources", "fabric_share", "other_share")
 TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
     "accelerators": dict.fromkeys(CRITERIA, ()),
     **{key: {"HOSTS": (name,)} for name, key in ORDERS.items()},
     "shared": {"HOSTS": ("shared_missing",), "RESTART": (), "SCALING": ("checkpoint_overhead",)},
     "fabric": {"FABRIC": ()},
-    "management": {"FABRIC": BY_CONTROL},  # where the control forced the bytes to
-    "management_gbps": {"FABRIC": BY_CONTROL},  # what the control is compared with
-    "rails": {"FABRIC": ("rails", "slowest_rail")},  # parts of so many
-    "line_rate_gbps": {},  # bandwidth is what it is: its limit is new
+    "management": {"FABRIC": BY_CONTROL},  # the control forces the bytes onto it
+    "management_gbps": {"FABRIC": BY_CONTROL},  # the control's bandwidth depends on it
+    "rails": {"FABRIC": ("rails", "slowest_rail")},  # shares of this number of rails
+    "line_rate_gbps": {},  # the measured bandwidth stays, its limit is new
     "pace_seconds": {"SCALING": ()},
     "shards": {"SCALING": ()},
     "save_minutes": {"SCALING": ("checkpoint_overhead",)},
@@ -43,21 +45,21 @@ TERM_MEASURES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 class NewJudge:
-    """The new contract, on the events of a run that was measured under `old` terms."""
+    """The new contract, applied to the events of a run that was measured under `old` terms."""
 
     def __init__(self, contract: Contract, run_id: str) -> None:
         self.contract, self.run_id = contract, run_id
         self.old: dict[str, Any] = {}
-        self.other: list[str] = []  # keys of [cluster] whose value is another now
+        self.other: list[str] = []  # keys of [cluster] whose value differs now
         self.probes: dict[str, str] = {}  # probe -> its criterion
         self.measured: set[tuple[str, str]] = set()  # criterion, measure
-        self.new_limits: dict[tuple[str, str], Any] = {}  # of criterion and measure, as JSON
-        self.finished = False  # by its own last event
-        self.start: dict[str, Any] = {}  # of the run, as it was written
-        self.says_owed = False  # older runs did not write down what they owe
+        self.new_limits: dict[tuple[str, str], Any] = {}  # by criterion and measure, as JSON
+        self.finished = False  # as its own last event states
+        self.start: dict[str, Any] = {}  # of the run, as recorded
+        self.says_owed = False  # older runs did not record what they owe
 
     def replace(self, kind: str, probe: str, data: dict[str, Any]) -> dict[str, Any]:
-        """The data of an event as this contract has it; other kinds of events stay as they are."""
+        """Return the data of an event under this contract; other kinds of events stay unchanged."""
         replacements = {
             "run_started": self._start_run,
             "run_owes": self._owe,
@@ -70,7 +72,7 @@ class NewJudge:
 
     def _start_run(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
         self.start, self.old = data, dict(data.get("cluster", {}).get("terms", {}))
-        if data.get("rehearsal"):  # older runs say it there alone
+        if data.get("rehearsal"):  # older runs record it only there
             self.old["accelerators"] = "emulated"
         self.other = self.contract.cluster.overrides(self.old)
         facts = self.contract.facts().model_dump(mode="json")
@@ -81,7 +83,7 @@ class NewJudge:
         return data
 
     def _owe(self, _: str, data: dict[str, Any]) -> dict[str, Any]:
-        """What the new contract's tier owes: the run may have looked at less."""
+        """Compute what the new contract's tier owes: the run may have covered less."""
         self.says_owed = True
         tier, cluster, terms = self.start["tier"], self.start.get("cluster", {}), self._terms()
         return owed_event(
@@ -98,7 +100,7 @@ class NewJudge:
         )
 
     def _terms(self) -> ClusterTerms:
-        """The contract's terms; --nodes fills in what it leaves open."""
+        """Return the contract's terms; --nodes of the run fills in a missing number of nodes."""
         terms, ordered = self.contract.cluster, self.old.get("nodes")
         fill_in = terms.nodes is None and ordered
         return terms.model_copy(update={"nodes": ordered}) if fill_in else terms
@@ -124,9 +126,9 @@ class NewJudge:
         return {**data, "limit": self._limit(criterion, name, measure, data)}
 
     def _judge_control(self, probe: str, data: dict[str, Any]) -> dict[str, Any]:
-        """A fault that broke the old limits may keep looser ones: then it was not caught.
+        """Judge a control again: its fault may pass looser limits, and is then not caught.
 
-        A limit that follows from what the control planted is kept.
+        A limit that follows from what the control injected is kept.
         """
         criterion, caught = self.probes[probe], data.get("caught")
         row = CRITERIA.get(criterion)
@@ -142,7 +144,10 @@ class NewJudge:
         return {**data, "observed": observed, "caught": caught}
 
     def _judge_order(self, data: dict[str, Any], key: str) -> dict[str, Any]:
-        """Hold what was read of the nodes to the new order; what is not ordered only informs."""
+        """Judge what was read of the nodes by the new order.
+
+        Without an order there is no limit, and only EXACT_ORDERS count as judged.
+        """
         order, name = getattr(self._terms(), key), data["name"]
         if order is None:
             return {**data, "limit": None, "judged": name in EXACT_ORDERS}
@@ -150,13 +155,13 @@ class NewJudge:
             limit = Limit(low=order, unit=data["unit"], because="ordered")
         elif name in EXACT_ORDERS:
             limit = exactly(order, data["unit"], "ordered")
-        else:  # the value was chosen by the old order
+        else:  # the old order chose the value
             other = key in self.other
             return {**data, "limit": None, "note": self._describe_change(key)} if other else data
         return {**data, "limit": limit.model_dump(mode="json")}
 
     def _limit(self, criterion: str, name: str, measure: Measure, data: dict[str, Any]) -> Any:
-        """The limit that the new contract gives; what only the run could know is kept."""
+        """Return the new contract's limit of a measure; keep one that only the run could know."""
         if measure.from_run:
             return data.get("limit")
         kept = data.get("limit") or {}
@@ -169,9 +174,9 @@ class NewJudge:
         return new
 
     def _measured_otherwise(self, criterion: str, name: str, order: str) -> str:
-        """Which terms it was measured with that are others now, in words; "" if none is.
+        """Describe the terms of its measurement that differ now; "" if there are none.
 
-        Not `order`, to which the value is held, whatever it was held to before.
+        `order` is left out: the value is judged by it, also if the old order differed.
         """
         if not self.other:
             return ""
@@ -185,15 +190,15 @@ class NewJudge:
         return f"measured {measured}, the contract has {'none' if now is None else show(now)}"
 
     def unmeasured(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (probe, measurement) for what other terms ask for and an older run did not measure.
+        """Yield (probe, measurement) for what other terms require and an older run did not measure.
 
-        Of a run that says what it owes, `_owe` asks for all that the new terms ask for.
+        For a run that records what it owes, `_owe` requires all of that.
         """
         for key in [] if self.says_owed else self.other:
             for criterion, names in TERM_MEASURES[key].items():
                 probe = next((p for p, owner in self.probes.items() if owner == criterion), None)
                 ordered = getattr(self.contract.cluster, key) is not None
                 if probe is None or not names or not ordered:
-                    continue  # without a probe, or a limit for any measure, nothing is proven
+                    continue  # nothing is proven anyway: no probe, or no measure with a limit
                 if not self.measured & {(criterion, name) for name in names}:
                     yield probe, {"name": names[0], "note": self._describe_change(key)}

@@ -1,4 +1,4 @@
-"""Judge an old run by another contract.  Needs no cluster: the record has what was measured."""
+"""Judges an old run by another contract.  Needs no cluster: the record has what was measured."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from reports.run_folder.store import PRIVATE, Store, write_new
 
 
 def rejudge_run(run: Path, contract: Contract) -> Path:
-    """Write `<run>-by-<contract>` beside `run` and return it; what is there already stays as it is.
+    """Write `<run>-by-<contract>` next to `run` and return it; existing folders stay unchanged.
 
-    Limits that came from the probe's own set-up (such as a save interval) are kept: no
-    contract gives them.  Raises UnreadableRun, also where `run` does not verify: the new folder
+    Limits that came from the probe's own set-up (such as a save interval) are kept: no contract
+    gives them.  Raises UnreadableRun, also where `run` does not verify, because the new folder
     would.
     """
     before = load_summary(run, LimitCheck(run))
@@ -48,9 +48,9 @@ def rejudge_run(run: Path, contract: Contract) -> Path:
 def _judge_again(
     run: Path, contract: Contract, new_id: str
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield (kind, probe, data) of each event as the new contract has it."""
+    """Yield (kind, probe, data) of each event under the new contract."""
     events, judge = [*with_current_names(EventReader(run))], NewJudge(contract, new_id)
-    at_end = ("run_finished", "run_problem")  # nothing else may follow
+    at_end = ("run_finished", "run_problem")  # no other event may follow
     last = next((n for n, one in enumerate(events) if one["event"] == at_end[0]), len(events))
     for event in events[:last]:
         kind, probe, data = event["event"], event.get("probe", ""), dict(event["data"])
@@ -59,19 +59,19 @@ def _judge_again(
         yield "measurement", probe, data
     for event in (one for one in events[last:] if one["event"] in at_end):
         yield event["event"], "", judge.replace(event["event"], "", dict(event["data"]))
-    if judge.finished and not (run / SUMS).is_file():  # its end was never written down
+    if judge.finished and not (run / SUMS).is_file():  # its end was never written
         yield "run_problem", "", NO_SUMS.model_dump()
 
 
 def _copy_evidence(run: Path, record: RunRecord, target: Path) -> None:
-    """Copy the files that the events name, as they are."""
+    """Copy the files that the record names, unchanged."""
     for entry in (entry for result in record.results for entry in result.evidence):
         with open_regular(run / entry.path) as old:
             write_new(target / entry.path, old.read())
 
 
 def _make_folder(wanted: Path) -> Path:
-    """Make this folder, or where it is there already the first of `-2`, `-3` and so on."""
+    """Make this folder; if it exists, the first free one of `-2`, `-3` and so on."""
     number, target = 1, wanted
     while True:
         try:
