@@ -16,7 +16,7 @@ endif
 endif
 LAB_HERE := $(shell [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ] && echo yes)
 
-.PHONY: trial test soak mutants healthy lint lab tools setup clean bench gpu
+.PHONY: trial test soak mutants healthy lint docs lab tools setup clean bench gpu
 
 trial: setup tools ## rehearse the whole acceptance run on this machine
 ifeq ($(LAB_HERE),yes)
@@ -45,6 +45,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: setup ## write the pages that follow from the code
+	$(BIN)/python -m tests.project.pages
+	$(BIN)/python -m tests.faults.table
 
 lab: setup tools ## a lab to work on; `python -m tests.lab down` ends it
 	$(BIN)/python -m tests.lab up --nodes $(NODES)

@@ -111,13 +111,14 @@ class ClusterTerms(BaseModel):
         """Check that the keys describe one cluster, and that placement and split fit it."""
         if self.pace_seconds and self.accelerators == "real":
             raise ValueError(
-                "pace_seconds pads each step to hide how fast it was, so it takes "
+                "pace_seconds pads each step and hides its real speed, so it needs "
                 'accelerators = "emulated": drop one of the two'
             )
         if self.fabric == "rdma" and self.line_rate_gbps and self.rails is None:
             raise ValueError(
-                f"expected rails beside line_rate_gbps = {self.line_rate_gbps:g}, which is of one "
-                "rail, found none: say how many RDMA ports of a node carry gradients, as rails = 8"
+                f"expected rails with line_rate_gbps = {self.line_rate_gbps:g} (the rate of one "
+                "rail), found none: give the number of RDMA ports of a node that carry gradients, "
+                "as rails = 8"
             )
         if self.management and self.management == self.fabric:
             raise ValueError(
@@ -128,8 +129,8 @@ class ClusterTerms(BaseModel):
             raise ValueError(f"parallel takes tp, pp and dp, found {', '.join(self.parallel)}")
         if self.gpus_per_node == 0 and self.accelerators == "real":
             raise ValueError(
-                "expected gpus_per_node of 1 or more with real accelerators, found 0: without GPUs "
-                'nothing of a GPU cluster is accepted; a rehearsal says accelerators = "emulated"'
+                "expected gpus_per_node of 1 or more with real accelerators, found 0: a GPU "
+                'cluster needs GPUs; write accelerators = "emulated" for a rehearsal'
             )
         if self.nodes and self.gpus_per_node:
             self.check_placement(self.nodes * self.gpus_per_node)

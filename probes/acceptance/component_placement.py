@@ -57,7 +57,7 @@ def parse(spec: Mapping[str, str | int], total: int) -> dict[str, tuple[int, ...
         owners.update(dict.fromkeys(numbers, key))
     unused = set(range(total)) - owners.keys()
     if unused:
-        actual, fix = f"nobody on {_as_text(unused)}", "give them to one of the components"
+        actual, fix = f"no component on {_as_text(unused)}", "give them to one of the components"
         raise _spec_error(", ".join(placement), f"all of 0-{total - 1} in use", actual, fix)
     return placement
 

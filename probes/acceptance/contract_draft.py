@@ -43,7 +43,7 @@ def draft_contract(record: RunRecord, run: str) -> str:
     tier, run = record.tier if record.tier in TIERS else TIERS[0], one_line(run)
     network = list(_network_lines(nodes, terms))
     lines = [
-        f"# Drafted from {run}, which nobody has agreed yet.",
+        f"# Draft from {run}. No party has agreed it yet.",
         f"# Each value is what was seen in {run}; change it to what was ordered.",
         f"schema = {SCHEMA}",
         f"name = {toml_text(name or 'cluster')}",

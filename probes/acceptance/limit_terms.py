@@ -100,7 +100,7 @@ class LimitTerms(BaseModel):
     def _check_pairs(self, bounds: dict[str, float]) -> None:
         """Refuse bounds that contradict each other."""
         if self.exactly is not None and len(bounds) > 1:
-            raise ValueError("expected exactly alone, found another bound beside it: drop one")
+            raise ValueError("expected exactly alone, found another bound with it: drop one")
         low, high, marginal = self.at_least, self.at_most, self.marginal
         if low is not None and high is not None and low > high:
             raise ValueError(f"expected at_least <= at_most, found {low:g} and {high:g}")

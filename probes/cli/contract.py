@@ -22,7 +22,7 @@ def contract() -> None:
 @contract.command()
 @click.argument("file")
 def check(file: str) -> None:
-    """Say whether FILE (or a shipped contract's name) is a contract, and what it asks for."""
+    """Check that FILE (or a shipped contract's name) is a contract, and show what it asks for."""
     from probes.acceptance.contract import load
     from probes.acceptance.criteria import CRITERIA
     from probes.acceptance.owed import judged_names
@@ -38,8 +38,8 @@ def check(file: str) -> None:
         click.echo(f"{id}  {one_line(loaded.title_of(id) + reason)}")
         for name, measure in row.measures.items():
             limit, is_judged = loaded.limit(id, name), f"{id}.{name}" in judged
-            told = f"{limit}  ({limit.because})" if limit else _without_limit(measure, is_judged)
-            click.echo(f"  {name:20} {one_line(told)}")
+            text = f"{limit}  ({limit.because})" if limit else _without_limit(measure, is_judged)
+            click.echo(f"  {name:20} {one_line(text)}")
 
 
 def _without_limit(measure: Measure, is_judged: bool) -> str:

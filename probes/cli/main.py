@@ -61,7 +61,7 @@ def explain(code: str | None) -> None:
 @click.argument("files", nargs=-1, required=True, type=PATH_TYPE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, schema 1.")
 def nccl_log(files: tuple[Path, ...], as_json: bool) -> None:
-    """Say which road NCCL took, from the FILES (or folders of files) that one job wrote.
+    """Show which network NCCL used, from the FILES (or folders of files) that one job wrote.
 
     Exit code 0: RDMA, or a single host, and nothing found; 1: something is wrong; 20: the log
     cannot prove it.

@@ -87,7 +87,7 @@ def compare(run_folder: Path, baseline: Path) -> None:
 @click.argument("run_folder", type=PATH_TYPE)
 @click.option("--contract", required=True, metavar="NAME|FILE")
 def rejudge(run_folder: Path, contract: str) -> None:
-    """Judge what RUN_FOLDER measured by another contract, into a folder beside it."""
+    """Judge the measurements of RUN_FOLDER by another contract, into a new folder."""
     from probes.acceptance.contract import load
     from probes.rejudge.rejudge import rejudge_run
 
@@ -139,8 +139,8 @@ def _signature_lines(run: Path) -> list[str]:
 
     return [
         one_line(
-            f"signed  as {one.party} by {one.name or 'nobody named'} at {one.time}: {one.decision} "
-            "(the key is not checked here: seatrial verify)"
+            f"signed  as {one.party} by {one.name or 'an unnamed person'} at {one.time}: "
+            f"{one.decision} (the key is not checked here: seatrial verify)"
         )
         for one in signed_by(run)
     ]

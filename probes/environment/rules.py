@@ -79,7 +79,7 @@ RULES: list[Rule] = [
          "NCCL takes nodes for one host: it finds one GPU twice or a wrong topology",
          "unset it, or make it unique to each node"),
     *rules_of("NCCL_IGNORE_NET_MISMATCH NCCL_IGNORE_COLLNET_MISMATCH", when.nonzero, WARN,
-          "nodes with unlike network devices start without a word",
+          "nodes with different network devices start without an error",
           "unset it; 0 in acceptance runs", since=(2, 30)),
 
     # RDMA devices.
@@ -90,7 +90,7 @@ RULES: list[Rule] = [
     Rule("NCCL_IB_HCA", when.devices_by_prefix, INFO,
          "entries are prefixes without =, and may match a device added later", FIX_EXACT_NAMES),
     Rule("NCCL_IB_HCA", when.devices_excluded, WARN_ON_RDMA,
-         "a list of exclusion admits whatever is not thought of", FIX_EXACT_NAMES),
+         "an exclusion list admits every device that it does not name", FIX_EXACT_NAMES),
     Rule("NCCL_IB_HCA", when.has_software_rdma, FAIL_ON_RDMA,
          "these devices are RDMA in software only", FIX_EXACT_NAMES),
     Rule("NCCL_IB_HCA", when.unused_devices, INFO, "these devices with an active port are unused",
@@ -132,7 +132,7 @@ RULES: list[Rule] = [
     Rule("NCCL_SOCKET_IFNAME", when.fabric_not_admitted, FAIL,
          "it does not admit the agreed fabric", FIX_INTERFACE),
     Rule("NCCL_SOCKET_IFNAME", when.interfaces_off_fabric, WARN,
-         "beside the agreed fabric it admits", FIX_INTERFACE),
+         "it admits more than the agreed fabric:", FIX_INTERFACE),
     Rule("GLOO_SOCKET_IFNAME", when.gloo_interface_missing, FAIL,
          "gloo takes exact names, and the node has no such interface", "name an interface"),
     Rule("GLOO_SOCKET_IFNAME", when.gloo_interface_local, FAIL,
@@ -161,7 +161,7 @@ RULES: list[Rule] = [
          "a topology of another kind of machine would mislead NCCL",
          "make sure that it is the vendor's file for this machine"),
     Rule("NCCL_MULTI_RANK_GPU_ENABLE", when.nonzero, WARN,
-         "two ranks on one GPU start without a word", since=(2, 30)),
+         "two ranks on one GPU start without an error", since=(2, 30)),
 
     # Tuning.
     *rules_of("NCCL_ALGO NCCL_PROTO", when.is_set, WARN,
@@ -181,7 +181,7 @@ RULES: list[Rule] = [
     Rule("NCCL_DEBUG_SUBSYS", when.logs_all_subsystems, INFO, "every subsystem logs"),
     Rule("NCCL_DEBUG_FILE", when.file_not_unique, WARN,
          "processes write over each other's file", "put both %h and %p into its name"),
-    Rule("NCCL_RAS_ENABLE", when.is_number(0), INFO, "a hang cannot be asked about",
+    Rule("NCCL_RAS_ENABLE", when.is_number(0), INFO, "NCCL's RAS cannot diagnose a hang",
          "unset it, unless this NCCL crashes with it", since=(2, 24)),
 
     # Files.

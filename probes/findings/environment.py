@@ -7,28 +7,28 @@ from reports.record import Cause
 
 ENVIRONMENT: dict[str, Entry] = {
     "ENV-HARMFUL": Entry(
-        "A variable or conf file tells NCCL or gloo something that breaks or cripples this fabric.",
+        "A variable or conf file makes NCCL or gloo use settings that break or slow this fabric.",
         Cause.INFRASTRUCTURE,
-        "do what the statement says at the place it names (environment or conf file), then restart Ray on those nodes",
+        "Apply the named change at the named place (environment or conf file). Then restart Ray on those nodes.",
     ),
     "ENV-DOUBTFUL": Entry(
-        "A variable is set that is meant for debugging, is written wrongly, or overrides what NCCL would choose better.",
+        "A variable is set that is meant for debugging, is misspelt, or overrides a better choice of NCCL.",
         Cause.INFRASTRUCTURE,
-        "unset it unless its reason is known and written down; restart Ray on the named nodes",
+        "Unset it unless its reason is known and documented. Restart Ray on the named nodes.",
     ),
     "ENV-NOTE": Entry(
         "A variable has no effect here, fits one fabric only, or is an old name.",
         Cause.INFRASTRUCTURE,
-        "delete or rename it when convenient; compare it with what the fabric's operator recommends",
+        "Delete or rename it when convenient. Compare it with what the fabric's operator recommends.",
     ),
     "ENV-DIFFERS": Entry(
         "A variable, from the environment or a conf file, is not the same on every node.",
         Cause.INFRASTRUCTURE,
-        "set one value everywhere (one image, one runtime environment, one /etc/nccl.conf), then restart Ray",
+        "Set one value everywhere (one image, one runtime environment, one /etc/nccl.conf), then restart Ray.",
     ),
     "ENV-TWO-LIBS": Entry(
-        "Two versions of libnccl are within reach of one process, or nodes would load different ones.",
+        "One process can find two versions of libnccl, or nodes would load different ones.",
         Cause.INFRASTRUCTURE,
-        "keep one libnccl: clear LD_PRELOAD and LD_LIBRARY_PATH of others and use one image; see /proc/PID/maps of a rank",
+        "Keep one libnccl. Remove others from LD_PRELOAD and LD_LIBRARY_PATH, and use one image. See /proc/PID/maps of a rank.",
     ),
 }

@@ -9,21 +9,21 @@ LAUNCH: dict[str, Entry] = {
     "LAUNCH-FAILED": Entry(
         "A documented command failed.",
         Cause.INFRASTRUCTURE,
-        "read the transcript; a user would be stuck at this line",
+        "Read the transcript: a user would be stuck at this line.",
     ),
     "LAUNCH-ENV": Entry(
         "A rank is missing, or a variable of its rendezvous is missing, wrong or inconsistent.",
         Cause.APPLICATION,
-        "let the launcher set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT on every rank",
+        "Let the launcher set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT on every rank.",
     ),
     "LAUNCH-ELSEWHERE": Entry(
-        "A rank ran on a host that is no node of the cluster under test.",
+        "A rank ran on a host that is not a node of the cluster under test.",
         Cause.INFRASTRUCTURE,
-        "see whose dashboard the submission's address leads to (ingress, tunnel, proxy), and name this cluster's with --cluster",
+        "Check whose dashboard the submission's address leads to (ingress, tunnel, proxy). Name this cluster with --cluster.",
     ),
     "LAUNCH-DEVICE": Entry(
-        "A rank does not compute on a GPU of its own.",
+        "A rank does not compute on its own GPU.",
         Cause.APPLICATION,
-        "install a torch built for these GPUs in the job's environment, and have the launcher ask Ray for one GPU for each rank",
+        "Install a torch build for these GPUs in the job's environment. Make the launcher request one GPU per rank from Ray.",
     ),
 }

@@ -79,19 +79,15 @@ def test_one_list_in_four_places() -> None:
     assert files == set(CRITERIA) == set(RUN_ORDER) == set(readme)
     for name in shipped_contracts():
         assert [c.id for c in load(name).facts().criteria] == list(CRITERIA)
-    for id, row in CRITERIA.items():
-        assert f"| {id} | {row.title} | {row.how} |" in (REPO / "README.md").read_text()
 
 
-def test_every_finding_code_used_is_in_the_catalogue_and_documented() -> None:
+def test_every_finding_code_used_is_in_the_catalogue() -> None:
     kinds = "|".join(sorted({code.split("-")[0] for code in CATALOGUE}))
     used = set()
     for path in (REPO / "probes").rglob("*.py"):
         if path.parent.name != "findings":
             used |= set(re.findall(rf'"((?:{kinds})-[A-Z-]+)"', path.read_text()))
     assert used == set(CATALOGUE)
-    documented = (REPO / "docs" / "findings.md").read_text()
-    assert all(f"`{code}`" in documented for code in CATALOGUE)
 
 
 def test_readme_shows_the_documented_path_literally() -> None:

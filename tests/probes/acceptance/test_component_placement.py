@@ -111,7 +111,7 @@ def test_the_documented_placements() -> None:
         ),
         (
             {"actor": "0-19", "rollout": "24-30"},
-            ["'actor, rollout'", "all of 0-31", "nobody on 20-23, 31:"],
+            ["'actor, rollout'", "all of 0-31", "no component on 20-23, 31:"],
         ),
         ({"actor": 0.5}, ["'actor'", "found 0.5 (float)"]),
         ({"actor": None}, ["'actor'", "found None (NoneType)"]),
@@ -184,7 +184,7 @@ def test_every_gap_is_refused_and_named(parts: dict[str, set[int]], data: st.Dat
     total = sum(map(len, parts.values())) + 1  # the last one stays with a key of its own
     idle = data.draw(st.sets(st.integers(0, total - 2), min_size=1))
     used = {name: numbers - idle for name, numbers in parts.items()} | {"last": {total - 1}}
-    assert f"found nobody on {as_ranges(idle)}: " in refused(written(used), total)
+    assert f"found no component on {as_ranges(idle)}: " in refused(written(used), total)
 
 
 @given(partitions(), st.data())

@@ -63,7 +63,7 @@ REFUSED = [
     (WAIVER.replace("GANG", "GNAG"), "did you mean 'GANG'?"),
     ("schema = 1\nFABRIC = 3\n", "expected to be a table"),
     ('schema = 1\n[[waivers]]\nid = "W1"\n', "[[waivers]]"),
-    (ONE_RAIL, "[cluster]: expected rails beside line_rate_gbps = 400, which is of one rail"),
+    (ONE_RAIL, "[cluster]: expected rails with line_rate_gbps = 400 (the rate of one rail)"),
 ]  # fmt: skip
 
 

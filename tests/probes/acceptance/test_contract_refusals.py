@@ -116,7 +116,7 @@ CONTRADICTORY = [
         + busbw("at_least = 100").removeprefix("schema = 1\n"),
         "expected at_least = 12.5 or less, the line rate of 1 x 100 Gbit/s, found 100",
     ),
-    (ordered("pace_seconds = 0.4"), 'it takes accelerators = "emulated": drop one of the two'),
+    (ordered("pace_seconds = 0.4"), 'it needs accelerators = "emulated": drop one of the two'),
     (ordered('fabric = "eth0"\nmanagement = "eth0"'), "management to be another interface than"),
 ]  # fmt: skip
 

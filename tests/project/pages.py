@@ -1,0 +1,69 @@
+"""Writes the pages that follow from the code: README's table of criteria, docs/use/findings.md.
+
+`python -m tests.project.pages` writes them; a test fails where a page is another than this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from probes.acceptance.criteria import CRITERIA
+from probes.findings.entry import Entry
+from probes.findings.environment import ENVIRONMENT
+from probes.findings.fabric import FABRIC
+from probes.findings.gang import GANG
+from probes.findings.hosts import HOSTS
+from probes.findings.launch import LAUNCH
+from probes.findings.nccl import NCCL
+from probes.findings.restart import RESTART
+from probes.findings.scaling import SCALING
+from tests.support.paths import REPO
+
+README, FINDINGS = REPO / "README.md", REPO / "docs" / "use" / "findings.md"
+HEAD = "| id | criterion | how it is proved |\n|---|---|---|\n"
+GROUPS: dict[str, Mapping[str, Entry]] = {
+    "HOSTS": HOSTS,
+    "FABRIC": FABRIC,
+    "Log of NCCL": NCCL,
+    "Environment": ENVIRONMENT,
+    "GANG": GANG,
+    "LAUNCH": LAUNCH,
+    "RESTART": RESTART,
+    "SCALING": SCALING,
+}
+INTRODUCTION = """# Findings
+
+A finding names what is wrong, where, and what to do. It never changes a verdict.
+`seatrial explain CODE` prints the same text. This page is generated from `probes/findings/`.
+"""
+
+
+def write_readme() -> str:
+    """Return README with its table of criteria as criteria.py has it."""
+    before, head, after = README.read_text().partition(HEAD)
+    if not head:
+        raise ValueError(f"README.md has no table that begins with {HEAD!r}")
+    rest = after[after.index("\n\n") :]
+    rows = [f"| {id} | {row.title} | {row.how} |" for id, row in CRITERIA.items()]
+    return before + head + "\n".join(rows) + rest
+
+
+def write_findings() -> str:
+    """Return the page of findings, one heading for each code."""
+    parts = [INTRODUCTION]
+    for title, entries in GROUPS.items():
+        parts.append(f"## {title}\n")
+        parts += [
+            f"### {code}\n\n{entry.meaning} Cause: {entry.cause.value.lower().replace('_', ' ')}."
+            f"\n\n**Do:** {entry.remedy}\n"
+            for code, entry in entries.items()
+        ]
+    return "\n".join(parts)
+
+
+PAGES = {README: write_readme, FINDINGS: write_findings}
+
+if __name__ == "__main__":
+    for path, write in PAGES.items():
+        path.write_text(write())
+        print(path.relative_to(REPO))
