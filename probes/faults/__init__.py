@@ -1,1 +1,1 @@
-"""Faults that probes inject: killed processes and lost nodes."""
+"""Injects faults for probes: killed processes and lost nodes."""

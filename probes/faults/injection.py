@@ -1,4 +1,4 @@
-"""One fault injection: what is done and when, who does it, and the run that meets it."""
+"""Defines fault injection: the faults, the scenario, the injector and the result of the run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Protocol
 from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.telemetry.injected_delay import parse_delays
 
-SAVE_EVERY = 4  # steps of a run that meets faults from one save to the next: two saves in ten steps
-DONE_EVENTS = ("saving", "step")  # a rank's events that show that it has done a step
+SAVE_EVERY = 4  # steps between two saves of a fault-injected run: two saves in ten steps
+DONE_EVENTS = ("saving", "step")  # journal events which show that a rank has done a step
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A signal to the victim, at the first `event` of its journal of this step or later.
+    """Signal to the victim, sent at the first `event` of this step or later in its journal.
 
-    Each attempt meets the next fault.  No event: as soon as the gang is there.
+    Each attempt gets the next fault. An empty `event` means as soon as the gang is ready.
     """
 
     event: str = "begin"
@@ -26,10 +26,11 @@ class Fault:
 
 
 class FaultInjector(Protocol):
-    """Does one fault to one run, once, and proves that it happened.
+    """Injector of one fault into one run; it proves that the fault took effect.
 
-    `rank` is the victim, `count` how often the fault is proven to have had its effect, `sent` when
-    by the driver's clock, `injected_at` when by the victim's, `error` why it could not be done.
+    `rank` is the victim. `count` is how often the fault provably took effect. `sent` and
+    `injected_at` are its time on the driver's clock and on the victim's clock (s, 0 if unknown).
+    `error` is the reason why the fault could not be injected.
     """
 
     rank: int
@@ -39,26 +40,27 @@ class FaultInjector(Protocol):
     error: str = ""
 
     def arm(self, target: Any) -> None:
-        """Aim at what is to meet the fault: a gang, or a process."""
+        """Aim the fault at `target`: a gang or a process."""
 
     def wait(self) -> None:
-        """Wait for the moment and do it; does nothing when the victim ends before."""
+        """Wait for the moment of the fault and inject it; do nothing if the victim ends before."""
 
     def close(self) -> None:
-        """Stop waiting, and clear up."""
+        """Stop waiting and clean up."""
 
     def describe_target(self, node_names: dict[str, str]) -> str:
-        """Tell who was to meet the fault, in words; `node_names` are by Ray's id."""
+        """Describe the victim in words; `node_names` maps Ray node ids to names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultScenario:
-    """What the run meets, and what is expected of it.
+    """Faults of one run, and the result that is expected from it.
 
-    `resume_step` is the step that its last life begins after (None: the newest that was saved),
-    `max_lost` the most steps that one fault may cost.  `gives_up`: its attempts are used up.
-    `timed`: how long it took to come back is the run's own doing, and can be seen by one clock.
-    `victim` is a rank, or -1 for the last.
+    `resume_step` is the step after which the last attempt must resume; None means the newest saved
+    step. `max_lost` is the largest number of steps that one fault may cost. `gives_up` means that
+    the run uses up all its attempts and fails. `timed` means that the recovery time depends on the
+    run alone and that one clock can measure it. `victim` is a rank; -1 is the last rank. `changes`
+    overrides fields of the run's configuration.
     """
 
     name: str
@@ -74,37 +76,44 @@ class FaultScenario:
 
     @property
     def attempts(self) -> int:
-        """How many it takes."""
+        """Number of attempts that the run needs."""
         return len(self.faults) + (not self.gives_up)
 
     def stall_seconds(self, step: int) -> float:
-        """Sum the seconds for which planted delays hold up a save of this step."""
+        """Sum the injected delays (s) that hold up a save of this step."""
         stalls = parse_delays(self.changes.get("stall", ""))
         return sum(stall.seconds for stall in stalls if stall.covers_step(step))
 
     @property
     def stalls_in_background(self) -> bool:
-        """Whether saves are held up while steps go on, so that nobody knows who waited for that."""
+        """Whether injected delays hold up saves in the background, while steps continue.
+
+        Then it is unknown which step waited for the delay.
+        """
         return bool(self.changes.get("stall")) and self.changes.get("save_mode") == "async"
 
 
 @dataclass(kw_only=True)
 class FaultedRun:
-    """A run under a scenario: its results in order of rank (none: it did not end), and how."""
+    """Result of one fault-injected run.
+
+    `results` is ordered by rank, and empty if the run did not finish. `error` is the reason why it
+    did not finish.
+    """
 
     scenario: FaultScenario
     injectors: list[FaultInjector]
     results: list[dict[str, Any]]
     attempts: list[Attempt]
     error: str
-    journals: list[list[dict[str, Any]]]  # the victim's journal, cut at each "start"
-    setup_s: float = 0.0  # seconds for which its first gang did something else first
+    journals: list[list[dict[str, Any]]]  # the victim's journal, one list per attempt
+    setup_s: float = 0.0  # seconds that the first gang spent on setup before the run
 
     @property
     def resume_points(self) -> list[tuple[int, dict[str, Any]]]:
-        """For each life after the first: the last step that was done before, and its "start".
+        """Pairs (last step done before, "start" event), one for each attempt after the first.
 
-        A step is done when its save begins: whoever dies in that save has done it in vain.
+        A step is done when its save begins. If the victim dies in that save, the step is lost.
         """
         points, done = [], 0
         for journal in self.journals:
@@ -115,28 +124,29 @@ class FaultedRun:
 
     @property
     def steps_lost(self) -> list[int]:
-        """How many steps were done in vain before each life after the first."""
+        """Number of steps lost before each attempt after the first."""
         return [done - start["start_step"] for done, start in self.resume_points]
 
     @property
     def last_saved(self) -> int:
-        """The newest step that the victim knew to be saved before its last life; 0 for none."""
+        """Newest step that the victim recorded as saved before its last attempt; 0 if none."""
         events = [event for journal in self.journals[:-1] for event in journal]
         return max((event["step"] for event in events if event["event"] == "saved"), default=0)
 
     @property
     def all_injected(self) -> bool:
-        """Whether every fault happened: else nothing is known of what it would have led to."""
+        """Whether every fault took effect. Without that, the run proves nothing about recovery."""
         return all(injector.count for injector in self.injectors)
 
     def step_events(self, attempt: int) -> list[dict[str, Any]]:
-        """List the "step" events of a life."""
+        """List the "step" events of an attempt (numbered from 0)."""
         return [event for event in self.journals[attempt] if event["event"] == "step"]
 
     def step_seconds(self, attempt: int) -> dict[int, tuple[float, float]]:
-        """Give each step of a life its own seconds, and those its save was held on purpose.
+        """Return {step: (its own seconds, seconds of injected save delay)} for an attempt.
 
-        In the background nobody knows who waited for that: all seconds are the step's.
+        For saves in the background it is unknown which step waited for the delay: all seconds are
+        the step's own.
         """
         saved = {event["step"] for event in self.journals[attempt] if event["event"] == "saving"}
         known = not self.scenario.stalls_in_background
@@ -146,9 +156,9 @@ class FaultedRun:
 
 
 def split_by_attempt(journal: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Cut a rank's journal into one list for each life, which begins with "start".
+    """Split a rank's journal into one list per attempt; each list begins with "start".
 
-    Before and after are told apart by the victim's own journal, not by two machines' clocks.
+    The order in the victim's own journal separates the attempts, not the clocks of two machines.
     """
     attempts: list[list[dict[str, Any]]] = []
     for event in journal:

@@ -1,7 +1,8 @@
-"""Ranks of runs that have ended whose processes still run: they may write, and hold a device.
+"""Finds rank processes that still run after their run has ended, counts them and kills them.
 
-Where a rank was is known from its gang's places and from its own journal; its node is asked whether
-it still is there.  What is found is counted and then killed, for nobody else will.
+Such a process may still write and hold a device. The location of each rank comes from its gang's
+places and from its own journal. The rank's node is asked whether the process still runs. The probe
+kills these processes because nothing else would.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from probes.cluster.node_affinity import on_node
 from probes.faults.process_faults import read_json_lines, start_ticks
 from reference_trainer.launch.supervisor import Attempt
 
-ProcessKey = tuple[str, int, int]  # host, process id, and when it started in clock ticks since boot
-EXIT_SECONDS = 10  # a rank takes some 2 s to see that its raylet is gone
+ProcessKey = tuple[str, int, int]  # host, process id, start time in clock ticks since boot
+EXIT_SECONDS = 10  # a rank needs about 2 s to notice that its raylet is gone
 
 
 def rank_processes(folder: Path | None, attempts: Iterable[Attempt] = ()) -> dict[ProcessKey, int]:
-    """The rank of every process that began a run in this folder or below it, or was to.
+    """Map the process of each rank in `attempts`, and in the journals below `folder`, to its rank.
 
-    Where there is no /proc a process cannot be told from a later one of its number: none.
+    A process without a start time (no /proc) is left out, because a later process may have its pid.
     """
     processes: dict[ProcessKey, int] = {}
     for attempt in attempts:
@@ -41,7 +42,10 @@ def rank_processes(folder: Path | None, attempts: Iterable[Attempt] = ()) -> dic
 
 
 def kill_running(keys: list[ProcessKey], seconds: float) -> tuple[str, list[ProcessKey]]:
-    """This host's name, and those of its processes that run after so long; they are killed then."""
+    """Wait up to `seconds` for these processes of this host to exit, then SIGKILL the others.
+
+    Returns this host's name and the keys of the processes that were killed.
+    """
     host, deadline = socket.gethostname(), time.monotonic() + seconds
 
     def find_running() -> list[ProcessKey]:
@@ -58,15 +62,18 @@ def kill_running(keys: list[ProcessKey], seconds: float) -> tuple[str, list[Proc
 def find_orphans(
     cluster: Cluster, processes: dict[ProcessKey, int], seconds: float = EXIT_SECONDS
 ) -> tuple[dict[ProcessKey, int], list[str]]:
-    """(Those of the known ones that still ran, hosts that could not be asked)."""
+    """Find the known processes that still run after `seconds` more seconds, and kill them.
+
+    Returns ({process: rank}, hosts that could not be asked).
+    """
     import ray
 
     keys = list(processes)
     answers = list(cluster.on_each_node(kill_running, keys, seconds).values())
-    # Spare raylets live on the head, which may be no node that takes part.
+    # Spare raylets run on the head node, which may not be among the participating nodes.
     if cluster.head_node_id not in {node["id"] for node in cluster.nodes}:
         call = on_node(kill_running, cluster.head_node_id, max_retries=0).remote(keys, seconds)
-        with suppress(ray.exceptions.RayError):  # then its host is one that could not be asked
+        with suppress(ray.exceptions.RayError):  # then its host counts as not asked
             answers.append(ray.get(call, timeout=TASK_SECONDS))
     orphans = sorted({key for _, running in answers for key in running})
     hosts = {host for host, _ in answers}
@@ -74,7 +81,7 @@ def find_orphans(
 
 
 def describe_orphans(running: dict[ProcessKey, int]) -> str:
-    """`rank 1 on node1, process 4711; ...`."""
+    """Format processes as `rank 1 on node1, process 4711; ...`."""
     return "; ".join(
         f"rank {rank} on {host}, process {pid}" for (host, pid, _), rank in running.items()
     )

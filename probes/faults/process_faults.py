@@ -1,4 +1,4 @@
-"""Faults that probes inject.  Each proves that it happened, and clears up after itself."""
+"""Injects faults by signals to rank processes; each fault proves its effect and cleans up."""
 
 from __future__ import annotations
 
@@ -15,31 +15,35 @@ from probes.faults.injection import Fault, FaultInjector
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.worker import RankLocation
 
-POLL_SECONDS = 0.02  # from one look at a journal to the next
-EFFECT_SECONDS = 10  # for a signal to have its effect: whoever is in a system call dies late
+POLL_SECONDS = 0.02  # between two reads of a journal
+EFFECT_SECONDS = 10  # for a signal to take effect: a process in a system call dies late
 
 
 class ProcessAgent:
-    """An actor on the victim's node that does it one fault, at once or at its moment."""
+    """Ray actor on the victim's node that injects one fault, at once or at a given event."""
 
     def start_time(self, pid: int) -> tuple[int, float]:
-        """Tell (when the process started, for pids are handed on, and the time by this clock)."""
+        """Return (start time of the process in clock ticks, time of this node's clock in s).
+
+        The start time identifies the process, because pids are reused.
+        """
         return start_ticks(pid), time.time()
 
     def wait_and_signal(
         self, pid: int, started: int, out: Path, rank: int, fault: Fault
     ) -> tuple[bool, float]:
-        """Wait for the moment in the victim's own journal, then send the signal.
+        """Wait for the fault's event in the victim's journal, then send the signal.
 
-        It is read here, on the victim's node: what it wrote to a network file system may take
-        long to be seen elsewhere.  (False, 0) when the victim ends before its moment.
+        Returns (whether the signal took effect, when it was sent), or (False, 0) if the victim ends
+        before the event. The journal is read here, on the victim's node: writes to a network file
+        system may appear late on other nodes.
         """
         if not self.wait_for_event(pid, started, out, rank, fault):
             return False, 0.0
         return send_signal(pid, started, fault.signum)
 
     def wait_for_event(self, pid: int, started: int, out: Path, rank: int, fault: Fault) -> bool:
-        """Wait for the fault's moment; whether the victim came to it."""
+        """Wait for the fault's event; return whether the victim reached it."""
         while fault.event and not any(
             line["event"] == fault.event and line["step"] >= fault.step
             for line in _process_events(read_journal(out, rank), pid)
@@ -51,16 +55,16 @@ class ProcessAgent:
 
 
 def _process_events(lines: list[dict[str, Any]], pid: int) -> list[dict[str, Any]]:
-    """What a journal says of the process with this id, last; nothing before it has begun."""
+    """List the events since the last "start" if that is of this process; otherwise none."""
     starts = [index for index, line in enumerate(lines) if line["event"] == "start"]
     return lines[starts[-1] :] if starts and lines[starts[-1]]["pid"] == pid else []
 
 
 def send_signal(pid: int, started: int, signum: int) -> tuple[bool, float]:
-    """Send the signal; (proven to have had its effect, when by this node's clock).
+    """Send the signal; return (whether it took effect, when it was sent by this node's clock).
 
-    The effect of SIGKILL is that the process is gone, of SIGSTOP that it is stopped.  Of any
-    other signal only that it was sent can be said here: the rest is the victim's affair.
+    SIGKILL took effect when the process is gone, SIGSTOP when it is stopped. Any other signal
+    counts as effective once it is sent, because the reaction is up to the victim.
     """
 
     def took_effect() -> bool:
@@ -77,30 +81,30 @@ def send_signal(pid: int, started: int, signum: int) -> tuple[bool, float]:
         return False, sent_at
     deadline = time.monotonic() + EFFECT_SECONDS
     while not (done := took_effect()) and time.monotonic() < deadline:
-        time.sleep(0.01)  # a short look: most signals have their effect within it
+        time.sleep(0.01)  # short, because most signals take effect within it
     return done, sent_at
 
 
 def descendant_pids(pid: int) -> list[int]:
-    """The processes that this one has started, and those that they have."""
+    """List the pids of all descendants of a process."""
     children_of: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and len(fields := _read_stat(int(entry.name))) > 1:
             children_of.setdefault(int(fields[1]), []).append(int(entry.name))
     pids = list(children_of.get(pid, []))
-    for child in pids:  # grows while it is walked
+    for child in pids:  # the list grows during this loop
         pids += children_of.get(child, [])
     return pids
 
 
 def start_ticks(pid: int) -> int:
-    """Read when a process that runs started, in clock ticks since boot; -1: none, or a zombie."""
+    """Read the start time of a process in clock ticks since boot; -1 if it is gone or a zombie."""
     fields = _read_stat(pid)
     return -1 if fields[0] in ("", "Z") else int(fields[19])
 
 
 def _read_stat(pid: int) -> list[str]:
-    """What /proc says of a process after its name."""
+    """Read the fields of /proc/PID/stat after the name; one empty field if there is no process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -108,25 +112,25 @@ def _read_stat(pid: int) -> list[str]:
 
 
 class ProcessFault(FaultInjector):
-    """Sends one rank of a gang a fault's signal at the fault's moment, once.
+    """Injector that sends a fault's signal to one rank of a gang, once.
 
-    The moment is the first `event` of its step or later in the rank's journal; with no event, at
-    once.
+    It sends at the first `event` of the fault's step or later in the rank's journal. Without an
+    event it sends at once.
     """
 
     def __init__(self, out: Path, rank: int, fault: Fault) -> None:
         self.out, self.rank, self.fault = out, rank, fault
         self.victim: RankLocation | None = None
         self._agent: Any = None
-        self._moment: tuple[Any, ...] = ()  # who it is and what the agent waits for
-        self._offset = 0.0  # how far the victim's clock is ahead of the driver's
+        self._moment: tuple[Any, ...] = ()  # arguments of the agent's wait_and_signal
+        self._offset = 0.0  # seconds that the victim's clock is ahead of the driver's
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self.wait, daemon=True)
 
     def arm(self, target: Gang) -> None:
-        """Start an agent on the victim's node, and let it wait for the moment.
+        """Start an agent on the victim's node and let it wait for the event.
 
-        Where that cannot be done the run goes on without a fault, and `error` says why.
+        If the agent cannot start, the run goes on without a fault and `error` gives the reason.
         """
         import ray
 
@@ -145,12 +149,12 @@ class ProcessFault(FaultInjector):
         self._agent = on_node(ProcessAgent, victim.node).remote()
         started, _ = ray.get(self._agent.start_time.remote(victim.pid), timeout=60)
         self._moment = victim.pid, started, self.out, self.rank, self.fault
-        start = time.time()  # again, now that the agent is there: this takes a moment only
+        start = time.time()  # again: the agent runs now, so this round trip is short
         _, remote_time = ray.get(self._agent.start_time.remote(victim.pid), timeout=60)
         self._offset = remote_time - (start + time.time()) / 2
 
     def wait(self) -> None:
-        """Wait for the moment and inject the fault, unless the victim ends before."""
+        """Wait for the event and inject the fault, unless the victim ends before."""
         import ray
 
         try:
@@ -163,10 +167,10 @@ class ProcessFault(FaultInjector):
         self.sent = self.injected_at - self._offset if self.injected_at else 0.0
 
     def _inject(self) -> tuple[bool, float]:
-        """Wait for the moment and do it; (proven to have happened, when by the victim's clock)."""
+        """Inject the fault at its event; return (whether it took effect, victim's clock in s)."""
         import ray
 
-        # Bounded by the victim's life, and by `close`.
+        # No timeout: the call ends when the victim ends, or when `close` kills the agent.
         return ray.get(self._agent.wait_and_signal.remote(*self._moment))
 
     def describe_target(self, node_names: dict[str, str]) -> str:
@@ -186,12 +190,12 @@ class ProcessFault(FaultInjector):
 
 
 def read_journal(out: Path, rank: int) -> list[dict[str, Any]]:
-    """Read what a rank of the run in this folder has written down so far."""
+    """Read the journal that a rank of the run in this folder has written so far."""
     return read_json_lines(out / f"metrics.rank{rank}.jsonl")
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSON lines file that may be growing; none when it is not there yet."""
+    """Read the complete lines of a JSON lines file that may still grow; none if it is missing."""
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")
@@ -199,6 +203,6 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     for line in lines[:-1]:
         try:
             events.append(json.loads(line))
-        except json.JSONDecodeError:  # a killed process left half a line
+        except json.JSONDecodeError:  # a killed process left an incomplete line
             continue
     return events

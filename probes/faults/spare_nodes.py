@@ -1,12 +1,12 @@
-"""Spare raylets with made-up accelerators, for faults nobody may do to real nodes.
+"""Starts spare raylets with a made-up resource, for faults that must not hit real nodes.
 
-A node loss is a matter of Ray's control plane, so it is rehearsed on the cluster's own: a few more
-raylets join it from the head's machine, each with one unit of a resource that no job knows, and
-one of them is killed.  Nobody's accelerator is touched; as an actor
-of another job that needs no CPU could land there, it is only begun while no other job lives.
+A node loss only concerns Ray's control plane, so the rehearsal uses the cluster's own one. Some
+more raylets join it from the head's machine. Each has one unit of a resource that no job knows. One
+of them is killed, and no user's accelerator is affected. An actor of another job that needs no CPU
+could be placed on a spare raylet. So probes start them only while no other job is on the cluster.
 
-The raylets belong to a process (`main`, this file) that ends when its input does; its input is
-held by an actor of the probe's own job.  So they are gone however the probe ends.
+The raylets belong to a process (`main`, this file) that ends when its standard input ends. An actor
+of the probe's own job holds that input. So the raylets end no matter how the probe ends.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # this file is run as a script too, which needs none of that
+if TYPE_CHECKING:  # the file also runs as a script, which does not need this
     from probes.cluster.cluster import Cluster
 
-START_SECONDS = 90  # for all raylets to be up: some seconds each on a busy machine
-REAP_SECONDS = 0.2  # from one look at dead raylets to the next
+START_SECONDS = 90  # for all raylets to start: some seconds each on a busy machine
+REAP_SECONDS = 0.2  # between two checks for dead raylets
 
 
 class SpareNodes:
-    """The probe's end: `count` spare raylets, each with one unit of `resource`.
+    """The probe's handle of `count` spare raylets, each with one unit of `resource`.
 
-    `names` are what the page calls them, by node id.
+    `node_names` maps their node ids to the names used in reports.
     """
 
     def __init__(self, cluster: Cluster, count: int) -> None:
@@ -52,7 +52,7 @@ class SpareNodes:
             raise
 
     def add(self, count: int) -> None:
-        """Have `count` more of them."""
+        """Add `count` more spare raylets."""
         import ray
 
         call = self._host.start.remote(self._address, count, self.resource)
@@ -60,9 +60,9 @@ class SpareNodes:
             self.node_names[node] = f"spare{len(self.node_names) + 1}"
 
     def kill_nodes(self, *names: str, whole_nodes: bool = True) -> tuple[bool, float]:
-        """SIGKILL all processes of the nodes of these names, or the raylets alone.
+        """Kill (SIGKILL) all processes of named nodes; without `whole_nodes` only the raylets.
 
-        (Whether all are proven dead, when the first was killed by the head's clock.)
+        Returns (whether all are proven dead, when the first was killed by the head's clock).
         """
         import ray
 
@@ -70,23 +70,26 @@ class SpareNodes:
         return ray.get(self._host.kill_nodes.remote(nodes, whole_nodes), timeout=30)
 
     def close(self) -> None:
-        """End what is left of them; returns when their processes are gone."""
+        """End the remaining raylets; return when their processes are gone."""
         import ray
 
-        with suppress(ray.exceptions.RayError):  # its end closes the input too
+        with suppress(ray.exceptions.RayError):  # the end of the actor closes the input too
             ray.get(self._host.close.remote(), timeout=30)
         ray.kill(self._host)
 
 
 class SpareNodeHost:
-    """Holds the input of the processes that own the raylets.  A Ray actor on the head node."""
+    """Ray actor on the head node that holds the input of the processes that own the raylets."""
 
     def __init__(self) -> None:
         self._children: list[subprocess.Popen[str]] = []
         self._raylets: dict[str, int] = {}
 
     def start(self, address: str, count: int, resource: str) -> list[str]:
-        """Start them; their node ids.  Raises RuntimeError with the last words when it fails."""
+        """Start the raylets and return their node ids.
+
+        Raises RuntimeError with the last line of standard error if the start fails.
+        """
         import ray
 
         if address.startswith("ray://"):
@@ -114,8 +117,11 @@ class SpareNodeHost:
         return list(pids)
 
     def kill_nodes(self, nodes: list[str], whole_nodes: bool) -> tuple[bool, float]:
-        """SIGKILL raylets, and as a power loss would all they started; (proven dead, when)."""
-        from probes.faults.process_faults import (  # late: this file is run as a script too
+        """Kill (SIGKILL) raylets; with `whole_nodes` also their descendants, as in a power loss.
+
+        Returns (whether all are proven dead, when the first was killed).
+        """
+        from probes.faults.process_faults import (  # late: this file also runs as a script
             descendant_pids,
             send_signal,
             start_ticks,
@@ -125,12 +131,12 @@ class SpareNodeHost:
         pids += [child for pid in pids if whole_nodes for child in descendant_pids(pid)]
         targets = [(pid, started) for pid in pids if (started := start_ticks(pid)) >= 0]
         results = [send_signal(pid, started, signal.SIGKILL) for pid, started in targets]
-        # What dies of its raylet before its own turn is gone as well.
+        # A child that died with its raylet, before its own signal, counts as dead as well.
         all_gone = all(start_ticks(pid) != started for pid, started in targets)
         return all_gone and results[0][0], results[0][1]
 
     def close(self) -> None:
-        """End the owners, and with them all raylets."""
+        """End the owner processes, and with them all raylets."""
         for child in self._children:
             assert child.stdin is not None
             child.stdin.close()
@@ -139,22 +145,22 @@ class SpareNodeHost:
 
 
 def main(address: str, ip: str, count: int, resource: str, session: str) -> None:
-    """Start the raylets, say node ids and pids, wait for the end of the input, end them."""
+    """Start the raylets, print {node id: pid}, wait for the end of the input, then end them."""
     signal.signal(signal.SIGALRM, _raise_timeout)
     signal.alarm(START_SECONDS)  # a start that hangs must not hang the actor
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Ray's own chatter goes to standard error
+    os.dup2(2, 1)  # Ray's own output goes to standard error
     from probes.cluster.cleanup import CleanupProcess
 
     nodes, paths = list[Any](), list[Path]()
-    cleanup = CleanupProcess()  # Ray kills this process when the actor that has it dies
+    cleanup = CleanupProcess()  # Ray kills this process when its actor dies
     try:
         for index in range(count):
             folder = f"{resource}_{os.getpid()}_{index}"
             paths.append(Path(session, folder))
-            cleanup.register("folder", str(paths[-1]))  # first: this may be killed amid the start
+            cleanup.register("folder", str(paths[-1]))  # first: a kill may come during the start
             nodes.append(_start_node(address, ip, resource, folder))
-            for path in Path(session).glob(f"*_{nodes[-1].node_id}"):  # its ports
+            for path in Path(session).glob(f"*_{nodes[-1].node_id}"):  # files with its ports
                 cleanup.register("folder", str(path))
                 paths.append(path)
         signal.alarm(0)
@@ -162,7 +168,7 @@ def main(address: str, ip: str, count: int, resource: str, session: str) -> None
         _report_and_reap(raylets, output)
     finally:
         for node in nodes:
-            # Gracefully: a raylet that says goodbye is not counted as alive until Ray misses it.
+            # Graceful: otherwise Ray counts the raylet as alive until its health checks fail.
             node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
         for path in paths:
             cleanup.remove_now(path)
@@ -170,22 +176,22 @@ def main(address: str, ip: str, count: int, resource: str, session: str) -> None
 
 
 def _report_and_reap(raylets: dict[str, Any], output: IO[str]) -> None:
-    """Say node ids and pids, and reap raylets that die, as init does, until the input ends.
+    """Print {node id: pid} as JSON, then reap dead raylets, as init does, until the input ends.
 
-    A worker takes its raylet for alive as long as that is a zombie.
+    Without that, a worker would count its raylet as alive while it is a zombie.
     """
     pids = {node: raylet.pid for node, raylet in raylets.items()}
     print(json.dumps(pids), file=output, flush=True)
-    while not select.select([sys.stdin], [], [], REAP_SECONDS)[0]:  # it says nothing but ends
+    while not select.select([sys.stdin], [], [], REAP_SECONDS)[0]:  # it carries no data, just ends
         for raylet in raylets.values():
             raylet.poll()
 
 
 def _start_node(address: str, ip: str, resource: str, folder: str) -> Any:
-    """Start a node without CPUs, so that no task lands there.
+    """Start a node without CPUs, so that no task is placed there.
 
-    It unpacks jobs' working directories in a `folder` of its own: in the one that raylets of a
-    machine share by default it would first remove what the head's jobs run in.
+    It unpacks the working directories of jobs in its own `folder`. By default the raylets of one
+    machine share a folder. A new raylet would first remove from it what the head's jobs run in.
     """
     from ray._private.node import Node
     from ray._private.parameter import RayParams

@@ -1,1 +1,1 @@
-"""GANG: gang scheduling works under contention."""
+"""Tests the criterion GANG: gang scheduling works under contention."""

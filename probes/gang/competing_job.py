@@ -1,4 +1,4 @@
-"""A competing job, as the probe commands it: a driver process of its own, at a pipe's end."""
+"""Runs a competing job as a separate driver process that the probe commands through pipes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Any
 
 from probes.cluster.cluster import Cluster
 
-ANSWER_SECONDS = 60  # for a command: longer than a driver itself waits for anything
+ANSWER_SECONDS = 60  # for a command: longer than any wait inside a driver
 SCRIPT = Path(__file__).with_name("job_driver.py")
 
 
 class JobUnresponsive(RuntimeError):
-    """A job's driver did not answer in time, or died."""
+    """Raised when a job's driver did not answer in time, or died."""
 
 
 class CompetingJob:
-    """One job.  `id` is Ray's id of it, known once `ready` has returned."""
+    """One competing job. `id` is its Ray job id, known once `wait_ready` has returned."""
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         self.name, self.id, self._cleanup = name, "", cluster.cleanup
@@ -36,35 +36,35 @@ class CompetingJob:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             start_new_session=True,
-            # Over ray:// a killed client is otherwise waited for, half a minute.
+            # Otherwise, over ray://, the server waits 30 s for a killed client to reconnect.
             env={**os.environ, "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0"},
         )
         self._cleanup.register("process", str(self._child.pid))
 
     def wait_ready(self) -> str:
-        """Ray's id of the job, once its driver has joined the cluster."""
+        """Wait until the driver has joined the cluster; return the Ray job id."""
         self.id = self.id or str(self.read_answer())
         return self.id
 
     def send(self, command: str, *arguments: Any) -> None:
-        """Send a command without waiting for the answer."""
+        """Send a command without waiting for its answer."""
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps({"do": command, "with": arguments}) + "\n")
         self._child.stdin.flush()
 
     def read_answer(self) -> Any:
-        """The next answer.  Raises JobUnresponsive after 60 s, or when the driver died."""
+        """Read the next answer. Raises JobUnresponsive after 60 s, or if the driver died."""
         assert self._child.stdout is not None
         readable, _, _ = select.select([self._child.stdout], [], [], ANSWER_SECONDS)
         line = self._child.stdout.readline() if readable else ""
         if not line:
             reason = self._failure_reason()
-            self._child.kill()  # a late answer would be taken for the next one's
+            self._child.kill()  # a late answer would be read as that of the next command
             raise JobUnresponsive(reason)
         return json.loads(line)
 
     def _failure_reason(self) -> str:
-        """Why there is no answer."""
+        """Explain why there is no answer."""
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=1)
         if self.alive:
@@ -79,22 +79,22 @@ class CompetingJob:
         return self.read_answer()
 
     def signal(self, signum: int) -> None:
-        """Send the driver a signal; after SIGKILL it is waited for."""
+        """Send a signal to the driver; after SIGKILL, wait up to 10 s for its exit."""
         self._child.send_signal(signum)
         if signum == signal.SIGKILL:
             self._child.wait(timeout=10)
 
     @property
     def alive(self) -> bool:
-        """Whether its driver runs."""
+        """Whether the driver process runs."""
         return self._child.poll() is None
 
     def end(self) -> None:
-        """Close its input, upon which it ends; kill it when it does not."""
+        """Close the driver's input, which ends it; kill it if it still runs after 10 s."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         if self.alive:
-            os.kill(self._child.pid, signal.SIGCONT)  # it may have been stopped
+            os.kill(self._child.pid, signal.SIGCONT)  # SIGSTOP may have stopped it
         self._child.stdin.close()
         try:
             self._child.wait(timeout=10)

@@ -1,4 +1,4 @@
-"""Deliberate faults of gang scheduling, run live: each must be seen."""
+"""Injects deliberate faults into real gang scheduling; the probe must detect each of them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from probes.gang.judge import (
 from probes.gang.scenario import DRAIN_SECONDS, PLACED_SECONDS, Scenario
 from probes.gang.scenario_checks import judge_free, judge_gpu_use, judge_partial_holds, judge_rate
 
-LOOK_SECONDS = 0.3  # until what was done is seen in some looks
-AWAY_SECONDS = 1.2  # that the observer does not look: longer than it may
-LATE_BY = 1.1  # times what the limit of a placement's delay allows
-FILL_SECONDS = 60  # until single actors have taken all there is
-DEADLOCK_SECONDS = 1.0  # of holding and waiting on both sides, before it is called one
-GPU_CONTEXT_SECONDS = 60  # until a process has a GPU's context
-GPU_FREED_SECONDS = 2.0  # until what a killed process held is free by NVML
-GIVE_UP_SECONDS = 3.0  # of a job for its second group
+LOOK_SECONDS = 0.3  # for an action to appear in several samples
+AWAY_SECONDS = 1.2  # pause of the observer: longer than the limit MAX_GAP
+LATE_BY = 1.1  # times the limit of the placement delay
+FILL_SECONDS = 60  # for single actors to take all free accelerators
+DEADLOCK_SECONDS = 1.0  # of hold-and-wait in both jobs, before it counts as a deadlock
+GPU_CONTEXT_SECONDS = 60  # for a process to create a CUDA context
+GPU_FREED_SECONDS = 2.0  # for NVML to report a killed process's GPU as free
+GIVE_UP_SECONDS = 3.0  # that a job waits for its second group
 OUTCOME_SECONDS = 10.0  # for a job to give up after that
 
 
 def control_release_one_early(run: Scenario) -> None:
-    """A gang takes one bundle before the rest, and must be seen as part held."""
+    """Place one bundle of a gang before the other; the judge must find a partial hold."""
     with run.as_control() as samples:
         first = run.ask("A", max(run.total - 1, 1))
         run.wait_placed(first)
@@ -53,9 +53,9 @@ def control_release_one_early(run: Scenario) -> None:
 
 
 def control_unregistered_gpu(run: Scenario) -> None:
-    """On real GPUs: a process uses one that it never asked for, and must be seen.
+    """Use a GPU without asking Ray for it; the probe must detect it. Real GPUs only.
 
-    Only on a node whose GPUs are all free by Ray, and on one that nobody uses by NVML.
+    By Ray, all GPUs of the node must be free. By NVML, the GPU itself must be unused.
     """
     cluster = run.rig.cluster
     if not cluster.on_gpu:
@@ -80,11 +80,14 @@ def control_unregistered_gpu(run: Scenario) -> None:
 def find_free_gpu(
     cluster: Cluster, free: dict[str, int], in_use: dict[str, Any]
 ) -> tuple[str, str] | None:
-    """(node, UUID) of a GPU that nobody uses, on a node that is free as a whole; None: none is."""
+    """Find a GPU that no process uses, on a node whose GPUs are all free.
+
+    Returns (node name, GPU UUID), or None if there is none.
+    """
     for facts in cluster.facts:
         node, uses = facts["name"], in_use.get(facts["name"])
         all_free = 0 < cluster.gpus_by_node.get(node, 0) <= free.get(node, 0)
-        if not all_free or not isinstance(uses, dict):  # words: NVML does not tell
+        if not all_free or not isinstance(uses, dict):  # a text: NVML has no data
             continue
         for gpu in facts["gpus"]:
             if "error" not in gpu and gpu["uuid"] not in uses:
@@ -93,7 +96,7 @@ def find_free_gpu(
 
 
 def _occupy_gpu(run: Scenario, node: str, uuid: str) -> list[checks.Sample]:
-    """What was seen while a process used this GPU."""
+    """Use this GPU from an actor; return the samples of that time."""
     import ray
 
     (node_id,) = (entry["id"] for entry in run.rig.cluster.nodes if entry["name"] == node)
@@ -105,14 +108,14 @@ def _occupy_gpu(run: Scenario, node: str, uuid: str) -> list[checks.Sample]:
             run.observer.wait(checks.FREE_LAG + 1)
         finally:
             ray.kill(gpu_user)
-        run.observer.wait(GPU_FREED_SECONDS)  # what is judged must not meet it
+        run.observer.wait(GPU_FREED_SECONDS)  # later samples must not include this use
     return samples
 
 
 def control_not_cancelled(run: Scenario, gang: str, name: str, fault: str) -> None:
-    """What should end a waiting gang did not happen: the gang must be seen to stay.
+    """Judge a waiting gang as removed although nothing ended it; it must be seen to stay.
 
-    Seen in a look taken later, for an observer that sees nothing must not pass.
+    The proof is samples taken from now on, so an observer without samples does not pass.
     """
     trial, since = run.measure.trial(), len(run.observer.samples)
     gone = run.wait_gone(gang, PENDING_SECONDS)
@@ -124,7 +127,7 @@ def control_not_cancelled(run: Scenario, gang: str, name: str, fault: str) -> No
 
 
 def control_let_go(run: Scenario, gang: str) -> None:
-    """A gang that runs is given back: it must be seen to lose what it held."""
+    """Give a running gang back and judge it as undisturbed; the judge must find the loss."""
     run.observer.wait(LOOK_SECONDS)
     since = len(run.observer.samples)
     with run.as_control():
@@ -137,9 +140,10 @@ def control_let_go(run: Scenario, gang: str) -> None:
 
 
 def control_partial_allocation(run: Scenario, need: int) -> None:
-    """Single actors taken in turns: each job ends up with a part, and neither with all.
+    """Let both jobs take single actors in turns, so that each holds a part and none holds all.
 
-    They hold what no gang holds, and the observer looks away for a while.
+    The actors hold accelerators that no gang holds, and the observer pauses for AWAY_SECONDS. So
+    the judge must find partial holds, leaks and a low sample rate.
     """
     jobs = run.rig.jobs
     with run.as_control():
@@ -157,7 +161,7 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
         run.observer.single_actors = {}
     trial = run.measure.trial()
     judge_partial_holds([held], trial)
-    actors_only = [{**sample, "gangs": {}} for sample in held]  # as Ray's groups show it
+    actors_only = [{**sample, "gangs": {}} for sample in held]  # as Ray's placement groups show it
     judge_free([actors_only], run.total, trial)
     judge_rate(checks.sample_gaps(held), trial)
     parts = checks.partial_gangs(held[-1]) if held else {}
@@ -167,7 +171,11 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
 
 
 def control_two_that_fit(run: Scenario) -> None:
-    """Two gangs that both fit, without actors, are judged as if only one could."""
+    """Judge two gangs that both fit as if only one could be placed.
+
+    They start no actors, and the capacity of each node is judged as one less. So the judge must
+    find two placed gangs, missing actors and overcommitted nodes.
+    """
     half = max(run.total // 2, 1)
     with run.as_control():
         run.wait_idle()
@@ -190,7 +198,7 @@ def control_two_that_fit(run: Scenario) -> None:
 
 
 def control_late_release(run: Scenario) -> None:
-    """A gang waits for one that goes on: it must be seen as never placed, and then as late."""
+    """Keep a gang waiting too long; it must be judged as never placed, and then as late."""
     limit = run.measure.contract.limit("GANG", "placement_delay")
     held_s = LATE_BY * (limit.high or 0.0) if limit else PENDING_SECONDS
     trial = run.measure.trial()
@@ -213,9 +221,10 @@ def control_late_release(run: Scenario) -> None:
 
 
 def control_hold_and_wait(run: Scenario, half: int) -> None:
-    """Each job asks for its second group when it has its first: they wait, and must give up.
+    """Make each job hold one group and ask for a second; the deadlock must be detected.
 
-    What a job gives up must be gone.  The second to do so may find all it wants before it does.
+    Each job gives up after GIVE_UP_SECONDS, and what it gives up must be removed. The second job to
+    give up may get its second group before it does.
     """
     with run.as_control():
         run.wait_idle()
@@ -245,13 +254,13 @@ def control_hold_and_wait(run: Scenario, half: int) -> None:
 
 
 def _deadlocks_since(run: Scenario, start: float) -> list[checks.PartialHold]:
-    """Find jobs that hold and wait for each other, in what was seen since then."""
+    """Find jobs that hold and wait for each other, in the samples since `start`."""
     seen = [sample for sample in run.observer.samples if sample["t"] >= start]
     return checks.find_deadlocks(seen, DEADLOCK_SECONDS)
 
 
 def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
-    """A PACK gang that lies on several nodes, judged as the STRICT_PACK gang that waits."""
+    """Judge a PACK gang that lies on several nodes as if it were the waiting STRICT_PACK gang."""
     trial, name = measure.trial(), "PACK passed off as STRICT_PACK"
     trial("placed_in_fragments", len(nodes) if len(nodes) > 1 else 0)
     fault = "a PACK gang that lies on several nodes is judged as if it had asked for one"
@@ -259,7 +268,7 @@ def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
 
 
 def control_wrong_strategy(measure: Recorder, strategy: str, nodes: dict[str, int]) -> None:
-    """A gang that lies on several nodes, judged as if it had asked for one."""
+    """Judge a gang that lies on several nodes as if it had asked for one node."""
     trial, violation = measure.trial(), checks.explain_misplaced("STRICT_PACK", nodes, nodes)
     trial("misplaced", int(bool(violation)))
     fault = "a gang that lies on several nodes is judged as if it had asked for one"

@@ -1,4 +1,4 @@
-"""The stage of GANG's scenarios, for the probes of this folder."""
+"""Provides the fixtures of the GANG probes: the rig of two jobs, and its scenarios."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from probes.acceptance.stash import RUN
 
 @pytest.fixture(scope="module")
 def stage(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Two jobs and the observer, started once for all scenarios."""
+    """Provide two jobs and the observer, which all scenarios of a module share."""
     from probes.gang.scenario import ContentionRig
 
     rig = ContentionRig(request.config.stash[RUN].cluster)
@@ -22,7 +22,10 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def scene(cluster: Any, stage: Any, measure: Any) -> Callable[..., Any]:
-    """`scene("title")`: one scenario on the stage; too little room ends it unproven."""
+    """Provide `scene("title")`, a context manager that runs one scenario.
+
+    Raises NoRoom if too few accelerators are free: the scenario proves nothing then.
+    """
     from probes.gang import scenario_checks
 
     return lambda title, **options: scenario_checks.run_scenario(stage, title, measure, **options)

@@ -1,6 +1,7 @@
-"""On real GPUs: which of them processes use, looked at on each node while gangs compete.
+"""Monitors which real GPUs processes use, on each node, while gangs compete.
 
-Ray counts what was asked for, NVML sees what is used; what differs will be given away twice.
+Ray counts what jobs asked for; NVML shows what processes use. If the two differ, Ray will give a
+used GPU away a second time.
 """
 
 from __future__ import annotations
@@ -14,48 +15,48 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.node_affinity import on_node
 from probes.cluster.nvml import gpus_in_use, list_gpus, start_nvml
 
-PAUSE = 0.2  # s from one look to the next: NVML takes some ms for each GPU
-START_SECONDS = 60.0  # for NVML's first answer: 1 to 2 s a GPU without persistence mode
-STALE = 2.0  # s after which what was seen counts no more: NVML hangs where a GPU is lost
-GpuProcesses = dict[str, list[int]]  # UUID of a GPU that is in use, and the ids of its processes
+PAUSE = 0.2  # s between two samples: NVML needs some ms for each GPU
+START_SECONDS = 60.0  # for NVML's first answer: 1 to 2 s per GPU without persistence mode
+STALE = 2.0  # s after which a sample is outdated: NVML hangs if a GPU is lost
+GpuProcesses = dict[str, list[int]]  # UUID of a GPU in use -> ids of its processes
 
 
 class GpuMonitor:
-    """One node's GPUs, looked at in a thread of its own.  A Ray actor."""
+    """Ray actor that samples the GPUs of one node in a background thread."""
 
     def __init__(self, ray_gpus: int) -> None:
-        self._ray_gpus = ray_gpus  # by Ray
+        self._ray_gpus = ray_gpus  # that Ray counts on this node
         self._sampled_at, self._uses = time.monotonic(), dict[str, list[int]]()
         self._error = "NVML has not answered yet"
         threading.Thread(target=self._poll, daemon=True).start()
 
     def uses(self) -> GpuProcesses | str:
-        """What is in use by the last look; words where NVML does not tell."""
+        """Return the GPUs in use at the last sample, or a text if NVML has no data."""
         age_s = time.monotonic() - self._sampled_at
         return self._error or (f"NVML hangs since {age_s:.0f} s" if age_s > STALE else self._uses)
 
     def _poll(self) -> None:
-        start_nvml()  # or each look would start the driver anew, where it does not persist
+        start_nvml()  # otherwise, without persistence mode, each sample starts the driver
         mismatch: str | None = None
         while True:
             try:
                 mismatch = self._count_mismatch(len(list_gpus())) if mismatch is None else mismatch
                 self._uses, self._error = gpus_in_use(), mismatch
-            except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
+            except Exception as error:  # noqa: BLE001  (any error must reach the probe)
                 self._error = f"NVML: {error}"
             self._sampled_at = time.monotonic()
             time.sleep(PAUSE)
 
     def _count_mismatch(self, nvml: int) -> str:
-        """That some of the machine's GPUs are not this cluster's: nobody knows which."""
+        """Return a text if NVML sees more GPUs than Ray: it is unknown which are Ray's."""
         return f"NVML sees {nvml} GPUs, Ray {self._ray_gpus}" if nvml > self._ray_gpus else ""
 
 
 class UnregisteredGpuUser:
-    """Uses a GPU that it never asked Ray for.  A Ray actor of no GPUs; needs torch."""
+    """Ray actor that owns no GPU and uses one that it never asked Ray for. It needs torch."""
 
     def allocate(self, uuid: str) -> None:
-        """Have a context and some memory on this GPU of its node."""
+        """Create a CUDA context and allocate 256 MiB on this GPU of the actor's node."""
         os.environ["CUDA_VISIBLE_DEVICES"] = uuid
         import torch
 
@@ -63,7 +64,7 @@ class UnregisteredGpuUser:
 
 
 class GpuMonitors:
-    """The probe's end: a monitor on each node that has GPUs."""
+    """The monitors of all nodes that have GPUs, as the probe reads them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._monitors = {
@@ -77,7 +78,10 @@ class GpuMonitors:
         self._last_poll = 0.0
 
     def poll(self) -> dict[str, GpuProcesses | str] | None:
-        """The last that is known of each node, by name; waits for nobody.  None: too soon."""
+        """Return the last known use of each node's GPUs by node name, without waiting.
+
+        None if the last call was less than PAUSE ago, or if no monitor has answered yet.
+        """
         import ray
 
         now = time.monotonic()
@@ -95,7 +99,7 @@ class GpuMonitors:
             except ray.exceptions.RayError as error:
                 self._latest[node] = f"its observer died: {type(error).__name__}"
         if not self._latest:
-            return None  # nobody has started yet
+            return None  # no monitor has answered yet
         silent = {node for node, last in self._answered_at.items() if now - last > STALE}
         return {
             node: f"it does not answer for {STALE:g} s" if node in silent else self._latest[node]
@@ -104,9 +108,9 @@ class GpuMonitors:
         }
 
     def wait_ready(self, seconds: float = START_SECONDS) -> None:
-        """Return when each node has been looked at once, or after so many seconds.
+        """Wait until each node has been sampled once, but at most `seconds`.
 
-        A node that has not answered by then is told by its samples.
+        For a node that has not answered by then, the samples give the reason.
         """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

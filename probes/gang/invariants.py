@@ -1,6 +1,6 @@
-"""What samples of competing gangs mean: pure functions over what the observer saw.
+"""Interprets samples of competing gangs: pure functions that ask no cluster.
 
-A sample is as probes/gang/observer.py describes it.  Nothing here asks a cluster anything.
+probes/gang/observer.py describes the shape of a sample.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 Sample = dict[str, Any]
 WAITING_STATES = ("PENDING", "PREPARED")
-MAX_BLIND_S = 10.0  # that NVML may be silent while a scene is judged
-FREE_LAG = 2.0  # s for which Ray's view of what is free may lag behind
-MAX_GAP = 1.0  # s without a look: a part of a gang that is held for less keeps nobody waiting
+MAX_BLIND_S = 10.0  # that NVML may be silent while a scenario is judged
+FREE_LAG = 2.0  # s that Ray's view of free accelerators may lag behind
+MAX_GAP = 1.0  # s between two samples: a shorter partial hold keeps no job waiting
 
 
 @dataclass(frozen=True)
 class PartialHold:
-    """A gang held `placed` of `size` from `start` to `end` (s)."""
+    """A gang that held `placed` of `size` accelerators from `start` to `end` (s)."""
 
     start: float
     end: float
@@ -31,7 +31,7 @@ class PartialHold:
     size: int
 
     def describe(self) -> str:
-        """`job B held 1 of 3 while it waited (from 1.2 to 1.9 s)`."""
+        """Format as `job B held 1 of 3 while it waited (gang B-2, from 1.20 to 1.90 s)`."""
         return (
             f"job {self.job} held {self.placed} of {self.size} while it waited "
             f"(gang {self.gang}, from {self.start:.2f} to {self.end:.2f} s)"
@@ -39,18 +39,18 @@ class PartialHold:
 
 
 def count_placed(sample: Sample, gang: str) -> int:
-    """Accelerators that the gang holds."""
+    """Count the accelerators that the gang holds."""
     return int(sample["gangs"].get(gang, {}).get("placed", 0))
 
 
 def is_whole(sample: Sample, gang: str) -> bool:
-    """Whether the gang holds all that it asked for."""
+    """Return whether the gang holds all accelerators that it asked for."""
     entry = sample["gangs"].get(gang)
     return bool(entry) and entry["placed"] == entry["size"]
 
 
 def count_held(sample: Sample, job: str | None = None) -> int:
-    """Accelerators held by all gangs, or by those of one job; spare ones are not counted."""
+    """Count accelerators held by all gangs, or by those of one job; spare gangs do not count."""
     return sum(
         entry["placed"]
         for entry in sample["gangs"].values()
@@ -59,10 +59,10 @@ def count_held(sample: Sample, job: str | None = None) -> int:
 
 
 def partial_gangs(sample: Sample) -> dict[str, tuple[str, int, int]]:
-    """Gangs that hold something but not all: {gang: (job, placed, size)}.
+    """Find gangs that hold some of their accelerators but not all: {gang: (job, placed, size)}.
 
-    So is a gang whose actors run while its group waits.  A gang that lost a node
-    (RESCHEDULING) once was whole: it is judged elsewhere.
+    A gang whose actors run while its group waits counts too. A gang that lost a node (RESCHEDULING)
+    does not count: it was fully placed before, and another check judges it.
     """
     partial = {}
     for gang, entry in sample["gangs"].items():
@@ -76,7 +76,7 @@ def partial_gangs(sample: Sample) -> dict[str, tuple[str, int, int]]:
 
 
 def find_partial_holds(samples: Sequence[Sample]) -> list[PartialHold]:
-    """Find spans in which part of a gang was held, in the order of their beginning."""
+    """Find spans in which a gang was partly placed, in the order of their start."""
     spans, parts = [], [partial_gangs(sample) for sample in samples]
     starts = [sample["t"] for sample in samples]
     ends = starts[1:] + starts[-1:]  # each lasts until the next sample
@@ -90,12 +90,12 @@ def find_partial_holds(samples: Sequence[Sample]) -> list[PartialHold]:
 
 
 def count_partial(samples: Sequence[Sample]) -> int:
-    """How many samples show a part of a gang."""
+    """Count the samples that show a partly placed gang."""
     return sum(bool(partial_gangs(sample)) for sample in samples)
 
 
 def find_overcommitted(samples: Sequence[Sample], capacity: dict[str, int]) -> list[dict[str, str]]:
-    """Samples that show more held on a node than was free there before: {node: "3 of 2"}."""
+    """List the samples that hold more on a node than its capacity, each as {node: "3 of 2"}."""
     return [excess for sample in samples if (excess := _overcommitted_nodes(sample, capacity))]
 
 
@@ -112,9 +112,10 @@ def _overcommitted_nodes(sample: Sample, capacity: dict[str, int]) -> dict[str, 
 
 
 def count_leaked(samples: Sequence[Sample], total: int, lag_s: float = FREE_LAG) -> int:
-    """Accelerators that for more than `lag_s` were neither free nor held by a gang.
+    """Count accelerators that were neither free nor held by a gang for more than `lag_s` seconds.
 
-    Negative ones (held and yet free) count as well: the largest stretch's smallest difference.
+    Accelerators that are held and also free count as well. Each span counts with its smallest
+    difference; the result is the largest of these.
     """
     lost, since, smallest = 0, None, 0
     for sample in samples:
@@ -129,9 +130,9 @@ def count_leaked(samples: Sequence[Sample], total: int, lag_s: float = FREE_LAG)
 
 
 def find_deadlocks(samples: Sequence[Sample], seconds: float) -> list[PartialHold]:
-    """Hold and wait: spans over `seconds` in which two jobs or more hold parts of their gangs.
+    """Find spans of at least `seconds` in which two or more jobs hold parts of their gangs.
 
-    Such jobs wait for each other: none can go on before another gives up.
+    Such jobs hold and wait for each other: none can go on before another gives up.
     """
 
     def waiting_holds(sample: Sample) -> tuple[tuple[str, str, int, int], ...]:
@@ -154,13 +155,13 @@ def find_deadlocks(samples: Sequence[Sample], seconds: float) -> list[PartialHol
 def find_hidden_gpus(
     samples: Sequence[Sample], ray_gpus: dict[str, int], lag_s: float = FREE_LAG
 ) -> dict[str, tuple[int, list[str]]]:
-    """GPUs by node that processes use though Ray counts them as free.
+    """Find GPUs that processes use although Ray counts them as free: {node: (count, GPUs)}.
 
-    For more than `lag_s` on end, or at two looks or more at a node where Ray's count has not
-    changed for as long: what comes and goes there is no gang's.  `in_use` of a sample, where it has
-    one, is {node: {UUID: process ids}} by NVML; `ray_gpus` is what each node has by Ray.  Which of
-    a node's GPUs those are Ray does not say: beside their number all that are in use at the worst
-    moment are listed, with their processes.
+    A use counts if it lasts for more than `lag_s` seconds. It also counts if two or more samples
+    show it on a calm node. There Ray's free count has not changed for `lag_s`, so no gang comes or
+    goes. `in_use` of a sample, if present, is {node: {UUID: process ids}} from NVML. `ray_gpus` is
+    the number of GPUs that Ray counts on each node. Ray does not report which GPUs these are. So
+    the result lists all GPUs that are in use at the worst moment, with their processes.
     """
     hidden: dict[str, tuple[int, list[str]]] = {}
     for node, count in ray_gpus.items():
@@ -184,13 +185,13 @@ def find_hidden_gpus(
 
 
 def _excess_use(sample: Sample, node: str, count: int) -> int | None:
-    """How many GPUs of a node are in use beyond what Ray has given away; None: nobody looked."""
+    """Count a node's GPUs in use beyond those that Ray has given away; None without NVML data."""
     uses = sample.get("in_use", {}).get(node)
     return len(uses) - (count - sample["free_on"].get(node, 0)) if isinstance(uses, dict) else None
 
 
 def _calm_samples(samples: Sequence[Sample], node: str, lag_s: float) -> list[bool]:
-    """Whether at each sample what Ray counts as free on a node has been the same for so long."""
+    """Return for each sample whether Ray's free count on the node has been constant for `lag_s`."""
     calm, since, before = [], None, None
     for sample in samples:
         free = sample["free_on"].get(node, 0)
@@ -201,10 +202,10 @@ def _calm_samples(samples: Sequence[Sample], node: str, lag_s: float) -> list[bo
 
 
 def nvml_errors(samples: Sequence[Sample], ray_gpus: dict[str, int]) -> dict[str, str]:
-    """Find nodes whose GPUs NVML told nothing of in these samples, or nothing for too long; why.
+    """Find nodes without NVML data in these samples, or without it for too long: {node: reason}.
 
-    One slow answer is no blindness: NVML starts a driver that does not persist, which takes 1 to
-    2 s for each GPU, and waits behind contexts that are torn down.
+    One slow answer is no error. Without persistence mode NVML starts the driver, which takes 1 to 2
+    s for each GPU. NVML also waits while CUDA contexts are torn down.
     """
     return {
         node: reason
@@ -214,7 +215,7 @@ def nvml_errors(samples: Sequence[Sample], ray_gpus: dict[str, int]) -> dict[str
 
 
 def _nvml_silence(samples: Sequence[Sample], node: str) -> str:
-    """Tell why nothing is known of a node's GPUs for all of these samples, or MAX_BLIND_S."""
+    """Explain why NVML has no data in all of these samples, or for more than MAX_BLIND_S."""
     looks = [(one["t"], one["in_use"].get(node)) for one in samples if "in_use" in one]
     errors = [use for _, use in looks if isinstance(use, str)]
     reason = errors[-1] if errors else "nobody looked"
@@ -227,12 +228,12 @@ def _nvml_silence(samples: Sequence[Sample], node: str) -> str:
 
 
 def sample_gaps(samples: Sequence[Sample]) -> list[float]:
-    """Seconds between neighbours."""
+    """Compute the seconds between neighbouring samples."""
     return [b["t"] - a["t"] for a, b in pairwise(samples)]
 
 
 def sample_rate(gaps: Sequence[float], required: float) -> tuple[float | None, str]:
-    """Looks a second, where there were enough and none was missed for long; else None and why."""
+    """Compute samples per second, or (None, reason) if there are too few or a gap is too long."""
     rate = len(gaps) / sum(gaps) if gaps else 0.0
     if rate >= required and max(gaps) <= MAX_GAP:
         return rate, ""
@@ -240,15 +241,15 @@ def sample_rate(gaps: Sequence[float], required: float) -> tuple[float | None, s
 
 
 def percentile_95(values: Sequence[float]) -> float | None:
-    """What 95 of 100 values do not exceed; None of none."""
+    """Compute the 95th percentile; None if there are no values."""
     return sorted(values)[int(0.95 * (len(values) - 1))] if values else None
 
 
 def explain_misplaced(strategy: str, nodes: dict[str, int], capacity: dict[str, int]) -> str:
-    """Why a placed group breaks its strategy; "" when it keeps it.
+    """Explain why a placed group breaks its strategy; return "" if it does not.
 
-    `nodes` are its bundles per node, `capacity` what was free per node before.  PACK and SPREAD are
-    wishes to Ray: they are judged only where they could be met in full.
+    `nodes` is the group's bundles per node, `capacity` what was free per node before. PACK and
+    SPREAD are only preferences in Ray: they are judged only if they could be met in full.
     """
     size, used = sum(nodes.values()), len(nodes)
     free_nodes = sum(count > 0 for count in capacity.values())
@@ -264,7 +265,7 @@ def explain_misplaced(strategy: str, nodes: dict[str, int], capacity: dict[str, 
 
 
 def sample_changes(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """Samples as the picture needs them: per node and job, and only where something changed."""
+    """Reduce samples to rows for the chart: per node and job, only where something changed."""
     rows: list[dict[str, Any]] = []
     for sample in samples:
         nodes: dict[str, Counter[str]] = defaultdict(Counter)

@@ -1,7 +1,7 @@
-"""A user's job, as a driver process of its own: asks for gangs, or for single actors.
+"""Runs a user's job as a separate driver process that asks for gangs, or for single actors.
 
-Reads one JSON command a line and answers each with one JSON line.  When its input ends, it
-ends, and Ray takes back all it held.  Run as a file; needs nothing but Ray.
+It reads one JSON command per line and answers each with one JSON line. When its input ends, it
+ends, and Ray takes back all it held. The file runs as a script and needs only Ray.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from itertools import cycle
 from queue import Queue
 from typing import Any
 
-POLL_SECONDS = 0.05  # from one look to the next at a flow's own gangs, or at what a dead job left
-OUTCOME_SECONDS = 50  # for what works in the background to end
+POLL_SECONDS = 0.05  # between two polls of a stream's gangs, or of a dead job's leftovers
+OUTCOME_SECONDS = 50  # for background work to end
 START_SECONDS = 50  # for all actors of all components to start
-DRAIN_SECONDS = 30  # for the last gangs of a flow that is told to end
-CLEANUP_SECONDS = 2.5  # for clearing up when its input ends: it is killed after three
-QUIET_SECONDS = 0.5  # without a new group of a job that is dead
-PING_SECONDS = 1.0  # in which an actor answers that does not wait for room
-COORDINATOR = "AutoscalingCoordinator"  # the actor that Ray Train and Ray Data share, and leave
-COMPLETE = "complete"  # a gang of two groups that has both
+DRAIN_SECONDS = 30  # for the last gangs of a stream that is to end
+CLEANUP_SECONDS = 2.5  # to clean up when its input ends: CleanupProcess kills it after 3 s
+QUIET_SECONDS = 0.5  # without a new group of a dead job
+PING_SECONDS = 1.0  # for an actor to answer; an actor that waits for room does not
+COORDINATOR = "AutoscalingCoordinator"  # the actor that Ray Train and Ray Data share and leave
+COMPLETE = "complete"  # outcome of a gang of two groups that has both
 
 
 def placed_groups(groups: Iterable[Any]) -> set[Any]:
-    """Those of the groups that are placed now."""
+    """Select the groups that are placed now."""
     import ray
 
     return {g for g in groups if ray.util.placement_group_table(g).get("state") == "CREATED"}
@@ -45,21 +45,21 @@ def remove_group(group: Any) -> None:
 
 
 def on_cluster(function: Callable[..., Any], *options: Any) -> Any:
-    """What a function returns that needs Ray's tables: a client of ray:// has none of its own."""
+    """Call a function that needs Ray's tables; over ray:// it runs on the cluster."""
     from ray._private.client_mode_hook import client_mode_wrap
 
     return client_mode_wrap(function)(*options)
 
 
 def living_jobs() -> set[str]:
-    """Ids of the jobs that live on the cluster."""
+    """Return the ids of the jobs that are alive on the cluster."""
     from ray._private import state
 
     return {job["JobID"] for job in on_cluster(state.jobs) if not job["IsDead"]}
 
 
 def groups_of(job: str) -> list[Any]:
-    """Placement groups of a job: a group's id ends with that of its job."""
+    """List the placement groups of a job: a group's id ends with the job's id."""
     import ray
     from ray._raylet import PlacementGroupID
     from ray.util.placement_group import PlacementGroup
@@ -70,7 +70,7 @@ def groups_of(job: str) -> list[Any]:
 
 
 def detached_ids(job: str, shared: bool) -> list[str]:
-    """Ids of a job's living detached actors: the one that jobs share, or those without a name."""
+    """List a job's living detached actors: the shared COORDINATOR, or those without a name."""
     import ray
     from ray._private import state
 
@@ -80,7 +80,7 @@ def detached_ids(job: str, shared: bool) -> list[str]:
 
 
 def kill_actors(actors: list[str]) -> None:
-    """End actors by their ids: of what another job has made, this one has no handles."""
+    """Kill actors by their ids: this job has no handles of another job's actors."""
     import ray
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated.gcs_service_pb2 import KillActorViaGcsRequest
@@ -89,15 +89,15 @@ def kill_actors(actors: list[str]) -> None:
     with init_grpc_channel(ray.get_runtime_context().gcs_address) as channel:
         for id in map(bytes.fromhex, actors):
             request = KillActorViaGcsRequest(actor_id=id, force_kill=True, no_restart=True)
-            with suppress(Exception):  # of gRPC: whoever must know that it is gone looks again
+            with suppress(Exception):  # an error of gRPC: callers check again
                 ActorInfoGcsServiceStub(channel).KillActorViaGcs(request, timeout=1)
 
 
 class Holder:
-    """An actor that holds one accelerator, or a share of one, and does nothing."""
+    """Ray actor that holds one accelerator, or a share of one, and does nothing."""
 
     def location(self) -> tuple[str, str]:
-        """Ray's id of its node, and the accelerator's id there."""
+        """Return Ray's id of the actor's node, and the accelerator's id there."""
         import ray
 
         context = ray.get_runtime_context()
@@ -105,7 +105,7 @@ class Holder:
 
 
 class JobDriver:
-    """What the job has asked for."""
+    """The groups, actors and streams of the job; each method is a command."""
 
     def __init__(self, resource: str) -> None:
         self.resource = resource
@@ -114,8 +114,8 @@ class JobDriver:
         self.streams: list[GangStream] = []
         self.outcome_text = ""
         self._background = threading.Thread()
-        self._guarded = ""  # the job whose Ray Train this one clears up after
-        self._jobs_before: set[str] | None = None  # jobs that lived before it made a coordinator
+        self._guarded = ""  # the job whose Ray Train leftovers this one removes
+        self._jobs_before: set[str] | None = None  # jobs alive before it made a coordinator
 
     def ask(
         self, name: str, size: int, strategy: str = "PACK", staff: bool = False, resource: str = ""
@@ -132,7 +132,7 @@ class JobDriver:
         return name
 
     def naive(self, count: int) -> int:
-        """Ask for single actors without a group; how many were asked for so far."""
+        """Ask for single actors without a group; return how many were asked for so far."""
         self._spawn(count)
         return len(self.actors)
 
@@ -144,9 +144,9 @@ class JobDriver:
         self.actors += [spawn.remote() for _ in range(count)]
 
     def seats(self, name: str, parts: dict[str, list[int]]) -> dict[str, list[tuple[str, str]]]:
-        """An actor for each rank of each component, in a group of this job; where each one is.
+        """Start an actor for each rank of each component, in one group; return their locations.
 
-        Accelerator i is bundle i in the order of nodes; components that name the same one share it.
+        Accelerator i is bundle i in the order of nodes. Components that name the same one share it.
         """
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -174,9 +174,9 @@ class JobDriver:
         return name
 
     def complete(self, gang: str, size: int, timeout_s: float) -> str:
-        """Ask for the gang's second group, wait so long for it, else give both back.
+        """Ask for the gang's second group; if it is not placed in time, give both groups back.
 
-        Works in the background; `outcome` tells how it ended.
+        This runs in the background; `outcome` returns how it ended.
         """
         first, second = f"{gang}.1", f"{gang}.2"
         self.ask(second, size)
@@ -198,14 +198,15 @@ class JobDriver:
         return gang
 
     def outcome(self, seconds: float = OUTCOME_SECONDS) -> str:
-        """How `complete` or `train` ended; waits for it, at most so long."""
+        """Wait at most `seconds` for `complete` or `train` to end; return how it ended."""
         self._background.join(seconds)
         return self.outcome_text
 
     def train(self, size: int, folder: str, timeout_s: float) -> int:
-        """Run Ray Train with `size` workers in the background; it asks anew after that time.
+        """Run Ray Train with `size` workers in the background; it asks again after `timeout_s`.
 
-        `outcome` waits for its end and tells it.  What it leaves is for a job that guards it.
+        `outcome` waits for its end and returns it. A job that guards this one removes what Ray
+        Train leaves.
         """
         os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(timeout_s)
         from ray.train import RunConfig, ScalingConfig
@@ -213,7 +214,7 @@ class JobDriver:
 
         resources = {"CPU": 0, self.resource: 1}
         trainer = TorchTrainer(
-            lambda: time.sleep(0.5),  # what a worker does here
+            lambda: time.sleep(0.5),  # the only work of a worker
             torch_config=TorchConfig(backend="gloo"),
             scaling_config=ScalingConfig(
                 num_workers=size, use_gpu=self.resource == "GPU", resources_per_worker=resources
@@ -225,7 +226,7 @@ class JobDriver:
             try:
                 result = trainer.fit()
                 self.outcome_text = "finished" if result.error is None else str(result.error)
-            except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
+            except Exception as error:  # noqa: BLE001  (any error must reach the probe)
                 self.outcome_text = (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
         self.outcome_text = "still runs"
@@ -234,18 +235,18 @@ class JobDriver:
         return size
 
     def flow(self, prefix: str, sizes: list[int], width: int, hold: float, endless: bool) -> str:
-        """A stream of gangs in the background: `width` asked for at a time, each held `hold` s."""
+        """Start a stream of gangs in the background, `width` at a time, each held `hold` s."""
         turns = cycle(sizes) if endless else iter(sizes)
         self.streams.append(GangStream(self.resource, prefix, turns, width, hold))
         self.streams[-1].thread.start()
         return prefix
 
     def finished(self) -> bool:
-        """Whether every stream has come to its end by itself."""
+        """Return whether every stream has ended by itself."""
         return not any(stream.thread.is_alive() for stream in self.streams)
 
     def calm(self) -> list[dict[str, Any]]:
-        """End the streams; every gang of theirs that was placed: size, waited (s)."""
+        """End the streams; return size and waited (s) of each of their gangs that was placed."""
         for stream in self.streams:
             stream.stopping.set()
         for stream in self.streams:
@@ -255,7 +256,7 @@ class JobDriver:
         return results
 
     def withdraw(self) -> int:
-        """Kill the actors that wait for room; how many did."""
+        """Kill the actors that wait for room; return their number."""
         import ray
 
         calls = [actor.location.remote() for actor in self.actors]
@@ -280,24 +281,24 @@ class JobDriver:
         return True
 
     def guard(self, job: str, alone: bool) -> str:
-        """Clear up after another job's Ray Train, once this one is to release all, or ends.
+        """Register a job whose Ray Train leftovers this job removes when it releases all, or ends.
 
-        `alone`: no other people's jobs live here, who may use Ray Train as well.
+        `alone`: the cluster has no jobs of other people, who may use Ray Train as well.
         """
         self._guarded = job
         self._jobs_before = living_jobs() if alone else None
         return job
 
     def clean_up(self, ending: bool = False) -> None:
-        """Remove what the guarded job's Ray Train left; on `ending` that job is about to die, too.
+        """Remove what the guarded job's Ray Train left; on `ending` that job is about to die too.
 
-        What Ray Train asks for while its job dies would wait for ever, and who was to watch it as
-        well.  The coordinator goes unless jobs have come since that may use it.
+        Ray Train may ask for groups while its job dies. These would wait for ever, and so would the
+        actors that watch them. The coordinator is removed unless newer jobs may use it.
         """
         if not self._guarded:
             return
         start = since = time.monotonic()
-        while True:  # quiet is what a look has shown: time without one proves nothing
+        while True:  # only a poll that finds nothing counts as quiet
             alive = self._guarded in living_jobs()
             if alive and not ending:
                 break
@@ -310,7 +311,7 @@ class JobDriver:
         self._guarded, self._jobs_before = "", None
 
     def _remove_leftovers(self) -> bool:
-        """End what only the dead job could use; whether there was anything."""
+        """Remove what only the dead job could use; return whether there was anything."""
         groups, actors = groups_of(self._guarded), on_cluster(detached_ids, self._guarded, False)
         for group in groups:
             remove_group(group)
@@ -319,7 +320,7 @@ class JobDriver:
 
 
 class GangStream:
-    """Gangs that come and go: at most `width` at a time, each held about `hold` seconds."""
+    """Stream of gangs: at most `width` at a time, each held about `hold` seconds."""
 
     def __init__(
         self, resource: str, prefix: str, sizes: Iterator[int], width: int, hold: float
@@ -332,11 +333,11 @@ class GangStream:
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
-        """Ask, look, hold, give back; once `stopping`, nothing new, and all is given back."""
+        """Ask for gangs, hold them, give them back; once `stopping`, give all back and end."""
         import ray
 
-        pending: dict[Any, tuple[int, float]] = {}  # group -> (size, when)
-        placed: dict[Any, float] = {}  # group -> until when it is held
+        pending: dict[Any, tuple[int, float]] = {}  # group -> (size, time of the request)
+        placed: dict[Any, float] = {}  # group -> end of its hold
         count = 0
         while not self.stopping.is_set():
             while len(pending) + len(placed) < self.width and (size := next(self.sizes, 0)):
@@ -349,7 +350,7 @@ class GangStream:
             for group in placed_groups(pending):
                 now = time.monotonic()
                 size, asked_at = pending.pop(group)
-                # Half to one and a half times as long: gangs in step would free all at once.
+                # 0.5 to 1.5 times `hold`: with equal times, gangs would free all at once.
                 placed[group] = now + self.hold * (0.5 + len(self.results) * 7 % 11 / 10)
                 self.results.append({"size": size, "waited": now - asked_at})
             for group in [g for g, end in placed.items() if time.monotonic() >= end]:
@@ -375,11 +376,11 @@ def main(address: str, resource: str, job_type: type[JobDriver] = JobDriver) -> 
 
     threading.Thread(target=listen, daemon=True).start()
     stdout = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Ray's chatter must not come between the answers
+    os.dup2(2, 1)  # Ray's own output must not come between the answers
     import ray
 
     ray.init(address, log_to_driver=False, logging_level="error")
-    # The clean-up's: the end of the input says the same, and leaves time to clear up.
+    # CleanupProcess sends it. The input ends as well then, which leaves time to clean up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     jobs.append(job := job_type(resource))
     job_id = str(ray.get_runtime_context().get_job_id())

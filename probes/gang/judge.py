@@ -1,4 +1,4 @@
-"""What gangs owe each other, measured: withdrawn, undisturbed, not blocked, handed on."""
+"""Judges how gangs affect each other: withdrawn, undisturbed, not blocked, handed on in time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from probes.findings import finding, join_names
 from probes.gang.invariants import Sample, is_whole
 from probes.gang.scenario import Scenario
 
-PENDING_SECONDS = 0.7  # how long a gang without room is looked at
-WITHDRAWN_SECONDS = 10  # until a cancelled gang, or a dead driver's, is gone
-RELEASE_PATIENCE_SECONDS = 30  # what comes too late is measured all the same: the limit is 10 s
+PENDING_SECONDS = 0.7  # how long a gang without room is observed
+WITHDRAWN_SECONDS = 10  # for a cancelled gang, or one of a dead driver, to be removed
+RELEASE_PATIENCE_SECONDS = 30  # longer than the limit of 10 s, so that late releases are measured
 
 
 def start_two_gangs(run: Scenario, need: int) -> tuple[str, str]:
-    """A gang of A that runs and one of B that has no room."""
+    """Start a gang of A that runs and a gang of B that has no room; return both names."""
     running = run.ask("A", need)
     run.wait_placed(running)
     waiting = run.ask("B", need)
@@ -26,14 +26,14 @@ def start_two_gangs(run: Scenario, need: int) -> tuple[str, str]:
 
 
 def judge_withdrawal(run: Scenario, gang: str, since: float) -> None:
-    """That a gang is gone, and how long it took."""
+    """Judge that a gang is removed, and note how long it took."""
     took = run.elapsed(since, run.wait_gone(gang, WITHDRAWN_SECONDS))
     judge_gone(gang, took is not None, WITHDRAWN_SECONDS, run.measure)
     run.measure.note("withdrawn_in", took, "s")
 
 
 def judge_gone(gang: str, gone: bool, seconds: float, measure: Recorder) -> None:
-    """That a gang is gone after so many seconds."""
+    """Judge that a gang was removed within `seconds`."""
     measure("not_removed", int(not gone))
     if not gone:
         message = f"gang {gang} is still there {seconds} s later"
@@ -41,16 +41,16 @@ def judge_gone(gang: str, gone: bool, seconds: float, measure: Recorder) -> None
 
 
 def judge_undisturbed(run: Scenario, gang: str) -> None:
-    """That a gang which runs held all of its own in every sample since it was placed.
+    """Judge that a running gang was fully placed in every sample since its placement.
 
-    Looks on for a moment: what harms it may come a little later.
+    It observes a little longer, because harm may come late.
     """
     run.observer.wait(PENDING_SECONDS)
     judge_held(gang, run.samples, run.measure)
 
 
 def judge_held(gang: str, samples: Sequence[Sample], measure: Recorder) -> None:
-    """That a gang was whole in every sample since it first was."""
+    """Judge that a gang was fully placed in every sample since the first such sample."""
     states = [is_whole(sample, gang) for sample in samples]
     lost = states[states.index(True) :].count(False) if True in states else None
     measure("lost_while_running", lost, note="the gang never ran")
@@ -61,7 +61,7 @@ def judge_held(gang: str, samples: Sequence[Sample], measure: Recorder) -> None:
 
 
 def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
-    """That of two gangs which cannot both fit one is whole, and has all that was asked for."""
+    """Judge that one of two gangs that cannot both fit is placed, with all it asked for."""
     gangs = run.observer.samples[-1]["gangs"]
     sizes = {gang: gangs[gang]["size"] for gang in won if gang in gangs}
     small = [gang for gang, size in sizes.items() if size < need]
@@ -75,7 +75,7 @@ def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
 
 
 def judge_actors(run: Scenario, need: int, gangs: Iterable[str]) -> None:
-    """That each place of a gang that is placed has its actor."""
+    """Judge that each accelerator of a placed gang has its running actor."""
     placed = sorted(gangs)
     if not placed:
         run.measure_at_end("actors_not_running", None, note="no gang was placed")
@@ -88,12 +88,12 @@ def judge_actors(run: Scenario, need: int, gangs: Iterable[str]) -> None:
 
 
 def missing_actors(sample: Sample, need: int) -> int:
-    """How many of the actors that are needed do not run."""
+    """Count the needed actors that do not run."""
     return max(0, need - sum(sample["actors"].values()))
 
 
 def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
-    """That a gang which has room is placed although another waits."""
+    """Judge that a gang that has room is placed although another gang waits."""
     took = run.elapsed(since, run.wait_placed(gang))
     run.measure.note("placed_behind_in", took, "s")
     message = f"gang {gang} had room and was not placed: {_gang_states(run)}"
@@ -102,7 +102,10 @@ def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
 
 
 def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | None:
-    """How long a gang that waits takes to be placed once there is room; when it was."""
+    """Judge how long a waiting gang takes to be placed once there is room.
+
+    Returns when it was placed, or None. `never` describes the failure if it never was.
+    """
     placed = run.wait_placed(gang)
     judge_time(
         run, "placement_delay", run.elapsed(since, placed), f"gang {gang} was placed", [gang], never
@@ -115,20 +118,20 @@ def time_handoff(run: Scenario, since: float, gang: str, never: str) -> float | 
 def judge_time(
     run: Scenario, name: str, took: float | None, event: str, gangs: Iterable[str], never: str
 ) -> None:
-    """That something came in time; `never` says what did not happen where it never came."""
+    """Judge that an event came in time; `never` is the note if it never came."""
     message = f"{event} only {took:.1f} s after it could be" if took else ""
     run.measure_at_end(name, took, finding("GANG-SLOW", message, jobs_of(gangs)), note=never)
 
 
 def report_not_placed(run: Scenario, gangs: Iterable[str]) -> None:
-    """That these gangs had room and were not placed."""
+    """Report that these gangs had room and were not placed."""
     names = sorted(gangs)
     message = f"{join_names(names)} were not placed; last seen {_gang_states(run)}"
     run.measure_at_end("never_placed", len(names), finding("GANG-STUCK", message, jobs_of(names)))
 
 
 def judge_all_ran(run: Scenario, sizes: list[int], rows: list[dict[str, Any]]) -> None:
-    """That each of many gangs had its turn, and how long the smaller and the larger ones waited."""
+    """Judge that each gang was placed; note how long the smaller and the larger ones waited."""
     missed = len(sizes) - len(rows)
     message = f"{missed} of {len(sizes)} gangs were never placed"
     run.measure_at_end("never_placed", missed, finding("GANG-STUCK", message), samples=len(sizes))
@@ -144,12 +147,12 @@ def judge_all_ran(run: Scenario, sizes: list[int], rows: list[dict[str, Any]]) -
 
 
 def jobs_of(gangs: Iterable[str]) -> list[str]:
-    """The jobs of these gangs, as suspects."""
+    """List the jobs of these gangs, as suspects."""
     return sorted({f"job {gang[0]}" for gang in gangs})
 
 
 def _gang_states(run: Scenario) -> str:
-    """What gangs hold by the last look."""
+    """Describe what gangs hold in the last sample."""
     return _states_text(run.observer.samples[-1])
 
 
@@ -159,7 +162,7 @@ def _states_text(sample: Sample) -> str:
 
 
 def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> None:
-    """A big gang's wait: judged where a queue layer was declared, else told."""
+    """Judge a big gang's wait if the contract declares a queue layer; otherwise only note it."""
     if terms.queue:
         late = finding("GANG-SLOW", f"the big gang waited for {wait or 0:.1f} s", ["job A"])
         run.measure_at_end("large_gang_wait", wait, late, note="the big gang was never placed")
@@ -168,6 +171,6 @@ def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> No
 
 
 def report_queue_layer(measure: Recorder, terms: ClusterTerms) -> None:
-    """That a declared queue gangs pods: what it does between Ray clusters is out of sight here."""
+    """Report a declared queue layer as not proven: it gangs pods, between Ray clusters."""
     if terms.queue:
         measure.covered(f"not proven: {terms.queue} gangs pods, between Ray clusters")

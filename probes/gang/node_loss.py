@@ -1,4 +1,4 @@
-"""A node is lost: spare raylets join, one is killed, and what that does to the gangs of others."""
+"""Injects node losses: spare raylets join, one is killed, and the effect on gangs is judged."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from probes.gang.judge import (
 )
 from probes.gang.scenario import Scenario
 
-LOSS_SECONDS = 90  # until Ray has missed a node: 5 health checks, each 3 s, and then some
-BLOCKED_SECONDS = 5.0  # that others are given beside a gang which lost a node
+LOSS_SECONDS = 90  # for Ray to detect a lost node: 5 health checks of 3 s each, and a margin
+BLOCKED_SECONDS = 5.0  # for another gang to be placed while the gang that lost a node still stands
 
 
 @contextmanager
 def spare_raylets(run: Scenario, count: int) -> Iterator[SpareNodes]:
-    """Add spare raylets, gone afterwards."""
+    """Add spare raylets, and remove them on exit."""
     run.measure.progress(f"gang: {count} spare raylets join")
     with closing(SpareNodes(run.rig.cluster, count)) as spares:
         run.observer.node_names |= spares.node_names
@@ -32,7 +32,7 @@ def spare_raylets(run: Scenario, count: int) -> Iterator[SpareNodes]:
 
 
 def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) -> float:
-    """Kill one spare raylet, and have it proven; when."""
+    """Kill one spare raylet and judge that it is dead; return when it was killed."""
     killed_at = run.observer.mark(message, fault=True)
     dead, _ = spares.kill_nodes(name)
     run.measure("nodes_killed", int(dead) or None, on=message, note="it is not proven dead")
@@ -40,7 +40,7 @@ def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) 
 
 
 def lose_free_node(run: Scenario, spares: SpareNodes, waiting: str, victim: str) -> None:
-    """A node is lost that nobody holds, while a gang waits: one that has room is still placed."""
+    """Kill a node that no gang holds while a gang waits; one with room must still be placed."""
     control_node_not_lost(run, victim)
     lost_at = kill_spare_node(run, spares, victim, "the free node is lost")
     detected = run.until(lambda sample: victim not in sample["free_on"], LOSS_SECONDS)
@@ -53,7 +53,7 @@ def lose_free_node(run: Scenario, spares: SpareNodes, waiting: str, victim: str)
 
 
 def control_node_not_lost(run: Scenario, victim: str) -> None:
-    """A node that lives is judged as if it had been killed: its loss must be missed."""
+    """Judge a node that runs as if it had been killed; the loss must count as undetected."""
     trial = run.measure.trial()
     gone = run.until(lambda sample: victim not in sample["free_on"], PENDING_SECONDS)
     judge_detected(gone, victim, PENDING_SECONDS, trial)
@@ -62,7 +62,7 @@ def control_node_not_lost(run: Scenario, victim: str) -> None:
 
 
 def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str) -> None:
-    """The running gang loses a node: it is seen, and once it is removed others are placed."""
+    """Kill a node of the running gang; Ray must detect it, and place others once it is removed."""
     lost_at = kill_spare_node(run, spares, victim, "a node of A's gang is lost")
     detected = run.until(
         lambda sample: sample["gangs"].get(running, {}).get("state") == "RESCHEDULING", LOSS_SECONDS
@@ -87,13 +87,13 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
 
 
 def _judge_detection(run: Scenario, lost_at: float, detected: float | None, victim: str) -> None:
-    """That Ray noticed the loss, and how long that took."""
+    """Judge that Ray detected the loss, and note how long that took."""
     run.measure.note("loss_seen_after", run.elapsed(lost_at, detected), "s", on=victim)
     judge_detected(detected, victim, LOSS_SECONDS, run.measure)
 
 
 def judge_detected(detected: float | None, victim: str, seconds: float, measure: Recorder) -> None:
-    """That a loss was noticed within so many seconds."""
+    """Judge that a node loss was detected within `seconds`."""
     measure("losses_not_detected", int(detected is None), on=victim)
     if detected is None:
         message = f"{victim} was killed, and Ray did not notice within {seconds} s"

@@ -1,15 +1,15 @@
-"""The observer: a process that is none of the jobs, and looks at least 20 times a second.
+"""Observes the jobs from outside, at least 20 times a second.
 
-`ObserverActor` runs as an actor on the head node and writes down what Ray says; `Observer`
-is the probe's end of it, which turns what was seen into samples:
+`ObserverActor` runs as an actor on the head node and records what Ray reports. `Observer` is its
+counterpart in the probe and turns these records into samples:
 
     {t, took, free, gangs {A-1: {job, size, placed, state, nodes {name: n}, spare}}, actors {A: n}}
 
-t is when the look began and took how long it was (s, the observer's clock): so old is what it saw
-of groups and actors.  `free` is accelerators that nobody holds as Ray's nodes report it, up to
-invariants.FREE_LAG late.  placed counts bundles that have a node, spare marks gangs of another
-resource.  A gang may be of several groups (A-1.1, A-1.2): it is one entry.  On real GPUs some
-samples have in_use {node: {UUID: process ids}} too, as gpu_monitor last saw it.
+`t` is the start of the sample and `took` its duration (s, the observer's clock). So groups and
+actors are at most `took` old. `free` is the number of accelerators that Ray's nodes report as free,
+up to invariants.FREE_LAG late. `placed` counts bundles that have a node. `spare` marks gangs of
+another resource. A gang of several groups (A-1.1, A-1.2) is one entry. On real GPUs some samples
+also have in_use {node: {UUID: process ids}}, as gpu_monitor last reported it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from probes.cluster.placement_groups import LivePlacementGroups, live_drivers, o
 from probes.gang.gpu_monitor import GpuMonitors
 from probes.gang.invariants import Sample
 
-REQUIRED_RATE_HZ = 20.0  # samples a second that are owed
-SAMPLE_SECONDS = 0.02  # from one sample to the next: about 40 are taken
-POLL_SECONDS = 0.05  # how often the probe asks for what is new
-ANSWER_SECONDS = 15  # of the observer, on a head node that is busy: it usually takes some ms
-DRIVERS_SECONDS = 1.0  # from one question for the cluster's jobs to the next
-UNNAMED_PREFIX = "#"  # before the id of a group without a name, such as Ray Train makes
-JOB_ID_DIGITS = 8  # a group's id ends with that of its job
+REQUIRED_RATE_HZ = 20.0  # samples a second that are required
+SAMPLE_SECONDS = 0.02  # from one sample to the next: about 40 a second are taken
+POLL_SECONDS = 0.05  # between two requests of the probe for new samples
+ANSWER_SECONDS = 15  # for an answer from a busy head node: it usually takes some ms
+DRIVERS_SECONDS = 1.0  # between two queries for the cluster's jobs
+UNNAMED_PREFIX = "#"  # before the id of a group without a name, as Ray Train makes them
+JOB_ID_DIGITS = 8  # hex digits: a group's id ends with its job's id
 RANK_CLASSES = ("Holder", "RayTrainWorker")  # actors that are ranks of a gang
 
 
 class ObserverActor:
-    """Looks on in a thread of its own; `take` hands out what was seen since the last time."""
+    """Ray actor that samples in a background thread; `take` returns the new samples."""
 
     def __init__(self, prefix: str, resource: str) -> None:
         self._prefix, self._resource = prefix, resource
@@ -52,15 +52,15 @@ class ObserverActor:
         threading.Thread(target=self._run, daemon=True).start()
 
     def now(self) -> float:
-        """Tell the seconds since it began to look."""
+        """Return the seconds since the observer started."""
         return time.monotonic() - self._started
 
     def look_away(self, seconds: float) -> None:
-        """Take no sample for so long: a control's fault."""
+        """Take no sample for `seconds`: the fault of a control."""
         self._away_until = self.now() + seconds
 
     def take(self) -> list[Sample]:
-        """What was seen since the last call.  Raises RuntimeError when looking has failed."""
+        """Return the samples since the last call. Raises RuntimeError if sampling has failed."""
         if self._error:
             raise RuntimeError(self._error)
         with self._lock:
@@ -68,7 +68,7 @@ class ObserverActor:
         return samples
 
     def drivers(self) -> dict[str, str]:
-        """Jobs that lived here at any look since the last call: id, how it was started."""
+        """Return the jobs that were alive since the last call: {job id: entry point}."""
         drivers, self._drivers = self._drivers | live_drivers(), {}
         return drivers
 
@@ -86,14 +86,14 @@ class ObserverActor:
                 with self._lock:
                     self._samples.append({"t": start, "took": self.now() - start, **sample})
                 time.sleep(max(SAMPLE_SECONDS - (self.now() - start), 0.001))
-        except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
+        except Exception as error:  # noqa: BLE001  (any error must reach the probe)
             self._error = f"the observer failed: {error}"
 
 
 def _reset_niceness() -> None:
-    """Where that is allowed, be scheduled as others are: Ray starts its workers with niceness 15.
+    """Reset the niceness to 0 where allowed: Ray starts its workers with niceness 15.
 
-    An observer that waits for a core behind the jobs it watches misses what they do.
+    An observer that waits for a core behind the jobs it observes misses what they do.
     """
     for thread in os.listdir("/proc/self/task"):
         with suppress(OSError):
@@ -101,7 +101,7 @@ def _reset_niceness() -> None:
 
 
 def take_sample(live_groups: LivePlacementGroups, prefix: str, resource: str) -> Sample:
-    """One look: living groups of ours by name, free accelerators per node id, actors per job id."""
+    """Take one sample: our groups by name, free accelerators by node id, actors by job id."""
     from ray._private.state import state
 
     groups = {}
@@ -122,7 +122,7 @@ def take_sample(live_groups: LivePlacementGroups, prefix: str, resource: str) ->
 
 
 class ScenarioMark(NamedTuple):
-    """What was done at a moment (s, the observer's clock), and whether it was a fault."""
+    """An action, its time (s, the observer's clock), and whether it was a fault."""
 
     t: float
     message: str
@@ -130,37 +130,37 @@ class ScenarioMark(NamedTuple):
 
 
 class Observer:
-    """The probe's end: samples as they come, marks of what was done, and bounded waits."""
+    """The observer as the probe uses it: samples, marks of actions, and bounded waits."""
 
     def __init__(self, cluster: Cluster, prefix: str) -> None:
         self.prefix, self.node_names = prefix, cluster.node_names
         self._actor = on_node(ObserverActor, cluster.head_node_id).remote(prefix, cluster.resource)
-        self.jobs: dict[str, str] = {}  # Ray's id of a job -> the name we gave it
-        self.single_actors: dict[str, int] = {}  # job -> how many single actors are its gang
-        self.gang_sizes: dict[str, int] = {}  # gang of several groups -> its whole size
+        self.jobs: dict[str, str] = {}  # Ray's job id -> our name for the job
+        self.single_actors: dict[str, int] = {}  # job -> size of its gang of single actors
+        self.gang_sizes: dict[str, int] = {}  # gang of several groups -> its total size
         self._gpus = GpuMonitors(cluster) if cluster.on_gpu else None
         self.samples: list[Sample] = []
         self.marks: list[ScenarioMark] = []
         if self._gpus:
             self._gpus.wait_ready()
-        self.until(lambda sample: True, ANSWER_SECONDS)  # the first look is long where Ray is old
+        self.until(lambda sample: True, ANSWER_SECONDS)  # the first sample is slow on old clusters
 
     def now(self) -> float:
-        """Tell the time on the observer's clock, s."""
+        """Return the time on the observer's clock (s)."""
         import ray
 
         return float(ray.get(self._actor.now.remote(), timeout=ANSWER_SECONDS))
 
     def mark(self, message: str, fault: bool = False) -> float:
-        """Note what is done now; its time on the observer's clock."""
+        """Mark what is done now; return its time on the observer's clock (s)."""
         t = self.now()
         self.marks.append(ScenarioMark(t, message, fault))
         return t
 
     def other_jobs(self) -> list[str]:
-        """Jobs that lived on the cluster since the last call and are not ours, by Ray's id.
+        """List the ids of jobs that are not ours and were alive since the last call.
 
-        Ray's own dashboard is none.
+        Ray's own dashboard does not count.
         """
         import ray
 
@@ -168,7 +168,7 @@ class Observer:
         return other_jobs(drivers, self.jobs)
 
     def poll(self) -> list[Sample]:
-        """The samples that are new."""
+        """Fetch the new samples."""
         import ray
 
         raw = ray.get(self._actor.take.remote(), timeout=ANSWER_SECONDS)
@@ -179,7 +179,7 @@ class Observer:
         return new
 
     def _with_names(self, raw: Sample) -> Sample:
-        """Translate one look into the names of nodes, jobs and gangs."""
+        """Translate one raw sample into the names of nodes, jobs and gangs."""
         gangs: dict[str, dict[str, Any]] = {}
         for name, (state, size, nodes, spare) in sorted(raw["groups"].items()):
             if gang := self._gang_of(name):
@@ -199,7 +199,7 @@ class Observer:
         return {"t": raw["t"], "took": raw["took"], **seen}
 
     def _gang_of(self, name: str) -> str:
-        """The gang that a group belongs to; a group without a name is its job's by its id."""
+        """Find the gang of a group; a group without a name belongs to the job that its id names."""
         if not name.startswith(UNNAMED_PREFIX):
             return name.removeprefix(self.prefix).split(".")[0]
         job = self.jobs.get(name[-JOB_ID_DIGITS:], "")
@@ -218,7 +218,7 @@ class Observer:
             entry["nodes"][name] = entry["nodes"].get(name, 0) + 1
 
     def until(self, condition: Callable[[Sample], bool], seconds: float) -> float | None:
-        """Tell when a sample taken from now on first met the condition; None: not in time."""
+        """Wait for a new sample that meets the condition; return its time (s), None if too late."""
         since = self.now()
         deadline = time.monotonic() + seconds
         while True:
@@ -231,17 +231,17 @@ class Observer:
             time.sleep(POLL_SECONDS)
 
     def wait(self, seconds: float) -> None:
-        """Only look, for so long."""
+        """Take samples for `seconds`."""
         self.until(lambda sample: False, seconds)
 
     def look_away(self, seconds: float) -> None:
-        """Have the observer take no sample for so long: a control's fault."""
+        """Make the observer take no sample for `seconds`: the fault of a control."""
         import ray
 
         ray.get(self._actor.look_away.remote(seconds), timeout=ANSWER_SECONDS)
 
     def close(self) -> None:
-        """End the observer, and what looks at GPUs."""
+        """End the observer and the GPU monitors."""
         import ray
 
         ray.kill(self._actor)

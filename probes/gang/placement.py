@@ -1,4 +1,4 @@
-"""Where gangs and the components of a job lie: asked for, seen, and compared."""
+"""Compares the requested with the actual placement of gangs and of a job's components."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from probes.acceptance.component_placement import Placement, Slot
 from probes.acceptance.contract import ClusterTerms
 from probes.gang.scenario import Scenario
 
-DEFAULT_ACCELERATORS = 8  # accelerators that the usual placements are tried on
+DEFAULT_ACCELERATORS = 8  # at most, for the default placements
 
 
 def try_strategy(run: Scenario, strategy: str, size: int) -> dict[str, int]:
-    """Bundles per node of a gang of this strategy, which is then given back; {}: not placed."""
+    """Place a gang with this strategy, then give it back.
+
+    Returns its bundles per node, or {} if it was not placed.
+    """
     gang = run.ask("A", size, strategy=strategy)
     placed_at = run.wait_placed(gang)
     nodes = run.observer.samples[-1]["gangs"][gang]["nodes"] if placed_at else {}
@@ -25,10 +28,10 @@ def try_strategy(run: Scenario, strategy: str, size: int) -> dict[str, int]:
 def list_layouts(
     terms: ClusterTerms, size: int, free: int
 ) -> Iterator[tuple[Placement, Mapping[str, int] | None]]:
-    """Components to be placed, and how they are split; None: not at all.
+    """List component placements to try, each with its parallel sizes (None: sizes not judged).
 
-    The contract's own, on all `size` accelerators; where it has none, the usual two on some of
-    those that are free, and a job of all where the contract says how that is split.
+    The contract's own placement uses all `size` accelerators. Without one, two default placements
+    use some of the free accelerators. Then, if the contract has parallel sizes, one job uses all.
     """
     split = {str(key): size for key, size in terms.parallel.items()} if terms.parallel else None
     if terms.components:
@@ -41,13 +44,13 @@ def list_layouts(
 
 
 def default_placements(total: int) -> list[dict[str, str | int]]:
-    """Two components on the same accelerators, and on different ones."""
+    """Build placements of two components: on the same accelerators, and on different ones."""
     half = total // 2
     return [{"actor,rollout": "all"}, {"actor": f"0-{half - 1}", "rollout": f"{half}-{total - 1}"}]
 
 
 def control_misplaced_rank(places: Mapping[str, Sequence[Slot]]) -> dict[str, list[Slot]]:
-    """The same places, but the last component's first rank is where the first one's last is."""
+    """Move the last component's first rank to the place of the first component's last rank."""
     first, *_ = places
     *_, last = places
     return {
@@ -59,7 +62,7 @@ def control_misplaced_rank(places: Mapping[str, Sequence[Slot]]) -> dict[str, li
 def find_splits(
     parts: Placement, places: Mapping[str, Sequence[Slot]], parallel: Mapping[str, int] | None
 ) -> list[str]:
-    """Groups of tensor parallelism that do not lie inside one node, one sentence each."""
+    """Describe tensor-parallel groups that do not lie inside one node, one sentence each."""
     if not parallel:
         return []
     node: dict[int, str] = {}

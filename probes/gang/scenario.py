@@ -1,11 +1,11 @@
-"""Where gangs compete: two jobs, an observer, and what every scenario is judged by.
+"""Runs scenarios in which two jobs compete for accelerators while an observer samples.
 
     with run_scenario(rig, "two gangs of 75 %", measure) as run:
         first, second = run.ask_together(("A", 3), ("B", 3))
         run.until(lambda sample: is_whole(sample, first), 30)
 
-On leaving, whatever happened inside, both jobs give everything back.  Only what is free when
-the scene begins is used; other people's jobs are counted and left alone.
+On exit both jobs give everything back, even after an error. A scenario uses only the accelerators
+that are free when it begins. Jobs of other people are counted and left alone.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from probes.gang.observer import Observer, ScenarioMark
 from reports.numbers import Value
 from reports.record import Finding
 
-SETTLE_SECONDS = 10  # for accelerators that others may be about to give back
+SETTLE_SECONDS = 10  # for accelerators that other jobs may be about to free
 PLACED_SECONDS = 30  # for a gang that has room
-DRAIN_SECONDS = 15  # until all is free again
+DRAIN_SECONDS = 15  # for all accelerators to be free again
 
 
 class NoRoom(RuntimeError):
-    """Too little is free: nothing was proven, and nobody was disturbed."""
+    """Raised when a scenario has no room. Nothing was proven, and no other job was disturbed."""
 
 
 class ContentionRig:
-    """Jobs A and B and the observer, kept from scene to scene."""
+    """Jobs A and B and the observer, kept from scenario to scenario."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.prefix = f"seatrial-{make_unique_token()}-"  # of all its placement groups' names
+        self.prefix = f"seatrial-{make_unique_token()}-"  # of the names of all its placement groups
         self.jobs: dict[str, CompetingJob] = {}
         self.observer: Observer | None = None
         self.gang_count = 0
 
     def ensure_started(self) -> Observer:
-        """Start what does not run yet; the observer."""
+        """Start the jobs and the observer if they do not run; return the observer."""
         for name in ("A", "B"):
             if name not in self.jobs or not self.jobs[name].alive:
                 if name in self.jobs:
@@ -61,16 +61,16 @@ class ContentionRig:
         return self.observer
 
     def release(self) -> None:
-        """Both jobs give everything back, first their places in the queue.
+        """Make both jobs give everything back; first they kill the actors that wait for room.
 
-        What waited would else be started by what is given back, and killed while it starts: Ray
-        (seen in 2.60) may then lose its accelerator until the job ends.
+        Otherwise a waiting actor would get the freed room and be killed while it starts. Ray (seen
+        in 2.60) may then lose its accelerator until the job ends.
         """
         for command in ("withdraw", "release"):
             for job in self.jobs.values():
                 if job.alive:
-                    job.signal(signal.SIGCONT)  # it may have been stopped
-                    # A silent one is ended, and with it all it held.
+                    job.signal(signal.SIGCONT)  # SIGSTOP may have stopped it
+                    # A job that does not answer is killed, which frees all it held.
                     with suppress(JobUnresponsive, OSError):
                         job.call(command)
 
@@ -85,23 +85,23 @@ class ContentionRig:
 
 @dataclass(frozen=True)
 class DeferredMeasurement:
-    """A figure that is judged when its scene ends, and what is said where it fails."""
+    """A value that is judged when its scenario ends, and the findings if it fails."""
 
     name: str
     value: Value
     findings: Sequence[Finding] = ()
     note: str = ""
     samples: int | None = None
-    ours: bool = False  # no other people's job could have spoilt it
+    ours: bool = False  # no job of other people can cause a failure
 
 
 class Scenario:
-    """One scenario: what is free, who asks for what, and what was seen.
+    """One scenario: the free accelerators, the requests and the samples.
 
-    `total` is how many accelerators were free at the start, `capacity` how many on each node.
-    `steady` is False where gangs come and go faster than Ray's view of what is free follows,
-    `sampled` is False where nothing rests on how often one looked.  An `alone` one is only begun
-    while no other job lives on the cluster.
+    `total` is the number of accelerators that were free at the start, `capacity` their number on
+    each node. `steady` is False if gangs come and go faster than Ray's view of free accelerators.
+    `sampled` is False if no result depends on the sample rate. An `alone` scenario begins only
+    while no other job is on the cluster. Raises NoRoom if it cannot begin.
     """
 
     def __init__(
@@ -123,19 +123,23 @@ class Scenario:
         resource, found = rig.cluster.resource, len(self.capacity)
         if found < nodes:
             raise NoRoom(f"{title} needs free {resource}s on {nodes} nodes, found them on {found}")
-        self.observer.other_jobs()  # those that have ended since are nobody's concern any more
+        self.observer.other_jobs()  # forget jobs that have ended by now
         self.other_jobs = self.observer.other_jobs()
         if alone and self.other_jobs:
             who = f"other jobs live on this cluster ({join_names(self.other_jobs)})"
             raise NoRoom(f"{title}: {who}, and it might hold them up: run it when they have ended")
         self.first_sample = len(self.observer.samples)
         self.first_mark = len(self.observer.marks)
-        self.control_ranges: list[tuple[int, int]] = []  # samples taken while a control was on
-        self.deferred: list[DeferredMeasurement] = []  # what is judged when the scene ends
+        self.control_ranges: list[tuple[int, int]] = []  # indices of samples taken during controls
+        self.deferred: list[DeferredMeasurement] = []  # judged at the end
         measure.progress(f"gang: {title}, {self.total} free {resource}s")
 
     def _wait_capacity(self) -> tuple[int, dict[str, int]]:
-        """What is free, once it has stopped growing: the last scene's may be on its way back."""
+        """Wait until the free count stops growing; return it, and the free count of each node.
+
+        The last scenario's accelerators may be on their way back. Raises NoRoom if fewer than 2 are
+        free.
+        """
         free, needed, since = -1, 2, time.monotonic()
         deadline = since + SETTLE_SECONDS
         while (now := time.monotonic()) < deadline:
@@ -156,23 +160,23 @@ class Scenario:
         capacity = {node: count for node, count in sorted(sample["free_on"].items()) if count}
         return free, capacity
 
-    # What the jobs are told.
+    # Commands to the jobs.
 
     def new_gang_name(self, job: str) -> str:
-        """A new gang's name."""
+        """Make a new gang's name."""
         self.rig.gang_count += 1
         return f"{job}-{self.rig.gang_count}"
 
     def ask(self, job: str, size: int, **options: Any) -> str:
-        """One job asks for one gang; its name.
+        """Ask for one gang in one job; return its name.
 
-        Options as JobDriver.ask has them; `part` is the end of one of its groups' names, `gang`
-        the gang that the group is a part of.
+        Options are those of JobDriver.ask. `part` is the end of a group's name, `gang` is the gang
+        that the group belongs to.
         """
         return self.ask_together((job, size, options))[0]
 
     def ask_together(self, *requests: tuple[Any, ...]) -> list[str]:
-        """Several (job, size[, options]) at the same instant; the gangs' names."""
+        """Send several requests (job, size[, options]) at once; return the gangs' names."""
         named = [
             (options.get("gang") or self.new_gang_name(job), job, size, options)
             for job, size, options in ((*request, {})[:3] for request in requests)
@@ -188,7 +192,7 @@ class Scenario:
         return [gang for gang, *_ in named]
 
     def drop(self, gang: str, message: str = "") -> float:
-        """The gang's job gives it back; when."""
+        """Make the gang's job give it back; return when."""
         job = gang.split("-")[0]
         t = self.observer.mark(message or f"{job} lets go")
         self.rig.jobs[job].call("drop", f"{self.rig.prefix}{gang}")
@@ -197,15 +201,15 @@ class Scenario:
     def start_stream(
         self, job: str, sizes: list[int], width: int, hold: float, endless: bool = True
     ) -> None:
-        """Have the job ask for gangs of these sizes, `width` at a time; endlessly, until `calm`."""
+        """Make the job ask for gangs of `sizes`, `width` at a time; if endless, until `calm`."""
         prefix = f"{self.rig.prefix}{self.new_gang_name(job)}x"
         self.rig.jobs[job].call("flow", prefix, sizes, width, hold, endless)
 
     def run_streams(self, sizes: list[int], hold: float) -> list[dict[str, Any]]:
-        """Both jobs ask for every other of `sizes`; looks on until all had their turn.
+        """Run a stream in each job with every other size of `sizes`, until all gangs were placed.
 
-        One entry a gang that was placed: size, waited (s).  Gives up when nobody's turn has come
-        for PLACED_SECONDS.
+        Returns size and waited (s) of each gang that was placed. Gives up when no other gang was
+        placed for PLACED_SECONDS.
         """
         for turn, job in enumerate("AB"):
             self.start_stream(job, sizes[turn::2], len(sizes), hold, endless=False)
@@ -223,9 +227,9 @@ class Scenario:
         return [result for job in self.rig.jobs.values() for result in job.call("calm")]
 
     def locate_ranks(self, parts: components.Placement) -> dict[str, list[tuple[str, str]]]:
-        """Run an actor for each rank of each component; (node, accelerator) of each.
+        """Run an actor for each rank of each component; return the (node, accelerator) of each.
 
-        Raises NoRoom when the gang that they share is not placed.
+        Raises NoRoom if the gang that they share is not placed.
         """
         gang = self.ask("A", 1 + max(number for numbers in parts.values() for number in numbers))
         if self.wait_placed(gang) is None:
@@ -239,18 +243,18 @@ class Scenario:
             for component, places in locations.items()
         }
 
-    # What is seen.
+    # Observations.
 
     def measure_at_end(self, name: str, value: Value, *findings: Finding, **options: Any) -> None:
-        """Keep a figure to judge when the scene ends; its findings are said only where it fails.
+        """Keep a value to judge at the end of the scenario; findings are reported only if it fails.
 
-        Other people's jobs could spoil it, unless it is `ours` alone.  Options as
-        DeferredMeasurement has them.
+        Jobs of other people could cause the failure, unless the value is `ours`. Options are those
+        of DeferredMeasurement.
         """
         self.deferred.append(DeferredMeasurement(name, value, findings, **options))
 
     def describe_other_jobs(self) -> str:
-        """Who else had jobs here since the scene began, in words; "" for nobody."""
+        """Describe the other jobs here since the scenario began; return "" if there were none."""
         self.other_jobs = sorted({*self.other_jobs, *self.observer.other_jobs()})
         names = join_names(self.other_jobs)
         return f"other jobs use this cluster: {names}" if names else ""
@@ -258,47 +262,50 @@ class Scenario:
     def until(
         self, condition: Callable[[Sample], bool], seconds: float = PLACED_SECONDS
     ) -> float | None:
-        """Tell when (observer's clock) a new sample first met the condition; None: not in time."""
+        """Wait for a new sample that meets the condition.
+
+        Returns its time (s, the observer's clock), or None if not in time.
+        """
         return self.observer.until(condition, seconds)
 
     def wait_placed(self, gang: str, seconds: float = PLACED_SECONDS) -> float | None:
-        """When the gang was whole; None: not in time."""
+        """Wait until the gang is fully placed; return when, or None if not in time."""
         return self.until(lambda sample: is_whole(sample, gang), seconds)
 
     def wait_gone(self, gang: str, seconds: float) -> float | None:
-        """When the gang was no more; None: it is still there."""
+        """Wait until the gang is removed; return when, or None if not in time."""
         return self.until(lambda sample: gang not in sample["gangs"], seconds)
 
     def wait_idle(self, seconds: float = DRAIN_SECONDS) -> float | None:
-        """When all was free again; None: it is not."""
+        """Wait until all accelerators are free again; return when, or None if not in time."""
         return self.until(lambda sample: sample["free"] >= self.total, seconds)
 
     @property
     def segments(self) -> list[list[Sample]]:
-        """What was seen of this scene, cut where its controls were on."""
+        """Samples of this scenario, split where its controls ran; theirs are left out."""
         edges = [self.first_sample, *[i for pair in self.control_ranges for i in pair], None]
         cut = [self.observer.samples[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True)]
         return [segment for segment in cut if segment]
 
     @property
     def samples(self) -> list[Sample]:
-        """The same in one list."""
+        """Samples of all segments in one list."""
         return [sample for segment in self.segments for sample in segment]
 
     @property
     def marks(self) -> list[ScenarioMark]:
-        """What was done in this scene."""
+        """Marks of the actions in this scenario."""
         return self.observer.marks[self.first_mark :]
 
     def elapsed(self, since: float | None, until: float | None) -> float | None:
-        """Seconds between two times; None where one of them never came."""
+        """Compute the seconds between two times; None if one of them is None."""
         return None if since is None or until is None else max(until - since, 0.0)
 
-    # The controls.
+    # Controls.
 
     @contextmanager
     def as_control(self) -> Iterator[list[Sample]]:
-        """Samples of the body belong to a control: they fill the list and are not judged."""
+        """Collect the samples of the body for a control; they fill the list and are not judged."""
         self.observer.poll()
         start = len(self.observer.samples)
         samples: list[Sample] = []

@@ -1,4 +1,4 @@
-"""How a scene ends: what it owes is judged, what was seen is weighed, evidence is kept."""
+"""Ends a scenario: judges deferred values and invariants, and keeps the evidence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from probes.gang.scenario import ContentionRig, Scenario
 def run_scenario(
     rig: ContentionRig, title: str, measure: Recorder, **options: Any
 ) -> Iterator[Scenario]:
-    """One scenario; what it must show anyway is judged when its body has ended well."""
+    """Run one scenario; if its body ends without an error, judge the invariants as well."""
     run, judge = Scenario(rig, title, measure, **options), judge_deferred
     try:
         yield run
@@ -29,9 +29,9 @@ def run_scenario(
 
 
 def judge_deferred(run: Scenario) -> None:
-    """Judge what is owed.
+    """Judge the deferred values.
 
-    What failed while other people's jobs lived here may be their doing: it is not proven.
+    A failure while jobs of other people were here may be caused by them: it counts as not proven.
     """
     deferred, run.deferred = run.deferred, []
     for entry in deferred:
@@ -44,7 +44,7 @@ def judge_deferred(run: Scenario) -> None:
 
 
 def judge_invariants(run: Scenario) -> None:
-    """Half-held gangs, double promises, leaks, and whether enough was seen to say so."""
+    """Judge partial holds, overcommitment, leaks and the sample rate; keep the evidence."""
     try:
         free_again = run.wait_idle()
         samples = run.samples
@@ -63,7 +63,7 @@ def judge_invariants(run: Scenario) -> None:
 
 
 def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder) -> None:
-    """That no sample of these stretches shows a part of a gang."""
+    """Judge that no sample of these segments shows a partly placed gang."""
     samples = [sample for segment in segments for sample in segment]
     count = checks.count_partial(samples) if samples else None
     measure("partially_held", count, samples=len(samples), note="nothing was seen")
@@ -73,18 +73,18 @@ def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder)
 
 
 def most_leaked(segments: Sequence[Sequence[Sample]], total: int) -> int:
-    """Accelerators that were neither free nor a gang's, in the worst of these stretches."""
+    """Count the accelerators neither free nor held by a gang, in the worst of these segments."""
     return max(checks.count_leaked(segment, total) for segment in segments)
 
 
 def judge_free(segments: Sequence[Sequence[Sample]], total: int, measure: Recorder) -> None:
-    """That all is free, or a gang's, and free at the end: for a control, whose jobs are ours."""
+    """Judge that nothing leaked and all is free at the end; for a control, whose jobs are ours."""
     measure("leaked", most_leaked(segments, total))
     measure("not_released", total - segments[-1][-1]["free"] if segments[-1] else None)
 
 
 def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
-    """That no accelerator was promised twice."""
+    """Judge that no accelerator was given away twice."""
     bad = checks.find_overcommitted(samples, run.capacity)
     first = next(iter(bad), {})
     message = f"at {len(bad)} samples more was held than was free before, first {first}"
@@ -94,7 +94,7 @@ def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
 
 
 def _judge_leak(run: Scenario, name: str, lost: int) -> None:
-    """Accelerators that are missing."""
+    """Judge the number of missing accelerators, and report where they are."""
     last = run.observer.samples[-1]
     gangs, free = last["gangs"], last["free_on"]
     missing = [node for node, count in run.capacity.items() if free.get(node, 0) < count]
@@ -107,7 +107,7 @@ def _judge_leak(run: Scenario, name: str, lost: int) -> None:
 
 
 def _judge_sampling(run: Scenario) -> None:
-    """Whether enough was seen, how old it was, and how long the scene took."""
+    """Judge the sample rate; note the gaps, the age of samples and the duration."""
     gaps = [gap for segment in run.segments for gap in checks.sample_gaps(segment)]
     if run.sampled:
         judge_rate(gaps, run.measure)
@@ -119,7 +119,7 @@ def _judge_sampling(run: Scenario) -> None:
 
 
 def judge_rate(gaps: Sequence[float], measure: Recorder) -> None:
-    """Whether one looked often enough; `gaps` are seconds from look to look."""
+    """Judge the sample rate; `gaps` are the seconds between samples."""
     rate, reason = checks.sample_rate(gaps, REQUIRED_RATE_HZ)
     measure("sample_rate", rate, samples=len(gaps), note=reason)
 
@@ -127,7 +127,7 @@ def judge_rate(gaps: Sequence[float], measure: Recorder) -> None:
 def judge_gpu_use(
     samples: Sequence[Sample], ray_gpus: dict[str, int], measure: Recorder
 ) -> dict[str, tuple[int, list[str]]]:
-    """Judge whether GPUs that Ray counts as free are in use behind its back; return those."""
+    """Judge whether processes use GPUs that Ray counts as free; return {node: (count, GPUs)}."""
     silent = checks.nvml_errors(samples, ray_gpus)
     hidden = checks.find_hidden_gpus(samples, ray_gpus)
     reasons = join_names(f"{node}: {message}" for node, message in silent.items())
@@ -144,7 +144,7 @@ def judge_gpu_use(
 
 
 def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:
-    """Evidence and picture."""
+    """Keep the samples and marks as evidence, and the series for the chart."""
     control = [s for s in (run.observer.samples[a:b] for a, b in run.control_ranges) if s]
     unit = run.rig.cluster.resource
     scene = {"title": run.title, "unit": unit, "capacity": run.capacity, "taken": len(samples)}
@@ -163,7 +163,10 @@ def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:
 
 
 def chart_series(segments: list[list[Sample]], marks: list[ScenarioMark]) -> dict[str, Any]:
-    """Stretches of samples, and the marks set in them, from their own zero; blank in between."""
+    """Build the series of the chart from segments and their marks; the first sample is at 0 s.
+
+    Between the segments the chart is blank.
+    """
     origin, end = segments[0][0]["t"], segments[-1][-1]["t"]
     samples, partial, shown_marks = [], [], []
     for segment in segments:

@@ -1,4 +1,4 @@
-"""Is a gang placed whole or not at all, when jobs want more than there is?"""
+"""Tests that a gang is placed completely or not at all when jobs want more than is free."""
 
 import math
 import signal
@@ -60,7 +60,10 @@ def test_two_gangs_compete_and_one_waits_whole(scene, terms, measure, tier):
 
 
 def wait_contention(run, gangs, seconds):
-    """Look on while both want what only one can have; the gangs that are whole then."""
+    """Wait until a gang is fully placed, then observe the competing gangs for `seconds`.
+
+    Returns the gangs that are fully placed at the end.
+    """
     run.until(lambda sample: any(is_whole(sample, gang) for gang in gangs))
     run.observer.wait(seconds)
     return [gang for gang in gangs if is_whole(run.samples[-1], gang)]

@@ -1,4 +1,4 @@
-"""Does a gang lie where it was asked for, and do others not suffer where a node is lost?"""
+"""Tests that gangs are placed as requested, and that a lost node harms no other gang."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         if largest > 1 and run.total - len(run.capacity) < largest:
             need = f"fragments need {largest} free beside one of each node"
             raise NoRoom(f"{need}, see {run.capacity}")
-        if largest > 1:  # one accelerator of each node is taken, so that no node is whole
+        if largest > 1:  # take one accelerator of each node: no node is completely free
             filler = run.ask("A", len(run.capacity), strategy="STRICT_SPREAD")
             if run.wait_placed(filler) is None:
                 raise NoRoom("no fragments: a gang of one on each node was not placed")
@@ -63,7 +63,7 @@ def test_strategies_hold(scene, measure):
         if count_placed(run.observer.samples[-1], extra):
             wrong.append(f"STRICT_SPREAD of {nodes + 1} was placed on {nodes} nodes")
         wrong = [message for message in wrong if message]
-        ours = any(message.startswith("STRICT") for message in wrong)  # the others are wishes
+        ours = any(message.startswith("STRICT") for message in wrong)  # the others are preferences
         findings = [finding("GANG-MISPLACED", message) for message in wrong]
         run.measure_at_end("misplaced", len(wrong), *findings, samples=len(sizes) + 1, ours=ours)
         control_wrong_strategy(measure, "SPREAD", used["SPREAD"])
@@ -102,7 +102,7 @@ def test_a_lost_node_harms_its_own_gang_only(scene):
         options = {"strategy": "STRICT_SPREAD", "resource": spares.resource}
         running = run.ask("A", 2, **options)
         run.wait_placed(running)
-        # What the harmed gang will want again is there, and taken: it is not infeasible.
+        # The node that the harmed gang needs next exists but is taken: its request stays feasible.
         taken = run.ask("B", 1, **options)
         run.wait_placed(taken)
         waiting = run.ask("B", 2, **options)

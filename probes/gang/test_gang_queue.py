@@ -1,4 +1,4 @@
-"""Do gangs of many sizes have their turn, when more is wanted than there is?"""
+"""Tests that gangs of many sizes are all placed when jobs want more than is free."""
 
 import math
 import random
@@ -21,8 +21,8 @@ from probes.gang.scenario import NoRoom
 pytestmark = [pytest.mark.criterion("GANG"), pytest.mark.tier("standard")]
 STREAM_SECONDS = {"standard": 8.0, "soak": 60.0}
 STORM_GANGS = {"standard": 50, "soak": 200}
-TRAIN_TIMEOUT_SECONDS = 3.0  # of Ray Train for its workers, where it usually has 60
-TRAIN_START_SECONDS = 60  # until Ray Train has its workers
+TRAIN_TIMEOUT_SECONDS = 3.0  # that Ray Train waits for its workers; its default is 60
+TRAIN_START_SECONDS = 60  # for Ray Train to get its workers
 
 
 def test_mixed_gangs_of_twice_the_cluster_all_run(scene):
@@ -34,7 +34,7 @@ def test_mixed_gangs_of_twice_the_cluster_all_run(scene):
 
 
 def halving_sizes(total):
-    """Sizes total/2, total/4, ... 1, over and over until they sum to twice the total."""
+    """List sizes total/2, total/4, ... 1, over and over until they sum to twice the total."""
     sizes, size = [], total // 2
     while (remaining := 2 * total - sum(sizes)) > 0:
         sizes.append(min(size, remaining))
@@ -115,4 +115,4 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         broken = [] if when is None else [broke]
         run.measure_at_end("ray_train_outcome", outcome, *broken, ours=when is not None)
         if outcome != "finished":
-            jobs["B"].end()  # it would go on asking, or still runs
+            jobs["B"].end()  # it would keep asking, or still runs

@@ -1,1 +1,1 @@
-"""The analyser of NCCL logs; it needs no cluster."""
+"""Analyses NCCL logs; needs no cluster."""

@@ -1,6 +1,6 @@
-"""Why a job did not start, or starts wrong: findings INIT-* and NCCL-* from its log.
+"""Detects why a job did not start, or starts wrong: findings INIT-* and NCCL-* from its log.
 
-Causes and symptoms as in NCCL's troubleshooting guide.
+Causes and symptoms are those of NCCL's troubleshooting guide.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from probes.nccl.job import STAGES, MatchedMessage, Rank
 from probes.nccl.log import Log
 from reports.record import Finding
 
-PEER = re.compile(r"(?:to|peer) \[?([\w.:%\-]{1,255}?)\]?<\d+>")  # since 2.22 also by its name
-PLAIN_ERRORS = {  # phrase -> code, and what it says of the host
+PEER = re.compile(r"(?:to|peer) \[?([\w.:%\-]{1,255}?)\]?<\d+>")  # since NCCL 2.22 also a host name
+PLAIN_ERRORS = {  # phrase -> code, and the host's problem
     "no-interface": ("INIT-NO-IFACE", "NCCL found no network interface to use"),
     "memlock": ("INIT-MEMLOCK", "memory could not be registered for RDMA"),
     "mnnvl": ("INIT-MNNVL", "NVLink between hosts (MNNVL) cannot be used"),
@@ -33,7 +33,7 @@ BLOCKING_ERRORS = (
 
 
 def init_errors(log: Log) -> list[Finding]:
-    """Find errors that say what is wrong in their own words."""
+    """Find errors whose own text names the cause."""
     return [
         item
         for kind, (code, problem) in PLAIN_ERRORS.items()
@@ -42,8 +42,8 @@ def init_errors(log: Log) -> list[Finding]:
 
 
 def qp_errors(log: Log) -> list[Finding]:
-    """Find RDMA connections that could not be made, and those that broke: each cause by itself."""
-    # NCCL tries again by itself; that is no error where it went well.
+    """Find RDMA connections that could not be made, and those that broke: one finding per cause."""
+    # NCCL retries by itself: a retry that succeeded is no error.
     tries = [] if log.partial else [m for m in log.hits["qp-retrying"] if log.joined(m.rank).stuck]
     findings = []
     for event, causes, hits in (
@@ -80,12 +80,12 @@ def bootstrap_errors(log: Log) -> list[Finding]:
 
 
 def _named_peers(log: Log, hits: list[MatchedMessage]) -> list[str]:
-    """List the peers that are named, each once."""
+    """List the peers that the messages name, each once."""
     return [peer for peer in dict.fromkeys(_peer_host(log, m.detail) for m in hits) if peer]
 
 
 def _peer_host(log: Log, text: str) -> str:
-    """Find the host whose address is named, else give the address or the name."""
+    """Find the host of the address that the text names; otherwise return the address or name."""
     match = PEER.search(text)
     if not match:
         return ""
@@ -118,12 +118,12 @@ def mixed_versions(log: Log) -> list[Finding]:
 
 
 def missing_ranks(log: Log) -> list[Finding]:
-    """Find ranks that never wrote that they joined, while the others wait for them."""
+    """Find ranks that never logged that they joined, while the others wait for them."""
     size, members = log.world_size, log.job_ranks
     world = [rank for rank in members if rank.size == size]
     waiting = [rank for rank in world if not rank.initialised]
     absent = sorted(set(range(size)) - {rank.number for rank in world})
-    starting = [rank for rank in members if not rank.size]  # started, no number so far
+    starting = [rank for rank in members if not rank.size]  # started, without a rank number so far
     if len(log.jobs) > 1 or log.partial:
         return []
     if not waiting or len(absent) <= len(starting) or stopped_by_error(log):
@@ -144,7 +144,7 @@ def corrupt_results(log: Log) -> list[Finding]:
 
 
 def torch_errors(log: Log) -> list[Finding]:
-    """Report what torch said of NCCL: a collective that timed out, an error that NCCL returned."""
+    """Report torch's errors about NCCL: a collective that timed out, an error of NCCL."""
     if not log.torch_errors:
         return []
     errors = join_names(dict.fromkeys(error for _, error in log.torch_errors))
@@ -153,12 +153,12 @@ def torch_errors(log: Log) -> list[Finding]:
 
 
 def stopped_by_error(log: Log) -> bool:
-    """Tell whether some rank that is not done wrote an error that explains it."""
+    """Return whether some rank that is not done logged an error that explains it."""
     return any(log.joined(m.rank).stuck for kind in BLOCKING_ERRORS for m in log.hits[kind])
 
 
 def slow_init(log: Log) -> list[Finding]:
-    """Find a start over the limit, with its longest phase; who came late where others waited."""
+    """Find a start over the limit, with its longest phase or the rank that came late."""
     if not log.slow_inits:
         return []
     worst = max(log.slow_inits, key=lambda t: t.total)
@@ -178,19 +178,19 @@ def slow_init(log: Log) -> list[Finding]:
 
 
 def find_hang(log: Log) -> list[Finding]:
-    """Name the stage at which it stopped without an error, and the ranks that lag behind.
+    """Find the stage where the job stopped without an error, and the ranks that lag behind.
 
-    A rank that never had to connect holds nobody up, unless others are seen connecting.
+    Ranks with no connections to make are ignored unless other ranks are still connecting.
     """
     ranks = log.job_ranks
     if log.partial or not any(rank.stuck for rank in ranks):
-        return []  # the end of the file is no end of the job
+        return []  # the end of the file is not the end of the job
     message, suspects, remedy = _by_family(log) or _before_network(log) or _lagging(log, ranks)
     return one_finding("INIT-HANG", message, suspects, remedy=remedy)
 
 
 def two_families(log: Log) -> tuple[str, list[str]] | None:
-    """Find hosts that start over IPv4 beside hosts that start over IPv6; the minority."""
+    """Find whether some hosts start over IPv4 and others over IPv6: (message, minority) or None."""
     hosts: dict[str, list[str]] = defaultdict(list)
     for name, host in log.hosts.items():
         if host.bootstrap:
@@ -208,13 +208,13 @@ def two_families(log: Log) -> tuple[str, list[str]] | None:
 def _by_family(log: Log) -> tuple[str, list[str], str] | None:
     families = two_families(log)
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
-        return None  # or they have met all the same
+        return None  # or the hosts have connected nevertheless
     message = f"the log stops at {log.stage} without an error, and {families[0]}"
     return message, families[1], remedies.FAMILY_FIX
 
 
 def _before_network(log: Log) -> tuple[str, list[str], str] | None:
-    """Tell that every process stops before NCCL looks at the network, where it does."""
+    """Report that every process stops before NCCL uses the network; otherwise return None."""
     if log.saw_network or {rank.stage for rank in log.job_ranks} != {STAGES.index("bootstrap")}:
         return None
     message = f"all {len(log.job_ranks)} processes stop before any line about the network"

@@ -1,6 +1,6 @@
-"""Which transport was used, and why it was the wrong one: findings FAB-* from an NCCL log.
+"""Detects which transport was used, and why it was the wrong one: findings FAB-* from an NCCL log.
 
-On one host nothing has to leave, so none of these is said of a job that NCCL counts one node for.
+On one host no traffic has to leave, so DETECTORS do not apply to a job on a single host.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from probes.nccl.job import Host, Rank
 from probes.nccl.log import Log
 from reports.record import Finding
 
-# `br-` and twelve digits is a network of docker's; `br-ex` may be a node's only way out.
+# `br-` and 12 hex digits is a docker network; `br-ex` may be a node's only external link.
 LOCAL_ONLY = re.compile(r"lo$|docker|virbr|cni|veth|br-[0-9a-f]{12}|flannel|cali")
 BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\b")
 FILE_MISSING = "cannot open shared object"
-PLAIN_ERRORS = {  # phrase -> code, and what it says of a host that RDMA does not reach
+PLAIN_ERRORS = {  # phrase -> code, and the problem of a host without RDMA
     "no-verbs": ("FAB-NO-VERBS", "libibverbs cannot be opened, so no RDMA device is seen"),
     "open-failed": ("FAB-OPEN-FAILED", "an RDMA device is seen but cannot be opened"),
     "links-differ": ("FAB-LINK-TYPES", "devices of different link types were to be joined"),
@@ -27,23 +27,23 @@ PLAIN_ERRORS = {  # phrase -> code, and what it says of a host that RDMA does no
 
 
 def on_tcp(host: Host) -> bool:
-    """Tell whether the host's edges between hosts, or else its network, are sockets."""
+    """Return whether the host's edges to other hosts, or else its network, are sockets."""
     return "tcp" in host.edges or ("Socket" in host.networks and not on_rdma(host))
 
 
 def on_rdma(host: Host) -> bool:
-    """Tell whether its edges between hosts, or else its network, are RDMA."""
+    """Return whether the host's edges to other hosts, or else its network, are RDMA."""
     has_rdma = any(RDMA_NETWORKS.fullmatch(name) for name in host.networks)
     return "rdma" in host.edges or (has_rdma and "tcp" not in host.edges)
 
 
 def may_use_rdma(log: Log, host: Host) -> bool:
-    """Tell whether it is on RDMA, or the line that names its network may be among the missing."""
+    """Return whether the host is on RDMA, or the line that names its network may be missing."""
     return on_rdma(host) or (log.partial and not host.networks and not host.edges)
 
 
 def isolated_hosts(log: Log) -> list[Finding]:
-    """Report every host in a communicator of its own: nothing crossed the fabric."""
+    """Report hosts that each formed a communicator of their own: nothing crossed the fabric."""
     hosts, jobs = log.host_names, log.jobs
     if len(hosts) < 2 or log.nodes > 1 or not jobs or log.partial or log.external_edges:
         return []
@@ -54,7 +54,7 @@ def isolated_hosts(log: Log) -> list[Finding]:
 
 
 def mixed_hosts(log: Log) -> list[Finding]:
-    """Report some hosts on RDMA, others on TCP; the minority is named."""
+    """Report that some hosts use RDMA and others TCP; the suspects are the minority."""
     tcp = [name for name, host in log.hosts.items() if on_tcp(host)]
     rdma = [name for name, host in log.hosts.items() if on_rdma(host) and name not in tcp]
     hits = log.hits["mixed-sockets"]
@@ -63,14 +63,14 @@ def mixed_hosts(log: Log) -> list[Finding]:
     minority = rdma if len(rdma) < len(tcp) else tcp
     lines = [*first_lines(hits), *(_first_line(log.hosts[name]) for name in minority)]
     message = f"{join_names(tcp)} use TCP, {join_names(rdma) or 'others'} use RDMA"
-    if not tcp:  # then nobody is the minority
+    if not tcp:  # then there is no minority
         problem = "a TCP socket met an RDMA one; the peer's lines do not say which it uses"
         message = f"{join_names(hosts_of(hits))}: {problem}"
     return one_finding("FAB-MIXED", message, minority, lines)
 
 
 def tcp_edges(log: Log) -> list[Finding]:
-    """Find edges between hosts over sockets."""
+    """Find edges between hosts that use TCP sockets."""
     if not log.edge_counts["tcp"] or mixed_hosts(log):
         return []
     hosts = {name: host for name, host in log.hosts.items() if "tcp" in host.edges}
@@ -82,7 +82,7 @@ def tcp_edges(log: Log) -> list[Finding]:
 
 
 def rdma_disabled(log: Log) -> list[Finding]:
-    """Find a variable that forced RDMA off."""
+    """Find variables that turned RDMA off."""
     rows = [
         (name, f"{variable}={value}", line)
         for name, host in log.hosts.items()
@@ -94,17 +94,17 @@ def rdma_disabled(log: Log) -> list[Finding]:
         return []
     hosts = dict.fromkeys(name for name, _, _ in rows if name)
     settings = join_names(dict.fromkeys(setting for _, setting, _ in rows))
-    # NCCL puts the lines of its conf files into the environment, and echoes both alike (param.cc).
+    # NCCL puts lines of its conf files into the environment and logs both alike (param.cc).
     source = "from the environment or a line of an nccl.conf: NCCL says the same of both"
     message = f"{join_names(hosts) or 'the job'}: {settings} turns RDMA off ({source})"
     return one_finding("FAB-ENV-DISABLED", message, hosts, (line for _, _, line in rows))
 
 
 def disables_rdma(variable: str, value: str, host: Host) -> bool:
-    """Tell whether this setting keeps NCCL from RDMA.
+    """Return whether this setting keeps NCCL from RDMA.
 
-    NCCL_IB_HCA does where it leaves no device, and to want no plugin where nothing else is there:
-    then EFA, or FasTrak, was to be reached by one.
+    NCCL_IB_HCA does if it leaves no device. NCCL_NET_PLUGIN=none does if there is no other device:
+    then only a plugin could reach EFA or FasTrak.
     """
     return {
         "NCCL_IB_DISABLE": value not in ("", "0"),
@@ -116,10 +116,10 @@ def disables_rdma(variable: str, value: str, host: Host) -> bool:
 
 
 def rdma_errors(log: Log) -> list[Finding]:
-    """Find errors that say what is wrong in their own words."""
+    """Find RDMA errors whose own text names the cause."""
     findings = []
     for kind, (code, problem) in PLAIN_ERRORS.items():
-        # A device that cannot be opened is one rail less even where the others work.
+        # A device that cannot be opened is a lost rail even if the other devices work.
         always = kind == "open-failed"
         hits = [m for m in log.hits[kind] if always or not may_use_rdma(log, m.host)]
         findings += message_findings(code, problem, hits)
@@ -135,7 +135,7 @@ def missing_efa(log: Log) -> list[Finding]:
 
 
 def no_device(log: Log) -> list[Finding]:
-    """Find hosts with no RDMA device, and nothing in the log that says why."""
+    """Find hosts without an RDMA device where nothing in the log gives the reason."""
     explained = {m.host.name for kind in (*PLAIN_ERRORS, "efa") for m in log.hits[kind]}
     hits = [
         m
@@ -147,7 +147,7 @@ def no_device(log: Log) -> list[Finding]:
 
 
 def tcp_over_ib(log: Log) -> list[Finding]:
-    """Find sockets over an InfiniBand interface: the fast cable, the slow protocol."""
+    """Find sockets over an InfiniBand interface: a fast link with a slow protocol."""
     hosts = {
         name: ports
         for name, host in log.hosts.items()
@@ -162,11 +162,11 @@ def tcp_over_ib(log: Log) -> list[Finding]:
 
 
 def loopback_used(log: Log) -> list[Finding]:
-    """Find an interface that leads to no other host."""
+    """Find interfaces that NCCL chose and that lead to no other host."""
     chosen: dict[str, str] = {}
     for name, host in log.hosts.items():
         if "rdma" in host.edges:
-            continue  # whatever it is called, it led to the others
+            continue  # its RDMA edges do lead to other hosts
         used = [host.bootstrap] if host.bootstrap and not log.partial else []
         used += host.sockets[:1] if on_tcp(host) else []
         if bad := [interface for interface, _ in used if LOCAL_ONLY.match(interface)]:
@@ -179,17 +179,17 @@ def loopback_used(log: Log) -> list[Finding]:
 
 
 def plugin_errors(log: Log) -> list[Finding]:
-    """Find a network plugin that is missing or fails where one is expected.
+    """Find a network plugin that is missing or fails although one is expected.
 
-    Not finding one is how NCCL starts on most clusters; it is a fault where a variable asks for
-    one, or another host has it.
+    On most clusters NCCL starts without a plugin. A missing one is an error if a variable asks for
+    it, or if another host has it.
     """
     loaded = {m.host.name for m in log.hits["plugin-loaded"] if not BUILT_IN.search(m.detail)}
     broken = [m for m in log.hits["plugin-failed"] if not BUILT_IN.search(m.detail)]
     absent = [*(m for m in broken if FILE_MISSING in m.detail), *log.hits["plugin-absent"]]
     hits = [m for m in broken if FILE_MISSING not in m.detail]
     hits += [m for m in absent if loaded - {m.host.name} or _wants_plugin(m.host)]
-    no_efa = {m.host.name for m in log.hits["efa"]}  # it failed for want of that
+    no_efa = {m.host.name for m in log.hits["efa"]}  # the plugin failed for lack of EFA
     hits = [m for m in hits if not (may_use_rdma(log, m.host) or m.host.name in no_efa)]
     problem = "the network plugin is missing or fails"
     return message_findings("FAB-PLUGIN", problem, hits, quote=True)
@@ -202,20 +202,20 @@ def _wants_plugin(host: Host) -> bool:
 
 
 def no_gdr(log: Log) -> list[Finding]:
-    """Find RDMA edges that go through host memory."""
+    """Find RDMA edges that go through host memory, without GPUDirect."""
     hosts = {name: host.no_gdr for name, host in log.hosts.items() if host.no_gdr}
     if not hosts and False not in log.gdr:
         return []
     reasons = log.hits["gdr-why"]
     reason = f" ({reasons[0].detail})" if reasons else ""
-    subject = join_names(hosts) or "ranks whose edges are not here"  # of all ranks all say GDR 0
+    subject = join_names(hosts) or "ranks whose edges are not here"  # all log GDR 0 if one has it
     message = f"{subject}: RDMA without GPUDirect, through host memory{reason}"
     lines = list(hosts.values()) or [log.no_gdr]
     return one_finding("FAB-NO-GDR", message, filter(None, hosts), lines)
 
 
 def partial_rails(log: Log) -> list[Finding]:
-    """Report fewer RDMA devices than other hosts have, or fewer in use than there are GPUs for."""
+    """Report hosts with fewer RDMA devices than others, or with fewer in use than GPUs."""
     problems = {}
     max_devices = max((len(host.devices or []) for host in log.hosts.values()), default=0)
     by_host: dict[str, list[Rank]] = defaultdict(list)
@@ -240,9 +240,9 @@ def partial_rails(log: Log) -> list[Finding]:
 
 
 def _used_devices(host: Host) -> set[str]:
-    """List the devices that ring edges use; none where a number is of ports that no line names.
+    """List the devices that ring edges use; none if one of them has a number without a name.
 
-    Ports that NCCL uses as one have a number beyond those of the devices that it lists.
+    Ports that NCCL merges have a number above those of the devices that it lists.
     """
     names = {**dict(enumerate(host.devices or [])), **host.merged_nics}
     if not host.nics <= names.keys():
@@ -251,7 +251,7 @@ def _used_devices(host: Host) -> set[str]:
 
 
 def unknown_network(log: Log) -> list[Finding]:
-    """Find edges of a network plugin that nobody here can vouch for."""
+    """Find edges over a network plugin that is not known to use RDMA."""
     if not log.other_networks:
         return []
     message = f"ranks are joined by {join_names(log.other_networks)}: no known RDMA network"
@@ -259,7 +259,7 @@ def unknown_network(log: Log) -> list[Finding]:
 
 
 def _first_line(host: Host) -> str:
-    """Find where the host's transport was first said."""
+    """Find the place of the first line that shows the host's transport."""
     return next(iter([*host.edges.values(), *host.networks.values()]), "")
 
 

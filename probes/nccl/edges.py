@@ -1,4 +1,4 @@
-"""Edges: what a line about one says, and those that one rank wrote of, in few bytes.
+"""Parses log lines about edges, and stores the edges of each rank in few bytes.
 
 Formats: src/transport/net.cc, p2p.cc and shm.cc of NCCL 2.18 to 2.30.
 """
@@ -12,15 +12,15 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# Networks whose payload goes by RDMA (or its equal); Socket is TCP; any other proves nothing.
+# Networks that carry data by RDMA (or its equal); Socket is TCP; any other proves nothing.
 RDMA_NETWORKS = re.compile(
     r"IB|IBext\w*|NCCL RDMA Plugin(?: v\d+)?|gIB|AWS Libfabric|Libfabric|OFI|FasTrak|UCX-RMA|RDMA"
     r"|Slingshot\w*",
     re.IGNORECASE,
 )
 EDGE_KINDS = ("intra", "rdma", "tcp", "other")
-MAX_RANKS = 100_000  # of one job: some three times as many as the largest that are known of
-MAX_EDGES = 1 << 16  # edges of one rank that are kept: to and from 32,768 others
+MAX_RANKS = 100_000  # of one job: about three times the largest known jobs
+MAX_EDGES = 1 << 16  # edges kept of one rank: to and from 32,768 others
 
 EDGE_LINE = re.compile(
     rb"(\d{1,9})(?:\[[0-9a-fA-F]+\])? -> (\d{1,9})(?:\[[0-9a-fA-F]+\])?"
@@ -31,9 +31,9 @@ EDGE_LINE = re.compile(
 
 
 class Edge(NamedTuple):
-    """A connection between two ranks, as the one that wrote the line knows itself: `own`.
+    """Connection between two ranks; `rank` wrote the line, `peer` is the other end.
 
-    `kind` is one of EDGE_KINDS, before anybody knows whether it leaves the host.
+    `kind` is one of EDGE_KINDS. Whether the edge leaves the host is determined later.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Edge(NamedTuple):
 
 
 def parse_edge(text: bytes, ofi_over_tcp: bool) -> Edge | None:
-    """Read an edge out of `0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`; None for half a line."""
+    """Parse an edge from `0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`; None for a partial line."""
     match = EDGE_LINE.match(text)
     if not match:
         return None
@@ -70,9 +70,9 @@ def parse_edge(text: bytes, ofi_over_tcp: bool) -> Edge | None:
 
 
 class EdgeSet:
-    """The edges that one rank wrote of, each once, with the place of the first line about it.
+    """Edges that one rank logged, each once, with the place of the first line about it.
 
-    Two arrays in step, sorted by key: 16 bytes for an edge, where a set of tuples takes 200.
+    Two parallel arrays, sorted by key, take 16 bytes per edge; a set of tuples takes 200.
     """
 
     __slots__ = ("keys", "positions")
@@ -88,7 +88,7 @@ class EdgeSet:
         return len(self.keys)
 
     def add(self, key: int, position: int) -> None:
-        """Keep an edge that is not there."""
+        """Add an edge that is not in the set yet."""
         index = bisect_left(self.keys, key)
         self.keys.insert(index, key)
         self.positions.insert(index, position)

@@ -1,4 +1,4 @@
-"""Words about what a log showed: which hosts, which places, which ranks."""
+"""Builds findings from log messages, with their hosts, places and ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def one_finding(
     lines: Iterable[str] = (),
     remedy: str = "",
 ) -> list[Finding]:
-    """Make a finding, alone in its list, with the first suspects and the first places."""
+    """Make a list of one finding, with the first suspects and the first places."""
     names, places = [*suspects][:MAX_NAMES], [*lines][:MAX_LINES]
     return [finding(code, message, names, evidence=places, remedy=remedy)]
 
@@ -26,7 +26,7 @@ def one_finding(
 def message_findings(
     code: str, problem: str, hits: list[MatchedMessage], *, quote: bool = False
 ) -> list[Finding]:
-    """Make one finding of all messages: `hosts: problem`, and in `quote` the first one's words."""
+    """Make one finding of all messages: `hosts: problem`, with `quote` and the first text."""
     if not hits:
         return []
     hosts, detail = hosts_of(hits), f" ({hits[0].detail})" if quote else ""
@@ -35,15 +35,15 @@ def message_findings(
 
 
 def hosts_of(hits: Iterable[MatchedMessage]) -> list[str]:
-    """List the hosts that wrote them, each once."""
+    """List the hosts that wrote the messages, each once."""
     return list(dict.fromkeys(m.host.name for m in hits if m.host.name))
 
 
 def first_lines(hits: list[MatchedMessage]) -> list[str]:
-    """Give `file:line` of the first ones."""
+    """Return `file:line` of the first messages."""
     return [m.line for m in hits[:MAX_LINES]]
 
 
 def rank_names(ranks: list[Rank]) -> str:
-    """Name ranks with their hosts, in order."""
+    """Name ranks with their hosts, in order of rank."""
     return join_names(rank.name for rank in sorted(ranks, key=lambda rank: rank.number))

@@ -1,7 +1,7 @@
-"""Which edges leave a host: settled once all lines are read, as ranks are told of in any order.
+"""Determines which edges leave a host, once all lines are read.
 
-With P2P and shared memory off, ranks of one host meet by the network too; and the host of an
-edge's other end may be learnt from a file that is read last.
+Ranks appear in the log in any order. So the host of an edge's other end may come from the last
+file. With P2P and shared memory off, ranks of one host connect over the network too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ MAX_CANDIDATES = 200  # communicators in which a rank has one number
 
 
 class HostEdges:
-    """The edges of a job, by the hosts of their ends.
+    """Edges of a job, counted by the hosts of their ends.
 
-    `counts` has the edges between hosts by kind, and as "intra" those within one.  An edge whose
-    other end is on no known host is one between hosts: nobody has seen that it stays.
-    `silent_ranks` are those that others are connected to over the network, and that wrote nothing
-    of it.
+    `counts` has the edges between hosts by kind, and as "intra" those within one host. An edge to
+    an unknown host counts as one between hosts, because nothing shows that it stays. `silent_ranks`
+    are ranks that others connect to over the network, but that logged no connection.
     """
 
     def __init__(self, comms: Iterable[Communicator]) -> None:
@@ -32,7 +31,7 @@ class HostEdges:
         self._ambiguous = {id(comm): names for comm in comms if (names := comm.ambiguous_hosts)}
 
     def count_edges(self, ranks: Iterable[Rank], location_of: Callable[[int], str]) -> None:
-        """Count the edges of all ranks; each host learns which kinds lead out of it, and where."""
+        """Count the edges of all ranks; set for each host the kinds that leave it, and where."""
         for rank in ranks:
             comms: dict[int, list[Communicator]] = {}
             for member in rank.comms if rank.edges else ():
@@ -40,7 +39,7 @@ class HostEdges:
             for edge, position in rank.edges or ():
                 self._count_edge(rank, edge, position, comms.get(edge.rank, []))
         for kind in EDGE_KINDS:
-            # Of these nobody knows which are told of twice, by who sends and by who receives.
+            # Sender and receiver may both have logged an edge here: take the larger count.
             self.counts[kind] += max(self._unplaced[kind, True], self._unplaced[kind, False])
         for host, positions in self._first_seen.values():
             host.edges = {kind: location_of(position) for kind, position in positions.items()}
@@ -66,10 +65,11 @@ class HostEdges:
     def _find_comm(
         self, rank: Rank, edge: Edge, comms: list[Communicator]
     ) -> tuple[Communicator | None, bool]:
-        """Find the communicator that the edge is of, and whether it leaves the host.
+        """Find the communicator of the edge, and whether the edge leaves the host.
 
-        The line does not name it.  Where the rank has one number in several `comms`, it is that
-        in which the edge leaves; in very many, nobody knows.
+        The line does not name the communicator. If the rank has the same number in several `comms`,
+        choose one in which the edge leaves. With more than MAX_CANDIDATES it is unknown: (None,
+        True).
         """
         if len(comms) > MAX_CANDIDATES:
             return None, True
@@ -80,7 +80,7 @@ class HostEdges:
         return (candidates[0], False) if candidates else (None, True)
 
     def _may_leave_host(self, comm: Communicator, rank: Rank, peer: int) -> bool:
-        """Tell whether the peer is on another host, or may be."""
+        """Return whether the peer is, or may be, on another host."""
         member = comm.members.get(peer)
         if member is None or comm.rank_conflict:
             return comm.nodes != 1
@@ -89,7 +89,7 @@ class HostEdges:
 
 
 def _reported_by_sender(comm: Communicator, edge: Edge) -> bool:
-    """Tell whether the edge's other end wrote of it as well."""
+    """Return whether the edge's other end logged it as well."""
     member = comm.members.get(edge.peer)
     edges = member.rank.edges if member else None
     sent = edge._replace(rank=edge.peer, peer=edge.rank, receives=False)

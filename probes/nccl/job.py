@@ -1,4 +1,4 @@
-"""The parts of a job as its NCCL log shows it: ranks, hosts, communicators."""
+"""Models the parts of a job as its NCCL log shows them: ranks, hosts, communicators."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Process = tuple[str, int]  # host, pid
 
 @dataclass(slots=True)
 class Communicator:
-    """One communicator: how many ranks it should have, and which of them have written.
+    """One communicator: its number of ranks, and those of them that have logged.
 
-    One that was split off has no id of its own: its parent, the number of the split and the color
-    stand for it.  `rank_conflict` once processes of two hosts claim one rank of it.
+    A communicator from a split has no id of its own. Its parent, the number of the split, the color
+    and its size identify it. `rank_conflict` is set once processes of two hosts claim the same
+    rank.
     """
 
     size: int
@@ -32,13 +33,13 @@ class Communicator:
 
     @property
     def ambiguous_hosts(self) -> set[str]:
-        """Names that do not tell hosts apart: more ranks write under one than a node has.
+        """Host names that do not separate hosts: more ranks have the name than a node has ranks.
 
-        So it is where NCCL_HOSTID makes nodes of the processes of one machine, and where all
-        containers have one name.  Before 2.20 nobody says how many a node has; then a name is
-        believed where there are at least two.
+        The cause is NCCL_HOSTID, which splits one machine into nodes, or containers that all have
+        one name. NCCL before 2.20 does not log the ranks per node. Then host names are trusted if
+        there are two or more.
         """
-        local: dict[str, list[int]] = defaultdict(list)  # of each rank that has the name
+        local: dict[str, list[int]] = defaultdict(list)  # host -> of each of its ranks
         for member in self.members.values():
             local[member.rank.host.name].append(member.local_ranks)
         if len(local) == 1 and not any(map(any, local.values())):
@@ -48,38 +49,38 @@ class Communicator:
 
 @dataclass(slots=True)
 class CommunicatorMember:
-    """A rank's place in one communicator, whose address in that process is `pointer`."""
+    """A rank's place in one communicator, which has the address `pointer` in that process."""
 
     comm: Communicator
     rank: Rank
     number: int
     pointer: bytes
-    local_ranks: int = 0  # ranks on its node, where a line tells
+    local_ranks: int = 0  # ranks on its node; 0 if no line gives it
 
 
 @dataclass(slots=True)
 class Host:
-    """What the ranks of one host said of its networks."""
+    """Network facts that the ranks of one host logged."""
 
     name: str
-    networks: dict[str, str] = field(default_factory=dict)  # name -> where it was said
-    devices: list[str] | None = None  # RDMA devices; None when nothing was said of them
+    networks: dict[str, str] = field(default_factory=dict)  # name -> place of its first line
+    devices: list[str] | None = None  # RDMA devices; None if no line is about them
     sockets: list[tuple[str, str]] = field(default_factory=list)  # (interface, address)
     bootstrap: tuple[str, str] | None = None
-    environment: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> value, where
+    environment: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> (value, place)
     nics: frozenset[int] = frozenset()  # RDMA devices that ring edges use, by number
     merged_nics: dict[int, str] = field(default_factory=dict)  # number -> devices in one: a+b
     edges: dict[str, str] = field(default_factory=dict)  # to other hosts: kind -> where first seen
-    no_gdr: str = ""  # where an RDMA edge without GPUDirect was seen
+    no_gdr: str = ""  # place of an RDMA edge without GPUDirect
 
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """What one process (and device) said of itself.
+    """Facts that one process (and device) logged about itself.
 
-    `number`, `size`, `nodes` and `local_ranks` are those of its largest communicator; `max_nodes`
-    is the largest number of nodes of any.  `open_comms` are communicators that began and did not
-    complete, with how far each came.
+    `number`, `size`, `nodes` and `local_ranks` are those of its largest communicator. `max_nodes`
+    is the largest number of nodes of any communicator. `open_comms` has the communicators that
+    began and did not complete, with the stage that each reached.
     """
 
     writer: LogWriter
@@ -97,11 +98,11 @@ class Rank:
     initialised: bool = False  # at least one communicator completed
     connecting: bool = False  # ring edges since the last `Connected`
     connected: bool = False  # connected, or sent without a ring
-    init_timed: bool = False  # said how long its first communicator took
-    retried: frozenset[str] = frozenset()  # what it tried again: phrases of which one is enough
+    init_timed: bool = False  # logged how long its first communicator took
+    retried: frozenset[str] = frozenset()  # phrases about retries that are already recorded
 
     def advance_to(self, stage_name: str) -> None:
-        """Note that the rank has come this far, or further, with what it is doing now."""
+        """Record that the rank has reached this stage, or a later one, in its current work."""
         if self.open_comms:
             newest = next(reversed(self.open_comms))
             self.open_comms[newest] = max(self.open_comms[newest], STAGES.index(stage_name))
@@ -110,7 +111,7 @@ class Rank:
 
     @property
     def stage(self) -> int:
-        """How far it has come with what it did last."""
+        """Stage (index in STAGES) of what the rank did last."""
         if self.open_comms:
             return min(self.open_comms.values())
         if not self.initialised:
@@ -121,19 +122,19 @@ class Rank:
 
     @property
     def stuck(self) -> bool:
-        """Whether it began something that it did not end."""
+        """Whether the rank began something that it did not finish."""
         return bool(self.open_comms) or self.connecting or not (self.initialised or self.connected)
 
     @property
     def name(self) -> str:
-        """`rank 3 on node1`, or the process when its rank is not known."""
+        """Name such as `rank 3 on node1`, or the process if the rank is not known."""
         label = f"rank {self.number}" if self.number >= 0 else f"process {self.writer.pid}"
         return f"{label} on {self.writer.host}" if self.writer.host else label
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedMessage:
-    """A phrase of PATTERNS that a rank wrote: in whose words, and where."""
+    """Message of a rank that matches a phrase of PATTERNS: its text and its place."""
 
     rank: Rank
     detail: str
@@ -145,14 +146,14 @@ class MatchedMessage:
         return self.rank.host
 
 
-# Seconds.  A start that waits for nothing takes a few; for one connection NCCL waits 60 at most
-# (NCCL_SOCKET_RETRY_CNT), and users take that for a hang.
+# Seconds.  A start without waiting takes a few; for one connection NCCL waits 60 at most
+# (NCCL_SOCKET_RETRY_CNT), which users mistake for a hang.
 INIT_LIMIT_S = 30.0
 PER_RANK_S = 0.01  # further seconds: ranks are gathered one after another
 
 
 class InitTiming(NamedTuple):
-    """How long a rank took to make its first communicator, in seconds."""
+    """Time in seconds that a rank took to make its first communicator."""
 
     rank: Rank
     ranks: int
@@ -161,15 +162,15 @@ class InitTiming(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """Seconds that a start of so many ranks may take."""
+        """Seconds that a start of this many ranks may take."""
         return INIT_LIMIT_S + PER_RANK_S * self.ranks
 
     @property
     def longest_phase(self) -> str:
-        """The phase that took most."""
+        """Name of the phase that took longest."""
         return max(self.phases, key=lambda name: self.phases[name])
 
     @property
     def bootstrap(self) -> float:
-        """Seconds in which it found the others, and waited for them."""
+        """Seconds in which the rank found the other ranks and waited for them."""
         return self.phases.get("bootstrap", 0.0)

@@ -1,9 +1,9 @@
-"""NCCL's own lines out of any job's log: streamed, in bounded memory, whatever wrote around them.
+"""Extracts NCCL's own lines from the log of any job: streamed, in bounded memory.
 
-A line is `host:pid:tid [device] NCCL INFO text`; since 2.26 a WARN has `[date time]` before and
-`file:line (function)` within, since 2.30.  Ray puts `(Worker pid=1, ip=10.0.0.1) ` before it, MPI
-`[1,0]<stdout>:`, a pod's log collector anything; two ranks that share a pipe write into one line.
-Source: src/debug.cc of NCCL 2.18 to 2.30.
+A line is `host:pid:tid [device] NCCL INFO text`. Since 2.26 a WARN has `[date time]` before that.
+Since 2.30 it has `file:line (function)` within. Ray puts `(Worker pid=1, ip=10.0.0.1) ` before a
+line, MPI `[1,0]<stdout>:`, and a pod's log collector any text. Two ranks that share a pipe may
+write into one line. Source: src/debug.cc of NCCL 2.18 to 2.30.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import BinaryIO, NamedTuple
 
 from probes.nccl.patterns import SKIPPED_WORDS
 
-CHUNK = 4 << 20  # bytes read at once: many lines, and small beside what is remembered of them
+CHUNK = 4 << 20  # bytes read at once: many lines, and little memory
 MAX_KEPT = 100  # rows and errors kept per file
-MAX_TOTAL = 4 << 30  # bytes of all files, unpacked: 8192 ranks that write half a megabyte each
-# Of a packed file: a log shrinks to a thirtieth, what is made to harm to a thousandth.
-MAX_RATIO, FREE_UNPACKED = 100, 64 << 20  # and bytes of which nothing is asked
-MAX_PENDING = 1 << 20  # bytes of a line without an end; of a longer one the last part is read
-MAX_LINE = 64 << 10  # bytes of one line that are looked at; NCCL's own are under 2 KiB
+MAX_TOTAL = 4 << 30  # bytes of all files, unpacked: 8192 ranks with 0.5 MiB each
+# For a packed file: a log shrinks about 30 times, a decompression bomb about 1000 times.
+MAX_RATIO, FREE_UNPACKED = 100, 64 << 20  # and bytes before the ratio is checked
+MAX_PENDING = 1 << 20  # bytes of a line without an end; a longer one loses its beginning
+MAX_LINE = 64 << 10  # bytes of one line that are examined; NCCL's own have under 2 KiB
 MAX_TEXT = 16 << 10  # bytes of a text: ring maps of 1000s of ranks are cut
-MAX_MARKS = 64  # lines looked for within one line
-MAX_PREFIXES = 30_000  # beginnings kept in mind; a log with more is read somewhat slower
+MAX_MARKS = 64  # lines searched for within one line
+MAX_PREFIXES = 30_000  # cached prefixes; a log with more is read somewhat slower
 MAX_HOST = 253  # bytes of a host's name, as DNS has it
-MAX_PREFIX = 256  # bytes of a beginning that is kept in mind
+MAX_PREFIX = 256  # bytes of a prefix that is cached
 
 MARK = b"NCCL "
 LINE_KINDS = (b"INFO", b"WARN", b"version")
-# A name begins where a word does: else each of its letters is tried as a beginning.
+# A host name begins where a word does; otherwise each letter is tried as a beginning.
 LINE_PREFIX = re.compile(
     rb"(?<![\w.\-])[.\-]*(?P<host>\w[\w.\-]*):(?P<pid>\d{1,10}):\d{1,10} "
     rb"(?:\[(?P<device>[\w\-]{0,8})\] )?"
@@ -45,18 +45,18 @@ SOURCE_FILE = re.compile(rb"(?<![\w./\-])([\w./\-]+):\d+ (?:\([^()]{0,200}\) )?$
 ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 RAY_REPEATED = re.compile(rb"\[repeated (\d{1,9})x across cluster\].*$")
 JSON_LOG_TAIL = re.compile(rb'(?:\\n)?"\s*,\s*"')  # {"log":"... text\\n","stream":"stdout"}
-# nccl-tests without further options: size, count, type, redop, root, then time, algbw, busbw and
-# #wrong, once or twice, and nothing more; in our own table N/A for what torch does not have.
+# A row of nccl-tests without further options: size, count, type, redop, root, then time, algbw,
+# busbw and #wrong, once or twice. Our own table has N/A where torch has no value.
 FIGURE = rb" +(?:[\d.e+]{1,24}|nan|inf|N/A)"
 NCCL_TESTS_ROW = re.compile(
     rb"(?:^|[\s:>\])])\d{1,15} +\d{1,15} +[a-z]\w{2,10} +\w{1,8} +-?\d{1,6}"
     rb"(?:%b%b%b +(?P<first>[\d.e+]{1,12}|nan|inf|N/A))"
     rb"(?:%b%b%b +(?P<second>[\d.e+]{1,12}|nan|inf|N/A))?\s*$" % ((FIGURE,) * 6)
 )
-HINTS = (b" sum ", b" none ", b" redop ", b"# Out of bounds")  # one is in a chunk with such rows
+HINTS = (b" sum ", b" none ", b" redop ", b"# Out of bounds")  # a chunk with rows has one
 MIN_ROW_BYTES = len("8 2 float sum -1 1 1 1 0")
 OUT_OF_BOUNDS = re.compile(rb"# Out of bounds values : (\d{1,15}) (?:FAILED|OK)")
-# torch's own words for a job that NCCL let down.
+# Texts that torch logs when NCCL fails.
 TORCH_ERRORS = (
     b"Watchdog caught collective operation timeout",
     *(b"ncclRemoteError", b"ncclSystemError", b"ncclInternalError", b"ncclUnhandledCudaError"),
@@ -66,7 +66,7 @@ TORCH_ERROR = re.compile(b"|".join(TORCH_ERRORS))
 
 
 class LogWriter(NamedTuple):
-    """The process that wrote a line, as its prefix says; host "" where there is no prefix."""
+    """The process that wrote a line, by the line's prefix; the host is empty without a prefix."""
 
     host: str
     pid: int
@@ -77,15 +77,15 @@ NO_WRITER = LogWriter("", 0, "")
 
 
 class UnreadableLog(ValueError):
-    """The file cannot be read as text.  One sentence."""
+    """Raised when a file cannot be read as text. The message is one sentence."""
 
 
 class LogLines:
     """The NCCL lines of one file, in order.
 
-    Iterate for (writer, "INFO" | "WARN" | "version", text); `number` is the line of the last one.
-    After the end, `bytes`, `binary`, `truncated`, `repeated`, `bad_rows` and more say what else
-    was there.
+    Iterate for (writer, b"INFO" | b"WARN" | b"version", text). `line_number` is that of the last
+    line. After the end, `bytes`, `binary`, `truncated`, `repeated`, `bad_rows` and others describe
+    the rest of the file.
     """
 
     def __init__(self, path: Path, max_bytes: int = MAX_TOTAL) -> None:
@@ -93,10 +93,10 @@ class LogLines:
         self.max_bytes = max_bytes
         self.bytes = 0
         self.binary = False  # has NUL bytes
-        # Whether it ends within a line: NCCL ends every line it writes, so a part is missing.
+        # Whether the file ends within a line. NCCL ends every line, so then a part is missing.
         self.truncated = False
-        self.overlong = False  # has a line too long to be read whole, and NCCL's words in the rest
-        self.repeated = 0  # lines that Ray's driver left out as repetitions
+        self.overlong = False  # has NCCL's text in the lost part of a line that is too long
+        self.repeated = 0  # lines that Ray's driver dropped as repetitions
         self.bad_rows: list[tuple[int, int]] = []  # nccl-tests: (line, wrong elements; -1: nan)
         self.has_table = False  # has rows of nccl-tests
         self.no_efa: list[tuple[int, int]] = []  # libfabric: (line, process) without an EFA device
@@ -104,7 +104,7 @@ class LogLines:
         self._writers: dict[bytes, LogWriter] = {}
         self._hosts: dict[tuple[int, str], tuple[str, ...]] = {}  # hosts by process and device
         self._chunk, self._line_count, self._counted_to, self._position = b"", 1, 0, 0
-        self._prefix = b""  # what stands before the mark of the last line
+        self._prefix = b""  # text before the mark of the last line
 
     @property
     def line_number(self) -> int:
@@ -115,12 +115,12 @@ class LogLines:
 
     @property
     def source_file(self) -> bytes:
-        """The file of NCCL's source that the last line names, such as `transport/nvls.cc`."""
+        """NCCL's source file in the last line, such as `transport/nvls.cc`; empty if none."""
         match = SOURCE_FILE.search(self._prefix[-512:])
         return match[1] if match else b""
 
     def __iter__(self) -> Iterator[tuple[LogWriter, bytes, bytes]]:
-        with self.path.open("rb") as raw:  # opened once: a pipe gives its bytes only once
+        with self.path.open("rb") as raw:  # opened once: a pipe can be read only once
             gzipped = raw.peek(2)[:2] == b"\x1f\x8b"
             file = gzip.GzipFile(fileobj=raw) if gzipped else raw
             packed = raw if gzipped and raw.seekable() else None
@@ -133,9 +133,9 @@ class LogLines:
     def _read_chunks(
         self, file: BinaryIO | gzip.GzipFile, packed: BinaryIO | None
     ) -> Iterator[bytes]:
-        """Read pieces that end with a line's end; of half a line at the very end, only a warning.
+        """Read pieces that end at a line's end; a partial last line only if it is a warning.
 
-        Half a number, half a list of devices or half an edge would say what the whole does not.
+        A partial number, list of devices or edge would have another meaning than the complete one.
         """
         pending = b""
         try:
@@ -156,7 +156,10 @@ class LogLines:
             raise UnreadableLog(f"{self.path}: cannot be read to its end ({error})") from None
 
     def _check_size(self, packed: BinaryIO | None) -> None:
-        """Refuse to read on where that would take hours, or a small file claims to be huge."""
+        """Check that the file is not too large to read.
+
+        Raises UnreadableLog if that would take hours, or if a small file unpacks to a huge one.
+        """
         if self.bytes > self.max_bytes:
             raise UnreadableLog(
                 f"{self.path}: was not read to its end, for all files together have more than "
@@ -169,7 +172,7 @@ class LogLines:
             )
 
     def _keep_end(self, line: bytes, size: int) -> bytes:
-        """Give the last bytes of a line, and note when words of NCCL's are lost before them."""
+        """Keep the last `size` bytes of a line; note if NCCL's text before them is lost."""
         self.overlong |= len(line) > size and line.find(MARK, 0, len(MARK) - size) >= 0
         return line[-size:]
 
@@ -211,7 +214,7 @@ class LogLines:
         return text[:MAX_TEXT].rstrip()
 
     def _split_shared(self, line: bytes) -> Iterator[tuple[LogWriter, bytes, bytes]]:
-        """Split a line with several marks: a text that names NCCL, or another rank's line in it."""
+        """Split a line with several marks: a text that names NCCL, or lines of several ranks."""
         starts, marks = [0], [match.start() for match in re.finditer(MARK, line)]
         self.overlong |= len(marks) > MAX_MARKS
         for mark in marks[1:MAX_MARKS]:
@@ -233,12 +236,12 @@ class LogLines:
         return len(name) - max(map(len, hosts), default=len(name))
 
     def _writer_of(self, prefix: bytes) -> LogWriter:
-        """Tell who wrote a line that begins like this; remembered, as a log has few beginnings."""
+        """Return the writer of a line with this prefix; cached, as a log has few prefixes."""
         if (cached := self._writers.get(prefix)) is not None:
             return cached
         text = ANSI.sub(b"", prefix[-2048:])
         match = LINE_PREFIX.search(text)
-        device = re.search(rb"\[(\d+)\] $", text)  # a paste that lost host and pid
+        device = re.search(rb"\[(\d+)\] $", text)  # pasted text without host and pid
         writer = NO_WRITER if not device else LogWriter("", 0, device[1].decode()[:MAX_PREFIX])
         if match:
             host = sys.intern(match["host"][-MAX_HOST:].decode("ascii", "replace"))
@@ -269,25 +272,25 @@ class LogLines:
                 continue
             self.has_table = True
             counts = [_wrong_count(figure) for figure in match.groups() if figure]
-            # The line below the rows is their sum.
+            # The line below the rows is their sum, so it counts only without them.
             if any(counts) and (row or not self.bad_rows) and len(self.bad_rows) < MAX_KEPT:
                 self.bad_rows.append((number, max(counts, key=abs)))
 
     def _find_torch_errors(self) -> None:
-        """Find lines in which torch says that NCCL failed."""
+        """Find lines in which torch reports an error of NCCL."""
         for number, match in self._numbered(TORCH_ERROR):
             if len(self.torch_errors) == MAX_KEPT:
                 return
-            if not self.torch_errors or self.torch_errors[-1][0] != number:  # one of a line
+            if not self.torch_errors or self.torch_errors[-1][0] != number:  # one per line
                 self.torch_errors.append((number, match[0].decode()))
 
     def _find_no_efa(self) -> None:
-        """Find lines in which libfabric says that its EFA provider has nothing."""
+        """Find lines in which libfabric reports that its EFA provider has nothing."""
         matches = itertools.islice(self._numbered(NO_EFA), MAX_KEPT - len(self.no_efa))
         self.no_efa += [(number, int(match[1])) for number, match in matches]
 
     def _numbered(self, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, re.Match[bytes]]]:
-        """Find a pattern in this chunk, each time with the number of its line."""
+        """Find all matches of a pattern in this chunk, each with its line number."""
         number, counted = self._line_count, 0
         for match in pattern.finditer(self._chunk):
             number += self._chunk.count(b"\n", counted, match.start())
@@ -296,7 +299,7 @@ class LogLines:
 
 
 def _wrong_count(figure: bytes) -> int:
-    """Read wrong elements as nccl-tests prints them: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
+    """Parse a count of wrong elements by nccl-tests: `0`, `12`, `1e+06`, `N/A`; -1 for `nan`."""
     if figure == b"N/A":
         return 0
     try:

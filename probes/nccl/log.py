@@ -1,6 +1,6 @@
-"""What one job's NCCL log says, as a whole: ranks, hosts, communicators, edges, errors.
+"""Holds the content of one job's NCCL log: ranks, hosts, communicators, edges, errors.
 
-`parser` folds the lines into a Log; `report` says what it means.
+`parser` adds the lines to a Log; `report` judges it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from probes.nccl.job import STAGES, Communicator, Host, InitTiming, MatchedMessa
 from probes.nccl.lines import NO_WRITER, LogWriter
 
 NO_RANK = Rank(NO_WRITER, Host(""))
-RUNTIME_CONNECT = (2, 22)  # since then ranks connect at the first collective, not at init
+RUNTIME_CONNECT = (2, 22)  # since this version ranks connect at the first collective, not at init
 
 
 class Log:
-    """Everything that the files of one job say, folded; call `finish` once all of them are read."""
+    """Content of all files of one job; call `finish` once all of them are read."""
 
     def __init__(self) -> None:
         self.budget = MemoryBudget()
@@ -28,26 +28,26 @@ class Log:
         self.communicators: dict[bytes, Communicator] = {}  # by commId
         self.splits: dict[bytes, Communicator] = {}
         self.edge_counts: dict[str, int] = dict.fromkeys(("rdma", "tcp", "intra", "other"), 0)
-        self.silent_ranks: list[Rank] = []  # others are connected to them, they do not say so
+        self.silent_ranks: list[Rank] = []  # others connect to them, they logged no connection
         self.gdr: set[bool] = set()
-        self.no_gdr = ""  # where NCCL says that some rank, whichever, has an edge without GPUDirect
-        self.other_networks: dict[str, str] = {}  # name -> where
+        self.no_gdr = ""  # place where NCCL logs that some rank has an edge without GPUDirect
+        self.other_networks: dict[str, str] = {}  # name -> place
         self.hits: dict[str, list[MatchedMessage]] = defaultdict(list)
         self.slow_inits: list[InitTiming] = []  # of ranks over the limit
-        self.fastest: dict[int, InitTiming] = {}  # ranks of a communicator -> who waited least
+        self.fastest: dict[int, InitTiming] = {}  # communicator size -> shortest bootstrap
         self.saw_network = False  # some line is about networks
-        self.no_efa: list[tuple[str, int]] = []  # where, process: libfabric finds no EFA device
-        self.bad_rows: list[tuple[str, int]] = []  # where, wrong elements
-        self.torch_errors: list[tuple[str, str]] = []  # where, what torch said of NCCL
+        self.no_efa: list[tuple[str, int]] = []  # place, process: libfabric finds no EFA device
+        self.bad_rows: list[tuple[str, int]] = []  # place, wrong elements
+        self.torch_errors: list[tuple[str, str]] = []  # place, torch's error about NCCL
         self.repeated = 0
-        self.unread_files: list[str] = []  # one sentence for each file that says nothing
+        self.unread_files: list[str] = []  # one sentence for each file without usable lines
         self.truncated: list[str] = []  # names of files that end within a line
         self.overlong: list[str] = []  # names of files with a line that is too long to be read
         self.read_failed = False  # a file could not be read to its end
         self.version_seen = ""
 
     def finish(self) -> Log:
-        """Find out which edges leave a host, once all lines are read."""
+        """Determine which edges leave a host, once all lines are read; return the log."""
         comms = [*self.communicators.values(), *self.splits.values()]
         host_edges = HostEdges(comms)
         host_edges.count_edges(self.ranks.values(), self.location_of)
@@ -56,33 +56,33 @@ class Log:
             self.add_hit("efa", rank, "libfabric finds no EFA device", line)
         self.edge_counts, self.silent_ranks = dict(host_edges.counts), host_edges.silent_ranks
         if self.no_gdr and self.gdr and not (self.edge_counts["tcp"] or self.edge_counts["other"]):
-            self.gdr.add(False)  # an edge over TCP makes all ranks say so as well
+            self.gdr.add(False)  # an edge over TCP makes all ranks log GDR 0 as well
         return self
 
     def add_hit(self, kind: str, rank: Rank, detail: str, line: str) -> None:
-        """Keep a message of a rank that has a phrase of this kind."""
+        """Add a message of a rank that has a phrase of this kind."""
         self.hits[kind].append(MatchedMessage(rank, detail, line))
 
     @property
     def external_edges(self) -> int:
-        """Edges between hosts, over any network."""
+        """Number of edges between hosts, over any network."""
         return sum(self.edge_counts[kind] for kind in ("rdma", "tcp", "other"))
 
     def location_of(self, position: int) -> str:
-        """Give `file:line` of a place: the number of the file, and the line in 40 bits."""
+        """Return `file:line` of a place: the index of the file, and the line in the low 40 bits."""
         return f"{self.files[position >> 40]}:{position & (1 << 40) - 1}"
 
     @property
     def partial(self) -> bool:
-        """Whether lines are known to be missing, so that nothing follows from what is not said."""
+        """Whether lines are known to be missing, so that a missing line proves nothing."""
         return bool(self.truncated or self.overlong) or self.read_failed or self.budget.full
 
     @cached_property
     def job_ranks(self) -> list[Rank]:
         """List ranks that joined a communicator, and processes that joined none so far.
 
-        Left out are those that had no need to: where one communicator is whole and complete,
-        a process without any only made its id, or is of an earlier attempt.
+        Processes that need none are left out. If one communicator is complete, a process without
+        any only made its id, or belongs to an earlier attempt.
         """
         joined = [rank for rank in self.ranks.values() if rank.size]
         if any(len(g.members) == g.completed == g.size for g in self.communicators.values()):
@@ -106,7 +106,7 @@ class Log:
         ]
 
     def joined(self, rank: Rank) -> Rank:
-        """Find the rank of the same process that joined, when it is the only one; else itself.
+        """Find the only rank of this process that joined a communicator; otherwise `rank` itself.
 
         A thread without a CUDA device writes as device 0 of its process.
         """
@@ -123,17 +123,17 @@ class Log:
 
     @cached_property
     def jobs(self) -> list[set[Process]]:
-        """Group the processes that communicators join."""
+        """Group the processes that communicators connect."""
         return split_into_jobs(self.communicators.values())
 
     @cached_property
     def world_size(self) -> int:
-        """Count ranks of the largest communicator; 0 when no line tells."""
+        """Count the ranks of the largest communicator; 0 if no line gives it."""
         return max((rank.size for rank in self.ranks.values()), default=0)
 
     @cached_property
     def nodes(self) -> int:
-        """Count nodes as NCCL does, in any communicator; 0 when no line tells."""
+        """Count nodes as NCCL does, the most of any communicator; 0 if no line gives it."""
         return max((rank.max_nodes for rank in self.ranks.values()), default=0)
 
     @cached_property
@@ -144,7 +144,7 @@ class Log:
 
     @cached_property
     def versions(self) -> dict[str, list[str]]:
-        """List NCCL versions, and the hosts with them; those of ranks rather than of a banner."""
+        """Map NCCL versions to hosts; versions without a host count only if there are no others."""
         hosts_of: dict[str, set[str]] = defaultdict(set)
         for rank in self.ranks.values():
             if rank.version:
@@ -154,7 +154,7 @@ class Log:
 
     @cached_property
     def single_host(self) -> bool:
-        """Tell whether the log says that nothing had to leave the host (or NVLink's domain)."""
+        """Return whether the log shows that nothing had to leave the host (or NVLink's domain)."""
         if self.nodes > 1:
             return False
         if self.nodes == 1:
@@ -164,17 +164,21 @@ class Log:
 
     @cached_property
     def stage(self) -> str:
-        """Tell how far the rank that came least far has come."""
+        """Return the name of the stage of the rank that is furthest behind."""
         return STAGES[min((rank.stage for rank in self.job_ranks), default=0)]
 
     def connects_at_runtime(self, rank: Rank) -> bool:
-        """Tell whether this NCCL connects ranks at the first collective; only some ranks say it."""
+        """Return whether this NCCL connects ranks at the first collective.
+
+        Only some ranks log the version: others take the first version seen. An unknown one counts
+        as new.
+        """
         version = rank.version or self.version_seen
         return not version or tuple(map(int, version.split(".")[:2])) >= RUNTIME_CONNECT
 
 
 def split_into_jobs(communicators: Iterable[Communicator]) -> list[set[Process]]:
-    """Group processes that communicators join, directly or through others: one set per job."""
+    """Group processes that communicators connect, directly or through others: one set per job."""
     parents: dict[Process, Process] = {}
 
     def find(process: Process) -> Process:
@@ -197,13 +201,13 @@ BUDGET = 200 << 20  # bytes: 100,000 ranks on 12,500 hosts, with two communicato
 
 
 class MemoryBudget:
-    """What is remembered is paid for; what cannot be paid is left out, and `full` says so."""
+    """Bytes for what is remembered; what exceeds them is left out, and `full` is set."""
 
     def __init__(self, size: int = BUDGET) -> None:
         self.free_bytes, self.full = size, False
 
     def take(self, size: int, *, when: bool = True) -> bool:
-        """Tell whether there is room for it; `when` is a further condition that must hold."""
+        """Take `size` bytes if free and if `when` holds; otherwise set `full` and return False."""
         if size > self.free_bytes or not when:
             self.full = True
             return False
@@ -211,9 +215,9 @@ class MemoryBudget:
         return True
 
     def give(self, size: int) -> None:
-        """Give back what was paid for something that is forgotten again."""
+        """Give back the bytes of something that was removed."""
         self.free_bytes += size
 
 
-# Prices in bytes, above what CPython 3.11 takes: with short texts and the slots of dicts.
+# Costs in bytes, above those of CPython 3.11, with short texts and the slots of dicts.
 RANK_COST, HOST_COST, COMM_COST, MEMBER_COST, EDGE_COST, FACT_COST = 800, 800, 600, 330, 24, 200

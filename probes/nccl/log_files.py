@@ -1,4 +1,4 @@
-"""Which files of a folder are logs: regular ones.  Nothing is waited for, no link is followed."""
+"""Finds the log files in folders: regular files, without waiting or following links."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from probes.nccl.lines import UnreadableLog
 
 
 def find_logs(given: Iterable[Path]) -> tuple[list[Path], list[str]]:
-    """List the log files among what was given and in its folders, and a sentence for each thing
-    in them that is not read.
+    """List the log files among the given paths and in given folders, and what is not read.
 
-    A pipe is read where it is named, as people do who unpack a log into it; in a folder nobody
-    says that something will ever come out of it.  Raises UnreadableLog for what is no log.
+    Returns (files, one sentence for each thing in the folders that is not read). A pipe is read if
+    it is given itself, as by users who unpack a log into it. In a folder it is not read, because it
+    may never deliver data. Raises UnreadableLog for a given path that is no log.
     """
     paths: list[Path] = []
     skipped: list[str] = []
@@ -40,7 +40,7 @@ def _mode_of(path: Path) -> int:
 
 
 def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
-    """Give the regular files below a folder; say of anything else why it is not read."""
+    """Yield the regular files below a folder; report in `skipped` why anything else is not read."""
     folders = [root]
     while folders:
         folder = folders.pop()
@@ -57,7 +57,7 @@ def _walk(root: Path, skipped: list[str]) -> Iterator[Path]:
                 yield path
             elif not entry.is_symlink():
                 skipped.append(f"{path} is a pipe, a socket or a device: in a folder none is read")
-            elif not _leads_into(path, root):  # what it leads to is read where it is
+            elif not _leads_into(path, root):  # its target is read in its own place
                 skipped.append(
                     f"{path} is a link that leads out of {root}, or nowhere: it is not followed; "
                     "give the file itself"

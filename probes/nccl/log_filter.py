@@ -1,7 +1,7 @@
-"""What of a rank's NCCL log is worth its way to the driver: the lines that the reader looks at.
+"""Filters a rank's NCCL log to the lines that the parser uses, before it is sent to the driver.
 
-Run on the node.  With NCCL_DEBUG_SUBSYS=GRAPH most of a log is topology, and the same edge is
-written once for each channel; at thousands of ranks all of it would fit no driver.
+It runs on the node. With NCCL_DEBUG_SUBSYS=GRAPH most of a log is topology, and each channel writes
+the same edge again. With thousands of ranks, unfiltered logs would not fit into the driver.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from probes.nccl.lines import MARK
 from probes.nccl.parser import LINE_PARSERS
 from probes.nccl.patterns import PREFILTER, SKIPPED_WORDS
 
-MAX_LINE = 4 << 10  # bytes of one line: maps of rings are longer, and only their beginning is read
+MAX_LINE = 4 << 10  # bytes of one line: ring maps are longer, but only their beginning is read
 EDGE_WORDS = (b"Channel", b"Ring", b"CollNet")
-OMITTED = b"lines were left out here"  # no line's end: so it is a log that is cut, to the reader
+OMITTED = b"lines were left out here"  # no newline: the reader sees a log that was cut off
 
 
 def filter_log(lines: Iterable[bytes], max_bytes: int) -> bytes:
-    """Keep the telling lines, at most `max_bytes` of them: of more, the beginning and the end.
+    """Keep the useful lines, at most `max_bytes`: if there are more, the beginning and the end.
 
-    Then it ends like a log that was cut off, for what is not in it proves nothing.
+    A shortened log ends like one that was cut off, so that a missing line proves nothing.
     """
     head: list[bytes] = []
     tail: deque[bytes] = deque()
@@ -40,14 +40,14 @@ def filter_log(lines: Iterable[bytes], max_bytes: int) -> bytes:
 
 
 def useful_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Pick the lines that tell something; of an unbroken row of edges each one once."""
+    """Pick the lines that the parser uses; in an unbroken run of edges, each edge once."""
     edges: set[tuple[bool, bytes]] = set()
     for number, line in enumerate(lines):
         word, text = _split_line(line)
         if word in EDGE_WORDS:
             head, _, edge = text.partition(b" : ")
-            # A ring's edges are read in another way than others, and of its map only that this
-            # rank has one; see `parser`.
+            # The parser treats ring edges differently. Of a ring map it only uses that this rank
+            # has one.
             content = edge if b" via " in edge else line.partition(MARK)[0]
             key = word == b"Ring" or head.endswith(b"/0"), content
             if key in edges:
@@ -55,13 +55,13 @@ def useful_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
             edges.add(key)
         elif number and line.endswith(b"\n") and not _is_useful(word, text):
             continue
-        else:  # what comes before an edge decides what it means
+        else:  # the lines before an edge can change its meaning
             edges.clear()
         yield line if len(line) <= MAX_LINE else line[:MAX_LINE] + b"\n"
 
 
 def _split_line(line: bytes) -> tuple[bytes, bytes]:
-    """Split off the first word of an INFO; of any other line of NCCL's give its kind, and all."""
+    """Split off the first word of an INFO line; of other NCCL lines return kind and line."""
     _, mark, body = line.partition(MARK)
     kind, _, text = body.partition(b" ")
     if kind != b"INFO":
@@ -72,7 +72,7 @@ def _split_line(line: bytes) -> tuple[bytes, bytes]:
 
 
 def _is_useful(word: bytes, text: bytes) -> bool:
-    """Tell whether the parser looks at such a line."""
+    """Return whether the parser uses such a line."""
     if word in (b"WARN", b"version") or word in EDGE_WORDS or word in LINE_PARSERS:
         return True
     if text.split(b" ", 1)[0] in SKIPPED_WORDS:

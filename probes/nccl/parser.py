@@ -1,7 +1,7 @@
-"""From lines to a Log: which transport NCCL used, how far init came, and what it complained of.
+"""Parses NCCL log lines into a Log: the transport, the progress of init, and the errors.
 
-Behaviour by version: NCCL 2.18 to 2.30, src/init.cc, src/transport/net.cc,
-src/transport/net_ib.cc, src/bootstrap.cc.
+Behaviour by version: NCCL 2.18 to 2.30, src/init.cc, src/transport/net.cc, src/transport/net_ib.cc,
+src/bootstrap.cc.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from probes.nccl.log import COMM_COST, EDGE_COST, FACT_COST, HOST_COST, MEMBER_C
 from probes.nccl.patterns import OVERRIDES, PATTERNS, PREFILTER, RETRIES
 
 MAX_KEPT = 200  # messages kept per phrase
-MAX_TEXT = 1024  # bytes of a text in which phrases are looked for
+MAX_TEXT = 1024  # bytes of a text that are searched for phrases
 MAX_EDGE_TEXT = 256  # bytes of a text about an edge
-MAX_CACHED_EDGES = 30_000  # texts about edges that are kept in mind
+MAX_CACHED_EDGES = 30_000  # cached texts about edges
 MAX_COMMS = 1000  # communicators of one rank
 MAX_NAMES = 128  # devices, interfaces or networks of one host
 
@@ -36,19 +36,19 @@ SPLIT_COMM = re.compile(rb"parent (\S{1,32}) (?:\w{1,16} (\d{1,9}) )?color (-?\d
 USING_ITEM = re.compile(rb"(?:\[\d+\])?([\w.\-@]{1,64}):([\da-fA-F.:%\w\[\]]{1,64})<\d+>")
 # `[0]mlx5_0:1/IB`; merged ports, 2.20 to 2.23: `[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}`.
 DEVICE_ITEM = re.compile(rb"\[\d+\](?:=\{[^}]{0,128}\}|([\w.\-+]{1,64}):\d+/\w+)")
-# Since 2.24, of each device, and then of ports that are used as one: `[2] name=mlx5_0+mlx5_1`.
+# Since 2.24, for each device, and then for merged ports: `[2] name=mlx5_0+mlx5_1`.
 VIRTUAL_DEVICE = re.compile(rb"Made virtual device \[(\d{1,4})\] name=([\w.\-+]{1,300}) ")
 ENV_LINE = re.compile(rb"(NCCL_\w{1,64}) set (?:by environment )?to (.{0,200}?)\.?$")
-# Variables that decide about a finding.
+# Variables that affect a finding.
 JUDGED_ENV = {"NCCL_IB_DISABLE", "NCCL_IBEXT_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_NET_PLUGIN"}
 VERSION = re.compile(rb"(?:NCCL version )?(\d{1,4}\.\d{1,4}\.\d{1,4})(?:[+.\s]|$)")
 NETWORK = re.compile(rb"Using network (.{1,64})$|Assigned NET plugin (.{1,64}?) to comm")
 
 
 def read_logs(paths: Iterable[Path], skipped: Iterable[str] = ()) -> Log:
-    """Fold the files of one job, in any order; lines of all ranks may be in one or many.
+    """Read the files of one job, in any order; lines of all ranks may be in one file or in many.
 
-    `skipped` has a sentence for each thing beside them that is not read.
+    `skipped` has a sentence for each other thing that is not read.
     """
     parser = LogParser()
     for path in paths:
@@ -59,7 +59,7 @@ def read_logs(paths: Iterable[Path], skipped: Iterable[str] = ()) -> Log:
 
 
 class LogParser:
-    """Folds lines into `log`."""
+    """Parser that adds lines to `log`."""
 
     def __init__(self) -> None:
         self.log = Log()
@@ -68,7 +68,7 @@ class LogParser:
         self._known_edges: set[tuple[int, bytes]] = set()
 
     def add_file(self, path: Path) -> None:
-        """Fold one file in.  A file without NCCL's lines is said in `unread_files`, not raised."""
+        """Add one file. One without NCCL's lines raises nothing: it is listed in `unread_files`."""
         log, lines, count = self.log, LogLines(path, self._free_bytes), 0
         self._lines = lines
         log.files.append(path.name)
@@ -94,7 +94,7 @@ class LogParser:
         log.no_efa += [(f"{path.name}:{number}", pid) for number, pid in lines.no_efa]
 
     def skip(self, sentence: str) -> None:
-        """Note that something is not read, so that nothing follows from what is not said."""
+        """Record that something is not read, so that a missing line proves nothing."""
         self.log.unread_files.append(sentence)
         self.log.read_failed = True
 
@@ -108,7 +108,7 @@ class LogParser:
         if kind == b"version":
             self._parse_version(rank, text)
             return
-        if text.startswith(b"[Rank "):  # since 2.29, some lines
+        if text.startswith(b"[Rank "):  # in some lines since 2.29
             text = text.partition(b"] ")[2]
         word = text.split(b" ", 1)[0].rstrip(b":")
         self.log.saw_network |= word.startswith(b"NET/")
@@ -118,7 +118,7 @@ class LogParser:
             self._parse_env(rank, text)
             return
         elif b"Init " in text and INIT_LINE.search(text, 0, MAX_TEXT):
-            self._parse_init(rank, text)  # any other line that has the word is searched for phrases
+            self._parse_init(rank, text)  # any other line with this word is searched for phrases
             return
         warning = kind == b"WARN"
         if warning or (word not in NO_PATTERN_WORDS and any(hint in text for hint in PREFILTER)):
@@ -148,7 +148,7 @@ class LogParser:
         if ring:
             reconnect = rank.initialised and not rank.open_comms
             rank.connecting = reconnect and self.log.connects_at_runtime(rank)
-        elif rank.initialised:  # send and receive, or shared memory: no line says `Connected`
+        elif rank.initialised:  # send and receive, or shared memory: no `Connected` line
             rank.connected = True
         if (id(rank), key) in self._known_edges or len(key) > MAX_EDGE_TEXT:
             return
@@ -185,7 +185,7 @@ class LogParser:
             host.networks[network] = self._location()
 
     def _is_new(self, name: object, known: Collection[object]) -> bool:
-        """Tell whether a host's name is not known so far, and there is room for one more."""
+        """Return whether this name of a host is new, and there is room for one more."""
         return name not in known and self.log.budget.take(FACT_COST, when=len(known) < MAX_NAMES)
 
     def _parse_version(self, rank: Rank, text: bytes) -> None:
@@ -234,7 +234,7 @@ class LogParser:
         if timing is None:
             self._parse_init(rank, text)
             return
-        if rank.init_timed:  # a later communicator may wait for a rank that is at work
+        if rank.init_timed:  # a later communicator may wait for a rank that is busy
             return
         rank.init_timed, log = True, self.log
         if timing.total >= timing.limit and len(log.slow_inits) < MAX_KEPT:
@@ -260,7 +260,7 @@ class LogParser:
             self._parse_init(rank, text)
 
     def _is_sane_size(self, number: int, ranks: int) -> bool:
-        """Tell whether a job can be of this size; one that is larger than any is said to be."""
+        """Return whether a job can have this size; a larger one sets the budget's `full`."""
         return number < ranks and self.log.budget.take(0, when=ranks <= MAX_RANKS)
 
     def _parse_init(self, rank: Rank, text: bytes) -> None:
@@ -288,7 +288,7 @@ class LogParser:
         rank.connected = rank.connected or ranks == 1 or not self.log.connects_at_runtime(rank)
 
     def _find_comm(self, rank: Rank, tail: bytes, ranks: int) -> Communicator | None:
-        """Find the communicator that an Init line is about."""
+        """Find the communicator of an Init line, or make it; None if the line names none."""
         comms = self.log.communicators
         if match := COMM_ID.search(tail):
             key = match[1]
@@ -338,7 +338,7 @@ class LogParser:
     def _add_hit(self, kind: str, rank: Rank, text: bytes) -> None:
         log = self.log
         if kind in RETRIES:
-            # Most ranks try again and get through; one that does not must not be lost among them.
+            # Most ranks retry and succeed: keep one per rank, so that a failing rank is not lost.
             if kind in rank.retried or not log.budget.take(4 * FACT_COST):
                 return
             rank.retried |= {kind}
@@ -347,7 +347,7 @@ class LogParser:
         log.add_hit(kind, rank, _to_text(text[:300]), self._location())
 
 
-# First words of lines that hold no phrase, where they are INFO.
+# First words of INFO lines that never have a phrase.
 NO_PATTERN_WORDS = {b"NCCL", b"Using", b"Assigned", b"comm", b"Connected", b"Init"}
 LINE_PARSERS: dict[bytes, Callable[[LogParser, Rank, bytes], None]] = {
     b"NCCL": LogParser._parse_version,
@@ -387,7 +387,7 @@ PHASE = re.compile(rb"(\w{1,16}) (\d{1,9}\.\d{1,3})")
 
 
 def parse_timing(rank: Rank, text: bytes) -> InitTiming | None:
-    """Read a line of timings; None for any other."""
+    """Parse an `Init timings` line; None for any other line."""
     match = TIMINGS_LINE.match(text)
     phases = {
         name.decode(): float(seconds) for name, seconds in PHASE.findall(match[3] if match else b"")

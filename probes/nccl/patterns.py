@@ -1,4 +1,4 @@
-"""Phrases of NCCL (and its plugins) that mean something went wrong, over all versions read.
+"""Lists the phrases with which NCCL and its plugins report a problem, in all versions read.
 
 Format strings: NCCL 2.18 to 2.30, src/misc/socket.cc, src/misc/ibvwrap.cc, src/transport/net_ib.cc,
 src/bootstrap.cc, src/init.cc, src/misc/shmutils.cc, src/plugin/net.cc; aws-ofi-nccl.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
-# A warning is searched together with the file of NCCL's source that it names: `nvls.cc Cuda ...`.
+# The text of a warning begins with the NCCL source file that it names: `nvls.cc Cuda ...`.
 PATTERNS: dict[str, re.Pattern[bytes]] = {
     kind: re.compile(pattern)
     for kind, pattern in {
-        # The text of 2.30 says `Count not open`.
+        # NCCL 2.30 writes `Count not open`.
         "no-verbs": rb"(?:Failed to open|Cou(?:ld|nt) not open) libibverbs",
         "open-failed": rb"ibv_open_device failed|Unable to open device"
         rb"|NET/IB : No IP interface found",
@@ -27,7 +27,7 @@ PATTERNS: dict[str, re.Pattern[bytes]] = {
         "qp-broke": rb"Got completion from peer .*(?:status=|with error )",
         "mnnvl": rb"mnnvl\.cc|MNNVL \(cliqueSize|Cuda failure 800\b",
         "limits": rb"Too many open files|pthread_create failed",
-        # Older versions only say `Got async event : ...`, whether it is fatal or not.
+        # Older versions only write `Got async event : ...`, whether it is fatal or not.
         "cuda": rb"Cuda failure|async (?:fatal|error) event|non-fatal async event: port error"
         rb"|Got async event : .*error|NET/OFI .*completed with error",
         "port-news": rb"Got (?:non-fatal )?async event ?:|NET/IB : \S+ GID table changed",
@@ -53,9 +53,9 @@ PATTERNS: dict[str, re.Pattern[bytes]] = {
     }.items()
 }
 
-RETRIES = {"retrying", "qp-retrying"}  # NCCL goes on by itself
+RETRIES = {"retrying", "qp-retrying"}  # NCCL retries by itself
 
-# What says more than another phrase that its line holds too.
+# Phrase -> phrases that it overrides in the same line, because it is more specific.
 OVERRIDES: dict[str, tuple[str, ...]] = {
     "retrying": ("refused",),
     "qp-retrying": ("qp",),
@@ -83,8 +83,8 @@ PREFILTER = (
     ),
 )
 
-# First words of lines that come in masses (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) and
-# that nobody reads.
+# First words of very frequent lines (debug subsystems COLL, P2P, TUNING, GRAPH, PROXY) that no
+# detector uses.
 SKIPPED_WORDS = frozenset(
     (
         b"AllReduce: AllGather: ReduceScatter: Broadcast: Reduce: Send: Recv: AlltoAll: Gather: "

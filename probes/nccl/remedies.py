@@ -1,7 +1,7 @@
-"""One code, several causes: what each looks like in NCCL's words, and the remedy that fits it.
+"""Maps NCCL's error texts to causes, each with the remedy that fits it.
 
-Causes and fixes as in NCCL's troubleshooting guide and its issues; numbers are those of errno.h and
-of ibv_wc_status.
+Causes and fixes are those of NCCL's troubleshooting guide and its issues. Numbers are those of
+errno.h and of ibv_wc_status.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class ErrorCause(NamedTuple):
-    """A cause by the `pattern` of its error; without a `remedy` that of the catalogue stands."""
+    """Cause of an error by the `pattern` of its text; the default `remedy` is the catalogue's."""
 
     pattern: re.Pattern[str]
     reason: str
@@ -19,7 +19,7 @@ class ErrorCause(NamedTuple):
 
 
 def find_cause(causes: tuple[ErrorCause, ...], text: str) -> ErrorCause:
-    """Find the first whose pattern is in the text; the last of them matches any."""
+    """Find the first cause whose pattern is in the text; the last cause matches any text."""
     return next(cause for cause in causes if cause.pattern.search(text))
 
 
@@ -92,7 +92,7 @@ CONNECT_CAUSES = (
     ErrorCause(re.compile(r"unreachable"), "unreachable", ROUTE_FIX),
     ErrorCause(ANY_TEXT, "failed"),
 )
-# Causes of a hang: no error tells of them.
+# Remedies for hangs, which log no error.
 FAMILY_FIX = "let all nodes use one family: NCCL_SOCKET_FAMILY=AF_INET (or AF_INET6) on every rank"
 MESH_FIX = (
     "a service mesh or NetworkPolicy between the ranks looks like this: no sidecar for these pods, "

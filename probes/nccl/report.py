@@ -1,4 +1,4 @@
-"""What an NCCL log says, in one object: for a person, as JSON, and as an exit code."""
+"""Judges an NCCL log and reports the result: as text, as JSON, and as an exit code."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from probes.nccl.parser import read_logs
 from reports.record import Finding
 from reports.sanitize import one_line
 
-MAX_UNREAD = 20  # files named that were not read: more are as many, and hide the rest
-SCHEMA = 1  # of to_json: one more when a key is renamed or gone
+MAX_UNREAD = 20  # unread files that are named: more would hide the rest
+SCHEMA = 1  # of to_json: increased when a key is renamed or removed
 EXIT_ACCEPTED, EXIT_WRONG, EXIT_UNPROVEN = 0, 1, 20
 
 
 @dataclass(frozen=True)
 class NcclReport:
-    """The answer of one log.
+    """Result for one log.
 
-    `transport` is rdma, tcp, mixed, intra-node or none; `edges` counts connections between pairs
-    of ranks by kind; `gdr` is None where no RDMA edge was seen; `unproven` holds a sentence for
-    each thing that the log cannot show.
+    `transport` is rdma, tcp, mixed, intra-node or none. `edges` counts connections between pairs of
+    ranks by kind. `gdr` is None if no RDMA edge was seen. `unproven` has a sentence for each thing
+    that the log cannot show.
     """
 
     transport: str
@@ -44,14 +44,14 @@ class NcclReport:
 
     @property
     def exit_code(self) -> int:
-        """0 RDMA, or one host, with nothing found; 1 something is wrong; 20 it cannot be proven."""
-        # An unknown network is no fault: it only proves nothing.
+        """Exit code: 0 RDMA or one host, with nothing found; 1 something is wrong; 20 unproven."""
+        # An unknown network is not wrong: it only proves nothing.
         if any(finding.code != "FAB-UNKNOWN-NET" for finding in self.findings):
             return EXIT_WRONG
         return EXIT_UNPROVEN if self.unproven else EXIT_ACCEPTED
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain data; the keys are stable within schema 1."""
+        """Return plain data; the keys are stable within schema 1."""
         return {
             "schema": SCHEMA,
             **vars(self),
@@ -62,7 +62,7 @@ class NcclReport:
         }
 
     def text(self, width: int = 80) -> str:
-        """Tell a person the transport, the findings with remedy and place, what is not proven."""
+        """Format the transport, the findings with remedy and place, and what is not proven."""
         count = f"{self.ranks} ranks on {self.hosts} hosts, NCCL {self.nccl or 'unknown'}"
         edges = ", ".join(f"{number} {kind}" for kind, number in self.edges.items() if number)
         gdr = {True: ", GPUDirect RDMA", False: ", without GPUDirect RDMA", None: ""}[self.gdr]
@@ -86,7 +86,7 @@ class NcclReport:
 
 
 def analyse_files(paths: Iterable[Path], skipped: Iterable[str] = ()) -> NcclReport:
-    """Read the log files of one job and say what happened; of what is skipped, that it is."""
+    """Analyse the log files of one job; `skipped` has a sentence for each thing not read."""
     return judge_log(read_logs(paths, skipped))
 
 
@@ -100,7 +100,7 @@ def judge_log(log: Log) -> NcclReport:
     if not any(code.startswith(("INIT-", "NCCL-", "FAB-MIXED")) for code in codes):
         findings += detect_init.find_hang(log)
     counts = {kind: log.edge_counts[kind] for kind in ("rdma", "tcp", "intra")}
-    if log.single_host:  # with P2P and shared memory off, ranks of one host meet by the network
+    if log.single_host:  # with P2P and shared memory off, one host's ranks connect over the network
         counts = {"rdma": 0, "tcp": 0, "intra": sum(counts.values())}
     return NcclReport(
         transport=_name_transport(counts, log),
@@ -126,14 +126,14 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
 
 
 def _list_unproven(log: Log, counts: dict[str, int]) -> list[str]:
-    """List what keeps this log from proving anything, one sentence each."""
+    """List the reasons why this log does not prove everything, one sentence each."""
     if not log.ranks:
         return _shorten(log.unread_files) or ["no line of NCCL's is here"]
     return [*incomplete_files(log), *_missing(log), *_unknown(log), *_unconnected(log, counts)]
 
 
 def incomplete_files(log: Log) -> list[str]:
-    """List files of which all or a part is not here, one sentence each."""
+    """List files that are missing, completely or in part, one sentence each."""
     sentences = _shorten(log.unread_files)
     if log.overlong:
         sentences.append(
@@ -161,13 +161,13 @@ def incomplete_files(log: Log) -> list[str]:
 
 
 def _shorten(sentences: list[str]) -> list[str]:
-    """Give the first ones, and how many more there are."""
+    """Return the first sentences, and how many more there are."""
     more = len(sentences) - MAX_UNREAD
     return sentences[:MAX_UNREAD] + ([f"{more} more files say nothing"] if more > 0 else [])
 
 
 def _missing(log: Log) -> list[str]:
-    """List ranks and hosts whose lines are not here, and processes that do not belong together."""
+    """List ranks and hosts without lines, and processes that do not belong together."""
     partial = [comm for comm in log.communicators.values() if len(comm.members) < comm.size]
     size = log.world_size
     present = len({rank.number for rank in log.job_ranks if rank.size == size})
@@ -193,7 +193,7 @@ def _missing(log: Log) -> list[str]:
 
 
 def _unknown(log: Log) -> list[str]:
-    """List networks and warnings that nobody here can vouch for."""
+    """List networks and warnings that are not known here."""
     messages = []
     if log.edge_counts["other"]:
         messages.append(f"nobody here vouches for the network {join_names(log.other_networks)}")
@@ -204,7 +204,7 @@ def _unknown(log: Log) -> list[str]:
 
 
 def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
-    """Tell of ranks that are not seen to be connected."""
+    """Report ranks without a visible connection."""
     if log.single_host:
         if counts["intra"] or log.world_size <= 1 or log.stage == "complete":
             return []

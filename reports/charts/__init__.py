@@ -1,8 +1,8 @@
-"""Each figure returns inline SVG, its numbers as a table, and a sentence that states the finding.
+"""Draws the figures of a result: inline SVG, the numbers as a table, and the finding in a sentence.
 
-A figure is drawn when its series is in the result, and only then.  A series that cannot be
-read costs its figure, never the report.  The shape of each series is in the docstring of the
-function that draws it.
+A figure is drawn only if its series is in the result. A series that cannot be read loses its
+figure; the report is still written. The docstring of each drawing function gives the shape of
+its series.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FIGURES: dict[str, Callable[[Any], Figure]] = {
 
 
 def draw_figures(series: Mapping[str, Any]) -> list[Figure]:
-    """All figures of one result, in the order of FIGURES."""
+    """Draw all figures of one result, in the order of FIGURES."""
     return [_draw_or_explain(name, series[name]) for name in FIGURES if name in series]
 
 
 def _draw_or_explain(name: str, values: Any) -> Figure:
-    """The figure, or in its place a sentence that says why it could not be drawn."""
+    """Draw the figure; on an error return a figure without SVG that gives the reason."""
     try:
         return FIGURES[name](values)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:

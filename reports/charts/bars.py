@@ -1,4 +1,4 @@
-"""Charts of shares and areas: terms of a step, the pairs of nodes."""
+"""Draws the terms of a step as stacked bars, and the bandwidth of node pairs as a heat map."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from reports.charts.svg import ORANGE, PALETTE, SLOW_TO_FAST, WIDTH, Drawing, Sc
 from reports.numbers import number
 from reports.sanitize import one_line
 
-MAX_NAMED_NODES = 16  # up to so many nodes their names fit beside the map
-MAX_VALUE_NODES = 8  # up to so many the values fit into it
-MAP_SIZE = 340  # side of the map
+MAX_NAMED_NODES = 16  # with more nodes, the names do not fit next to the map
+MAX_VALUE_NODES = 8  # with more nodes, the values do not fit in the cells
+MAP_SIZE = 340  # side of the map, in units of WIDTH
 
 
 def draw_terms(series: dict[str, Any]) -> Figure:
-    """Where the time of a step went, on each rung: bars that sum to 100 %.
+    """Draw how the time of a step divides into terms. The bar of each rung sums to 100 %.
 
-    Keys: nodes, terms {name: seconds per rung}; optional loss {name: share lost on the last
-    rung, or one per rung}.
+    Keys: nodes (one per rung), terms {name: [seconds on each rung]}; optional loss {name: share
+    lost on the last rung, or a list with one share per rung}.
     """
     nodes = finite(read_numbers(series["nodes"]))
     times = {name: read_numbers(values) for name, values in series["terms"].items()}
@@ -44,7 +44,7 @@ def draw_terms(series: dict[str, Any]) -> Figure:
 
 
 def _draw_bar(drawing: Drawing, scale: Scale, y: float, parts: list[Number], total: float) -> None:
-    """One bar; a share is written on its part where it fits."""
+    """Draw one bar. A part wider than 30 units shows its share of `total`, in percent."""
     end = 0.0
     for i, seconds in enumerate(parts):
         share = (seconds or 0.0) / (total or 1.0)
@@ -58,7 +58,7 @@ def _draw_bar(drawing: Drawing, scale: Scale, y: float, parts: list[Number], tot
 
 
 def _draw_legend(drawing: Drawing, names: list[str], top: float) -> None:
-    """The names of the colours, three to a line."""
+    """Draw the legend: the name of each colour, three names per line."""
     for i, name in enumerate(names):
         x, y = 64 + (i % 3) * 130, top + 18 * (i // 3)
         drawing.box(x, y, 11, 11, PALETTE[i % len(PALETTE)])
@@ -72,7 +72,10 @@ def _share_text(seconds: Number, total: float) -> str:
 def _terms_sentence(
     series: dict[str, Any], nodes: list[float], times: dict[str, list[Number]], steps: list[float]
 ) -> str:
-    """`At 8 nodes 8.6 % is lost: 6.6 all-reduce, 1.4 data, 0.6 unattributed.`"""
+    """Return `At 8 nodes 8.6 % is lost: 6.6 all-reduce, 1.4 data, 0.6 unattributed.`
+
+    Without a loss in the series, the sentence names the largest term of the last rung instead.
+    """
     start = f"At {number(nodes[-1])} node{'s' * (nodes[-1] != 1)}"
     lost = {one_line(name): _last(share) for name, share in (series.get("loss") or {}).items()}
     if lost:
@@ -90,9 +93,10 @@ def _last(share: Any) -> Number:
 
 
 def draw_pairs(series: dict[str, Any]) -> Figure:
-    """Bandwidth in GB/s of every pair of nodes; null between two nodes: not reachable.
+    """Draw the bandwidth of every pair of nodes in GB/s.
 
-    Keys: nodes (names), gbs (a square of rows).
+    Keys: nodes (n names), gbs (n rows of n values, row = source). A null between two different
+    nodes means unreachable.
     """
     names = [one_line(name) for name in series["nodes"]]
     table = [read_numbers(row) for row in series["gbs"]]
@@ -108,7 +112,7 @@ def draw_pairs(series: dict[str, Any]) -> Figure:
 
 
 def _rank_pairs(table: list[list[Number]]) -> list[tuple[Number, int, int]]:
-    """Pairs of different nodes, unreachable ones first, then by bandwidth."""
+    """Return (GB/s, from, to) of all pairs, unreachable ones first, then from slow to fast."""
     links = [(value, a, b) for a, row in enumerate(table) for b, value in enumerate(row) if a != b]
     return sorted(links, key=lambda pair: -1.0 if pair[0] is None else pair[0])
 
@@ -128,7 +132,7 @@ def _pairs_sentence(names: list[str], ranked: list[tuple[Number, int, int]], dea
 
 
 def _draw_map(drawing: Drawing, names: list[str], table: list[list[Number]], top: float) -> None:
-    """The square: one path per colour, so that 64 x 64 cells stay small."""
+    """Draw the map with one SVG path per colour, to keep the SVG of 64 x 64 cells small."""
     cell = MAP_SIZE / max(len(table), 1)
     left = 70.0
     values = finite(value for row in table for value in row)
@@ -173,7 +177,7 @@ def _draw_names(drawing: Drawing, names: list[str], left: float, top: float, cel
 
 
 def _draw_scale_key(drawing: Drawing, left: float, y: float, highest: float) -> None:
-    """What the colours mean."""
+    """Draw the colour scale, from 0 to `highest` GB/s, and the colour of unreachable pairs."""
     for i, color in enumerate(SLOW_TO_FAST):
         drawing.box(left + 50 + 14 * i, y, 14, 12, color)
     drawing.text(left + 44, y + 11, "0", "end")

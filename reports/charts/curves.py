@@ -1,4 +1,4 @@
-"""Line charts: bandwidth against size, efficiency against nodes, loss against step."""
+"""Draws line charts: bus bandwidth by message size, efficiency by nodes, loss by step."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from reports.sanitize import one_line
 
 STRONG_CURVE = ("the same work on more nodes (strong scaling)", GREEN, 2, "5 4")
 WRONG_NETWORK = "what the wrong road gives"
-# Nodes, efficiency, both ends of its interval, tokens of each GPU in a step, tokens per second.
+# Nodes, efficiency, low and high end of its interval, tokens per GPU and step, tokens per second.
 Rung = tuple[float, float, Number, Number, Number, Number]
 
 
 def _read_columns(data: dict[str, Any], *keys: str) -> list[list[Number]]:
-    """Read optional lists of numbers; what is not there is empty."""
+    """Read optional lists of numbers; a missing key gives an empty list."""
     return [read_numbers(data.get(key) or []) for key in keys]
 
 
 def draw_busbw(series: dict[str, Any]) -> Figure:
-    """Bus bandwidth in GB/s against message size in bytes.
+    """Draw bus bandwidth in GB/s against message size in bytes.
 
-    Keys: sizes, busbw; optional low, high (the ribbon), limit, line_rate, and control
-    {sizes, busbw}: the same sweep, forced onto the management network.
+    Keys: sizes, busbw; optional low, high (edges of the ribbon), limit, line_rate (all in GB/s),
+    and control {sizes, busbw}: the same sweep, forced onto the management network.
     """
     sizes, speeds = read_numbers(series["sizes"]), read_numbers(series["busbw"])
     measured = zip_xy(sizes, speeds)
@@ -61,7 +61,7 @@ def draw_busbw(series: dict[str, Any]) -> Figure:
 
 
 def _busbw_sentence(measured: list[Point], wrong: list[Point], limit: Number, rate: Number) -> str:
-    """`376 GB/s at 8 GiB: 94 % of the line rate, above the limit of 340.`"""
+    """Return a sentence: peak, its share of the line rate, relation to the limit, control peak."""
     peak_size, peak = max(measured, key=lambda point: point[1])
     parts = [f"Bus bandwidth peaks at {number(peak)} GB/s with {binary_size(peak_size)} messages"]
     if rate:
@@ -85,7 +85,7 @@ def _busbw_rows(
 
 
 def _draw_limit_band(plot: Plot, limit: Number, rate: Number) -> None:
-    """The band between the limit and the line rate: where the curve should end."""
+    """Draw lines at the limit and the line rate. The curve should end in the band between them."""
     if limit is not None and rate is not None:
         left, right = plot.x.start, plot.x.end
         corners = [(left, limit), (right, limit), (right, rate), (left, rate)]
@@ -97,13 +97,16 @@ def _draw_limit_band(plot: Plot, limit: Number, rate: Number) -> None:
 
 
 def _free_height(y: float, lines: list[float]) -> float:
-    """The first place under a line where the middle of a word meets no other line."""
+    """Return the first baseline below `y` where no line crosses the text, else y + 18."""
     places = [y + 18, y + 30, y + 42]
     return next((pos for pos in places if all(abs(pos - 4 - line) > 9 for line in lines)), y + 18)
 
 
 def _label_ends(plot: Plot, measured: Point, wrong: Point | None, levels: list[float]) -> None:
-    """Names at the right ends: measured under its line, or over it where the line runs low."""
+    """Label the right ends of both curves.
+
+    The label of the measured curve is below its end, or above it in the lower half of the plot.
+    """
     x, y = plot.x(measured[0]), plot.y(measured[1])
     low = y > (plot.y.start + plot.y.end) / 2
     plot.dot(x, y, BLUE, 3)
@@ -118,11 +121,12 @@ def _label_ends(plot: Plot, measured: Point, wrong: Point | None, levels: list[f
 
 
 def draw_efficiency(series: dict[str, Any]) -> Figure:
-    """Efficiency against node count, 1 being as fast per node as one node alone.
+    """Draw efficiency against node count; 1 is the speed per node of one node alone.
 
-    Keys: nodes, efficiency; optional low and high (the error bars), over (which runs they know of,
-    in words), limit, tokens_per_second, tokens_per_gpu_step (one for all, or each rung's), and
-    strong {nodes, efficiency, tokens_per_gpu_step}: the same work on more nodes (strong scaling).
+    Keys: nodes, efficiency; optional low and high (error bars), over (text: which noise the error
+    bars cover), limit, tokens_per_second, tokens_per_gpu_step (one number for all rungs, or a list
+    with one per rung), and strong {nodes, efficiency, tokens_per_gpu_step}: the same work on more
+    nodes (strong scaling).
     """
     nodes, shares = read_numbers(series["nodes"]), read_numbers(series["efficiency"])
     limit = read_number(series.get("limit"))
@@ -150,7 +154,7 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
 
 
 def _draw_rungs(plot: Plot, rungs: list[Rung], strong: list[Point], limit: Number) -> None:
-    """Draw the curve with its error bars, and that of the same work where there is one."""
+    """Draw the efficiency curve with error bars, and the strong scaling curve if there is one."""
     points = [(n, share) for n, share, *_ in rungs]
     plot.axes([(n, number(n)) for n, _ in points], "nodes", "efficiency", "%")
     plot.level(1.0, "ideal: as fast per node as one node", GREY)
@@ -187,9 +191,9 @@ def _efficiency_table(
 
 
 def _same_work(series: dict[str, Any], rungs: set[float]) -> tuple[list[Point], dict[float, float]]:
-    """The same work on more nodes: (efficiency by nodes, tokens of each GPU by nodes).
+    """Return (points, tokens per GPU and step by node count) of the strong scaling runs.
 
-    Of these rungs alone; nothing where there are not two of them to compare.
+    Points are (nodes, efficiency) of node counts in `rungs`. Fewer than two give no points.
     """
     data = series.get("strong") or {}
     nodes, shares, loads = _read_columns(data, "nodes", "efficiency", "tokens_per_gpu_step")
@@ -228,15 +232,16 @@ def _efficiency_sentence(points: list[Point], limit: Number) -> str:
 
 
 def _load_sentence(loads: list[Number]) -> str:
-    """The load per GPU must be told, or the efficiency means nothing."""
+    """Return the load per GPU of the last rung as text; an efficiency needs it to be meaningful."""
     return f" Each GPU took {_token_count(loads[-1])} tokens a step." if loads and loads[-1] else ""
 
 
 def draw_loss(series: dict[str, Any]) -> Figure:
-    """Loss of a run that was killed over that of one that never was.
+    """Draw the loss of a run that was killed over the loss of a run that was not.
 
-    Keys: reference and resumed as [step, loss] pairs, killed_at, resumed_from.  The resumed
-    pairs hold both lives: the steps up to the kill, then those from the checkpoint on.
+    Keys: reference and resumed ([step, loss] pairs), killed_at and resumed_from (steps). The
+    resumed pairs contain all attempts in order: the steps up to a kill, then the steps from the
+    checkpoint on.
     """
     reference, attempts = _read_xy(series["reference"]), _attempts(_read_xy(series["resumed"]))
     killed, resumed = read_number(series.get("killed_at")), read_number(series.get("resumed_from"))
@@ -261,9 +266,9 @@ def draw_loss(series: dict[str, Any]) -> Figure:
 def _draw_legend(
     plot: Plot, curves: list[tuple[str, str, float, str]], level: float | None = None
 ) -> None:
-    """Curves that lie on each other, or cross, have their names apart from them, at the bottom.
+    """Draw a legend at the bottom left: curves that overlap or cross leave no room for labels.
 
-    (words, colour, width, dash) of each.  Above the name of a `level` that is there.
+    Curves are (label, colour, width, dash). The legend moves up if the label of `level` is there.
     """
     top = plot.y.start - 26
     if level is not None and plot.y(level) > top - 12:
@@ -280,7 +285,7 @@ def _read_xy(pairs: Any) -> list[Point]:
 
 
 def _attempts(points: list[Point]) -> list[list[Point]]:
-    """Cut where the step does not rise: there the run began again."""
+    """Split the points into attempts: the run restarted where the step does not increase."""
     attempts: list[list[Point]] = [[]]
     for point in points:
         if attempts[-1] and point[0] <= attempts[-1][-1][0]:
@@ -306,7 +311,7 @@ def _loss_sentence(
 def _loss_table(
     reference: list[Point], attempts: list[list[Point]]
 ) -> tuple[list[str], list[list[str]]]:
-    """Every step of the last life, at most 40 of them evenly spread."""
+    """Return header and rows for evenly spaced steps of the last attempt, at most 79."""
     known = dict(reference)
     stride = max(1, len(attempts[-1]) // 40)
     rows = [

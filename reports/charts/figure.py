@@ -1,7 +1,7 @@
-"""What a chart is to its reader: a title, a sentence that states the finding, numbers, SVG.
+"""Defines a figure (title, finding, SVG, table), and reads and formats the numbers of a series.
 
-Series come from a record, so they are read with care: a hole stays a hole (None), and what is
-not a number is refused.
+Series come from a record file, so every value is checked. A missing value stays None. Any other
+value that is not a number raises ValueError.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Number = float | None
 
 @dataclass(frozen=True)
 class Figure:
-    """One chart.  `svg` is empty when there was nothing that could be drawn."""
+    """One chart. `svg` is empty if nothing could be drawn; `rows` are the table below `header`."""
 
     title: str
     sentence: str
@@ -28,7 +28,7 @@ class Figure:
 
 
 def read_number(value: Any) -> Number:
-    """A finite number, or None for a hole.  Raises ValueError for anything else."""
+    """Return a finite number; None for None, NaN and infinity. Raises ValueError otherwise."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -37,34 +37,34 @@ def read_number(value: Any) -> Number:
 
 
 def read_numbers(values: Any) -> list[Number]:
-    """A list of numbers and holes."""
+    """Read a list of numbers, None where one is missing. Raises ValueError for anything else."""
     if not isinstance(values, list):
         raise ValueError(f"expected a list of numbers, found {type(values).__name__}")
     return [read_number(value) for value in values]
 
 
 def finite(values: Iterable[Number]) -> list[float]:
-    """The numbers, without the holes."""
+    """Return the numbers without the missing ones (None)."""
     return [value for value in values if value is not None]
 
 
 def zip_xy(xs: list[Number], ys: list[Number]) -> list[tuple[float, float]]:
-    """Points that have both coordinates."""
+    """Return the (x, y) points for which both coordinates are known."""
     return [(x, y) for x, y in zip(xs, ys, strict=False) if x is not None and y is not None]
 
 
 def binary_size(count: float) -> str:
-    """A message size in binary units: `64 MiB`."""
+    """Format a message size in bytes with a binary unit: `64 MiB`."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
     power = min(len(units) - 1, int(math.log2(count) // 10)) if count >= 1 else 0
     return f"{number(count / 1024**power)} {units[power]}"
 
 
 def percent(share: Number, digits: int = 1) -> str:
-    """`91.4 %`, or a dash for a hole."""
+    """Format a share of 1 as `91.4 %`, or `-` for None."""
     return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def or_dash(value: Number, unit: str = "") -> str:
-    """Three digits and the unit, or a dash for a hole."""
+    """Format a number with three significant digits and its unit, or `-` for None."""
     return "-" if value is None else number(value) + (f" {unit}" if unit else "")

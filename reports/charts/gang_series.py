@@ -1,4 +1,4 @@
-"""What the series of the gang probe tells, in numbers and in words."""
+"""Reads the series of the gang probe, and makes the sentence and the table of its figure."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from reports.charts.figure import read_number
 from reports.numbers import number
 from reports.sanitize import one_line
 
-MAX_ROWS = 60  # of the table; the record has them all
-MAX_SAMPLES, MAX_HELD = 50_000, 500_000  # more changes, and holdings in them, than a probe can see
-MAX_ROW_MARKS = 8  # in the table, of those without room in the picture
-Holder = tuple[str, str | None]  # a job and the node that it holds something on; None: it waits
+MAX_ROWS = 60  # rows of the table at most; the record has all of them
+MAX_SAMPLES, MAX_HELD = 50_000, 500_000  # more than a probe can record
+MAX_ROW_MARKS = 8  # marks listed in the table at most, of those that did not fit in the drawing
+Holder = tuple[str, str | None]  # (job, node it holds units on); node is None: it waits
 
 
 class JobSpan(NamedTuple):
-    """A stretch of time in which a job held, or waited for, the same number."""
+    """Period in seconds in which a job held, or waited for, a constant amount."""
 
     job: str
-    node: str | None  # None: it waited
+    node: str | None  # None: the job waited
     start: float
     end: float
     amount: float
 
 
 class PartialAllocation(NamedTuple):
-    """A stretch of time in which a job held a part of a gang."""
+    """Period in seconds in which a job held only a part of its gang."""
 
     start: float
     end: float
@@ -40,12 +40,12 @@ class PartialAllocation(NamedTuple):
 
     @property
     def held_text(self) -> str:
-        """How much of it."""
+        """Held and needed amount as text: `1 of 3`."""
         return f"{number(self.held)} of {number(self.need)}"
 
 
 class Event(NamedTuple):
-    """What was done at a moment; a fault is what was done to the cluster or to a job."""
+    """Action at a point in time. `fault` is True if it was a fault in the cluster or a job."""
 
     time_s: float
     label: str
@@ -53,24 +53,24 @@ class Event(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One story of the cluster: the contest itself, or its control."""
+    """One run on the cluster: the scenario or its control. Times are in seconds."""
 
     start: float
     end: float
     spans: list[JobSpan]
     partials: list[PartialAllocation]
     marks: list[Event]
-    max_by_node: dict[str, float]  # the most held at once, by node
-    max_by_job: dict[str, float]  # the same by job
+    max_by_node: dict[str, float]  # largest amount held at once on each node
+    max_by_job: dict[str, float]  # the same for each job
 
     @property
     def waits(self) -> list[JobSpan]:
-        """When jobs waited, and for how many."""
+        """Spans in which jobs waited; `amount` is the number that was missing."""
         return [span for span in self.spans if span.node is None]
 
 
 def read_panel(values: dict[str, Any]) -> Panel:
-    """Samples, end, marks and half of a series; ValueError says what is wrong with them."""
+    """Read samples, end, marks and half of a series. Raises ValueError if they are not valid."""
     samples = values["samples"]
     if not isinstance(samples, list) or not 0 < len(samples) <= MAX_SAMPLES:
         raise ValueError(f"expected a list of 1 to {MAX_SAMPLES} samples")
@@ -103,14 +103,14 @@ def _require_number(value: Any) -> float:
 
 
 def read_count(value: Any) -> float:
-    """A number that is not negative."""
+    """Read a number of 0 or more. Raises ValueError for anything else."""
     if (count := _require_number(value)) < 0:
         raise ValueError(f"expected a count, found {number(count)}")
     return count
 
 
 def read_text(value: Any) -> str:
-    """A string, as it was seen."""
+    """Return a string unchanged. Raises ValueError for any other type."""
     if not isinstance(value, str):
         raise ValueError(f"expected a word, found {type(value).__name__}")
     return value
@@ -130,7 +130,7 @@ def _read_partial(values: Any) -> PartialAllocation:
 
 
 def _read_sample(sample: dict[str, Any]) -> dict[Holder, float]:
-    """What one sample saw: (job, node) and what is held there, (job, None) and what is missing."""
+    """Read one sample: {(job, node): amount held, (job, None): amount missing}, without zeros."""
     amounts: dict[Holder, float] = {
         (job, node): read_count(held)
         for node, jobs in sample["nodes"].items()
@@ -141,7 +141,10 @@ def _read_sample(sample: dict[str, Any]) -> dict[Holder, float]:
 
 
 def _to_spans(times: list[float], end: float, states: list[dict[Holder, float]]) -> list[JobSpan]:
-    """Equal neighbours joined; the last sample holds until the end."""
+    """Convert sampled states to spans; equal consecutive amounts are joined.
+
+    The last sample is valid until `end`.
+    """
     spans, open_spans = [], dict[Holder, tuple[float, float]]()
     for t, state in zip([*times, end], [*states, {}], strict=True):
         for owner in [key for key, (_, held) in open_spans.items() if state.get(key) != held]:
@@ -153,7 +156,7 @@ def _to_spans(times: list[float], end: float, states: list[dict[Holder, float]])
 
 
 def _peaks(states: list[dict[Holder, float]], key: Callable[[str, str], str]) -> dict[str, float]:
-    """The most that was held in one sample, by job or by node."""
+    """Return the largest amount held in one sample per group; `key(job, node)` names the group."""
     highest: dict[str, float] = {}
     for state in states:
         totals = defaultdict[str, float](float)
@@ -165,7 +168,10 @@ def _peaks(states: list[dict[Holder, float]], key: Callable[[str, str], str]) ->
 
 
 def gang_sentence(panels: list[Panel], samples: float, units: str, note: str) -> str:
-    """The finding; what the control did, where it held a part of a gang."""
+    """Return the finding as a sentence, and the partial gangs of the control if it has any.
+
+    Raises ValueError if no sample was taken.
+    """
     if not samples:
         raise ValueError("no sample was taken")
     first, control = panels[0], ""
@@ -182,7 +188,7 @@ def gang_sentence(panels: list[Panel], samples: float, units: str, note: str) ->
 
 
 def _partials_text(parts: list[PartialAllocation], units: str) -> str:
-    """The first two parts that were held, and how many more there were."""
+    """Describe the first two partial gangs and count the others."""
     texts = [
         f"{shorten(part.job, 24)} held {part.held_text} {units} from {brief_s(part.start)} to "
         f"{brief_s(part.end)} s"
@@ -193,7 +199,7 @@ def _partials_text(parts: list[PartialAllocation], units: str) -> str:
 
 
 def _wait_text(panel: Panel, holder: str) -> str:
-    """`, B waited 1.8 s`: the job that waited the longest, all its waits together."""
+    """Return `, B waited 1.8 s`: the job with the largest sum of waits, and that sum."""
     waits = defaultdict[str, float](float)
     for span in panel.waits:
         waits[span.job] = waits[span.job] + span.end - span.start
@@ -206,10 +212,10 @@ def _wait_text(panel: Panel, holder: str) -> str:
 
 
 def table_rows(panels: list[Panel], left_out: list[Event]) -> list[list[str]]:
-    """Every part of a gang, then the longest holdings and waits, as many as fit; by time.
+    """Select table rows: partial gangs first, then the longest spans, up to MAX_ROWS rows.
 
-    A reader looks here for what the picture is too small for: which node, how long exactly, and
-    marks that found no room there.
+    The kept rows are ordered by panel, then by start. The table gives details that the drawing is
+    too small for: the node, the exact times, and the marks in `left_out`, which did not fit.
     """
     lines: list[tuple[float, int, float, list[str]]] = []
     for i, panel in enumerate(panels):
@@ -237,24 +243,24 @@ def table_rows(panels: list[Panel], left_out: list[Event]) -> list[list[str]]:
 
 
 def natural_key(job: str) -> str:
-    """Puts job2 before job10."""
+    """Pad the numbers in a name with zeros, so that job2 sorts before job10."""
     return re.sub(r"\d+", lambda digits: digits[0].zfill(12), job)
 
 
 def plural(unit: str) -> str:
-    """What is scheduled, as more than one."""
+    """Return the plural of a unit, shortened to about 32 characters: `GPUs`."""
     short = shorten(unit, 32)
     return short if short.endswith("s") else f"{short}s"
 
 
 def shorten(text: str, size: int) -> str:
-    """Both ends of a name: hosts of one cluster differ at either."""
+    """Cut the middle out of a long name: hosts of a cluster differ at the start or at the end."""
     line, head, tail = one_line(text), size // 2 - 1, size - size // 2 - 1
     return line if len(line) <= size else f"{line[:head]}..{line[-tail:]}"
 
 
 def brief_s(value: float) -> str:
-    """Seconds to three digits, without zeros at their end: `0.4`."""
+    """Format seconds with three significant digits, without trailing zeros: `0.4`."""
     return f"{float(number(value)):.10g}"
 
 

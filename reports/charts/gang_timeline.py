@@ -1,4 +1,4 @@
-"""Who held which accelerators, when: a lane per node, and below a lane per job that waited."""
+"""Draws which job held which accelerators when: a lane per node, then a lane per waiting job."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ from reports.charts.svg import (
 )
 from reports.numbers import number
 
-LEFT, RIGHT = AXIS = 92.0, WIDTH - 18.0  # of the time axis
+LEFT, RIGHT = AXIS = 92.0, WIDTH - 18.0  # ends of the time axis
 MAX_NODES, MAX_WAIT_LANES, MAX_MARKS, LEVELS, MAX_LABELS = 16, 12, 12, 5, 40  # drawn at most
-MAX_SVG_BYTES = 55_000  # bytes of SVG, about: beyond it neighbours are joined
-GRID_STEPS = (0.5, 1, 2, 4, 8, 16, 32, 64)  # widths below which they are
-WAIT_HEIGHT, GAP = 16, 4  # height of a waiting lane, and between lanes
-MIN_SLOT_HEIGHT = 5  # lower than this, lines between accelerators would hide them
-Bar = tuple[float, float, str]  # from x to x, and what is said there
-WaitLane = tuple[str, list[JobSpan], list[PartialAllocation]]  # name, waits, parts of a gang held
+MAX_SVG_BYTES = 55_000  # approximate limit of the SVG; above it, the next grid step is tried
+GRID_STEPS = (0.5, 1, 2, 4, 8, 16, 32, 64)  # units of WIDTH; coarser steps join neighbours
+WAIT_HEIGHT, GAP = 16, 4  # height of a waiting lane; space between lanes
+MIN_SLOT_HEIGHT = 5  # units of WIDTH; in thinner slots, separator lines would hide the colours
+Bar = tuple[float, float, str]  # left x, right x, job or label
+WaitLane = tuple[str, list[JobSpan], list[PartialAllocation]]  # name, waits, partial gangs
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """What all lanes of a drawing share."""
+    """Settings shared by all lanes of a drawing. Lengths are in units of WIDTH."""
 
     drawing: Drawing
     colors: dict[str, str]
-    nodes: dict[str, float]  # those drawn, and how many accelerators each has
+    nodes: dict[str, float]  # drawn nodes: number of accelerators
     step: float
     lane_height: float
 
 
 def draw_gang(series: dict[str, Any]) -> Figure:
-    """GPUs held on each node over time; a gang has all it needs or nothing.
+    """Draw the accelerators held on each node over time; a gang must have all it needs or none.
 
     Keys: title, unit, capacity {node: free at the start}, samples [{t, nodes {node: {job: held}},
-    waits {job: asked for and not given}}] (only changes), end, taken (samples really taken);
-    optional marks [[t, words[, true: a fault]]], half [[from, to, job, held, need]], and control:
-    samples, end, marks, half of the same cluster with a deliberate fault.
+    waits {job: requested but not given}}] (only changes), end, taken (number of samples taken);
+    optional marks [[t, label[, true if a fault]]], half [[start, end, job, held, need]], and
+    control: samples, end, marks, half of the same cluster with a deliberate fault. Times in s.
     """
     units = plural(read_text(series["unit"]))
     capacity = {node: read_count(count) for node, count in series["capacity"].items()}
@@ -85,7 +85,10 @@ def draw_gang(series: dict[str, Any]) -> Figure:
 
 
 def _node_sizes(capacity: dict[str, float], panels: list[Panel]) -> dict[str, float]:
-    """Accelerators of each node: those that were free, or more where more were held."""
+    """Return the accelerators of each node: free at the start, or held at once if that is more.
+
+    Raises ValueError if there is no node.
+    """
     sizes = dict(capacity)
     for panel in panels:
         for node, count in panel.max_by_node.items():
@@ -96,14 +99,17 @@ def _node_sizes(capacity: dict[str, float], panels: list[Panel]) -> dict[str, fl
 
 
 def _busiest_nodes(sizes: dict[str, float], panels: list[Panel]) -> list[str]:
-    """The nodes with the most changes, in their own order."""
+    """Select the MAX_NODES nodes with the most changes; keep the order of `sizes`."""
     changes = Counter(span.node for panel in panels for span in panel.spans)
     busy = set(sorted(sizes, key=lambda node: -changes[node])[:MAX_NODES])
     return [node for node in sizes if node in busy]
 
 
 def _to_svg(sentence: str, panels: list[Panel], nodes: dict[str, float]) -> tuple[str, list[Event]]:
-    """The picture, coarse enough to stay small, and the marks that found no room in it."""
+    """Draw the SVG; return it and the marks that did not fit.
+
+    The first of GRID_STEPS that keeps the SVG below MAX_SVG_BYTES is used, else the last.
+    """
     jobs = {span.job for panel in panels for span in panel.spans}
     colors = dict(zip(sorted(jobs, key=natural_key), cycle(JOB_COLORS), strict=False))
     height = round(min(34.0, max(18.0, 300 / (len(nodes) * len(panels)))))
@@ -126,7 +132,7 @@ def _to_svg(sentence: str, panels: list[Panel], nodes: dict[str, float]) -> tupl
 
 
 def _draw_legend(sheet: Sheet, panels: list[Panel]) -> float:
-    """The meaning of each colour; returns where the lanes may begin."""
+    """Draw the meaning of each colour; return the y at which the panels start."""
     by_color = defaultdict[str, list[str]](list)
     for job, color in sheet.colors.items():
         by_color[color].append(job)
@@ -148,14 +154,14 @@ def _draw_legend(sheet: Sheet, panels: list[Panel]) -> float:
 
 
 def _job_names(jobs: list[str]) -> str:
-    """Jobs that share a colour: at most three of them."""
+    """List the jobs that share a colour, at most three by name."""
     return ", ".join(shorten(job, 10) for job in jobs[:3]) + (", ..." if len(jobs) > 3 else "")
 
 
 def _draw_panel(
     sheet: Sheet, panel: Panel, slots: dict[str, list[list[Bar]]], top: float
 ) -> tuple[float, list[Event]]:
-    """One block below `top`; returns where it ends, and the marks that found no room."""
+    """Draw one panel below `top`; return the y of its end, and the marks that did not fit."""
     scale, waiters = Scale(panel.start, panel.end, *AXIS), _wait_lanes(panel)
     faults, left_out = _place_events([event for event in panel.marks if event.fault], scale, [])
     marks, more = _place_events([event for event in panel.marks if not event.fault], scale, faults)
@@ -183,7 +189,7 @@ def _draw_panel(
 def _place_events(
     events: list[Event], scale: Scale, fixed: list[Marker]
 ) -> tuple[list[Marker], list[Event]]:
-    """Place the `fixed` and the events' marks, as far as there is room; return events without."""
+    """Place marks for the events that fit; return all marks (`fixed` first) and the events left."""
     times = [min(max(event.time_s, scale.low), scale.high) for event in events]
     spots = [(scale(t), shorten(event.label, 30)) for t, event in zip(times, events, strict=True)]
     marks = place_marks(spots, MAX_MARKS - len(fixed), LEVELS, fixed)
@@ -204,7 +210,7 @@ def _draw_axis(sheet: Sheet, scale: Scale, top: float, bottom: float) -> None:
 
 
 def _draw_labels(sheet: Sheet, boxes: list[tuple[float, Bar]], lines: list[float]) -> None:
-    """The names of the jobs in the widest boxes, where no line of a mark runs through them."""
+    """Write job names in the widest boxes, at most MAX_LABELS, where no mark line crosses them."""
     widest = sorted(boxes, key=lambda box: box[1][0] - box[1][1])
     for middle, (left, right, job) in widest[:MAX_LABELS]:
         start, end = _widest_gap(left, right, [(x - 1, x + 1) for x in lines])
@@ -215,7 +221,7 @@ def _draw_labels(sheet: Sheet, boxes: list[tuple[float, Bar]], lines: list[float
 
 
 def _node_slots(panel: Panel, nodes: dict[str, float], tall: float) -> dict[str, list[list[Bar]]]:
-    """For each node its accelerators, from the bottom, and who held each from x to x."""
+    """Return {node: [bars of each accelerator, lowest first]}; a bar is (left x, right x, job)."""
     spans: dict[str, list[JobSpan]] = {node: [] for node in nodes}
     for span in panel.spans:
         if span.node in spans:
@@ -231,7 +237,10 @@ def _node_slots(panel: Panel, nodes: dict[str, float], tall: float) -> dict[str,
 
 
 def _assign_slots(spans: list[JobSpan], size: float, cap: int) -> list[list[JobSpan]]:
-    """A holding stays on the accelerators that it is on, and takes the lowest that are free."""
+    """Assign spans to accelerator slots: first slots the job already holds, then the lowest free.
+
+    A node has `size` slots, or `cap` slots if `size` is larger, zero, or amounts are not integers.
+    """
     ints = size.is_integer() and all(span.amount.is_integer() for span in spans)
     slots: list[list[JobSpan]] = [[] for _ in range(int(size) if ints and 0 < size <= cap else cap)]
     ends = {(span.job, span.end) for span in spans}
@@ -247,7 +256,7 @@ def _assign_slots(spans: list[JobSpan], size: float, cap: int) -> list[list[JobS
 def _draw_node(
     sheet: Sheet, node: str, slots: list[list[Bar]], top: float
 ) -> list[tuple[float, Bar]]:
-    """The lane of a node; returns its boxes in which words may fit, each with its middle."""
+    """Draw the lane of a node; return (middle y, bar) of the boxes large enough for a label."""
     sheet.drawing.text(LEFT - 6, top + sheet.lane_height / 2 + 4, shorten(node, 12), "end")
     sheet.drawing.box(LEFT, top, RIGHT - LEFT, sheet.lane_height, "currentColor", 0.07)
     slot_height, labels = sheet.lane_height / len(slots), []
@@ -268,7 +277,7 @@ def _draw_node(
 
 
 def _merge_slots(slots: list[list[Bar]], step: float) -> list[tuple[Bar, tuple[int, int]]]:
-    """(from x, to x, job) and (lowest slot, slots): equal ones above each other are one."""
+    """Merge equal bars of adjacent slots; return (bar, (lowest slot, number of slots)) pairs."""
     boxes: list[tuple[Bar, tuple[int, int]]] = []
     below: dict[Bar, tuple[int, int]] = {}
     for i, slot in enumerate(slots):
@@ -279,7 +288,11 @@ def _merge_slots(slots: list[list[Bar]], step: float) -> list[tuple[Bar, tuple[i
 
 
 def _wait_lanes(panel: Panel) -> list[WaitLane]:
-    """Lanes of jobs that waited or held a part; those with parts first, then the longest wait."""
+    """Return one lane per job that waited or held a partial gang, sorted by job name.
+
+    If there are more than MAX_WAIT_LANES, jobs with partial gangs keep their lane first, then
+    those with the longest waits. The others share the last lane.
+    """
     lanes: dict[str, tuple[list[JobSpan], list[PartialAllocation]]] = {}
     for span in panel.waits:
         lanes.setdefault(span.job, ([], []))[0].append(span)
@@ -302,7 +315,7 @@ def _total_length(spans: list[JobSpan]) -> float:
 def _draw_wait_lane(
     sheet: Sheet, scale: Scale, lane: WaitLane, lines: list[float], top: float
 ) -> None:
-    """Draw a lane hatched while its job waits, orange over it while a part of a gang is held."""
+    """Draw a waiting lane: hatched while the job waits, orange while it holds a partial gang."""
     (name, spans, partials), drawing, step = lane, sheet.drawing, sheet.step
     drawing.text(LEFT - 6, top + 12, name, "end")
     waited = ((scale(item.start), scale(item.end), _wait_label(item, scale)) for item in spans)
@@ -310,7 +323,8 @@ def _draw_wait_lane(
     waits, parts = to_grid(waited, AXIS, step), to_grid(held, AXIS, step, min_width=2)
     labels = _place_part_labels(parts, waits, lines)
     clear = [(left, right) for left, right, _ in parts + labels]
-    marked = clear + [(x - 2, x + 2) for x in lines]  # rather beside the lines than across them
+    # Labels between the mark lines are preferred to labels across them.
+    marked = clear + [(x - 2, x + 2) for x in lines]
     labels += [spot for wait in waits if wait[2] for spot in _fit_label(wait, [marked, clear], 0)]
     clear += [(left, right) for left, right, _ in labels]
     drawing.hatch([(left, right) for left, right, _ in waits], top, WAIT_HEIGHT, clear)
@@ -323,13 +337,16 @@ def _draw_wait_lane(
 
 
 def _wait_label(span: JobSpan, scale: Scale) -> str:
-    """`waits for 3` if there is room for it; without words, equal neighbours are joined."""
+    """Return `waits for 3`, or an empty label if it does not fit: then equal neighbours join."""
     label = f"waits for {number(span.amount)}" if span.amount else ""
     return label if scale(span.end) - scale(span.start) > text_width(label) + 10 else ""
 
 
 def _fit_label(bar: Bar, blocked: list[list[Point]], margin: float) -> list[Bar]:
-    """Place the words of a bar beside the first of what is `blocked` that leaves them room."""
+    """Place the label of a bar in the widest gap that `blocked` leaves; return no bar if none fits.
+
+    `blocked` lists alternatives, tried in order: each is a list of (left x, right x) to avoid.
+    """
     left, right, label = bar
     size = text_width(label)
     for taken in blocked:
@@ -340,7 +357,7 @@ def _fit_label(bar: Bar, blocked: list[list[Point]], margin: float) -> list[Bar]
 
 
 def _place_part_labels(parts: list[Bar], waits: list[Bar], lines: list[float]) -> list[Bar]:
-    """`1 of 3` in each part that is wide enough; when none is, beside the widest."""
+    """Place `1 of 3` in each part that is wide enough; if none is, next to the widest part."""
     marked = [(x - 1, x + 1) for x in lines]
     labels = [spot for part in parts for spot in _fit_label(part, [marked, []], 2)]
     if labels or not parts:
@@ -356,7 +373,7 @@ def _place_part_labels(parts: list[Bar], waits: list[Bar], lines: list[float]) -
 
 
 def _widest_gap(left: float, right: float, taken: list[Point]) -> Point:
-    """The widest stretch of a wait that nothing else takes."""
+    """Return the widest interval (left x, right x) that `taken` leaves between left and right."""
     best, x = (left, left), left
     for start, end in [*sorted(taken), (right, right)]:
         best = max(best, (x, min(start, right)), key=lambda gap: gap[1] - gap[0])

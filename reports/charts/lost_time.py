@@ -1,7 +1,7 @@
-"""What each rung lost against one node, and to what: parts that, with what was kept, are the step.
+"""Draws how much of a step each rung lost against one node, and to which causes.
 
-A part below nothing (others are larger than the loss) is drawn left of zero; the tick on the bar is
-the loss itself.
+The lost parts and the kept share sum to the complete step. A negative part is drawn left of zero:
+the other parts are then larger than the loss. The tick on the bar marks the loss itself.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from reports.charts.svg import GREY, PALETTE, WIDTH, Drawing, Scale, ink_on
 from reports.numbers import number
 from reports.sanitize import one_line
 
-MIN_SHARE = 0.002  # of a step: parts that are less are drawn as one
+MIN_SHARE = 0.002  # of a step, less than 1 unit wide: smaller parts are merged into one
 SMALLER, KEPT = "smaller parts", "kept"
-MAX_NAME_CHARS = 56  # letters of a name that fit beside its colour
+MAX_NAME_CHARS = 56  # characters of a name that fit next to its colour box
 Parts = list[tuple[str, float]]
 
 
 def draw_lost_time(series: dict[str, Any]) -> Figure:
-    """Shares of a rung's step that one node's does not have; with what it kept they are 100 %.
+    """Draw which shares of its mean step each rung lost against one node, and which it kept.
 
-    Keys: nodes, lost (1 - efficiency of each), parts (for each a list of {said, share}), and
-    sentences (one for each).
+    All shares of a rung sum to 100 %.
+
+    Keys, with one entry per rung: nodes, lost (1 - efficiency), parts (a list of {said: name of
+    the part, share}), and sentences. The last sentence is the finding.
     """
     nodes, losses = finite(read_numbers(series["nodes"])), read_numbers(series["lost"])
     parts = [[(one_line(part["said"]), read_number(part["share"]) or 0.0) for part in rung]
@@ -52,7 +54,7 @@ def draw_lost_time(series: dict[str, Any]) -> Figure:
 
 
 def _parts_to_draw(parts: Parts) -> Parts:
-    """The parts that are drawn, what is too little in one; then what was kept: their sum is 1."""
+    """Merge parts of at most MIN_SHARE into one, and append the kept share: the sum is 1."""
     large = [(name, share) for name, share in parts if abs(share) > MIN_SHARE]
     small = sum(share for _, share in parts) - sum(share for _, share in large)
     kept = 1 - sum(share for _, share in parts)
@@ -60,15 +62,15 @@ def _parts_to_draw(parts: Parts) -> Parts:
 
 
 def _part_color(name: str, names: list[str]) -> tuple[str, float]:
-    """Colour and opacity: where the colours are used up they come again, paler."""
+    """Return colour and opacity; when the palette is used up, it repeats at half the opacity."""
     i = names.index(name)
     return (GREY, 0.3) if name == KEPT else (PALETTE[i % len(PALETTE)], 0.5 ** (i // len(PALETTE)))
 
 
 def _draw_bar(drawing: Drawing, scale: Scale, y: float, parts: Parts, names: list[str]) -> float:
-    """One rung's parts side by side, from zero on to either side; where they end on the right.
+    """Draw the parts of one rung: positive ones right of zero, negative ones left.
 
-    A share is written where it fits.
+    A part wider than 34 units shows its share. Returns the x of the right end.
     """
     ends = {True: 0.0, False: 0.0}
     for name, share in parts:
@@ -84,7 +86,7 @@ def _draw_bar(drawing: Drawing, scale: Scale, y: float, parts: Parts, names: lis
 
 
 def _table_rows(nodes: list[float], parts: list[Parts]) -> tuple[list[str], list[list[str]]]:
-    """Every part of every rung, also the least and those below nothing; and what was kept."""
+    """Return header and rows: the kept share and all parts of each rung, none merged."""
     rows = []
     for count, rung in zip(nodes, parts, strict=True):
         kept = 1 - sum(share for _, share in rung)

@@ -1,8 +1,8 @@
-"""Small SVG drawings by hand: axes, lines, bars, hatching.
+"""Builds small SVG drawings without a library: axes, lines, bars, hatching.
 
-They scale with their box, take ink from the page (`currentColor`), and carry their colours as
-presentation attributes, so they are right in dark mode, on paper, and under a policy that
-forbids inline styles.  No ids, so any number of them fit on one page.
+Drawings scale with their box and use the text colour of the page (`currentColor`). Colours are
+presentation attributes. So drawings work in dark mode, in print, and under a content security
+policy that forbids inline styles. No element has an id, so one page can contain many drawings.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import NamedTuple, TypeVar
 from reports.numbers import number
 from reports.sanitize import one_line
 
-# Okabe and Ito's palette, safe for the colour-blind.
+# Palette of Okabe and Ito, which colour-blind readers can distinguish.
 BLUE, SKY, GREEN, ORANGE, RED, PINK, YELLOW, GREY = (
     "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#f0e442", "#8a8a8a",
 )  # fmt: skip
 PALETTE = [BLUE, SKY, GREEN, ORANGE, PINK, YELLOW, RED]
-JOB_COLORS = [BLUE, GREEN, SKY, PINK, YELLOW]  # what jobs do is no fault: no orange, no red
-# Dark is slow and pale is fast, so that the eye goes to what is wrong.
+JOB_COLORS = [BLUE, GREEN, SKY, PINK, YELLOW]  # without orange and red, which mark problems
+# Dark is slow and pale is fast: slow pairs must be the most visible.
 SLOW_TO_FAST = [
     "#08306b", "#08519c", "#2171b5", "#4292c6", "#6baed6", "#9ecae1", "#c6dbef", "#deebf7",
     "#eaf3fb",
@@ -31,14 +31,14 @@ SLOW_TO_FAST = [
 DARK_COLORS = {BLUE, GREEN, *SLOW_TO_FAST[:3]}
 
 WIDTH, HEIGHT = 480, 260
-FONT_SIZE = 12  # units of WIDTH; marks and legends are laid out for words of this size
+FONT_SIZE = 12  # units of WIDTH; marks and legends are laid out for text of this size
 Point = tuple[float, float]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values to pixels, straight or by powers of two."""
+    """Linear or log2 map from values (low to high) to drawing units (start to end)."""
 
     low: float
     high: float
@@ -55,7 +55,10 @@ class Scale:
         return math.log2(max(value, 1e-12)) if self.log else value
 
     def ticks(self, count: int = 5) -> list[float]:
-        """Round values inside the scale: powers of two, or steps of 1, 2 or 5."""
+        """Return round values inside the scale, about `count` of them.
+
+        Values are powers of two on a log scale, else multiples of 1, 2 or 5 times a power of ten.
+        """
         if self.log:
             first, last = math.ceil(math.log2(self.low)), math.floor(math.log2(self.high))
             stride = max(1, math.ceil((last - first) / count))
@@ -66,13 +69,13 @@ class Scale:
 
 
 def round_step(rough: float) -> float:
-    """The smallest of 1, 2, 5, 10 times a power of ten that is not below `rough`."""
+    """Return the smallest of 1, 2, 5, 10 times a power of ten that is at least `rough`."""
     power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
 
 
 class Drawing:
-    """A canvas of `WIDTH` units; every word on it is made harmless."""
+    """Canvas of `WIDTH` units. All text on it is sanitized and escaped."""
 
     def __init__(self, title: str, height: float = HEIGHT) -> None:
         self.title = title
@@ -82,7 +85,7 @@ class Drawing:
     def line(
         self, points: list[Point], color: str, width: float = 2, dash: str = "", opacity: float = 1
     ) -> None:
-        """Draw a polyline."""
+        """Draw a polyline through the points."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         extra = f' stroke-dasharray="{dash}"' if dash else ""
         extra += f' stroke-opacity="{opacity:g}"' if opacity < 1 else ""
@@ -92,14 +95,14 @@ class Drawing:
         )
 
     def area(self, points: Sequence[Point], color: str, opacity: float = 0.2) -> None:
-        """A filled polygon."""
+        """Draw a filled polygon."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         self.parts.append(f'<polygon points="{path}" fill="{color}" fill-opacity="{opacity:g}"/>')
 
     def box(
         self, x: float, y: float, width: float, height: float, color: str, opacity: float = 1.0
     ) -> None:
-        """A filled rectangle."""
+        """Draw a filled rectangle; (x, y) is its top left corner."""
         extra = f' fill-opacity="{opacity:g}"' if opacity < 1 else ""
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
@@ -107,13 +110,13 @@ class Drawing:
         )
 
     def path(self, moves: str, color: str) -> None:
-        """Draw a filled path."""
+        """Draw a filled path; `moves` is its `d` attribute."""
         self.parts.append(f'<path d="{moves}" fill="{color}"/>')
 
     def hatch(
         self, frames: Sequence[Point], y: float, height: float, clear: Sequence[Point] = ()
     ) -> None:
-        """Fill frames side by side, each from x to x, with diagonals but for what is `clear`."""
+        """Draw frames (left x, right x) at `y`, hatched except in the intervals of `clear`."""
         moves = [rect_path(left, y, right - left, height) for left, right in frames]
         gaps = sorted(clear)
         for left, right in frames:
@@ -125,7 +128,7 @@ class Drawing:
         self.parts.append(f'<path d="{"".join(moves)}" fill="none" stroke="{GREY}"/>')
 
     def dot(self, x: float, y: float, color: str, radius: float = 3.5) -> None:
-        """A filled circle."""
+        """Draw a filled circle."""
         self.parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" fill="{color}"/>')
 
     def text(
@@ -138,7 +141,7 @@ class Drawing:
         size: float = FONT_SIZE,
         bold: bool = False,
     ) -> None:
-        """One line of text; `anchor` is start, middle or end."""
+        """Write one line of text; `anchor` is start, middle or end."""
         extra = ' font-weight="600"' if bold else ""
         self.parts.append(
             f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{color}"'
@@ -146,7 +149,7 @@ class Drawing:
         )
 
     def svg(self) -> str:
-        """The whole element, with its title for those who cannot see it."""
+        """Return the complete SVG element, with a title for screen readers."""
         title = escape(one_line(self.title))
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height:g}"'
@@ -156,7 +159,7 @@ class Drawing:
 
 
 class Plot(Drawing):
-    """A drawing with two axes.  Ticks are (value, label) pairs."""
+    """Drawing with two axes. `x` and `y` are the (low, high) values; `log` makes x a log2 scale."""
 
     def __init__(
         self, title: str, x: tuple[float, float], y: tuple[float, float], log: bool = False
@@ -166,7 +169,7 @@ class Plot(Drawing):
         self.y = Scale(*y, HEIGHT - 40, 20)
 
     def axes(self, xs: list[tuple[float, str]], xlabel: str, ylabel: str, unit: str = "") -> None:
-        """Ticks and labels; horizontal grid lines only."""
+        """Draw axes, horizontal grid lines and labels. `xs` are the (value, label) ticks of x."""
         for value in self.y.ticks():
             y = self.y(value)
             self.line([(self.x.start, y), (self.x.end, y)], "currentColor", 1, opacity=0.15)
@@ -179,13 +182,16 @@ class Plot(Drawing):
         self.text(4, 11, ylabel)
 
     def level(self, value: float, label: str, color: str) -> None:
-        """Draw a horizontal line with its name at the left end."""
+        """Draw a horizontal line with its label at the left end."""
         y = self.y(value)
         self.line([(self.x.start, y), (self.x.end, y)], color, 1.5, "6 4")
         self.text(self.x.start + 6, y - 4, label)
 
     def mark(self, value: float, label: str, color: str, left: bool = False, row: int = 0) -> None:
-        """A vertical line with its name at the top, on the side where there is room."""
+        """Draw a vertical line with its label at the top, on the side that has room.
+
+        `left` prefers the left side. `row` counts label lines down from the top.
+        """
         x = self.x(value)
         self.line([(x, self.y.end), (x, self.y.start)], color, 1.5, "4 3")
         share = (x - self.x.start) / (self.x.end - self.x.start)
@@ -194,7 +200,7 @@ class Plot(Drawing):
         self.text(x + shift, self.y.end + 10 + 14 * row, label, anchor)
 
     def whisker(self, x: float, low: float | None, high: float | None, color: str) -> None:
-        """An error bar from low to high, with caps; nothing where an end is not known."""
+        """Draw an error bar from low to high, with caps; draw nothing if an end is unknown."""
         if low is None or high is None:
             return
         center, ends = self.x(x), (self.y(low), self.y(high))
@@ -203,14 +209,18 @@ class Plot(Drawing):
             self.line([(center - 4, y), (center + 4, y)], color, 1.5)
 
     def curve(self, points: Sequence[Point], color: str, width: float = 2, dash: str = "") -> None:
-        """A line through points given as values."""
+        """Draw a line through points given as values of the axes."""
         self.line([(self.x(x), self.y(y)) for x, y in points], color, width, dash)
 
 
 def to_grid(
     runs: Iterable[tuple[float, float, T]], ends: Point, step: float, min_width: float = 0
 ) -> list[tuple[float, float, T]]:
-    """Runs of one lane on a grid: none is lost but in an equal neighbour or in a crowd."""
+    """Merge the runs (left x, right x, tag) of one lane on a grid of `step`.
+
+    A short run is widened to one step, or to `min_width`. Equal neighbours are joined. A run is
+    dropped only if earlier runs already cover its place.
+    """
     kept: list[tuple[int, int, T]] = []
     zero, width = ends[0], ends[1] - ends[0]
     last, min_steps = math.ceil(width / step), max(1, math.ceil(min_width / step))
@@ -229,12 +239,12 @@ def to_grid(
 
 
 def rect_path(x: float, y: float, width: float, height: float) -> str:
-    """A rectangle as moves of a path: many of one colour take a third of the room of boxes."""
+    """Return a rectangle as path moves; many in one path need a third of the bytes of boxes."""
     return f"M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z"
 
 
 def _hatch_path(left: float, right: float, base: float, height: float, step: int = 7) -> str:
-    """Lines up to the right, cut at both sides; those of neighbours lie on one grid."""
+    """Return rising diagonals cut at left and right; adjacent frames share one grid of `step`."""
     moves = ""
     x = (left - height) // step * step
     while x < right:
@@ -247,12 +257,12 @@ def _hatch_path(left: float, right: float, base: float, height: float, step: int
 
 
 def text_width(text: str) -> float:
-    """Estimate how wide words are drawn, rather too much than too little."""
+    """Estimate the drawn width of text, in units of WIDTH; the estimate is on the high side."""
     return FONT_SIZE * sum(1.0 if ord(char) > 0x2E7F else 0.58 for char in text)
 
 
 class Marker(NamedTuple):
-    """A vertical line with its words at the top, on one of some levels."""
+    """Vertical line with a label at the top. Level 0 is the lowest row of labels."""
 
     x: float
     label: str
@@ -261,12 +271,12 @@ class Marker(NamedTuple):
 
     @property
     def extent(self) -> Point:
-        """From where to where the words go."""
+        """Left and right x of the label."""
         size = text_width(self.label) + 6
         return (self.x, self.x + size) if self.anchor == "start" else (self.x - size, self.x)
 
     def is_clear_of(self, other: Marker) -> bool:
-        """Whether neither lies on the words or runs through the words of the other."""
+        """Return True if neither label overlaps the other label or is crossed by the other line."""
         (left, right), (start, end) = self.extent, other.extent
         if self.level == other.level:
             return right <= start or end <= left
@@ -278,12 +288,14 @@ class Marker(NamedTuple):
 def place_marks(
     marks: Sequence[tuple[float, str]], max_count: int, levels: int, fixed: Sequence[Marker] = ()
 ) -> list[Marker]:
-    """Place marks, given from left to right, whose words find room; of too many, some.
+    """Place the marks whose labels fit; `marks` are (x, label) pairs from left to right.
 
-    Those that are `fixed` stay, and come first in what is returned.
+    Of more than `max_count` marks, only every n-th is tried. `fixed` marks stay and come first in
+    the returned list.
 
-    Words to the right of their line are placed from the right, each as low as it can be: then no
-    line runs through words.  The others follow from the left, for the same reason.
+    Labels to the right of their line are placed first, from right to left, each on the lowest free
+    level: then no line crosses a label. The remaining marks follow from left to right, for the same
+    reason.
     """
     placed = list(fixed)
     chosen = list(marks[:: math.ceil(len(marks) / max_count) or 1]) if max_count > 0 else []
@@ -304,5 +316,5 @@ def _place(placed: list[Marker], x: float, label: str, levels: int, anchors: Seq
 
 
 def ink_on(color: str) -> str:
-    """Black or white, whichever can be read on `color`."""
+    """Return black or white, whichever is readable on `color`."""
     return "#ffffff" if color in DARK_COLORS else "#000000"
