@@ -361,6 +361,15 @@ def test_another_schema_is_refused_with_what_to_do(run: Path, version: str) -> N
     assert len(told.output.splitlines()) == 1
 
 
+def test_a_log_that_goes_on_from_another_line_has_no_beginning(run: Path) -> None:
+    """Numbers and hashes fit each other: only the first line names one that is not there."""
+    write_lines(run, chain(read_lines(run), head="f" * 64))
+    write_checksums(run)
+    shown = seatrial("show", run)
+    assert shown.exit_code == 4
+    assert "its beginning is not what line 1 was written after" in " ".join(shown.output.split())
+
+
 def test_a_killed_run_verifies_as_far_as_it_goes(tmp_path: Path) -> None:
     run = write_sound_run(tmp_path / "run", end=False)
     (run / "events.jsonl").write_text((run / "events.jsonl").read_text() + '{"seq": 9')

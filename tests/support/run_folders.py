@@ -1,4 +1,4 @@
-"""Run folders written anew, as whoever owns the driver's host can: chain and sums hold again."""
+"""Rewrites run folders as the owner of the driver's host can: chain and sums hold again."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Events = list[dict[str, Any]]
 
 
 def read_lines(run: Path) -> Events:
-    """The events as they stand in the log."""
+    """Read the events from the log."""
     return [json.loads(line) for line in (run / FILE).read_text().splitlines()]
 
 
 def write_lines(run: Path, events: Events) -> None:
-    """Write events as they are, whatever their chain says."""
+    """Write events as they are, even if their chain does not fit."""
     (run / FILE).write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
-def chain(events: Events) -> Events:
-    """The events with the numbers and hashes that fit them."""
-    chained, head = [], NO_LINE
+def chain(events: Events, head: str = NO_LINE) -> Events:
+    """Return the events with the numbers and hashes that fit them."""
+    chained = []
     for number, event in enumerate(events, 1):
         chained.append({**event, "seq": number, "prev": head})
         head = hash_line(json.dumps(chained[-1]).encode())
@@ -33,7 +33,7 @@ def chain(events: Events) -> Events:
 
 
 def rewrite(run: Path, change: Callable[[Events], Events]) -> None:
-    """Change the events of a run, and write its chain, its record's head and its sums anew."""
+    """Change the events of a run, and rewrite its chain, its record's head and its sums."""
     old = hash_line((run / FILE).read_bytes().splitlines()[-1])
     write_lines(run, chain(change(read_lines(run))))
     new = hash_line((run / FILE).read_bytes().splitlines()[-1])
@@ -44,7 +44,7 @@ def rewrite(run: Path, change: Callable[[Events], Events]) -> None:
 
 
 def replace_evidence(run: Path, name: str, content: bytes) -> None:
-    """Write other evidence, and the event that has its hash, and all that follows from it."""
+    """Replace evidence, its hash in the event, and all that follows from that hash."""
     path = run / "evidence" / name
     old = hash_file(path)
     path.write_bytes(content)

@@ -143,6 +143,14 @@ def test_at_most_has_its_marginal_band_below() -> None:
     ]
 
 
+def test_a_marginal_bound_that_is_the_bound_leaves_no_band() -> None:
+    text = GOOD.replace("marginal = 368", "marginal = 340")
+    assert text != GOOD
+    busbw = parse(text.encode(), "mine.toml").limit("FABRIC", "busbw")
+    assert busbw is not None
+    assert [busbw.judge(v) for v in (339.0, 341.0)] == [Verdict.FAIL, Verdict.PASS]
+
+
 @pytest.mark.parametrize("name", shipped_contracts())
 def test_shipped_contracts_hold(name: str) -> None:
     contract = load(name)
@@ -209,6 +217,7 @@ def test_a_line_rate_gives_the_bandwidth_limit_where_none_is_agreed() -> None:
     limit = parse(text.encode(), "mine.toml").limit("FABRIC", "busbw")
     assert limit is not None
     assert limit.low == pytest.approx(320)
+    assert limit.marginal_low == pytest.approx(344)
     assert "8 x 400" in limit.because
 
 

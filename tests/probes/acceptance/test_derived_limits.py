@@ -112,6 +112,23 @@ def test_what_a_dead_fabric_does_not_say_has_no_limit(nodes: list[list[dict[str,
     assert contract.cluster.fabric != "eth0"
 
 
+def test_ports_that_nccl_may_not_use_count_for_nothing_and_are_named() -> None:
+    """Each node's own NCCL_IB_HCA leaves half of its ports out."""
+    half = "=" + ",".join(f"mlx5_{number}" for number in range(4))
+    nodes = cluster(ACTIVE, ACTIVE)
+    nodes.on_each_node = lambda function: {"0": half, "1": half}
+    contract = derive_contract(nodes)
+    busbw = contract.limit("FABRIC", "busbw")
+    assert busbw is not None
+    assert busbw.low == pytest.approx(0.80 * 200)
+    assert contract.cluster.rails == 4
+    unused = ", ".join(f"mlx5_{number}/1" for number in range(4, 8))
+    assert f"(without {unused}, which NCCL_IB_HCA leaves out)" in busbw.because
+    everything = derive_contract(cluster(ACTIVE, ACTIVE)).limit("FABRIC", "busbw")
+    assert everything is not None
+    assert "leaves out" not in everything.because
+
+
 def test_without_rdma_the_interface_is_the_fabric() -> None:
     contract = derive_contract(cluster([], [], told="eth0"))
     busbw = contract.limit("FABRIC", "busbw")

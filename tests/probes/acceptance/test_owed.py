@@ -80,6 +80,17 @@ def test_what_is_conditional_is_owed_where_the_condition_holds() -> None:
     assert names(here("standard")) >= saves
 
 
+def test_what_needs_other_nodes_is_owed_from_there_on() -> None:
+    """One node shares no folder; of two nodes no pair is the slow one."""
+
+    def names(nodes: int) -> set[str]:
+        probes = owed_by(here("standard", nodes=nodes, terms=ALL))
+        return {n for p in probes for n in [*p.measures, *p.controls]}
+
+    assert ["own folder" in names(nodes) for nodes in (1, 2)] == [False, True]
+    assert ["slowest_pair" in names(nodes) for nodes in (2, 3)] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("agreed", "owed"),
     [
