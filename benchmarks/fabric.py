@@ -1,8 +1,8 @@
-"""The fabric row against its targets: plateau, byte witness, pair scan, time.  Root on Linux.
+"""Measures the fabric row against its targets: plateau, byte counters, pair scan, time.
 
-`python -m benchmarks.fabric [runs]` starts labs of 2, 4 and 8 nodes and prints a table of target,
-measured value and spread, and whether each target is met.  The plateau is compared with iperf3 on
-the same link in the same run: `apt-get install iperf3`.
+Needs root on Linux. `python -m benchmarks.fabric [runs]` starts labs of 2, 4 and 8 nodes. It prints
+a table of target, measured value and spread, and whether each target is met. The plateau is
+compared with iperf3 on the same link in the same run: `apt-get install iperf3`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from tests.lab.lab import Lab
 from tests.support.trial import acceptance
 
 NAME = "bench"
-# Slow at so much of 1 Gbit/s: node 1 both ways and each way, and what lies between nodes 1 and 2.
-# The slower, the easier to tell and the longer a scan: so it is scanned so many times less often.
+# Rates of slow links, on a fabric of 1 Gbit/s: node 1 both ways and each way, and the link between
+# nodes 1 and 2. A slower link is easier to find and takes longer to scan, so the value divides the
+# number of its scans.
 RATES = {"700mbit": 1, "500mbit": 2, "100mbit": 7}
 PAIR = {("node1", "node2"), ("node2", "node1")}
 SLOW = [
@@ -34,11 +35,11 @@ SLOW = [
     *(("slow-one-way", "1", rate, way) for rate in RATES for way in ("sends", "receives")),
     *(("slow-pair", "1", "2", rate) for rate in RATES),
 ]
-ROWS = 3  # runs of the whole fabric row
+ROWS = 3  # runs of the complete fabric row
 
 
 def inside(what: str, count: int) -> Any:
-    """Run on node 0: `sweep` or `scan`, `count` times in one gang; prints one JSON line."""
+    """Run `sweep` or `scan` on node 0, `count` times in one gang; return one result per run."""
     from probes.cluster.cluster import connect
     from probes.fabric.library_report import RankLogs
     from probes.fabric.node_pairs import run_pair_search
@@ -68,18 +69,18 @@ def inside(what: str, count: int) -> Any:
 
 
 def outside(lab: Lab, what: str, count: int) -> list[dict[str, Any]]:
-    """The same, from outside."""
+    """Run `inside` on node 0 of the lab and return its results."""
     told = on_node(lab, "benchmarks.fabric", what, str(count), seconds=1200)
     return list(json.loads(told.splitlines()[-1]))
 
 
 def iperf(lab: Lab, seconds: int = 4) -> float | None:
-    """GB/s that iperf3 moves from node 0 to node 1 on the fabric."""
+    """Measure the GB/s that iperf3 moves from node 0 to node 1 on the fabric, or return None."""
     if not shutil.which("iperf3"):
         return None
     there = ["ip", "netns", "exec", network.namespace(lab.name, 1), "iperf3", "-s", "-1", "-J"]
     server = subprocess.Popen(there, stdout=subprocess.DEVNULL)
-    time.sleep(0.5)  # until it listens; a client that is too early fails, and says so
+    time.sleep(0.5)  # until it listens; a client that starts too early fails with an error
     client = ["ip", "netns", "exec", network.namespace(lab.name, 0), "iperf3", "-J"]
     client += ["-c", network.address("fab0", 1), "-t", str(seconds), "-O", "1"]
     try:
@@ -91,7 +92,7 @@ def iperf(lab: Lab, seconds: int = 4) -> float | None:
 
 
 def line(what: str, target: str, measured: str, met: bool | None = None) -> None:
-    """One row of the table; `met` is None where there is no target."""
+    """Print one row of the table and record a missed target; `met` is None without a target."""
     verdict = "" if met is None else "met" if met else "NOT met"
     print(f"{what:44} {target:18} {measured:46} {verdict}", flush=True)
     if met is False:
@@ -99,7 +100,7 @@ def line(what: str, target: str, measured: str, met: bool | None = None) -> None
 
 
 def spread(values: list[float], digits: int = 3) -> str:
-    """Median, range and count."""
+    """Format median, range and count."""
     middle = statistics.median(values)
     return (
         f"{middle:.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f}, "
@@ -108,7 +109,7 @@ def spread(values: list[float], digits: int = 3) -> str:
 
 
 def plateau(lab: Lab, nodes: int) -> None:
-    """busbw against iperf3, and the byte witness."""
+    """Compare busbw with iperf3, and the bytes on fab0 with the expected bytes."""
     wire = iperf(lab)
     runs = outside(lab, "sweep", 3)
     bandwidth = [run["busbw"] for run in runs]
@@ -124,7 +125,7 @@ def plateau(lab: Lab, nodes: int) -> None:
 
 
 def scans(lab: Lab, nodes: int, count: int) -> None:
-    """Healthy and with planted faults: who is named."""
+    """Scan without and with injected faults; print how often the right node or link is named."""
     found = outside(lab, "scan", count)
     alarms = sum(bool(run["nodes"] or run["links"]) for run in found)
     told = f"{alarms} of {count}"
@@ -143,7 +144,7 @@ def scans(lab: Lab, nodes: int, count: int) -> None:
 
 
 def named(run: dict[str, Any], fault: str, arguments: list[str]) -> bool:
-    """Whether a scan blames what was made slow, that alone, and the right way."""
+    """Return whether a scan names only what was made slow, in the right direction."""
     if fault == "slow-pair":
         return not run["nodes"] and {tuple(link) for link in run["links"]} == PAIR
     way = arguments[2] if fault == "slow-one-way" else "both"
@@ -151,7 +152,7 @@ def named(run: dict[str, Any], fault: str, arguments: list[str]) -> bool:
 
 
 def row(lab: Lab) -> None:
-    """Seconds of the whole fabric row, quick tier."""
+    """Measure the seconds of the complete fabric row, quick tier."""
     took = []
     for run in range(ROWS):
         record, _ = acceptance(lab, f"row-{run}", "probes/fabric/test_fabric.py", "--tier", "quick")
@@ -161,7 +162,7 @@ def row(lab: Lab) -> None:
 
 
 def main(count: int) -> None:
-    """The table; exit code 1 where a target is not met."""
+    """Print the table; exit with TARGET_MISSED where a target is not met."""
     print(f"{'what':44} {'target':18} {'measured: median (range)':46}", flush=True)
     for nodes in (2, 4, 8):
         lab = Lab(NAME)

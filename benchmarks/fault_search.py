@@ -1,7 +1,8 @@
-"""How well the bad one is found: rounds, precision and recall on simulated clusters.
+"""Measures search_faults on simulated clusters: rounds, precision and recall.
 
-`python -m benchmarks.fault_search` prints two tables: quick hunts for nodes, and hunts
-over all pairs for nodes and links, next to the plain way of letting every pair meet three times.
+`python -m benchmarks.fault_search` prints two tables: quick searches for nodes, and searches over
+all pairs for nodes and links. The second table includes the plain method, in which every pair meets
+three times.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ COLUMNS = "{:>5}{:>13}{:>6}{:>7}{:>12}{:>11}{:>11}{:>8}{:>10}"
 
 @dataclass
 class Score:
-    """What was found over several seeds, and what it took."""
+    """Counts of found and injected faults over several seeds."""
 
     right: int = 0
     blamed: int = 0
     planted: int = 0
 
     def add(self, found: Found, cluster: Cluster, with_links: bool) -> None:
-        """A node counts as right only if its direction is; a link too."""
+        """Add one cluster's result; a node or link counts as right only in the right direction."""
         said = {*found[0].items(), *found[1]}
         truth = {*cluster.guilty().items(), *(cluster.guilty_links() if with_links else ())}
         self.right += len(said & truth)
@@ -35,24 +36,24 @@ class Score:
         self.planted += len(truth)
 
     def line(self) -> tuple[str, str]:
-        """Precision and recall."""
+        """Format precision and recall."""
         return f"{self.right / max(self.blamed, 1):.4f}", f"{self.right / self.planted:.4f}"
 
 
 def quick(cluster: Cluster) -> Found:
-    """The default hunt."""
+    """Run the default search."""
     told = search_faults(cluster.nodes, cluster.meet)
     return told.slow_nodes, set(told.slow_links)
 
 
 def matrix(cluster: Cluster) -> Found:
-    """The hunt over all pairs."""
+    """Run the search over all pairs."""
     told = search_faults(cluster.nodes, cluster.meet, matrix=True)
     return told.slow_nodes, set(told.slow_links)
 
 
 def row(way: Callable[[Cluster], Found], size: int, bad: int, links: int, seeds: int) -> None:
-    """One line: `bad` nodes and `links` links planted, over `seeds` clusters."""
+    """Print one line: `bad` slow nodes and `links` slow links in each of `seeds` clusters."""
     score, played, seconds = Score(), [], []
     for seed in range(seeds):
         cluster = planted(size, bad, seed, links)
@@ -67,7 +68,7 @@ def row(way: Callable[[Cluster], Found], size: int, bad: int, links: int, seeds:
 
 
 def main() -> None:
-    """Print both tables; 20 seeds a line, 5 where all pairs of 256 nodes meet."""
+    """Print both tables; 20 seeds per line, 5 where all pairs of 256 nodes meet."""
     begun = time.perf_counter()
     print("noise 3 %, dips of 15 % in 1 % of meetings; bad: slow to 0-60 % when it sends, receives")
     print("or both; rounds: median (most); seconds: median, the simulation's included")

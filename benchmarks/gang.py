@@ -1,7 +1,8 @@
-"""The gang row against its targets: seconds, false alarms, controls, latencies.  Needs root.
+"""Measures the gang row against its targets: seconds, false alarms, controls, latencies.
 
-`python -m benchmarks.gang [runs [tier [-k words]]]` runs the quick and the standard tier, or the
-one that is named, so often in a lab of 4 and prints tables of target, median and range.
+Needs root. `python -m benchmarks.gang [runs [tier [-k words]]]` runs the quick and the standard
+tier in a lab of 4, or only the given tier. It repeats each tier and prints tables of target, median
+and range.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ LATENCIES = {
 
 
 def short(result: ProbeResult) -> str:
-    """The scenario's name."""
+    """Return the scenario's name."""
     return result.probe.split("::")[-1].removeprefix("test_").replace("_", " ")
 
 
 def values(records: list[RunRecord], name: str) -> list[float]:
-    """Every figure of this name."""
+    """Return every number measured under this name."""
     return [
         float(m.value)
         for record in records
@@ -50,7 +51,7 @@ def values(records: list[RunRecord], name: str) -> list[float]:
 
 
 def table(records: list[RunRecord]) -> None:
-    """One line a scenario: alarms, controls, seconds."""
+    """Print one line per scenario: alarms, controls, seconds."""
     seen: dict[str, list[ProbeResult]] = defaultdict(list)
     for record in records:
         for result in record.results:
@@ -66,7 +67,7 @@ def table(records: list[RunRecord]) -> None:
 
 
 def main(runs: int, only: str = "", *words: str) -> None:
-    """Both tiers, or only one, so often, in one lab."""
+    """Run both tiers, or only the tier `only`, `runs` times in one lab."""
     lab = Lab("gangs")
     lab.up(4)
     try:

@@ -1,11 +1,12 @@
-"""As much of the GPU path as one machine with one GPU can show in a short time, part by part.
+"""Runs as much of the GPU path as one machine with one GPU can show in a short time.
 
     make gpu            # or: python3 -m benchmarks.gpu [--rehearse]
 
-Part 1 needs torch and click: the trainer's MFU and kernels, a resume bit by bit, two NCCL ranks,
-one of them killed, and NVML's facts beside torch's.  Part 2 runs the suite on a Ray of this machine
-where Ray can be imported.  It ends with 0 where all parts ran; their figures are what
-docs/measurements.md has of a GPU.  `--rehearse` runs part 1 on a CPU, with small sizes.
+Part 1 needs torch and click. It measures the trainer's MFU and kernels, and compares a resume bit
+by bit. It runs two NCCL ranks, kills one of them, and prints NVML's facts next to torch's. Part 2
+runs the suite on a Ray of this machine, if Ray can be imported. The exit code is 0 if all parts
+ran. docs/measurements.md has its GPU figures from them. `--rehearse` runs part 1 on a CPU, with
+small sizes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PART_SECONDS = 900  # bounds a part that hangs
 
 
 def run_part(name: str, words: Sequence[str], good: Sequence[int] = (0, TARGET_MISSED)) -> bool:
-    """Run one part with this process's output; whether it ran to its end."""
+    """Run one part with this process's output; return whether it ran to its end."""
     print(f"\n== {name}: {' '.join(words)}", flush=True)
     began = time.monotonic()
     try:
@@ -49,7 +50,7 @@ def run_part(name: str, words: Sequence[str], good: Sequence[int] = (0, TARGET_M
 
 
 def show_facts(rehearse: bool) -> None:
-    """What NVML says of each GPU, and torch of those it sees."""
+    """Print NVML's facts of each GPU, and torch's facts of the GPUs that torch sees."""
     import torch
 
     seen = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
@@ -67,7 +68,7 @@ def show_facts(rehearse: bool) -> None:
 
 
 def ray_runs() -> bool:
-    """Whether a Ray that is not ours runs on this machine."""
+    """Return whether a Ray that is not ours runs on this machine."""
     names = set()
     for path in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -76,7 +77,10 @@ def ray_runs() -> bool:
 
 
 def run_suite() -> bool:
-    """Part 2: the whole suite on one raylet of this machine, with its own session and ports."""
+    """Run part 2: the complete suite on one raylet of this machine, with its own session and ports.
+
+    Returns True without a run if Ray or pytest is missing, or if a Ray runs here already.
+    """
     if not find_spec("ray") or not find_spec("pytest"):
         print("\n== suite: not run, for Ray or pytest is not installed here", flush=True)
         return True
@@ -99,7 +103,7 @@ def run_suite() -> bool:
                 "--run-dir",
                 f"{folder}/run",
             ]
-            # 1: a criterion failed; 20: some are unproven, as on one node they must be.
+            # 1: a criterion failed; 20: some are unproven, which cannot be avoided on one node.
             ran = run_part("suite", [*pytest, *options], good=(0, 1, 20))
             if os.path.isdir(f"{folder}/run"):
                 kept = shutil.copytree(f"{folder}/run", f"runs/gpu-{time.time_ns()}")

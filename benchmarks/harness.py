@@ -1,4 +1,4 @@
-"""What benchmarks share: a part that runs on a lab's node, several values in a line, targets."""
+"""Provides what benchmarks share: a run on a lab's node, formatted values, targets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from tests.lab.lab import Lab
 
 MISSED: list[str] = []  # lines whose target is not met
-TARGET_MISSED = 8  # exit code; 1 is Python's own, of a benchmark that broke
+TARGET_MISSED = 8  # exit code; 1 is Python's own, for a benchmark that raised an error
 
 
 def on_node(lab: Lab, module: str, *words: str, seconds: float) -> str:
-    """What `python -m module words...` prints on node 0.  RuntimeError where it fails."""
+    """Run `python -m module words...` on node 0 and return its output; RuntimeError if it fails."""
     node = lab.nodes[0]
     done = subprocess.run(
         node.command(sys.executable, "-m", module, *words, cwd=str(REPO)),
@@ -31,7 +31,7 @@ def on_node(lab: Lab, module: str, *words: str, seconds: float) -> str:
 
 
 def spread(values: Iterable[float]) -> str:
-    """`median (least to most, n=count)`."""
+    """Format values as `median (least to most, n=count)`."""
     known = sorted(values)
     if not known:
         return "none"
@@ -39,7 +39,7 @@ def spread(values: Iterable[float]) -> str:
 
 
 def judged(words: str, met: bool) -> None:
-    """One line of what is held against a target."""
+    """Print one line of a value with a target, and record it if the target is missed."""
     print(f"{words}: {'met' if met else 'NOT met'}", flush=True)
     if not met:
         MISSED.append(words)

@@ -1,6 +1,6 @@
-"""How long `seatrial show` takes for a large run, all verified, and in how much memory.
+"""Measures the time and memory of `seatrial show` for a large run, with all verification.
 
-`python -m benchmarks.large_run [megabytes]` writes events of so many megabytes (84) to a temporary
+`python -m benchmarks.large_run [megabytes]` writes events of that size (default 84) to a temporary
 folder: measurements of links, as a cluster of 1,000 nodes has them.
 """
 
@@ -19,11 +19,11 @@ from probes.acceptance.measure import Recorder
 from reports.run_folder.store import Store
 from reports.version import suite_version
 
-LINE_BYTES = 600  # of a measurement, about
+LINE_BYTES = 600  # about the size of one measurement
 
 
 def write_run(folder: Path, megabytes: int) -> Path:
-    """Write the run, and return its folder."""
+    """Write the run and return its folder."""
     contract, store = load("h100-ndr400"), Store(folder)
     store.start(
         contract.text,
@@ -45,13 +45,14 @@ def write_run(folder: Path, megabytes: int) -> Path:
 
 
 def main() -> None:
-    """Write it, show it three times, print what it took."""
+    """Write the run, show it three times, and print time, CPU time and peak memory."""
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 84
     with (
         tempfile.TemporaryDirectory() as place,
         multiprocessing.get_context("spawn").Pool(1) as pool,
     ):
-        # A process of its own: its memory would count as that of whatever it starts.
+        # A separate process: the writer's memory would otherwise count for the processes started
+        # below.
         run = pool.apply(write_run, (Path(place) / "run", megabytes))
         size = (run / "events.jsonl").stat().st_size / 1e6
         command = [sys.executable, "-m", "probes.cli.main", "show", str(run)]

@@ -1,7 +1,7 @@
-"""How well the cause of a lost percent is named, on simulated clusters.
+"""Measures how well the cause of a lost percent is named, on simulated clusters.
 
-`python -m benchmarks.loss_attribution [SEEDS]` prints three tables: sound clusters accused, single
-causes named first and at their place, and pairs of causes of which one is not named.
+`python -m benchmarks.loss_attribution [SEEDS]` prints three tables: healthy clusters that are
+blamed, single causes that are named first and at their place, and pairs with a cause not named.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ FIRST_SEED = 5000  # other seeds than the tests'
 
 
 def seen(seed: int, shape: tuple[int, int, int], **planted: float) -> tuple[Cluster, Explanation]:
-    """A cluster of (nodes, ranks per node, steps), and what is said of its largest rung."""
+    """Simulate a cluster of (nodes, ranks per node, steps) and explain its largest rung."""
     nodes, per_node, steps = shape
-    # The knobs of a cluster are of several types; those that are planted are all floats.
+    # A cluster's parameters are of several types; the injected ones are all floats.
     cluster = Cluster(nodes=nodes, per_node=per_node, steps=steps, seed=seed, **planted)  # type: ignore[arg-type]
     base, here = cluster.base(), cluster.largest()
     return cluster, explain(base, here, cluster.talk, limit=0.9)
 
 
 def single(cause: str, shape: tuple[int, int, int], seeds: range) -> tuple[int, int, int]:
-    """(named first, at its place as well, something else named too)."""
+    """Count seeds: cause named first, named first at its place as well, another named too."""
     first = placed = more = 0
     for seed in seeds:
         cluster, found = seen(seed, shape, **{cause: 0.2 if cause == "tokens" else 0.08})
@@ -43,7 +43,7 @@ def single(cause: str, shape: tuple[int, int, int], seeds: range) -> tuple[int, 
 
 
 def pairs(shape: tuple[int, int, int], seeds: range) -> Iterator[tuple[str, str, int]]:
-    """How often both of two causes are named."""
+    """Yield each pair of causes and how often both are named."""
     for one, two in combinations(CODES, 2):
         if {one, two} <= SLOWER:
             continue

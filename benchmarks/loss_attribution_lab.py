@@ -1,13 +1,12 @@
-"""How well the cause of a lost percent is named, planted in a lab of 4.  Root on Linux.
+"""Measures how well an injected cause of a lost percent is named, in a lab of 4. Root on Linux.
 
-`python -m benchmarks.loss_attribution_lab [RUNS [CAUSE...]]` climbs the rungs of 1 and 4 nodes
-so often with each cause, and with none, and prints how often what it was is named, with its
-place: first, for one cause, and both in their order, for two.  The controls and the rung of 2 are
-left out, and most
-steps are paced at half of what the lab's contract says: neither is what is measured here.
+`python -m benchmarks.loss_attribution_lab [RUNS [CAUSE...]]` runs the rungs of 1 and 4 nodes, RUNS
+times with each cause and with none. It prints how often the cause is named with its place: first
+for one cause, both in their order for two. The controls and the rung of 2 are left out, and most
+steps are paced at half of the lab contract's time. Neither is measured here.
 
-The ladders are kept in runs/planted; `python -m benchmarks.loss_attribution_lab again`
-judges them once more.
+The ladders are kept in runs/planted; `python -m benchmarks.loss_attribution_lab again` judges them
+again.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Named = list[tuple[str, list[str]]]  # codes and suspects of findings
 STEPS = 24
 HALF = {"pace_seconds = 0.4": "pace_seconds = 0.2"}
 KEPT = REPO / "runs" / "planted"
-# What is planted in the lab, what the contract says otherwise, and what is named.
+# For each case: faults injected in the lab, changes to the contract, and expected findings.
 Case = tuple[list[list[str]], dict[str, str], Named]
 CASES: dict[str, Case] = {
     "none": ([], {}, []),
@@ -52,7 +51,7 @@ CASES: dict[str, Case] = {
 
 
 def inside(fault: str, runs: int) -> None:
-    """Run on node 0: so many ladders of two rungs in one gang, kept as the probe keeps them."""
+    """Run on node 0: `runs` ladders of two rungs in one gang, stored as the probe stores them."""
     from probes.acceptance.contract import load
     from probes.cluster.cluster import connect
     from probes.scaling.plan import LadderRig, Plan
@@ -78,7 +77,7 @@ def inside(fault: str, runs: int) -> None:
 
 
 def named(fault: str, run: int) -> Named:
-    """What the probe's own code names in a ladder that is kept."""
+    """Return what the probe's own code names in a stored ladder."""
     from probes.acceptance.contract import load
     from probes.scaling.judge import judge_ladder
     from scaling.loss.ladder_result import load_ladder
@@ -93,13 +92,13 @@ def named(fault: str, run: int) -> Named:
 
 @contextmanager
 def ledger(contract: Contract) -> Iterator[Recorder]:
-    """What a probe writes to, without a run."""
+    """Yield a Recorder that belongs to no run."""
     with tempfile.TemporaryDirectory() as folder:
         yield Recorder(Store(Path(folder)), contract, "p", "SCALING", "", "", lambda words: None)
 
 
 def climb(lab: Lab, fault: str, other: dict[str, str], runs: int) -> None:
-    """The same as `inside`, from outside."""
+    """Run `inside` on node 0 of the lab."""
     KEPT.mkdir(parents=True, exist_ok=True)
     for old in KEPT.glob(f"{fault}-[0-9]*.json"):
         old.unlink()
@@ -109,7 +108,7 @@ def climb(lab: Lab, fault: str, other: dict[str, str], runs: int) -> None:
 
 
 def line(what: str, want: Named, found: list[Named]) -> None:
-    """One row of the table."""
+    """Judge and print one row of the table."""
     causes, runs = 2 if "-and-" in what else 1, len(found)
     right = sum(named[:causes] == want[:causes] for named in found)
     alone = sum(named == want for named in found)
@@ -122,7 +121,7 @@ def line(what: str, want: Named, found: list[Named]) -> None:
 
 
 def table(runs: int, only: Sequence[str] = ()) -> None:
-    """Each cause so often, in a lab of its own."""
+    """Run each cause `runs` times in one lab, and print the table."""
     lab = Lab("planted")
     lab.up(4)
     try:
@@ -138,7 +137,7 @@ def table(runs: int, only: Sequence[str] = ()) -> None:
 
 
 def again() -> None:
-    """The table of the ladders that are kept, as they are judged now."""
+    """Judge the stored ladders with the present code, and print the table."""
     for fault, (_, _, want) in CASES.items():
         runs = len([*KEPT.glob(f"{fault}-[0-9]*.json")])
         line(fault, want, [named(fault, run) for run in range(runs)])

@@ -1,4 +1,4 @@
-"""How fast `seatrial nccl-log` reads, and in how much memory: four kinds of logs, 2 GB of one.
+"""Measures the speed and memory of `seatrial nccl-log`: four kinds of logs, 2 GB of one.
 
 `python benchmarks/nccl_log.py [megabytes]` writes synthetic logs to a temporary folder.
 """
@@ -17,14 +17,14 @@ from tests.recordings.generate.nccl_logs import Job
 
 
 def init_only(size: int) -> Iterator[str]:
-    """Init of 1024 ranks again and again: every line is one that is looked at."""
+    """Yield the init of 1024 ranks again and again: the reader examines every line."""
     text = Job(hosts=128, gpus=8, devices=lambda host: 8).text()
     for _ in range(max(1, size // len(text))):
         yield text
 
 
 def collectives(size: int) -> Iterator[str]:
-    """A job with NCCL_DEBUG_SUBSYS=COLL: init once, then a line per collective."""
+    """Yield the log of a job with NCCL_DEBUG_SUBSYS=COLL: init once, then a line per collective."""
     yield Job().text()
     line = (
         "node{0}:{1}:1100 [{2}] NCCL INFO AllReduce: opCount {3:x} sendbuff 0x7f20 recvbuff 0x7f20 "
@@ -36,7 +36,7 @@ def collectives(size: int) -> Iterator[str]:
 
 
 def training(size: int) -> Iterator[str]:
-    """A training log: init once, then the trainer's own lines."""
+    """Yield a training log: init once, then the trainer's own lines."""
     yield Job().text()
     block = "".join(f"(Worker pid={i % 4}) step {i} loss 2.31 grad 0.9\n" for i in range(20_000))
     for _ in range(max(1, size // len(block))):
@@ -44,13 +44,13 @@ def training(size: int) -> Iterator[str]:
 
 
 def nothing(size: int) -> Iterator[str]:
-    """One endless line."""
+    """Yield one line without an end, 1 MiB at a time."""
     for _ in range(size >> 20):
         yield "x" * (1 << 20)
 
 
 def measure(name: str, lines: Iterator[str], folder: Path) -> None:
-    """Write, read, print."""
+    """Write the log, analyse it, and print speed, peak memory and result."""
     path = folder / "nccl.log"
     with path.open("w") as file:
         file.writelines(lines)
@@ -64,7 +64,7 @@ def measure(name: str, lines: Iterator[str], folder: Path) -> None:
 
 
 def main() -> None:
-    """The table."""
+    """Print the table."""
     size = int(sys.argv[1] if len(sys.argv) > 1 else 300) * 1_000_000
     with tempfile.TemporaryDirectory() as name:
         for kind in (training, collectives, init_only, nothing):

@@ -1,8 +1,8 @@
-"""The restart row against its targets.  Needs root; for the comparison also Ray Train (pyarrow).
+"""Measures the restart row against its targets. Needs root, and Ray Train (pyarrow) to compare.
 
-`python -m benchmarks.restart [kills [minutes]]`: so many kills under each launcher (10), and so
-many minutes of random kills (10; 0 for none, and 60 for the target's 200), in a lab of 4.  With no
-kills under a launcher, it is the random ones alone.
+`python -m benchmarks.restart [kills [minutes]]` runs in a lab of 4. It makes `kills` kills under
+each launcher (default 10) and random kills for `minutes` minutes (default 10). 0 minutes means
+none, and 60 give the target's 200 kills. With 0 kills under a launcher, only the random kills run.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tests.lab.lab import Lab
 from tests.support.single_rank import only_rank
 from tests.support.trial import acceptance
 
-SAVE_EVERY, AHEAD = 2, 3  # steps: a kill comes this many after the newest that was ever done
+SAVE_EVERY, AHEAD = 2, 3  # steps: a kill comes AHEAD steps after the newest step ever done
 VICTIM = 3
 
 
 def until(found: Callable[[], Any], what: str) -> Any:
-    """What it finds, once it finds something."""
+    """Wait until `found` returns something and return that; RuntimeError after PATIENCE_SECONDS."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         if seen := found():
@@ -49,10 +49,10 @@ def until(found: Callable[[], Any], what: str) -> Any:
 
 
 def kill_again_and_again(lab: Lab, journal: Path, kills: int) -> tuple[list[float], list[int]]:
-    """Seconds from each kill of a rank to its first new step, and steps lost by each."""
+    """Kill a rank `kills` times; return the seconds to the first new step, and the steps lost."""
     seconds, lost, done = [], [], 0
     for number in range(kills):
-        goal = done + AHEAD - number % 2  # right after a save, and a step later, in turns
+        goal = done + AHEAD - number % 2  # right after a save and one step later, in turn
 
         def due(goal: int = goal, lives: int = number) -> dict[str, Any] | None:
             lines = read_json_lines(journal)
@@ -78,7 +78,7 @@ def kill_again_and_again(lab: Lab, journal: Path, kills: int) -> tuple[list[floa
 
 
 def launchers(lab: Lab, kills: int) -> None:
-    """Kill to the next new step, by our gang and by Ray Train with its defaults."""
+    """Compare our gang with Ray Train's defaults: seconds from a kill to the next new step."""
     steps = kills * (AHEAD + 1) + 8
     config = TrainConfig(steps=steps, dim=32, seq=32, save_every=SAVE_EVERY, checkpoints="x",
                          pace_s=0.3)  # fmt: skip
@@ -97,7 +97,7 @@ def launchers(lab: Lab, kills: int) -> None:
 
 
 def stalls(lab: Lab) -> None:
-    """How long a step waits for its save, in both modes, taken in turns."""
+    """Compare how long a step waits for its save in both save modes, in turn."""
     seen: dict[str, list[float]] = {"sync": [], "async": []}
     shape = {"dim": 256, "layers": 4, "seq": 32, "digest": False}
     for number in range(3):
@@ -118,7 +118,10 @@ def stalls(lab: Lab) -> None:
 
 
 def flips(count: int = 100) -> None:
-    """One bit anywhere in a checkpoint: chance names the file and the place in it."""
+    """Judge whether a checkpoint with one random bit flipped is always refused.
+
+    The file and the bit are chosen at random, `count` times.
+    """
     chance, refused = random.Random(time.time_ns()), 0
     config = TrainConfig(steps=2, dim=32, seq=32, save_every=2, checkpoints="x", device="cpu")
     with tempfile.TemporaryDirectory() as folder:
@@ -140,7 +143,7 @@ def flips(count: int = 100) -> None:
 
 
 def punished(lab: Lab, minutes: int) -> None:
-    """The soak tier's punisher, ten minutes at a time; at least once."""
+    """Run the soak tier's random kills, ten minutes at a time, at least once; judge the results."""
     records, dirty, times = [], 0, max(1, round(minutes / 10))
     for number in range(times):
         arguments_ = ["probes/restart", "--tier", "soak", "-k", "punished"]
@@ -172,7 +175,7 @@ def punished(lab: Lab, minutes: int) -> None:
 
 
 def main(kills: int = 10, minutes: int = 10) -> None:
-    """All parts, in one lab; exit code 1 where a target is not met."""
+    """Run all parts in one lab; exit with TARGET_MISSED where a target is not met."""
     if kills:
         flips()
     lab = Lab("restarts")

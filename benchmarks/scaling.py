@@ -1,10 +1,10 @@
-"""The scaling row against its targets.  The lab's part needs root.
+"""Measures the scaling row against its targets. The lab's part needs root.
 
-`python -m benchmarks.scaling [REPEATS [LADDERS [CAUSES]]]`: the price of the clock on every step,
-and the trainer against a plain FSDP2 loop, in one process taken in turns; then so many ladders of
-1, 2, 4 and 8 nodes on each of three fabrics; then each planted cause so often
-(loss_attribution_lab.py).  Simulated causes are benchmarks/loss_attribution.py's, a GPU's figures
-benchmarks/single_gpu.py's.
+`python -m benchmarks.scaling [REPEATS [LADDERS [CAUSES]]]` has three parts. First: the cost of the
+clock on every step, and the trainer against a plain FSDP2 loop, in turn in one process. Then:
+LADDERS ladders of 1, 2, 4 and 8 nodes on each of three fabrics. Then: each injected cause CAUSES
+times (loss_attribution_lab.py). Simulated causes are in benchmarks/loss_attribution.py, a GPU's
+figures in benchmarks/single_gpu.py.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from scaling.loss.ladder_result import Ladder
 from tests.lab.lab import Lab
 from tests.support.trial import acceptance
 
-# On the slower ones the links take most of what collectives do, and the two cores the rest.
+# On the slower fabrics the links take most of the collectives' time, and the two cores the rest.
 FABRICS = ("1gbit", "50mbit", "20mbit")
 CONFIG = TrainConfig(steps=240, dim=128, layers=4, digest=False, dropout=0.0, device="cpu")
 LARGER = replace(CONFIG, steps=50, dim=512, heads=8)
 
 
 def in_turns(repeats: int) -> None:
-    """Ratios of neighbouring steps, so that what else the machine does falls out."""
+    """Judge ratios of neighbouring steps, which cancel other load on the machine."""
     over = "a step of the trainer over one of a plain loop, both with the fused AdamW"
     for said, target, ratio in (
         ("price of the clock, a step with over without", 1.01, partial(price, CONFIG)),
@@ -48,7 +48,7 @@ def in_turns(repeats: int) -> None:
 
 
 def climbed(fabric: str, times: int) -> tuple[list[RunRecord], list[Ladder]]:
-    """So many runs of the scaling row in a lab of 8."""
+    """Run the scaling row `times` times in a lab of 8; return its records and ladders."""
     lab, records, ladders = Lab("ladder"), [], []
     lab.up(8, fabric=fabric)
     try:
@@ -63,10 +63,11 @@ def climbed(fabric: str, times: int) -> tuple[list[RunRecord], list[Ladder]]:
 
 
 def ladder(fabric: str, times: int) -> None:
-    """What the rows took, how their terms sum, and what more nodes cost beside two figures.
+    """Judge the row's seconds, the sum of its terms, and the cost of more nodes.
 
-    Those are the rung's own collectives replayed without the trainer, beyond one node's, which is
-    what a rung is judged by, and the time of the same calls by their alpha-beta fits.
+    The cost is compared with two predictions. The first is the rung's own collectives replayed
+    without the trainer, beyond one node's: a rung is judged by this. The second is the time of the
+    same calls by their alpha-beta fits.
     """
     records, ladders = climbed(fabric, times)
     results = [result for record in records for result in record.results]
@@ -99,7 +100,7 @@ def ladder(fabric: str, times: int) -> None:
 
 
 def main(repeats: int = 5, ladders: int = 3, causes: int = 10) -> None:
-    """All parts; exit code 1 where a target is not met."""
+    """Run all parts; exit with TARGET_MISSED where a target is not met."""
     if repeats:
         in_turns(repeats)
     if os.geteuid() == 0:

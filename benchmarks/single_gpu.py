@@ -1,12 +1,12 @@
-"""What one GPU can show: the trainer's MFU and where the rest of a step goes, what its clock costs,
-a resume bit by bit, two ranks that meet over sockets.
+"""Measures what one GPU can show: MFU, the parts of a step, the clock's cost, a resume, two ranks.
 
-`python -m benchmarks.single_gpu` needs torch for CUDA, numpy and click; no Ray and no cluster.  It
-ends with 8 where a target is not met.  `--rehearse` runs all of it on a CPU, with small shapes and
-gloo: its targets are told, and mean nothing there.
+`python -m benchmarks.single_gpu` needs torch for CUDA, numpy and click; no Ray and no cluster. It
+exits with 8 where a target is not met. `--rehearse` runs all of it on a CPU, with small shapes and
+gloo. It prints the targets, which mean nothing there.
 
-Two ranks share the GPU and take each other for another host (NCCL_HOSTID), so what joins them is
-NCCL's real network transport: sockets, which `seatrial nccl-log` must call FAB-TCP.
+The resume is compared bit by bit. Two ranks share the GPU and take each other for another host
+(NCCL_HOSTID). So NCCL's real network transport connects them: sockets, which `seatrial nccl-log`
+must report as FAB-TCP.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from reference_trainer.train import train
 from tests.support.single_rank import only_rank
 
 RANKS = 2
-MFU, TOP = 0.55, 12  # what is asked of the large preset, compiled; kernels that are told
+MFU, TOP = 0.55, 12  # target for the large preset, compiled; number of kernels printed
 SMALL = TrainConfig(steps=WARM_UP + 6, digest=False, dropout=0.0, device="cpu")
-BATCHES = (16, 8, 4)  # the largest that fits: the optimizer's work is then a small part of a step
+BATCHES = (16, 8, 4)  # the largest that fits: the optimizer is then a small part of a step
 LARGE = TrainConfig(
     **PRESETS["1B"] | {"seq": 2048},
     steps=WARM_UP + 20, digest=False, deterministic=False, device="cuda",
@@ -48,7 +48,7 @@ LOG = ("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV,NET,GRAP
 
 
 def fitting(config: TrainConfig) -> TrainConfig:
-    """The configuration with the largest batch that this GPU has room for."""
+    """Return the configuration with the largest batch that fits into this GPU's free memory."""
     free, _ = torch.cuda.mem_get_info()
     fits = [
         batch for batch in BATCHES if not describe_shortage(replace(config, batch=batch), 1, free)
@@ -57,9 +57,9 @@ def fitting(config: TrainConfig) -> TrainConfig:
 
 
 def speed(config: TrainConfig, words: str) -> None:
-    """Tokens per second, memory over the estimate, MFU, and the mean seconds of each term.
+    """Print tokens per second, memory over the estimate, MFU, and the mean seconds of each term.
 
-    MFU is judged of what is compiled, as users would run it; else it is told.
+    MFU is judged only if compiled, as users would run it; otherwise it is printed.
     """
     result = trained(config)
     seconds = [step["seconds"] for step in result["steps"]][WARM_UP:]
@@ -81,7 +81,7 @@ def speed(config: TrainConfig, words: str) -> None:
 
 
 def mean_segments(spans: list[dict[str, Any]]) -> dict[str, float]:
-    """Mean seconds of each segment of a step, and of each wait inside them."""
+    """Return the mean seconds of each segment of a step, and of each wait inside it."""
     sums: Counter[str] = Counter()
     for span in spans:
         sums.update(span["segments"])
@@ -91,7 +91,7 @@ def mean_segments(spans: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def profile(config: TrainConfig, words: str) -> None:
-    """What the device ran, kernel by kernel, and what share of the steps was none of them."""
+    """Print the device's largest kernels, and the share of the steps that all kernels took."""
     kernels, step = profiled(config)
     busy = sum(seconds for _, seconds in kernels)
     print(f"{words}, profiled: {busy / step:.1%} of {PROFILED} steps in {len(kernels)} kernels")
@@ -99,13 +99,13 @@ def profile(config: TrainConfig, words: str) -> None:
 
 
 def parts(rows: Iterable[tuple[str, float]], whole: float) -> None:
-    """Each part of a step: ms, and its share."""
+    """Print each part of a step: ms, and its share."""
     for name, seconds in rows:
         print(f"  {seconds * 1e3:9.3f} ms {seconds / whole:6.1%}  {name[:70]}", flush=True)
 
 
 def against(config: TrainConfig) -> None:
-    """A step beside one of a plain loop, which is one MFU over the other, and without the clock."""
+    """Compare a step with a plain loop's (the ratio of their MFU) and with one without clock."""
     for fused, words in ((True, "fused"), (None, "default")):
         ratio = overhead(config, fused)
         said = f"a step over a plain loop's with the {words} AdamW"
@@ -118,7 +118,7 @@ def against(config: TrainConfig) -> None:
 
 
 def resume(config: TrainConfig) -> None:
-    """Eight steps at once, and the last four again from the checkpoint of step 4."""
+    """Run eight steps, then the last four again from the checkpoint of step 4; compare them."""
     with tempfile.TemporaryDirectory() as folder, only_rank():
         saved = replace(config, steps=8, save_every=4, digest=True, checkpoints=f"{folder}/saved")
         whole = train(saved)
@@ -136,7 +136,7 @@ def resume(config: TrainConfig) -> None:
 
 
 def meet(backend: str, largest: int) -> None:
-    """Two ranks, each a host of its own to NCCL: the table, and what NCCL's log says of it."""
+    """Run two ranks, each its own host to NCCL; print their table and what nccl-log finds."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "nccl.%h.%p.log"
         environment = {**os.environ, **dict(LOG), "NCCL_DEBUG_FILE": str(file)}

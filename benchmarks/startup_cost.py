@@ -1,6 +1,7 @@
-"""How fast and how large: the figures of docs/measurements.md.
+"""Measures start-up times and memory: figures of docs/measurements.md.
 
-`python -m benchmarks.startup_cost` prints one line per figure.  The lab's need root on Linux.
+`python -m benchmarks.startup_cost` prints one line per figure. The lab's figures need root on
+Linux.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ REPO = Path(__file__).resolve().parents[1]
 
 
 def timed(*command: str, repeats: int = 5) -> str:
-    """Median and range of seconds."""
+    """Run the command `repeats` times; return median and range of the seconds as text."""
     taken = []
     for _ in range(repeats):
         begun = time.perf_counter()
@@ -28,12 +29,12 @@ def timed(*command: str, repeats: int = 5) -> str:
 
 
 def lab(*arguments: str, **options: object) -> str:
-    """Seconds of a lab command, once."""
+    """Time a lab command, once."""
     return timed(sys.executable, "-m", "tests.lab", *arguments, repeats=1, **options)
 
 
 def trial(tier: str, nodes: int) -> str:
-    """Seconds and peak memory of the driver for one run of the suite in a lab."""
+    """Run the suite once in a lab; return the seconds and the driver's peak memory as text."""
     probe = (
         "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); "
         "peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024; "

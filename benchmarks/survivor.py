@@ -1,9 +1,10 @@
-"""A rank is killed, and the other starts again in the same process: what each part takes.
+"""Measures a restart in the same process: one rank is killed, the other starts again.
 
-python -m benchmarks.survivor [--rehearse]     needs torch and click; two ranks on one GPU, or gloo
+    python -m benchmarks.survivor [--rehearse]
 
-The survivor waits in a collective of the dead one.  It is told to give up its process group, as
-a supervisor would tell it, by another thread; then it joins a new one with a new peer.
+Needs torch and click; two ranks on one GPU, or gloo. The survivor waits in a collective of the dead
+rank. On the order of its parent, as of a supervisor, another thread aborts the process group. Then
+the survivor joins a new group with a new peer.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ import click
 
 from reference_trainer.launch.worker import reserve_port
 
-NUMBERS = 1 << 20  # that an all-reduce adds up
+NUMBERS = 1 << 20  # elements that an all-reduce adds up
 BEFORE = 20  # all-reduces until the kill
-PATIENCE_S = 5  # for the survivor to see by itself that its peer is gone
+PATIENCE_S = 5  # seconds for the survivor to see by itself that its peer is gone
 TIMEOUT_S = 120
 
 
 def rank(backend: str) -> None:
-    """All-reduce until told to give up, then once more in a group with a new peer.
+    """Run all-reduces until ordered to abort, then again in a group with a new peer.
 
-    Reads `abort` and `join PORT` from its input.
+    Reads `abort` and `join PORT` from standard input.
     """
     import torch
     import torch.distributed as dist
@@ -68,7 +69,7 @@ def rank(backend: str) -> None:
             print(f"did {number}", flush=True)
             if os.environ["ROLE"] == "new" and number == BEFORE:
                 break
-    except Exception as error:  # noqa: BLE001 - whatever this torch raises is what is asked for
+    except Exception as error:  # noqa: BLE001 - any error that this torch raises is a result
         print(f"raised {type(error).__name__}: {str(error).splitlines()[0][:120]}", flush=True)
         told.wait(TIMEOUT_S)
         os.environ["MASTER_PORT"] = ports[0]
@@ -83,7 +84,7 @@ def rank(backend: str) -> None:
 
 
 class Process:
-    """A rank, what it says, and when it said it."""
+    """Process of a rank, the lines it printed, and when it printed them."""
 
     def __init__(self, number: int, port: int, backend: str, role: str) -> None:
         place = {"RANK": str(number), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "ROLE": role}
@@ -92,7 +93,7 @@ class Process:
             [sys.executable, "-m", "benchmarks.survivor", "--rank", backend],
             env={**os.environ, **place}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
-        self.said: dict[str, float] = {}  # the first word of a line -> when it was first said
+        self.said: dict[str, float] = {}  # the first word of a line -> when it was first printed
         self.lines: list[str] = []
         self.more = threading.Condition()
         threading.Thread(target=self._hear, daemon=True).start()
@@ -106,7 +107,7 @@ class Process:
                 self.more.notify_all()
 
     def wait(self, word: str, seconds: float, line: str = "") -> float | None:
-        """When it first said a word (or a whole line); None where it did not in time."""
+        """Return when it first printed a word (or a full line); None where it did not in time."""
         with self.more:
             self.more.wait_for(
                 lambda: (line or word) in (self.lines if line else self.said), seconds
@@ -114,20 +115,23 @@ class Process:
         return self.said.get(word) if not line or line in self.lines else None
 
     def tell(self, words: str) -> None:
-        """Say something to it."""
+        """Send one line to its standard input."""
         assert self.child.stdin is not None
         self.child.stdin.write(f"{words}\n")
         self.child.stdin.flush()
 
     def kill(self) -> float:
-        """SIGKILL; when."""
+        """Kill it with SIGKILL and return the time."""
         self.child.kill()
         self.child.wait()
         return time.monotonic()
 
 
 def trial(backend: str, how: str) -> None:
-    """Two ranks; one is killed, or stopped, which nobody is told of; one takes its place."""
+    """Run two ranks, kill or stop one, and start a new one in its place; print each part's time.
+
+    Nothing notifies the survivor of a stopped rank.
+    """
     processes: list[Process] = []
 
     def start(number: int, port: int, role: str) -> Process:
@@ -177,7 +181,7 @@ def main(rehearse: bool, as_rank: str | None) -> None:
     if as_rank:
         rank(as_rank)
     else:
-        # gloo cannot be told to give up: it waits for a stopped peer until its time-out.
+        # gloo cannot be aborted: it waits for a stopped peer until its time-out.
         for how in ("killed",) if rehearse else ("killed", "stopped"):
             trial("gloo" if rehearse else "nccl", how)
 

@@ -1,6 +1,7 @@
-"""The trainer beside a plain FSDP2 loop, and with its clock beside without: one process, in turns.
+"""Compares the trainer with a plain FSDP2 loop, and with itself without a clock, step by step.
 
-Needs no cluster.  `config` says what model, for how many steps, and on what device.
+All run in turn in one process. Needs no cluster. `config` gives the model, the number of steps and
+the device.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ WARM_UP, PROFILED = 10, 3  # steps
 
 
 def trained(config: TrainConfig) -> dict[str, Any]:
-    """The result of a run of the trainer as it is, with all that it writes."""
+    """Run the trainer unchanged, with all that it writes, and return its result."""
     with only_rank(), tempfile.TemporaryDirectory() as folder:
         return train(replace(config, out=folder))
 
 
 def price(config: TrainConfig) -> float:
-    """A whole step's seconds with the clock over those without, in one run that does both in turns.
+    """Return a step's seconds with the clock over those without, from one run that alternates.
 
-    Without it nothing is stamped, and no record of spans is made or written.
+    Without the clock nothing is stamped, and no record of spans is made or written.
     """
     begin, mark, waiting, end = StepTimer.begin, StepTimer.mark, StepTimer.waiting, StepTimer.end
     record = Trainer._record
@@ -61,7 +62,7 @@ def price(config: TrainConfig) -> float:
             mark(self, segment)
 
     def ending(self: StepTimer) -> dict[str, Any]:
-        self._last = None  # each step begins anew, with the clock and without
+        self._last = None  # each step begins with a reading of its own, with the clock and without
         return end(self) if clocked(self._step) else {"seconds": 1.0}
 
     def recorded(self: Trainer, step: int, *told: Any) -> None:
@@ -83,10 +84,10 @@ def price(config: TrainConfig) -> float:
 
 
 def profiled(config: TrainConfig) -> tuple[list[tuple[str, float]], float]:
-    """What the device ran in some steps after the warm-up: (kernel, seconds of a step), the largest
-    first; and the mean seconds of those steps, the profiler's own work among them.
+    """Return the kernels as (name, seconds of a step), largest first, and a step's seconds.
 
-    On a CPU they are torch's operators, each without those that it called.
+    Profiles some steps after the warm-up. The mean seconds of those steps include the profiler's
+    own work. On a CPU the kernels are torch's operators, each without those that it called.
     """
     record, on_gpu = Trainer._record, config.device == "cuda"
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
@@ -114,7 +115,7 @@ def profiled(config: TrainConfig) -> tuple[list[tuple[str, float]], float]:
 
 
 class Plain:
-    """The loop that anyone would write: same model, same data."""
+    """Plain training loop that anyone would write: same model, same data."""
 
     def __init__(self, config: TrainConfig, world: World, fused: bool | None) -> None:
         self.clip, self.device = config.clip, world.device
@@ -125,7 +126,7 @@ class Plain:
         )
 
     def step(self) -> float:
-        """Seconds of one step."""
+        """Run one step and return its seconds."""
         begun = time.perf_counter()
         tokens = torch.from_numpy(self.stream.take(0, 1).tokens).to(self.device)
         loss = next_token_loss(self.model(tokens[:, :-1]), tokens[:, 1:])
@@ -140,7 +141,7 @@ class Plain:
 
 
 def overhead(config: TrainConfig, fused: bool | None) -> float:
-    """A whole step's seconds of the trainer over a plain loop's, in one process step by step."""
+    """Return a step's seconds of the trainer over a plain loop's, in turn in one process."""
     loops: list[Plain] = []
     ours: list[float] = []
     theirs: list[float] = []

@@ -1,1 +1,1 @@
-"""An ordinary FSDP training job that anyone could have written.  Knows nothing of probes."""
+"""An ordinary FSDP training job. It contains no code of the probes."""

@@ -1,4 +1,4 @@
-"""`python -m reference_trainer train`: one rank, under torchrun or anything that acts like it."""
+"""Command line of the trainer; `train` runs one rank under torchrun or a compatible launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 from reference_trainer.options import build_config, config_options
 from reference_trainer.telemetry.heartbeat import exit_message, handle_sigterm
 
-# Commands that are imported only when called, so that --help stays instant.
+# Commands that are imported only when called, so that --help stays fast.
 LAZY = {
     "launch": (
         "reference_trainer.launch.command",
@@ -29,21 +29,21 @@ LAZY = {
 
 
 class LazyGroup(click.Group):
-    """A click group whose commands may live in modules that are imported when asked for."""
+    """Click group that imports a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands whose module is there."""
+        """Return the sorted names of all commands whose module exists."""
         names = [n for n, (module, _) in LAZY.items() if importlib.util.find_spec(module)]
         return sorted({*super().list_commands(ctx), *names})
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command by its name, imported if need be."""
+        """Return the command of this name, importing its module if needed; None if unknown."""
         if name not in LAZY or name not in self.list_commands(ctx):
             return super().get_command(ctx, name)
         return getattr(importlib.import_module(LAZY[name][0]), name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing any."""
+        """Write the list of commands without importing their modules."""
         with formatter.section("Commands"):
             texts = {name: command.get_short_help_str() for name, command in self.commands.items()}
             texts |= {name: text for name, (_, text) in LAZY.items()}
@@ -87,8 +87,8 @@ def train(**values: Any) -> None:
             logging.info("%s", exit_message(result))
         logging.shutdown()
         sys.stdout.flush()
-        # Not sys.exit: a thread of torch that is still there may abort the interpreter's end, and
-        # whoever waits for code 75 would see another.
+        # Not sys.exit: a torch thread that still runs may abort the interpreter's shutdown. The
+        # parent process would then not see exit code 75.
         os._exit(os.EX_TEMPFAIL)
 
 

@@ -1,4 +1,4 @@
-"""Every knob of the training job in one frozen dataclass; the command line is made from it."""
+"""Defines all options of the training job in one frozen dataclass; the CLI is made from it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from reference_trainer.telemetry.injected_delay import InjectedDelay, parse_delays
 
-CHOICES = {  # of those that take one of a few words
+CHOICES = {  # allowed values of the fields that take one of a few words
     "dtype": ("auto", "fp32", "bf16"),
     "device": ("auto", "cpu", "cuda"),
     "save_mode": ("sync", "async"),
-    # What a resume can be told to get wrong, so that whoever compares two runs can be tested.
+    # Errors that a resume can inject, to test the comparison of two runs.
     "forget": ("", "rng", "data", "optimizer", "peer", "all"),
 }
 POSITIVE_FIELDS = (
@@ -22,9 +22,10 @@ NONNEGATIVE_FIELDS = (
     *("kv_heads", "hidden", "shard", "save_every", "save_failures", "seed"),
     *("pace_s", "weight_decay", "warmup"),
 )
-# What a checkpoint and a run must have in common: the model's shape and the seed.
+# Fields that must be equal in a checkpoint and a run: the model's shape and the seed.
 IDENTITY = ("seq", "vocab", "dim", "layers", "heads", "kv_heads", "hidden", "seed")
-# What a resumed run may change; the first ones stay as they were saved, with optimizer and data.
+# A resumed run may change SETTINGS. But SAVED_SETTINGS keep their saved values, which come with the
+# optimizer and the data position.
 SAVED_SETTINGS = ("lr", "weight_decay", "batch")
 SETTINGS = (
     *SAVED_SETTINGS,
@@ -37,9 +38,9 @@ def knob(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
-# The shape of Llama (arXiv 2302.13971, 2407.21783): that of 8B is its own, the others keep to it.
-# With these batches 125M takes 13 GiB on one GPU, 1B 42, and 8B 28 on each of eight: without
-# recompute it would take 71 (model/memory.py).  Llama drops nothing out.
+# Shapes of Llama (arXiv 2302.13971, 2407.21783): 8B is Llama's own, the others follow it. GPU
+# memory with these batches: 125M takes 13 GiB and 1B 42 GiB on one GPU. 8B takes 28 GiB on each of
+# eight GPUs; without recompute it would take 71 GiB (model/memory.py). Llama uses no dropout.
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
     "125M": {"dim": 768, "layers": 12, "heads": 12, "kv_heads": 4, "hidden": 2048, "vocab": 32000,
@@ -53,7 +54,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class BlockShape:
-    """Sizes inside a block: of a head, how many of keys and values, of the MLP."""
+    """Sizes inside a block: width of a head, number of key and value heads, width of the MLP."""
 
     head_dim: int
     kv_heads: int
@@ -62,10 +63,10 @@ class BlockShape:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """All knobs of one run.  Picklable; importing it needs no torch.  Raises ValueError when wrong.
+    """All options of one run. Picklable; importing it needs no torch. Raises ValueError if invalid.
 
-    `steps` counts from the very first step of the job: a run resumed after step 12 with
-    steps=20 takes 8 more.  The fields of IDENTITY decide whether a checkpoint fits this run.
+    `steps` counts from the job's first step: a run resumed after step 12 with steps=20 takes 8
+    more. The fields of IDENTITY decide whether a checkpoint fits this run.
     """
 
     steps: int = knob(20, "Steps in total; a resumed run continues up to this number.")
@@ -114,7 +115,7 @@ class TrainConfig:
     stall: str = knob(
         "", "Plant a delay, for debugging, e.g. data:rank=2:seconds=0.2 (comma for several)."
     )
-    # Both are longer than the supervisor waits (see launchers.job_timeouts).
+    # Both exceed the supervisor's limits (see launchers.job_timeouts).
     timeout_s: float = knob(90.0, "A collective may take this long after the first step.")
     init_timeout_s: float = knob(330.0, "A collective may take this long up to the first step.")
 
@@ -126,7 +127,7 @@ class TrainConfig:
         for name in NONNEGATIVE_FIELDS:
             self._require(name, getattr(self, name) >= 0, "0 or more")
         self._require("dropout", 0 <= self.dropout < 1, "from 0 up to, not including, 1")
-        divisor = 2 * self.heads  # positions turn a head's numbers in pairs
+        divisor = 2 * self.heads  # rotary positions rotate a head's numbers in pairs
         expected = f"a multiple of {divisor}, twice heads={self.heads}"
         self._require("dim", self.dim % divisor == 0, expected)
         divisible = self.heads % self.shape.kv_heads == 0
@@ -142,7 +143,7 @@ class TrainConfig:
 
     @property
     def shape(self) -> BlockShape:
-        """Sizes inside a block, with what is 0 made out."""
+        """Sizes inside a block; options that are 0 are replaced by their computed value."""
         return BlockShape(
             head_dim=self.dim // self.heads,
             kv_heads=self.kv_heads or self.heads,
@@ -151,19 +152,19 @@ class TrainConfig:
 
     @property
     def delays(self) -> tuple[InjectedDelay, ...]:
-        """The planted delays, parsed."""
+        """Injected delays, parsed from `stall`."""
         return parse_delays(self.stall)
 
     def identity(self) -> dict[str, Any]:
-        """Give what a checkpoint and a run must have in common, by name."""
+        """Return the fields that must be equal in a checkpoint and a run, by name."""
         return {name: getattr(self, name) for name in IDENTITY}
 
     def settings(self) -> dict[str, Any]:
-        """What a resumed run may change, and must be told of."""
+        """Return the settings that a resumed run may change; changes are logged."""
         return {name: getattr(self, name) for name in SETTINGS}
 
     def changed_settings(self, saved: dict[str, Any]) -> list[str]:
-        """In words, each setting that is not as it was `saved`; one that was not saved is none."""
+        """Return a sentence for each setting that differs from `saved`; skip unsaved ones."""
         return [
             f"{name} stays {old}, as it was saved: it is not {new}"
             if name in SAVED_SETTINGS
@@ -173,7 +174,7 @@ class TrainConfig:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """All knobs as plain values, ready for JSON."""
+        """Return all options as plain values, ready for JSON."""
         return asdict(self)
 
     def _require(self, name: str, valid: bool, expected: str) -> None:

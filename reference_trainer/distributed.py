@@ -1,4 +1,4 @@
-"""Who am I among the ranks: environment, process group, device, and agreement between ranks."""
+"""Sets up one rank (environment, process group, device) and exchanges values between ranks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ HOPPER = (9, 0)  # compute capability of an H100
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One rank's place: `rank` of `size`, on `host`, computing on `device` (a torch.device).
+    """Place of one rank: `rank` of `size`, on `host`, computing on `device` (a torch.device).
 
-    `group` is the process group of exactly these ranks, `mesh` the DeviceMesh to shard over: one
-    dimension, or copies of the model times the shards of each.  `ring_log_start` is how much NCCL
-    had logged before (see nccl_rings.py).
+    `group` is the process group of exactly these ranks. `mesh` is the DeviceMesh to shard over: one
+    dimension, or copies of the model times the shards of each. `ring_log_start` is how many bytes
+    NCCL had logged before (see nccl_rings.py).
     """
 
     rank: int
@@ -43,35 +43,35 @@ class World:
     ring_log_start: int = 0
 
     def broadcast(self, value: Any) -> Any:
-        """The value that rank 0 has; all ranks call it."""
+        """Return the value that rank 0 has; all ranks call it."""
         values = [value]
         dist.broadcast_object_list(values, group=self.group, group_src=0)
         return values[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """The value of every rank, in order of rank; all ranks call it."""
+        """Return the value of every rank, in order of rank; all ranks call it."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.group)
         return values
 
     def mean(self, values: Any) -> Any:
-        """The mean of a tensor over all ranks, summed in fp32; a tensor on the device."""
+        """Return the mean of a tensor over all ranks, summed in fp32, on the device."""
         total = values.detach().float().clone()
         dist.all_reduce(total, group=self.group)
         return total / self.size
 
     def set_timeout(self, timeout_s: float) -> None:
-        """From now on a collective that takes longer than this fails."""
+        """Set the time-out of collectives from now on, in seconds; a longer one fails."""
         for group in (self.group, *self.mesh.get_all_groups()):
-            if dist.get_backend(group) != "fake":  # it sends nothing: nothing can take too long
+            if dist.get_backend(group) != "fake":  # it sends nothing, so nothing can time out
                 # torch has no public call for it; torchtitan's distributed/utils.py uses this too.
                 _set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
 def new_gloo_group(world: World, timeout_s: float) -> Any:
-    """A process group of the same ranks that carries CPU tensors and objects for another thread.
+    """Create a gloo group of the same ranks, for CPU tensors and objects of another thread.
 
-    A collective that takes longer than `timeout_s` fails.
+    A collective that takes longer than `timeout_s` seconds fails.
     """
     ranks = dist.get_process_group_ranks(world.group)
     timeout = timedelta(seconds=timeout_s)
@@ -82,14 +82,14 @@ def new_gloo_group(world: World, timeout_s: float) -> Any:
 def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
     """Join the job; on leaving, destroy the process group if it was made here.
 
-    With `mesh` (1-D), or when a process group exists already, that one is used and left alone.
+    The group of `mesh` (1-D), or a process group that exists already, is used and not destroyed.
     Raises LaunchError when there is none and the environment does not describe one.
     """
     owned = not dist.is_initialized()
     local_rank = read_environment()["LOCAL_RANK"] if owned else int(os.environ.get("LOCAL_RANK", 0))
     device = choose_device(config.device, local_rank)
     with _torch_settings(config, device):
-        # Before the first communicator is made; what a CPU adds goes by rank, whatever the road.
+        # Before the first communicator is made. Only for GPUs: a CPU always sums in order of rank.
         start = log_length() if device.type == "cuda" and config.deterministic else 0
         if owned:
             _init_process_group(config, device)
@@ -98,7 +98,8 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
             world = _make_world(config, device, mesh, start)
             world.set_timeout(config.init_timeout_s)
             yield world
-            world.set_timeout(config.init_timeout_s)  # who uses the group next begins afresh
+            # The next run on this group needs the long time-out for its first step.
+            world.set_timeout(config.init_timeout_s)
         except BaseException:
             if owned:
                 _abandon_group(device, world)
@@ -108,16 +109,16 @@ def join_job(config: TrainConfig, mesh: Any = None) -> Iterator[World]:
 
 
 def choose_device(requested: str, local_rank: int) -> Any:
-    """The torch.device of this rank: cuda:LOCAL_RANK, the only visible GPU, or the CPU.
+    """Choose the torch.device of this rank: cuda:LOCAL_RANK, the only visible GPU, or the CPU.
 
-    Raises LaunchError when a GPU is wanted and none is there for this rank.
+    Raises LaunchError when a GPU is requested and none is visible, or when this rank has none.
     """
     gpus = torch.cuda.device_count() if requested != "cpu" else 0
     if gpus == 0:
         if requested == "cuda":
             raise LaunchError("no GPU is visible to this process: check CUDA_VISIBLE_DEVICES")
         return torch.device("cpu")
-    # A launcher that hands each process its own GPU shows it exactly one.
+    # A launcher that gives each process its own GPU makes exactly one visible.
     index = 0 if gpus == 1 else local_rank
     if index >= gpus:
         raise LaunchError(
@@ -128,19 +129,20 @@ def choose_device(requested: str, local_rank: int) -> Any:
 
 
 def identify_gpu(device: Any) -> str | None:
-    """Name the GPU behind a device, as no other is named; None for the CPU."""
+    """Return a name of the device's GPU that no other GPU has; None for the CPU."""
     if device.type != "cuda":
         return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if visible.startswith("MIG-"):  # a slice of a GPU: the UUID may be that of all its slices
+    # A slice of a GPU: its UUID may be that of all slices.
+    if visible.startswith("MIG-"):
         return visible
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def fastest_attention(device: Any) -> AbstractContextManager[None]:
-    """Try cuDNN's kernel first on Hopper and later, where it is faster than flash attention.
+    """Return a context that tries cuDNN's attention kernel first on Hopper and later.
 
-    Its gradients are not the same from run to run.
+    It is faster there than flash attention, but its gradients differ from run to run.
     """
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < HOPPER:
         return nullcontext()
@@ -150,16 +152,16 @@ def fastest_attention(device: Any) -> AbstractContextManager[None]:
 
 @contextmanager
 def _torch_settings(config: TrainConfig, device: Any) -> Iterator[None]:
-    """Choose threads and kernels; what runs next in this process finds them as they were."""
+    """Choose threads and kernels for the body; restore torch's settings afterwards."""
     deterministic, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     fill_memory = torch.utils.deterministic.fill_uninitialized_memory
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
-        # Sums split over threads add up in another order on a machine with other cores.
+        # A sum split over threads has another order on a machine with another number of cores.
         torch.set_num_threads(1)
     if config.deterministic:
-        # cuBLAS reads it when it starts; the value is the one its documentation gives.
+        # cuBLAS reads it when it starts; the value is from its documentation.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         if device.type == "cuda":
             for message in pin_order():
@@ -209,7 +211,10 @@ def _make_world(config: TrainConfig, device: Any, mesh: Any, ring_log_start: int
 
 
 def _sharding_mesh(config: TrainConfig, device: Any, mesh: Any) -> Any:
-    """The mesh to shard over.  Raises LaunchError when the ranks cannot be dealt to copies."""
+    """Build the mesh to shard over: `mesh` itself, or copies times shards.
+
+    Raises LaunchError when `shard` does not divide the ranks, or when `mesh` is a part of the job.
+    """
     size = mesh.size()
     if config.shard in (0, size):
         return mesh
@@ -218,16 +223,16 @@ def _sharding_mesh(config: TrainConfig, device: Any, mesh: Any) -> Any:
         raise LaunchError(f"shard is {config.shard}, expected {expected}")
     if size != dist.get_world_size():
         raise LaunchError("shard needs all ranks of the job: 0 on a mesh of some of them")
-    # Ranks of a node are neighbours, so the shards of a copy are near each other.
+    # Ranks of a node are consecutive, so the shards of a copy are near each other.
     shape, names = (size // config.shard, config.shard), ("replicate", "shard")
     return init_device_mesh(device.type, shape, mesh_dim_names=names)
 
 
 def _abandon_group(device: Any, world: World | None) -> None:
-    """Leave without waiting for peers, which may be gone, and let go of those that are there.
+    """Leave the group without waiting for peers that may be gone, and release the peers that wait.
 
-    A peer waits on the sockets of a group, which live as long as anything refers to it: a mesh
-    does, and DTensor's caches refer to the mesh for ever (torch 2.13).
+    A peer waits on the sockets of a group, which stay open while anything refers to the group. A
+    mesh does, and DTensor's caches refer to the mesh for ever (torch 2.13).
     """
     if device.type == "cuda":
         _abort_process_group()  # destroying would wait for collectives that never end

@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint: what makes it committed, whole, and ours.  Plain files, no torch.
+"""Writes and verifies manifests: a checkpoint is committed, complete and the run's own, or not.
 
-DCP alone loads a file with a flipped bit without a word, so every file's size and sha256 are
-written down and checked before anything is loaded.
+Plain files, no torch. DCP alone loads a file with a flipped bit without an error. So the size and
+sha256 of every file are recorded, and checked before anything is loaded.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ import re
 from pathlib import Path
 from typing import IO, Any
 
-SCHEMA = 3  # of a checkpoint's manifest; one more with each change that an older trainer misreads
+SCHEMA = 3  # version of the manifest; add 1 with each change that an older trainer misreads
 NAME = "manifest.json"
 COMMITTED_PATTERN = re.compile(r"step-(\d+)")
 UNFINISHED_PATTERN = re.compile(r"step-\d+\.tmp-\w+")
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be saved or loaded; the message names ranks and reasons."""
+    """Raised when a checkpoint could not be saved or loaded; the message has ranks and reasons."""
 
 
 def committed_steps(folder: Path) -> list[int]:
-    """Steps that have a `step-N` entry in the folder, newest first; says nothing of its health."""
+    """List steps with a `step-N` entry in the folder, newest first; their health is not checked."""
     matches = [COMMITTED_PATTERN.fullmatch(entry.name) for entry in _list_entries(folder)]
     return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def unfinished_saves(folder: Path) -> list[Path]:
-    """Leftovers of saves that never committed."""
+    """List the leftovers of saves that never committed."""
     return [entry for entry in _list_entries(folder) if UNFINISHED_PATTERN.fullmatch(entry.name)]
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """{"size": bytes, "sha256": hex} of a file.  Raises OSError when it cannot be read."""
+    """Return {"size": bytes, "sha256": hex} of a file. Raises OSError when it cannot be read."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -54,7 +54,7 @@ def write(
 ) -> None:
     """Write and fsync the manifest of a checkpoint folder; `files` is name -> describe_file(path).
 
-    `identity` must be the same in a run that resumes, `settings` it may change.
+    `identity` must be the same in a run that resumes; `settings` may differ.
     """
     content = {
         "schema": SCHEMA,
@@ -69,7 +69,10 @@ def write(
 
 
 def write_content(folder: Path, content: dict[str, Any]) -> None:
-    """Write and fsync a folder's manifest, with its seal; there may be none yet."""
+    """Write and fsync a folder's manifest with its seal (its own sha256).
+
+    Raises FileExistsError when the folder has a manifest already.
+    """
     text = json.dumps({**content, "seal": content_sha256(content)}, indent=1)
     with (folder / NAME).open("x", encoding="ascii") as file:
         file.write(text)
@@ -78,7 +81,7 @@ def write_content(folder: Path, content: dict[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint folder.  Raises CheckpointError with the reason if it is bad."""
+    """Read the manifest of a checkpoint folder. Raises CheckpointError if it is invalid."""
     try:
         content = json.loads((folder / NAME).read_text(encoding="ascii"))
     except FileNotFoundError:
@@ -96,7 +99,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def verify(folder: Path, step: int, identity: dict[str, Any]) -> str | None:
-    """Why `step-N` must not be loaded, as a sentence, or None when it is whole and ours.
+    """Return why `step-N` must not be loaded, as a sentence; None if it is complete and ours.
 
     Reads every file once to check its sha256.
     """
@@ -109,7 +112,7 @@ def verify(folder: Path, step: int, identity: dict[str, Any]) -> str | None:
 
 
 def own_files(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, Any]:
-    """List the files of `step-N` as in `write`.  Raises CheckpointError if it is not ours."""
+    """Return the files of `step-N` as in `write`. Raises CheckpointError if it is not ours."""
     content = read(folder)
     if content["step"] != step:
         problem = "the folder was renamed or copied"
@@ -128,7 +131,7 @@ def own_files(folder: Path, step: int, identity: dict[str, Any]) -> dict[str, An
 
 
 def check_file(path: Path, entry: dict[str, Any], *, sha256: bool = True) -> str | None:
-    """Tell why a file is not as it was described, or None; without `sha256` by its size alone."""
+    """Return why a file does not match its entry, or None; without `sha256` by its size alone."""
     try:
         size = path.stat().st_size
         if size != entry["size"]:
@@ -143,7 +146,7 @@ def check_file(path: Path, entry: dict[str, Any], *, sha256: bool = True) -> str
 
 
 def content_sha256(content: dict[str, Any]) -> str:
-    """sha256 of a manifest's content, hex: a change that was not meant is seen."""
+    """Return the sha256 of a manifest's content, hex; it shows a change that was not intended."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

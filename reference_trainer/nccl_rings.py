@@ -1,7 +1,7 @@
-"""In which order NCCL adds up: over which rings, as it says in its own log.
+"""Reads the rings over which NCCL sums, from NCCL's own log.
 
-The last bits of a sum depend on that order.  Two runs with the same rings, channels and protocol
-add alike; a replaced node, or a rail that is down, makes other rings.
+The last bits of a sum depend on the order. Two runs with the same rings, channels and protocol sum
+in the same order. A replaced node, or a rail that is down, makes other rings.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from functools import cache
 
 # INFO(NCCL_GRAPH, "Ring %02d : %d -> %d -> %d", channel, before, rank, after), NCCL's src/init.cc.
 RING = re.compile(rb"\bRing 0*(\d+) : (\d+) -> (\d+) -> (\d+)")
-# What makes the order a function of the rings alone: no tree, no sum inside the switch (NVLS), and
-# one protocol, for the others cut a message elsewhere.
+# With these settings the order depends on the rings alone: no tree, no sum inside the switch
+# (NVLS), and one protocol, because the others split a message differently.
 PINNED = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 LOG_VARIABLES = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
 
 
 def pin_order() -> list[str]:
-    """Pin how NCCL adds, in this process; says what was set otherwise.
+    """Pin NCCL's order of sums in this process; return a message for each variable set otherwise.
 
-    NCCL reads it with its first communicator.
+    NCCL reads the variables with its first communicator.
     """
     overruled = [
         f"{name} is {value} here, not {os.environ[name]}: sums must have one order"
@@ -34,10 +34,10 @@ def pin_order() -> list[str]:
 
 @cache
 def open_log() -> int | None:
-    """Make NCCL log into memory, not into a file that a killed rank would leave; a descriptor.
+    """Open a log of NCCL in memory and return its descriptor; a file would outlive a killed rank.
 
-    None where the operator has it log elsewhere.  NCCL opens its log once, so it is the same for
-    all runs of a process.
+    Returns None if the operator has set where NCCL logs. NCCL opens its log once, so it is the same
+    for all runs of a process.
     """
     if any(os.environ.get(name) for name in LOG_VARIABLES):
         return None
@@ -48,13 +48,13 @@ def open_log() -> int | None:
 
 
 def log_length() -> int:
-    """Measure how much NCCL has logged so far: what a run that begins now does not ask about."""
+    """Return how many bytes NCCL has logged so far; a run that begins now reads only later ones."""
     log = open_log()
     return os.fstat(log).st_size if log is not None else 0
 
 
 def read_rings(since: int) -> list[str] | None:
-    """Read the rings through this rank that NCCL has told of since; None where it told of none."""
+    """Read the rings through this rank that NCCL logged after byte `since`; None if none."""
     if (log := open_log()) is None:
         return None
     text = os.pread(log, os.fstat(log).st_size - since, since)

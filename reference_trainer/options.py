@@ -1,4 +1,4 @@
-"""Command-line options made from the fields of TrainConfig, so that the two cannot differ."""
+"""Makes command-line options from the fields of TrainConfig, so that the two cannot differ."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reference_trainer.config import CHOICES, PRESETS, TrainConfig
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: gives a click command --preset and one option for each knob, help included."""
+    """Add --preset and one option for each field, with its help, to a click command (decorator)."""
     types = get_type_hints(TrainConfig)
     for knob in reversed(fields(TrainConfig)):
         command = _make_option(knob, types[knob.name])(command)
@@ -29,7 +29,7 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def build_config(values: dict[str, Any]) -> TrainConfig:
-    """The configuration from parsed options.  Raises click.UsageError when a value is wrong."""
+    """Build the configuration from parsed options. Raises click.UsageError if a value is wrong."""
     try:
         return TrainConfig(**values)
     except ValueError as error:
@@ -37,7 +37,7 @@ def build_config(values: dict[str, Any]) -> TrainConfig:
 
 
 def cli_options(config: TrainConfig) -> list[str]:
-    """The options that give this configuration again, for starting the trainer elsewhere."""
+    """Return the options that give this configuration again, for starting the trainer elsewhere."""
     options = []
     for knob in fields(config):
         value, flag = getattr(config, knob.name), knob.name.replace("_", "-")

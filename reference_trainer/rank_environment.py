@@ -1,4 +1,4 @@
-"""The environment of one rank's process.  Needs no torch, whose import takes seconds."""
+"""Reads and sets the environment of a rank's process. Needs no torch: its import takes seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEADING = "=the one that leads to rank 0"  # for NCCL_SOCKET_IFNAME: each rank f
 
 
 class LaunchError(RuntimeError):
-    """The process was not started as one rank of a job; the message says what to do."""
+    """Raised when the process was not started as a rank of a job; the message gives the remedy."""
 
 
 def read_environment() -> dict[str, int]:
@@ -52,9 +52,9 @@ def change_environment(variables: Mapping[str, str | None]) -> None:
 def bind_gloo() -> None:
     """Make gloo use the interface that leads to MASTER_ADDR, where it would take the loopback.
 
-    Without GLOO_SOCKET_IFNAME gloo binds what the host's own name resolves to: 127.0.1.1 on Debian
-    and Ubuntu images, 127.0.0.1 in pods on their host's network.  Ranks of other nodes then find
-    nobody.  Nothing is changed where the operator chose an interface, or the name is sound.
+    Without GLOO_SOCKET_IFNAME gloo binds the address of the host's own name: 127.0.1.1 on Debian
+    and Ubuntu images, 127.0.0.1 in pods on their host's network. Ranks of other nodes then find no
+    peer. Nothing is changed if the operator chose an interface, or the name is not the loopback's.
     """
     if os.environ.get("GLOO_SOCKET_IFNAME") or not _is_loopback(socket.gethostname()):
         return
@@ -63,10 +63,10 @@ def bind_gloo() -> None:
 
 
 def bind_nccl_sockets() -> None:
-    """Make NCCL use the interface that leads to MASTER_ADDR, where it was told LEADING.
+    """Make NCCL use the interface that leads to MASTER_ADDR, if NCCL_SOCKET_IFNAME is LEADING.
 
-    Told nothing, it takes an `ib` interface, or all there are: of rails that reach no other rail
-    each connection then waits for its time-out.
+    Without the variable NCCL takes an `ib` interface, or all interfaces. If rails do not reach each
+    other, each connection between them then waits for its time-out.
     """
     if os.environ.get("NCCL_SOCKET_IFNAME") == LEADING:
         name = _leading_interface()
@@ -74,7 +74,7 @@ def bind_nccl_sockets() -> None:
 
 
 def _leading_interface() -> str:
-    """Name the interface that leads to MASTER_ADDR; "" where none is known, or the loopback."""
+    """Return the name of the interface that leads to MASTER_ADDR; "" if unknown or the loopback."""
     master = os.environ.get("MASTER_ADDR", "")
     with contextlib.suppress(OSError):
         address = _own_address(master) if master else ""
@@ -84,7 +84,7 @@ def _leading_interface() -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    """Tell whether a name resolves to the loopback, or to nothing at all."""
+    """Return whether a name resolves to the loopback, or to nothing at all."""
     try:
         return socket.gethostbyname(host).startswith("127.")
     except OSError:
@@ -92,14 +92,14 @@ def _is_loopback(host: str) -> bool:
 
 
 def _own_address(peer: str) -> str:
-    """Find the address of ours that leads to a peer; nothing is sent."""
+    """Find this host's address that leads to a peer; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, 9))
         return str(probe.getsockname()[0])
 
 
 def ipv4_addresses() -> dict[str, str]:
-    """Read the first IPv4 address of each interface, asked of the kernel."""
+    """Read the first IPv4 address of each interface from the kernel."""
     addresses = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

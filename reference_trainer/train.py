@@ -1,6 +1,6 @@
-"""The training loop.  Needs only RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+"""Runs the training loop. Needs only RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
-Steps count from 1.  `step-N` is the state after step N; a run resumed from it begins with N+1.
+Steps count from 1. `step-N` is the state after step N; a run resumed from it begins with N+1.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ log = logging.getLogger("reference_trainer")
 
 
 def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
-    """Train on all ranks of the job, or on those of `mesh` (1-D DeviceMesh); one rank's result.
+    """Train on all ranks of the job, or those of `mesh` (1-D DeviceMesh); return a rank's result.
 
     Keys: rank, world, host, device, gpu (its UUID; None on a CPU), params, tokens_per_step (all
     ranks), start_step (0: fresh), resumed_from, resume_note, skipped, rng_restored, load_seconds,
     load_bytes, steps (one dict each, see `_record`), spans, checkpoints (committed), unsaved (saves
-    that failed), left (True: told to leave before the last step), rings (NCCL's through this rank,
-    see nccl_rings.py; None where it did not tell, and on a CPU), stalls_fired, digest, state_bytes
-    (a rank's, as expected), peak_memory_bytes (of all steps but the first) and peak_flops (both
-    None on a CPU, the latter also where flops.peak_flops does not know it), device_name.
+    that failed), left (True: left on SIGTERM before the last step), rings (NCCL's through this
+    rank, see nccl_rings.py; None if it logged none, and on a CPU), stalls_fired, digest,
+    state_bytes (a rank's, as expected), peak_memory_bytes (of all steps but the first) and
+    peak_flops (both None on a CPU, the latter also where flops.peak_flops does not know it),
+    device_name.
+
     Raises LaunchError (not started as a rank), and on every rank alike MemoryShortage (before the
     first step), CheckpointError or DataError.
     """
@@ -57,7 +59,7 @@ def train(config: TrainConfig, mesh: Any = None) -> dict[str, Any]:
         return _run(config, mesh)
     finally:
         PROGRESS.update("ended")
-        PROGRESS.stop_requested.clear()  # that was for this run; the process may see another
+        PROGRESS.stop_requested.clear()  # for this run only; the process may run another
         free_memory()
 
 
@@ -68,10 +70,10 @@ def _run(config: TrainConfig, mesh: Any) -> dict[str, Any]:
 
 
 def free_memory() -> None:
-    """Give back what a run that has ended held: the next one in this process needs it.
+    """Free what a run that has ended held: the next run in this process needs the memory.
 
-    FSDP's modules are in cycles, which nothing but the collector takes apart: a model of 1B holds
-    13.7 GB, and a process trains ten times.
+    FSDP's modules are in reference cycles, which only the garbage collector breaks. A model of 1B
+    holds 13.7 GB, and a process trains ten times.
     """
     gc.collect()
     if torch.cuda.is_initialized():
@@ -79,13 +81,13 @@ def free_memory() -> None:
 
 
 class Trainer:
-    """One rank's part in one run: what the loop needs, made or resumed."""
+    """One rank's part in one run: all that the loop needs, made or resumed."""
 
     def __init__(self, config: TrainConfig, world: World) -> None:
         self.config, self.world = config, world
         require_memory(config, world)
         self.model = build_model(config, world)
-        # Compiled, it makes no copies of the logits, which are the largest tensors of all.
+        # The compiled loss makes no copies of the logits, which are the largest tensors of all.
         self.loss = torch.compile(next_token_loss) if config.compile else next_token_loss
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(
@@ -100,7 +102,7 @@ class Trainer:
         on_gpu = world.device.type == "cuda"
         self.timer = StepTimer(CudaClock() if on_gpu else HostClock(), world.rank, config.out)
         self.device_name = "CPU"
-        self.peak_flops: float | None = None  # of this rank's GPU, where it is known
+        self.peak_flops: float | None = None  # this rank's GPU; None if unknown
         if on_gpu:
             time_fsdp_waits(self.model, self.timer)
             self.device_name = torch.cuda.get_device_name(world.device)
@@ -115,21 +117,21 @@ class Trainer:
         if config.checkpoints is not None:
             self.checkpointer = Checkpointer(config, world, self.state, self.delays, self.events)
         self.rng_restored, self.stopped_early, self.load_seconds = False, False, 0.0
-        self.resumed = self._resume()  # last, for it restores the random state
+        self.resumed = self._resume()  # last, because it restores the random state
         self._log_start()
 
     def loop(self) -> None:
-        """Take all steps that are left, or until the job is told to leave."""
+        """Take all steps that are left, or until SIGTERM on any rank."""
         world = self.world
         self.model.train()
         for step in range(self.resumed.step + 1, self.config.steps + 1):
             self._take_step(step)
             if len(self.steps) == 1:
-                # Connections are up and kernels loaded: from here on, slow means broken.
+                # Connections are up and kernels loaded: later collectives get the short time-out.
                 world.set_timeout(self.config.timeout_s)
                 if world.device.type == "cuda":
                     self._note_rings()
-                    # The whole model was drawn here, before its shards.
+                    # The initialisation held the complete model: do not count it in the peak.
                     torch.cuda.reset_peak_memory_stats(world.device)
             if self.stopped_early:
                 break
@@ -137,7 +139,7 @@ class Trainer:
             self._count_saves(self.checkpointer.wait())
 
     def _note_rings(self) -> None:
-        """Note in which order sums are made, where one was asked for."""
+        """Record the rings, and with them the order of NCCL's sums, if the run is deterministic."""
         if self.config.deterministic:
             self.rings = read_rings(self.world.ring_log_start)
             self.events.write("rings", rings=self.rings)
@@ -151,7 +153,7 @@ class Trainer:
 
         batch = self.stream.take(world.rank, world.size)
         tokens = torch.from_numpy(batch.tokens).to(world.device)
-        # FSDP averages over ranks: a rank with a larger share of the step counts for more.
+        # FSDP averages over ranks: a rank with a larger share of the step needs a larger weight.
         share = len(batch.ids) * world.size / self.stream.per_step
         self._end_segment("data", step)
 
@@ -166,13 +168,13 @@ class Trainer:
         self._record(step, metrics, batch.ids, {"data_crc32": batch.crc32, **digests})
 
     def _forward_backward(self, tokens: Any, share: float, step: int) -> Any:
-        """Forward and backward, part by part; the mean loss of this rank's sequences."""
-        # As many parts on every rank, for each part is a round of collectives.
+        """Run forward and backward, part by part; return the mean loss of this rank's sequences."""
+        # The same number of parts on every rank, because each part is a round of collectives.
         min_samples = self.stream.min_samples(self.world.size)
         parts = tokens.tensor_split(min(self.config.accumulate, min_samples))
         total_loss = 0.0
         for number, part in enumerate(parts, 1):
-            if len(parts) > 1:  # gradients stay here until the last: one reduce-scatter a step
+            if len(parts) > 1:  # sum locally until the last: one reduce-scatter a step
                 self.model.set_requires_gradient_sync(number == len(parts))
             loss = self.loss(self.model(part[:, :-1]), part[:, 1:])
             self._end_segment("forward", step)
@@ -183,7 +185,7 @@ class Trainer:
         return total_loss
 
     def _update_model(self, loss: Any, share: float, step: int) -> dict[str, float]:
-        """Clip the gradients and take the optimizer's step; the step's metrics."""
+        """Clip the gradients, take the optimizer's step and return the step's metrics."""
         config, world = self.config, self.world
         gradients = local_gradients(self.parameters)
         flag = loss.new_tensor(float(PROGRESS.stop_requested.is_set()))
@@ -202,7 +204,7 @@ class Trainer:
         return {**losses, "norm": norm.item(), "lr": float(rate)}
 
     def finish(self) -> dict[str, Any]:
-        """The result, also written to `<out>/result.rank{r}.json`."""
+        """Return the result; also write it to `<out>/result.rank{r}.json`."""
         world, on_gpu = self.world, self.world.device.type == "cuda"
         result = {
             **_rank_location(world),
@@ -235,7 +237,7 @@ class Trainer:
         return result
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the data stream and the files, after a moment for a save in the background."""
         if self.checkpointer is not None:
             self.checkpointer.abandon()
         self.stream.close()
@@ -262,7 +264,7 @@ class Trainer:
         return choice
 
     def _save_is_due(self, step: int) -> bool:
-        if self.stopped_early:  # whether or not it saves at all otherwise
+        if self.stopped_early:  # even if save_every is 0
             return self.checkpointer is not None
         every = self.config.save_every
         return every > 0 and (step % every == 0 or step == self.config.steps)
@@ -272,13 +274,16 @@ class Trainer:
         PROGRESS.update("saving", step)
         self.events.write("saving", step=step)
         self.world.set_timeout(self.config.init_timeout_s)  # a file system may be slow
-        self._count_saves(self.checkpointer.wait())  # told to all ranks before the next one begins
+        self._count_saves(self.checkpointer.wait())  # all ranks know it before the next
         self._count_saves(self.checkpointer.save(step))
         self.world.set_timeout(self.config.timeout_s)
         self.events.write("save-returned", step=step)
 
     def _count_saves(self, saves: list[dict[str, Any]]) -> None:
-        """Count the saves that ended; too many failures in a row end the run, on every rank."""
+        """Count the saves that ended. Raises CheckpointError after too many failures in a row.
+
+        All ranks get the same saves, so all raise or none.
+        """
         for save in saves:
             self.failure_streak = self.failure_streak + 1 if "error" in save else 0
             (self.failed_saves if "error" in save else self.saved).append(save)
@@ -295,7 +300,7 @@ class Trainer:
                 log.warning("%s; training on (%s)", save["error"], streak)
 
     def _end_segment(self, segment: str, step: int) -> None:
-        """End a segment of the step; a planted delay belongs to the segment that it delays."""
+        """End a segment of the step; an injected delay belongs to the segment that it delays."""
         self.delays.inject(segment, step)
         self.timer.mark(segment)
 
@@ -355,9 +360,10 @@ class Trainer:
         return f"saved by {self.resumed.saved_world} ranks, now {self.world.size}"
 
     def _step_line(self, record: dict[str, Any]) -> str:
-        """A step in words: loss and norm of all ranks, and by rank 0's clock what all took in.
+        """Format a step: loss and norm of all ranks, and the tokens per second by rank 0's clock.
 
-        Ranks meet in every step, so the clocks of others tell the same time, but not its parts.
+        Ranks meet in every step, so the other ranks' clocks give the same step time, but not the
+        same segments.
         """
         rate = self.stream.per_step * self.config.seq / record["seconds"]
         line = (
@@ -372,10 +378,10 @@ class Trainer:
 
 
 def lr_factor(done: int, warmup: int, decay: int) -> float:
-    """The learning rate of the step after `done` steps, as a share of the full one.
+    """Return the learning rate of the step after `done` steps, as a fraction of the full rate.
 
-    Linear warm-up, then a cosine down to 0.1 at step `decay` (0: none).  A function of the step
-    alone, so that a run which is extended later has the same rates up to there.
+    Linear warm-up, then a cosine down to 0.1 at step `decay` (0: none). It depends on the step
+    alone, so a run that is extended later has the same rates up to there.
     """
     if done < warmup:
         return (done + 1) / warmup

@@ -1,1 +1,1 @@
-"""Checkpoints: written, verified, selected and loaded."""
+"""Writes, verifies, selects and loads checkpoints."""

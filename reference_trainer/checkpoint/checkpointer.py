@@ -1,16 +1,20 @@
-"""Save and load that survive a kill at any moment: fresh folder, manifest, rename.
+"""Saves and loads checkpoints so that a kill at any moment leaves a usable one.
 
-Save (save.py): `step-N.tmp-<attempt>/` -> DCP writes -> every rank tells how it went and what it
-wrote -> rank 0 writes the manifest and renames to `step-N` -> `LATEST` by rename, oldest removed.
-A folder without a manifest was never committed.  Nothing is ever written over.
+Save (save.py): DCP writes into a fresh folder `step-N.tmp-<attempt>/`. All ranks exchange errors
+and file lists. Rank 0 writes the manifest and renames the folder to `step-N`. Then it replaces
+`LATEST` by rename and removes the oldest checkpoint. A folder without a manifest was never
+committed. No checkpoint file is ever overwritten.
 
-Load (select.py): from newest to oldest, all ranks check each against its manifest, and rank 0
-decides.  `LATEST` is for people and scripts; the trainer believes only manifests.
+Load (select.py): checkpoints are checked against their manifests, from newest to oldest. In a
+shared folder all ranks divide the check, and rank 0 decides. `LATEST` is for people and scripts;
+the trainer uses only the manifests.
 
-Who can write the folder can change what is trained: a sha256 finds damage, not intent.  Nobody
-can run code by it (plain_reader.py), though all files that DCP writes are or hold pickles.
+Write access to the folder is enough to change what is trained: a sha256 detects damage, not intent.
+It is not enough to run code on a rank (plain_reader.py), although all files that DCP writes are
+pickles or contain pickles.
 
-One folder belongs to one run.  Every rank must see it, or rank 0's node keeps it (storage.py).
+One folder belongs to one run. Either every rank sees it, or only rank 0's node keeps it
+(storage.py).
 """
 
 from __future__ import annotations
@@ -42,13 +46,14 @@ from reference_trainer.telemetry.event_log import EventLog
 from reference_trainer.telemetry.injected_delay import DelayInjector
 
 RESET_PARTS = {"optimizer": ("optimizer",), "all": ("optimizer", "model")}
-# For a save in the background when the run ends in an error.  More than gang.py's END_SECONDS.
+# Seconds that a background save gets when the run ends in an error. Must exceed END_SECONDS
+# (gang.py).
 ABANDON_SECONDS = 10
 
 
 @dataclass(frozen=True)
 class TrainState:
-    """What a checkpoint holds: the sharded model, its optimizer, the schedule, the data's place."""
+    """State in a checkpoint: sharded model, optimizer, learning-rate schedule and data position."""
 
     model: Any
     optimizer: Any
@@ -56,22 +61,23 @@ class TrainState:
     stream: SampleStream
 
     def state_dict(self) -> dict[str, Any]:
-        """Model, optimizer and schedule with names that do not depend on the world size."""
+        """Return model, optimizer and schedule under names that do not depend on the world size."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         schedule = {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"}
         return {"model": model, "optimizer": optimizer, "schedule": schedule}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put a loaded state into model, optimizer and schedule."""
+        """Load a state into model, optimizer and schedule."""
         parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
         set_state_dict(self.model, self.optimizer, **parts)
         self.schedule.load_state_dict({**self.schedule.state_dict(), **state["schedule"]})
 
 
 class Checkpointer:
-    """The checkpoints of one run in one folder.  Every method is called by all ranks together.
+    """Checkpoints of one run in one folder. All ranks call every method together.
 
-    Where save_mode is "async" a save costs the run a copy of its state; else it waits for storage.
+    With save_mode "async" a save blocks the run only while the state is copied. Otherwise the run
+    waits for storage.
     """
 
     def __init__(
@@ -88,22 +94,22 @@ class Checkpointer:
         self._timeout_s = config.init_timeout_s
         own_world, self._stage = world, None
         if config.save_mode == "async":
-            # Two threads must not talk over one group: their messages would cross.
+            # Two threads must not share a process group: their messages would mix.
             own_world = replace(world, group=new_gloo_group(world, self._timeout_s))
             self._stage = _make_stager(world.device.type == "cuda")
         self._writer = CheckpointWriter(config, self.storage, own_world, identity, delays, events)
         self._saving: futures.Future[dict[str, Any]] | None = None
 
     def select(self, resume: bool) -> Selection:
-        """Choose what to resume from (see CheckpointSelector.select).  Raises CheckpointError."""
+        """Choose what to resume from (see CheckpointSelector.select). Raises CheckpointError."""
         selector = CheckpointSelector(self.storage, self.world, self.identity)
         choice, self._writer.skipped_steps = selector.select(resume)
         return choice
 
     def save(self, step: int) -> list[dict[str, Any]]:
-        """Save the state after `step`; the saves that ended by now (see CheckpointWriter.save).
+        """Save the state after `step`; return the saves that ended (see CheckpointWriter.save).
 
-        In the background that is none: `wait` for it, at the latest before the next one.
+        An async save returns an empty list. Call `wait` for it, at the latest before the next save.
         """
         assert self._saving is None, "the save before was not waited for"
         state = self._full_state(step)
@@ -113,10 +119,10 @@ class Checkpointer:
         return []
 
     def wait(self) -> list[dict[str, Any]]:
-        """Wait for the save in the background; none where there is none.
+        """Wait for the background save and return its result in a list; empty if there is none.
 
-        Raises CheckpointError when it does not end: whoever waits for this rank's part is told so
-        by the time-out of the group that they talk over.
+        Raises CheckpointError when the save does not end in time. Ranks that wait for this rank's
+        part fail by the time-out of their process group.
         """
         if self._saving is None:
             return []
@@ -129,16 +135,16 @@ class Checkpointer:
         return [saved]
 
     def abandon(self) -> None:
-        """The run ends in an error: give a save in the background a moment to see it too."""
+        """Give a background save up to ABANDON_SECONDS to see that the run ends in an error."""
         if self._saving is not None:
             futures.wait([self._saving], ABANDON_SECONDS)
 
     def load(self, choice: Selection, forget: str = "") -> bytes | None:
-        """Load a chosen checkpoint into the run; returns this rank's random state.
+        """Load a chosen checkpoint into the run and return this rank's random state.
 
-        The random state is None when the world size differs, for then no rank has its own.
-        `forget` plants an error (config.CHOICES).  Raises CheckpointError on all ranks when
-        it failed on any.
+        Returns None when the world size differs, because then no rank has its own random state.
+        `forget` injects an error (config.CHOICES). Raises CheckpointError on all ranks when loading
+        failed on any.
         """
         rank, folder, training = self.world.rank, self._fetch(choice), self.training
         initial = deepcopy(training.state_dict()) if forget in ("optimizer", "all") else {}
@@ -146,7 +152,7 @@ class Checkpointer:
         raise_on_all(self.world, problem, f"{choice.path} was not loaded")
         if forget == "peer":
             _load_stale_rank(loaded, self.folder, choice, self.world)
-        # The state is loaded in place, so what is to be forgotten was set aside before.
+        # The state is loaded in place, so the parts to forget were copied before the load.
         loaded.update({part: initial[part] for part in RESET_PARTS.get(forget, ())})
         training.load_state_dict(loaded)
         if folder != Path(str(choice.path)):
@@ -157,14 +163,14 @@ class Checkpointer:
 
     def _full_state(self, step: int) -> dict[str, Any]:
         state, stream = self.training.state_dict(), self.training.stream
-        # How far the data was read: the id of the next sample, and how many a step takes.
+        # Data position: id of the next sample, and samples per step.
         state["progress"] = {"step": step, "position": stream.position, "per_step": stream.per_step}
-        # DCP keeps one copy of a key that several ranks save, so each rank has its own.
+        # DCP keeps one copy of a key that several ranks save, so each rank uses its own key.
         state["rng"] = {f"rank{self.world.rank}": rng.capture()}
         return state
 
     def _fetch(self, choice: Selection) -> Path:
-        """The folder of the chosen checkpoint on this node, sent here if it lies elsewhere."""
+        """Return the folder of the chosen checkpoint; if it is not shared, a copy on this node."""
         path = Path(str(choice.path))
         if self.storage.shared:
             return path
@@ -189,7 +195,10 @@ class Checkpointer:
 
 
 def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, world: World) -> None:
-    """Plant an error: the last rank has model and optimizer of the checkpoint before."""
+    """Inject an error: load model and optimizer of the previous checkpoint on the last rank.
+
+    Raises CheckpointError when there is no previous checkpoint.
+    """
     older = [step for step in manifest.committed_steps(folder) if step < choice.step]
     if not older:
         raise CheckpointError(f"there is none before step-{choice.step} to mix up with")
@@ -200,7 +209,10 @@ def _load_stale_rank(loaded: dict[str, Any], folder: Path, choice: Selection, wo
 
 
 def _run_in_background(function: Callable[..., Any], *arguments: Any) -> futures.Future[Any]:
-    """As an executor's submit, but the process may end while it still runs."""
+    """Run a function in a daemon thread and return its future.
+
+    Unlike with an executor, the process may exit while the function still runs.
+    """
     future: futures.Future[Any] = futures.Future()
 
     def run() -> None:
@@ -214,8 +226,9 @@ def _run_in_background(function: Callable[..., Any], *arguments: Any) -> futures
 
 
 def _make_stager(on_gpu: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """A function that copies a state into memory of its own, which it uses again each time."""
-    # Here, for older versions of torch that a job without background saves runs on lack them.
+    """Make a function that copies a state into its own buffers, which it reuses at each call."""
+    # Imported here: older torch versions lack these names, and a job without async saves needs
+    # none.
     from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
     stager = DefaultStager(

@@ -1,8 +1,8 @@
-"""Reads a checkpoint as data: nothing in its files can run code on a rank.
+"""Reads a checkpoint as data: no content of its files can run code on a rank.
 
-DCP's own reader unpickles two things: `.metadata`, and each value that is not a tensor.  A pickle
-may call any function, so whoever can write the folder would run code on every rank.  Here only what
-DCP and this trainer write is read.
+DCP's own reader unpickles two things: `.metadata`, and each value that is not a tensor. A pickle
+may call any function, so write access to the folder would allow code on every rank. This reader
+accepts only what DCP and this trainer write.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from reference_trainer.manifest import CheckpointError
 
-# Whose dataclasses and enumerations describe a checkpoint.
+# Modules whose dataclasses and enums describe a checkpoint.
 RECORD_MODULES = {
     "torch.distributed.checkpoint.filesystem",
     "torch.distributed.checkpoint.metadata",
 }
-PLAIN_NAMES = {  # what their fields hold, beside numbers, strings and containers
+PLAIN_NAMES = {  # types in their fields, besides numbers, strings and containers
     ("collections", "OrderedDict"),
     ("pathlib", "PosixPath"),
     ("pathlib._local", "PosixPath"),  # the same, as Python 3.13 names it
@@ -36,16 +36,16 @@ PLAIN_NAMES = {  # what their fields hold, beside numbers, strings and container
 
 
 def load_plain(state: dict[str, Any], folder: Path, group: Any) -> None:
-    """Load a checkpoint into `state`, in place.  Raises CheckpointException of DCP."""
+    """Load a checkpoint into `state`, in place. Raises CheckpointException of DCP."""
     reader, planner = PlainReader(str(folder)), _PlainPlanner()
     dcp.load(state, storage_reader=reader, planner=planner, process_group=group)
 
 
 class PlainReader(dcp.FileSystemReader):
-    """Reads `.metadata` without running what it names.  Raises CheckpointError."""
+    """DCP reader that loads `.metadata` without calling what it names. Raises CheckpointError."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Read what the checkpoint holds, and where."""
+        """Read the description of the checkpoint's contents and where they are stored."""
         with Path(self.path, ".metadata").open("rb") as file:
             metadata = _RecordUnpickler(file).load()
         if not isinstance(metadata, Metadata):
@@ -57,7 +57,10 @@ class PlainReader(dcp.FileSystemReader):
 
 class _RecordUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Give what a pickle names, if it is a record of DCP's or plain."""
+        """Return the object that a pickle names, if it is a DCP record or a plain type.
+
+        Raises CheckpointError for any other name.
+        """
         if module in RECORD_MODULES and "." not in name:
             found = super().find_class(module, name)
             if dataclasses.is_dataclass(found) or isinstance(found, enum.EnumMeta):
@@ -72,7 +75,10 @@ class _RecordUnpickler(pickle.Unpickler):
 
 
 def _member_of(owner: Any, name: Any) -> enum.Enum:
-    """Stand in for getattr, by which Python 3.11.0 to 3.11.3 pickles the member of an enum."""
+    """Return a member of an enum; replaces getattr, which Python 3.11.0 to 3.11.3 pickles for it.
+
+    Raises CheckpointError for any other object or name.
+    """
     if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
         return owner.__members__[name]
     raise CheckpointError(f".metadata takes {name!r} of an object, which no checkpoint needs")
@@ -80,7 +86,7 @@ def _member_of(owner: Any, name: Any) -> enum.Enum:
 
 class _PlainPlanner(DefaultLoadPlanner):
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
-        """Refuse what is not plain data before DCP unpickles it."""
+        """Refuse a value that is not plain data before DCP unpickles it. Raises CheckpointError."""
         try:
             torch.load(value, weights_only=True)
         except pickle.UnpicklingError:

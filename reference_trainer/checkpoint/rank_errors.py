@@ -1,4 +1,4 @@
-"""What went wrong on any rank is told to all, so that none waits for one that gave up."""
+"""Reports a problem of any rank to all ranks, so that no rank waits for one that gave up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from reference_trainer.manifest import CheckpointError
 
 
 def raise_on_all(world: World, problem: str | None, failure: str) -> None:
-    """Raise CheckpointError on all ranks when any has a problem; "" is one that a peer explains."""
+    """Raise CheckpointError on all ranks when any rank has a problem.
+
+    `problem` is None without a problem, and "" when another rank reports the cause.
+    """
     reports = world.gather((world.host, problem))
     if any(why is not None for _, why in reports):
         lines = [f"rank {rank} on {host}: {why}" for rank, (host, why) in enumerate(reports) if why]
@@ -20,7 +23,7 @@ def raise_on_all(world: World, problem: str | None, failure: str) -> None:
 
 
 def call_on(world: World, ranks: Collection[int], action: Callable[[], Any], failure: str) -> Any:
-    """Call `action` on these ranks; its result there, None on the others.
+    """Call `action` on these ranks; return its result there and None on the others.
 
     Raises CheckpointError on all ranks when it failed on any.
     """
@@ -32,7 +35,7 @@ def call_on(world: World, ranks: Collection[int], action: Callable[[], Any], fai
 
 
 def try_call(action: Callable[[], Any], rank: int = 0) -> tuple[Any, str | None]:
-    """Return (result, None), or (None, the problem of this rank in one line)."""
+    """Call `action`; return (result, None), or (None, the problem of this rank in one line)."""
     try:
         return action(), None
     except (Exception, CheckpointException) as error:  # noqa: BLE001  (`raise_on_all` raises it on all)
@@ -41,7 +44,7 @@ def try_call(action: Callable[[], Any], rank: int = 0) -> tuple[Any, str | None]
 
 def _error_text(error: BaseException, rank: int) -> str:
     failures = getattr(error, "failures", None)
-    if isinstance(failures, dict):  # DCP tells every rank of every rank's failure: keep our own
+    if isinstance(failures, dict):  # DCP gives all ranks' failures to every rank: keep our own
         if rank not in failures:
             return ""
         error = failures[rank][0]

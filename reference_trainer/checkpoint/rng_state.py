@@ -1,4 +1,4 @@
-"""The random state of one rank: python, numpy, torch, and the GPU's."""
+"""Saves and restores the random state of one rank: python, numpy, torch and GPU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 
 def seed_all(seed: int, rank: int, step: int = 0) -> None:
-    """Seed every generator of this process; ranks get streams of their own, as dropout needs.
+    """Seed every generator of this process; each rank gets its own streams, which dropout needs.
 
-    `step` is where a run that cannot have its old state back goes on: it must not draw again what
-    it drew from the beginning.
+    `step` is the step at which a run continues without its old random state. With it, the run does
+    not draw the same numbers again as from step 0.
     """
     seeds = np.random.SeedSequence([seed, rank, step] if step else [seed, rank]).generate_state(2)
     random.seed(int(seeds[0]))
@@ -23,12 +23,12 @@ def seed_all(seed: int, rank: int, step: int = 0) -> None:
 
 
 def capture() -> bytes:
-    """Capture the state of every generator of this process, as plain data for `restore`."""
+    """Return the state of all generators of this process, as plain data for `restore`."""
     numpy_state: Any = np.random.get_state()
     kind, keys, *rest = numpy_state
     state: dict[str, Any] = {
         "python": random.getstate(),
-        "numpy": (kind, keys.tolist(), *rest),  # weights_only takes no array
+        "numpy": (kind, keys.tolist(), *rest),  # weights_only loading rejects arrays
         "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -39,7 +39,7 @@ def capture() -> bytes:
 
 
 def restore(blob: bytes) -> None:
-    """Put every generator back.  Call it last: whatever draws in between is lost."""
+    """Restore every generator. Call it last: a later draw would change the restored state."""
     state = torch.load(io.BytesIO(blob), weights_only=True)  # numbers, text and tensors: no code
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])

@@ -1,4 +1,4 @@
-"""One save: written to a fresh folder by all ranks, committed by rank 0's manifest and rename."""
+"""Writes a checkpoint: all ranks fill a fresh folder, rank 0 commits it by manifest and rename."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ FileEntries = dict[str, dict[str, Any]]  # file name -> {"size", "sha256"}
 
 @dataclass
 class CheckpointWriter:
-    """Writes a run's checkpoints.  `events` hear how far a save is on this rank.
+    """Writer of a run's checkpoints. `events` records how far a save is on this rank.
 
-    `world` carries the talk between ranks: in the background it must be one of its own.
-    `skipped_steps` lie in the folder and were skipped when the run began.
+    `world` carries the messages between ranks; a background save needs a `world` with its own
+    group. `skipped_steps` are steps in the folder that were skipped when the run began.
     """
 
     config: TrainConfig
@@ -50,22 +50,22 @@ class CheckpointWriter:
         self.folder = self.storage.folder
 
     def save(self, step: int, state: dict[str, Any]) -> dict[str, Any]:
-        """Save the state; returns {"step", "path", "bytes", "seconds", "own"} or {"step", "error"}.
+        """Save the state; return {"step", "path", "bytes", "seconds", "own"} or {"step", "error"}.
 
-        All ranks return the same kind: a save that failed on any is committed on none.  "own" is
-        this rank's seconds of writing, without its waits for others.  "untidy" beside the former
-        says why old ones could not be removed.
+        All ranks return the same kind: a save that failed on any rank is committed on none. "own"
+        is this rank's seconds of writing, without its waits for others. A committed save also has
+        "untidy" when LATEST or the old checkpoints could not be updated; it gives the reason.
         """
         start, self._own_s = time.perf_counter(), 0.0
         temp_folder: Path | None = None
         try:
             temp_folder = self._make_folder(step)
             size = self._write_and_commit(step, state, temp_folder)
-            # Where only this fails the save is whole all the same; every rank is told.
+            # If only this fails, the save is still complete. Every rank gets the reason.
             _, untidy = try_call(lambda: self._tidy(step)) if self.world.rank == 0 else (None, None)
             untidy = self.world.broadcast(untidy)
         except CheckpointError as error:
-            if temp_folder is not None:  # all ranks have stopped writing; give the space back
+            if temp_folder is not None:  # all ranks have stopped writing; free the space
                 shutil.rmtree(temp_folder, ignore_errors=True)
             self.events.write("unsaved", step=step, error=str(error))
             return {"step": step, "error": str(error)}
@@ -80,7 +80,7 @@ class CheckpointWriter:
         return saved
 
     def _write_and_commit(self, step: int, state: dict[str, Any], temp_folder: Path) -> int:
-        """Write, tell each other, commit; bytes of the whole checkpoint."""
+        """Write all parts, exchange errors, commit; return the bytes of the complete checkpoint."""
         world, failure = self.world, f"step {step} was not saved"
         with self._count_own_time():
             self.delays.inject("upload", step)
@@ -96,7 +96,7 @@ class CheckpointWriter:
         return sum(entry["size"] for entries in rank_entries for entry in entries.values())
 
     def _make_folder(self, step: int) -> Path:
-        # A name never used before: a save over an old one could mix two steps after a crash.
+        # A fresh name: a save into an old folder could mix two steps after a crash.
         path = self.folder / f"step-{step}.tmp-{self.world.broadcast(secrets.token_hex(4))}"
         leads = self.world.rank in self.storage.leaders
         _, problem = try_call(lambda: path.mkdir(parents=True)) if leads else (None, None)
@@ -104,10 +104,11 @@ class CheckpointWriter:
         return path
 
     def _write(self, path: Path, state: dict[str, Any]) -> FileEntries:
-        """Write this rank's part; what this rank wrote."""
+        """Write this rank's part and return its files with size and sha256."""
         # One thread: with more, torch 2.13 reports success although a file could not be written.
         writer = dcp.FileSystemWriter(path, thread_count=1)
-        # Of what DCP does this alone is a rank's own: before and after it they wait for each other.
+        # Only this call of DCP is the rank's own work: before and after it, ranks wait for each
+        # other.
         writer.write_data = self._count_own_time()(writer.write_data)
         dcp.save(state, storage_writer=writer, process_group=self.world.group)
         files = sorted(path.glob(f"__{self.world.rank}_*"))
@@ -118,7 +119,7 @@ class CheckpointWriter:
 
     @contextmanager
     def _count_own_time(self) -> Iterator[None]:
-        """The body is this rank's own work: it waits for no other."""
+        """Add the body's duration to the rank's own time; it must not wait for other ranks."""
         start = time.perf_counter()
         try:
             yield
@@ -141,7 +142,8 @@ class CheckpointWriter:
         self.events.write("sealed", step=step)
         self.delays.inject("rename", step)
         final = self.folder / f"step-{step}"
-        if final.exists():  # one that was skipped as damaged when this run resumed: keep it aside
+        # An existing one was skipped as damaged when the run resumed: keep it under another name.
+        if final.exists():
             aside = final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
             log.warning("step %d was damaged when this run began: it is kept as %s", step, aside)
         path.rename(final)
@@ -149,7 +151,7 @@ class CheckpointWriter:
         self.skipped_steps.discard(step)
 
     def _tidy(self, step: int) -> None:
-        """Point LATEST at the new checkpoint and remove the oldest."""
+        """Update LATEST to `step` and remove loadable checkpoints beyond the `keep_last` newest."""
         latest = self.folder / "LATEST.tmp"
         with latest.open("w", encoding="ascii") as file:
             file.write(f"step-{step}\n")
@@ -158,12 +160,16 @@ class CheckpointWriter:
         manifest.sync_folder(self.folder)
         steps = [s for s in manifest.committed_steps(self.folder) if s <= step]
         for old in [*filter(self._is_loadable, steps)][self.config.keep_last :]:
-            pruned = self.folder / f"step-{old}.tmp-pruned"  # half-deleted must not look whole
+            pruned = self.folder / f"step-{old}.tmp-pruned"  # half-deleted must not look complete
             (self.folder / f"step-{old}").rename(pruned)
             shutil.rmtree(pruned)
 
     def _is_loadable(self, step: int) -> bool:
-        """Whether this run would load it: another's, or a damaged one, must not push out ours."""
+        """Return whether this run would load the checkpoint.
+
+        Another run's checkpoint, or a damaged one, must not count for `keep_last` and displace
+        ours.
+        """
         if step in self.skipped_steps:
             return False
         try:

@@ -1,4 +1,4 @@
-"""Which checkpoint a run resumes from: the newest that is whole and its own."""
+"""Selects the checkpoint to resume from: the newest that is complete and the run's own."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from reference_trainer.telemetry.heartbeat import PROGRESS
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What to resume from.  step 0 and path None: nothing.  `note` is a sentence for the log.
+    """Checkpoint to resume from; none if step is 0 and path None. `note` is a sentence for the log.
 
-    `source_rank` has it, where the folder is not shared; `size_bytes` are all its files'.
-    `settings` are those of the run that saved it.
+    `source_rank` has the checkpoint if the folder is not shared. `size_bytes` is the size of all
+    its files. `settings` are those of the run that saved it.
     """
 
     step: int
@@ -35,9 +35,9 @@ class Selection:
 
 
 class CheckpointSelector:
-    """Looks for it, from the newest to the oldest.  Every method is called by all ranks together.
+    """Selector of the newest usable checkpoint. All ranks call every public method together.
 
-    To read a checkpoint whole takes long: where all ranks see it, each reads its share.
+    Reading a complete checkpoint takes long: in a shared folder each rank reads its share.
     """
 
     def __init__(self, storage: Storage, world: World, identity: dict[str, Any]) -> None:
@@ -45,11 +45,11 @@ class CheckpointSelector:
         self.folder = storage.folder
 
     def select(self, resume: bool) -> tuple[Selection, set[int]]:
-        """The choice, and the steps in rank 0's folder that it does not trust.
+        """Return the selection, and the steps in rank 0's folder that were rejected.
 
-        Removes what dead attempts left.  Raises CheckpointError when the folder cannot be used, or
-        when `resume` is off and the folder holds checkpoints: a later resume could not tell them
-        from this run's.
+        Removes what dead attempts left. Raises CheckpointError when the folder cannot be used.
+        Raises it also when `resume` is off and the folder holds checkpoints: a later resume could
+        not distinguish them from this run's.
         """
         world, shared = self.world, self.storage.shared
         failure, leaders = "cannot open the checkpoint folder", self.storage.leaders
@@ -59,17 +59,17 @@ class CheckpointSelector:
         else:
             step, skipped = _newest_usable(steps, self._reject_reason)
         picked = call_on(world, leaders, lambda: self._build(step, skipped), failure)
-        picks = world.gather(picked)  # None of those that lead no node
+        picks = world.gather(picked)  # None for ranks that lead no node
         source_rank = -max((c.step, -rank) for rank, c in enumerate(picks) if c is not None)[1]
         skipped_steps = {int(entry["name"].removeprefix("step-")) for entry in picks[0].skipped}
         return replace(picks[source_rank], source_rank=source_rank), skipped_steps
 
     def _prepare(self, resume: bool) -> list[int]:
-        """Clear up, and list the steps that there are, newest first."""
+        """Remove unfinished saves and list the committed steps, newest first."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        manifest.sync_folder(self.folder.parent)  # else a power loss takes the folder itself
+        manifest.sync_folder(self.folder.parent)  # else a power loss may remove the folder itself
         for leftover in manifest.unfinished_saves(self.folder):
-            shutil.rmtree(leftover, ignore_errors=True)  # a rank that still ends may write there
+            shutil.rmtree(leftover, ignore_errors=True)  # a rank that still ends may write into it
         steps = manifest.committed_steps(self.folder)
         if steps and not resume:
             problem = f"{self.folder} already holds step-{steps[0]} and resume is off"
@@ -100,15 +100,16 @@ class CheckpointSelector:
         return self.folder / f"step-{step}"
 
     def _reject_reason(self, step: int) -> str | None:
-        """Why a checkpoint must not be loaded, as this rank alone finds."""
+        """Return why a checkpoint must not be loaded, or None; this rank alone checks it."""
         files, problem = self._list_files(step)
         return problem or next(self._damaged(step, sorted(files), files), (None, None))[1]
 
     def _shared_reject_reason(self, step: int) -> str | None:
-        """The same, found by all ranks of a shared folder.  Raises CheckpointError on all.
+        """Return the same, checked by all ranks of a shared folder together.
 
-        What only one rank finds damaged is read again by rank 0: a node that reads wrongly must
-        not make the job fall back to an older step.
+        Rank 0 reads again what any rank finds damaged: a node that reads wrongly must not make the
+        job fall back to an older step. Raises CheckpointError on all ranks when rank 0 finds no
+        damage.
         """
         world = self.world
         files, problem = world.broadcast(self._list_files(step) if world.rank == 0 else None)
@@ -133,9 +134,9 @@ class CheckpointSelector:
     def _damaged(
         self, step: int, names: Sequence[str], files: dict[str, Any]
     ) -> Iterator[tuple[str, str]]:
-        """(name, why) of the files among these that are not as they were written."""
+        """Yield (name, reason) of each file in `names` that differs from its manifest entry."""
         for name in names:
-            PROGRESS.update("starting")  # one that reads for long gets on all the same
+            PROGRESS.update("starting")  # a long read counts as progress
             if reason := manifest.check_file(self._path(step) / name, files[name]):
                 yield name, reason
 
@@ -143,7 +144,7 @@ class CheckpointSelector:
 def _newest_usable(
     steps: Sequence[int], reject_reason: Callable[[int], str | None]
 ) -> tuple[int | None, list[dict[str, str]]]:
-    """The first step that nothing is wrong with, and {"name", "reason"} of those before it."""
+    """Return the first usable step, or None, and {"name", "reason"} of each step before it."""
     skipped: list[dict[str, str]] = []
     for step in steps:
         reason = reject_reason(step)

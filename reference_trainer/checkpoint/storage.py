@@ -1,9 +1,9 @@
-"""Where checkpoints lie: in one folder that all ranks see, or on the node of rank 0 alone.
+"""Stores checkpoints in one folder that all ranks see, or only on the node of rank 0.
 
-Which of the two it is, is found out by looking for a folder that rank 0 made.  Without a shared one
-each rank writes its part on its own node, the parts are sent to rank 0's node over the process
-group, and only that node keeps them.  On resume the node that has the newest whole checkpoint sends
-it to the others.
+Rank 0 makes a marker folder, and every rank looks for it: this shows which of the two applies.
+Without a shared folder each rank writes its part on its own node. The parts are sent to rank 0's
+node over the process group, and only that node keeps them. On resume the node with the newest
+complete checkpoint sends it to the others.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from reference_trainer.checkpoint.rank_errors import call_on, raise_on_all, try_
 from reference_trainer.distributed import World
 from reference_trainer.manifest import CheckpointError, sync_file
 
-CHUNK_BYTES = 16 << 20  # bytes sent at once: a few of them fit beside any model
+CHUNK_BYTES = 16 << 20  # bytes per message: a few of them fit into memory next to any model
 
 
 class Storage:
-    """One run's folder as this rank sees it.  Every method is called by all ranks together."""
+    """Checkpoint folder of one run as this rank sees it. All ranks call every method together."""
 
     def __init__(self, folder: Path, world: World) -> None:
         self.folder = folder
-        token = world.broadcast(f"step-0.tmp-{secrets.token_hex(8)}")  # if left, it is cleared away
+        # A leftover marker counts as an unfinished save and is removed.
+        token = world.broadcast(f"step-0.tmp-{secrets.token_hex(8)}")
         call_on(world, [0], lambda: self._make_marker(token), "cannot open the checkpoint folder")
         reports = world.gather((world.host, (folder / token).exists()))
         if world.rank == 0:
-            with suppress(FileNotFoundError):  # another run that begins here has cleared it away
+            with suppress(FileNotFoundError):  # another run that starts here has removed it
                 (folder / token).rmdir()
         if not reports[0][1]:
             raise CheckpointError(f"another run has just begun in {folder}: give each its own")
         hosts = [host for host, _ in reports]
         self.remote_ranks = [rank for rank, (_, sees) in enumerate(reports) if not sees]
-        # One rank of each far node speaks for it.
+        # The first rank of each remote node is its leader.
         leaders = [r for r in self.remote_ranks if hosts.index(hosts[r], self.remote_ranks[0]) == r]
         self.leaders = [0, *leaders]
 
@@ -52,7 +53,7 @@ class Storage:
         (self.folder / token).mkdir()
 
     def collect(self, path: Path, names: Sequence[Sequence[str]], world: World) -> None:
-        """Send what far ranks wrote in `path` to rank 0's node; names[rank] are rank's files."""
+        """Send what remote ranks wrote in `path` to rank 0's node; names[rank] are their files."""
         for rank in self.remote_ranks:
             for name in names[rank]:
                 _send_file(path / name, path / name, rank, [0], world)
@@ -60,7 +61,11 @@ class Storage:
     def distribute(
         self, copy: Path, names: Sequence[str], source: int, world: World, *, original: Path
     ) -> None:
-        """Send the files of `original` on source's node to all nodes, its own too, as `copy`."""
+        """Send the files of `original` on the node of `source` to the folder `copy` on every node.
+
+        The node of `source` gets hard links. Raises CheckpointError on all ranks when it failed on
+        any.
+        """
         failure = f"{original} was not sent"
         call_on(world, self.leaders, lambda: copy.mkdir(parents=True), failure)
         targets = [rank for rank in self.leaders if rank != source]
@@ -75,7 +80,10 @@ def _link_files(original: Path, copy: Path, names: Sequence[str]) -> None:
 
 
 def _send_file(path: Path, copy: Path, source: int, targets: Sequence[int], world: World) -> None:
-    """Send one file from `source` to the nodes of `targets`; an error is agreed on."""
+    """Send one file from `source` to the nodes of the ranks `targets`.
+
+    Raises CheckpointError on all ranks when it failed on any.
+    """
     file: BinaryIO | None = None
     problem, failure = None, f"{path.name} was not sent"
     if world.rank == source:
@@ -89,13 +97,14 @@ def _send_file(path: Path, copy: Path, source: int, targets: Sequence[int], worl
 
 
 def _send_chunks(file: BinaryIO | None, source: int, targets: Sequence[int], world: World) -> None:
-    """Send chunk by chunk, until one is short; who neither has nor wants the file does nothing.
+    """Send chunks until one is short; a rank that is neither source nor target does nothing.
 
-    Whoever fails goes on with nothing, to the end: the others must not be left waiting.
+    A rank that fails continues to the end, because the others must not be left waiting. Then it
+    raises its OSError.
     """
     failure: OSError | None = None
     while file is not None:
-        chunk = [b""]  # what the calls of torch take and fill
+        chunk = [b""]  # list that the calls of torch read or fill
         if world.rank == source:
             try:
                 chunk = [file.read(CHUNK_BYTES)]
@@ -113,5 +122,5 @@ def _send_chunks(file: BinaryIO | None, source: int, targets: Sequence[int], wor
             break
     if failure:
         raise failure
-    if file is not None and file.writable():  # else the sender's, which is on its disk
+    if file is not None and file.writable():  # the source's file is already on disk
         sync_file(file)

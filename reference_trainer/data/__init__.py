@@ -1,1 +1,1 @@
-"""Training data: synthetic tokens, and shards of tokenised documents."""
+"""Provides training data: synthetic tokens, and shards of tokenised documents."""

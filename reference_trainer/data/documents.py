@@ -1,8 +1,8 @@
-"""The documents of a corpus, numbered so that every node finds the same numbers by itself.
+"""Numbers the documents of a corpus so that every node finds the same numbers independently.
 
-A corpus is a folder.  Each line of a `*.jsonl` file is a document, an object with a "text"; every
-other file is a document as a whole.  Documents count from 0, in order of path, then of line.  Blank
-lines do not count, nor does what has a name that begins with a dot.
+A corpus is a folder. Each line of a `*.jsonl` file is a document, an object with a "text". Every
+other file is one document. Documents are numbered from 0, in order of path, then of line. Blank
+lines, and files and folders whose name begins with a dot, are ignored.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from reference_trainer.manifest import content_sha256
 
 
 class DataError(RuntimeError):
-    """The data cannot be used.  One sentence: what was expected, what was found, what to do."""
+    """Raised when the data cannot be used. One sentence: expected, found, and what to do."""
 
 
 class EmptyCorpus(DataError):
-    """There are no documents, or too few of them."""
+    """Raised when there are no documents, or too few."""
 
 
 class UnreadableDocument(DataError):
-    """A document is not text, or cannot be read."""
+    """Raised when a document is not text or cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusFile:
-    """One file of a corpus: its path in the folder, bytes, sha256, and how many documents."""
+    """One file of a corpus: path in the folder, size in bytes, sha256, number of documents."""
 
     name: str
     size: int
@@ -41,25 +41,25 @@ class CorpusFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """A folder of documents, as it was when it was scanned."""
+    """Folder of documents, as it was when it was scanned."""
 
     folder: Path
     sources: tuple[CorpusFile, ...]
 
     @property
     def documents(self) -> int:
-        """How many documents there are."""
+        """Number of documents."""
         return sum(source.documents for source in self.sources)
 
     @property
     def sha256(self) -> str:
-        """One digest of all names and contents: nodes that agree on it mean the same documents."""
+        """Digest of all names and contents; nodes with the same digest have the same documents."""
         return content_sha256({"sources": [asdict(source) for source in self.sources]})
 
     def texts(self, node: int, nodes: int) -> Iterator[tuple[int, bytes]]:
-        """(number, UTF-8 text) of each document whose number is `node` modulo `nodes`, in order.
+        """Yield (number, UTF-8 text) of each document with number % nodes == node, in order.
 
-        The other documents are not parsed.  Raises UnreadableDocument.
+        The other documents are not parsed. Raises UnreadableDocument.
         """
         first = 0
         for source in self.sources:
@@ -70,7 +70,7 @@ class Corpus:
 
 
 def scan_corpus(folder: Path) -> Corpus:
-    """Find and count the documents of a folder; reads every file once, for its sha256.
+    """Find and count the documents of a folder; read every file once, for its sha256.
 
     Raises EmptyCorpus or UnreadableDocument.
     """
@@ -90,7 +90,7 @@ def scan_corpus(folder: Path) -> Corpus:
 
 
 def _walk_files(folder: Path) -> Iterator[Path]:
-    """All files below a folder, and links to folders, for which reading then fails aloud."""
+    """Yield all files below a folder, and links to folders; reading such a link later raises."""
     for entry in os.scandir(folder):
         if entry.name.startswith("."):
             continue
@@ -115,7 +115,7 @@ def _scan_file(path: Path, name: str) -> CorpusFile:
 
 
 def _read_texts(path: Path, source: CorpusFile, indices: range) -> Iterator[tuple[int, bytes]]:
-    """(place in the file, text) of the documents at these places."""
+    """Yield (index in the file, UTF-8 text) of the documents at these indices."""
     if not indices:
         return
     try:

@@ -1,4 +1,4 @@
-"""Which rank holds which shard: every rank looks, all agree, or all stop with the same sentence."""
+"""Finds which rank holds which shard; all ranks agree, or all raise the same error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reference_trainer.distributed import World
 
 
 def open_stream(config: TrainConfig, world: World) -> SampleStream:
-    """Open this rank's data: synthetic, or from shards.  All ranks call it.
+    """Open this rank's data, synthetic or from shards. All ranks call it.
 
     Raises DataError on all ranks alike.
     """
@@ -27,9 +27,10 @@ def open_stream(config: TrainConfig, world: World) -> SampleStream:
 
 
 def assign_shards(config: TrainConfig, world: World) -> tuple[shards.Shard, list[int]]:
-    """This rank's shard, and the number of the shard that each rank holds.  All ranks call it.
+    """Return this rank's shard, and the number of the shard that each rank holds.
 
-    One rank of each node reads its shard once to check its sha256.  Raises DataError on all ranks.
+    All ranks call it. One rank of each node reads its shard once to check its sha256. Raises
+    DataError on all ranks.
     """
     shard, problem = _try_read(lambda: open_usable_shard(Path(config.data), config))
     reports = world.gather((world.host, problem, shard and shard.content))
@@ -44,7 +45,7 @@ def assign_shards(config: TrainConfig, world: World) -> tuple[shards.Shard, list
 
 
 def open_usable_shard(folder: Path, config: TrainConfig) -> shards.Shard:
-    """The shard in a folder, if this run can use it.  Raises DataError."""
+    """Open the shard in a folder. Raises DataError when this run cannot use it."""
     shard = shards.open_shard(folder)
     vocab, needed = shard.content["vocab"], config.seq + 1
     if vocab > config.vocab:
@@ -62,9 +63,9 @@ def open_usable_shard(folder: Path, config: TrainConfig) -> shards.Shard:
 
 
 def validate_shard_set(reports: Sequence[tuple[str, dict[str, Any]]]) -> list[int]:
-    """The number of the shard that each rank holds, given the (host, content) of each.
+    """Return the number of the shard that each rank holds, given the (host, content) of each.
 
-    Raises StaleShards unless they are shards of one set, MissingShard unless they are all of it.
+    Raises StaleShards unless all are shards of one set, MissingShard unless the set is complete.
     """
     first_host, first = reports[0]
     files: dict[int, Any] = {}
@@ -89,7 +90,7 @@ def validate_shard_set(reports: Sequence[tuple[str, dict[str, Any]]]) -> list[in
 
 
 def _try_read(action: Callable[[], Any]) -> tuple[Any, DataError | None]:
-    """(result, None) or (None, what went wrong)."""
+    """Call `action`; return (result, None) or (None, the error as a DataError)."""
     try:
         return action(), None
     except DataError as error:
@@ -99,7 +100,7 @@ def _try_read(action: Callable[[], Any]) -> tuple[Any, DataError | None]:
 
 
 def _raise_first(reports: Sequence[tuple[str, DataError | None]]) -> None:
-    """Raise on every rank what went wrong on the first that has a problem."""
+    """Raise on every rank the error of the first rank that has one."""
     for rank, (host, problem) in enumerate(reports):
         if problem is not None:
             raise type(problem)(f"rank {rank} on {host}: {problem}")

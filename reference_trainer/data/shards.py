@@ -1,13 +1,13 @@
-"""Token shards: what one node keeps of a corpus, tokenised by that node alone.
+"""Makes and opens token shards: the part of a corpus that one node tokenises and keeps.
 
-Document d is on node d mod N of N, so shards are disjoint and together complete.  A shard is a
-folder `shard-<i>-of-<N>`: its documents' tokens as raw little-endian integers, ready to be mapped
-into memory, and a manifest that says what they are, with the sha256 of each file.
+Document d is on node d mod N of N, so shards are disjoint and together complete. A shard is a
+folder `shard-<i>-of-<N>`. It holds its documents' tokens as raw little-endian integers, ready to be
+memory-mapped. Its manifest describes them, with the sha256 of each file.
 
-The documents of a shard lie in lanes: document d is in lane d mod L, a file of its own, and node i
-has the lanes i, i + N, i + 2N, ...  N divides L, so document d is on node d mod N, as it should be.
-A lane's file is the same whatever N is: hence so can be the order of the samples
-(see shard_stream.py).
+The documents of a shard are divided into lanes: document d is in lane d mod L, and each lane is one
+file. Node i has the lanes i, i + N, i + 2N, ... N divides L, so document d is on node d mod N, as
+required. A lane's file does not depend on N, so the order of the samples need not either (see
+shard_stream.py).
 """
 
 from __future__ import annotations
@@ -33,76 +33,76 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SCHEMA = 1  # of a shard's manifest; one more with each change that an older trainer misreads
+SCHEMA = 1  # version of a shard's manifest; add 1 with each change that an older trainer misreads
 SHARD_PATTERN = re.compile(r"shard-\d+-of-\d+")
-LANES = 48  # can be dealt evenly to 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 nodes
+LANES = 48  # can be divided evenly among 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 nodes
 TOKENISER = "bytes"
 EOD = 256  # the token after each document: no byte has this value
 VOCAB = EOD + 1
 FOLDER = click.Path(file_okay=False, path_type=Path)
-# What the shards of all nodes have in common.
+# Manifest entries that the shards of all nodes have in common.
 COMMON_KEYS = ("tokeniser", "vocab", "dtype", "corpus", "lanes", "nodes")
 
 
 class MissingShard(DataError):
-    """There is no shard where one is needed."""
+    """Raised when there is no shard where one is needed."""
 
 
 class BadShard(DataError):
-    """A shard is not what its manifest says: cut, changed or damaged."""
+    """Raised when a shard does not match its manifest: cut, changed or damaged."""
 
 
 class StaleShards(DataError):
-    """Shards that do not fit each other or this run: another N, corpus or vocabulary."""
+    """Raised when shards do not fit each other or this run: another N, corpus or vocabulary."""
 
 
 class ShortShard(DataError):
-    """A lane has too few tokens for one sample."""
+    """Raised when a lane has too few tokens for one sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A shard on this node: its folder, and what its manifest says."""
+    """Shard on this node: its folder, and the content of its manifest."""
 
     folder: Path
     content: dict[str, Any]
 
     @property
     def node(self) -> int:
-        """Which of the shards it is, from 0."""
+        """Number of this shard, from 0."""
         return int(self.content["node"])
 
     @property
     def lanes(self) -> range:
-        """The lanes it holds."""
+        """Lanes that the shard holds."""
         return range(self.node, self.content["lanes"], self.content["nodes"])
 
     def tokens(self, lane: int) -> NDArray[np.uint16 | np.uint32]:
-        """The tokens of a lane [tokens], mapped into memory."""
+        """Return the tokens of a lane [tokens], memory-mapped."""
         import numpy as np
 
         path, dtype = self.folder / lane_name(lane), self.content["dtype"]
-        return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # a plain view: quicker to cut
+        return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # a plain view is faster to slice
 
     def check(self, whole: bool) -> None:
-        """Compare all files' sizes, and if `whole` their sha256.  Raises BadShard."""
+        """Check the sizes of all files, and if `whole` their sha256. Raises BadShard."""
         for name, entry in self.content["files"].items():
             if problem := manifest.check_file(self.folder / name, entry, sha256=whole):
                 raise BadShard(f"{self.folder}: {problem}; remove the folder and make it anew")
 
 
 def lane_name(lane: int) -> str:
-    """The name of a lane's file."""
+    """Return the name of a lane's file."""
     return f"lane-{lane:05}"
 
 
 def dtype_for(vocab: int) -> str:
-    """The smallest type that holds every token, as numpy writes it: 2 bytes or 4."""
+    """Return the smallest integer type that holds every token, as numpy writes it: 2 or 4 bytes."""
     return "<u2" if vocab <= 1 << 16 else "<u4"
 
 
 def tokenise(text: bytes) -> NDArray[np.uint16]:
-    """Make tokens of a document [bytes + 1]: its bytes, then EOD."""
+    """Make the tokens of a document, uint16 [bytes + 1]: its bytes, then EOD."""
     import numpy as np
 
     tokens = np.full(len(text) + 1, EOD, dtype=dtype_for(VOCAB))
@@ -111,17 +111,17 @@ def tokenise(text: bytes) -> NDArray[np.uint16]:
 
 
 def entries_text(content: dict[str, Any], names: Sequence[str]) -> str:
-    """These entries of a manifest, for a sentence."""
+    """Format these entries of a manifest for a sentence."""
     return ", ".join(f"{name} {_format_entry(content[name])}" for name in names)
 
 
 def make_shard(documents: Path, out: Path, *, node: int, nodes: int, lanes: int = LANES) -> Shard:
-    """Tokenise the documents of node `node` of `nodes` into a shard in the folder `out`.
+    """Write the tokenised documents of node `node` of `nodes` as a shard in the folder `out`.
 
-    Written to a fresh folder and renamed, so what has a shard's name is whole.  A shard that is
-    there already and the same is checked, every byte, and left alone.  Raises EmptyCorpus,
-    UnreadableDocument, StaleShards (there is another), BadShard (it is there and damaged), OSError,
-    and ValueError for bad numbers.
+    The shard is written to a fresh folder and renamed, so a folder with a shard's name is complete.
+    An existing shard with the same content is checked, every byte, and kept. Raises EmptyCorpus,
+    UnreadableDocument, StaleShards (another shard exists), BadShard (the existing one is damaged),
+    OSError, and ValueError for invalid arguments.
     """
     _require_numbers(node, nodes, lanes)
     if out.resolve().is_relative_to(documents.resolve()):
@@ -145,9 +145,9 @@ def make_shard(documents: Path, out: Path, *, node: int, nodes: int, lanes: int 
 
 
 def open_shard(out: Path) -> Shard:
-    """The shard in a folder; its files' sizes are checked, their sha256 is not.
+    """Open the shard in a folder; check its files' sizes, but not their sha256.
 
-    Raises MissingShard, BadShard, or StaleShards when there are several.
+    Raises MissingShard, BadShard, or StaleShards (several shards, or another schema).
     """
     names = _shard_names(out)
     if not names:
@@ -197,7 +197,7 @@ def _new_content(corpus: Corpus, node: int, nodes: int, lanes: int) -> dict[str,
 
 
 def _require_same(shard: Shard, content: dict[str, Any]) -> Shard:
-    """The shard that is there, if it is what would be made."""
+    """Return the existing shard. Raises StaleShards if it is not what would be made."""
     keys = [n for n in (*COMMON_KEYS, "node") if shard.content[n] != content[n]]
     if keys:
         raise StaleShards(
@@ -208,7 +208,7 @@ def _require_same(shard: Shard, content: dict[str, Any]) -> Shard:
 
 
 def _write_shard(path: Path, corpus: Corpus, content: dict[str, Any]) -> dict[str, Any]:
-    """Write a shard to a fresh folder and rename that; returns the manifest's content."""
+    """Write a shard to a fresh folder, rename that, and return the manifest's content."""
     temp_folder = path.with_name(f"{path.name}.tmp-{secrets.token_hex(4)}")
     temp_folder.mkdir()
     try:
@@ -222,7 +222,7 @@ def _write_shard(path: Path, corpus: Corpus, content: dict[str, Any]) -> dict[st
 
 
 def _fill_folder(folder: Path, corpus: Corpus, content: dict[str, Any]) -> dict[str, Any]:
-    """Write lanes and manifest, fsync them; returns the manifest's content."""
+    """Write and fsync lanes and manifest; return the manifest's content."""
     node, nodes, lanes = content["node"], content["nodes"], content["lanes"]
     names = [lane_name(lane) for lane in range(node, lanes, nodes)]
     counts = Counter[str]()

@@ -1,1 +1,1 @@
-"""Starts the training job on a Ray cluster, whole or not at all."""
+"""Starts the training job on a Ray cluster: all ranks or none."""

@@ -1,8 +1,7 @@
-"""`python -m reference_trainer launch`: the job on a Ray cluster, whole or not at all.
+"""Command `python -m reference_trainer launch`: runs the job on a Ray cluster, all ranks or none.
 
-Prints one line for each rank's rendezvous, the trainer's own log of rank 0, one line for each
-rank's device, then `done`.
-A lost worker costs a restart from the newest checkpoint, not the job.
+Prints one line for each rank's rendezvous, the trainer's log of rank 0, one line for each rank's
+device, then `done`. A lost worker costs a restart from the newest checkpoint, not the job.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from reference_trainer.rank_environment import LAUNCH_VARIABLES
 
 
 def read_rendezvous() -> dict[str, str | None]:
-    """The rendezvous variables as this rank's process has them, and what it knows of its node."""
+    """Return the rendezvous and node variables of this rank's process; None for those not set."""
     names = (*LAUNCH_VARIABLES, "NODE_RANK", "LOCAL_WORLD_SIZE")
     return {name: os.environ.get(name) for name in names}
 
@@ -57,9 +56,10 @@ def launch(
         raise click.UsageError("--restarts takes 0 or more, --wait a number above 0")
     import ray
 
-    if isinstance(sys.stdout, TextIOWrapper):  # Ray prints the ranks' lines and does not flush
+    if isinstance(sys.stdout, TextIOWrapper):  # Ray prints the ranks' lines without a flush
         sys.stdout.reconfigure(line_buffering=True)
-    # A submitted job brings its code along (RAY_JOB_CONFIG_JSON_ENV_VAR); any other ships this.
+    # A submitted job brings its code (RAY_JOB_CONFIG_JSON_ENV_VAR); any other job ships this
+    # package.
     default_env = {"py_modules": [str(Path(__file__).parents[1])], "excludes": ["**/__pycache__"]}
     runtime_env = None if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else default_env
     ray.init(log_to_driver=True, logging_level="warning", runtime_env=runtime_env)
@@ -83,7 +83,7 @@ def launch(
 
 
 def print_rendezvous(gang: Gang, attempt: int) -> None:
-    """One line for each rank: where it is, and its rendezvous."""
+    """Print one line for each rank: attempt, location and rendezvous."""
     for place, variables in zip(gang.places, gang.run(read_rendezvous, timeout=60), strict=True):
         settings = [f"{name}={value}" for name, value in variables.items() if value is not None]
         where = f"node={place.node} host={place.host} pid={place.pid}"
@@ -91,7 +91,7 @@ def print_rendezvous(gang: Gang, attempt: int) -> None:
 
 
 def _print_result(job: TrainingJob, result: JobResult) -> None:
-    """The last lines; a run whose loss is no number has failed."""
+    """Print the last lines. Raises click.ClickException when the last loss is not finite."""
     steps = result.rank0["steps"]
     last = steps[-1] if steps else {"step": result.rank0["start_step"], "loss": None}
     if last["loss"] is not None and not math.isfinite(last["loss"]):
@@ -107,7 +107,10 @@ def _print_result(job: TrainingJob, result: JobResult) -> None:
 
 
 def _count_ranks(workers: str, resource: str) -> int:
-    """How many ranks: a number, or all accelerators (all nodes, where there are none)."""
+    """Return the number of ranks; "all" means all GPUs, or one rank per node without GPUs.
+
+    Raises click.UsageError when `workers` is neither a number nor "all".
+    """
     import ray
 
     if workers == "all":

@@ -1,10 +1,10 @@
-"""A gang: N Ray workers or none, a rendezvous for them, and their removal.
+"""Starts and removes a gang: N Ray workers or none, and a rendezvous for them.
 
     with Gang(size=4, timeout=60) as gang:
         results = gang.run(train, config, timeout=600)
 
-Every wait is bounded.  Leaving the block kills the workers and removes the placement group,
-whatever happened inside.  A gang whose driver dies is removed by Ray with its job.
+Every wait is bounded. Leaving the block always kills the workers and removes the placement group.
+If the driver dies, Ray removes the gang with its job.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from typing import Any
 
 from reference_trainer.launch.worker import RankLocation, Worker, ray_resources
 
-SETTLE_SECONDS = 3  # for survivors to see that a peer is gone
-# For them to end, once a death is known.  Less than a run gives its save in the background
-# (checkpointer.py): whoever still writes then is replaced, and cannot write beside the next run.
+SETTLE_SECONDS = 3  # seconds for survivors to see that a peer is gone
+# Seconds for survivors to end, once a death is known. Less than ABANDON_SECONDS (checkpointer.py):
+# a rank that still writes then is replaced, and cannot write during the next run.
 END_SECONDS = 1
-START_SECONDS = 60  # for new workers in the places of dead ones
-POLL_SECONDS = 0.5  # between two looks at workers that start
-NOTICE_SECONDS = 5  # of waiting for room before it is worth a word
+START_SECONDS = 60  # seconds for replaced workers to start
+POLL_SECONDS = 0.5  # seconds between two checks of starting workers
+NOTICE_SECONDS = 5  # seconds of waiting for room before the user is notified
 
 
 class GangError(RuntimeError):
-    """The gang could not start, or did not come to its end.  One sentence.
+    """Raised when the gang could not start or did not finish. The message is one sentence.
 
-    `attempts` are those of a supervised run (supervisor.py) that ended so.
+    `attempts` are those of a supervised run (supervisor.py) that ended with this error.
     """
 
     attempts: Sequence[Any] = ()
 
 
 class GangPending(GangError):
-    """The cluster had no room in time; nothing was held meanwhile."""
+    """Raised when the cluster had no room in time; nothing was held while waiting."""
 
 
 class WorkerLost(GangError):
-    """A worker died or failed.  `ranks` are those whose process is gone, `lost_at` is when.
+    """Raised when a worker died, failed, or made no progress. `ranks` are those to blame.
 
-    `failed` are those that had raised an error when the first one was seen.
+    `lost_at` is in seconds since the epoch. `failed` are the ranks that had raised an error when
+    the first error was seen.
     """
 
     def __init__(
@@ -55,10 +56,10 @@ class WorkerLost(GangError):
 class Gang:
     """`size` workers of one accelerator each, placed all at once or not at all.
 
-    `resource` is what a rank owns ("GPU", "CPU" on clusters without any, or one by any name that
-    nodes have); `environment` is laid over the workers' own (None removes a variable); `strategy`
-    is a Ray placement strategy; `notify` hears, once, that it has to wait.  Raises GangPending
-    when there is no room within `timeout` seconds.
+    `resource` names a rank's accelerator: "GPU", "CPU" on clusters without GPUs, or any resource of
+    the nodes. `environment` is merged over the workers' own (None removes a variable). `strategy`
+    is a Ray placement strategy. `notify` is called once, if the gang has to wait. Raises
+    GangPending when there is no room within `timeout` seconds.
     """
 
     size: int
@@ -73,9 +74,9 @@ class Gang:
     def __post_init__(self) -> None:
         self.places: list[RankLocation] = []
         self._workers: list[Any] = []
-        self._bundles: list[int] = []  # each worker's place in the group
-        self._calls: list[Any] = []  # what the workers were last told to run
-        self.jobs: list[list[int]] = []  # the workers that were told so, job by job
+        self._bundles: list[int] = []  # each worker's bundle in the group
+        self._calls: list[Any] = []  # the workers' last calls
+        self.jobs: list[list[int]] = []  # the workers of the last calls, job by job
         self._group: Any = None
 
     def __enter__(self) -> Gang:
@@ -99,7 +100,7 @@ class Gang:
             self._group = ray.util.placement_group(
                 [{self.resource: 1}] * self.size, strategy=self.strategy, name=self.name
             )
-        except ray.exceptions.RaySystemError as error:  # one of this name stands already
+        except ray.exceptions.RaySystemError as error:  # a group of this name exists
             raise GangPending(f"{label} could not be asked for: {error}") from error
         notice_s = min(NOTICE_SECONDS, self.timeout)
         if self._group.wait(timeout_seconds=notice_s):
@@ -131,7 +132,7 @@ class Gang:
         self._bundles = indices
 
     def _spawn(self, bundle: int) -> Any:
-        """A worker in this bundle of the group; it may not run yet."""
+        """Create a worker in this bundle of the group and return its handle; it may not run yet."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -140,12 +141,13 @@ class Gang:
         return ray.remote(Worker).options(**options).remote()
 
     def replace_workers(self, lost: Sequence[int]) -> list[int]:
-        """Put new workers where ranks were `lost` in the last run; which, none: make a new gang.
+        """Start new workers for the `lost` ranks of the last run and return the replaced ranks.
 
-        The others keep their process, with torch in memory, once their call has ended; whose call
-        does not end is replaced as well.  Only dead ranks of a group that has all its nodes can be
-        replaced: a stopped process ends with its group alone, and a group that lost a node waits
-        for another and keeps every other group of the cluster waiting.
+        Returns [] when that is impossible: make a new gang. The others keep their process, with
+        torch in memory, once their call has ended. A worker whose call does not end is replaced
+        too. Only dead ranks of a group that has all its nodes can be replaced. A stopped process
+        ends only with its group. A group that lost a node waits for another node and blocks every
+        other group of the cluster.
         """
         import ray
 
@@ -154,10 +156,10 @@ class Gang:
         if not lost or not set(lost) <= set(dead) or self._group_state() != "CREATED":
             return []
         late = self._owners(self._calls, _pending(self._calls, END_SECONDS))
-        dead = self._owners(self._calls, _failed(self._calls, died))  # more may have followed
+        dead = self._owners(self._calls, _failed(self._calls, died))  # others may have died since
         replaced = sorted({*dead, *late})
         for rank in replaced:
-            ray.kill(self._workers[rank])  # also one that is only thought to be dead
+            ray.kill(self._workers[rank])  # also a worker that is only presumed dead
             self._workers[rank] = self._spawn(self._bundles[rank])
         places = self._locate_workers([self._workers[rank].location.remote() for rank in replaced])
         located = dict(zip(replaced, places, strict=False))
@@ -165,8 +167,10 @@ class Gang:
         return replaced if places else []
 
     def replace_waiting(self) -> list[int]:
-        """Put new workers where ranks still run: they wait for one that failed, and would do so
-        until their time-out.  Returns which; none where that cannot be done."""
+        """Replace the workers that still run and return their ranks; [] when that is impossible.
+
+        They wait for a failed rank and would do so until their time-out.
+        """
         import ray
 
         waiting = self.busy()
@@ -176,14 +180,14 @@ class Gang:
         return self.replace_workers(waiting)
 
     def _locate_workers(self, calls: list[Any]) -> list[RankLocation]:
-        """Where new workers are; none when one does not come, or the group has lost a node."""
+        """Return where new workers are; [] when one does not start or the group has lost a node."""
         import ray
 
         ready = self._wait_for_answers(calls, min(self.timeout, START_SECONDS))
         return list(ray.get(calls)) if ready and not _failed(calls, ray.exceptions.RayError) else []
 
     def _wait_for_answers(self, calls: list[Any], seconds: float) -> bool:
-        """Whether all workers answer in time; not, as soon as the group has lost a node."""
+        """Return whether all calls end in time; False as soon as the group has lost a node."""
         deadline = time.monotonic() + seconds
         while _pending(calls, POLL_SECONDS):
             if time.monotonic() > deadline or self._group_state() != "CREATED":
@@ -191,16 +195,16 @@ class Gang:
         return True
 
     def busy(self) -> list[int]:
-        """Workers that still run what they were last told to."""
+        """Return the workers whose last call still runs."""
         return self._owners(self._calls, _pending(self._calls)) if self._calls else []
 
     def _owners(self, calls: list[Any], indices: Sequence[int]) -> list[int]:
-        """The workers behind some of these calls."""
+        """Return the workers behind the calls at these indices."""
         workers = [worker for job in self.jobs for worker in job]
         return [workers[index] for index in indices] if calls is self._calls else [*indices]
 
     def rendezvous(self, group: Sequence[int], port: int) -> list[dict[str, str]]:
-        """The variables torchrun would set for each of the workers in `group`."""
+        """Return the variables torchrun would set for each of the workers in `group`."""
         places = [self.places[worker] for worker in group]
         nodes = [place.node for place in places]
         node_order = list(dict.fromkeys(nodes))
@@ -226,12 +230,12 @@ class Gang:
         each: Sequence[Sequence[Any]] | None = None,
         groups: Sequence[Sequence[int]] | None = None,
     ) -> list[Any]:
-        """Call `function` on every rank at once; results in rank order.
+        """Call `function` on every rank at once and return the results in rank order.
 
-        `each[rank]` are further arguments of that rank alone.  `groups` splits the workers into
-        jobs of their own, side by side (those in none sit out); results are in order of groups.
-        Each job has a fresh rendezvous port.  Raises WorkerLost when a rank fails or dies,
-        GangError on timeout.
+        `each[rank]` are further arguments of that rank alone. `groups` splits the workers into
+        separate jobs that run at the same time; workers in no group stay idle. Results are then in
+        order of groups. Each job has a fresh rendezvous port. Raises WorkerLost when a rank fails
+        or dies, GangError on timeout.
         """
         calls = self.begin(function, *arguments, environment=environment, each=each, groups=groups)
         return self._collect(calls, timeout, getattr(function, "__name__", "run"))
@@ -244,11 +248,11 @@ class Gang:
         each: Sequence[Sequence[Any]] | None = None,
         groups: Sequence[Sequence[int]] | None = None,
     ) -> list[Any]:
-        """As `run`, but returns one object reference a rank at once."""
+        """Start the calls as `run` does, but return one object reference per rank at once."""
         groups = groups or [range(self.size)]
         self.jobs = [[*group] for group in groups]
         ports = [self._workers[group[0]].free_port.remote() for group in groups]
-        # Who asked Ray for no GPU gets none: Ray lets such a worker see all of its host's, and
+        # Hide all GPUs from a worker that requested none. Ray lets it see all GPUs of its host, and
         # torch would open a context on the first.
         hidden = {} if self.resource == "GPU" else {"CUDA_VISIBLE_DEVICES": "-1"}
         calls = []
@@ -261,13 +265,13 @@ class Gang:
         return calls
 
     def heartbeat(self, rank: int) -> Any:
-        """Ask a rank what it is doing: an object reference (see Worker.heartbeat)."""
+        """Request a rank's progress; returns an object reference (see Worker.heartbeat)."""
         return self._workers[rank].heartbeat.remote()
 
     def ask(self, function: Callable[[], Any], timeout: float = 10) -> dict[int, Any]:
-        """What `function()` returns on each rank that answers in time, by rank.
+        """Return the result of `function()` on each rank that answers in time, by rank.
 
-        Their second thread runs it, so also ranks that hang in what they were told to run answer.
+        The workers' second thread calls it, so a rank that hangs in its run answers too.
         """
         import ray
 
@@ -287,14 +291,14 @@ class Gang:
             raise self.describe_loss(calls, error, task) from error
 
     def describe_loss(self, calls: list[Any], error: Exception, task: str) -> WorkerLost:
-        """Which ranks are gone: the first error seen may be a survivor's complaint."""
+        """Build the WorkerLost error. It names dead ranks: the first error may be a survivor's."""
         import ray
 
         lost_at, deadline = time.time(), time.monotonic() + SETTLE_SECONDS
         dead: list[int] = []
         failed = _failed(calls, ray.exceptions.RayTaskError)
-        # A survivor may see its socket close a moment before Ray hears of the death; and once Ray
-        # has heard of one, others of the same node may follow.
+        # A survivor may see its socket close before Ray reports the death. After one reported
+        # death, others of the same node may follow.
         while time.monotonic() < deadline:
             known = dead
             pending = _pending(calls, SETTLE_SECONDS / 10)
@@ -310,10 +314,10 @@ class Gang:
         return WorkerLost(message, dead, lost_at, failed)
 
     def silent(self, timeout: float = 5) -> list[int]:
-        """Ranks whose process does not even say where it is: stopped or cut off, else dead.
+        """Return ranks whose process does not answer (stopped or cut off); if none, the dead ranks.
 
-        A rank that waits in a collective answers: its actor has a second thread.  Who died is only
-        named where nobody is silent, for survivors die of the silent one.
+        A rank that waits in a collective answers, because its actor has a second thread. Dead ranks
+        are named only when no rank is silent: a silent rank makes the survivors die.
         """
         import ray
 
@@ -321,7 +325,7 @@ class Gang:
         return _pending(calls, timeout) or _failed(calls, ray.exceptions.RayError)
 
     def remove(self, timeout: float = 30) -> None:
-        """Kill the workers and remove the group; returns when Ray says that it is gone."""
+        """Kill the workers and remove the group; wait for Ray up to `timeout` seconds."""
         import ray
 
         for worker in self._workers:
@@ -342,7 +346,7 @@ class Gang:
 
 
 def _pending(calls: list[Any], timeout: float = 0) -> list[int]:
-    """Ranks whose call has not ended after so many seconds."""
+    """Return the indices of calls that have not ended after `timeout` seconds."""
     import ray
 
     done, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout)
@@ -350,7 +354,7 @@ def _pending(calls: list[Any], timeout: float = 0) -> list[int]:
 
 
 def _failed(calls: list[Any], error_type: type[Exception]) -> list[int]:
-    """Ranks whose call has ended and raised this kind of error."""
+    """Return the indices of calls that have ended with this type of error."""
     import ray
 
     ranks = []
@@ -361,6 +365,6 @@ def _failed(calls: list[Any], error_type: type[Exception]) -> list[int]:
             continue
         except error_type:
             ranks.append(rank)
-        except Exception:  # noqa: S112, BLE001  (any other failure: its process lives)
+        except Exception:  # noqa: S112, BLE001  (any other failure: its process is alive)
             continue
     return ranks

@@ -1,7 +1,7 @@
-"""Three ways to start the same job and to start it again: our gang, Ray Train, torchrun.
+"""Starts and restarts the same job in three ways: our gang, Ray Train, torchrun.
 
-All of them resume from the job's own checkpoints.  They differ in who sees that a rank is gone, and
-in what is done then; benchmarks/restart.py measures by how much.
+All of them resume from the job's own checkpoints. They differ in who detects a lost rank, and in
+what is done then; benchmarks/restart.py measures by how much.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from reference_trainer.options import cli_options
 from reference_trainer.rank_environment import change_environment
 from reference_trainer.telemetry.event_log import EventLog
 
-# Heartbeats tell much sooner of a job that does not get on; as milliseconds it fits into 31 bits.
+# Practically no limit: heartbeats detect a stuck job much sooner. In milliseconds it fits into 31
+# bits.
 MAX_SECONDS = 24 * 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """What is to be run: the trainer, on `size` accelerators, restarted up to `restarts` times.
+    """Job to run: the trainer on `size` accelerators, restarted up to `restarts` times.
 
-    `environment` is laid over the ranks' own (None removes a variable); `wait_s` is for
-    room; `on_start` is told of each gang, `notify` hears what a user should know.
+    `environment` is merged over the ranks' own (None removes a variable). `wait_s` is how many
+    seconds to wait for room. `on_start` is called with each gang and the number of the attempt.
+    `notify` is called with messages for the user.
     """
 
     config: TrainConfig
@@ -47,7 +49,7 @@ class TrainingJob:
     notify: Callable[[str], None] = lambda words: None
 
     def gang(self) -> Gang:
-        """A gang for it."""
+        """Make the gang of this job; it starts when it is entered."""
         return Gang(
             self.size,
             resource=self.resource,
@@ -60,9 +62,9 @@ class TrainingJob:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """A job that came to its end: rank 0's result, and after how many attempts (None: unknown).
+    """Result of a finished job: rank 0's result, and the number of attempts (None: unknown).
 
-    `ranks` are the results of all ranks, where the launcher hands them back.
+    `ranks` are the results of all ranks, where the launcher returns them.
     """
 
     rank0: dict[str, Any]
@@ -71,21 +73,21 @@ class JobResult:
 
 
 def train_rank(config: TrainConfig) -> dict[str, Any]:
-    """One rank of the job; rank 0 logs to the worker's standard output."""
+    """Train one rank of the job and return its result; rank 0 logs to the worker's stdout."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
     from reference_trainer.train import train
 
     return train(config)
 
 
-HEAD_START_S = 30  # of the supervisor before the collectives' own time-outs
+HEAD_START_S = 30  # seconds that the supervisor's limits are below the collectives' time-outs
 
 
 def job_timeouts(config: TrainConfig) -> Timeouts:
-    """Wait nearly as long as the job's own time-outs allow, where that is longer than is usual.
+    """Return the supervisor's limits: just below the job's own time-outs, at least the defaults.
 
-    Nearly: at its own time-out NCCL's watchdog aborts all who wait for a rank that hangs, and the
-    supervisor could no longer tell which one that was.
+    At its own time-out NCCL's watchdog aborts all ranks that wait for a rank that hangs. The
+    supervisor could then no longer find out which rank hangs.
     """
     return Timeouts(
         first_step=max(Timeouts.first_step, config.init_timeout_s - HEAD_START_S),
@@ -94,7 +96,7 @@ def job_timeouts(config: TrainConfig) -> Timeouts:
 
 
 def run_with_gang(job: TrainingJob) -> JobResult:
-    """Our own: a loss is made good as soon as it is known.  Raises GangError."""
+    """Run the job with our gang: it recovers as soon as a loss is known. Raises GangError."""
 
     def log_event(event: str, values: dict[str, Any]) -> None:
         log.write(event, **values)
@@ -120,12 +122,12 @@ def run_with_gang(job: TrainingJob) -> JobResult:
 
 
 def run_with_ray_train(job: TrainingJob) -> JobResult:
-    """Ray Train's TorchTrainer with its defaults, but for the number of failures that it forgives.
+    """Run the job with Ray Train's TorchTrainer; only the number of failures is not its default.
 
-    Its backend is the trainer's own (Ray Train takes NCCL where Ray counts GPUs, real or not).
-    Once one accelerator was there, it waits for the others as long as Ray Train does.  SIGTERM ends
-    a rank unsaved, for Ray Train runs it in a thread.  Raises GangError when Ray Train gives up, or
-    is not installed whole (it needs pyarrow).
+    Its backend is the trainer's own (Ray Train takes NCCL where Ray counts GPUs, real or not). Once
+    one accelerator was available, it waits for the others as long as Ray Train does. SIGTERM ends a
+    rank without a save, because Ray Train runs it in a thread. Raises GangError when Ray Train
+    gives up, or is not completely installed (it needs pyarrow).
     """
     try:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -157,7 +159,10 @@ def run_with_ray_train(job: TrainingJob) -> JobResult:
 
 
 def _sees_cuda(job: TrainingJob) -> bool:
-    """Whether torch finds a GPU in a process that owns one of Ray's."""
+    """Return whether torch finds a GPU in a process that owns one of Ray's.
+
+    Raises GangError when there is no room for that process within `wait_s` seconds.
+    """
     import ray
 
     def cuda_available() -> bool:
@@ -179,10 +184,10 @@ def _ray_train_rank(loop_config: dict[str, Any]) -> None:
 
 
 def run_with_torchrun(job: TrainingJob) -> JobResult:
-    """torchrun's elastic agents, one a node, on accelerators that one gang holds.
+    """Run the job with torchrun's elastic agents, one a node, on accelerators that one gang holds.
 
-    A lost rank is restarted by the agents, within the gang; a lost node ends the job, for the
-    agents wait for it.  Raises GangError.
+    The agents restart a lost rank within the gang. A lost node ends the job, because the agents
+    wait for it. Raises GangError.
     """
     out = _out_folder(job)
     with job.gang() as gang:
@@ -196,7 +201,7 @@ def run_with_torchrun(job: TrainingJob) -> JobResult:
 
 
 def _agent_commands(job: TrainingJob, gang: Gang) -> list[tuple[list[str], str]]:
-    """For each worker, torchrun's words and the accelerators it may use; one agent a node."""
+    """Return (torchrun's arguments, GPUs) for each worker; one agent per node has arguments."""
     nodes = {place.node for place in gang.places}
     agents = []
     for place in gang.places:
@@ -213,7 +218,7 @@ def _agent_commands(job: TrainingJob, gang: Gang) -> list[tuple[list[str], str]]
 
 
 def _out_folder(job: TrainingJob) -> Path:
-    """The job's folder for results.  Raises GangError when there is none."""
+    """Return the job's folder for results. Raises GangError when there is none."""
     if job.config.out is None:
         raise GangError("this launcher hands no result back: give it --out, a shared folder")
     return Path(job.config.out)

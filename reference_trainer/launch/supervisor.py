@@ -1,10 +1,12 @@
-"""Keeps a job going: a gang that loses a rank is mended or replaced, and resumes.
+"""Keeps a job going: a gang that loses a rank is repaired or replaced, and the job resumes.
 
-Three things end an attempt: a rank's process dies or fails (Ray says so), a rank does not answer (a
-stopped process closes no socket), or no rank gets on with its step.  Where only processes were lost
-they are started again in their places, and the others stay: starting is what takes time.  Else the
-old group is removed before a new one is asked for: a group that waits for a lost node blocks every
-other group of the cluster (Ray 2.60).  While there is no room, the job waits and holds nothing.
+Three things end an attempt. A rank's process dies or fails (Ray reports it). A rank does not answer
+(a stopped process closes no socket). A rank makes no progress in its step.
+
+If only processes were lost, they are started again in their places. The others stay, because a
+start takes long. Otherwise the old group is removed before a new one is requested: a group that
+waits for a lost node blocks every other group of the cluster (Ray 2.60). While there is no room,
+the job waits and holds nothing.
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ from reference_trainer.launch.gang import Gang, GangError, GangPending, WorkerLo
 from reference_trainer.launch.worker import RankLocation
 from reference_trainer.telemetry.heartbeat import exit_message
 
-POLL_SECONDS = 0.5  # between two heartbeats; death is heard of at once
+POLL_SECONDS = 0.5  # seconds between two heartbeats; a death is reported at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeouts:
-    """How long is too long, in seconds: long before the first step, short after it.
+    """Limits in seconds: long before the first step, short after it.
 
-    `answer` is for a heartbeat (importing torch may hold a process up for long), `step` for a
-    step that does not end.  A save, and the end of a run, are given as long as the beginning.
+    `answer` is for a heartbeat (importing torch may block a process for long). `step` is for a step
+    that does not end. A save, and the end of a run, have the same limits as the start.
     """
 
     first_answer: float = 60
@@ -38,11 +40,11 @@ class Timeouts:
 
 @dataclass
 class Attempt:
-    """One try of a supervised run: where its ranks were, and how it ended.
+    """One attempt of a supervised run: where its ranks were, and how it ended.
 
-    Times are seconds since the epoch on the supervisor's clock; `ready` is None when no gang came
-    together.  `lost` are the ranks to blame, `reason` is a sentence; `left` says that it was told
-    to leave (SIGTERM) and did; the reason says whether with its state saved.
+    Times are seconds since the epoch on the supervisor's clock. `ready` is None when no gang came
+    together. `lost` are the ranks to blame, `reason` is a sentence. `left` is true if the run left
+    on SIGTERM; `reason` then includes whether its state was saved.
     """
 
     places: list[RankLocation]
@@ -64,13 +66,14 @@ def supervise(
     on_start: Callable[[Gang, int], None] | None = None,
     on_event: Callable[[str, dict[str, Any]], None] = lambda event, values: None,
 ) -> tuple[list[Any], list[Attempt]]:
-    """Run `function` to its end, with the gang mended, or a new one, after each lost rank.
+    """Run `function` to its end; after each lost rank, repair the gang or make a new one.
 
-    `on_start(gang, attempt)` is told of each attempt's gang; `on_event(event, values)` hears
-    "attempt", "mended", "removed", "ready", "lost", "left", "done", "given-up".  A result that is a
-    trainer's with `left` true is a rank that was told to leave: that ends the attempt, too.
-    `timeout` bounds each attempt.  Raises GangError with one sentence when there was no room in
-    time, and when the attempts are used up; each of them is in the exception's `attempts`.
+    `on_start(gang, attempt)` is called with each attempt's gang. `on_event(event, values)` is
+    called with "attempt", "mended", "removed", "ready", "lost", "left", "done", "given-up". A
+    trainer's result with `left` true comes from a rank that left on SIGTERM: that ends the attempt,
+    too. `timeout` bounds each attempt, in seconds. Raises GangError with one sentence when there
+    was no room in time, and when the attempts are used up. The exception's `attempts` holds all of
+    them.
     """
     attempts: list[Attempt] = []
     with ExitStack() as stack:
@@ -95,7 +98,7 @@ def supervise(
                 attempt.ended, attempt.reason = time.time(), str(error)
                 on_event("given-up", {"reason": str(error)})
                 raise _with_attempts(attempts, error) from None
-            except GangError as error:  # it had room, and did not come together in time
+            except GangError as error:  # there was room, but it did not start in time
                 attempt.ended, attempt.reason = time.time(), str(error)
             else:
                 attempt.left = any(isinstance(r, dict) and r.get("left") for r in results)
@@ -118,9 +121,9 @@ def _ready_gang(
     stack: ExitStack,
     on_event: Callable[[str, dict[str, Any]], None],
 ) -> Gang:
-    """The old gang with new processes for what it lost, or else a new one.
+    """Return the old gang with new processes for what it lost, or else a new gang.
 
-    The old one is removed before the new one is asked for: its room may be all that there is.
+    The old gang is removed before the new one is requested: there may be room for one only.
     """
     if gang is not None:
         if replaced := gang.replace_workers(lost):
@@ -137,7 +140,7 @@ def _with_attempts(attempts: list[Attempt], error: GangError) -> GangError:
 
 
 def wait_for_results(gang: Gang, calls: list[Any], timeout: float, timeouts: Timeouts) -> list[Any]:
-    """Wait for all ranks' results.  Raises WorkerLost as soon as one is dead, silent or stuck."""
+    """Wait for all ranks' results. Raises WorkerLost as soon as one is dead, silent or stuck."""
     import ray
 
     deadline = time.monotonic() + timeout
@@ -156,7 +159,7 @@ def wait_for_results(gang: Gang, calls: list[Any], timeout: float, timeouts: Tim
 
 
 class HeartbeatMonitor:
-    """Asks every rank what it does, again once it has answered, and judges the silence."""
+    """Monitor of all ranks' progress, which judges ranks that are silent or stuck."""
 
     def __init__(self, gang: Gang, timeouts: Timeouts) -> None:
         self.gang, self.timeouts = gang, timeouts
@@ -165,7 +168,10 @@ class HeartbeatMonitor:
         self._answers: list[dict[str, Any]] = [{"step": 0, "phase": "", "age": 0.0}] * gang.size
 
     def poll(self, running: list[int]) -> None:
-        """Raises WorkerLost that names the ranks which do not answer, or do not get on."""
+        """Read the heartbeats that came and request the next.
+
+        Raises WorkerLost that names the ranks which do not answer or make no progress.
+        """
         import ray
 
         done, _ = ray.wait(self._calls, num_returns=len(self._calls), timeout=0)
@@ -174,7 +180,7 @@ class HeartbeatMonitor:
             if call in done:
                 try:
                     self._answers[rank] = ray.get(call)
-                except ray.exceptions.RayError:  # its result says better how it died
+                except ray.exceptions.RayError:  # the rank's own result explains it better
                     continue
                 self._calls[rank], self._asked_at[rank] = self.gang.heartbeat(rank), now
         self._check(running, now)
@@ -189,7 +195,7 @@ class HeartbeatMonitor:
             raise WorkerLost(message, silent, time.time())
         limits = self.timeouts.first_step, self.timeouts.step
         late = [r for r in running if self._answers[r]["age"] > limits[0 if starting[r] else 1]]
-        if late:  # all wait for the one that is furthest behind
+        if late:  # all wait for those that are furthest behind
             step = min(self._answers[rank]["step"] for rank in late)
             behind = [rank for rank in late if self._answers[rank]["step"] == step]
             longest = max(self._answers[rank]["age"] for rank in behind)

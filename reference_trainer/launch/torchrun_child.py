@@ -1,8 +1,8 @@
-"""A child process on a leash: it ends when the process that started it does, however that ended.
+"""Runs a child process that ends when its parent process ends, however that ended.
 
 Ray does not end what an actor has started (ray-project/ray issue 31451), and a killed process
-cannot end its children.  So the child is started by a second process (`main`, this file) that waits
-for the end of its input, which only the first one holds open.
+cannot end its children. So a second process (`main`, this file) starts the child. It waits for the
+end of its input, which only the first process holds open.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ GRACE_SECONDS = 40  # torchrun itself waits 30 s before it kills ranks that do n
 
 
 def run_torchrun(options: list[str], gpus: str) -> None:
-    """Run `torchrun` with these words to its end, on these accelerators; no words: nothing.
+    """Run `torchrun` with these arguments to its end, on these GPUs; without arguments, do nothing.
 
-    The agents meet where the gang's ranks would have.  A Ray worker's search path is handed on.
-    Raises RuntimeError when it fails.
+    The agents meet at the rendezvous address of the gang's ranks. They inherit the search path of
+    the Ray worker. Raises RuntimeError when torchrun fails.
     """
     if not options:
         return
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     # By default restarted ranks find the addresses of dead ones (pytorch/pytorch issue 135712):
-    # with torch 2.13, 6 of 10 restarts of four ranks ended by a connection refused.
+    # with torch 2.13, 6 of 10 restarts of four ranks ended with a refused connection.
     environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = gpus
@@ -39,7 +39,7 @@ def run_torchrun(options: list[str], gpus: str) -> None:
 
 
 def main(command: list[str]) -> int:
-    """Start the command; end it, and what it started, when the input ends."""
+    """Run the command and return its exit code; end it and its children when the input ends."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def end_child() -> None:

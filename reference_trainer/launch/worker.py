@@ -1,4 +1,4 @@
-"""One rank's process, as a Ray actor: where it is, what it does, and what it is told to run."""
+"""Runs one rank's process as a Ray actor: its location, its progress, and the calls it receives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reference_trainer.telemetry.heartbeat import PROGRESS, handle_sigterm, proc
 
 @dataclass(frozen=True, kw_only=True)
 class RankLocation:
-    """Where a rank lives: Ray node id and address, host name, process, accelerator ids.
+    """Location of a rank: Ray node id and address, host name, process id, accelerator ids.
 
     `born` is when the process started, in clock ticks since boot; None without /proc.
     """
@@ -33,18 +33,18 @@ class RankLocation:
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
-        """Ranks are numbered by address, then node, then accelerator: the same every time."""
+        """Order of ranks: by address, then node, then accelerator; the same every time."""
         octets = [int(part) if part.isdigit() else -1 for part in self.address.split(".")]
         return octets, self.node, self.gpus, self.pid
 
 
 @contextmanager
 def reserve_port() -> Iterator[int]:
-    """A free TCP port for a rendezvous that starts a moment later: nothing else is given it.
+    """Reserve a free TCP port for a rendezvous that starts a moment later, and yield its number.
 
-    Linux lets a second socket listen on a port if both say SO_REUSEADDR, as c10d's TCPStore does,
-    and the first never listens; meanwhile no outgoing connection is given the port either.  Other
-    systems do not allow that: there the port was free a moment ago, and is not held.
+    Linux lets a second socket listen on a port if both set SO_REUSEADDR and the first never
+    listens. c10d's TCPStore sets it. Meanwhile no outgoing connection is given the port either.
+    Other systems do not allow that: there the port was free a moment ago, and is not held.
     """
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -56,20 +56,20 @@ def reserve_port() -> Iterator[int]:
 
 
 class Worker:
-    """One rank's process.  Turned into a Ray actor by `Gang`."""
+    """One rank's process. `Gang` turns it into a Ray actor."""
 
     def __init__(self) -> None:
         self._port_hold = ExitStack()
-        # NCCL's watchdog ends a rank with SIGABRT, and its core would be as large as its memory.
+        # NCCL's watchdog ends a rank with SIGABRT; its core dump would be as large as its memory.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-        handle_sigterm()  # here, for a signal's handler is set in the main thread or not at all
+        handle_sigterm()  # here, because only the main thread can set a signal handler
 
     def heartbeat(self) -> dict[str, Any]:
-        """What the run in this process is doing (see heartbeat.py); another thread answers."""
+        """Return the progress of this process's run (see heartbeat.py); a second thread answers."""
         return PROGRESS.read()
 
     def location(self) -> RankLocation:
-        """Where this process runs."""
+        """Return where this process runs."""
         import ray
 
         context = ray.get_runtime_context()
@@ -83,7 +83,7 @@ class Worker:
         )
 
     def free_port(self) -> int:
-        """A TCP port for the next rendezvous, held until this is called again."""
+        """Reserve a TCP port for the next rendezvous, until this is called again."""
         self._port_hold.close()
         return self._port_hold.enter_context(reserve_port())
 
@@ -100,15 +100,16 @@ class Worker:
         try:
             return function(*arguments)
         except BaseException as error:
-            # What failed must let go now: its sockets are what its peers wait on, its model is
-            # memory that the next run in this process needs.  Both hang on frames and in cycles.
+            # Free the failed run's objects now: its peers wait on its sockets, and the next run in
+            # this process needs the memory of its model. Frames and reference cycles keep both
+            # alive.
             traceback.clear_frames(error.__traceback__)
             gc.collect()
             raise
 
 
 def ray_resources(name: str) -> dict[str, Any]:
-    """List what a rank asks Ray for: one of a resource, and no CPU beside another one."""
+    """Return the Ray options of a rank: one unit of the resource, and no CPU besides."""
     if name == "CPU":
         return {"num_cpus": 1}
     options: dict[str, Any] = {"num_gpus": 1} if name == "GPU" else {"resources": {name: 1}}

@@ -1,1 +1,1 @@
-"""The model, its FLOPs, and its emulated compute time."""
+"""Provides the model, its FLOPs and memory, and its emulated compute time."""

@@ -1,4 +1,4 @@
-"""The model as it is trained: drawn, compiled if asked to, sharded, paced; and its digest."""
+"""Builds the model as it is trained (initialised, compiled, sharded, paced) and hashes it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from reference_trainer.model.transformer import Transformer
 
 
 def build_model(config: TrainConfig, world: World) -> Any:
-    """The model, the same on all ranks, sharded over them block by block (FSDP2).
+    """Build the model, the same on all ranks, sharded over them block by block (FSDP2).
 
-    Every rank draws the whole of the weights on its own device and keeps its shard, so a model
+    Every rank initialises all weights on its own device and keeps its shard. So the unsharded model
     must fit on one device for a moment.
     """
     torch.manual_seed(config.seed)
@@ -26,7 +26,7 @@ def build_model(config: TrainConfig, world: World) -> Any:
     bf16 = config.dtype == "bf16" or (config.dtype == "auto" and world.device.type == "cuda")
     dtype = torch.bfloat16 if bf16 else None
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    # Of one shard there is nothing to gather: what was cast for forward is kept for backward.
+    # With one shard there is nothing to gather: the weights cast for forward are kept for backward.
     reshard = world.mesh.size(-1) > 1
     for block in model.blocks:
         if config.compile:
@@ -41,7 +41,7 @@ def build_model(config: TrainConfig, world: World) -> Any:
 
 
 def parameter_digest(model: Any) -> str:
-    """sha256 of all parameters, whole, in order of name; all ranks call it and get the same."""
+    """Return the sha256 of all full parameters in order of name, on all ranks; all call it."""
     hasher = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         full = parameter.detach().full_tensor().float().cpu().contiguous()

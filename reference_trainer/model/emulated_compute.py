@@ -1,9 +1,9 @@
-"""An emulated accelerator: the blocks' compute is padded to a fixed time by sleeping.
+"""Emulates an accelerator: the blocks' compute is padded to a fixed time by sleeping.
 
-It lets a machine with few cores show how a job scales: a sleeping rank needs no core.  Only
-compute is padded, from the moment a block has its weights until it is done; waiting for other
-ranks comes on top, as it does on a real machine without overlap.  Padding goes *up to* a fixed
-time, so a node that needs longer than that is still seen to be slow.
+It lets a machine with few cores show how a job scales, because a sleeping rank needs no core. Only
+compute is padded, from the moment a block has its weights until it is done. Waiting for other ranks
+comes on top, as on a real machine without overlap. Padding goes *up to* a fixed time, so a node
+that needs longer is still seen to be slow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FORWARD_SHARE = 1 / 3
 
 
 class EmulatedCompute:
-    """Pads forward and backward of each block it is attached to.
+    """Padding of forward and backward of each block it is attached to.
 
     Attach it after `fully_shard`: its hooks must run after FSDP's own, which gather the weights.
     `overruns` counts paddings that were not needed because the real compute took longer.

@@ -1,4 +1,4 @@
-"""The size of the model and the arithmetic of one token, from the configuration alone."""
+"""Computes the size of the model and the FLOP of one token, from the configuration alone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 from reference_trainer.config import TrainConfig
 
-# Peak dense bf16 arithmetic in FLOP/s; of the entries whose words are all in the device's name, the
-# one with most words counts.  None: a board of its own, whose peak that source does not have.
+# Peak dense bf16 arithmetic in FLOP/s. An entry matches if all its words are in the device's name;
+# the match with most words counts. None: a different board, whose peak that source does not have.
 # Source: pytorch/torchtitan, torchtitan/tools/utils.py, which cites the vendors' data sheets.
 PEAK_FLOPS = {
     "A100": 312e12,
@@ -31,12 +31,12 @@ def parameter_count(config: TrainConfig) -> int:
 
 
 def block_parameters(config: TrainConfig) -> int:
-    """Trainable parameters of one block, its norms' gains included."""
+    """Count the trainable parameters of one block, its norms' gains included."""
     return _block_matmuls(config) + 2 * config.dim
 
 
 def matmul_parameters(config: TrainConfig) -> int:
-    """Parameters that multiply every token: all but the lookup table and the norms' gains."""
+    """Count parameters that multiply every token: all but the lookup table and the norms' gains."""
     return config.layers * _block_matmuls(config) + config.vocab * config.dim
 
 
@@ -47,30 +47,30 @@ def _block_matmuls(config: TrainConfig) -> int:
 
 
 def flops_per_token(config: TrainConfig) -> float:
-    """FLOP of forward and backward for one token: 6N + 12 L H Q T.
+    """Return the FLOP of forward and backward for one token: 6N + 12 L H Q T.
 
-    PaLM (arXiv 2204.02311), appendix B: N parameters, L layers, H heads of size Q, T tokens in
-    the sequence.  N here leaves out the lookup table, which does no arithmetic.  As in the paper
-    the causal mask is not discounted.
+    PaLM (arXiv 2204.02311), appendix B: N parameters, L layers, H heads of size Q, T tokens in the
+    sequence. N here leaves out the lookup table, which does no arithmetic. As in the paper the
+    causal mask is not discounted.
     """
     attention = 12 * config.layers * config.dim * config.seq
     return float(6 * matmul_parameters(config) + attention)
 
 
 def state_bytes(config: TrainConfig, shards: int) -> int:
-    """Bytes of weights, gradients and AdamW's two moments on one of `shards` ranks, in float32.
+    """Return the bytes of weights, gradients and AdamW's two moments on one of `shards` ranks.
 
-    16 bytes a parameter (ZeRO, arXiv 1910.02054, section 3.1, without its 16-bit copies).  What
-    comes on top are activations, and one block's weights as they are gathered.
+    16 bytes per parameter, in float32 (ZeRO, arXiv 1910.02054, section 3.1, without its 16-bit
+    copies). Activations, and one block's gathered weights, come on top.
     """
     return 16 * parameter_count(config) // shards
 
 
 def peak_flops(device_name: str, dtype: str) -> float | None:
-    """Peak dense FLOP/s of a GPU by its name, computing in a `dtype` of config.CHOICES.
+    """Return the peak dense FLOP/s of a GPU by its name, for a `dtype` of config.CHOICES.
 
-    None for another type than bf16, which is "auto" there, for a slice of a GPU (MIG, vGPU), and
-    for a name that the table does not know.
+    Returns None for another type than bf16 ("auto" means bf16 here). Returns None also for a slice
+    of a GPU (MIG, vGPU), and for a name that the table does not contain.
     """
     parts = _split_name(device_name)
     known = [name for name in PEAK_FLOPS if _split_name(name) <= parts]

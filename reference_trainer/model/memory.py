@@ -1,4 +1,4 @@
-"""The memory that a training step needs on one GPU, from the configuration alone."""
+"""Estimates the memory that a training step needs on one GPU, from the configuration alone."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ GIB = 2**30
 
 
 class MemoryShortage(RuntimeError):
-    """A step needs more memory than a GPU has."""
+    """Raised when a step needs more memory than a GPU has free."""
 
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes on one rank at the worst moment of a step.
+    """Bytes on one rank at the peak of a step.
 
-    `state` of weights and AdamW's moments, `activations` that are kept for backward, and `work`:
-    the loss's own, or gathered weights and gradients.
+    `state` is for weights and AdamW's moments. `activations` are kept for backward. `work` is for
+    the loss, or for gathered weights and gradients.
     """
 
     state: int
@@ -32,7 +32,7 @@ class MemoryNeed:
 
     @property
     def total(self) -> int:
-        """Add them up."""
+        """Sum of the three parts, in bytes."""
         return self.state + self.activations + self.work
 
     def __str__(self) -> str:
@@ -49,10 +49,10 @@ class MemoryNeed:
 def estimate_memory(config: TrainConfig, shards: int) -> MemoryNeed:
     """Estimate a step's peak on one of `shards` ranks; blocks that are compiled need less.
 
-    Counted by hand from transformer.py, FSDP2's order of work and the kernels of CUDA: RMSNorm
-    keeps its input and a number for each token, attention (flash) its inputs, its output and a
-    number for each head.  tests/reference_trainer/model/test_memory.py compares it with torch's own
-    count.  What NCCL and the allocator take is not in it.
+    Counted by hand from transformer.py, FSDP2's order of work and the CUDA kernels. RMSNorm keeps
+    its input and a number for each token. Attention (flash) keeps its inputs, its output and a
+    number for each head and token. tests/reference_trainer/model/test_memory.py compares it with
+    torch's own count. The memory of NCCL and the allocator is not included.
     """
     element = 4 if config.dtype == "fp32" else 2
     tokens = -(-config.batch // config.accumulate) * config.seq
@@ -62,18 +62,18 @@ def estimate_memory(config: TrainConfig, shards: int) -> MemoryNeed:
     inside = _kept_by_block(config, tokens, element)
     entrance = element * tokens * config.dim
     activations = config.layers * (entrance if config.recompute else inside)
-    # Gradients of parts that are not reduced yet: FSDP2 keeps them whole, in fp32.
+    # Gradients of parts that are not reduced yet: FSDP2 keeps them unsharded, in fp32.
     unreduced = 4 * whole if config.accumulate > 1 else 0
-    # Weights as they are computed with: of the last block, or of all where there is one shard.
+    # Weights in the compute type: of the last block, or of all blocks if there is one shard.
     cast = block * (config.layers if shards == 1 else 1)
-    # The softmax that was kept, the gradient of the loss, and that of the logits, all in fp32.
+    # At the loss: the kept softmax, the gradient of the loss, and that of the logits, all in fp32.
     at_loss = 12 * tokens * config.vocab + outside + cast
-    # The last block's backward: the head's gradient, the weights of the next block as well, this
-    # one's gradients, the same in fp32 on their way, and the gradients inside its MLP.
+    # In the last block's backward: the head's gradient, the weights of the next block, this block's
+    # gradients, their fp32 copy for the reduction, and the gradients inside its MLP.
     mlp = 3 * element * tokens * config.shape.hidden
     in_block = (inside if config.recompute else 0) + mlp
     in_block += outside + outside // 2 + cast + 2 * block + 4 * block_parameters(config)
-    # The last gradients are reduced; no activation is kept any more.
+    # At the end: the last gradients are reduced; no activation is kept any more.
     at_end = 2 * outside + 4 * (outside // element) + 4 * whole // shards - activations
     return MemoryNeed(
         state=state_bytes(config, shards) * 3 // 4,  # 4 of its 16 bytes are the gradients'
@@ -85,15 +85,19 @@ def estimate_memory(config: TrainConfig, shards: int) -> MemoryNeed:
 def _kept_by_block(config: TrainConfig, tokens: int, element: int) -> int:
     """Count the bytes that one block keeps for its backward."""
     keys = config.shape.kv_heads * config.shape.head_dim
-    # Input, its norm, queries before and after their turn, what attention gives, its sum with the
-    # input, the norm of that; keys before and after, values; gate, its SiLU, up, their product.
+    # 7 dim: input, its norm, queries before and after rotation, attention's output, its sum with
+    # the input, the norm of that. 3 keys: keys before and after rotation, values. 4 hidden: gate,
+    # its SiLU, up, their product.
     kept = element * (7 * config.dim + 3 * keys + 4 * config.shape.hidden)
     masks = 2 * config.dim if config.dropout else 0  # a byte for each number that may be dropped
     return tokens * (kept + masks + 4 * config.heads + 2 * 4)
 
 
 def describe_shortage(config: TrainConfig, shards: int, free: int) -> str:
-    """Tell what a step needs and what to change, where `free` bytes will not do; else ""."""
+    """Return what a step needs and what to change, if `free` bytes are not enough; else "".
+
+    The text ends with the smallest change that is enough.
+    """
     need = estimate_memory(config, shards)
     if need.total <= free:
         return ""
@@ -104,7 +108,7 @@ def describe_shortage(config: TrainConfig, shards: int, free: int) -> str:
 
 
 def require_memory(config: TrainConfig, world: World) -> None:
-    """Raise MemoryShortage on every rank where a step is too large for some rank's GPU."""
+    """Raise MemoryShortage on every rank if a step is too large for some rank's GPU."""
     import torch
 
     if world.device.type != "cuda":
@@ -117,7 +121,7 @@ def require_memory(config: TrainConfig, world: World) -> None:
 
 
 def _advice(config: TrainConfig, shards: int, free: int) -> str:
-    """Find the least changes that are enough."""
+    """Find the smallest change of the options that is enough."""
     batches = [2**power for power in range(config.batch.bit_length()) if 2**power < config.batch]
     with_batch = [(f"--batch {batch}", {"batch": batch}) for batch in reversed(batches)]
     with_both = [(f"--recompute {text}", {"recompute": True, **b}) for text, b in with_batch]

@@ -1,4 +1,4 @@
-"""A decoder-only transformer of Llama's shape (arXiv 2302.13971), written to be read."""
+"""Defines a decoder-only transformer of Llama's shape (arXiv 2302.13971), written to be read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROPE_THETA = 10000.0  # base of the angles, arXiv 2104.09864, section 3.2
 
 
 class Attention(nn.Module):
-    """Causal self-attention with rotary positions.  [batch, seq, dim] -> [batch, seq, dim]."""
+    """Causal self-attention with rotary positions. [batch, seq, dim] -> [batch, seq, dim]."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Attention(nn.Module):
 
 
 def apply_rotary(x: Any, turns: Any) -> Any:
-    """Rotary positions: each pair of a head's numbers turned by its position's angle, in fp32.
+    """Rotate each pair of a head's numbers by its position's angle, in fp32 (rotary positions).
 
     x [batch, heads, seq, head], turns [2, seq, head / 2]: cosines and sines.
     """
@@ -58,7 +58,7 @@ def apply_rotary(x: Any, turns: Any) -> Any:
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a SwiGLU MLP, each with a norm before and a residual round it."""
+    """Attention, then a SwiGLU MLP, each with a norm before it and a residual around it."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
@@ -72,14 +72,14 @@ class TransformerBlock(nn.Module):
         self.drop = nn.Dropout(config.dropout)
 
     def forward(self, x: Any) -> Any:
-        """[batch, seq, dim] -> [batch, seq, dim]."""
+        """Run the block: [batch, seq, dim] -> [batch, seq, dim]."""
         x = x + self.drop(self.attention(self.norm1(x)))
         y = self.norm2(x)
         return x + self.drop(self.down(F.silu(self.gate(y)) * self.up(y)))
 
 
 class Transformer(nn.Module):
-    """A table of tokens, blocks, a norm and an output head (not tied to the table)."""
+    """Token embedding, blocks, a norm and an output head (not tied to the embedding)."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Transformer(nn.Module):
         self.apply(_init_weights)
 
     def forward(self, tokens: Any) -> Any:
-        """int64 tokens [batch, seq] -> logits [batch, seq, vocab]."""
+        """Compute logits [batch, seq, vocab] from int64 tokens [batch, seq]."""
         x = self.tokens(tokens)
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
@@ -99,12 +99,15 @@ class Transformer(nn.Module):
 
 
 def next_token_loss(logits: Any, targets: Any) -> Any:
-    """Mean cross entropy in nats, in fp32.  logits [batch, seq, vocab], targets [batch, seq]."""
+    """Compute mean cross entropy in nats, in fp32.
+
+    logits [batch, seq, vocab], targets [batch, seq].
+    """
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
 def count_parameters(model: Any) -> int:
-    """Trainable parameters of a model, counted whole even when they are sharded."""
+    """Count the trainable parameters of a model; sharded ones count in full."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

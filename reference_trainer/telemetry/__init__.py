@@ -1,1 +1,1 @@
-"""What a rank writes of its progress: steps, waits, events, heartbeat."""
+"""Records a rank's progress: steps, waits, events, heartbeat."""

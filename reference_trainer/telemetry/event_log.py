@@ -1,4 +1,4 @@
-"""What a run is doing, as lines of JSON that others can follow while it runs."""
+"""Writes a run's progress as lines of JSON that others can follow while it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 
 class JsonLines:
-    """Appends JSON objects to a file, one a line, flushed.  Without a folder it does nothing."""
+    """File of JSON objects, one a line, flushed. Without a folder it does nothing."""
 
     def __init__(self, folder: str | None, name: str) -> None:
         self._file: BinaryIO | None = None
@@ -21,7 +21,7 @@ class JsonLines:
         if self._file.tell():
             self._file.seek(-1, os.SEEK_END)
             if self._file.read(1) != b"\n":
-                self._file.write(b"\n")  # a killed run left half a line: do not glue ours to it
+                self._file.write(b"\n")  # a killed run left half a line: end it
 
     def append(self, record: dict[str, Any]) -> None:
         """Append one object and hand it to the operating system."""
@@ -38,8 +38,8 @@ class JsonLines:
 class EventLog(JsonLines):
     """Events in a file of JSON lines; a resumed run appends.
 
-    Of a rank: "start", "begin" (a step begins), "step" (its numbers), "saving", "saved", "end".
-    Each carries "t", seconds since the epoch.
+    Events of a rank: "start", "begin" (a step begins), "step" (its numbers), "saving", "saved",
+    "end". Each carries "t", seconds since the epoch.
     """
 
     def write(self, event: str, **values: Any) -> None:

@@ -1,12 +1,12 @@
-"""What a step waits for FSDP's collectives, told apart from its compute on a GPU.
+"""Measures a step's waits for FSDP's collectives, separately from its compute on a GPU.
 
-FSDP2 gathers weights and reduces gradients on streams of their own; the compute stream stands only
-where it needs what is not there yet.  That is inside four calls of FSDP2's (torch 2.13,
-`_fully_shard/_fsdp_param_group.py`), so boundaries on the compute stream before and after each say
-how long it stood.  What the network does behind compute costs that stream nothing: it is hidden.
-The copies into and out of a collective's buffers are in it: nothing but sharding needs them.
+FSDP2 gathers weights and reduces gradients on streams of their own. The compute stream waits only
+where it needs a result that is not ready. That is inside four calls of FSDP2 (torch 2.13,
+`_fully_shard/_fsdp_param_group.py`). So boundaries on the compute stream before and after each call
+measure how long it waited. Communication during compute costs that stream nothing: it is hidden.
+The copies into and out of a collective's buffers are included, because only sharding needs them.
 
-On a CPU the collectives compete with the compute for its cores, and no boundary tells them apart.
+On a CPU the collectives compete with the compute for its cores, and no boundary separates them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ FSDP_CALLS = {
 
 
 def time_fsdp_waits(model: Any, timer: StepTimer) -> bool:
-    """Have `timer` told each wait of this sharded model; False where this torch has no such calls.
+    """Time each wait of this sharded model with `timer`; return False if torch lacks the calls.
 
-    The calls are torch's own business and have no public hooks, so they are looked for by name.
+    The calls are torch's internals and have no public hooks, so they are found by name.
     """
     groups = [*_parameter_groups(model)]
     if not groups or not all(hasattr(group, name) for group in groups for name in FSDP_CALLS):
@@ -45,11 +45,11 @@ def time_fsdp_waits(model: Any, timer: StepTimer) -> bool:
 
 
 def _parameter_groups(model: Any) -> Iterator[Any]:
-    """Groups of parameters that FSDP2 gathers and reduces together."""
+    """Yield the groups of parameters that FSDP2 gathers and reduces together."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state = module._get_fsdp_state()
-            group = getattr(state, "_fsdp_param_group", None)  # torch 2.6 knows but one each
+            group = getattr(state, "_fsdp_param_group", None)  # torch 2.6 has one group each
             yield from getattr(state, "_fsdp_param_groups", [group] if group else [])
 
 

@@ -1,4 +1,4 @@
-"""What this process is doing, for another thread that asks; and whether it was told to leave.
+"""Keeps this process's progress for another thread to read, and whether it must leave.
 
 One process is one rank of at most one run at a time, so this is the process's own state.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass
 class Progress:
-    """The step that is under way (0: none yet), what of it, and when it last went on."""
+    """Current step (0: none yet), its phase, and when the run last progressed."""
 
     step: int = 0
     phase: str = ""  # starting | training | saving | ended; empty: no run yet
@@ -25,11 +25,11 @@ class Progress:
     stop_requested: threading.Event = field(default_factory=threading.Event)
 
     def update(self, phase: str, step: int = 0) -> None:
-        """The run has come this far."""
+        """Record that the run has reached this phase and step."""
         self.step, self.phase, self.updated_at = step, phase, time.monotonic()
 
     def read(self) -> dict[str, Any]:
-        """{"step", "phase", "age": seconds since it last went on}."""
+        """Return {"step", "phase", "age": seconds since the last update}."""
         return {"step": self.step, "phase": self.phase, "age": time.monotonic() - self.updated_at}
 
 
@@ -37,13 +37,13 @@ PROGRESS = Progress()
 
 
 def handle_sigterm() -> None:
-    """Take SIGTERM as the notice of a preemption: save, then leave.  Main thread only."""
+    """Take SIGTERM as the notice of a preemption: save, then leave. Main thread only."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: PROGRESS.stop_requested.set())
 
 
 def exit_message(result: Mapping[str, Any]) -> str:
-    """What a run that was told to leave says at its end, by its result: whether it can go on."""
+    """Return the last message of a run that left on SIGTERM: whether its last step was saved."""
     step = result["steps"][-1]["step"]
     if any(save["step"] == step for save in result["checkpoints"]):
         return f"it was told to leave, and left with step {step} saved"
@@ -53,7 +53,7 @@ def exit_message(result: Mapping[str, Any]) -> str:
 
 
 def process_start_ticks() -> int | None:
-    """When this process started, in clock ticks since boot; None without /proc (proc(5))."""
+    """Return when this process started, in clock ticks since boot; None without /proc (proc(5))."""
     try:
         return int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
     except OSError:
@@ -61,7 +61,7 @@ def process_start_ticks() -> int | None:
 
 
 def process_age() -> float | None:
-    """How long this process has lived, by Linux' own clock; None elsewhere."""
+    """Return the age of this process in seconds, by Linux's CLOCK_BOOTTIME; None without /proc."""
     start_ticks = process_start_ticks()
     if start_ticks is None:
         return None

@@ -1,4 +1,4 @@
-"""Planted delays: an ordinary debugging knob that makes one rank late in one segment."""
+"""Injects delays: an ordinary debugging option that makes one rank late in one segment."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 # The consecutive intervals a step is cut into, in order.  See step_timer.py.
 SEGMENTS = ("data", "forward", "backward", "clip", "optimizer", "checkpoint", "other")
 
-# Moments of a save that may be in the background: a rank's data is about to be written; all data is
-# written and nothing is committed yet; rank 0 has written the manifest, and renames next.
+# Moments of a save, which may be in the background. upload: before a rank's data is written.
+# commit: all data is written and nothing is committed yet. rename: rank 0 has written the manifest,
+# and renames next.
 STAGES = ("upload", "commit", "rename")
 
 USAGE = "SEGMENT:rank=R:seconds=S[:from=FIRST_STEP][:to=LAST_STEP]"
@@ -17,7 +18,7 @@ USAGE = "SEGMENT:rank=R:seconds=S[:from=FIRST_STEP][:to=LAST_STEP]"
 
 @dataclass(frozen=True, kw_only=True)
 class InjectedDelay:
-    """Rank `rank` sleeps `seconds` in `segment` of every step from `first` to `last` (None: on)."""
+    """Sleep of `seconds` on `rank` in `segment` of each step from `first` to `last` (None: on)."""
 
     segment: str
     rank: int
@@ -26,12 +27,12 @@ class InjectedDelay:
     last: int | None = None
 
     def covers_step(self, step: int) -> bool:
-        """Tell whether this step is among those that are delayed."""
+        """Return whether this step is among those that are delayed."""
         return self.first <= step and (self.last is None or step <= self.last)
 
 
 class DelayInjector:
-    """The delays of one rank; counts what fired, so that a planted delay can be proved."""
+    """Delays of one rank. `fired` counts executed delays, to prove an injected delay."""
 
     def __init__(self, delays: tuple[InjectedDelay, ...], rank: int) -> None:
         self.delays = tuple(delay for delay in delays if delay.rank == rank)
@@ -46,7 +47,7 @@ class DelayInjector:
 
 
 def parse_delays(text: str) -> tuple[InjectedDelay, ...]:
-    """Read a plan such as "data:rank=2:seconds=0.2"; a comma separates several.
+    """Read a plan such as "data:rank=2:seconds=0.2"; a comma separates several delays.
 
     Raises ValueError with the expected form when the text cannot be read.
     """

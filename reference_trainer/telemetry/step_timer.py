@@ -1,18 +1,18 @@
-"""Where each step's time went: consecutive intervals that add up to the step, as JSONL per rank.
+"""Measures each step as consecutive intervals that add up to the step, as JSONL per rank.
 
-The end of one interval is the start of the next, and the end of one step is the start of the
-next, so the intervals telescope: they sum to the step, and the steps sum to the loop.  "other"
-is a measured interval (logging, writing these files, reading the clock), not a residual.
+The end of one interval is the start of the next, also from one step to the next. So the intervals
+sum to the step, and the steps sum to the loop. "other" is a measured interval (logging, writing
+these files, reading the clock), not a residual.
 
-On a CPU the boundaries are readings of the host's monotonic clock in whole nanoseconds.  On a
-GPU they are CUDA events on the compute stream, read when the step is over; the loop reads its
-loss there anyway, so this costs no further synchronisation.
+On a CPU the boundaries are readings of the host's monotonic clock in integer nanoseconds. On a GPU
+they are CUDA events on the compute stream, read when the step is over. The loop reads its loss
+there anyway, so this costs no further synchronisation.
 
-A sum of parts cannot show that a part is missing from all of them.  So the host reads its own clock
-as well, where a step has begun and ended: "wall".  Over many steps the two must be the same.
+A sum of parts cannot show that time is missing from all of them. So the host also reads its own
+clock at the start and end of each step: "wall". Over many steps the two must be the same.
 
-Waiting for FSDP's collectives lies inside forward and backward.  Where "separable" is true it was
-timed there as well ("exposed", fsdp_waits.py); where it is false that share is not measured, which
+Waiting for FSDP's collectives lies inside forward and backward. Where "separable" is true it was
+timed there as well ("exposed", fsdp_waits.py). Where it is false that share is not measured, which
 is not the same as zero.
 """
 
@@ -36,59 +36,59 @@ class HostClock:
     name = "host"
 
     def stamp(self) -> Any:
-        """Read the monotonic clock, in nanoseconds: a boundary, now."""
+        """Read the monotonic clock, in nanoseconds."""
         return time.perf_counter_ns()
 
     def wait(self, stamp: Any) -> None:
-        """Return once this boundary has been passed: here it has been when it is read."""
+        """Return once this boundary has been passed; on the host it already has."""
 
     def intervals(self, stamps: list[Any]) -> list[float]:
-        """Give the seconds between each boundary and the next: one fewer than boundaries."""
+        """Return the seconds between each boundary and the next: one fewer than boundaries."""
         return [(b - a) / 1e9 for a, b in pairwise(stamps)]
 
     def total(self, stamps: list[Any], intervals: list[float]) -> float:
-        """Give the seconds from the first boundary to the last; `intervals` are between them."""
+        """Return the seconds from the first boundary to the last; `intervals` are between them."""
         return (stamps[-1] - stamps[0]) / 1e9
 
 
 class CudaClock(HostClock):
-    """Boundaries on the GPU's compute stream.  Resolution about 0.5 us (CUDA runtime API)."""
+    """Boundaries on the GPU's compute stream. Resolution about 0.5 us (CUDA runtime API)."""
 
     name = "cuda events"
 
     def stamp(self) -> Any:
-        """An event recorded on the current stream; the host does not wait for it."""
+        """Record an event on the current stream and return it; the host does not wait for it."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def wait(self, stamp: Any) -> None:
-        """Wait for the stream to come there."""
+        """Wait until the stream reaches this event."""
         stamp.synchronize()
 
     def intervals(self, stamps: list[Any]) -> list[float]:
-        """Seconds between consecutive events, each rounded by itself; waits for the last one."""
+        """Return seconds between consecutive events, each rounded by itself; wait for the last."""
         self.wait(stamps[-1])
         return [a.elapsed_time(b) / 1e3 for a, b in pairwise(stamps)]
 
     def total(self, stamps: list[Any], intervals: list[float]) -> float:
-        """The sum of the intervals, for one long interval would be rounded otherwise than they."""
+        """Return the sum of the intervals: one long interval would be rounded differently."""
         return sum(intervals)
 
 
 class StepTimer:
-    """Cuts steps into segments.  begin(step), mark(name) at each boundary, end() -> record.
+    """Timer of a step's segments: begin(step), mark(name) at each boundary, end() -> record.
 
-    A record: {"step", "t" (seconds since the epoch at the step's start), "rank", "seconds" (from
-    its first boundary to its last), "wall" (the same by the host's monotonic clock), "segments":
-    {name: seconds}, "clock", "separable", "exposed" {segment: {collective: seconds of the segment
-    that were spent waiting for it}}, empty where that is not separable}.  `end` appends it to the
-    file, flushed.
+    Keys of a record: "step"; "t" (seconds since the epoch at the step's start); "rank"; "seconds"
+    (from its first boundary to its last); "wall" (the same by the host's monotonic clock);
+    "segments" {name: seconds}; "clock"; "separable"; "exposed" {segment: {collective: seconds of
+    the segment that were spent waiting for it}}, empty where that is not separable. `end` appends
+    the record to the file and flushes it.
     """
 
     def __init__(self, clock: HostClock, rank: int, folder: str | None = None) -> None:
         self.clock, self.rank = clock, rank
-        self.separable = False  # whether all waits in forward and backward are told by `waiting`
+        self.separable = False  # whether `waiting` measures all waits in forward and backward
         self.records: list[dict[str, Any]] = []
         self._lines = JsonLines(folder, f"spans.rank{rank}.jsonl")
         self._stamps: list[Any] = []
@@ -97,7 +97,7 @@ class StepTimer:
         self._last: tuple[Any, int] | None = None  # where the last step ended, by both clocks
 
     def begin(self, step: int) -> None:
-        """Start a step at the very moment the step before it ended, if there was one."""
+        """Start a step at the exact time the step before it ended, if there was one."""
         self._step, self._started_at = step, time.time()
         start, self._begun_ns = self._last or (self.clock.stamp(), time.monotonic_ns())
         self._stamps = [start]
@@ -105,22 +105,25 @@ class StepTimer:
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:
-        """The body waits for a collective, within the interval that is open.  Never nested."""
+        """Time the body as a wait for a collective within the open interval. Never nested."""
         start = self.clock.stamp()
         yield
         self._waits.append((len(self._names), collective, start, self.clock.stamp()))
 
     def mark(self, segment: str) -> None:
-        """End the interval that began at the last boundary, and call it `segment`."""
+        """End the interval that began at the last boundary, and call it `segment`.
+
+        Raises ValueError for an unknown segment.
+        """
         if segment not in SEGMENTS:
             raise ValueError(f"segment is {segment!r}, expected one of {SEGMENTS}")
         self._stamps.append(self.clock.stamp())
         self._names.append(segment)
 
     def end(self) -> dict[str, Any]:
-        """End the step at the last mark; returns and writes its record."""
+        """End the step at the last mark; write and return its record."""
         self.clock.wait(self._stamps[-1])
-        ended = time.monotonic_ns()  # before anything else, for as long as it is late
+        ended = time.monotonic_ns()  # read first, before other work makes it late
         intervals = self.clock.intervals(self._stamps)
         segments = dict.fromkeys(SEGMENTS, 0.0)
         for name, seconds in zip(self._names, intervals, strict=True):

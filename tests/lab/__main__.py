@@ -1,4 +1,4 @@
-"""`python -m tests.lab`: up, status, exec, run, fault, down."""
+"""Command line of the lab: up, status, exec, run, fault, down."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def run(lab: Lab, nodes: int, gpus: int, nvml: bool, command: tuple[str, ...]) -
 
 
 def _foreground(lab: Lab, node: str, command: tuple[str, ...]) -> int:
-    """Run in the node with our terminal; Ctrl-C reaches the command, which then ends by itself."""
+    """Run a command in the node on our terminal and return its exit code.
+
+    Ctrl-C reaches the command, which then ends by itself.
+    """
     target = lab.node(node)
     environment = {**target.environment(), "SEATRIAL_NODES": str(len(lab.nodes))}
     for name in ("TERM", "NO_COLOR", "COLUMNS", "CI", "PYTEST_ADDOPTS"):

@@ -1,4 +1,4 @@
-"""CPU control groups, version 1 or 2: one group per lab, one per node inside it."""
+"""Manages CPU control groups, version 1 or 2: one group per lab, one per node inside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PERIOD_US = 100_000
 
 
 def root() -> Path:
-    """Mount point of the hierarchy that has the cpu controller."""
+    """Return the mount point of the hierarchy that has the cpu controller; LabError if none has."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, where, kind, options, *_ = line.split()
         if kind == "cgroup" and "cpu" in options.split(","):
@@ -27,14 +27,14 @@ def _words(path: Path) -> list[str]:
 
 
 class NodeGroup:
-    """The control group of one node: holds all its processes, and its share of a CPU."""
+    """Control group of one node: holds all its processes, and limits their share of a CPU."""
 
     def __init__(self, lab: str, node: int) -> None:
         self.lab_path = root() / f"lab-{lab}"
         self.path = self.lab_path / f"node{node}"
 
     def make(self) -> None:
-        """Create the group; on version 2 hand the cpu controller down to it."""
+        """Create the group; on version 2 enable the cpu controller in it."""
         for parent in (self.path.parent.parent, self.path.parent):
             parent.mkdir(exist_ok=True)
             if (control := parent / "cgroup.subtree_control").exists():
@@ -42,7 +42,7 @@ class NodeGroup:
         self.path.mkdir(exist_ok=True)
 
     def limit(self, share: float | None) -> None:
-        """Allow `share` of one CPU (0.2 is 20 %), or all with None."""
+        """Limit the node to `share` of one CPU (0.2 is 20 %); None removes the limit."""
         quota = None if share is None else max(1000, int(share * PERIOD_US))
         if (v1 := self.path / "cpu.cfs_quota_us").exists():
             v1.write_text(str(-1 if quota is None else quota))
@@ -50,11 +50,11 @@ class NodeGroup:
             (self.path / "cpu.max").write_text(f"{quota or 'max'} {PERIOD_US}")
 
     def pids(self) -> list[int]:
-        """Every process of the node, as numbered on the host."""
+        """List the node's processes, as numbered on the host."""
         return [int(word) for word in _words(self.path / "cgroup.procs")]
 
     def init_pid(self) -> int | None:
-        """Host number of the node's process 1; None when the node is off."""
+        """Return the host number of the node's process 1; None when the node is off."""
         for pid in self.pids():
             try:
                 status = Path(f"/proc/{pid}/status").read_text()
@@ -66,7 +66,7 @@ class NodeGroup:
         return None
 
     def kill(self) -> None:
-        """SIGKILL every process of the node."""
+        """Kill every process of the node with SIGKILL."""
         for pid in self.pids():
             try:
                 os.kill(pid, signal.SIGKILL)

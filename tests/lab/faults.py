@@ -1,7 +1,7 @@
-"""Faults of the lab.  Each writes down what it changed, and `clear` heals them all.
+"""Injects the lab's faults. Each fault is recorded, and `clear` heals them all.
 
-A fault is a pair of functions on the lab: `break_` does it and returns one line that says
-what changed; `heal` undoes it and returns one line.
+A fault is a pair of functions on the lab. The first injects it and returns one line that describes
+the change. The second undoes it and returns one line.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def _usual_mtu(lab: Lab, name: str, _mtu: str) -> str:
 
 
 def _corrupt_data(lab: Lab, name: str) -> str:
-    # Byte 10000 of large TCP segments, on their way out: no checksum on a veth notices.
-    # Only among float32 of usual size, by the exponents of four in a row: a changed header of
-    # gloo's own would end the rank, which is another fault than wrong data.
+    # Byte 10000 of large outgoing TCP segments: no checksum on a veth notices. Only among float32
+    # values of usual size, recognised by four such exponents in a row. A changed header of gloo
+    # would end the rank, which is another fault than wrong data.
     rules = (
         "add table inet corrupt\n"
         "add chain inet corrupt out { type filter hook output priority 0; }\n"
@@ -163,7 +163,7 @@ def _open_pair(lab: Lab, first: str, second: str) -> str:
 
 
 def _restart_ray(lab: Lab, nodes: list[Node], interface: str, own_name_at: str = "") -> str:
-    """Environment is frozen at `ray start`, so another one means another start."""
+    """Restart Ray on these nodes: its environment is fixed at `ray start`."""
     for node in nodes:
         node.power_off()
     deadline = time.monotonic() + 20
@@ -340,7 +340,7 @@ FAULTS: dict[str, tuple[list[str], str, tuple[Action, Action]]] = {
 
 
 def inject(lab: Lab, name: str, *arguments: str) -> str:
-    """Inject a fault; it is written down before it is done, so that `clear` finds it."""
+    """Inject a fault; it is recorded before it is injected, so that `clear` finds it."""
     lab.write(faults=[*lab.state["faults"], [name, *arguments]])
     try:
         return f"{name}: {FAULTS[name][2][0](lab, *arguments)}"
@@ -350,7 +350,7 @@ def inject(lab: Lab, name: str, *arguments: str) -> str:
 
 
 def clear(lab: Lab) -> list[str]:
-    """Heal all faults, newest first; returns one line for each."""
+    """Heal all faults, newest first; return one line for each."""
     lines = []
     for name, *arguments in reversed(lab.state["faults"]):
         lines.append(f"{name}: {FAULTS[name][2][1](lab, *arguments)}")

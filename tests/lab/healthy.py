@@ -26,16 +26,16 @@ from tests.support.paths import REPO
 TABLE = REPO / "docs" / "develop" / "healthy-runs.md"
 SIZES = (3, 4, 5, 6, 7, 8)  # nodes of a lab, in turn
 LOCAL_NODES = 4  # raylets of an embedded cluster: what `make trial` takes
-LOAD_EVERY = 3  # every third run goes beside other work
+LOAD_EVERY = 3  # every third run shares the host with other work
 IDLE_LOAD = 0.5  # an idle host's load average of one minute is lower
-CALM_SECONDS = 180  # so long the load of the run before may take to fade from the average
-PASSED = ("ACCEPTED", "REHEARSAL PASSED")  # no other word, as "ACCEPTED (PARTIAL)"
-RUN_SECONDS = 1800  # a lab of 8 beside other work takes 6 minutes: by then it hangs
+CALM_SECONDS = 180  # seconds for the load of the run before to fade from the average
+PASSED = ("ACCEPTED", "REHEARSAL PASSED")  # no other, such as "ACCEPTED (PARTIAL)"
+RUN_SECONDS = 1800  # a lab of 8 with other work takes 6 minutes: a longer run hangs
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one run is: `busy` is whether a busy process goes beside it."""
+    """One planned run; `busy` is whether a busy process runs at the same time."""
 
     kind: str
     nodes: int
@@ -43,14 +43,14 @@ class Plan:
 
 
 def plan_run(kind: str, number: int) -> Plan:
-    """Plan run `number`, from 0, of its kind: each size in turn, and each once in 18 when busy."""
+    """Plan run `number`, from 0, of its kind: each size in turn, and busy once in 18 runs."""
     turn, size = divmod(number, len(SIZES))
     busy = (number + turn) % LOAD_EVERY == LOAD_EVERY - 1
     return Plan(kind, SIZES[size] if kind == "lab" else LOCAL_NODES, busy)
 
 
 def command_of(plan: Plan, folder: Path) -> list[str]:
-    """The command that a user would give, with a folder for the record."""
+    """Return the command that a user would give, with a folder for the record."""
     cluster = "auto" if plan.kind == "lab" else f"local:{plan.nodes}"
     probes = ["pytest", "probes", "--cluster", cluster, "--contract", plan.kind]
     probes += ["--run-dir", str(folder)]
@@ -62,7 +62,7 @@ def command_of(plan: Plan, folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def other_work(busy: bool) -> Iterator[None]:
-    """Keep one process of the host busy, at usual priority."""
+    """Keep one process of the host busy, at usual priority, if `busy`."""
     loop = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
     try:
         yield
@@ -73,14 +73,14 @@ def other_work(busy: bool) -> Iterator[None]:
 
 
 def describe_load(busy: bool, average: float) -> str:
-    """Say what the host is busy with beside the run."""
+    """Describe what else the host is busy with during the run."""
     own = "one busy process" if busy else "none"
     foreign = ", foreign" if average > IDLE_LOAD else ""
     return f"{own}{foreign} ({average:.2f})"
 
 
 def wait_until_idle() -> float:
-    """Wait for the load of a run before to fade; returns the host's load average."""
+    """Wait for the load of the run before to fade; return the host's load average."""
     deadline = time.monotonic() + CALM_SECONDS
     while os.getloadavg()[0] > IDLE_LOAD and time.monotonic() < deadline:
         time.sleep(1)
@@ -88,7 +88,7 @@ def wait_until_idle() -> float:
 
 
 def run_to_end(command: list[str], log: Path) -> int:
-    """Run the command; one that hangs is ended, and its lab with it.  Returns its exit code."""
+    """Run the command and return its exit code; one that hangs is ended, and its lab with it."""
     with log.open("w") as out:
         process = subprocess.Popen(command, cwd=REPO, stdout=out, stderr=out)
         try:
@@ -102,7 +102,7 @@ def run_to_end(command: list[str], log: Path) -> int:
 
 
 def read_verdict(folder: Path) -> tuple[str, str]:
-    """The verdict and the codes of all findings of a run."""
+    """Return the verdict of a run, and the codes of all its findings."""
     try:
         summary = load_summary(folder)
     except (UnreadableRun, OSError):
@@ -111,7 +111,7 @@ def read_verdict(folder: Path) -> tuple[str, str]:
 
 
 def current_commit() -> str:
-    """The commit that is tried; with a + where tracked files differ from it, the table apart."""
+    """Return the commit under test, with a + if tracked files except the table differ from it."""
     git = ["git", "-C", str(REPO)]
     changes = [*git, "status", "--porcelain", "-uno", "--", ".", f":!{TABLE.relative_to(REPO)}"]
     try:
@@ -125,12 +125,12 @@ def current_commit() -> str:
 
 
 def count_rows(kind: str) -> int:
-    """How many runs of this kind the table has."""
+    """Count the runs of this kind in the table."""
     return TABLE.read_text().count(f" | {kind} | ")
 
 
 def add_row(kind: str) -> bool:
-    """Run once and write it down; returns whether the cluster was accepted."""
+    """Run once and add a row to the table; return whether the cluster was accepted."""
     plan, commit = plan_run(kind, count_rows(kind)), current_commit()
     average, date = wait_until_idle(), datetime.now(timezone.utc)
     folder = REPO / "runs" / f"healthy-{date:%Y%m%dT%H%M%SZ}"
@@ -139,7 +139,7 @@ def add_row(kind: str) -> bool:
     with other_work(plan.busy):
         code = run_to_end(command_of(plan, folder), folder.with_suffix(".log"))
     seconds, (verdict, codes) = time.monotonic() - began, read_verdict(folder)
-    if current_commit() != commit:  # sources that change under a run are no commit's
+    if current_commit() != commit:  # sources that change during a run belong to no commit
         commit = f"{commit.removesuffix('+')}+"
     load = describe_load(plan.busy, average)
     cells = [f"{date:%Y-%m-%d %H:%M}", commit, kind, str(plan.nodes), load, verdict, str(code)]

@@ -1,6 +1,6 @@
-"""Prints what Ray still holds, as one JSON line.  Run on a node of the lab.
+"""Prints what Ray still holds, as one JSON line. Run on a node of the lab.
 
-It looks into Ray's tables without being a job: a probe that clears up asks which jobs there are.
+It reads Ray's tables without being a job, because a probe that cleans up lists the jobs.
 """
 
 from __future__ import annotations

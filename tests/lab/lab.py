@@ -1,4 +1,4 @@
-"""The lab as a whole: up, wait, status, down."""
+"""Starts, checks and removes a lab: up, wait, status, down."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ while True:
     time.sleep(0.1)
 """
 
-MADE_SHARED = HOMES / "made-shared"  # /shared of the host is ours to remove
+MADE_SHARED = HOMES / "made-shared"  # marks that we made the host's /shared, and must remove it
 
 
 class Lab:
-    """A lab by its name.  The namespaces, groups and folder are the truth; no daemon keeps it."""
+    """Lab with this name. Its namespaces, groups and folder are its state; no daemon keeps it."""
 
     def __init__(self, name: str = "sea") -> None:
         if not re.fullmatch(r"[a-z]{2,8}", name):
@@ -42,12 +42,12 @@ class Lab:
 
     @property
     def state_file(self) -> Path:
-        """Where the lab's size, rates and faults are written down."""
+        """File with the lab's size, rates and faults."""
         return self.home / "state.json"
 
     @property
     def state(self) -> dict[str, Any]:
-        """What `up` and `fault` wrote; raises LabError when the lab is down."""
+        """State that `up` and `fault` wrote. Raises LabError when the lab is down."""
         try:
             state: dict[str, Any] = json.loads(self.state_file.read_text())
         except FileNotFoundError:
@@ -68,14 +68,14 @@ class Lab:
         return [Node(self.name, index, self.home, size, gpus, with_nvml) for index in range(size)]
 
     def node(self, word: str | int) -> Node:
-        """A node by index or name (`2`, `node2`)."""
+        """Return a node by index or name (`2`, `node2`). Raises LabError if there is none."""
         for node in self.nodes:
             if str(word) in (str(node.index), node.name):
                 return node
         raise LabError(f"no node {word!r} in lab {self.name!r}: it has {len(self.nodes)} nodes")
 
     def pair(self, first: str, second: str) -> tuple[Node, Node]:
-        """Two nodes by index or name; raises LabError where they are one."""
+        """Return two nodes by index or name. Raises LabError if they are the same node."""
         a, b = self.node(first), self.node(second)
         if a.index == b.index:
             raise LabError(f"a pair is two nodes, found {a.name} twice")
@@ -89,7 +89,10 @@ class Lab:
         gpus: int = 1,
         with_nvml: bool = False,
     ) -> None:
-        """Start the lab, or do nothing when it is up and whole with such nodes."""
+        """Start the lab, or do nothing when it is up with these nodes and has no faults.
+
+        Raises LabError when it is up with other nodes, or cannot start.
+        """
         require_machine(compiler=with_nvml)
         if not 1 <= nodes <= 64:
             raise LabError(f"a lab has 1 to 64 nodes, found {nodes}")
@@ -152,7 +155,7 @@ class Lab:
             raise LabError(f"{said}: {_logs(started)}") from None
 
     def _head_listens(self) -> bool:
-        """Whether the head's port is open, read from inside its namespace."""
+        """Return whether the head's port is open, read from inside its namespace."""
         if (pid := self.nodes[0].pid) is None:
             return False
         rows = [
@@ -163,7 +166,7 @@ class Lab:
         return any(row[1].endswith(f":{PORT:04X}") and row[3] == "0A" for row in rows)
 
     def status(self) -> dict[str, Any]:
-        """Each node's addresses, rates, share and whether it is on; and the active faults."""
+        """Return each node's addresses, rates, processes and state, and the active faults."""
         if not self.state_file.exists():
             return {"lab": self.name, "up": False, "nodes": [], "faults": []}
         rows = []
@@ -227,6 +230,6 @@ def _size_text(nodes: int, gpus: int, nvml: int) -> str:
 
 
 def _logs(nodes: list[Node]) -> str:
-    """What the nodes and `ray start` on them said last."""
+    """Return the end of the logs of the nodes and of `ray start` on them."""
     logs = [node.work / name for node in nodes for name in ("init.log", "ray-start.log")]
     return "".join(log.read_text()[-300:] for log in logs if log.exists())

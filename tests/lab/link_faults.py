@@ -1,7 +1,7 @@
-"""Faults of links, routes and addresses that no slow or small link is like.
+"""Injects faults of links, routes and addresses that differ from a slow or narrow link.
 
-As those of `faults`, whose table has them too: lost packets, a carrier that comes and goes, a
-route over the other network, an address that two nodes have.
+The table of `faults` has them too: lost packets, a carrier that comes and goes, a route over the
+other network, an address that two nodes have.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from tests.lab.node import Node
 from tests.lab.shell import LabError
 
 LEAST_LOSS, MOST_LOSS = 0.01, 50.0  # percent
-# TCP hands up to 45 segments to a veth as one packet, and a drop takes all of them.  8 segments
-# cost no speed (4 MiB in 35 to 40 ms at 1 Gbit/s, as before); 1 segment halves it.
+# TCP passes up to 45 segments to a veth as one packet, and a drop loses all of them. A limit of 8
+# segments costs no speed (4 MiB in 35 to 40 ms at 1 Gbit/s, as before); 1 segment halves it.
 SEGMENTS = 8
-LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0  # of a carrier that comes and goes
+LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0  # limits for a carrier that comes and goes
 BLINK_SECONDS = 1.0
-# $0 is the switch's port, $1 where its process number goes, $2 and $3 seconds down and up.
+# $0 is the switch's port, $1 the file for its process number, $2 and $3 seconds down and up.
 FLAP = (
     'echo $$ > "$1"; while :; do '
     'ip link set "$0" down; sleep "$2"; ip link set "$0" up; sleep "$3"; done'
 )
-LOOSE = "2"  # rp_filter: a sender is taken where any interface leads back to it
+LOOSE = "2"  # rp_filter: a sender is accepted if any interface leads back to it
 
 Action = Callable[..., str]
 
 
 def _remember(lab: Lab, key: str, values: Any) -> None:
-    """Write down what was there before a fault; what an earlier one wrote stays."""
+    """Record what was there before a fault; an earlier record is kept."""
     lab.write(before={key: values, **lab.state.get("before", {})})
 
 
 def _recall(lab: Lab, key: str) -> Any:
-    """What was written down; None where nothing was."""
+    """Return what was recorded; None where nothing was."""
     return lab.state.get("before", {}).get(key)
 
 
 def _forget(lab: Lab, key: str) -> None:
-    """It has been put back."""
+    """Remove a record, because its values have been restored."""
     before = lab.state.get("before", {})
     lab.write(before={name: values for name, values in before.items() if name != key})
 
 
 def _number(word: str) -> float:
-    """A plain decimal number; NaN for anything else."""
+    """Parse a plain decimal number; NaN for anything else."""
     return float(word) if re.fullmatch(r"\d+(\.\d+)?", word) else float("nan")
 
 
 def _lose_packets(lab: Lab, name: str, way: str, percent: str) -> str:
-    # Not beside half-duplex, which takes packets past these rules, or corrupt-data, whose packets
-    # are larger than these.
+    # Do not combine this with half-duplex, which moves packets past these rules, or with
+    # corrupt-data, whose packets are larger than these.
     if way not in ("sends", "receives"):
         raise LabError(f"a way is sends or receives, found {way!r}")
     if not LEAST_LOSS <= _number(percent) <= MOST_LOSS:
@@ -95,7 +95,7 @@ def _flap_link(lab: Lab, name: str, seconds: str, period: str) -> str:
     enter = ["nsenter", f"--net=/run/netns/{network.namespace(lab.name, 'x')}"]
     script = ["sh", "-c", FLAP, f"fab0-{node.index}", str(file), f"{down:g}", f"{up:g}"]
     with open(node.work / "flap.log", "ab") as log:
-        subprocess.run(  # in a process group of its own, which healing ends as a whole
+        subprocess.run(  # in a process group of its own, so that healing ends all of it
             ["setsid", "--fork", *node.join(), *enter, *script],
             stdout=log,
             stderr=log,
@@ -116,9 +116,10 @@ def _flap_file(node: Node) -> Path:
 
 
 def _flapping(node: Node) -> int | None:
-    """Number of the process that takes the link down and up; None where there is none.
+    """Return the number of the process that takes the link down and up; None if there is none.
 
-    A number alone may be another process's by now: ours is in the group and names its file.
+    The number alone may belong to another process by now. Ours is in the node's group, and its
+    command line contains the file.
     """
     file = _flap_file(node)
     try:
@@ -143,7 +144,7 @@ def _steady_link(lab: Lab, name: str, _seconds: str, _period: str) -> str:
 
 
 def _leader(pid: int) -> int | None:
-    """The process group of a process; None when it is gone."""
+    """Return the process group of a process; None when it is gone."""
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
@@ -159,7 +160,7 @@ def _blink_link(lab: Lab, name: str) -> str:
 
 
 def _blinked(lab: Lab, name: str) -> str:
-    # The port is down only where the fault was interrupted.
+    # The port is down only if the fault was interrupted.
     return _carrier_back(lab, lab.node(name))
 
 
@@ -178,8 +179,8 @@ def _carrier_back(lab: Lab, node: Node) -> str:
 
 def _detour(lab: Lab, first: str, second: str) -> str:
     node, peer = lab.pair(first, second)
-    # Packets and their answers cross different networks: each end must take what the other's
-    # route does not lead back to.
+    # Packets and their answers cross different networks: each end must accept packets whose sender
+    # is reached over another interface.
     ends = [(peer.index, "eth0"), (node.index, "fab0")]
     checks = [(*end, network.source_check(lab.name, *end)) for end in ends]
     _remember(lab, f"detour {node.index} {peer.index}", checks)

@@ -1,8 +1,8 @@
-"""The lab's two networks, wholly inside namespaces: nothing is added to the host's own.
+"""Builds the lab's two networks inside namespaces; nothing is added to the host's own.
 
-A switch namespace `<lab>x` holds one bridge per network; each node namespace `<lab><i>` has
-`fab0` (10.77.0.<i+1>/24, the fabric) and `eth0` (10.78.0.<i+1>/24, management) plugged into
-them.  There is no default route and no way out.
+A switch namespace `<lab>x` holds one bridge per network. Each node namespace `<lab><i>` has `fab0`
+(10.77.0.<i+1>/24, the fabric) and `eth0` (10.78.0.<i+1>/24, management), connected to the bridges.
+There is no default route and no way out.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ CLIENT = "c"  # a client of the lab, on the management network only
 
 
 def namespace(lab: str, node: int | str) -> str:
-    """`sea0`, `sea1`, ... and `seac` for the client, `seax` for the switch."""
+    """Return a namespace's name: `sea0`, `sea1`, ...; `seac` is the client, `seax` the switch."""
     return f"{lab}{node}"
 
 
 def address(interface: str, node: int) -> str:
-    """IPv4 address of a node on the network of `interface`."""
+    """Return the IPv4 address of a node on the network of `interface`."""
     return f"{NETWORKS[interface]}.{node + 1}"
 
 
 def existing(lab: str) -> list[str]:
-    """Names of the lab's namespaces that exist now."""
+    """List the names of the lab's namespaces that exist now."""
     names = [line.split()[0] for line in sh("ip", "netns", "list", quiet=True).splitlines() if line]
     tails = {name: name.removeprefix(lab) for name in names if name.startswith(lab)}
     return [name for name, tail in tails.items() if tail.isdigit() or tail in ("x", CLIENT)]
 
 
 def build(lab: str, nodes: int, rates: dict[str, str]) -> None:
-    """Make the switch, the client and the nodes, wire and shape them."""
+    """Make the switch, the client and the nodes; connect them and limit their rates."""
     switch = namespace(lab, "x")
     members = [namespace(lab, node) for node in range(nodes)] + [namespace(lab, CLIENT)]
     sh("ip", "-batch", "-", text="".join(f"netns add {name}\n" for name in [switch, *members]))
@@ -87,7 +87,7 @@ def _plug(lab: str, member: str, interface: str, ip: str) -> None:
 
 
 def shape(lab: str, node: int, interface: str, rate: str, way: str = "both") -> None:
-    """Hold the node's link to `rate` (as tc writes it: 1gbit, 50mbit): both ways, or one.
+    """Limit the node's link to `rate` (as tc writes it: 1gbit, 50mbit): both ways, or one.
 
     `way` is both, sends or receives, as the node sees it.
     """
@@ -101,7 +101,7 @@ def shape(lab: str, node: int, interface: str, rate: str, way: str = "both") -> 
 
 
 def shape_toward(lab: str, node: int, interface: str, usual: str, peer: int, rate: str) -> None:
-    """Hold what the node sends to one peer to `rate`, and all else to `usual` as before.
+    """Limit what the node sends to one peer to `rate`, and all else to `usual` as before.
 
     `shape` undoes it.
     """
@@ -116,9 +116,9 @@ def shape_toward(lab: str, node: int, interface: str, usual: str, peer: int, rat
 
 
 def share_directions(lab: str, node: int, interface: str, rate: str) -> None:
-    """Hold what the node sends and what it receives, together, to `rate`; its port's own holds on.
+    """Limit what the node sends and receives, together, to `rate`; the port's own limit stays.
 
-    Both go through one queue at the switch's port.  `part_directions` undoes it.
+    Both go through one queue at the switch's port. `part_directions` undoes it.
     """
     switch, port, queue = namespace(lab, "x"), f"{interface}-{node}", f"half-{node}"
     sh("ip", "-n", switch, "link", "add", queue, "type", "ifb")
@@ -133,31 +133,31 @@ def share_directions(lab: str, node: int, interface: str, rate: str) -> None:
 
 
 def part_directions(lab: str, node: int, interface: str) -> None:
-    """Each direction has the whole rate again."""
+    """Restore the full rate in each direction."""
     switch = namespace(lab, "x")
     sh("tc", "-n", switch, "qdisc", "del", "dev", f"{interface}-{node}", "clsact", quiet=True)
     sh("ip", "-n", switch, "link", "del", f"half-{node}", quiet=True)
 
 
 def rate(lab: str, node: int, interface: str) -> str:
-    """The rate that tc reports for a node's link, as tc prints it: `1Gbit`."""
+    """Return the rate that tc reports for a node's link, as tc prints it: `1Gbit`."""
     words = sh("tc", "-n", namespace(lab, node), "qdisc", "show", "dev", interface).split()
     return words[words.index("rate") + 1] if "rate" in words else "unshaped"
 
 
 def limit_packets(lab: str, node: int, interface: str, mtu: int) -> None:
-    """The switch's port to the node takes packets up to `mtu`; the node does not know of it."""
+    """Limit packets to `mtu` bytes at the switch's port to the node; the node's own MTU stays."""
     switch, port = namespace(lab, "x"), f"{interface}-{node}"
     sh("ip", "-n", switch, "link", "set", port, "mtu", str(mtu))
 
 
 def set_mtu(lab: str, node: int, interface: str, mtu: int) -> None:
-    """The MTU of a node's own interface."""
+    """Set the MTU of a node's own interface."""
     sh("ip", "-n", namespace(lab, node), "link", "set", interface, "mtu", str(mtu))
 
 
 def filter_packets(lab: str, node: int | str, rules: str, quiet: bool = False) -> None:
-    """Give nft these rules in a namespace; `quiet` accepts that it refuses them."""
+    """Apply nft rules in a namespace; `quiet` accepts that nft refuses them."""
     sh(*_inside(lab, node), "nft", "-f", "-", text=rules, quiet=quiet)
 
 
@@ -166,13 +166,13 @@ def _inside(lab: str, node: int | str) -> list[str]:
 
 
 def lose_packets(lab: str, node: int, interface: str, way: str, percent: float) -> None:
-    """The switch's port drops `percent` of what the node sends, or receives, at random.
+    """Drop `percent` of what the node sends, or receives, at random at the switch's port.
 
     `keep_packets` undoes it.
     """
     hook, port = ("ingress" if way == "sends" else "egress"), f"{interface}-{node}"
     keep_packets(lab, node, interface, way)
-    table, parts = f"netdev lose-{port}-{way}", round(percent * 10_000)  # of a million
+    table, parts = f"netdev lose-{port}-{way}", round(percent * 10_000)  # per million
     rules = (
         f"add table {table}\n"
         f'add chain {table} {hook} {{ type filter hook {hook} device "{port}" priority 0; }}\n'
@@ -182,19 +182,19 @@ def lose_packets(lab: str, node: int, interface: str, way: str, percent: float) 
 
 
 def keep_packets(lab: str, node: int, interface: str, way: str) -> None:
-    """The switch's port drops nothing any more."""
+    """Stop dropping packets at the switch's port."""
     table = f"netdev lose-{interface}-{node}-{way}"
     filter_packets(lab, "x", f"delete table {table}\n", quiet=True)
 
 
 def segments(lab: str, node: int, interface: str) -> int:
-    """How many TCP segments the node hands over to its interface as one packet, at most."""
+    """Return how many TCP segments the node passes to its interface as one packet, at most."""
     found: int = _details(namespace(lab, node), interface)["gso_max_segs"]
     return found
 
 
 def limit_segments(lab: str, node: int, interface: str, count: int) -> None:
-    """The node hands over at most `count` TCP segments to its interface as one packet."""
+    """Limit the TCP segments that the node passes to its interface as one packet to `count`."""
     name = namespace(lab, node)
     sh("ip", "-n", name, "link", "set", interface, "gso_max_segs", str(count))
 
@@ -205,19 +205,22 @@ def _details(name: str, device: str) -> dict[str, Any]:
 
 
 def set_port(lab: str, node: int, interface: str, state: str) -> None:
-    """`up|down` of the switch's port: when it is down, the node loses its carrier, no more."""
+    """Set the switch's port `up` or `down`; down takes the node's carrier, and nothing else."""
     sh("ip", "-n", namespace(lab, "x"), "link", "set", f"{interface}-{node}", state)
 
 
 def has_carrier(lab: str, node: int, interface: str) -> bool:
-    """Whether the node's interface is up, has a carrier, and the switch forwards to it."""
+    """Return whether the node's interface is up, has a carrier, and the switch forwards to it."""
     port = _details(namespace(lab, "x"), f"{interface}-{node}")
     own = _details(namespace(lab, node), interface)
     return "LOWER_UP" in own["flags"] and port["operstate"] == own["operstate"] == "UP"
 
 
 def wait_for_carrier(lab: str, node: int, interface: str, seconds: float = 10) -> None:
-    """Return when the carrier is back, at once where the node's own interface is down."""
+    """Wait until the carrier is back; return at once if the node's own interface is down.
+
+    Raises LabError after `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while not has_carrier(lab, node, interface):
         if "UP" not in _details(namespace(lab, node), interface)["flags"]:
@@ -228,12 +231,12 @@ def wait_for_carrier(lab: str, node: int, interface: str, seconds: float = 10) -
 
 
 def detour(lab: str, node: int, peer: int) -> None:
-    """The node sends what is for the peer's fabric address over eth0, from its fabric address."""
+    """Send the node's packets for the peer's fabric address over eth0, from its fabric address."""
     sh(*_detour_route("add", lab, node, peer), "src", address("fab0", node))
 
 
 def end_detour(lab: str, node: int, peer: int) -> None:
-    """The node sends over the fabric again."""
+    """Send the node's packets over the fabric again."""
     sh(*_detour_route("del", lab, node, peer), quiet=True)
 
 
@@ -247,33 +250,36 @@ def _source_check_file(interface: str) -> str:
 
 
 def source_check(lab: str, node: int, interface: str) -> str:
-    """rp_filter of a node's interface: 0 takes every sender, 1 the routed one, 2 a known one."""
+    """Return rp_filter of an interface: 0 accepts every sender, 1 the routed one, 2 a known one."""
     return sh(*_inside(lab, node), "cat", _source_check_file(interface)).strip()
 
 
 def set_source_check(lab: str, node: int, interface: str, value: str) -> None:
-    """Set it; the kernel takes the larger one of this and that of all interfaces."""
+    """Set rp_filter of an interface.
+
+    The kernel uses the larger of this value and that of all interfaces.
+    """
     sh(*_inside(lab, node), "tee", _source_check_file(interface), text=value)
 
 
 def readdress(lab: str, node: int, interface: str, old: str, new: str) -> None:
-    """The node's interface gives up one address for another; repeated, it changes nothing."""
+    """Replace one address of the node's interface by another; repeated, it changes nothing."""
     ip = ("ip", "-n", namespace(lab, node), "addr")
     sh(*ip, "del", f"{old}/24", "dev", interface, quiet=True)
     sh(*ip, "replace", f"{new}/24", "dev", interface)
 
 
 def forget_neighbours(lab: str, node: int, interface: str) -> None:
-    """The node asks anew which device has which address."""
+    """Clear the node's neighbour table (ARP) of an interface, so that the node asks again."""
     sh("ip", "-n", namespace(lab, node), "neigh", "flush", "dev", interface)
 
 
 def set_link(lab: str, node: int, interface: str, state: str) -> None:
-    """`ip link set <interface> up|down` on a node."""
+    """Set a node's interface `up` or `down`, with `ip link set`."""
     sh("ip", "-n", namespace(lab, node), "link", "set", interface, state)
 
 
 def remove(lab: str) -> None:
-    """Delete the lab's namespaces; their links, bridges, shapes and rules go with them."""
+    """Remove the lab's namespaces, and with them their links, bridges, rates and rules."""
     for name in existing(lab):
         sh("ip", "netns", "del", name, quiet=True)

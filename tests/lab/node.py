@@ -1,4 +1,4 @@
-"""One node: start it, run a command in it, switch it off."""
+"""Starts one node, runs commands in it, and switches it off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Node:
     """Node `index` of lab `lab`; `home` is the lab's folder on the host.
 
-    `nvml`: whether its processes find the stand-in NVML.
+    `nvml` is whether its processes find the stand-in NVML.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Node:
         return self.group.init_pid()
 
     def environment(self, interface: str = "fab0") -> dict[str, str]:
-        """What an operator would export before `ray start`, and nothing of our own shell.
+        """Return what an operator would export before `ray start`, and nothing of our own shell.
 
-        No interface is chosen where it is "".
+        If `interface` is "", no interface is chosen.
         """
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ()
         stand_in = {
@@ -62,7 +62,7 @@ class Node:
             "RAY_USAGE_STATS_ENABLED": "0",
             # Ray 2.60 asks for a token where it finds one in HOME; the lab has no way in or out.
             "RAY_AUTH_MODE": "disabled",
-            # Two cores carry the whole lab: no idle workers, and a lost node is seen in seconds.
+            # Two cores run the complete lab: no idle workers, and a lost node is seen in seconds.
             "RAY_prestart_worker_first_driver": "0",
             "RAY_health_check_period_ms": "1000",
             "RAY_health_check_timeout_ms": "3000",
@@ -70,7 +70,7 @@ class Node:
         }
 
     def ray_command(self) -> list[str]:
-        """`ray start` for this node, on the management network as on real clusters."""
+        """Return `ray start` for this node, on the management network as on real clusters."""
         here = network.address("eth0", self.index)
         command = [
             sys.executable,
@@ -92,7 +92,7 @@ class Node:
         return [*command, "--head", "--port", str(PORT), "--dashboard-host", "0.0.0.0"]
 
     def start(self, interface: str = "fab0", own_name_at: str = "") -> None:
-        """Bring up the namespaces and Ray; returns at once (Lab.wait_until_ready waits).
+        """Start the namespaces and Ray; return at once (Lab.start_ray waits).
 
         The node's own name leads to its own address first, or to `own_name_at`.
         """
@@ -108,7 +108,7 @@ class Node:
         spec = {
             "hostname": self.name,
             "work": str(self.work),
-            # Where they really are: a checkout's .venv may be a link to elsewhere in /tmp.
+            # The real paths: a checkout's .venv may be a link to elsewhere in /tmp.
             "keep": sorted({os.path.realpath(p) for p in (REPO, sys.prefix, sys.base_prefix)}),
             "shared": str(self.home / "shared"),
             "shared_at": SHARED,
@@ -121,11 +121,11 @@ class Node:
 
     @property
     def boot_id(self) -> Path:
-        """The file that the node sees as /proc/sys/kernel/random/boot_id."""
+        """File that the node sees as /proc/sys/kernel/random/boot_id."""
         return self.work / "boot_id"
 
     def new_boot_id(self) -> None:
-        """Give the node a boot id of its own, as each boot of a machine has."""
+        """Write a new boot id for the node, as each boot of a machine has."""
         self.boot_id.write_text(f"{uuid.uuid4()}\n")  # in place: a node that is up sees this file
 
     def _launch(self, spec: str) -> None:
@@ -133,7 +133,7 @@ class Node:
         isolate = ["unshare", "-m", "-p", "-u", "-i", "--fork", "--kill-child", "--mount-proc"]
         init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("node_init.py")), spec]
         with open(self.work / "init.log", "ab") as log:
-            subprocess.run(  # --fork: the node is nobody's child, it outlives this command
+            subprocess.run(  # --fork: the node has no parent here, it outlives this command
                 ["setsid", "--fork", *self.join(), *enter, *isolate, *init],
                 stdout=log,
                 stderr=log,
@@ -143,15 +143,15 @@ class Node:
             )
 
     def join(self) -> list[str]:
-        """Words before a command that put it into the node's control group.
+        """Return the words before a command that put it into the node's control group.
 
-        They come first: inside the node the group's files are out of sight.
+        They come first, because the group's files are not visible inside the node.
         """
         procs = str(self.group.path / "cgroup.procs")
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', procs]
 
     def command(self, *command: str, cwd: str | None = None) -> list[str]:
-        """The argument list that runs `command` inside this node."""
+        """Return the argument list that runs `command` inside this node; LabError if it is off."""
         pid = self.pid
         if pid is None:
             raise LabError(f"{self.name} is off; `python -m tests.lab fault clear` brings it back")
@@ -169,7 +169,10 @@ class Node:
         return [*self.join(), *inside, *command]
 
     def run(self, *command: str, seconds: float = 60, check: bool = True) -> str:
-        """Run a command in the node with the operator's environment; returns its output."""
+        """Run a command in the node with the operator's environment; return its output.
+
+        Raises LabError if it fails and `check` is true.
+        """
         done = subprocess.run(
             self.command(*command, cwd="/"),
             env=self.environment(),

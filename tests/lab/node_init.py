@@ -1,7 +1,7 @@
-"""Process 1 of a lab node: mounts what is private to it, starts Ray, reaps orphans for ever.
+"""Runs as process 1 of a lab node: mounts the node's own files, starts Ray, reaps orphans.
 
-Runs inside the node's namespaces with one argument, the JSON text of its spec.  Killing it is
-a power loss: the kernel then kills every process of the node.  Uses the standard library only.
+It runs inside the node's namespaces with one argument, the JSON text of its spec. Killing it is a
+power loss: the kernel then kills every process of the node. Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 
 def mount(*arguments: str) -> None:
-    """mount(8), quietly; raises CalledProcessError when it fails."""
+    """Run mount(8), quietly. Raises CalledProcessError when it fails."""
     subprocess.run(["mount", *arguments], check=True, capture_output=True)
 
 
 def private_tmp(keep: list[str], work: Path) -> None:
-    """An empty /tmp of the node's own, through which the paths to `keep` can still be read."""
+    """Mount an empty /tmp of the node's own, in which the paths to `keep` can still be read."""
     hidden = [path for path in keep if path.startswith("/tmp/")]
     old = work / "host-tmp"
     old.mkdir(exist_ok=True)
@@ -31,14 +31,14 @@ def private_tmp(keep: list[str], work: Path) -> None:
     mount("-t", "tmpfs", "-o", "mode=1777,size=2g", "tmpfs", "/tmp")
     for path in hidden:
         if os.path.exists(path):
-            continue  # it lies in one that is kept already
+            continue  # it is inside one that is kept already
         os.makedirs(path)
         mount("--bind", str(old / path.removeprefix("/tmp/")), path)
     subprocess.run(["umount", "-R", "-l", str(old)], check=True)
 
 
 def furnish(spec: dict[str, Any]) -> None:
-    """Host name, boot id, /etc/hosts, /tmp, /dev/shm, /sys and /shared of this node."""
+    """Set up host name, boot id, /etc/hosts, /tmp, /dev/shm, /sys and /shared of this node."""
     socket.sethostname(spec["hostname"])
     work = Path(spec["work"])
     mount("--make-rprivate", "/")
@@ -47,26 +47,26 @@ def furnish(spec: dict[str, Any]) -> None:
     mount("--bind", str(work / "boot_id"), "/proc/sys/kernel/random/boot_id")
     private_tmp(spec["keep"], work)
     mount("-t", "tmpfs", "-o", "size=1g", "tmpfs", "/dev/shm")
-    mount("-t", "tmpfs", "-o", "size=16m", "tmpfs", spec["shared_at"])  # seen when it is withheld
+    mount("-t", "tmpfs", "-o", "size=16m", "tmpfs", spec["shared_at"])  # shows if /shared is hidden
     mount("--bind", spec["shared"], spec["shared_at"])
     hide_nvml()
 
 
 def nvml_libraries(cache: str) -> list[str]:
-    """The paths of NVML's library in what `ldconfig -p` says."""
+    """Return the paths of NVML's library in the output of `ldconfig -p`."""
     lines = (line.partition(" => ") for line in cache.splitlines())
     return [path.strip() for name, _, path in lines if "libnvidia-ml.so" in name and path]
 
 
 def hide_nvml() -> None:
-    """A lab's GPUs are emulated: the host's own are none of them, and NVML would tell of those."""
+    """Hide the host's NVML: a lab's GPUs are emulated, and NVML would report the host's own."""
     said = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True)
     for path in nvml_libraries(said.stdout):
         mount("--bind", "/dev/null", os.path.realpath(path))
 
 
 def wait_for_head(address: str, seconds: float = 60) -> None:
-    """Return when the head's port accepts, so that no raylet starts in vain."""
+    """Wait until the head's port accepts, so that no raylet starts in vain."""
     host, port = address.split(":")
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -89,10 +89,10 @@ def reap_for_ever() -> None:
 
 
 def main() -> None:
-    """Furnish the node, start Ray, reap."""
+    """Set up the node, start Ray, reap orphans."""
     spec = json.loads(sys.argv[1])
     furnish(spec)
-    log = open(Path(spec["work"]) / "ray-start.log", "ab")  # noqa: SIM115  (lives as long as we)
+    log = open(Path(spec["work"]) / "ray-start.log", "ab")  # noqa: SIM115  (open as long as we run)
     if not spec["head"]:
         wait_for_head(spec["head_address"])
     subprocess.Popen(

@@ -1,6 +1,7 @@
-"""The stand-in NVML of a lab's nodes: built once, in a folder of each node, told by a file of each.
+"""Manages the stand-in NVML of a lab's nodes: one library, one folder and one file per node.
 
-The library is nvml_standin.c.  It reads the node's file at each call, so a fault is a line more.
+The library is nvml_standin.c. It reads the node's file at each call, so one more line injects a
+fault.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from pathlib import Path
 
 from tests.lab.shell import LabError, sh
 
-TORCH = Path(__file__).with_name("standin_torch")  # the folder that lets torch count as well
+# The folder of the module that makes torch count the node's GPUs as well.
+TORCH = Path(__file__).with_name("standin_torch")
 SOURCE = Path(__file__).with_name("nvml_standin.c")
 LIBRARY = "libnvidia-ml.so.1"
-# What the library reads, and what it means.
+# Keys that the library reads, and what they mean.
 KEYS = {
     "gpus": "how many GPUs NVML shows",
     "name": "model of the GPUs",
@@ -39,28 +41,28 @@ def build_library(home: Path) -> Path:
 
 
 def settings_file(work: Path) -> Path:
-    """The file of a node from which its NVML answers."""
+    """Return the file of a node from which its NVML answers."""
     return work / "nvml.txt"
 
 
 def library_folder(work: Path) -> Path:
-    """The folder of a node where its processes look for the library."""
+    """Return the folder of a node where its processes look for the library."""
     return work / "lib"
 
 
 def show_library(home: Path, work: Path) -> None:
-    """Put the library where the node's next processes find it."""
+    """Copy the library to where the node's next processes find it."""
     library_folder(work).mkdir(parents=True, exist_ok=True)
     shutil.copy(home / LIBRARY, library_folder(work) / LIBRARY)
 
 
 def hide_library(work: Path) -> None:
-    """Take the library away from the node's next processes."""
+    """Remove the library for the node's next processes."""
     (library_folder(work) / LIBRARY).unlink(missing_ok=True)
 
 
 def make_healthy(work: Path, lab: str, gpus: int) -> None:
-    """Write what a sound node of this lab answers; its UUIDs are no other node's."""
+    """Write what a healthy node of this lab answers; no other node has its UUIDs."""
     begin = str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{work.name}.{lab}"))[:24]
     lines = [
         f"gpus {gpus}",
@@ -73,7 +75,10 @@ def make_healthy(work: Path, lab: str, gpus: int) -> None:
 
 
 def plant(work: Path, what: str) -> None:
-    """Add a line to what the node answers: `gpus=7`, or of GPU 3 alone `3.error=15`."""
+    """Add a line to what the node answers: `gpus=7`, or of GPU 3 alone `3.error=15`.
+
+    Raises LabError for anything else.
+    """
     match = re.fullmatch(r"((?:\d+\.)?([a-z_]+))=([^\n]{1,200})", what)
     if not match or match[2] not in KEYS:
         raise LabError(f"expected KEY=VALUE or GPU.KEY=VALUE, found {what!r}; {KEY_TEXT}")
@@ -82,6 +87,6 @@ def plant(work: Path, what: str) -> None:
 
 
 def _replace(path: Path, lines: list[str]) -> None:
-    """Write the file at once: a call that reads it meanwhile sees the old one, or the new one."""
+    """Replace the file at once: a call that reads it meanwhile gets the old one or the new one."""
     (new := path.with_suffix(".new")).write_text("\n".join(lines) + "\n")
     os.replace(new, path)

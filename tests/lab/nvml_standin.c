@@ -1,16 +1,16 @@
-/* A stand-in for libnvidia-ml.so.1, so that a lab without GPUs has what asks NVML run for real.
+/* A stand-in for libnvidia-ml.so.1: in a lab without GPUs, code that asks NVML runs unchanged.
 
-   Written from the public description of the API (docs.nvidia.com/deploy/nvml-api); nothing in it is
-   NVIDIA's.  Each call reads its answer from the file that SEATRIAL_LAB_NVML names: a line more is a
-   fault at once, in processes that run.  A line is `key value`:
+   Written from the public description of the API (docs.nvidia.com/deploy/nvml-api); it contains no
+   code of NVIDIA.  Each call reads its answer from the file that SEATRIAL_LAB_NVML names.  So one
+   more line injects a fault at once, also into running processes.  A line is `key value`:
 
        gpus 8                        how many GPUs the node has
        name NVIDIA H100 80GB HBM3    of all GPUs
-       3.name NVIDIA A100            of GPU 3 alone: it holds before what is said of all
+       3.name NVIDIA A100            of GPU 3 alone: it overrides the line for all
        error 18                      every call returns this code
        3.error 15                    every call on GPU 3 does
 
-   Of two lines with one key the later holds.  To add a query: a function below, and its keys in
+   If two lines have one key, the later counts.  To add a query: a function below, and its keys in
    KEYS of nvml.py. */
 
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include <string.h>
 
 typedef int Return;
-typedef void *Device; /* one and the GPU's index, and for its MIG instance i also (1 + i) * MIG */
+typedef void *Device; /* 1 + the GPU's index; for its MIG instance i also + (1 + i) * MIG */
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        DRIVER_NOT_LOADED = 9 };
 enum { KEY = 64, VALUE = 256, NODE = -1, MIB = 1 << 20, MIG = 1000, MIG_PLACES = 7 };
@@ -26,7 +26,7 @@ enum { KEY = 64, VALUE = 256, NODE = -1, MIB = 1 << 20, MIG = 1000, MIG_PLACES =
 struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 
-/* Find what the file says of `key`: 2 of this GPU alone, 1 of all, 0 nothing, -1 without a file. */
+/* Find `key` in the file: 2 for this GPU alone, 1 for all, 0 not there, -1 without a file. */
 static int find(int gpu, const char *key, char value[VALUE])
 {
     char own[KEY], line[KEY + VALUE], name[KEY], text[VALUE];
@@ -56,7 +56,7 @@ static long long find_number(int gpu, const char *key, long long otherwise)
     return find(gpu, key, value) > 0 ? atoll(value) : otherwise;
 }
 
-/* What every call returns, of the node or of a GPU, before it looks for its own answer. */
+/* Return the code of every call, for the node or a GPU, before the call's own answer. */
 static Return status(int gpu)
 {
     char value[VALUE];
@@ -128,7 +128,7 @@ Return nvmlDeviceGetUUID(Device device, char *text, unsigned length)
     int gpu = index_of(device), own = find(gpu, "uuid", value) == 2;
     Return code = status(gpu);
 
-    /* Said of all GPUs it is how each UUID begins; `GPU-` is `MIG-` of an instance. */
+    /* A line for all GPUs is the beginning of each UUID; `GPU-` becomes `MIG-` for an instance. */
     snprintf(uuid, sizeof uuid, own ? "%s" : "%s%012ld", value, (long)device - 1);
     if ((long)device > MIG)
         memcpy(uuid, "MIG", 3);
@@ -176,7 +176,7 @@ Return nvmlDeviceGetMemoryInfo_v2(Device device, struct memory_v2 *memory)
 
 Return nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, void *processes)
 {
-    *count = 0; /* as in a container, where NVML names none */
+    *count = 0; /* as in a container, where NVML lists none */
     return (void)processes, status(index_of(device));
 }
 

@@ -1,4 +1,4 @@
-"""Running system tools: one place that turns their failures into one sentence."""
+"""Runs system tools, and turns each of their failures into one sentence."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ COMPILER = {"cc": "gcc libc6-dev"}
 
 
 class LabError(RuntimeError):
-    """One sentence: what was expected, what was found, what to do."""
+    """Raised by the lab with one sentence: what was expected, what was found, what to do."""
 
 
 def sh(*command: str, quiet: bool = False, text: str | None = None, seconds: float = 60) -> str:
     """Run a tool and return its standard output.
 
-    `quiet` accepts failure, for removing what may not be there.  Raises LabError otherwise.
+    `quiet` accepts a failure, to remove things that may be absent. Raises LabError otherwise.
     """
     try:
         done = subprocess.run(
@@ -39,7 +39,7 @@ def sh(*command: str, quiet: bool = False, text: str | None = None, seconds: flo
 
 
 def require_machine(compiler: bool = False) -> None:
-    """Raise LabError unless this is Linux, we are root, and the tools are here."""
+    """Raise LabError unless this is Linux, we are root, and the tools are installed."""
     hint = "; without it use `pytest probes --cluster local:4`, which needs none of this"
     if not sys.platform.startswith("linux"):
         raise LabError(f"the lab needs Linux namespaces, this is {sys.platform}{hint}")

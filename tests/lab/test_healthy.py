@@ -1,4 +1,4 @@
-"""Rows of healthy runs: what is run in turn, and that a bad run is a row as well."""
+"""Rows of healthy runs: the order of the runs, and that a bad run is a row as well."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADER = healthy.TABLE.read_text().split("|---")[0] + "|---|---|---|---|---|---|
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty table of a folder of its own, on a host that is idle."""
+    """Make an empty table in a folder of its own, on a host that is idle."""
     path = tmp_path / "docs" / "rows.md"
     path.parent.mkdir()
     path.write_text(HEADER)
@@ -26,7 +26,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def row_after(table: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> tuple[list[str], int]:
-    """The last row's cells once `script` stood for the suite, and the exit code."""
+    """Run `script` in place of the suite; return the last row's cells and the exit code."""
     monkeypatch.setattr(healthy, "command_of", lambda *_: [sys.executable, "-c", script])
     ended = CliRunner().invoke(healthy.main, ["--kind", "lab", "--runs", "1"])
     return [cell.strip() for cell in table.read_text().splitlines()[-1].split("|")[1:-1]], (

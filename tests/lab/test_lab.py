@@ -29,7 +29,7 @@ def command(*words: str, seconds: float = 120) -> subprocess.CompletedProcess[st
 
 
 def traces(name: str) -> list[str]:
-    """What a lab of this name has on the machine."""
+    """List what a lab of this name has on the machine."""
     found = [f"netns {space}" for space in network.existing(name)]
     found += [str(path) for path in (HOMES / name, cgroups.root() / f"lab-{name}") if path.exists()]
     mounts = Path("/proc/mounts").read_text().splitlines()

@@ -12,7 +12,7 @@ from tests.support.trial import acceptance, agreed
 
 
 def only(record: RunRecord, code: str) -> Finding:
-    """The one finding of this code; fails with what was found instead."""
+    """Return the only finding of this code; fail with what was found instead."""
     found = [finding for result in record.results for finding in result.findings]
     codes = [finding.code for finding in found]
     assert codes.count(code) == 1, f"expected one {code}, found {codes}"

@@ -24,7 +24,7 @@ def carrier_changes(lab: Lab, node: int) -> int:
 
 
 def flappers(lab: Lab) -> list[str]:
-    """Command lines of processes that take a link down and up."""
+    """List the command lines of processes that take a link down and up."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -37,7 +37,7 @@ def flappers(lab: Lab) -> list[str]:
 
 
 def sent(lab: Lab, node: int, interface: str) -> int:
-    """Bytes that the node has sent there."""
+    """Return the bytes that the node has sent on the interface."""
     return int(lab.node(node).run("cat", f"/sys/class/net/{interface}/statistics/tx_bytes"))
 
 
@@ -171,14 +171,14 @@ def test_a_detour_is_taken_one_way_and_to_one_peer(lab: Lab, check: str) -> None
 
 
 def ways(lab: Lab, source: int, target: int) -> list[str]:
-    """Interfaces over which a TCP stream between two fabric addresses goes."""
+    """List the interfaces over which a TCP stream between two fabric addresses goes."""
     before = {interface: sent(lab, source, interface) for interface in network.NETWORKS}
     send(lab, source, target)
     return [name for name, count in before.items() if sent(lab, source, name) - count > SIZE // 2]
 
 
 def neighbours(lab: Lab, node: int) -> str:
-    """What the node knows of others' hardware addresses on the fabric."""
+    """Return what the node knows of others' hardware addresses on the fabric."""
     return lab.node(node).run("ip", "neigh", "show", "dev", "fab0")
 
 

@@ -51,7 +51,7 @@ assert code_of(nvml.nvmlDeviceGetHandleByUUID, "GPU-") == nvml.NVML_ERROR_NOT_FO
 print(json.dumps([nvml.nvmlSystemGetDriverVersion(), *map(describe, range(gpus))]))
 nvml.nvmlShutdown()
 """
-COPIES = ["pynvml", "ray._private.thirdparty.pynvml"]  # nvidia-ml-py's, and the one Ray brings
+COPIES = ["pynvml", "ray._private.thirdparty.pynvml"]  # nvidia-ml-py's, and the copy in Ray
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +65,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def work(home: Path, tmp_path: Path) -> Path:
-    """The folder of a sound node with two GPUs."""
+    """Make the folder of a healthy node with two GPUs."""
     nvml.make_healthy(tmp_path, "unit", 2)
     nvml.show_library(home, tmp_path)
     return tmp_path
 
 
 def ask(work: Path, copy: str = COPIES[0]) -> Any:
-    """What NVML answers there: the driver's version and each GPU, or the code of a refusal."""
+    """Return NVML's answer: the driver's version and each GPU, or the code of a refusal."""
     paths = {
         "LD_LIBRARY_PATH": str(nvml.library_folder(work)),
         "SEATRIAL_LAB_NVML": str(nvml.settings_file(work)),

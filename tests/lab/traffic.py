@@ -1,4 +1,4 @@
-"""Traffic between nodes of the lab, for tests of its faults: it runs where the packets do."""
+"""Runs traffic between nodes of the lab, inside their networks, for tests of the lab's faults."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ print(*sorted(answers))
 """
 
 
-PORTS = itertools.count(7001)  # one each: what waits in vain keeps its own for a while
+PORTS = itertools.count(7001)  # one each: a receiver that waits in vain keeps its port for a while
 
 
 def _words(script: str, *arguments: str | float) -> list[str]:
@@ -105,12 +105,12 @@ def _begin(node: Node, script: str, *arguments: str | float) -> subprocess.Popen
 
 
 def fabric(node: int) -> str:
-    """A node's own address on the fabric."""
+    """Return a node's own address on the fabric."""
     return network.address("fab0", node)
 
 
 def send(lab: Lab, source: int, target: int, size: int = 4 << 20) -> int:
-    """TCP of `size` bytes between two fabric addresses; returns how many segments went twice.
+    """Send `size` bytes by TCP between two fabric addresses; return how many segments went twice.
 
     Raises LabError when they do not arrive.
     """
@@ -124,11 +124,12 @@ def send(lab: Lab, source: int, target: int, size: int = 4 << 20) -> int:
 
 
 def watch(lab: Lab, source: int, target: int, seconds: float) -> Callable[[], float]:
-    """Begin a stream of a small packet each 10 ms; returns once the first arrived.
+    """Start a stream of a small packet each 10 ms; return once the first has arrived.
 
-    What is returned waits for the end and gives the longest time (s) in which none arrived.
+    The returned function waits for the end and returns the longest time (s) in which none arrived.
     """
-    port, more = next(PORTS), 2  # what is sent before the first is seen to arrive
+    # The sender starts before the first packet arrives, so it runs longer.
+    port, more = next(PORTS), 2
     receiver = _begin(lab.node(target), RECEIVE_UDP, fabric(target), port, seconds)
     sender = _begin(lab.node(source), SEND_UDP, fabric(target), port, seconds + more)
     assert receiver.stdout
@@ -143,7 +144,7 @@ def watch(lab: Lab, source: int, target: int, seconds: float) -> Callable[[], fl
 
 
 def owners(lab: Lab, asker: int, address: str) -> list[str]:
-    """Hardware addresses that answer when a node asks on the fabric who has this IPv4 address."""
+    """List hardware addresses that answer when a node asks on the fabric for this IPv4 address."""
     return lab.node(asker).run(*_words(ASK, fabric(asker), address)).split()
 
 

@@ -1,4 +1,4 @@
-"""Controls as tests write them down."""
+"""Writes controls for tests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from reports.record import Control
 
 
 class MemoryRecorder(Trial):
-    """A recorder that keeps what is written down in memory, its controls too."""
+    """Recorder that keeps all its items in memory, its controls too."""
 
     control = Recorder.control
 
 
 def recorder(criterion: str, contract: Contract | None = None) -> MemoryRecorder:
-    """One of a criterion, by the lab's contract unless another is given."""
+    """Make a recorder of a criterion, with the lab's contract unless another is given."""
     return MemoryRecorder(contract or load("lab"), "p", criterion)
 
 
@@ -26,12 +26,12 @@ LOUD = Limit(high=-1, because="no value keeps it")  # for measures whose limit t
 
 
 def write_control(measure: Recorder, caught: bool | None = True, saw: str = "it") -> None:
-    """A control of no measure in particular: for tests of what is made of a control."""
+    """Write a control of no measure in particular, for tests of how controls are used."""
     measure._record("control", Control(name="c", fault="a fault", caught=caught, saw=saw))
 
 
 def plant(measure: Recorder, name: str) -> None:
-    """A control whose measures all fail in its trial."""
+    """Write a control whose measures all fail in its trial."""
     trial = measure.trial()
     for target in CONTROLS[measure.criterion][name]:
         known = CRITERIA[measure.criterion].measures[target]
@@ -44,7 +44,7 @@ def plant(measure: Recorder, name: str) -> None:
 
 
 def bad_value(limit: Limit) -> Value:
-    """A value that breaks a limit."""
+    """Return a value that breaks a limit."""
     if limit.one_of is not None:
         return "none of these"
     if limit.high is not None:

@@ -1,4 +1,4 @@
-"""A stand-in for a Ray dashboard, which may ask for a token."""
+"""Serves a stand-in for a Ray dashboard, which may ask for a token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 @contextmanager
 def dashboard(session: str = "ours", token: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Its address, and the paths of what it was asked and let pass; 401 or 403 as Ray answers."""
+    """Serve a dashboard; yield its address, and the paths of the requests that it accepted.
+
+    Without the token it answers 401, with a wrong token 403, as Ray does.
+    """
     served: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

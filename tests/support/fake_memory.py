@@ -1,7 +1,7 @@
-"""What a training step holds at its peak, as torch counts it, of tensors that hold nothing.
+"""Counts a training step's peak memory, as torch does, with tensors that hold no data.
 
-A mock of the hardware: no GPU is asked.  The model is sharded by FSDP2 over ranks that are not
-there, on a CPU in name; RMSNorm stands in for CUDA's fused kernel, which keeps less than the CPU's.
+A mock of the hardware: no GPU is used. FSDP2 shards the model over ranks that do not exist, on a
+nominal CPU. FusedNorm replaces RMSNorm: CUDA's fused kernel keeps less than the CPU's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 class FusedNorm(torch.autograd.Function):
-    """RMSNorm as `aten::_fused_rms_norm` has it: keeps its input, its gain, a number a token."""
+    """RMSNorm as `aten::_fused_rms_norm` has it: keeps its input, its gain, a number per token."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, gain: Any) -> Any:
@@ -40,7 +40,7 @@ class FusedNorm(torch.autograd.Function):
 
 
 def peak_bytes(config: TrainConfig, ranks: int) -> int:
-    """The most that one of so many ranks holds in a step that is not the first."""
+    """Return the most bytes that one of `ranks` ranks holds in a step that is not the first."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     try:
         world = SimpleNamespace(device=CPU, mesh=init_device_mesh("cpu", (ranks,)))

@@ -1,4 +1,4 @@
-"""What `seatrial nccl-log` says of one text."""
+"""Runs `seatrial nccl-log` on one text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from probes.nccl.report import NcclReport, analyse_files
 
 
 def told(folder: Path, text: str) -> NcclReport:
-    """The report on a log of this text."""
+    """Return the report on a log of this text."""
     path = folder / "nccl.log"
     path.write_text(text)
     return analyse_files([path])
 
 
 def codes(found: NcclReport) -> set[str]:
-    """Its findings' codes."""
+    """Return the codes of its findings."""
     return {finding.code for finding in found.findings}

@@ -1,4 +1,4 @@
-"""Where the checkout and its test data are."""
+"""Paths of the checkout and its test data."""
 
 from __future__ import annotations
 

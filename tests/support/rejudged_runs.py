@@ -1,4 +1,4 @@
-"""Sound runs to be judged by another contract."""
+"""Makes healthy runs and judges them by another contract."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ because = "as agreed"
 
 
 def measured(folder: Path, text: str, *, rehearsal: str = "", keep: bool = True) -> Path:
-    """A run of a healthy cluster under a contract; `keep`: its terms are in the record."""
+    """Write a run of a healthy cluster under a contract; `keep` puts its terms into the record."""
     agreed, store = parse(text.encode(), "bought.toml"), Store(folder)
     terms = agreed.cluster.model_dump(exclude_none=True) if keep else {}
     store.start(
@@ -76,7 +76,7 @@ def measured(folder: Path, text: str, *, rehearsal: str = "", keep: bool = True)
 
 
 def rejudged(run: Path, text: str) -> RunRecord:
-    """The run, judged by a contract of this text."""
+    """Judge the run by a contract of this text."""
     return load(rejudge_run(run, parse(text.encode(), "other.toml")))
 
 
@@ -85,6 +85,6 @@ def verdicts(record: RunRecord) -> dict[str, Verdict]:
 
 
 def say_owed(run: Path) -> None:
-    """Make it a run that says what it owes."""
+    """Change it into a run that records what it owes."""
     owes = {"t": "", "event": "run_owes", "data": {"owed": [], "only": [], "partial": ""}}
     rewrite(run, lambda events: [events[0], owes, *events[1:]])

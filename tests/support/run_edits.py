@@ -1,4 +1,4 @@
-"""Edits of a run folder, as a forger would make them."""
+"""Edits run folders as a forger would."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Which test has seen which measure fail, and which finding made: what the table of faults is of.
+"""Records which test saw which measure fail and which finding made, for the table of faults.
 
-Hooks of this suite's own runs.  They listen to what probes write down, in this process and in the
-records of runs on a lab; what controls plant is not counted.  Of a test without a recorder they
-listen to the findings that the readers of logs, settings and losses make.  A test that `seen.toml`
-names must see what the file says of it, and one that is marked as a near miss must see its measures
-judged, and kept.  `SEATRIAL_SEEN=write pytest tests/...` writes the file anew for the tests of that
-run.
+Hooks of this suite's own runs. They record what probes write, in this process and in the records of
+runs on a lab. Faults that controls inject are not counted. For a test without a recorder they
+record the findings that the readers of logs, settings and losses make. A test that `seen.toml`
+lists must see what the file lists for it. A test that is marked as a near miss must see its
+measures judged, and kept. `SEATRIAL_SEEN=write pytest tests/...` rewrites the file for the tests of
+that run.
 """
 
 from __future__ import annotations
@@ -50,9 +50,12 @@ KEPT = (Verdict.PASS, Verdict.MARGINAL)
 
 @dataclass
 class Sight:
-    """What one test saw: `red` are measures that failed, as FABRIC.busbw (or, where they never do,
-    said why nothing is proven), and codes of findings;
-    `near` are measures that its fault is near to, and that were kept."""
+    """Observations of one test.
+
+    `red` are measures that failed, as FABRIC.busbw, and codes of findings. A measure that never
+    fails is red when it reports why nothing is proven. `near` are measures that the test's fault is
+    near to, and that were kept.
+    """
 
     red: set[str] = field(default_factory=set)
     near: set[str] = field(default_factory=set)
@@ -62,7 +65,7 @@ Sights = dict[str, Sight]  # by test
 
 
 def read_sights() -> Sights:
-    """Read what the file says."""
+    """Read the observations from the file."""
     text = FILE.read_text() if FILE.is_file() else ""
     return {
         test: Sight(set(entry.get("red", ())), set(entry.get("near", ())))
@@ -71,29 +74,29 @@ def read_sights() -> Sights:
 
 
 def is_live(test: str) -> bool:
-    """Whether a test plants its fault on a lab."""
+    """Return whether a test injects its fault on a lab."""
     return test.startswith(LIVE)
 
 
 class Watch:
-    """What the test that runs has seen so far, and what each one that passed saw."""
+    """Observations of the running test so far, and of each test that passed."""
 
     def __init__(self) -> None:
         self.passed: Sights = {}
         self.begin()
 
     def begin(self) -> None:
-        """Forget the test before."""
+        """Start a new test without observations."""
         self.red, self.kept, self.read = set[str](), set[str](), set[str]()
         self.has_recorder = False
 
     @property
     def seen(self) -> set[str]:
-        """What was seen red: findings that were only read count where nothing wrote any down."""
+        """Names seen red; findings that were only read count where no recorder was used."""
         return self.red if self.has_recorder else self.red | self.read
 
     def look_at(self, criterion: str, item: Any) -> None:
-        """Look at a measurement or a finding."""
+        """Record a measurement or a finding."""
         if code := getattr(item, "code", ""):
             self.red.add(code)
         elif getattr(item, "judged", False) and item.name in CRITERIA[criterion].measures:
@@ -102,7 +105,7 @@ class Watch:
             seen.add(f"{criterion}.{item.name}")
 
     def look_at_run(self, record: RunRecord) -> None:
-        """Look at what a run on a lab came to."""
+        """Record all measurements and findings of a run on a lab."""
         for result in record.results:
             for item in (*result.measurements, *result.findings):
                 self.look_at(result.criterion, item)
@@ -113,7 +116,7 @@ SIGHTS = pytest.StashKey[Sights]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Listen to all recorders but those of controls."""
+    """Listen to all recorders except those of controls."""
     config.addinivalue_line(
         "markers", "near_miss(*measures): near to a fault of these measures, which are kept"
     )
@@ -131,7 +134,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _listen_to(kind: Any, readers: tuple[str, ...]) -> None:
-    """Hear of each of a kind that one of these modules makes, itself or by `finding()`."""
+    """Record each object of a kind that one of these modules makes, itself or by `finding()`."""
     make = kind.__init__
 
     def made(self: Any, *arguments: Any, **fields: Any) -> None:
@@ -147,7 +150,7 @@ def _listen_to(kind: Any, readers: tuple[str, ...]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Listen for one test; where it is named, it must have seen what it is named for."""
+    """Observe one test; if the file lists it, it must have seen what the file lists."""
     WATCH.begin()
     yield
     near = {name for mark in item.iter_markers("near_miss") for name in mark.args}
@@ -171,14 +174,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Write the file anew where that was asked for."""
+    """Rewrite the file if SEATRIAL_SEEN asks for it."""
     if os.environ.get("SEATRIAL_SEEN") == "write":
         kept = {test: one for test, one in read_sights().items() if test not in WATCH.passed}
         FILE.write_text(as_toml(choose(kept | WATCH.passed)))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say aloud which lab tests did not run, and what was seen red all the same."""
+    """Report the lab tests that did not run, and the measures that were seen red."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = {report.longrepr[2] for report in skipped if NOT_RUN in str(report.longrepr)}
     for reason in sorted(reasons):
@@ -195,7 +198,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def choose(sights: Sights) -> Sights:
-    """Keep tests that saw a measure or a finding with the least beside it, and one of each pair."""
+    """Keep tests that saw a measure or a finding and little else, and one test of each pair."""
     seeing: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for test, sight in sights.items():
         kind = "live" if is_live(test) else "fast"
@@ -216,14 +219,14 @@ def choose(sights: Sights) -> Sights:
 
 
 def in_order(tests: Iterable[str], name: str, sights: Sights) -> list[str]:
-    """Tests of a measure: those of its own probes first, of these that which saw the least else."""
+    """Sort tests of a measure: its own probes' tests first, then by how little else they saw."""
     home = f"tests/probes/{name.partition('.')[0].lower()}/"
     elsewhere = lambda test: not (is_live(test) or test.startswith(home))  # noqa: E731
     return sorted(tests, key=lambda test: (elsewhere(test), len(sights[test].red), test))
 
 
 def as_toml(sights: Sights) -> str:
-    """As the file has it."""
+    """Format the observations as the file has them."""
     lines = ["# Written by the tests themselves: see tests/support/seen.py.", ""]
     for test, sight in sorted(sights.items()):
         lines.append(f"[{json.dumps(test)}]")

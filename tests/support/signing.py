@@ -1,4 +1,4 @@
-"""Runs to be signed, and keys to sign with."""
+"""Makes runs to be signed, and keys to sign with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ WAIVER = "W1 for GANG, by A. Ops, until 2099-12-31: known"
 
 @cache
 def finished_run(passes: bool = True, nonce: str = "") -> Path:
-    """A run folder as the suite leaves it, of a run that exits 0, or 1; copy it, change nothing."""
+    """Return a run folder as the suite leaves it, of a run that exits with 0, or 1.
+
+    The folder is cached: copy it, and change nothing in it.
+    """
     contract = parse(load("lab").text + WAIVED.encode(), "agreed.toml")
     made = Path(mkdtemp(prefix="seatrial-signing-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
@@ -39,25 +42,25 @@ def finished_run(passes: bool = True, nonce: str = "") -> Path:
 
 
 def make_key(file: Path, *words: str) -> Path:
-    """An ssh key without a passphrase, unless `words` say otherwise; its .pub is beside it."""
+    """Make an ssh key without a passphrase, unless `words` set one; its .pub is next to it."""
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-C", "test", "-N", "", "-f", str(file), *words]
     subprocess.run(command, check=True, capture_output=True)
     return file
 
 
 def public_key(key: Path) -> str:
-    """The line of a public key."""
+    """Return the line of a public key."""
     return Path(f"{key}.pub").read_text().strip()
 
 
 def seatrial(*words: str | Path) -> Result:
-    """The command, run in this process."""
+    """Run the command in this process."""
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
 @dataclass(frozen=True)
 class Signed:
-    """A run that both parties signed, their keys, and who may sign."""
+    """Run that both parties signed, their keys, and the file of allowed signers."""
 
     run: Path
     keys: dict[str, Path]
@@ -65,15 +68,15 @@ class Signed:
 
     @property
     def texts(self) -> dict[str, str]:
-        """The statement of each party."""
+        """Statement of each party."""
         return {party: self.file(party).read_text() for party in self.keys}
 
     def file(self, party: str, end: str = "") -> Path:
-        """A statement, or its signature where `end` is .sig."""
+        """Return the path of a statement, or of its signature if `end` is .sig."""
         return self.run / "signatures" / f"{party}.txt{end}"
 
     def write(self, party: str, text: str, key: Path, namespace: str = "seatrial") -> None:
-        """Put a statement and a signature of it there, as one who has `key` can by hand."""
+        """Write a statement and its signature, as an owner of `key` can by hand."""
         file = self.file(party)
         self.file(party, ".sig").unlink(missing_ok=True)
         file.write_bytes(text.encode())
@@ -82,12 +85,12 @@ class Signed:
         assert done.returncode == 0, done.stderr
 
     def says(self, party: str, old: str, new: str) -> None:
-        """Sign, with the party's own key, a statement that says something else."""
+        """Sign, with the party's own key, a statement in which `new` replaces `old`."""
         assert self.texts[party].count(old) == 1
         self.write(party, self.texts[party].replace(old, new), self.keys[party])
 
     def edited(self, party: str, old: str, new: str) -> None:
-        """Edit the statement under its signature."""
+        """Replace a text of the statement and keep its signature."""
         text = self.texts[party]
         assert text.count(old) == 1
         self.file(party).write_bytes(text.replace(old, new).encode())

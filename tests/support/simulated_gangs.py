@@ -1,7 +1,7 @@
-"""A gang scheduler of numbers: jobs, groups and an observer on a clock that only waits move.
+"""Simulates a gang scheduler: jobs, groups and an observer on a clock that only waits move.
 
-What Ray does is written down here as far as a scenario can see it; each fault breaks one rule.
-The scenarios, their judges and their controls run over it as they are.
+It does what Ray does, as far as a scenario can see it; each fault breaks one rule. The scenarios,
+their judges and their controls run over it unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from probes.gang.scenario_checks import run_scenario
 from tests.support.controls import MemoryRecorder, recorder
 
 STEP = 0.025  # s from one sample to the next
-PLACE_S, STAFF_S, GONE_S, KILLED_S = 0.05, 0.1, 0.05, 0.2  # what Ray takes, in s
+PLACE_S, STAFF_S, GONE_S, KILLED_S = 0.05, 0.1, 0.05, 0.2  # seconds that Ray takes
 FAULTS = {
     "takes parts": "a gang takes what is free, bundle by bundle, while it waits",
     "places late": "a gang that has room is placed after 9 s",
@@ -43,7 +43,7 @@ FAULTS = {
     "looks rarely": "the observer looks ten times a second",
     "misses a loss": "Ray counts a node that was killed as alive for ever",
 }
-# As near to a fault as a sound scheduler may come.
+# Behaviour just within the limits, which a healthy scheduler may show.
 NEAR_MISSES = {
     "places a little late": "a gang that has room is placed after 4.5 s, of 5 s that are allowed",
     "withdraws slowly": "a gang that is given back while it waits goes after 9 s, of 10 s",
@@ -56,17 +56,17 @@ NEAR_MISSES = {
     "sees a loss late": "Ray notices that a node is lost after 80 s, of 90 s",
     "places beside a harmed gang": "a gang that lost a node is in nobody's way",
 }
-DELAYS = {  # s, by what is slow
+DELAYS = {  # s, by fault or near miss
     "places late": 9.0,
     "places a little late": 4.5,
     "hands over at once": 0.0,
 }
-LAG_S = 1.9  # of what is shown as free
+LAG_S = 1.9  # s by which the shown free accelerators are late
 
 
 @dataclass
 class Group:
-    """A placement group: waits, or lies on nodes."""
+    """Placement group that waits, or is placed on nodes."""
 
     name: str
     job: str
@@ -87,7 +87,7 @@ class Group:
 
 @dataclass
 class Stream:
-    """Gangs that a job asks for one after the other."""
+    """Gangs that a job requests one after the other."""
 
     job: str
     prefix: str
@@ -113,19 +113,19 @@ class SimulatedRay:
         self.naive: dict[str, list[str]] = {"A": [], "B": []}
         self.disturbed = 0.0
         self.streams: list[Stream] = []
-        self.spares: dict[str, str] = {}  # spare node -> the resource of which it has one
+        self.spares: dict[str, str] = {}  # spare node -> its resource, one unit each
         self.killed: dict[str, float] = {}  # spare node -> when
-        self.dead_nodes: set[str] = set()  # that Ray has noticed
+        self.dead_nodes: set[str] = set()  # dead nodes that Ray has noticed
 
     @property
     def free_on(self) -> dict[str, int]:
-        """Accelerators, by node; spare nodes have none."""
+        """Free accelerators, by node; spare nodes have none."""
         return self._free_accelerators() | {
             node: 0 for node in self.spares if node not in self.dead_nodes
         }
 
     def free_of(self, resource: str) -> dict[str, int]:
-        """What is free of accelerators (""), or of a spare node's resource."""
+        """Return what is free of accelerators (""), or of a spare node's resource, by node."""
         if not resource:
             return self._free_accelerators()
         taken = {node for group in self.groups for node in group.nodes}
@@ -133,7 +133,7 @@ class SimulatedRay:
         return dict.fromkeys(sorted(alive - taken - self.dead_nodes), 1)
 
     def is_harmed(self, group: Group) -> bool:
-        """Whether a group that was placed has lost a node."""
+        """Return whether a group that was placed has lost a node."""
         return group.placed is not None and bool(group.nodes.keys() & self.dead_nodes)
 
     def _free_accelerators(self) -> dict[str, int]:
@@ -149,7 +149,7 @@ class SimulatedRay:
 
     @property
     def shown_free_on(self) -> dict[str, int]:
-        """As Ray's nodes report it, which may come late."""
+        """Free accelerators as Ray's nodes report them, which may come late."""
         shown = self.free_on
         late = [nodes for t, nodes in self.returned if self.t - t < LAG_S]
         if self.fault == "shows free late":
@@ -164,7 +164,7 @@ class SimulatedRay:
         return shown
 
     def choose(self, group: Group) -> dict[str, int] | None:
-        """Nodes for a whole group by its strategy, or None."""
+        """Choose nodes for a complete group by its strategy; None if it does not fit."""
         free = {node: count for node, count in self.free_of(group.resource).items() if count}
         strict = group.strategy == "STRICT_PACK" and self.fault != "packs anywhere"
         if strict:
@@ -184,14 +184,14 @@ class SimulatedRay:
         return None
 
     def step(self) -> None:
-        """Go on by one sample's time."""
+        """Move the time on by one sample, and let Ray do what is due."""
         self.t += STEP
         for group in [one for one in self.groups if one.gone is not None and one.gone <= self.t]:
             self._remove(group)
         self._run_streams()
         self._notice_losses()
         blocked = False
-        # While a gang stands that lost a node, Ray places nobody else.
+        # While a gang that lost a node exists, Ray places no other gang.
         harmed = any(map(self.is_harmed, self.groups))
         for group in [one for one in self.groups if one.placed is None]:
             if harmed and self.fault != "places beside a harmed gang":
@@ -268,7 +268,7 @@ class SimulatedRay:
 
 
 class SimulatedJob:
-    """One job's driver."""
+    """Driver of one job."""
 
     def __init__(self, name: str, ray: SimulatedRay, observer: SimulatedObserver) -> None:
         self.name, self.id, self.ray, self.observer = name, f"job-{name}", ray, observer
@@ -369,7 +369,7 @@ class SimulatedJob:
 
 
 class SimulatedObserver:
-    """Takes a sample at every step of the time; waits move it."""
+    """Observer that takes a sample at every step of the time; its waits move the time."""
 
     def __init__(self, ray: SimulatedRay, prefix: str) -> None:
         self.ray, self.prefix = ray, prefix
@@ -395,7 +395,7 @@ class SimulatedObserver:
         self.away_until = self.ray.t + seconds
 
     def poll(self) -> list[Sample]:
-        """Go on by one step, and look."""
+        """Move the time on by one step, and take a sample if one is due."""
         self.ray.step()
         every = {"looks rarely": 0.1, "looks just often enough": 0.045}.get(self.ray.fault, STEP)
         if self.ray.t > self.blind_from or self.ray.t < self.away_until:
@@ -479,11 +479,11 @@ class SimulatedObserver:
         self.until(lambda sample: False, seconds)
 
     def close(self) -> None:
-        """Nothing is there."""
+        """Do nothing: there is nothing to close."""
 
 
 class SimulatedRig:
-    """The rig of the scenarios over a simulated cluster."""
+    """Rig of the scenarios over a simulated cluster."""
 
     prefix = "seatrial-"
 
@@ -533,7 +533,7 @@ class SimulatedSpares:
 
 
 class SimulatedScene:
-    """`scene("title")` of the probes, and what was written down."""
+    """Stand-in for `scene("title")` of the probes, with its recorder."""
 
     def __init__(self, rig: SimulatedRig, measure: MemoryRecorder) -> None:
         self.rig, self.measure = rig, measure
@@ -546,7 +546,7 @@ class SimulatedScene:
 def simulate(
     monkeypatch: pytest.MonkeyPatch, fault: str = "", nodes: int = 4, each: int = 1
 ) -> SimulatedScene:
-    """A scene on a cluster with this fault; time goes on only while somebody looks."""
+    """Make a scene on a cluster with this fault; time moves only while the observer polls."""
     rig = SimulatedRig(fault, nodes, each)
     monkeypatch.setattr(node_loss, "SpareNodes", SimulatedSpares)
     monkeypatch.setattr(scenario, "time", SimpleNamespace(monotonic=lambda: rig.ray.t))
@@ -554,7 +554,7 @@ def simulate(
 
 
 def failing(measure: MemoryRecorder) -> set[str]:
-    """Measures that failed."""
+    """Return the measures that failed."""
     result = measure.result("finished", 1.0)
     return {one.name for one in result.measurements if one.severity == 3}
 

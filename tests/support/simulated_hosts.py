@@ -1,4 +1,4 @@
-"""A stand-in cluster for HOSTS: the facts of its nodes, and the probe run over them."""
+"""Simulates a cluster for HOSTS: the facts of its nodes, and the probe run over them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 
 def node_facts(index: int, gpus: int = 8) -> dict[str, Any]:
-    """Facts of a sound node of H100s."""
+    """Return the facts of a healthy node of H100s."""
     return {
         "node": f"id{index}",
         "name": f"n{index}",
@@ -41,7 +41,7 @@ def node_facts(index: int, gpus: int = 8) -> dict[str, Any]:
 
 
 class StandInHosts:
-    """A cluster of sound nodes; a test changes what Ray, NVML, torch or a node says of itself."""
+    """Cluster of healthy nodes; a test changes what Ray, NVML, torch or a node reports."""
 
     kind, emulated = "ray", False
 
@@ -65,7 +65,7 @@ class StandInHosts:
 
     @property
     def nodes(self) -> list[dict[str, Any]]:
-        """Those that Ray counts GPUs on."""
+        """Nodes on which Ray counts GPUs."""
         return [
             {**node, "resources": {"GPU": self.by_ray[node["id"]]}}
             for node in self.known
@@ -100,14 +100,14 @@ class StandInHosts:
 
 
 def find_blind(cluster: StandInHosts, _: str, elsewhere: Any = None) -> list[str]:
-    """Stand in for find_blind_nodes."""
+    """Return the blind nodes, in place of find_blind_nodes."""
     if cluster.blind is None:
         raise FolderUnknown("Read-only file system")
     return [*cluster.blind, *(cluster.node_names[id] for id in elsewhere or ())]
 
 
 def emulated(nodes: int = 3, gpus: int = 1) -> StandInHosts:
-    """A rehearsal cluster: Ray counts GPUs that nobody has."""
+    """Make a rehearsal cluster: Ray counts GPUs that do not exist."""
     cluster = StandInHosts(nodes, gpus)
     cluster.emulated, cluster.torch = True, {}
     for fact in cluster.facts:
@@ -117,7 +117,7 @@ def emulated(nodes: int = 3, gpus: int = 1) -> StandInHosts:
 
 
 def run_hosts(cluster: StandInHosts, **terms: Any) -> ProbeResult:
-    """Run the HOSTS probe, as it is, over the stand-in."""
+    """Run the HOSTS probe, unchanged, over the stand-in."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         recorder = Recorder(
@@ -133,15 +133,15 @@ def run_hosts(cluster: StandInHosts, **terms: Any) -> ProbeResult:
 
 
 def verdicts(result: ProbeResult) -> dict[str, Verdict | None]:
-    """`{"gpus n1": FAIL}`: of every judged measurement."""
+    """Return `{"gpus n1": FAIL}` for every judged measurement."""
     return {f"{m.name} {m.subject}": m.verdict for m in result.measurements if m.judged}
 
 
 def not_passed(result: ProbeResult) -> dict[str, str]:
-    """Of those that did not pass: `{"gpus n1": "FAIL"}`."""
+    """Return `{"gpus n1": "FAIL"}` for those that did not pass."""
     return {name: v.value for name, v in verdicts(result).items() if v and v is not Verdict.PASS}
 
 
 def findings(result: ProbeResult) -> list[tuple[str, list[str]]]:
-    """Code and suspects of each."""
+    """Return code and suspects of each finding."""
     return [(finding.code, finding.suspects) for finding in result.findings]

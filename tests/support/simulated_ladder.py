@@ -1,4 +1,4 @@
-"""A ladder of simulated nodes, with what its collectives took."""
+"""Makes a ladder of simulated nodes, with the times of its collectives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALLS = [CollectiveCall("all_gather", 200_000, 4)]
 
 
 def ladder(**planted: Any) -> Ladder:
-    """Rungs of 1, 2 and 4 simulated nodes."""
+    """Make rungs of 1, 2 and 4 simulated nodes."""
     whole = Cluster(nodes=4, steps=24, seed=3, **planted)
     two = Cluster(nodes=2, steps=24, seed=4).largest()
     seconds, agreed = whole.talk.replayed or 0.0, whole.talk.at_agreed_rate or 0.0
@@ -32,14 +32,14 @@ def ladder(**planted: Any) -> Ladder:
 
 
 def with_rung(found: Ladder, index: int, **known: Any) -> Ladder:
-    """The same, with something else known of one rung."""
+    """Return the ladder with other values in one rung."""
     rungs = [*found.rungs]
     rungs[index] = replace(rungs[index], **known)
     return replace(found, rungs=rungs)
 
 
 def throttled(found: Ladder, *names: str, by: float = 2.0) -> Ladder:
-    """These nodes take so many times as long, alone; so does every rung with one of them."""
+    """Make these nodes, alone, and every rung with one of them take `by` times as long."""
 
     def slow(rung: Rung) -> Rung:
         held_up = rung.count > 1 and {*names} & {*rung.nodes}
@@ -58,7 +58,7 @@ def slower(step: Step, by: float) -> Step:
 
 
 def agreed(low: float, marginal: float | None) -> Contract:
-    """The lab's contract with another limit of efficiency."""
+    """Return the lab's contract with another limit of efficiency."""
     text = (resources.files("probes.acceptance") / "contracts" / "lab.toml").read_text()
     other = f"at_least = {low}" + (f"\nmarginal = {marginal}" if marginal else "")
     assert "at_least = 0.55\nmarginal = 0.65" in text

@@ -1,4 +1,4 @@
-"""A cluster of numbers: links of known speed, noise, planted faults, and the truth about them."""
+"""Simulates a cluster of links with known speed, noise and injected faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RATE = 50.0  # GB/s of a healthy link, as 400 Gbit/s
 
 @dataclass
 class Cluster:
-    """Nodes that meet when asked.  Faults are shares of the rate: 0.3 is slow, 0 is blocked."""
+    """Nodes that meet on request. Faults are shares of the rate: 0.3 is slow, 0 is blocked."""
 
     size: int
     seed: int = 0
@@ -32,7 +32,7 @@ class Cluster:
         self.chance = random.Random(self.seed)
 
     def meet(self, table: list[list[Pair]]) -> dict[Link, float]:
-        """GB/s of both directions of each pair; AssertionError where a round is not disjoint."""
+        """Return GB/s of both directions of each pair. AssertionError: a round is not disjoint."""
         found = {}
         for pairs in table:
             busy = [node for pair in pairs for node in pair]
@@ -44,13 +44,13 @@ class Cluster:
         return found
 
     def speed(self, sender: str, receiver: str) -> float:
-        """One measurement, GB/s: the narrowest of sender, receiver and link, with noise."""
+        """Return one measurement, GB/s: the slowest of sender, receiver and link, with noise."""
         able = self.able(sender, receiver) * (1 - 0.15 * (self.chance.random() < self.dips))
         passing = self.spoilt.get(len(self.meetings), 1.0)
         return RATE * passing * able * max(0.0, self.chance.gauss(1, self.noise))
 
     def able(self, sender: str, receiver: str) -> float:
-        """The share of the rate that this link can give."""
+        """Return the share of the rate that this link can give."""
         return min(
             self.sends.get(sender, 1.0),
             self.receives.get(receiver, 1.0),
@@ -58,16 +58,16 @@ class Cluster:
         )
 
     def guilty(self) -> dict[str, str]:
-        """Planted nodes, as `Hunt.nodes` names them."""
+        """Return injected nodes and their direction, as `slow_nodes` of the search has them."""
         return _ways(self.sends, self.receives)
 
     def guilty_links(self) -> set[Link]:
-        """Planted links that no planted node hides."""
+        """Return the injected links that no injected node hides."""
         return {(a, b) for a, b in self.links if a not in self.sends and b not in self.receives}
 
 
 def planted(size: int, bad: int, seed: int, links: int = 0) -> Cluster:
-    """A cluster with `bad` nodes slow in a way drawn by `seed`, and `links` slow links."""
+    """Make a cluster with `bad` nodes slow in a way drawn by `seed`, and `links` slow links."""
     chance = random.Random(seed)
     cluster = Cluster(size, seed)
     for node in chance.sample(cluster.nodes, bad):
@@ -86,7 +86,7 @@ def planted(size: int, bad: int, seed: int, links: int = 0) -> Cluster:
 
 
 def brute_force(cluster: Cluster, repeats: int = 3) -> tuple[dict[str, str], set[Link]]:
-    """(guilty nodes, guilty links) by the plain way: every pair, several times."""
+    """Find (guilty nodes, guilty links) by the plain way: every pair, several times."""
     best: dict[Link, float] = {}
     for _ in range(repeats):
         for link, speed in cluster.meet(round_robin(cluster.nodes)).items():

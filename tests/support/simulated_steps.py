@@ -1,8 +1,8 @@
-"""Steps of a simulated cluster: ranks that meet, noise, planted causes, and the truth about them.
+"""Simulates the steps of a cluster: ranks that meet, noise, and injected causes.
 
-A step is data, forward, backward, clip, optimizer, checkpoint, other.  A meeting begins with a
-gather for which all must have come, and ends for all together when the slowest is done.  All
-planted sizes are shares of a healthy step on one node, lost per step of the largest rung.
+A step is data, forward, backward, clip, optimizer, checkpoint, other. A meeting begins with a
+gather that needs all ranks. It ends for all together when the slowest is done. All injected sizes
+are shares of a healthy step on one node, lost per step of the largest rung.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ WORK = {
     "checkpoint": 0.0,
     "other": 0.02,
 }
-SHARES = {"forward": 0.4, "backward": 0.55, "clip": 0.05}  # of communication, by meeting
+SHARES = {"forward": 0.4, "backward": 0.55, "clip": 0.05}  # share of the communication, by meeting
 COLLECTIVES = {"forward": ["all-gather"], "backward": ["all-gather", "reduce-scatter"]}
 TOKENS = 8192
 
-# Each plantable cause: the code it must be given, and who it is planted on.
+# For each cause: the code that must name it, and the attribute with the node that has it.
 CODES = {
     "slow_node": "SCALE-SLOW-NODE",
     "slowing": "SCALE-THROTTLING",
@@ -52,16 +52,16 @@ WHERE = {
 
 @dataclass
 class Cluster:
-    """A cluster on which rungs are run.  Causes are shares of a healthy one-node step."""
+    """Cluster on which rungs are run. Causes are shares of a healthy one-node step."""
 
     nodes: int = 8
     per_node: int = 1
     steps: int = 24
     seed: int = 0
-    noise: float = 0.02  # of each segment of each step, as a share of it
-    data_noise: float = 0.15  # loading is rougher than compute
+    noise: float = 0.02  # standard deviation of each segment of each step, as a share of it
+    data_noise: float = 0.15  # loading varies more than compute
     uneven: float = 0.004  # between healthy nodes
-    ragged: float = 0.001  # how far apart ranks leave a meeting, seconds
+    ragged: float = 0.001  # seconds between ranks when they leave a meeting
     communication: float = 0.04  # at the largest rung, replayed as such
     slow_node: float = 0.0
     slowing: float = 0.0  # a ramp, mean over the window
@@ -72,13 +72,13 @@ class Cluster:
     save_every: int = 4
     jitter: float = 0.0
     link: float = 0.0  # communication that links of the agreed rate would spare
-    tokens: float = 0.0  # communication on links as agreed, but so much more
+    tokens: float = 0.0  # more communication, on links of the agreed rate
     unexplained: float = 0.0
-    company: float = 0.0  # one node, with the others only
-    solo: float = 0.0  # one node, while it runs alone only
+    company: float = 0.0  # one node, only when it runs with others
+    solo: float = 0.0  # one node, only when it runs alone
     inner: float = 0.0  # one node waits for its own links, alone too
-    warm: float = 0.0  # every node, with the others only
-    separable: bool = False  # waits are timed apart from compute, as on GPUs
+    warm: float = 0.0  # every node, only when it runs with others
+    separable: bool = False  # waits are timed separately from compute, as on GPUs
     chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,21 +90,21 @@ class Cluster:
 
     @property
     def talk(self) -> CollectiveTimes:
-        """What a replay of the collectives finds at the largest rung.
+        """Times that a replay of the collectives finds at the largest rung.
 
-        A link that is slow all the time is slow in the replay too; links of the agreed rate would
-        spare what it costs.
+        A link that is slow all the time is slow in the replay too. Links of the agreed rate would
+        save what it costs.
         """
         agreed = self.communication + self.tokens
         return CollectiveTimes(replayed=agreed + self.link, at_agreed_rate=agreed)
 
     def base(self) -> Rung:
-        """Every node alone."""
+        """Run every node alone."""
         steps = [ranks for name in self.names for ranks in self.run([name], alone=True)]
         return self._rung(1, self.names, steps)
 
     def largest(self) -> Rung:
-        """All nodes together."""
+        """Run all nodes together."""
         return self._rung(self.nodes, self.names, self.run(self.names, alone=False))
 
     def _rung(self, count: int, names: list[str], steps: list[list[Step]]) -> Rung:
@@ -115,7 +115,7 @@ class Cluster:
         return Rung(count, nodes, steps, tokens, 0, separable=self.separable, clock=clock)
 
     def run(self, names: list[str], alone: bool) -> list[list[Step]]:
-        """Timed steps of every rank of one job on these nodes."""
+        """Run one job on these nodes; return the timed steps of every rank."""
         where = [name for name in names for _ in range(self.per_node)]
         clock = [0.0] * len(where)
         found: list[list[Step]] = [[] for _ in where]
@@ -140,21 +140,21 @@ class Cluster:
         return found
 
     def waits(self, segment: str, seconds: float) -> dict[str, dict[str, float]]:
-        """What a meeting waited, by collective, where the trainer times it."""
+        """Return what a meeting waited, by collective, where the trainer times it."""
         if not self.separable or segment not in COLLECTIVES:
             return {}
         names = COLLECTIVES[segment]
         return {segment: dict.fromkeys(names, seconds / len(names))}
 
     def traffic(self, segment: str, alone: bool) -> float:
-        """Seconds of communication in one meeting."""
+        """Return the seconds of communication in one meeting."""
         if alone:
             return 0.0
         whole = self.communication + self.tokens + self.link
         return SHARES[segment] * self.gamma(whole, 0.05)
 
     def work(self, node: str, segment: str, at: int, alone: bool) -> float:
-        """Seconds of one rank's own work in one segment."""
+        """Return the seconds of one rank's own work in one segment."""
         if segment == "data":
             return self.gamma(WORK["data"], self.data_noise) + (
                 self.gamma(self.data, self.data_noise) if node == self.late else 0.0
@@ -168,12 +168,12 @@ class Cluster:
             seconds += self.unexplained
         spiked = segment == "backward" and self.chance.random() < 0.5 / (self.nodes * self.per_node)
         return self.gamma(seconds, self.noise) + (
-            # The largest of the ranks is spiked in 40 % of the steps, so that the mean is as said.
+            # Some rank has a spike in 40 % of the steps, so that the mean loss is `jitter`.
             self.chance.expovariate(1 / (self.jitter / 0.45)) if spiked and self.jitter else 0.0
         )
 
     def speed(self, node: str, at: int, alone: bool) -> float:
-        """How many times longer than a healthy node this one takes now."""
+        """Return how many times longer than a healthy node this node takes now."""
         factor = 1.0 + (0.0 if alone else self.warm)
         if node == self.slow:
             factor += self.slow_node + (self.solo if alone else self.company)
@@ -185,14 +185,14 @@ class Cluster:
         return factor
 
     def gamma(self, mean: float, share: float) -> float:
-        """A positive random number with that mean and standard deviation (as a share of it)."""
+        """Draw a positive random number with that mean; `share` is its deviation over the mean."""
         if mean <= 0 or share <= 0:
             return max(mean, 0.0)
         return self.chance.gammavariate(1 / share**2, mean * share**2)
 
 
 def longer(step: Step, segment: str, seconds: float, waited: str | None = None) -> Step:
-    """The same step with a segment that takes longer, as it waits for a collective."""
+    """Return the step with a segment that takes longer, as it waits for a collective."""
     waits = step.exposed
     if waited:
         there = waits[segment]

@@ -1,4 +1,4 @@
-"""The environment of a job's only rank, in this process and what it starts."""
+"""Sets the environment of a job's only rank, in this process and its children."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reference_trainer.rank_environment import LAUNCH_VARIABLES
 
 @contextmanager
 def only_rank() -> Iterator[None]:
-    """As a launcher would set it, with a rendezvous port that nothing else is given."""
+    """Set the launch variables as a launcher would, with a reserved rendezvous port."""
     with reserve_port() as port:
         place = ("0", "1", "0", "127.0.0.1", str(port))
         with patch.dict(os.environ, zip(LAUNCH_VARIABLES, place, strict=True)):

@@ -1,4 +1,4 @@
-"""A file system that is soon full.  Mounting one needs root."""
+"""Mounts a small file system, which is soon full. Needs root."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-# A disk that is full is told to every rank without root too
-# (tests/reference_trainer/test_train_on_ranks.py); that a file system's
-# real end is the same needs a mount.
+# tests/reference_trainer/test_train_on_ranks.py shows without root that every rank gets the error
+# when a disk is full. A file system that is really full needs a mount.
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: to mount one needs root")
 
 
 @contextmanager
 def small_disk(where: Path, size: str) -> Iterator[str]:
-    """A new folder there that holds so much (`256k`)."""
+    """Mount a new folder that holds `size` (`256k`), and yield its path."""
     where.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(where)], check=True)
     try:

@@ -1,4 +1,4 @@
-"""A run folder that is accepted, with all that a run of tier quick owes: its values are made up."""
+"""Writes an accepted run folder, with all that a run of tier quick owes; its values are made up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_sound_run(
 ) -> Path:
     """Write the run of a rehearsal that passed: exit code 0.
 
-    Without its `end` it is one that was killed; with gangs that were `partially_held` it failed.
+    Without `end` it is a run that was killed. With gangs that were `partially_held` it failed.
     """
     contract, store = contract or load("lab"), Store(folder)
     terms = contract.cluster.model_copy(update={"nodes": NODES})
@@ -70,7 +70,7 @@ def write_sound_run(
 def _write_probe(
     store: Store, contract: Contract, owed: dict[str, Any], partially_held: int
 ) -> None:
-    """Write all that one probe owes, sound and caught."""
+    """Write all that one probe owes: measures that pass, and controls that are caught."""
     id = owed["criterion"]
     probe = Recorder(store, contract, owed["probe"], id, "a claim", "again", lambda words: None)
     for name in owed["measures"]:
@@ -88,7 +88,7 @@ def _write_probe(
 
 
 def _sound_value(limit: Limit | None) -> Any:
-    """A value that passes."""
+    """Return a value that passes."""
     if limit is None:
         return 0
     if limit.one_of:

@@ -1,4 +1,4 @@
-"""A cluster that is not one, and probes for it: what pytest does with them needs no Ray."""
+"""Provides a stand-in for a cluster, and probes for it: tests of pytest's part need no Ray."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BROKEN = 'measure("partially_held", 3)'
 
 
 def owes(criterion: str, measure: str) -> str:
-    """The suite of these tests: two probes, in two files, for the one criterion it proves."""
+    """Return the source of a suite that owes two probes, in two files, for one criterion."""
     return f"""
 import pathlib
 import probes.acceptance.owed
@@ -62,7 +62,7 @@ probes.acceptance.owed.owed_by = lambda here: [
 
 
 def agreed_for(criterion: str, more: str = "") -> str:
-    """A contract by which this criterion is required, and no other, with `more` agreed for it."""
+    """Return a contract that requires this criterion only, with `more` agreed for it."""
     others = "\n".join(
         f'[{other}]\nnot_provable = "the cluster of this test is a stand-in"'
         for other in CRITERIA

@@ -1,4 +1,4 @@
-"""A run of two probes on a stand-in cluster: `suite(*options, ...)` is what came of it."""
+"""Runs two probes on a stand-in cluster: `suite(*options, ...)` returns the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from tests.support.stand_in import BROKEN, CAUGHT, CONTRACT, GOOD, OWES, PROBE, 
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`suite(*options, broken=...)`: run both probes; pytest's result and the run's summary."""
+    """Make `suite(*options, broken=...)`: it runs both probes.
+
+    It returns pytest's result and the run's summary.
+    """
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makeconftest(STAND_IN + OWES)
     (pytester.path / "agreed.toml").write_text(CONTRACT)

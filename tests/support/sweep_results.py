@@ -1,4 +1,4 @@
-"""A sweep as FABRIC's judge gets it."""
+"""Makes a sweep result as FABRIC's judge gets it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROW = {"placement": "in_place", "calls": CALLS, "wrong": 0, "first_wrong": [], "
 
 
 def sweep_result(busbw: float, road: str = "fab0", size: int = 1 << 20, **more: Any) -> SweepResult:
-    """Ten calls among four ranks, whose bytes took this road."""
+    """Make ten calls among four ranks, whose bytes took this interface."""
     seconds = 1.5 * size / busbw / 1e9
     timed = {"seconds": seconds, "algbw": size / seconds / 1e9, "low": busbw, "high": busbw}
     ranks = {"rank_seconds": [seconds] * 4, "rank_worst": [seconds] * 4, "rank_cv": 0.0}

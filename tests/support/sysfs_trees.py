@@ -1,7 +1,8 @@
-"""SYNTHETIC: /sys/class as machines with other fabrics than ours show it.
+"""SYNTHETIC: /sys/class as on machines with other fabrics than ours.
 
-By the kernel's Documentation/ABI/stable/sysfs-class-infiniband and the drivers' own names: mlx5 of
-InfiniBand and RoCE, virtual functions, EFA, bnxt_re, irdma, a DGX with ports for storage, a bond.
+Sources: the kernel's Documentation/ABI/stable/sysfs-class-infiniband and the drivers' own names.
+Machines: mlx5 of InfiniBand and RoCE, virtual functions, EFA, bnxt_re, irdma, a DGX with ports for
+storage, a bond.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ BYTES = "hw_counters/tx_bytes"
 
 @dataclass(frozen=True)
 class Port:
-    """One port of a device: what it sent, in which file and unit; None: no file says it."""
+    """One port of a device: bytes sent (None: no file shows them), and the file with its unit."""
 
     device: str
     sent: int | None = 0
@@ -30,14 +31,14 @@ class Port:
 
 @dataclass(frozen=True)
 class Tree:
-    """A machine: RDMA ports; bytes by network device; members of bonds, by member."""
+    """Machine with RDMA ports; bytes by network device; bonds by member."""
 
     ports: tuple[Port, ...]
     net: dict[str, int] = field(default_factory=dict)
     bonded: dict[str, str] = field(default_factory=dict)
 
     def write(self, root: Path) -> tuple[str, str]:
-        """Write it; the paths of /proc/net/dev and of /sys/class."""
+        """Write it; return the paths of /proc/net/dev and of /sys/class."""
         sys, proc = root / "sys" / "class", root / "proc"
         (sys / "net").mkdir(parents=True)
         (sys / "infiniband").mkdir()
@@ -96,7 +97,7 @@ TREES: dict[str, Tree] = {
         tuple(Port(f"bnxt_re{i}", GIB, BYTES, netdev=f"enp{i}", **ROCE) for i in range(8)),
         {"eth0": 2_000_000, **{f"enp{i}": 4_000 for i in range(8)}},
     ),
-    # Eight rails, and two ports of the storage network, which are as fast or not.
+    # Eight rails, and two ports of the storage network, as fast as the rails or slower.
     "DGX, storage as fast": Tree(tuple(Port(f"mlx5_{i}", GIB) for i in range(10))),
     "DGX, storage slower": Tree(
         (

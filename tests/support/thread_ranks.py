@@ -1,4 +1,4 @@
-"""Ranks as threads of this process, for what talks over nothing but a World."""
+"""Runs ranks as threads of this process, for code that communicates only over a World."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def on_ranks(hosts: Sequence[str], job: Callable[[Any], Any], error: type[Exception]) -> list[Any]:
-    """What `job(world)` returns on each rank, or the `error` that it raises; hosts by rank."""
+    """Run `job(world)` on each rank; return its results, or the `error` that it raises, by rank."""
     size = len(hosts)
     barrier, box = threading.Barrier(size, timeout=20), [None] * size
 

@@ -1,4 +1,4 @@
-"""The suite run on a lab, as tests and benchmarks start it."""
+"""Runs the suite on a lab, as tests and benchmarks start it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tests.support.seen import WATCH
 
 # A shell without job control starts `make test &` with Ctrl-C ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-Planted = tuple[str, str] | None  # a plugin of this folder, and which of its faults
+Planted = tuple[str, str] | None  # a plugin of tests/faults/launchers, and which of its faults
 
 
 @contextmanager
 def lab_of(nodes: int, name: str, gpus: int = 1, with_nvml: bool = False) -> Iterator[Lab]:
-    """A lab for a while; where there can be none, the test is skipped and says why."""
+    """Start a lab and remove it at the end; if there can be none, skip the test with the reason."""
     try:
         require_machine(compiler=with_nvml)
     except LabError as missing:
-        pytest.skip(f"NOT RUN: {missing}")  # told aloud: nothing here is proven without a lab
+        pytest.skip(f"NOT RUN: {missing}")  # reported: nothing here is proven without a lab
     lab = Lab(name)
     lab.up(nodes, gpus=gpus, with_nvml=with_nvml)
     try:
@@ -54,13 +54,13 @@ class Trial:
     log: Path
 
     def wait(self, seconds: float = 400) -> RunRecord:
-        """The record, once the run has ended."""
+        """Wait for the run to end and return its record."""
         self.process.wait(timeout=seconds)
         return self.record
 
     @property
     def record(self) -> RunRecord:
-        """The record as it is now, with what ran: a trial of a part owes the whole suite."""
+        """Record as it is now, with what ran: a trial of a part owes the complete suite."""
         record = load(self.folder)
         ran = [result for result in record.results if result.state != NOT_RUN]
         record = record.model_copy(update={"results": ran})
@@ -69,11 +69,11 @@ class Trial:
 
     @property
     def summary(self) -> AcceptanceSummary:
-        """What the run amounts to, with all that it owes."""
+        """Summary of the run, with all that it owes."""
         return load_summary(self.folder)
 
     def events(self) -> list[dict[str, Any]]:
-        """The whole lines of the event log so far."""
+        """Return the complete lines of the event log so far."""
         path = self.folder / "events.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.split("\n")[:-1]]
@@ -112,14 +112,16 @@ def start(
 
 
 def agreed(lab: Lab, other: dict[str, str], more: str = "") -> str:
-    """The path of a contract for `start`: the lab's, with some of its lines written otherwise, and
-    more of them."""
+    """Write a contract for `start` and return its path.
+
+    It is the lab's, with some of its lines replaced, and `more` lines added.
+    """
     (lab.home / "shared" / "agreed.toml").write_text(f"{otherwise(other)}\n{more}\n")
     return f"{SHARED}/agreed.toml"
 
 
 def otherwise(other: dict[str, str]) -> str:
-    """The lab's contract with some of its lines written otherwise."""
+    """Return the lab's contract with some of its lines replaced."""
     text = (REPO / "probes" / "acceptance" / "contracts" / "lab.toml").read_text()
     for line, instead in other.items():
         assert text.count(line) == 1, line
@@ -128,7 +130,7 @@ def otherwise(other: dict[str, str]) -> str:
 
 
 def driver_pid(lab: Lab) -> int:
-    """The pytest process on node 0, as numbered on the host."""
+    """Return the host number of the pytest process on node 0."""
     for pid in lab.nodes[0].group.pids():
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if b"pytest" in words and b"--cluster" in words and b"nsenter" not in words[0]:
@@ -144,7 +146,7 @@ def acceptance(
     fault: Planted = None,
     seconds: float = 400,
 ) -> tuple[RunRecord, Trial]:
-    """Run the suite to its end; a run without a record fails with its output."""
+    """Run the suite to its end and return its record; without a record, fail with its output."""
     trial = start(lab, name, *arguments, contract=contract, fault=fault)
     try:
         return trial.wait(seconds), trial

@@ -1,8 +1,8 @@
-"""Lets torch count the GPUs of a lab's node, for its own build has no CUDA to count with.
+"""Makes torch count the GPUs of a lab's node, because its own build has no CUDA to count with.
 
-Python imports this file when it starts, on nodes with the stand-in NVML only.  The count is from
-the same file: `torch` in it, else `gpus`, and 0 beside an `error` of the whole node.  As with
-CUDA's own runtime, CUDA_VISIBLE_DEVICES bounds it.
+Python imports this file when it starts, on nodes with the stand-in NVML only. The count is from the
+same file as NVML's answers: `torch` in it, else `gpus`, and 0 if the node has an `error`. As with
+CUDA's own runtime, CUDA_VISIBLE_DEVICES limits it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def count_devices() -> int:
-    """Stand in for torch._C._cuda_getDeviceCount."""
+    """Count the node's GPUs, in place of torch._C._cuda_getDeviceCount."""
     lines = Path(os.environ["SEATRIAL_LAB_NVML"]).read_text().splitlines()
     told = dict(line.split(" ", 1) for line in lines)
     devices = int(told.get("torch", 0 if "error" in told else told["gpus"]))
@@ -25,10 +25,10 @@ def count_devices() -> int:
 
 
 class TorchFinder:
-    """Finds torch where it is, and adds the count once it is loaded."""
+    """Finder that finds torch in its usual place, and replaces its count once it is loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Hand on every other module."""
+        """Return torch's spec with a patched loader; None for every other module."""
         if name != "torch":
             return None
         sys.meta_path.remove(self)  # type: ignore[arg-type]
