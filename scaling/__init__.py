@@ -1,1 +1,1 @@
-"""How speed changes with size: collectives, the ladder, and where the lost percent went."""
+"""Measures how speed changes with size: collectives, the ladder, and the causes of lost time."""

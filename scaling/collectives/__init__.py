@@ -1,1 +1,1 @@
-"""Collectives: timed, checked, and searched for slow nodes and links."""
+"""Times and checks collectives, and searches for slow nodes and links."""

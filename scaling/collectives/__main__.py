@@ -1,4 +1,4 @@
-"""`torchrun -m scaling.collectives`: times collectives without Ray."""
+"""Runs `torchrun -m scaling.collectives`, which times collectives without Ray."""
 
 from scaling.collectives.nccl_tests_format import main
 

@@ -1,6 +1,6 @@
-"""The alpha-beta model of a collective: a latency and a bandwidth, and how well they fit.
+"""Fits the alpha-beta model of a collective: latency, bandwidth, and residual of the fit.
 
-t(S) = alpha + S x factor(n) / B, after Hockney (1994); alpha holds all steps of the algorithm.
+t(S) = alpha + S x factor(n) / B, after Hockney (1994). alpha covers all steps of the algorithm.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from scaling.collectives.operations import Operation
 
 @dataclass(frozen=True)
 class Fit:
-    """`latency_us`, `bandwidth` (GB/s of bus bandwidth), `residual`: RMS of (model / measured - 1).
+    """Alpha-beta fit: latency, bus bandwidth, and residual.
 
-    A bandwidth of infinity means that no size was large enough to see one.
+    `latency_us` is in microseconds, `bandwidth` in GB/s of bus bandwidth. `residual` is the RMS
+    of (model / measured - 1). `points` is the number of sizes. An infinite bandwidth means that
+    no size was large enough to measure one.
     """
 
     latency_us: Amount
@@ -32,11 +34,11 @@ class Fit:
 
 
 def fit_alpha_beta(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> Fit | None:
-    """Least squares of the relative error, so that 8 B and 16 GiB weigh the same.
+    """Fit alpha and beta by least squares of the relative error, so all sizes weigh the same.
 
-    `rows` are those of `summarise`.  With one size only, all its time is bandwidth.  Neither
-    latency nor inverse bandwidth is allowed to be negative.  None where nothing moved: no rows,
-    or a single rank.
+    `rows` are those of `summarise`. With one size only, all its time counts as bandwidth.
+    Neither latency nor inverse bandwidth may be negative. Returns None when nothing moved: no
+    rows, or one rank.
     """
     if not rows or not operation.factor(ranks):
         return None
@@ -52,7 +54,10 @@ def fit_alpha_beta(rows: list[dict[str, Any]], operation: Operation, ranks: int)
 
 
 def _solve_least_squares(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Weighted least squares of t = a + b x with weights 1 / t^2; all in b for a single point."""
+    """Fit t = a + b x by least squares with weights 1 / t^2; return (a, b).
+
+    `points` are (x, t). With a single x, a is 0.
+    """
     if len({x for x, _ in points}) < 2:
         return 0.0, points[0][1] / points[0][0]
     w, wx, wxx, wt, wxt = 0.0, 0.0, 0.0, 0.0, 0.0

@@ -1,12 +1,13 @@
-"""Find the bad one: slow nodes and slow links, in few rounds of disjoint pairs.
+"""Searches for slow nodes and slow links, in few rounds of disjoint pairs.
 
-`hunt` asks the caller to let pairs of nodes meet, and says who is to blame.  One round proves good
-whoever was in a fast pair; the others then meet proven good nodes, which tells the bad node from
-its innocent partner; nobody is blamed on one meeting.  `grouped` does the same with groups of
-about sqrt(n) nodes, for faults that pairs are too small to show.
+`search_faults` asks the caller to measure pairs of nodes, and names the slow nodes and links. The
+first round proves both nodes of each fast pair good. The other nodes then meet proven good nodes,
+which separates a bad node from its good partner. No node is blamed after one meeting.
+`search_groups` does the same with groups of about sqrt(n) nodes, for faults that pairs are too
+small to show.
 
-The idea that one fast meeting clears both nodes: a link is as fast as the slowest of its sender,
-its receiver and the road between, so whoever was fast once can be fast.
+One fast meeting clears both nodes. A link is as fast as the slowest of its sender, its receiver and
+the path between them. A node that was fast once can be fast.
 """
 
 from __future__ import annotations
@@ -21,34 +22,35 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from typing import TypeVar
 
-Pair = tuple[str, str]  # two nodes that meet; the order says nothing
+Pair = tuple[str, str]  # two nodes that meet; the order has no meaning
 Link = tuple[str, str]  # (sender, receiver)
 LinkEnd = tuple[str, str]  # (node, "sends" or "receives"): one direction of a node
 Item = TypeVar("Item")
 MeasurePairs = Callable[[list[list[Pair]]], Mapping[Link, float]]
 MeasureGroups = Callable[[list[list[str]]], Sequence[float]]
 
-MIN_EFFECT = 0.8  # the minimum effect size: what reaches this share of typical is never called slow
+MIN_EFFECT = 0.8  # minimum effect size: a speed of this share of typical is never slow
 MAD_CUTOFF = 3.5  # in scaled MADs: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993
-MAD_SCALE = 1.4826  # scaled MAD: the standard deviation, where noise is normal
-MIN_HEALTHY = 5  # healthy values, to tell what their noise is
-NODE_SLOW_SHARE = 0.8  # of a node's links slow: the node is, whatever luck the others had
-MIN_CHECKS = 2  # nodes proven good that look at a suspect before it is blamed, if there are two
-MIN_QUICK_NODES = 8  # fewer: all pairs take 7 rounds at most, one round is too few to compare
-MAX_FIRST_ROUNDS = 3  # first rounds to play before giving up on finding anybody good
+MAD_SCALE = 1.4826  # MAD x this estimates the standard deviation of normal noise
+MIN_HEALTHY = 5  # healthy values needed to estimate their noise
+NODE_SLOW_SHARE = 0.8  # share of a node's links that must be slow to blame the node
+MIN_CHECKS = 2  # good nodes that check a suspect before it is blamed, if that many exist
+# With fewer nodes, all pairs need 7 rounds at most, and one round has too few pairs to compare.
+MIN_QUICK_NODES = 8
+MAX_FIRST_ROUNDS = 3  # first rounds before the search for a good node is given up
 
 
 @dataclass(frozen=True)
 class FaultSearchResult:
-    """What a hunt found.  Speeds in GB/s (1e9 bytes), one direction."""
+    """Result of a search. Speeds are in GB/s (1e9 bytes), one direction."""
 
-    speeds: dict[Link, float]  # each link that met: the best of its meetings, 0 where all failed
+    speeds: dict[Link, float]  # GB/s of each measured link: its best meeting, 0 if all failed
     typical: float  # GB/s of a healthy link
-    slow_nodes: dict[str, str]  # guilty node -> "sends", "receives" or "both": when it is slow
+    slow_nodes: dict[str, str]  # guilty node -> slow direction: "sends", "receives" or "both"
     slow_links: list[Link]  # guilty links, (sender, receiver), that no guilty node explains
-    rounds: int  # played in all
-    rechecks: int  # meetings that only checked what an earlier one had said
-    coverage: str  # one sentence: who met, and what this hunt cannot see
+    rounds: int  # measured in total
+    rechecks: int  # meetings that only repeated an earlier check
+    coverage: str  # one sentence: which pairs were measured, and what was not judged
 
 
 def search_faults(
@@ -57,21 +59,22 @@ def search_faults(
     matrix: bool = False,
     effect: float = MIN_EFFECT,
 ) -> FaultSearchResult:
-    """Find the nodes and links that are slow, and which way they are slow.
+    """Find the nodes and links that are slow, and in which direction.
 
-    `measure_pairs` takes rounds of disjoint pairs and returns GB/s of both directions of each pair,
-    by (sender, receiver); an entry that is missing or not a number is a meeting that failed, 0
-    GB/s.  It is called several times, each time for the rounds that the answers so far suggest.
+    `measure_pairs` takes rounds of disjoint pairs. It returns GB/s of both directions of each
+    pair, by (sender, receiver). An entry that is missing or not a number is a failed meeting: 0
+    GB/s. It is called several times, each time for the rounds that the results so far require.
 
-    Quick (the default) settles every node, but only the links that happened to meet: 1 round
-    where all is well, about 3 with bad nodes.  `matrix` lets every pair meet (n - 1 rounds, n where
-    n is odd) and settles every link too; so do fewer than 8 nodes always.  Up to about a third of
-    the nodes may be bad.
+    The default search judges every node, but only the links that were measured. It needs 1
+    round if all is well, about 3 with bad nodes. `matrix` measures every pair and judges every
+    link. That takes n - 1 rounds, n if n is odd. With fewer than 8 nodes every pair is always
+    measured. Up to about a third of the nodes may be bad.
 
-    A link is slow below `effect` of the typical speed, if it is also beyond the noise: a fault that
-    all share does not show.  Blame needs a node that is proven good: where there is none, and so
-    always with two nodes, slow links stay links.  Links that are slower by design are reported as
-    slow ones.  ValueError where a node is named twice.
+    A link is slow if it is below `effect` of the typical speed and also beyond the noise. Links
+    are compared with each other, so a fault that all links share is not found. A node is blamed
+    only if some node is proven good. Without one, and so always with two nodes, slow links are
+    reported as links. Links that are slower by design are reported as slow. Raises ValueError
+    if a node is named twice.
     """
     if len(set(nodes)) < len(nodes):
         duplicates = sorted(name for name, count in Counter(nodes).items() if count > 1)
@@ -84,12 +87,12 @@ def search_faults(
 
 
 def round_robin(items: Sequence[Item]) -> Iterator[list[tuple[Item, Item]]]:
-    """Pair everybody once, in rounds in which nobody meets twice: n - 1 of them, n where n is odd.
+    """Yield rounds of disjoint pairs in which each pair meets once: n - 1 rounds, n if n is odd.
 
-    The circle method: one stays seated, the others move on by a chair.
+    Circle method: one item keeps its place, the others move on by one.
     """
     count = len(items)
-    order = list(range(count + count % 2))  # where n is odd, whoever faces the extra seat rests
+    order = list(range(count + count % 2))  # if n is odd, the partner of the extra place rests
     half = len(order) // 2
     for _ in range(len(order) - 1 if count > 1 else 0):
         opposite = zip(order[:half], reversed(order[half:]), strict=True)
@@ -98,7 +101,7 @@ def round_robin(items: Sequence[Item]) -> Iterator[list[tuple[Item, Item]]]:
 
 
 def pack_rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """Put the pairs into rounds in which nobody meets twice: each into the first that is free."""
+    """Pack the pairs into rounds of disjoint pairs: each pair goes into the first free round."""
     schedule: list[list[Pair]] = []
     busy: list[set[str]] = []
     for pair in pairs:
@@ -112,11 +115,11 @@ def pack_rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
 
 
 def typical_speed(speeds: Iterable[float], effect: float = MIN_EFFECT) -> tuple[float, float]:
-    """Tell (typical speed, the speed below which one is slow), in the unit of `speeds`.
+    """Return (typical speed, speed below which a link is slow), in the unit of `speeds`.
 
-    Median and MAD of the healthy body: the values within `effect` of the upper quartile.  Of all
-    values they would mislead: 30 % bad nodes spoil half of the pairs.  Up to three quarters may be
-    slow; what is 0 or not a number always is.
+    Both come from median and MAD of the healthy values, which are at least `effect` x the upper
+    quartile. Other values would distort them: 30 % bad nodes slow down half of the pairs. Up to
+    three quarters of the values may be slow. A value that is 0 or not a number is always slow.
     """
     values = sorted(map(valid_speed, speeds)) or [0.0]
     upper = values[math.ceil(0.75 * (len(values) - 1))]
@@ -125,22 +128,23 @@ def typical_speed(speeds: Iterable[float], effect: float = MIN_EFFECT) -> tuple[
     mad = statistics.median(abs(value - typical) for value in healthy)
     noise = MAD_SCALE * mad if len(healthy) >= MIN_HEALTHY else 0.0
     limit = min(effect * typical, typical - MAD_CUTOFF * noise)
-    # Above zero, because a meeting that failed is slow even where all failed.
+    # Above zero, so that a failed meeting (0) is slow even if all failed.
     return typical, max(limit, sys.float_info.min)
 
 
 def valid_speed(speed: float | None) -> float:
-    """Take what is missing, not a number or below 0 for a meeting that failed: 0."""
+    """Return the speed, or 0 (a failed meeting) if it is missing, not a number or negative."""
     return speed if speed is not None and math.isfinite(speed) and speed > 0 else 0.0
 
 
 def attribute_slow_links(
     slow: Sequence[Link], measured: Iterable[Link], node_count: int
 ) -> tuple[list[LinkEnd], list[Link]]:
-    """(ends of nodes nearly all of whose links are slow, slow links that no such end explains).
+    """Return (guilty node ends, slow links that none of them explains).
 
-    An end is one direction of a node.  Greedy, the end with the largest share of slow links
-    first; what it explains no longer counts against the other end of those links.
+    An end is one direction of a node. It is guilty if NODE_SLOW_SHARE of its links are slow.
+    The search is greedy: the end with the largest share of slow links comes first. Links that
+    it explains no longer count for the end at their other side.
     """
     link_counts = Counter(end for link in measured for end in _link_ends(link))
     slow_at: dict[LinkEnd, set[Link]] = defaultdict(set)
@@ -151,7 +155,7 @@ def attribute_slow_links(
     def weight(end: LinkEnd) -> tuple[float, int]:
         return -len(slow_at[end]) / max(link_counts[end], 1), -len(slow_at[end])
 
-    min_links = min(2, node_count - 2)  # of three nodes, one link may be all that is left to go by
+    min_links = min(2, node_count - 2)  # with three nodes, only one link may be left to judge by
     queue = [(weight(end), end) for end, links in slow_at.items() if len(links) > 1]
     heapify(queue)
     guilty: dict[LinkEnd, None] = {}
@@ -159,7 +163,7 @@ def attribute_slow_links(
         priority, worst = heappop(queue)
         if len(slow_at[worst]) < max(min_links, NODE_SLOW_SHARE * link_counts[worst]):
             continue
-        if priority < weight(worst):  # others have explained some of it since: weights only shrink
+        if priority < weight(worst):  # outdated: links were explained since; weights only shrink
             heappush(queue, (weight(worst), worst))
             continue
         guilty[worst] = None
@@ -176,13 +180,13 @@ def _link_ends(link: Link) -> tuple[LinkEnd, LinkEnd]:
 
 @dataclass
 class _Search:
-    """What is known so far, and who should meet next."""
+    """State of a search: what was measured, and which nodes to measure next."""
 
     nodes: list[str]
     measure_pairs: MeasurePairs
     effect: float
     speeds: dict[Link, float] = field(default_factory=dict)
-    counts: Counter[Link] = field(default_factory=Counter)  # how often a link met
+    counts: Counter[Link] = field(default_factory=Counter)  # meetings of each link
     checked_by: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     typical: float = 0.0
     limit: float = 0.0
@@ -190,9 +194,11 @@ class _Search:
     rechecks: int = 0
 
     def measure_first(self, all_pairs: bool) -> None:
-        """The first round, or all; typical is taken here, before the suspects are over-represented.
+        """Measure the first round, or all pairs, and take the typical speed from it.
 
-        Where the first round proves nobody good, a few more are tried.
+        Later rounds would distort the typical speed, because suspects are over-represented
+        in them. If the first round proves no node good, up to MAX_FIRST_ROUNDS are
+        measured.
         """
         schedule = round_robin(self.nodes)
         first = ([pairs] for pairs in islice(schedule, MAX_FIRST_ROUNDS))
@@ -203,7 +209,10 @@ class _Search:
                 return
 
     def measure_rounds(self, schedule: list[list[Pair]]) -> None:
-        """Let them meet; a link's best meeting counts, as an obstacle may have been passing."""
+        """Measure the pairs of these rounds.
+
+        The best meeting of a link counts, as a disturbance may be temporary.
+        """
         speeds = self.measure_pairs(schedule) if schedule else {}
         for a, b in chain.from_iterable(schedule):
             for link in ((a, b), (b, a)):
@@ -212,7 +221,11 @@ class _Search:
         self.rounds += len(schedule)
 
     def suspect_round(self) -> list[list[Pair]]:
-        """One round: whoever is not cleared meets a proven good node, until two have seen it."""
+        """Plan one round in which each node not cleared meets a proven good node.
+
+        A node is skipped once MIN_CHECKS good nodes have checked it. Returns no round if no
+        pair is left.
+        """
         proven = self.proven_good()
         blamed = {node for node, _ in self.attribution()[0]}
         available = [node for node in self.nodes if node in proven and node not in blamed]
@@ -230,13 +243,16 @@ class _Search:
         return [pairs] if pairs else []
 
     def pick_checker(self, node: str, available: Iterable[str]) -> str | None:
-        """One of the free nodes that it has not met, else one it met only in the first rounds."""
+        """Pick an available node that `node` has not met; else one that has not checked it yet.
+
+        Returns None if there is neither.
+        """
         unmeasured = (good for good in available if (node, good) not in self.speeds)
         fallback = (good for good in available if good not in self.checked_by[node])
         return next(chain(unmeasured, fallback), None)
 
     def recheck_rounds(self) -> list[list[Pair]]:
-        """Slow links that no node explains meet once more."""
+        """Plan a second meeting of the slow links that no node explains and that met once."""
         links = self.attribution()[1]
         pairs = dict.fromkeys((min(link), max(link)) for link in links if self.counts[link] == 1)
         self.rechecks += len(pairs)
@@ -246,7 +262,7 @@ class _Search:
         return [link for link, speed in self.speeds.items() if speed < self.limit]
 
     def proven_good(self) -> set[str]:
-        """Nodes that sent at speed at least once, and received at speed at least once."""
+        """Return the nodes that at least once sent at speed and at least once received at speed."""
         fast = [link for link, speed in self.speeds.items() if speed >= self.limit]
         return {sender for sender, _ in fast} & {receiver for _, receiver in fast}
 
@@ -271,7 +287,7 @@ class _Search:
         )
 
     def coverage(self) -> str:
-        """Who met, and what that leaves unseen."""
+        """Describe which pairs were measured, and what was not judged."""
         measured, pairs = len(self.speeds) // 2, math.comb(len(self.nodes), 2)
         rounds_text = f"{self.rounds} round{'s' * (self.rounds != 1)}"
         parts = [f"{measured} of {pairs} pairs, both directions, {rounds_text}"]
@@ -284,10 +300,10 @@ class _Search:
 
 
 def classify(bad: list[Pair], nodes: list[str]) -> tuple[list[str], list[Pair]]:
-    """(nodes all of whose pairs are bad, bad pairs that no such node explains).
+    """Return (nodes all of whose pairs are bad, bad pairs that no such node explains).
 
-    Nodes are taken greedily, the one with most bad pairs first; with only two nodes a bad
-    pair cannot be told apart, so it stays a pair.
+    The search is greedy: the node with most bad pairs comes first. With only two nodes a bad
+    pair stays a pair, because either node may be the cause.
     """
     guilty: list[str] = []
     remaining = list(bad)

@@ -1,4 +1,4 @@
-"""Find nodes that are slow in groups only, which pairs are too small to show."""
+"""Searches for nodes that are slow only in groups; pairs are too small to show them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from scaling.collectives.fault_search import MIN_EFFECT, MeasureGroups, typical_
 
 
 def grid_groups(nodes: Sequence[str]) -> tuple[list[list[str]], list[list[str]]]:
-    """Part the nodes in two ways into groups of about sqrt(n); two nodes share one at most.
+    """Split the nodes in two ways into groups of about sqrt(n) nodes.
 
-    Rows and columns of a grid whose holes lie on a diagonal, so that no row or column has two.
-    Every group has two nodes or more from 6 nodes on, and with 4.
+    Any two nodes share at most one group. The groups are the rows and the columns of a grid.
+    Its empty cells lie on a diagonal, so no row or column has two. With 4 nodes, and from 6
+    nodes on, every group has two nodes or more.
     """
     column_count = math.ceil(math.sqrt(len(nodes)))
     row_count = math.ceil(len(nodes) / column_count) if column_count else 0
@@ -35,10 +36,11 @@ def search_groups(
 ) -> tuple[list[str], list[list[str]]]:
     """Find (nodes that make their groups slow, slow groups that no such node explains).
 
-    `measure_groups` takes disjoint groups, lets all of them work at once and returns the GB/s of
-    each, in their order.  Every node is in two groups that share only it; where both stay slow, it
-    is tried once more among proven good nodes, so that no other suspect can spoil its group.  Slow
-    is what `search_faults` calls slow.  Meant for 12 nodes or more: fewer make pairs of groups.
+    `measure_groups` takes disjoint groups and runs all of them at once. It returns the GB/s of
+    each group, in order. Every node is in two groups that share only this node. If both stay
+    slow, the node is measured once more with proven good nodes only. So no other suspect slows
+    its group. A group is slow by the rule of `search_faults`. Meant for 12 nodes or more: with
+    fewer nodes some groups may be pairs.
     """
     slow, good, limit = _find_slow_groups(nodes, measure_groups, effect)
     suspects = [node for node in nodes if node not in good and any(node in g for g in slow)]
@@ -53,7 +55,7 @@ def search_groups(
 def _find_slow_groups(
     nodes: Sequence[str], measure_groups: MeasureGroups, effect: float
 ) -> tuple[list[list[str]], set[str], float]:
-    """Find (groups that were slow twice, nodes of a fast group, GB/s below which one is slow)."""
+    """Find (groups slow twice, nodes of a fast group, GB/s below which a group is slow)."""
     partitions = [
         [group for group in partition if len(group) > 1] for partition in grid_groups(nodes)
     ]
@@ -65,7 +67,7 @@ def _find_slow_groups(
     slow, good = [], set[str]()
     for partition, speeds in zip(partitions, first_speeds, strict=True):
         doubtful = any(speed < limit for speed in speeds)
-        # All of it: the load may be the fault.
+        # Repeat all groups together: the fault may appear only under this load.
         repeated = measure_groups(partition) if doubtful else speeds
         for group, *both in zip(partition, speeds, map(valid_speed, repeated), strict=True):
             if max(both) < limit:
@@ -76,7 +78,11 @@ def _find_slow_groups(
 
 
 def _suspect_batches(suspects: list[str], good: list[str], nodes: int) -> Iterator[list[list[str]]]:
-    """Make disjoint groups, each of one suspect and good nodes only, as large as the first were."""
+    """Yield batches of disjoint groups: one suspect and good nodes only.
+
+    The groups are as large as the first ones if there are enough good nodes. `nodes` is the
+    number of all nodes.
+    """
     partners = min(len(good), math.ceil(math.sqrt(nodes)) - 1)
     batch_size = len(good) // partners if partners else 0
     for start in range(0, len(suspects) if batch_size else 0, batch_size or 1):

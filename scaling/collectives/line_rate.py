@@ -1,4 +1,4 @@
-"""What this fabric should give, from facts, with the reason."""
+"""Derives the line rate of the fabric from node facts, with its reason."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# Of the line rate, what a ring shows that nothing is wrong with: 12 of 12.5 GB/s by 100 Gbit/s, 192
-# of 200 by 8 x 200, 48 of 50 by 400 (NVIDIA's own words in nccl-tests issues 119, 290 and 319, and
-# nccl issue 812).
+# Share of the line rate that a healthy ring reaches: 12 of 12.5 GB/s at 100 Gbit/s, 192 of 200 GB/s
+# at 8 x 200 Gbit/s, 48 of 50 GB/s at 400 Gbit/s (NVIDIA in nccl-tests issues 119, 290 and 319, and
+# in nccl issue 812).
 HEALTHY_RING_SHARE = 0.96
-# What `link_layer` in sysfs means; EFA is neither (kernel: sysfs-class-infiniband, efa_verbs.c).
+# `link_layer` in sysfs -> kind; EFA has neither (kernel: sysfs-class-infiniband, efa_verbs.c).
 LINK_LAYERS = {"InfiniBand": "InfiniBand", "Ethernet": "RoCE"}
-RAIL_KINDS = ("InfiniBand", "EFA", "RoCE", "RDMA")  # the likelier rails first; RDMA: not known
-EFA_GBPS = 100.0  # what older EFA drivers say of any device
-MAX_NAMED_NODES = 8  # nodes that have less
+RAIL_KINDS = ("InfiniBand", "EFA", "RoCE", "RDMA")  # more likely rails first; RDMA: kind not known
+EFA_GBPS = 100.0  # older EFA drivers report this rate for every device
+MAX_NAMED_NODES = 8  # at most so many nodes with less are named in a message
 
 
 class Rail(NamedTuple):
-    """One port for gradients: `device/port`, Gbit/s, of which kind it is, and whether it is active.
+    """One port for gradients: name (`device/port`), Gbit/s, kind, and whether it is active.
 
-    A port that is down does not say its rate: it has that of its kind.
+    sysfs shows no valid rate for a port that is down: it gets the rate of its kind.
     """
 
     name: str
@@ -33,19 +33,19 @@ class Rail(NamedTuple):
 
 @dataclass(frozen=True)
 class LineRate:
-    """What one node can send on the fabric, and because of which rails and rates, and whence."""
+    """Line rate of one node on the fabric, in GB/s; `because` names the rails, rates and source."""
 
     gbytes_per_s: float
     because: str
 
 
 def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
-    """Line rate of the best node, for what one has, all should have; None when any does not say it.
+    """Return the line rate of the best node, as all nodes should have it; None if any is unknown.
 
-    Of RDMA it is that of the ports that are there, in whatever state: a dead fabric is no slow one.
-    Nodes that have less are named in `because`.  `facts` are node facts with `rdma` (sysfs ports:
-    rate "400 Gb/sec (4X NDR)", state "4: ACTIVE", link_layer "InfiniBand") and `interfaces` (speed
-    in Mbit/s, None for virtual devices).
+    For RDMA all ports count, in any state: a dead fabric must not look like a slow one.
+    `because` names the nodes that have less. `facts` are node facts with `rdma` and
+    `interfaces`. `rdma` are sysfs ports: rate "400 Gb/sec (4X NDR)", state "4: ACTIVE",
+    link_layer "InfiniBand". `interfaces` have a speed in Mbit/s, None for virtual devices.
     """
     if fabric == "rdma":
         rates = [
@@ -69,7 +69,7 @@ def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
 
 
 def limit_reason(fraction: float, rate_text: str) -> str:
-    """Why `fraction` of this line rate (in words) is the least that is asked of a ring."""
+    """Explain why a ring must reach at least `fraction` of this line rate (`rate_text`)."""
     return (
         f"{fraction:.0%} of {rate_text}; a sound ring shows {HEALTHY_RING_SHARE:.0%} of it "
         "(not a tree, which over two nodes may show more than the line carries)"
@@ -77,13 +77,13 @@ def limit_reason(fraction: float, rate_text: str) -> str:
 
 
 def installed_rails(nodes: Sequence[list[dict[str, str]]]) -> list[list[Rail] | None]:
-    """The rails of each node, in whatever state: what limits and orders follow from.
+    """Return the rails of each node, active or not; limits and orders are based on them.
 
-    They are the ports of the kind that is fastest anywhere in the cluster; of kinds as fast, of
-    which there are most, then the first of RAIL_KINDS.  A slower port, or one of another kind, is
-    for storage or management.  A port that is down counts: nothing says that it is not a rail.
-    None for all where the kind of most ports is down everywhere, for then nothing says its rate;
-    None for a node without a port of the kind.  `nodes` are ports as in `line_rate`.
+    Rails are the ports of the fastest kind in the cluster. If kinds are equally fast, the kind
+    with most ports counts, then the first of RAIL_KINDS. A slower port, or one of another kind,
+    is for storage or management. A port that is down counts, because nothing shows that it is
+    not a rail. All nodes get None if a kind with more ports is down everywhere: its rate is
+    unknown. A node without a port of the kind gets None. `nodes` are ports as in `line_rate`.
     """
     ports = [[(port, _port_kind(port)) for port in node] for node in nodes]
     counts = Counter(kind for node in ports for _, kind in node)
@@ -108,13 +108,16 @@ def installed_rails(nodes: Sequence[list[dict[str, str]]]) -> list[list[Rail] | 
 
 
 def active_rails(ports: list[dict[str, str]]) -> list[Rail]:
-    """The rails of one node that are active now, which may be fewer than it has."""
+    """Return the rails of one node that are active now; it may have more."""
     (rails,) = installed_rails([ports])
     return [rail for rail in rails or [] if rail.active]
 
 
 def _is_down(port: dict[str, str]) -> bool:
-    """Whether a port has no link: sysfs then shows a rate that is not the link's (10 Gb/sec)."""
+    """Return whether a port has no link.
+
+    sysfs then shows 10 Gb/sec, which is not the link's rate.
+    """
     return "DOWN" in port["state"]
 
 
@@ -124,7 +127,10 @@ def _port_gbps(port: dict[str, str]) -> float:
 
 
 def _port_kind(port: dict[str, str]) -> str:
-    """Of which kind a port is; EFA's devices are `efa_0`, or `rdmap16s27` where udev names them."""
+    """Classify a port by its link layer, or as EFA by its device name.
+
+    EFA devices are named `efa_0`, or `rdmap16s27` if udev renames them.
+    """
     is_efa = port["device"].startswith(("efa", "rdmap"))
     return LINK_LAYERS.get(port["link_layer"], "EFA" if is_efa else "RDMA")
 

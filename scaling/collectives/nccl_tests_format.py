@@ -1,7 +1,8 @@
-"""The table and the JSON of nccl-tests, from our own sweeps; and the command under torchrun.
+"""Writes the table and the JSON of nccl-tests from our sweeps; contains the torchrun command.
 
-Formats: nccl-tests 2.19, src/util.cu.  Its environment dump, which holds secrets, is left out, and
-so is its `Avg bus bandwidth`: an average over sizes must not be compared with a line rate.
+Formats: nccl-tests 2.19, src/util.cu. Its environment dump is left out, because it holds secrets.
+Its `Avg bus bandwidth` is left out too: an average over sizes must not be compared with a line
+rate.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ HEADER = (
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)       "
     "      (us)  (GB/s)  (GB/s)",
 )
-# Who the rank is and where it meets the others; torchrun sets them.
+# Identity of the rank and address of the rendezvous; torchrun sets them.
 LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def format_table(rows: list[dict[str, Any]], operation: Operation) -> str:
-    """The rows of `summarise` in nccl-tests' columns, N/A where torch has no such form; below them
-    the wrong elements of all.
+    """Format the rows of `summarise` in nccl-tests' columns, and the total of wrong elements below.
+
+    A placement that torch does not have is N/A.
     """
     lines = list(HEADER)
     for size, placements in _group_by_size(rows).items():
@@ -57,7 +59,7 @@ def format_table(rows: list[dict[str, Any]], operation: Operation) -> str:
 def results_document(
     rows: list[dict[str, Any]], operation: Operation, ranks: int
 ) -> dict[str, Any]:
-    """nccl-tests' `results[]`: times in microseconds, bandwidths in GB/s."""
+    """Build nccl-tests' `results[]`: times in microseconds, bandwidths in GB/s."""
     results = []
     for size, placements in _group_by_size(rows).items():
         first = next(iter(placements.values()))
@@ -90,13 +92,16 @@ def _group_by_size(rows: list[dict[str, Any]]) -> dict[int, dict[str, dict[str, 
 
 
 def parse_size(text: str) -> int:
-    """`8`, `64K`, `4M`, `16G`: binary suffixes, as nccl-tests reads them.  ValueError otherwise."""
+    """Parse `8`, `64K`, `4M`, `16G` into bytes, with binary suffixes as in nccl-tests.
+
+    Raises ValueError for anything else.
+    """
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     return int(number) << {"": 0, "K": 10, "M": 20, "G": 30}.get(unit, -1)
 
 
 def select_sizes(sizes: Sequence[int], minbytes: str, maxbytes: str) -> list[int]:
-    """Select those from the first to the last that were asked for.  UsageError where none is."""
+    """Select the sizes from `minbytes` to `maxbytes`. Raises UsageError if none is left."""
     try:
         first, last = parse_size(minbytes), parse_size(maxbytes)
     except ValueError:
@@ -158,7 +163,7 @@ def _print_results(
     rows: list[dict[str, Any]], operation: Operation, result: dict[str, Any], file: Path | None
 ) -> None:
     ranks = result["ranks"]
-    if not rows:  # all sizes were too large, or too small for so many ranks
+    if not rows:  # each size was too large, or too small for so many ranks
         min_bytes = ITEM_BYTES * ranks
         too_small = f"{operation.name} over {ranks} ranks takes {min_bytes} bytes and more"
         click.echo(f"error: nothing was measured: {result['note'] or too_small}", err=True)

@@ -1,6 +1,6 @@
-"""Some of a gang's ranks meet: two by two, each way apart, or in groups.  Run on every rank.
+"""Measures transfers between some of a gang's ranks: in pairs, one way at a time, or in groups.
 
-Like `sweep.sweep`, with the usual rendezvous variables set.
+Runs on every rank like `sweep.sweep`, with the usual rendezvous variables set.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ from typing import Any
 from scaling.collectives.operations import OPERATIONS
 from scaling.collectives.sweep import process_group, read_nothing
 
-# Of one meeting of a pair: long against the latency of its fabric (4 MiB take 34 ms at 1 Gbit/s,
-# 256 MiB 5 ms at 400), short against the whole scan.
+# Bytes of one transfer by backend. It is long compared with the latency of the fabric (4 MiB take
+# 34 ms at 1 Gbit/s, 256 MiB 5 ms at 400 Gbit/s) and short compared with the complete scan.
 MESSAGE_BYTES = {"gloo": 4 << 20, "nccl": 256 << 20}
-GROUP_SECONDS, MIN_CALLS = 0.5, 4  # of a group's calls, and how many at least
-SLOW_TRANSFER_S = 2.0  # seconds of one transfer, after which it is not repeated
-PAYLOAD_PERIOD = 61  # what is sent repeats after so many: a prime, so it fits no packet's size
+GROUP_SECONDS, MIN_CALLS = 0.5, 4  # duration of a group's calls, and their least number
+SLOW_TRANSFER_S = 2.0  # a first transfer that takes longer is not repeated
+PAYLOAD_PERIOD = 61  # elements; a prime, so the period matches no packet size
 
 
 def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float, int]:
-    """All-reduce within disjoint groups of the job's ranks, all of them at the same time.
+    """Time all-reduce within disjoint groups of the job's ranks, all groups at the same time.
 
-    (GB/s of busbw, wrong elements) of this rank's group; (0, 0) for a rank that is in none.  All
-    groups begin together, and each goes on for GROUP_SECONDS, so that they share what they share.
+    Returns (GB/s of busbw, wrong elements) of this rank's group; (0, 0) for a rank in no group.
+    `size` is bytes. All groups start together and run for about GROUP_SECONDS, so that they
+    load shared links together.
     """
     import torch
     import torch.distributed as dist
 
     with process_group() as device:
-        process_groups = [dist.new_group(ranks) for ranks in groups]  # all ranks make all, in order
+        # Every rank must create all groups, in the same order.
+        process_groups = [dist.new_group(ranks) for ranks in groups]
         index = next((i for i, ranks in enumerate(groups) if dist.get_rank() in ranks), None)
         if index is None:
             dist.barrier()
@@ -49,7 +51,7 @@ def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float
                 torch.cuda.synchronize()
             return time.perf_counter() - start
 
-        call()  # connects
+        call()  # opens the connections
         longest = torch.tensor([call()], dtype=torch.float64, device=device)
         dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=group)
         calls = max(MIN_CALLS, int(GROUP_SECONDS / float(longest)))
@@ -64,10 +66,10 @@ def group_sweep(groups: list[list[int]], size: int | None = None) -> tuple[float
 
 @dataclass(frozen=True)
 class RankMeetings:
-    """What one rank saw of the others that it met, by their ranks.
+    """Measurements of one rank with its peers, by the peer's rank.
 
-    `received`: (GB/s, wrong elements) of what they sent.  `sent`: the readings of its own
-    counters, one before its tries and one after each of them.
+    `received` is (GB/s, wrong elements) of the data from the peer. `sent` is the readings of
+    this rank's counters: one before the first try, and one after each try.
     """
 
     received: dict[int, tuple[float, int]] = field(default_factory=dict)
@@ -81,13 +83,13 @@ def pair_sweep(
     make_reader: Callable[[], Callable[[], Any]] = read_nothing,
     slow: tuple[int, float] | None = None,
 ) -> RankMeetings:
-    """Send `size` bytes one way, then the other, in the given rounds.
+    """Send `size` bytes one way, then the other, between the pairs of the given rounds.
 
-    A speed is that of the fastest of `repeats` tries: a fresh connection that lost a packet early,
-    or a busy core, makes it slow for a while; only what stays slow is a bad link.  The sender reads
-    its counters with what `make_reader` returned before the group was joined.  `slow` is a fault:
-    that rank sends each time so many seconds later.  All ranks call it with the same disjoint
-    pairs.
+    The fastest of `repeats` tries counts. A new connection that lost a packet early, or a busy
+    core, is slow for a while; only a bad link stays slow. The sender reads its counters with
+    the function that `make_reader` returned before the group was joined. `slow` (rank, seconds)
+    injects a fault: that rank delays each send by so many seconds. All ranks must call it with
+    the same disjoint pairs.
     """
     import torch
     import torch.distributed as dist
@@ -116,9 +118,10 @@ def pair_sweep(
 
 
 def _send(buffer: Any, peer: int, read: Callable[[], Any], delay_s: float = 0.0) -> list[Any]:
-    """Send as often as the peer asks; what `read` told before, and after each of them.
+    """Send as often as the peer asks; return the readings of `read`, before and after each send.
 
-    The peer asks again once it has all of it, so what was lost has been sent again by then.
+    The peer asks again only when it has all the data. By then, lost packets have been sent
+    again.
     """
     import torch
     import torch.distributed as dist
@@ -134,9 +137,9 @@ def _send(buffer: Any, peer: int, read: Callable[[], Any], delay_s: float = 0.0)
 
 
 def _time_receive(buffer: Any, payload: Any, peer: int, repeats: int) -> tuple[float, int]:
-    """Least seconds from asking to the last byte, and the elements that are not as they were sent.
+    """Return (least seconds from request to last byte, wrong elements of all tries).
 
-    A link that takes SLOW_TRANSFER_S is asked once.
+    If the first transfer takes longer than SLOW_TRANSFER_S, it is not repeated.
     """
     import torch
     import torch.distributed as dist

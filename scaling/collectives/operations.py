@@ -1,8 +1,8 @@
-"""Six collectives: how each is called, what it must return, and its bus bandwidth.
+"""Defines six collectives: how each is called, its expected result, and its bus bandwidth.
 
-Sizes and factors are those of nccl-tests (src/*.cu, doc/PERFORMANCE.md).  Payloads are integers
-small enough to be exact in float32, also after summing over 10,000s of ranks, and they differ by
-rank and offset, so that a wrong element shows who sent it and where it belongs.
+Sizes and factors are those of nccl-tests (src/*.cu, doc/PERFORMANCE.md). Payloads are small
+integers, exact in float32 also after summing over 10,000s of ranks. They differ by rank and offset,
+so a wrong element shows its sender and its position.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 PATTERN_PERIOD = 7  # payloads repeat 0..6
-# What is summed grows with the ranks, and float32 is exact to 2^24 only: so ranks repeat 0..250 in
-# it.  A prime, for what is mistaken for another rank's is most often a power of two away.
+# Sums grow with the number of ranks, and float32 is exact up to 2^24 only: so rank values repeat
+# 0..250. A prime, because data of a wrong rank mostly come from a power of two away.
 RANK_PERIOD = 251
 ITEM_BYTES = 4  # bytes of a float32
 PLACEMENTS = ("out_of_place", "in_place")
@@ -24,9 +24,10 @@ OUT_OF_PLACE, IN_PLACE = PLACEMENTS[:1], PLACEMENTS[1:]
 class Operation:
     """One collective.
 
-    `factor(n)` turns algorithm bandwidth into bus bandwidth for n ranks.  `size` bytes are those
-    of nccl-tests' size column: the whole (n times larger) buffer where ranks hold parts.
-    `sharded` says whether a rank's part is size / n.  `redop` and `root` are nccl-tests' columns.
+    `factor(n)` turns algorithm bandwidth into bus bandwidth for n ranks. `size` bytes are those
+    of nccl-tests' size column: the complete buffer, n times larger than a part if ranks hold
+    parts. `sharded` is whether a rank holds a part of size / n. `redop` and `root` are
+    nccl-tests' columns.
     """
 
     name: str
@@ -38,25 +39,28 @@ class Operation:
     placements: tuple[str, ...] = PLACEMENTS
 
     def buffers(self, device: Any, count: int, in_place: bool) -> Buffers:
-        """Make this rank's tensors of `count` elements for the process group that it is in."""
+        """Build this rank's tensors of `count` elements for the process group that it is in."""
         import torch.distributed as dist
 
         ramp = _make_ramp(device, count)
         return self.allocate(ramp, dist.get_rank(), dist.get_world_size(), in_place)
 
     def busbw(self, size: int, seconds: float, ranks: int) -> float:
-        """Bus bandwidth in GB/s (1e9 bytes); 0 for one rank, where nothing moves."""
+        """Return the bus bandwidth in GB/s (1e9 bytes); 0 for one rank, where nothing moves."""
         return size / seconds / 1e9 * self.factor(ranks) if ranks > 1 else 0.0
 
     def count(self, size: int, ranks: int) -> int:
-        """Elements per rank: nccl-tests' count column."""
+        """Return the elements per rank: nccl-tests' count column."""
         return size // ITEM_BYTES // (ranks if self.sharded else 1)
 
 
 @dataclass
 class Buffers:
-    """Tensors of one size on one rank.  `run` calls the collective once; `out` must then equal
-    `expected`, given that `reset` was called before it."""
+    """Tensors of one size on one rank.
+
+    `run` calls the collective once. `out` must then equal `expected`, if `reset` was called
+    before.
+    """
 
     run: Callable[[], None]
     reset: Callable[[], None]
@@ -67,13 +71,16 @@ class Buffers:
 def _make_ramp(device: Any, count: int) -> Any:
     import torch
 
-    # A float32 range is no range beyond 2^24, so a short one is repeated.
+    # torch.arange in float32 is not exact beyond 2^24, so a short ramp is repeated.
     ramp = torch.arange(PATTERN_PERIOD, device=device, dtype=torch.float32)
     return ramp.repeat(count // PATTERN_PERIOD + 1)[:count]
 
 
 def _offset_ramps(ramp: Any, offsets: Any, out: Any = None) -> Any:
-    """For each number of a tensor a ramp with it added, one after the other; into `out`, if any."""
+    """Build one copy of the ramp for each offset, with the offset added, one after the other.
+
+    The result has len(offsets) x len(ramp) elements. It is written into `out` if given.
+    """
     import torch
 
     rows = None if out is None else out.view(len(offsets), len(ramp))
@@ -81,14 +88,14 @@ def _offset_ramps(ramp: Any, offsets: Any, out: Any = None) -> Any:
 
 
 def _rank_values(ranks: int) -> Any:
-    """What stands for each rank, or part, in what is summed: (ranks,) integers."""
+    """Return the number that stands for each rank or part in sums: (ranks,) integers."""
     import torch
 
     return torch.arange(ranks) % RANK_PERIOD
 
 
 def _all_reduce(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
-    """Sum over ranks; torch only has the in-place form."""
+    """Set up a sum over ranks; torch only has the in-place form."""
     import torch.distributed as dist
 
     out = ramp + (rank % RANK_PERIOD + 1)
@@ -101,7 +108,7 @@ def _all_reduce(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
 
 
 def _all_gather(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
-    """Gather every rank's part, in order, on every rank."""
+    """Set up a gather of every rank's part, in order, on every rank."""
     import torch
     import torch.distributed as dist
 
@@ -118,7 +125,7 @@ def _all_gather(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
 
 
 def _reduce_scatter(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
-    """Give each rank its part of the sum."""
+    """Set up a sum over ranks; each rank gets its part of it."""
     import torch
     import torch.distributed as dist
 
@@ -138,7 +145,10 @@ def _reduce_scatter(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers
 
 
 def _all_to_all(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
-    """Make part d of rank s part s of rank d; torch only has the out-of-place form."""
+    """Set up an exchange: part d of rank s becomes part s of rank d.
+
+    torch only has the out-of-place form.
+    """
     import torch
     import torch.distributed as dist
 
@@ -152,7 +162,7 @@ def _all_to_all(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
 
 
 def _broadcast(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
-    """Copy rank 0's buffer to every rank; torch only has the in-place form."""
+    """Set up a copy of rank 0's buffer to every rank; torch only has the in-place form."""
     import torch.distributed as dist
 
     out = ramp.clone()
@@ -164,7 +174,7 @@ def _broadcast(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
 
 
 def _send_recv(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
-    """Send to the next rank, receive from the one before, all at once."""
+    """Set up a ring: all ranks at once send to the next rank and receive from the previous."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Who reaches whom: plain TCP and UDP between nodes, before any collective is tried."""
+"""Tests plain TCP and UDP between nodes, before any collective is tried."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ from itertools import islice
 from pathlib import Path
 
 ESTABLISHED = 1  # include/net/tcp_states.h
-IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3  # include/uapi/linux/in.h: don't fragment, don't learn
-UDP_HEADERS = 28  # IPv4 and UDP
+# include/uapi/linux/in.h: do not fragment, and ignore the learnt path MTU.
+IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 10, 3
+UDP_HEADERS = 28  # bytes: 20 of IPv4 and 8 of UDP
 RETRY_S = 0.5  # seconds between two tries of a datagram
-MAX_PARALLEL = 32  # doors that one node knocks at together
-MAX_ANSWER_BYTES = 5  # of a datagram's size in digits: two doors must not answer each other
+MAX_PARALLEL = 32  # endpoints that one node tests at the same time
+# An answer is a datagram's size in digits. Datagrams this short get no answer, so that two echo
+# ports never answer each other.
+MAX_ANSWER_BYTES = 5
 
 
 def start_tcp_listener(address: str, seconds: float, is_open: bool = True) -> int:
-    """Accept connections on this one address, in the background for `seconds`; the port.
+    """Accept connections on this one address, in the background for `seconds`; return the port.
 
-    Nothing is read from them or written to them.  A port that is not `is_open` is a control's:
-    nobody listens there.
+    Nothing is read from the connections or written to them. If not `is_open`, the port is a
+    control: it is closed before it is returned, so connections to it must fail. Raises
+    ValueError for the unspecified address.
     """
     _require_one(address)
     server = socket.create_server((address, 0))
@@ -37,29 +41,35 @@ def start_tcp_listener(address: str, seconds: float, is_open: bool = True) -> in
 
 
 def start_udp_echo(address: str, seconds: float) -> int:
-    """Answer each datagram on this one address with its size, for `seconds`; the port."""
+    """Answer each datagram on this one address with its size, for `seconds`; return the port.
+
+    Raises ValueError for the unspecified address.
+    """
     _require_one(address)
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)  # all nodes knock at once
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)  # all nodes send at once
     server.bind((address, 0))
     return _serve(server, _answer_datagram, seconds)
 
 
 def _require_one(address: str) -> None:
-    """Refuse the address that stands for all interfaces, management and outside too."""
+    """Raise ValueError for the unspecified address.
+
+    It stands for all interfaces, also those of management and of outside networks.
+    """
     if ip_address(address).is_unspecified:
         raise ValueError(f"expected the address of one interface, found {address}")
 
 
 def _serve(server: socket.socket, answer: Callable[[socket.socket], None], seconds: float) -> int:
-    """Let `answer` take one visitor after the other in the background; the port."""
+    """Run `answer` for one client after the other in the background; return the port."""
     port, deadline = int(server.getsockname()[1]), time.monotonic() + seconds
 
     def run() -> None:
         with server:
             while (remaining_s := deadline - time.monotonic()) > 0:
                 server.settimeout(remaining_s)
-                # One that went away, or has a filter on its way back, concerns itself alone.
+                # One client's error (it left, or a filter blocks the answer) affects no other.
                 with suppress(OSError):
                     answer(server)
 
@@ -78,14 +88,17 @@ def _answer_datagram(server: socket.socket) -> None:
 
 
 def max_wait_s(endpoints: int, seconds: float) -> float:
-    """Seconds that so many doors may take, where none of them answers."""
+    """Return the most seconds that testing so many endpoints takes, if none of them answers."""
     return seconds * -(-endpoints // MAX_PARALLEL)
 
 
 def check_tcp(
     source: str, endpoints: Mapping[str, tuple[str, int] | None], seconds: float = 3
 ) -> dict[str, bool]:
-    """Whether a TCP connection from `own` to each named door is accepted; some tried at once."""
+    """Check whether a TCP connection from `source` to each named endpoint is accepted.
+
+    Up to MAX_PARALLEL are tried at once. An endpoint that is None counts as not reached.
+    """
 
     def can_connect(endpoint: tuple[str, int] | None) -> bool:
         if endpoint is None:
@@ -101,10 +114,11 @@ def check_tcp(
 
 
 def tcp_connections() -> set[tuple[str, str, int, int]]:
-    """This process's established IPv4 TCP connections: (own address, peer, own port, peer's port).
+    """Return this process's established IPv4 TCP connections.
 
-    From /proc/self/fd and /proc/self/net/tcp (kernel Documentation/networking/proc_net_tcp.rst);
-    connections within the host's loopback are left out.  Empty where there is no /proc.
+    Each is (own address, peer address, own port, peer port), from /proc/self/fd and
+    /proc/self/net/tcp (kernel Documentation/networking/proc_net_tcp.rst). Connections over the
+    host's loopback are left out. Empty without /proc.
     """
     try:
         table = Path("/proc/self/net/tcp").read_text()
@@ -113,7 +127,7 @@ def tcp_connections() -> set[tuple[str, str, int, int]]:
         return set()
     own_sockets = set()
     for file in files:
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # closed in the meantime
             own_sockets.add(os.readlink(file))
     return {
         ends
@@ -125,7 +139,10 @@ def tcp_connections() -> set[tuple[str, str, int, int]]:
 
 
 def parse_tcp(text: str) -> list[tuple[tuple[str, str, int, int], int, str]]:
-    """((own address, peer, own port, peer's port), state, inode) of each line of /proc/net/tcp."""
+    """Parse the lines of /proc/net/tcp into (connection, state, inode).
+
+    A connection is (own address, peer address, own port, peer port).
+    """
     rows = []
     for line in text.splitlines()[1:]:
         columns = line.split()
@@ -136,7 +153,10 @@ def parse_tcp(text: str) -> list[tuple[tuple[str, str, int, int], int, str]]:
 
 
 def _parse_endpoint(text: str) -> tuple[str, int]:
-    """`0100007F:1F90` is 127.0.0.1:8080: the address in host byte order."""
+    """Parse `0100007F:1F90` into ("127.0.0.1", 8080).
+
+    The address is in host byte order.
+    """
     address, port = text.split(":")
     packed = int(address, 16).to_bytes(4, sys.byteorder)
     return socket.inet_ntoa(packed), int(port, 16)
@@ -148,10 +168,11 @@ def check_udp(
     sizes: Mapping[str, int],
     seconds: float = 4,
 ) -> dict[str, bool]:
-    """Whether one unfragmented datagram from `own` is answered by each named door.
+    """Check whether each named endpoint answers an unfragmented datagram from `source`.
 
-    `sizes` are bytes of the IPv4 packet, with its 28 bytes of headers, per door.  Sent again and
-    again for `seconds`, for datagrams get lost.
+    `sizes` are bytes of the IPv4 packet by endpoint name, with 28 bytes of headers. Datagrams
+    get lost, so they are sent again every RETRY_S. Each batch of MAX_PARALLEL endpoints adds
+    `seconds` to the time limit. An endpoint that is None counts as not reached.
     """
     waiting = {endpoint: name for name, endpoint in endpoints.items() if endpoint}
     answers = dict.fromkeys(endpoints, False)
@@ -162,7 +183,7 @@ def check_udp(
         while waiting and time.monotonic() < deadline:
             batch = dict(islice(waiting.items(), MAX_PARALLEL))
             for endpoint, name in batch.items():
-                with suppress(OSError):  # EMSGSIZE: the own interface is smaller
+                with suppress(OSError):  # EMSGSIZE: larger than the MTU of the own interface
                     sock.sendto(b"x" * (sizes[name] - UDP_HEADERS), endpoint)
             for endpoint in _wait_for_answers(
                 sock, min(deadline, time.monotonic() + RETRY_S), len(batch)
@@ -170,14 +191,17 @@ def check_udp(
                 if name := waiting.pop(endpoint, ""):
                     answers[name] = True
             for endpoint in batch.keys() & waiting.keys():
-                waiting[endpoint] = waiting.pop(endpoint)  # those that did not answer go to the end
+                waiting[endpoint] = waiting.pop(endpoint)  # no answer: to the end
     return answers
 
 
 def _wait_for_answers(
     sock: socket.socket, deadline: float, max_answers: int
 ) -> list[tuple[str, int]]:
-    """Who answered before `until` (monotonic seconds)."""
+    """Receive answers until `deadline` (monotonic seconds) or `max_answers`; return the senders.
+
+    A sender is (address, port).
+    """
     senders: list[tuple[str, int]] = []
     while len(senders) < max_answers and (remaining_s := deadline - time.monotonic()) > 0:
         sock.settimeout(remaining_s)

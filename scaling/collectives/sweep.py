@@ -1,8 +1,9 @@
-"""Collectives over a gang, checked for exact values and timed as nccl-tests does.
+"""Times collectives over a gang as nccl-tests does, and checks every value.
 
-`sweep` runs on every rank with the usual rendezvous variables set, under our gang
-as under torchrun; `summarise` works on what the ranks returned.  Under torchrun:
-`torchrun --nproc-per-node 2 -m scaling.collectives all_reduce --backend gloo`.
+`sweep` runs on every rank with the usual rendezvous variables set, in our gang or under torchrun.
+`summarise` works on what the ranks returned. Under torchrun:
+
+    torchrun --nproc-per-node 2 -m scaling.collectives all_reduce --backend gloo
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from scaling.collectives.reachability import tcp_connections
 
 MAX_BYTES = {"gloo": 64 << 20, "nccl": 16 << 30}
 SIZES = tuple(1 << power for power in range(3, 35))  # 8 B to 16 GiB
-SECONDS_PER_RANK = 0.1  # the more ranks there are, the longer they may take to come together
+SECONDS_PER_RANK = 0.1  # added to timeouts: more ranks need longer to join
 PRECISION = 0.02  # wanted standard error of the median, as a ratio
-BATCH_CALLS = 5  # calls between two looks at the precision
-MAX_CALLS = 1000  # calls of one size
+BATCH_CALLS = 5  # calls between two checks of the precision
+MAX_CALLS = 1000  # most calls of one size
 
 
 def read_nothing() -> Callable[[], None]:
-    """Stand in for a reader of counters where nobody asks for any."""
+    """Return a reader that reads no counters; the default of `make_reader`."""
     return lambda: None
 
 
 @contextmanager
 def process_group(backend: str | None = None, seconds: float = 600) -> Iterator[Any]:
-    """Join the process group that the environment names; yields the device to work on.
+    """Join the process group that the environment names; yield the device to use.
 
-    NCCL where there is a GPU, gloo elsewhere, unless `backend` or SEATRIAL_BACKEND says which.
-    `seconds`, and SECONDS_PER_RANK for each rank, bound joining and each collective: more than any
-    caller waits, for a rank that hangs can still be asked where, and one that gave up cannot.
-    Raises RuntimeError for nccl without a GPU.
+    The backend is NCCL with a GPU and gloo without, unless `backend` or SEATRIAL_BACKEND names
+    one. The timeout of joining and of each collective is `seconds` plus SECONDS_PER_RANK for
+    each rank. That is longer than any caller waits: a rank that still hangs can be inspected,
+    one that timed out cannot. Raises RuntimeError for nccl without a GPU.
     """
     import torch
     import torch.distributed as dist
@@ -71,13 +72,16 @@ def sweep(
 ) -> dict[str, Any]:
     """Join, and time collectives at growing sizes (bytes), until one call takes `max_call_s`.
 
-    Each size and placement is checked for exact values, then timed until the standard error of the
-    median is under 2 % or `budget` seconds are gone.  `only` times that one size; `corrupt` is a
-    fault: that rank's results get one wrong element, which must be found.  `late` is another: that
-    rank begins one call of each size so many seconds after the others.  Returns rank, ranks,
-    backend, connections (the group's own, see `tcp_connections`), readings (before and after, of
-    what `make_reader` returned before the group was joined), and by name: operation, note ("" or
-    why large sizes were left out) and rows.
+    Each size and placement is checked for exact values. It is then timed until the standard
+    error of the median is under 2 % or `budget` seconds are spent. `only` times one size.
+    `corrupt` injects a fault: that rank's results get one wrong element, which must be found.
+    `late` (rank, seconds) injects another: that rank starts one call of each size so many
+    seconds after the others.
+
+    Returns rank, ranks, backend, connections (the group's own, see `tcp_connections`), readings
+    and sweeps. Readings are two, before and after, by the function that `make_reader` returned
+    before the group was joined. Sweeps are by name: operation, note ("" or why large sizes were
+    left out) and rows.
     """
     import torch.distributed as dist
 
@@ -92,34 +96,40 @@ def sweep(
             )
             for name in names
         }
-        # Those of the rendezvous store go wherever MASTER_ADDR is: they are not the group's.
+        # Connections to the rendezvous store (MASTER_ADDR) are not the group's.
         store_port = int(os.environ["MASTER_PORT"])
         opened = [ends for ends in tcp_connections() - before if store_port not in ends[2:]]
-        dist.barrier()  # by then what was lost has been sent again
+        dist.barrier()  # after it, lost packets have been sent again
         readings.append(read())
-        dist.barrier()  # who leaves first closes the others' connections
+        dist.barrier()  # a rank that leaves first would close the others' connections
         common = {key: results[names[0]][key] for key in ("rank", "ranks", "backend")}
         return {**common, "connections": opened, "readings": readings, "sweeps": results}
 
 
 def connect() -> float:
-    """Join, and add up ones over all ranks: what hangs here is init.  The sum."""
+    """Join the group and return the sum of ones over all ranks.
+
+    If this hangs, the initialisation of the process group is the cause.
+    """
     import torch
     import torch.distributed as dist
 
     with process_group() as device:
         ones = torch.ones(1, device=device)
         dist.all_reduce(ones)
-        return float(ones)  # on a GPU nothing waited before
+        return float(ones)  # float() waits for the GPU; nothing before does
 
 
 def warm_up() -> None:
-    """Import torch, which takes long on a cold network file system, and wake the device."""
+    """Import torch and create the device's context.
+
+    The import takes long on a cold network file system.
+    """
     import torch
     import torch.distributed
 
     if torch.cuda.is_available():
-        torch.cuda.synchronize()  # makes the device's context
+        torch.cuda.synchronize()  # creates the device's context
 
 
 def sweep_operation(
@@ -131,7 +141,10 @@ def sweep_operation(
     corrupt: int | None = None,
     late_s: float = 0.0,
 ) -> dict[str, Any]:
-    """`sweep` within a process group that has been joined."""
+    """Time one operation in a process group that this rank has joined; arguments as in `sweep`.
+
+    `late_s` is this rank's own delay, in seconds.
+    """
     import torch.distributed as dist
 
     backend, ranks = dist.get_backend(), dist.get_world_size()
@@ -158,13 +171,16 @@ def sweep_operation(
 
 
 def _max_message_bytes(device: Any, backend: str) -> tuple[int, str]:
-    """Find the largest message that fits four times into every rank's free memory; (it, why)."""
+    """Return (bytes of the largest message, reason of this limit).
+
+    On a GPU, four messages must fit into each rank's free memory. All ranks get the same limit.
+    """
     import torch
     import torch.distributed as dist
 
     if device.type != "cuda":
         return MAX_BYTES[backend], f"{backend}'s range"
-    torch.cuda.empty_cache()  # what the collective before it left in torch's cache is free as well
+    torch.cuda.empty_cache()  # memory that the last collective left in torch's cache is free too
     free = torch.tensor([torch.cuda.mem_get_info(device)[0]], device=device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)  # ranks must agree on the sizes
     return min(MAX_BYTES[backend], int(free[0]) // 4), "device memory holds no four of them"
@@ -179,7 +195,7 @@ def _time_size(
     corrupt: int | None,
     late_s: float,
 ) -> dict[str, Any]:
-    """Sanity first, then speed, then sanity again now that the links are warm and loaded."""
+    """Check values, time calls, and check values again on links that are now warm and loaded."""
     import torch.distributed as dist
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -195,7 +211,7 @@ def _time_size(
         "elements": len(buffers.out),
         "placement": placement,
         "times": times,
-        "calls": len(times) + 3,  # one to warm up, two that are checked
+        "calls": len(times) + 3,  # one warm-up call and two checked calls
         "slowest": slowest,
         "wrong": before + after,
         "first_wrong": first if before else second,
@@ -203,7 +219,7 @@ def _time_size(
 
 
 def _count_wrong(buffers: Buffers, corrupt: bool) -> tuple[int, int | None]:
-    """How many elements are not what they must be, and the offset of the first."""
+    """Count the elements that are not as expected; return the count and the first one's offset."""
     import torch
 
     buffers.reset()
@@ -218,15 +234,16 @@ def _count_wrong(buffers: Buffers, corrupt: bool) -> tuple[int, int | None]:
 def _time_calls(
     buffers: Buffers, device: Any, budget: float, late_s: float = 0.0
 ) -> tuple[list[float], float]:
-    """Time calls, in batches, until all ranks agree that it is enough; seconds of each.
+    """Time calls, in batches, until all ranks agree to stop.
 
-    Beside them the largest median of all ranks'.  `late_s`: this rank begins its second call later.
+    Returns (seconds of each call on this rank, largest median over ranks). `late_s` delays this
+    rank's second call.
     """
     import torch
     import torch.distributed as dist
 
     times: list[float] = []
-    buffers.out.zero_()  # sums of zero stay zero however often they are taken
+    buffers.out.zero_()  # repeated sums of zeros stay zero
     time_call(buffers, device)  # warm-up
     start, done = time.perf_counter(), False
     while not done and len(times) < MAX_CALLS:
@@ -243,10 +260,10 @@ def _time_calls(
 
 
 def _median_precision(times: list[float]) -> float:
-    """Standard error of the median as a ratio, from the median absolute deviation.
+    """Estimate the relative standard error of the median from the median absolute deviation.
 
-    1.4826 x MAD estimates sigma, and a median's standard error is 1.2533 sigma / sqrt(n), both
-    for normal noise.
+    For normal noise, 1.4826 x MAD estimates sigma, and the standard error of a median is 1.2533
+    sigma / sqrt(n).
     """
     median = statistics.median(times)
     mad = statistics.median(abs(seconds - median) for seconds in times)
@@ -254,7 +271,7 @@ def _median_precision(times: list[float]) -> float:
 
 
 def time_call(buffers: Buffers, device: Any) -> float:
-    """Seconds of one call: CUDA events on a GPU, the host's clock elsewhere."""
+    """Time one call, in seconds: by CUDA events on a GPU, else by the host's clock."""
     import torch
 
     if device.type == "cuda":
@@ -272,11 +289,11 @@ def time_call(buffers: Buffers, device: Any) -> float:
 def summarise(sweeps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Summarise all ranks in one row per size and placement.
 
-    Keys: size (B), count, elements (of a rank's result), placement, seconds (mean over ranks of
-    each rank's median call), algbw and busbw (GB/s), low and high (busbw of the slowest and
-    fastest tenth of all calls), spread (half their distance), samples, calls, rank_seconds (each
-    rank's median), rank_worst (each rank's longest call), rank_cv (the medians' standard deviation
-    over their mean), wrong (elements), first_wrong ((rank, offset) pairs).
+    Keys: size (B), count, elements (of a rank's result), placement, calls, seconds (mean over
+    ranks of each rank's median call), algbw and busbw (GB/s), low and high (busbw of the
+    slowest and fastest tenth of all calls), spread (half their distance), samples, rank_seconds
+    (each rank's median), rank_worst (each rank's longest call), rank_cv (standard deviation of
+    the medians / their mean), wrong (elements), first_wrong ((rank, offset) pairs).
     """
     rows = range(len(sweeps[0]["rows"]))
     return [_summarise_row(sweeps, [sweep["rows"][index] for sweep in sweeps]) for index in rows]
@@ -313,10 +330,10 @@ def _summarise_row(sweeps: list[dict[str, Any]], rank_rows: list[dict[str, Any]]
 
 
 def plateau_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The row that is judged: the typical one of large messages, never an average over sizes.
+    """Return the row to judge: a typical one of large messages, never an average over sizes.
 
-    Of the sizes down to an eighth of the largest, the one whose busbw is the (lower) median: one
-    size that a busy core spoilt does not decide, two do.
+    Among sizes down to an eighth of the largest, it is the row with the (lower) median busbw.
+    One size that a busy core slowed down does not decide the result.
     """
     largest = max(row["size"] for row in rows)
     large = [row for row in rows if row["size"] * 8 >= largest]
@@ -324,5 +341,5 @@ def plateau_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def ring_bytes_sent(rows: list[dict[str, Any]], operation: Operation, ranks: int) -> float:
-    """Bytes that the calls of these rows make each rank send around a ring."""
+    """Sum the bytes that each rank sends around a ring in the calls of these rows."""
     return sum(row["size"] * operation.factor(ranks) * row["calls"] for row in rows)

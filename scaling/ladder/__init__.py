@@ -1,1 +1,1 @@
-"""The ladder of node counts: its runs, and what a step consists of."""
+"""Runs the ladder of node counts, and splits a step into its parts."""

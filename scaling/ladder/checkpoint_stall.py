@@ -1,4 +1,4 @@
-"""What a save holds a job up by, and whether one node's own writing is what the others wait for."""
+"""Measures how long a save stalls the job, and whether the others wait for one node's writing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from scaling.ladder.ladder import WARM_UP_STEPS, Rung
 from scaling.ladder.skew import critical_path
 
-# Ranks write equal shares into one file system.  A node is what the others wait for if it writes
-# for more than so many times as long as they, and this is most of what the save takes.
+# Ranks write equal shares into one file system. The others wait for a node if it writes more than
+# SLOW_RATIO times as long as they do, and the excess is more than MIN_STALL_SHARE of the stall.
 SLOW_RATIO, MIN_STALL_SHARE = 2.0, 0.5
 
 
 @dataclass(frozen=True)
 class CheckpointSave:
-    """One save: seconds by which it held the job up, bytes of the whole checkpoint, and by rank the
-    seconds of its own writing, without its waits for others."""
+    """One save of one job.
+
+    `stall_s` is the seconds by which it stalled the job, `size_bytes` the size of the complete
+    checkpoint. `write_s` is each rank's own seconds of writing, without its waits for others.
+    """
 
     step: int
     stall_s: float
@@ -26,9 +29,9 @@ class CheckpointSave:
 
 
 def collect_saves(rung: Rung) -> list[CheckpointSave]:
-    """The saves among a rung's timed steps that every rank made, in their order.
+    """Collect the saves in a rung's timed steps that every rank made, in order.
 
-    Held up is what the job lost by the frontier's account (skew.py): each moment once.
+    A save's stall is its time on the critical path (skew.py), which counts each moment once.
     """
     stalls = critical_path(rung.steps).local_by_step("checkpoint")
     by_rank = [{save["step"]: save for save in saves} for saves in rung.saves]
@@ -49,19 +52,24 @@ def collect_saves(rung: Rung) -> list[CheckpointSave]:
 
 
 def median_save(saves: Sequence[CheckpointSave]) -> CheckpointSave:
-    """The one that held the job up for the median time (of two the longer); of one or more."""
+    """Pick the save with the median stall (of two, the longer). Needs one save or more."""
     return sorted(saves, key=lambda save: save.stall_s)[len(saves) // 2]
 
 
 def slowest_writer(write_s: Sequence[float]) -> tuple[int, float, float]:
-    """(who writes longest, for how many seconds, the median of the others), of two or more."""
+    """Return (rank of the longest writing, its seconds, median seconds of the others).
+
+    Needs two ranks or more. `write_s` may also be by node: then the index is the node's.
+    """
     index = max(range(len(write_s)), key=write_s.__getitem__)
     return index, write_s[index], statistics.median([*write_s[:index], *write_s[index + 1 :]])
 
 
 def slow_writer_node(save: CheckpointSave, nodes: Sequence[str]) -> str | None:
-    """The node whose writing a save waits for; None where it is no single one.  `nodes` are the
-    ranks'."""
+    """Return the node whose writing a save waits for; None if it is no single node.
+
+    `nodes` are the ranks' nodes, in order of rank.
+    """
     node_s: dict[str, float] = {}
     for node, seconds in zip(nodes, save.write_s, strict=True):
         node_s[node] = max(seconds, node_s.get(node, 0.0))

@@ -1,4 +1,4 @@
-"""The trainer on 1, 2, 4, 8 nodes: one rung after the other, in one gang."""
+"""Runs the trainer on 1, 2, 4, 8 nodes: one rung after the other, in one gang."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from scaling.ladder.rank_consistency import find_disagreements
 from scaling.ladder.skew import waits_separable
 from scaling.ladder.step_breakdown import Step, mean_seconds, parse_steps
 
-NODES_PLACEHOLDER = "{nodes}"  # in the name of a folder of shards: how many nodes it is for
-HOST_CLOCK = "host"  # of the trainer's clocks (spans.py) the one that knows no stream of a GPU
-WARM_UP_STEPS = 2  # connections, allocator and kernels: not what a step costs
+NODES_PLACEHOLDER = "{nodes}"  # in a folder name of shards: the number of nodes they are made for
+HOST_CLOCK = "host"  # name of the trainer's clock (step_timer.py) that cannot time GPU streams
+WARM_UP_STEPS = 2  # they pay for connections, allocator and kernels
 Unsaved = Field(exclude=True)
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One node count: the timed steps of every rank, by node.
+    """One node count: the timed steps of every rank.
 
-    `steps[r][k]` is rank r's k-th timed step; `nodes[r]` its node's name.  A rung of one node is
-    run on every node at once, each a job of its own, so that a slow node is seen as such.
+    `steps[r][k]` is rank r's k-th timed step. `nodes[r]` is the name of its node. A rung of one
+    node runs on every node at once. Each node has a job of its own, so that a slow node is
+    seen.
 
-    Seconds of a step that are known only where its collectives were replayed without the trainer:
-    `replay_s` is such a step; `agreed_s` what it would be on links of the agreed rate, where there
-    is one; `uncertainty_s` by how much the replay may be off; `alpha_beta_s` what the fits say of
-    the step's collectives.
+    Four fields are seconds of a step. They are None if its collectives were not replayed
+    without the trainer. `replay_s` is a replayed step. `agreed_s` is a replayed step on links
+    of the agreed rate, if one was agreed. `uncertainty_s` is the possible error of the replay.
+    `alpha_beta_s` is the time of the step's collectives by their fits.
     """
 
     count: Annotated[Count, Field(alias="nodes")]
@@ -43,100 +44,113 @@ class Rung:
     steps: list[list[Step]]
     tokens_per_step: Count
     non_finite: CountOrZero
-    disagreements: tuple[str, ...] = ()  # steps that were not one job's, in words
-    separable: bool = False  # whether waiting for collectives was timed apart from compute
-    clock: str = HOST_CLOCK  # what the segments' boundaries were read from
+    disagreements: tuple[str, ...] = ()  # texts of steps that were not those of one job
+    separable: bool = False  # whether waits for collectives were timed separately from compute
+    clock: str = HOST_CLOCK  # the clock that timed the segments
     replay_s: Annotated[Part | None, Field(alias="played")] = None
     agreed_s: Annotated[Part | None, Field(alias="at_agreed_rate")] = None
     uncertainty_s: Annotated[Part | None, Field(alias="replay_doubt")] = None
     alpha_beta_s: Annotated[Part | None, Field(alias="alpha_beta")] = None
-    # By node whose bytes took another road than the agreed one: which.
+    # By node whose bytes did not use the agreed interface: the interface that was used.
     off_fabric: Annotated[dict[str, str], Field(alias="strays")] = field(default_factory=dict)
-    # Seconds of each step of the rung's other runs, where there were more than one.
+    # Seconds of each step in the rung's other runs; empty if it was run once.
     other_runs: Annotated[list[list[Seconds]], Field(alias="again")] = field(default_factory=list)
-    # What follows is not written to a ladder.json.
-    flops: Annotated[float, Unsaved] = 0.0  # of forward and backward, per token
-    # FLOP/s of a rank's GPU, where it is known and the same of all; their names, in words.
+    # The fields below are not written to a ladder.json.
+    flops: Annotated[float, Unsaved] = 0.0  # FLOPs of forward and backward per token
+    # FLOP/s of a rank's GPU; None if unknown or not the same for all. `devices` are the GPU names.
     peak_flops: Annotated[float | None, Unsaved] = None
     devices: Annotated[str, Unsaved] = ""
-    # The largest share of a rank's estimated bytes that one had in use.
+    # Largest ratio over ranks of peak memory in use to the estimated bytes of the rank's state.
     memory_ratio: Annotated[float | None, Unsaved] = None
-    # By rank: what the trainer tells of each.
+    # By rank: the trainer's records of its saves.
     saves: Annotated[Sequence[Sequence[dict[str, Any]]], Unsaved] = ()
-    save_errors: Annotated[tuple[str, ...], Unsaved] = ()  # why saves failed, in words
+    save_errors: Annotated[tuple[str, ...], Unsaved] = ()  # texts of the reasons why saves failed
 
     @property
     def mfu(self) -> float | None:
-        """Share of the GPUs' peak that the model's arithmetic takes; None where it is not known."""
+        """Share of the GPUs' peak FLOP/s that the model's arithmetic uses.
+
+        None if the peak is unknown.
+        """
         if not self.peak_flops:
             return None
         return self.flops * self.tokens_per_s / self.peak_flops
 
     @property
     def overlaps(self) -> bool:
-        """Whether collectives may be hidden behind compute, and how much of them is not known."""
+        """Whether collectives may be hidden behind compute.
+
+        How much of them is hidden is not known.
+        """
         return self.clock != HOST_CLOCK
 
     @property
     def seconds(self) -> float:
-        """Mean seconds of a step, over steps and the ranks that are judged: T_n."""
+        """Mean seconds of a step, over steps and judged ranks: T_n."""
         return mean_seconds(self.judged_steps)
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens that one job of the rung takes in per second."""
+        """Tokens per second of one job of the rung."""
         return self.tokens_per_step / self.seconds
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens that each rank takes in per second; of the median node's, where it is one's."""
+        """Tokens per second of each judged rank; on one node, the ranks of the median node."""
         return self.tokens_per_rank / self.seconds
 
     @property
     def tokens_per_rank(self) -> int:
-        """Tokens that each rank takes in per step: what an efficiency means nothing without."""
+        """Tokens per step of each rank.
+
+        An efficiency has no meaning without it.
+        """
         return self.tokens_per_step // len(self.judged_steps)
 
     @property
     def load_text(self) -> str:
-        """The same in words, to stand beside every efficiency."""
+        """`tokens_per_rank` in words, printed with every efficiency."""
         return load_text(self.tokens_per_rank)
 
     @property
     def judged_steps(self) -> list[list[Step]]:
-        """What an efficiency is made of: the steps of all ranks, or of the median node's."""
+        """Steps behind the efficiency: those of all ranks, or of the median node's ranks."""
         return self.steps if self.count > 1 else self.median_node()
 
     def median_node(self) -> list[list[Step]]:
-        """The steps of the ranks on the node whose step time is the median: one rung's base."""
+        """Return the steps of the ranks on the node with the median step time.
+
+        They are the base that larger rungs are compared with.
+        """
         node_s = self.node_seconds()
         return self.steps_on(sorted(node_s, key=lambda name: node_s[name])[(len(node_s) - 1) // 2])
 
     def node_seconds(self) -> dict[str, float]:
-        """Mean seconds of a step on each node."""
+        """Return the mean seconds of a step on each node."""
         return {node: mean_seconds(self.steps_on(node)) for node in dict.fromkeys(self.nodes)}
 
     def steps_on(self, node: str) -> list[list[Step]]:
-        """The steps of the ranks on one node."""
+        """Return the steps of the ranks on one node."""
         return [steps for name, steps in zip(self.nodes, self.steps, strict=True) if name == node]
 
 
 def load_text(tokens: int) -> str:
-    """What each GPU takes in, in words."""
+    """Describe the tokens of each GPU in one step."""
     return f"{tokens:,} tokens per GPU and step"
 
 
 def rung_sizes(nodes: int) -> list[int]:
-    """1, 2, 4, 8 ... up to `nodes`, and `nodes` itself."""
+    """List 1, 2, 4, 8 ... up to `nodes`, and `nodes` itself."""
     sizes = [1 << power for power in range(nodes.bit_length()) if 1 << power <= nodes]
     return sizes if sizes[-1] == nodes else [*sizes, nodes]
 
 
 def first_node(nodes: Sequence[int], count: int, run: int = 0) -> int:
-    """The node at which a rung of `count` nodes begins, among rungs of so many `nodes` each.
+    """Return the index of the node at which a rung of `count` nodes begins.
 
-    Each rung begins where the one before it ended, and each run of the ladder where the last did,
-    so that every node has its turn among several nodes that are not yet all of them.
+    `nodes` are the node counts of all rungs. Each rung of several but not all nodes begins
+    where the previous rung ended. Each run of the ladder begins where the last run ended. So
+    every node takes part in such rungs.
     """
     partial = [size for size in nodes if 1 < size < nodes[-1]]
     if count not in partial:
@@ -145,10 +159,13 @@ def first_node(nodes: Sequence[int], count: int, run: int = 0) -> int:
 
 
 def worker_groups(gang: Gang, count: int, first: int = 0) -> list[list[int]]:
-    """The workers of `count` nodes in a row, from the gang's `first` on, as one group; of each
-    node, for count 1.  Raises GangError for more nodes than the gang has."""
+    """Group the workers of `count` nodes in a row, from the gang's node `first` on, into one group.
+
+    For count 1, each node's workers are a group. Raises GangError for more nodes than the gang
+    has.
+    """
     order = list(dict.fromkeys(place.node for place in gang.places))
-    if count > len(order):  # else a worker would be two ranks of one job, which hangs
+    if count > len(order):  # else a worker would be two ranks of one job, and hang
         raise GangError(f"a rung of {count} nodes was asked of a gang of {len(order)}")
     workers = {node: [w for w, p in enumerate(gang.places) if p.node == node] for node in order}
     if count == 1:
@@ -166,11 +183,12 @@ def run_rung(
     timeout: float = 300,
     as_one_job: bool = False,
 ) -> Rung:
-    """Run one rung on `count` nodes from the gang's `first` on (on all, one by one, for count 1).
+    """Run one rung on `count` nodes from the gang's node `first` on; for count 1, on each alone.
 
-    Weak scaling: every rank keeps its batch.  The first steps are not counted.  `{nodes}` in the
-    config's folder of shards becomes the rung's number of nodes, for shards are made for one.
-    `as_one_job` is a fault: nodes that train each by itself are looked at as if they were one job.
+    Weak scaling: every rank keeps its batch. The first WARM_UP_STEPS steps are not counted.
+    `{nodes}` in the config's folder of shards becomes the rung's number of nodes, as shards are
+    made for one number. `as_one_job` injects a fault: nodes that train separately are checked
+    as if they were one job.
     """
     groups = worker_groups(gang, count, first)
     work = [train_rank]
@@ -180,21 +198,21 @@ def run_rung(
 def skip_collectives(
     gang: Gang, names: dict[str, str], count: int, config: TrainConfig, timeout: float = 300
 ) -> Rung:
-    """Every node alone, with the model sharded as among `count` nodes, and nothing sent.
+    """Run every node alone, with the model sharded as on `count` nodes, but send nothing.
 
-    A control: what such a step takes longer than one node's is no communication.
+    This is a control: what such a step takes longer than one node's step is not communication.
     """
     ranks = sum(map(len, worker_groups(gang, count)))
-    synthetic = dataclasses.replace(config, data="")  # no shard is whole without the other ranks
+    synthetic = dataclasses.replace(config, data="")  # real shards need all ranks
     solo = worker_groups(gang, 1)
     return _run_groups(gang, names, solo, 1, synthetic, [run_on_fake_group, ranks], timeout)
 
 
 def strong_scaling_config(config: TrainConfig, count: int, max_nodes: int) -> TrainConfig:
-    """Strong scaling: the step of `most` nodes, done by `count` of them, part by part.
+    """Build the config of strong scaling: `count` nodes do the step of `max_nodes` nodes, in parts.
 
-    An emulated accelerator takes as many times longer for it.  ValueError where the sequences
-    cannot be dealt evenly.
+    An emulated accelerator takes max_nodes / count times as long. Raises ValueError if the
+    sequences cannot be split evenly.
     """
     sequences = config.batch * max_nodes
     if sequences % count:
@@ -202,16 +220,16 @@ def strong_scaling_config(config: TrainConfig, count: int, max_nodes: int) -> Tr
     return dataclasses.replace(
         config,
         batch=sequences // count,
-        accumulate=config.accumulate * -(-max_nodes // count),  # a part fits into memory as before
+        accumulate=config.accumulate * -(-max_nodes // count),  # a part still fits into memory
         pace_s=config.pace_s * max_nodes / count,
     )
 
 
 def run_on_fake_group(size: int, config: TrainConfig) -> dict[str, Any]:
-    """One rank's run as one of `size` ranks of which no other is there: torch's fake group.
+    """Run one rank as one of `size` ranks without the others, in torch's fake process group.
 
-    Its numbers mean nothing, for it has a part of the weights only; its time does.  So its rung
-    disagrees in every step.
+    Its losses have no meaning, because it has only its part of the weights; its step time is
+    valid. So its rung has disagreements in every step.
     """
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -233,7 +251,7 @@ def _run_groups(
     timeout: float,
     as_one_job: bool = False,
 ) -> Rung:
-    shards = config.data.replace(NODES_PLACEHOLDER, str(count))  # made for so many nodes
+    shards = config.data.replace(NODES_PLACEHOLDER, str(count))  # made for one node count
     timed_config = dataclasses.replace(config, steps=config.steps + WARM_UP_STEPS, data=shards)
     results: list[dict[str, Any]] = gang.run(*work, timed_config, groups=groups, timeout=timeout)
     members = [worker for group in groups for worker in group]

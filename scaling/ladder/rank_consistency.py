@@ -1,7 +1,7 @@
-"""Whether the ranks of a rung trained one model: ranks that never meet are fast, and prove nothing.
+"""Checks that the ranks of a rung trained one model. Ranks that never communicate are fast.
 
-The trainer averages each step's loss over its ranks, and every rank reports that mean beside its
-own loss, its samples and its tokens.
+The trainer averages each step's loss over its ranks. Every rank reports that mean, its own loss,
+its samples and its tokens.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-LOSS_TOLERANCE = 1e-3  # a mean of float32 losses, taken in another order
+LOSS_TOLERANCE = 1e-3  # relative; float32 losses are averaged in another order
 
 
 def find_disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Steps in which these results are not those of one job, each with the first thing that shows.
+    """List the steps in which these results are not those of one job, with the first difference.
 
-    `results` are the trainer's, of every rank of one job, in the order of ranks.
+    `results` are the trainer's results of every rank of one job, in order of rank.
     """
     wrong_world = [r for r in results if r["world"] != len(results)]
     world_message = (
@@ -31,7 +31,10 @@ def find_disagreements(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _step_disagreement(ranks: Sequence[dict[str, Any]], step_tokens: int) -> str:
-    """What shows that these are not one step, of `whole` tokens; "" for nothing."""
+    """Describe why these are not one job's step of `step_tokens` tokens; "" if they agree.
+
+    `ranks` are the records of one step, in order of rank.
+    """
     for name in ("loss", "norm"):
         if len({rank[f"{name}_hex"] for rank in ranks}) > 1:
             return f"ranks differ in their {name}"

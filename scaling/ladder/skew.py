@@ -1,16 +1,17 @@
-"""Who waits for whom: meetings of ranks split into transfer and skew, and the frontier's account.
+"""Splits collective segments into transfer and skew, and computes the critical path.
 
-A segment with a collective inside is a meeting: whoever comes early waits there for the others.
+A collective segment (a "meeting") contains a collective: ranks that arrive early wait there for the
+others.
 
     transfer = min over ranks of the seconds spent there,   skew = mean - min      exact, per step.
 
-That the rank with the least time saw no straggler is an assumption; the split is arithmetic.  A
-meeting holds compute as well, so its transfer is not communication.  What was waited for each of
-FSDP's collectives is, where the trainer's clock tells it apart: on GPUs.  It is split the same way.
+The split is arithmetic. That the rank with the least time waited for no other is an assumption. The
+segment also contains compute, so its transfer is not communication. On GPUs the trainer's clock
+measures the waits for each of FSDP's collectives. They are split the same way.
 
-The account charges each moment once.  Between two meetings the frontier is the rank that comes
-last, and the job moves at its pace: the others' own work is hidden behind it, and so is their
-waiting.  So that round costs what the last rank did in it, and nobody else is charged.
+The critical path counts each moment once. Between two meetings the frontier is the rank that comes
+last, and the job moves at its pace. The local work and the waits of the other ranks are hidden
+behind it. So each interval costs what the last rank did in it, and no other rank is charged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ COLLECTIVE_SEGMENTS = ("forward", "backward", "clip")
 
 
 def waits_separable(spans: Sequence[dict[str, Any]]) -> bool:
-    """Whether the trainer's span records tell waiting apart from compute: all of them must."""
+    """Return whether the trainer's span records separate waits from compute.
+
+    All of them must, and there must be at least one.
+    """
     return bool(spans) and all(record.get("separable", False) for record in spans)
 
 
@@ -36,7 +40,7 @@ def waits_separable(spans: Sequence[dict[str, Any]]) -> bool:
 class TransferSkew:
     """One meeting segment, mean seconds per step: transfer + skew is its mean over ranks.
 
-    `last_ranks[k]` came last to it in step k; `skews[k]` is the mean wait for it, seconds.
+    `last_ranks[k]` came last in step k. `skews[k]` is the mean wait for it, in seconds.
     """
 
     segment: str
@@ -46,10 +50,10 @@ class TransferSkew:
     skews: tuple[float, ...]
 
     def culprit(self) -> tuple[int, float]:
-        """(the rank that most of the skew is due to, its share of the skew; 0 without skew)."""
+        """Return (rank that causes most of the skew, its share of the skew; 0 without skew)."""
         skew_by_rank = dict.fromkeys(self.last_ranks, 0.0)
         for rank, seconds in zip(self.last_ranks, self.skews, strict=True):
-            # Where all left together, rounding may say less than 0.
+            # If all ranks left together, rounding may give less than 0.
             skew_by_rank[rank] += max(0.0, seconds)
         rank = max(skew_by_rank, key=skew_by_rank.__getitem__)
         total = sum(skew_by_rank.values())
@@ -57,12 +61,12 @@ class TransferSkew:
 
 
 def split_segment(ranks: RankSteps, segment: str) -> TransferSkew:
-    """Transfer and skew of one segment.  KeyError where a step lacks it."""
+    """Split one segment into transfer and skew. Raises KeyError if a step lacks it."""
     return _split_transfer(segment, [[step.segments[segment] for step in steps] for steps in ranks])
 
 
 def _split_transfer(name: str, table: Sequence[Sequence[float]]) -> TransferSkew:
-    """Transfer and skew of what each rank spent, seconds [rank][step]."""
+    """Split what each rank spent, seconds [rank][step], into transfer and skew."""
     steps = [*zip(*table, strict=True)]
     last = tuple(spent.index(min(spent)) for spent in steps)
     skews = tuple(sum(spent) / len(spent) - min(spent) for spent in steps)
@@ -72,9 +76,9 @@ def _split_transfer(name: str, table: Sequence[Sequence[float]]) -> TransferSkew
 
 
 def transfer_growth(base: RankSteps, current: RankSteps) -> dict[str, float]:
-    """By how much the transfer of each collective grew since the base rung, seconds per step.
+    """Return how much the transfer of each collective grew since the base rung, seconds per step.
 
-    What ranks wait for each other is none of it.
+    Skew, the time that ranks wait for each other, is not part of it.
     """
     before, now = map(exposed_waits, (base, current))
     return {
@@ -84,7 +88,10 @@ def transfer_growth(base: RankSteps, current: RankSteps) -> dict[str, float]:
 
 
 def exposed_waits(ranks: RankSteps) -> dict[str, TransferSkew]:
-    """Split what was waited for each collective; meant for waits that are separable."""
+    """Split the waits for each collective into transfer and skew, by collective.
+
+    Meant for ranks whose waits are separable.
+    """
     waits = [[step.waits for step in steps] for steps in ranks]
     names = dict.fromkeys(name for steps in waits for step_waits in steps for name in step_waits)
     return {
@@ -96,9 +103,10 @@ def exposed_waits(ranks: RankSteps) -> dict[str, TransferSkew]:
 
 
 def slowest_compute(ranks: RankSteps, segments: Collection[str]) -> list[float]:
-    """List what meetings would take by step if links were free: each one's slowest compute.
+    """Sum the slowest rank's compute over the meetings of each step; list the seconds by step.
 
-    `segments` are the meetings whose waits are timed; the others are left out.
+    That is the time of the meetings if links were free. `segments` are the meetings whose waits
+    are timed.
     """
     return [
         sum(max(step.compute_in([name]) for step in row) for name in segments)
@@ -107,11 +115,11 @@ def slowest_compute(ranks: RankSteps, segments: Collection[str]) -> list[float]:
 
 
 def describe_exposed(ranks: RankSteps, separable: bool, nodes: Sequence[str]) -> str:
-    """Exposed communication in words, in milliseconds per step, and whom the skew is due to.
+    """Describe exposed communication in milliseconds per step, and the rank that causes the skew.
 
-    `nodes[r]` is rank r's.
+    `nodes[r]` is rank r's node.
     """
-    if not separable:  # then it is not known, and never 0
+    if not separable:  # unknown, so it must not be shown as 0
         return "exposed communication: not separable here"
     parts = []
     for name, entry in exposed_waits(ranks).items():
@@ -123,10 +131,11 @@ def describe_exposed(ranks: RankSteps, separable: bool, nodes: Sequence[str]) ->
 
 @dataclass(frozen=True)
 class CriticalPathEntry:
-    """What one own segment of one step cost the job: the seconds of the rank that came last next.
+    """Cost of one local segment of one step for the job.
 
-    `typical` is the median rank's (of two the lesser).  `rank` is None after the last meeting of
-    the window, where nobody is known to be last and the mean over ranks is charged.
+    `seconds` are those of the rank that comes last to the next meeting. `typical` is the median
+    rank's (of two, the lesser). After the last meeting of the window no rank is known to be
+    last. Then `rank` is None and `seconds` is the mean over ranks.
     """
 
     step: int
@@ -138,10 +147,11 @@ class CriticalPathEntry:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """Where a rung's time went, each moment once; `seconds` is the mean step, exactly.
+    """Account of a rung's time in which each moment counts once.
 
-    `transfer[segment][k]` and `unaligned[k]` are seconds of step k.  Unaligned is the waiting that
-    the last rank's own work does not account for: ranks did not leave the meeting before together.
+    `transfer[segment][k]` and `unaligned[k]` are seconds of step k. Unaligned is the waiting
+    that the last rank's local work does not explain: ranks did not leave the previous meeting
+    together.
     """
 
     entries: tuple[CriticalPathEntry, ...]
@@ -155,17 +165,17 @@ class CriticalPath:
 
     @property
     def seconds(self) -> float:
-        """Mean seconds of a step: the sum of all that is charged, over the number of steps."""
+        """Mean seconds of a step, exactly: the sum of all costs / the number of steps."""
         local_s = sum(entry.seconds for entry in self.entries)
         transfer_s = sum(sum(series) for series in self.transfer.values())
         return (local_s + transfer_s + sum(self.unaligned)) / self.steps
 
     def transfer_by_step(self) -> list[float]:
-        """Seconds of transfer in each step, all meetings together."""
+        """Sum the seconds of transfer of all meetings, by step."""
         return [sum(row) for row in zip(*self.transfer.values(), strict=True)]
 
     def local_by_step(self, segment: str) -> list[float]:
-        """Seconds charged to one own segment, by step."""
+        """List the seconds charged to one local segment, by step."""
         seconds = [0.0] * self.steps
         for entry in self.entries:
             if entry.segment == segment:
@@ -176,10 +186,11 @@ class CriticalPath:
 def critical_path(
     ranks: RankSteps, collective_segments: Sequence[str] = COLLECTIVE_SEGMENTS
 ) -> CriticalPath:
-    """Charge every moment once.
+    """Compute the critical path of a rung, which charges every moment once.
 
-    Segments are taken in their order within a step, and what is done after the last meeting of a
-    step counts towards the first of the next.  ValueError where ranks counted unequal steps.
+    Segments are taken in their order within a step. Work after the last meeting of a step
+    counts towards the first meeting of the next step. Raises ValueError if ranks counted
+    unequal steps, or none.
     """
     if not ranks or not ranks[0] or len({len(steps) for steps in ranks}) > 1:
         raise ValueError("every rank must have counted the same steps, at least one")
@@ -188,7 +199,7 @@ def critical_path(
     entries: list[CriticalPathEntry] = []
     transfer: dict[str, list[float]] = {name: [] for name in names if name in collective_segments}
     unaligned: list[float] = []
-    pending: list[tuple[int, str, list[float]]] = []  # own segments since the last meeting
+    pending: list[tuple[int, str, list[float]]] = []  # local segments since the last meeting
     for index in range(len(ranks[0])):
         unaligned.append(0.0)
         for name in names:
@@ -213,7 +224,10 @@ def critical_path(
 
 
 def _adjacent_segments(names: Sequence[str], collective_segments: Sequence[str]) -> list[list[str]]:
-    """Meetings that follow each other without own work between them, by their order in a step."""
+    """List runs of two or more meetings that follow each other in a step.
+
+    Within a run there is no local work between the meetings.
+    """
     runs: list[list[str]] = [[]]
     for name in names:
         if name in collective_segments:
@@ -224,10 +238,11 @@ def _adjacent_segments(names: Sequence[str], collective_segments: Sequence[str])
 
 
 def _run_excess(ranks: RankSteps, index: int, run: Sequence[str]) -> float:
-    """What adjacent meetings took together, beyond the least of each: seconds, never below 0.
+    """Return the seconds of adjacent meetings together beyond the sum of their minima, 0 or more.
 
-    A meeting does not end for all at once: who is slow after the last collective of one keeps the
-    others waiting in the next.  Each alone has a rank that was quick in it, together they have not.
+    A meeting does not end for all ranks at once. A rank that is slow after the last collective
+    of one meeting makes the others wait in the next. Each meeting has a rank that was quick in
+    it, but no rank was quick in all.
     """
     spent = [[steps[index].segments[name] for name in run] for steps in ranks]
     together = min(sum(rank_spent) for rank_spent in spent)

@@ -1,12 +1,12 @@
-"""Where the time of a step goes: terms that sum to the step, and who keeps whom waiting.
+"""Splits a step's time into terms that sum to the step, and finds stragglers.
 
-Each rank cuts its step into consecutive segments, so they telescope.  Means over ranks and steps
-are linear, hence for weak scaling, with E_n = T_1 / T_n,
+Each rank cuts its step into consecutive segments, so they telescope. Means over ranks and steps are
+linear. Hence for weak scaling, with E_n = T_1 / T_n,
 
     1 - E_n = sum over k of (C_k(n) - C_k(1)) / T_n      exactly.
 
-Waiting for FSDP's collectives lies inside forward and backward.  Where the trainer's clock tells it
-apart, on GPUs, it is terms of its own; on a CPU it is not separable, and no term claims to be it.
+Waits for FSDP's collectives are inside forward and backward. On GPUs the trainer's clock measures
+these waits, and they are separate terms. On a CPU they are not separable, and no term shows them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from scaling.bounds import Part, Seconds
 
-# Segments without a collective inside: what a rank spends there is its own doing.
+# Segments without a collective: the time spent there depends on the rank alone.
 LOCAL_SEGMENTS = ("data", "optimizer", "checkpoint", "other")
 
 
@@ -27,9 +27,9 @@ LOCAL_SEGMENTS = ("data", "optimizer", "checkpoint", "other")
 class Step:
     """One rank's step: seconds, and the segments that sum to them.
 
-    `exposed` is how much of a segment was waiting for which collective: {segment: {collective:
-    seconds}}; empty where that is not separable.  `wall` is what the host's own clock says, in
-    seconds; None where it was not read.
+    `exposed` is the time in a segment that was spent waiting, by collective: {segment:
+    {collective: seconds}}. It is empty if waits are not separable. `wall` is the step's seconds
+    by the host's own clock; None if it was not read.
     """
 
     seconds: Seconds
@@ -38,23 +38,26 @@ class Step:
     wall: Seconds | None = None
 
     def seconds_in(self, segments: Sequence[str]) -> float:
-        """Seconds in these segments, with what they waited."""
+        """Sum the seconds of these segments, waits included."""
         return sum(self.segments[name] for name in segments)
 
     @property
     def waits(self) -> dict[str, float]:
-        """Seconds by collective, in all segments together."""
+        """Seconds of waiting by collective, over all segments."""
         names = dict.fromkeys(name for waits in self.exposed.values() for name in waits)
         return {n: sum(waits.get(n, 0.0) for waits in self.exposed.values()) for n in names}
 
     def compute_in(self, segments: Sequence[str]) -> float:
-        """Seconds in these segments, without what they waited."""
+        """Sum the seconds of these segments, waits excluded."""
         waited = sum(sum(self.exposed.get(name, {}).values()) for name in segments)
         return self.seconds_in(segments) - waited
 
     @property
     def terms(self) -> dict[str, float]:
-        """Seconds by segment without its waits, which follow the segment that they are first in."""
+        """Seconds by segment without its waits, and by collective waited for.
+
+        The waits for a collective follow the segment in which it first appears.
+        """
         result, waited = dict[str, float](), self.waits
         for name, seconds in self.segments.items():
             waits = self.exposed.get(name, {})
@@ -64,7 +67,7 @@ class Step:
 
 
 def parse_steps(spans: Sequence[dict[str, Any]]) -> list[Step]:
-    """The trainer's span records as steps."""
+    """Convert the trainer's span records to steps."""
     return [
         Step(span["seconds"], span["segments"], span.get("exposed", {}), span.get("wall"))
         for span in spans
@@ -76,12 +79,12 @@ def by_step(
     seconds: Callable[[Step], float],
     combine: Callable[[list[float]], float] = statistics.fmean,
 ) -> list[float]:
-    """Combine what ranks spent, step by step: their mean, or the most of all."""
+    """Combine a value of all ranks, step by step, for example by mean or maximum."""
     return [combine([seconds(step) for step in row]) for row in zip(*ranks, strict=True)]
 
 
 def mean_terms(ranks: Sequence[Sequence[Step]]) -> dict[str, float]:
-    """Mean seconds of each term, over ranks and steps: segments, and what is separable of them."""
+    """Return the mean seconds of each term over ranks and steps: segments, and separable waits."""
     all_terms = [step.terms for steps in ranks for step in steps]
     names = dict.fromkeys(name for step_terms in all_terms for name in step_terms)
     return {
@@ -91,33 +94,37 @@ def mean_terms(ranks: Sequence[Sequence[Step]]) -> dict[str, float]:
 
 
 def mean_seconds(ranks: Sequence[Sequence[Step]]) -> float:
-    """Mean seconds of a step, over ranks and steps: T_n."""
+    """Return the mean seconds of a step, over ranks and steps: T_n."""
     seconds = [step.seconds for steps in ranks for step in steps]
     return sum(seconds) / len(seconds)
 
 
 def loss_residual(base: Sequence[Sequence[Step]], current: Sequence[Sequence[Step]]) -> float:
-    """|(1 - E_n) - sum of the lost shares|: what the terms do not explain of the lost percent.
+    """Return |(1 - E_n) - sum of the lost shares|: the part of the loss that no term explains.
 
-    E_n comes from whole steps, the shares from their segments, so a segment that is missing or
-    counted twice shows here.  On a GPU a step is the sum of its segments: there `wall_gap` sees it.
+    E_n comes from complete steps, the shares from their segments. So a segment that is missing
+    or counted twice shows here. On a GPU a step is the sum of its segments; there `wall_gap`
+    finds such errors.
     """
     lost = 1 - mean_seconds(base) / mean_seconds(current)
     return abs(lost - sum(loss_by_term(mean_terms(base), mean_terms(current)).values()))
 
 
 def largest(values: Iterable[float | None]) -> float | None:
-    """The largest; None of none, and where one is no number, which a maximum may hide."""
+    """Return the largest value; None if there are no values, or if one is None or NaN.
+
+    A plain maximum could hide a NaN.
+    """
     known = list(values)
     numbers = [value for value in known if value is not None and not math.isnan(value)]
     return max(numbers) if numbers and len(numbers) == len(known) else None
 
 
 def segment_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
-    """The largest |seconds - sum of segments| / seconds of any step; 0 where all add up.
+    """Return the largest |seconds - sum of segments| / seconds of any step; 0 if all add up.
 
-    It sees what `residual` cannot: a segment that is missing in the same way on both rungs.  None
-    where there is no step, or one of no length.
+    It finds what `loss_residual` cannot: a segment that is missing on both rungs alike. None
+    without steps, or if a step has no length.
     """
     return largest(
         abs(step.seconds - sum(step.segments.values())) / step.seconds if step.seconds > 0 else None
@@ -127,10 +134,10 @@ def segment_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
 
 
 def wall_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
-    """The largest share by which a rank's steps together differ from the host's clock over them.
+    """Return the largest relative difference between a rank's summed steps and the host's clock.
 
-    It sees what sums cannot where they are made of the same readings: time that no segment holds,
-    or that two hold.  None where the host's clock was not read in every step.
+    It finds time that no segment contains, or that two contain. Sums made from the same clock
+    readings cannot show that. None if the host's clock was not read in every step.
     """
     gaps: list[float | None] = []
     for steps in ranks:
@@ -141,7 +148,10 @@ def wall_gap(ranks: Sequence[Sequence[Step]]) -> float | None:
 
 
 def loss_by_term(base: dict[str, float], current: dict[str, float]) -> dict[str, float]:
-    """Share of this rung's step that each term added since the base rung; sums to 1 - E_n."""
+    """Return each term's growth since the base rung, as a share of this rung's step.
+
+    The shares sum to 1 - E_n.
+    """
     total = sum(current.values())
     names = dict.fromkeys([*current, *base])
     return {name: (current.get(name, 0.0) - base.get(name, 0.0)) / total for name in names}
@@ -149,7 +159,10 @@ def loss_by_term(base: dict[str, float], current: dict[str, float]) -> dict[str,
 
 @dataclass(frozen=True)
 class Straggler:
-    """Who holds the others up: its place in the list, in which segment, by what share of a step."""
+    """A rank that delays the others: `segment` is where, `share` the excess as a share of a step.
+
+    `rank` is its index in the list of ranks.
+    """
 
     rank: int
     segment: str
@@ -157,10 +170,10 @@ class Straggler:
 
 
 def find_stragglers(ranks: Sequence[Sequence[Step]]) -> list[Straggler]:
-    """Each rank's worst excess over the median rank, as a share of the mean step; worst rank first.
+    """Find each rank's worst excess over the median rank, as a share of the mean step; worst first.
 
-    Only segments without a collective are looked at: inside the others all ranks wait for the
-    slowest, and so look alike.  A rank that exceeds the median nowhere is in segment "none".
+    Only segments without a collective are compared: in the others all ranks wait for the
+    slowest, and look alike. A rank that exceeds the median nowhere gets segment "none".
     """
     mean, worst = mean_seconds(ranks), [Straggler(rank, "none", 0.0) for rank in range(len(ranks))]
     for name in LOCAL_SEGMENTS:
@@ -174,20 +187,21 @@ def find_stragglers(ranks: Sequence[Sequence[Step]]) -> list[Straggler]:
 
 
 def _low_median(values: Iterable[float]) -> float:
-    """The lower median of those that are numbers."""
+    """Return the lower median of the values that are not NaN; NaN if there are none."""
     numbers = [value for value in values if not math.isnan(value)]
     return statistics.median_low(numbers) if numbers else math.nan
 
 
 def _share(value: float) -> float:
-    """A share that can be compared: one that is no number is worse than any, and no value."""
+    """Return the value, or infinity for NaN, so that NaN compares as worse than any number."""
     return math.inf if math.isnan(value) else value
 
 
 def slowest_nodes(seconds: dict[str, float]) -> list[tuple[str, float]]:
-    """The nodes when each runs alone, slowest first, and by what share each exceeds the median.
+    """Rank the nodes by their seconds when each runs alone, slowest first, with relative excess.
 
-    Of an even number the lower median is the measure, so half of the nodes can be slow and show.
+    The excess is relative to the median; for an even number, to the lower median. So even half
+    of the nodes can be slow and still show.
     """
     median = _low_median(seconds.values())
     excess = [(node, _share(took / median - 1)) for node, took in seconds.items()]

@@ -1,1 +1,1 @@
-"""What a ladder loses, explained by causes, and predicted for more nodes."""
+"""Explains a ladder's loss by its causes, and predicts the efficiency on more nodes."""

@@ -1,8 +1,8 @@
-"""Whether the rung of one node is a base that others may be measured against.
+"""Checks that the rung of one node is a valid base for the larger rungs.
 
-Every efficiency is T_1 / T_n, so a base that something slowed down makes all larger rungs look
-better than they are.  Disturbances only slow down: the fastest run is the honest one, and another
-run as fast says that it is no accident.
+Every efficiency is T_1 / T_n. A base that was slowed down makes all larger rungs look better than
+they are. Disturbances only slow down, so the fastest run is the correct one. A second run as fast
+confirms it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from scaling.ladder.ladder import Rung
 from scaling.loss.predict import step_seconds
 from scaling.loss.significance import lower_half_mean
 
-# Limits of efficiency have a marginal band of 0.05: a base known to that turns no FAIL into a PASS.
+# Limits of efficiency have a marginal band of 0.05. A base known to 0.05 turns no FAIL into PASS.
 TOLERANCE = 0.05
-MAX_REPEATS = 2  # of the base: one to confirm it, one more to tell which of two was disturbed
+MAX_REPEATS = 2  # of the base: one to confirm it, one to show which of two was disturbed
 
 
 def base_doubt(base: Rung, other_runs: Sequence[float]) -> str:
-    """Say why `base` is none, in words; "" where it may be compared with.
+    """Describe why `base` is not a valid base; "" if it is.
 
-    `other_runs` are the seconds of a step in its other runs.
+    `other_runs` are the mean seconds of a step in its other runs.
     """
     fastest, *slower = sorted([base.seconds, *other_runs])
     if not slower:

@@ -1,9 +1,8 @@
-"""What meetings gained since one node, cut with the help of the nodes' own runs alone.
+"""Splits the growth of collective segments ("meetings") since one node, by the nodes' runs alone.
 
-Compute and communication lie together in the meetings, and compute grows for reasons of its own.
-What tells them apart is the rung of one node, which every node ran alone: the slowest of the nodes,
-step by step, is what the meetings would take if communication were free.  The rest is
-communication.
+Meetings contain both compute and communication, and compute grows for other reasons. The rung of
+one node, which every node ran alone, separates them. The slowest of these nodes, step by step, is
+the time of the meetings if communication were free. The rest is communication.
 
     growth = slow + slowing + variation + tail + communication        exactly
 """
@@ -30,24 +29,27 @@ from scaling.loss.significance import (
 from scaling.loss.slow_under_load import subtract_idle_slowdown
 from scaling.loss.throttling import find_throttling, local_work_seconds
 
-# Equal steps repeat within this on a sound machine: half of the 8 % that the author of "NCCL Ring
-# vs Tree for Multi-Node LLM Fine-Tuning" gives as the noise of whole runs.
+# Equal steps repeat within this share on a healthy machine. It is half of the 8 % that the author
+# of "NCCL Ring vs Tree for Multi-Node LLM Fine-Tuning" gives as the noise of complete runs.
 HEALTHY_NOISE = 0.04
 
-LIKELY_Z = 1.64  # standard errors: one in twenty by chance, enough for a second witness
+LIKELY_Z = 1.64  # standard errors: one in twenty by chance, enough for a second, independent check
 
 
 @dataclass(frozen=True)
 class CollectiveSegmentGrowth:
     """Seconds per step that meetings gained since one node; the five terms sum to `growth`.
 
-    slow: the slowest node is that much slower alone.  slowing: nodes became slower over the window.
-    variation: the slowest of all nodes varies from step to step.  tail: steps far above the
-    typical step of this rung.  communication: the rest, with its standard `error`.
-    `spikes` is how much of variation and tail is outliers, and noise above QUIET; `ordinary` what
-    sound nodes' noise would cost.  `alone` is a meeting's seconds on one node.  `also_slow` are
-    nodes slower by less than `slow_node`, and how much: the job does not wait for them.
-    `slowing_told` is whether compute is known to be what became slower.
+    `slow`: the slowest node is that much slower alone. `slowing`: nodes became slower over the
+    window. `variation`: the slowest of all nodes varies from step to step. `tail`: steps far
+    above this rung's typical step. `communication`: the rest, with its standard `error`.
+
+    `spikes` is the part of variation and tail from outliers and from noise above HEALTHY_NOISE.
+    `ordinary` is the cost of healthy nodes' noise. `base_s` is the seconds of the meetings on
+    one node.
+
+    `also_slow` are nodes slower by less than `slow_node`, with their seconds. The job does not
+    wait for them. `compute_slowed` is whether the slowing is known to be compute.
     """
 
     growth: float
@@ -68,9 +70,10 @@ class CollectiveSegmentGrowth:
 
 
 def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
-    """Cut what the meetings of a rung gained.  `base` is the rung of one node, run on every node.
+    """Split the seconds that the meetings of a rung gained since one node.
 
-    ValueError where a node of `here` did not run alone.
+    `base` is the rung of one node, run on every node. Raises ValueError if a node of `rung` did
+    not run alone.
     """
     names = list(dict.fromkeys(rung.nodes))
     if missing := [name for name in names if name not in base.nodes]:
@@ -84,7 +87,7 @@ def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
     )
     slow_names = _find_slow_nodes(steady, local_work)
     if slow_names and base.separable and rung.separable:
-        # A node that slows down is most of what two others, or one, are compared with.
+        # With three nodes or fewer, a node that slows down distorts the others' reference.
         many_peers = len(names) > 3 or not (throttling.now or throttling.past)
         compared = [name for name in slow_names if many_peers or name == slowing_node]
         steady = subtract_idle_slowdown(steady, compared, base, rung)
@@ -134,10 +137,11 @@ def _sum_series(series: Iterable[Sequence[float]]) -> list[float]:
 def _compute_frontier(
     transfer: Mapping[str, dict[str, list[float]]], alone: Series, steady: Series
 ) -> tuple[list[float], float]:
-    """(seconds of all meetings by step if communication were free, a node's noise in them).
+    """Return (seconds of all meetings by step if communication were free, a node's noise in them).
 
-    Nodes wait for the slowest in every meeting anew, so it is the maxima that are added up, and
-    the noise of each.  What was taken out of a node's step as slowing is taken out of each meeting.
+    Nodes wait for the slowest node in each meeting separately. So the maxima of the meetings
+    are added up, and so is the noise. Slowing that was subtracted from a node's step is
+    subtracted from each meeting too.
     """
     series: dict[str, list[list[float]]] = {}
     for name, segments in transfer.items():
@@ -151,9 +155,10 @@ def _compute_frontier(
 
 
 def _find_slow_nodes(steady: Series, local_work: Series) -> list[str]:
-    """Nodes that are slower than the others beyond the noise, the slowest first.
+    """List the nodes that are slower than the others beyond the noise, slowest first.
 
-    Clear in meetings; or clear in their own work, and at least likely in meetings.
+    The excess must be clear in meetings, or clear in the node's local work and likely in
+    meetings.
     """
     if len(steady) < 2:
         return []
@@ -169,13 +174,14 @@ def _find_slow_nodes(steady: Series, local_work: Series) -> list[str]:
 
 
 def _carry_negatives(*terms: float) -> tuple[float, ...]:
-    """The same sum, where a term below 0 is taken out of the next.
+    """Return terms with the same sum, in which a term below 0 is taken from the next one.
 
-    Communication is never below 0: where it would be, the nodes alone varied more than here.
+    Communication is never below 0. It would be if the nodes alone varied more than in this
+    rung. A negative rest is added to the second term, variation.
     """
     result, deficit = [], 0.0
     for term in terms:
         result.append(max(0.0, term + deficit))
         deficit = min(0.0, term + deficit)
-    result[1] += deficit  # a rung faster than one node: variation may be a gain
+    result[1] += deficit  # a rung faster than one node: variation may be negative
     return tuple(result)

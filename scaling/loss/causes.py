@@ -1,7 +1,8 @@
-"""Why a rung lost what it lost: detectors that name causes with place, share and evidence.
+"""Detects why a rung lost time: each cause has a place, a share and evidence.
 
-Each books seconds of the step in a ledger.  What is beyond the noise, and large enough to matter,
-is booked as a cause; the rest by its name alone, so that nothing is lost on the way.
+Each detector records seconds of the step in a LossBudget. Seconds beyond the noise that are large
+enough to matter are recorded as a cause. The rest is a part without a cause, so that the sum is
+complete.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from scaling.loss.local_segments import LocalSegmentGrowth
 from scaling.loss.significance import FALSE_ALARM_RATE, student_t
 from scaling.loss.slow_under_load import LoadSlowdown
 
-# Sound clusters lose 2 to 4 % in all between 8 and 128 GPUs (torchtitan, llm-foundry): a single
-# cause below 2 % of a step is not told from what they have too.
+# Healthy clusters lose 2 to 4 % in total between 8 and 128 GPUs (torchtitan, llm-foundry). A single
+# cause below 2 % of a step cannot be separated from that.
 MIN_SHARE = 0.02
 
-# A replay of a rung's collectives met what its steps waited for within this, on links that set the
-# pace.  Within it all is as replayed; what is beyond it is not.
+# On links that limited the speed, replayed collectives and the waits of steps agreed within this
+# ratio. A smaller difference counts as equal to the replay.
 REPLAY_TOLERANCE = 0.15
 
 EVERY_NODE = "every node"
 FABRIC = "fabric"
-COLLECTIVES = "collectives"  # in a part's words
-SEGMENTS_TEXT = ", ".join(COLLECTIVE_SEGMENTS)  # as a cause's segment
+COLLECTIVES = "collectives"  # stands for all collectives in the name of a part
+SEGMENTS_TEXT = ", ".join(COLLECTIVE_SEGMENTS)  # segment of causes in meetings
 NOT_SEPARATED = "they are not told apart here"
-# Parts: what meetings took beyond the replay, where it was in collectives, and where nobody knows.
+# Parts: time of meetings beyond the replay, in collectives or in an unknown place.
 WAITED_PART = f"in {COLLECTIVES} beyond the replay"
 UNKNOWN_PART = "unexplained beyond the replay"
 
@@ -48,7 +49,7 @@ class LossCause:
 
 @dataclass(frozen=True)
 class LossPart:
-    """A part of what is lost: its share of this rung's step, and what it went into."""
+    """One part of the loss: its share of this rung's step, and its name in words."""
 
     share: float
     said: str
@@ -56,12 +57,12 @@ class LossPart:
 
 @dataclass(frozen=True)
 class CollectiveTimes:
-    """What is known of a rung's collectives beside its steps; None where it is not known.
+    """Collective times of one rung, measured outside the training step. None: not measured.
 
-    `replayed` is the seconds they add to a step when they are replayed without the trainer,
-    `at_agreed_rate` the same on links of the agreed rate; `off_fabric` are nodes whose bytes took
-    another road than the agreed one, and which.  `uncertainty` is by how much the replay may be
-    off, in seconds.
+    `replayed` is the seconds that collectives add to a step if they are replayed without the
+    trainer. `at_agreed_rate` is the same on links of the agreed rate. `uncertainty` is the
+    possible error of the replay, in seconds. `off_fabric` are nodes whose bytes did not use the
+    agreed interface, and their interface.
     """
 
     replayed: float | None = None
@@ -71,10 +72,10 @@ class CollectiveTimes:
 
 
 class LossBudget:
-    """Seconds per step that are still to be explained, and what was explained so far.
+    """Seconds per step of a rung, and the parts and causes that explain its loss so far.
 
-    `waits` are shares of what collectives cost, by collective, where the clock tells them apart: a
-    part that went into collectives is then a part for each.
+    `waits` are shares of the cost of collectives, by collective, if the clock separates them. A
+    part that went into collectives is then split by these shares.
     """
 
     def __init__(self, seconds: float, waits: Mapping[str, float] | None = None) -> None:
@@ -84,11 +85,11 @@ class LossBudget:
         self.causes: list[LossCause] = []
 
     def matters(self, seconds: float) -> bool:
-        """Whether this much of a step is worth a name."""
+        """Return whether this many seconds of a step are enough for a cause."""
         return seconds >= MIN_SHARE * self.seconds
 
     def add_part(self, seconds: float, part: str) -> None:
-        """Seconds that have a name and are no cause: too few, or as they should be."""
+        """Record seconds under a name without a cause: too few, or as expected."""
         shares = self.waits if COLLECTIVES in part else {COLLECTIVES: 1.0}
         for collective, share in shares.items():
             if seconds * share:
@@ -98,7 +99,7 @@ class LossBudget:
     def add_cause(
         self, code: str, where: str, segment: str, seconds: float, part: str, evidence: str
     ) -> None:
-        """Book seconds under a cause."""
+        """Record seconds under a cause."""
         share = seconds / self.seconds
         self.add_part(seconds, part)
         self.causes.append(
@@ -108,7 +109,7 @@ class LossBudget:
     def settle(
         self, code: str, where: str, segment: str, seconds: float, part: str, evidence: str
     ) -> None:
-        """Book seconds under a cause where they matter, else by their name alone."""
+        """Record seconds under a cause if they matter, else only under their name."""
         if self.matters(seconds):
             self.add_cause(code, where, segment, seconds, part, evidence)
         else:
@@ -118,9 +119,9 @@ class LossBudget:
 def detect_slow_nodes(
     budget: LossBudget, growth: CollectiveSegmentGrowth, local_growth: list[LocalSegmentGrowth]
 ) -> None:
-    """Detect a node slower alone, and one that became slower: in meetings and in own segments.
+    """Detect a node that is slower alone, and one that became slower, in meetings and elsewhere.
 
-    What such a node lost in own segments is booked here as far as its speed explains it.
+    Its loss in local segments is recorded here as far as its speed explains it.
     """
     slow_ratio, slowing_ratio = (
         part / growth.base_s if growth.base_s else 0.0 for part in (growth.slow, growth.slowing)
@@ -148,10 +149,10 @@ def detect_slow_nodes(
 def _subtract_slow_node(
     local_growth: list[LocalSegmentGrowth], node: str | None, ratio: float
 ) -> float:
-    """Take out of own segments what a node slower by a `ratio` lost there; seconds."""
+    """Take from `local_growth` what a node slower by `ratio` lost there; return the seconds."""
     taken = 0.0
     for index, local in enumerate(local_growth):
-        if node is None or local.segment == "checkpoint":  # storage has its own reasons
+        if node is None or local.segment == "checkpoint":  # storage is slow for other reasons
             continue
         own_s = local.nodes[node]
         lost_s = min(max(own_s, 0.0), ratio * local.base_s)
@@ -161,9 +162,10 @@ def _subtract_slow_node(
 
 
 def detect_slow_segments(budget: LossBudget, local_growth: list[LocalSegmentGrowth]) -> None:
-    """Detect data, checkpoints and other own segments that are slow on one node, or on all.
+    """Detect data, checkpoints and other local segments that are slow on one node or on all.
 
-    What is booked here is taken out of `local_growth`; the rest is left for jitter and unexplained.
+    Recorded seconds are taken out of `local_growth`. The rest is left for jitter and
+    unexplained.
     """
     for index, local in enumerate(local_growth):
         if local.segment == "checkpoint":
@@ -185,7 +187,7 @@ def detect_slow_segments(budget: LossBudget, local_growth: list[LocalSegmentGrow
 
 
 def _detect_checkpoint_stall(budget: LossBudget, local: LocalSegmentGrowth) -> LocalSegmentGrowth:
-    """Detect checkpoint stalls: no noise to test against, for a save happened or did not."""
+    """Detect checkpoint stalls, without a test against noise: a save happened or did not."""
     seconds = local.common + sum(local.nodes.values())
     worst = max(local.nodes, key=local.nodes.__getitem__)
     where = worst if local.nodes[worst] > seconds / 2 else EVERY_NODE
@@ -197,9 +199,9 @@ def _detect_checkpoint_stall(budget: LossBudget, local: LocalSegmentGrowth) -> L
 def detect_jitter(
     budget: LossBudget, growth: CollectiveSegmentGrowth, local_growth: list[LocalSegmentGrowth]
 ) -> None:
-    """Detect steps that scatter on changing ranks: a job waits for the slowest, so it costs time.
+    """Detect steps that scatter on changing ranks; they cost time as a job waits for the slowest.
 
-    The noise of sound nodes costs some as well: that part is ordinary variation.
+    The noise of healthy nodes costs some time too. That part is recorded as ordinary variation.
     """
     remaining = growth.variation + growth.tail
     jitter_s = min(remaining, max(growth.spikes, remaining - growth.ordinary))
@@ -220,15 +222,19 @@ def detect_communication(
     budget: LossBudget, growth: CollectiveSegmentGrowth, rung: Rung, times: CollectiveTimes,
     limit: float | None, lost: float, slowdown: LoadSlowdown | None = None,
 ) -> None:  # fmt: skip
-    """Detect what nodes alone do not explain: nodes slow in company, where waits are timed apart;
-    on the wrong network, beyond the replay, on slow links, or too much for the limit.
+    """Detect the loss that the nodes' runs alone do not explain.
 
-    The replay ran on the same links, so what is beyond it is no link's unless it was waited for.
-    Links are slow where links of the agreed rate would spare what matters; what is left and is too
-    much for the limit is too much for so few tokens.  Without an agreed rate nobody can tell.
+    Possible causes are nodes slow only under load (if waits are timed) and a wrong network.
+    Others are time beyond the replay, slow links, and too much communication for `limit`.
+    `lost` is the seconds lost per step.
+
+    The replay ran on the same links. So time beyond it is not due to links unless it was spent
+    waiting for collectives. Links are slow if links of the agreed rate would save seconds that
+    matter. The rest, if too much for the limit, is due to too few tokens. Without an agreed
+    rate these two cannot be separated.
     """
     seconds = growth.communication
-    if rung.overlaps:  # meetings hold what is hidden behind compute: only what a step lost counts
+    if rung.overlaps:  # meetings contain hidden communication: only what a step lost counts
         seconds = min(seconds, max(lost, 0.0))
     noise = noise_limit(growth.error, len(rung.steps[0]))
     if slowdown:
@@ -244,7 +250,7 @@ def detect_communication(
     if excess > REPLAY_TOLERANCE * replayed:
         if excess > noise + times.uncertainty and budget.matters(excess):
             _add_beyond_replay(budget, seconds, replayed, waited=slowdown is not None)
-        seconds = replayed  # what is not beyond the noise is left for `unexplained`
+        seconds = replayed  # the rest, within the noise, is left for detect_unexplained
     seconds -= _detect_slow_links(budget, seconds, replayed, times.at_agreed_rate)
     _detect_few_tokens(budget, growth, rung, seconds, times, limit, lost)
 
@@ -258,7 +264,7 @@ def _add_wrong_network(budget: LossBudget, seconds: float, off_fabric: Mapping[s
 
 
 def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, waited: bool) -> None:
-    """Name what meetings gained beyond the replay; `waited`: all of it was, for collectives."""
+    """Record the seconds beyond the replay; `waited`: all of it was for collectives."""
     took_text, replay_text = (f"{each * 1e3:.3g} ms" for each in (seconds, replayed))
     if waited:
         code, where, part = "SCALE-LINK", FABRIC, WAITED_PART
@@ -278,7 +284,7 @@ def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, wait
 def _detect_load_slowdown(
     budget: LossBudget, seconds: float, slowdown: LoadSlowdown, noise: float
 ) -> float:
-    """Book what compute took of these seconds; return what was waited for collectives."""
+    """Record the compute part of these seconds; return the seconds waited for collectives."""
     waited = min(seconds, slowdown.transfer)
     computed = slowdown.common + sum(slowdown.nodes.values())
     ratio = min(1.0, (seconds - waited) / computed) if computed > 0 else 0.0
@@ -298,9 +304,10 @@ def _detect_load_slowdown(
 def _detect_slow_links(
     budget: LossBudget, seconds: float, replayed: float, agreed: float | None
 ) -> float:
-    """Book what a step waits because links are slower than agreed; return it, in seconds.
+    """Record the seconds that a step waits because links are slower than agreed; return them.
 
-    Of what the replay would save, a step that hides some of its collectives saves only its share.
+    A step that hides some of its collectives saves only its share of what the replay would
+    save.
     """
     if agreed is None or not replayed:
         return 0.0
@@ -320,7 +327,7 @@ def _detect_few_tokens(
     budget: LossBudget, growth: CollectiveSegmentGrowth, rung: Rung, seconds: float,
     times: CollectiveTimes, limit: float | None, lost: float,
 ) -> None:  # fmt: skip
-    """Book collectives as replayed, under a cause where they alone break the limit."""
+    """Record seconds of collectives as replayed: as a cause if they alone break the limit."""
     base_s, part = budget.seconds - lost, "waiting for collectives, as replayed"
     too_slow = limit is not None and limit < 1 and budget.matters(seconds) and growth.base_s
     if limit is None or not too_slow or _meets_limit(base_s, seconds, limit):
@@ -342,31 +349,35 @@ def _detect_few_tokens(
 
 
 def _meets_limit(base_s: float, extra_s: float, limit: float) -> bool:
-    """Judge whether a step of `base_s` on one node, `extra_s` longer on many, keeps the limit."""
+    """Judge whether a step of `base_s` on one node, `extra_s` longer on many, meets the limit."""
     return base_s / (base_s + extra_s) >= limit
 
 
 def noise_limit(error: float, steps: int) -> float:
-    """The least difference that noise with this standard error over so many steps does not make."""
+    """Return the largest difference that noise explains, in the unit of its standard `error`.
+
+    The chance of a larger one is FALSE_ALARM_RATE. Returns infinity for 2 `steps` or fewer.
+    """
     return student_t(FALSE_ALARM_RATE, steps - 1) * error if steps > 2 else math.inf
 
 
 def tokens_factor(base_s: float, compute: float, collectives: float, limit: float) -> float:
-    """Find at how many times the tokens per GPU efficiency would reach `limit`.
+    """Compute by what factor the tokens per GPU must grow for efficiency to reach `limit`.
 
-    `base_s` is a step on one node, `compute` the part of it that grows with the tokens,
-    `collectives` what more nodes add, which does not grow; all in seconds.
+    `base_s` is a step on one node, `compute` the part of it that grows with the tokens.
+    `collectives` is the time that more nodes add, which does not grow. All are in seconds.
     """
-    needed_s = limit * collectives / (1 - limit)  # a step on one node that would hide so much
+    needed_s = limit * collectives / (1 - limit)  # a step on one node that meets the limit
     return (needed_s - (base_s - compute)) / compute
 
 
 def detect_unexplained(
     budget: LossBudget, local_growth: list[LocalSegmentGrowth], lost: float, uncertainty: float
 ) -> None:
-    """Book what is left; a cause where it matters and is beyond the uncertainty, in seconds.
+    """Record the rest of `lost`: as a cause if it matters and exceeds `uncertainty` (seconds).
 
-    A segment that grew on every node, clearly and without a known reason, is beyond doubt.
+    The uncertainty is ignored if a segment grew on every node, beyond the noise and without a
+    known reason.
     """
     remaining = lost - sum(part.share for part in budget.parts) * budget.seconds
     grown = [each for each in local_growth if each.significant and budget.matters(each.common)]

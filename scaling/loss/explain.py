@@ -1,4 +1,4 @@
-"""What a rung lost, explained: parts that sum to it, causes among them, and one sentence."""
+"""Explains the loss of a rung: parts that sum to it, the causes among them, and one sentence."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from scaling.loss.local_segments import find_local_growth
 from scaling.loss.significance import standard_error
 from scaling.loss.slow_under_load import find_load_slowdown
 
-NOT_MEASURED = CollectiveTimes()  # is known of a rung's collectives
+NOT_MEASURED = CollectiveTimes()  # for a rung whose collectives were not measured
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A rung's loss: `lost` is 1 - E_n, `parts` sum to it, `causes` are in order of size."""
+    """A rung's loss: `lost` is 1 - E_n, `parts` sum to it, `causes` are sorted by size."""
 
     nodes: int
     lost: float
@@ -35,7 +35,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class SlowLink:
-    """A node, or two that share a link, that pairs of nodes show as slow; and how, in words."""
+    """A slow node, or two nodes with a slow link, measured between pairs; `said` describes it."""
 
     nodes: tuple[str, ...]
     said: str
@@ -44,12 +44,12 @@ class SlowLink:
 def explain(
     base: Rung, rung: Rung, times: CollectiveTimes = NOT_MEASURED, limit: float | None = None
 ) -> Explanation:
-    """Every part of what a rung lost against one node, and the causes among the parts.
+    """Explain what a rung lost against one node: all parts, and the causes among them.
 
-    `base` is the rung of one node, run on every node.  Without `times.replayed` communication is
-    not judged, and without `times.at_agreed_rate` slow links are not told from few tokens.  `limit`
-    is the efficiency that was wanted; without it too few tokens per GPU are not looked for.
-    ValueError where a node of `rung` did not run alone.
+    `base` is the rung of one node, run on every node. Without `times.replayed` communication is
+    not judged. Without `times.at_agreed_rate` slow links are not separated from too few tokens.
+    `limit` is the required efficiency. Without it too few tokens per GPU are not detected.
+    Raises ValueError if a node of `rung` did not run alone.
     """
     base_path, path = critical_path(base.median_node()), critical_path(rung.steps)
     seconds = mean_seconds(rung.steps)
@@ -71,7 +71,7 @@ def explain(
 
 
 def positive_shares(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Each one's share of what all grew by; none where nothing did."""
+    """Return each positive value's share of their sum; empty if no value is positive."""
     grown = {name: each for name, each in seconds.items() if each > 0}
     return {name: each / sum(grown.values()) for name, each in grown.items()}
 
@@ -79,9 +79,10 @@ def positive_shares(seconds: Mapping[str, float]) -> dict[str, float]:
 def _add_unaligned_wait(
     growth: CollectiveSegmentGrowth, path: CriticalPath, base_path: CriticalPath
 ) -> CollectiveSegmentGrowth:
-    """Communication with the waiting that nobody's own work accounts for: it is in collectives too.
+    """Add to communication the waiting that no rank's local work explains.
 
-    Ranks do not leave a collective together: with gloo on 4 nodes that was 1 to 4 % of a step.
+    That time is in collectives too. Ranks do not leave a collective together: with gloo on 4
+    nodes that was 1 to 4 % of a step.
     """
     unaligned = statistics.fmean(path.unaligned) - statistics.fmean(base_path.unaligned)
     noise = math.hypot(standard_error(path.unaligned), standard_error(base_path.unaligned))
@@ -93,7 +94,10 @@ def _add_unaligned_wait(
 
 
 def is_link_cause(cause: LossCause) -> bool:
-    """Whether pairs of nodes may place a cause: one of links, or of what links may have done."""
+    """Return whether measurements of node pairs may locate this cause.
+
+    It is a cause of links, or of time that may have been due to links.
+    """
     return cause.code in ("SCALE-LINK", "SCALE-COMMUNICATION") or (
         (cause.code, cause.segment) == ("SCALE-UNEXPLAINED", causes.SEGMENTS_TEXT)
     )
@@ -107,8 +111,9 @@ def explain_ladder(
 ) -> list[Explanation]:
     """Explain each rung above one node; `times` are by node count.
 
-    Rungs in rising order.  `slow_links` are what pairs of nodes show, None where none were tried.
-    A link that shows first where nodes were added is looked for at the nodes added there.
+    Rungs are in rising order. `slow_links` come from measurements of node pairs; None if there
+    were none. A link cause that first appears when nodes were added is placed at the added
+    nodes.
     """
     base, known_nodes, link_seen = rungs[0], {*rungs[0].nodes[:1]}, False
     explanations: list[Explanation] = []
@@ -132,9 +137,10 @@ def explain_ladder(
 
 
 def _locate_causes(explanation: Explanation, slow_links: Sequence[SlowLink]) -> Explanation:
-    """The same with its causes of links at those that pairs of its nodes have shown as slow.
+    """Place the link causes of an explanation at the links that pairs of its nodes showed as slow.
 
-    What only may have been in collectives was, where there is such a link.
+    If there is such a link, time that only may have been in collectives counts as waiting for
+    them.
     """
     code, where, messages = "", causes.EVERY_NODE, ["pairs of nodes are all alike"]
     if slow_links:
@@ -154,7 +160,7 @@ def _locate_causes(explanation: Explanation, slow_links: Sequence[SlowLink]) -> 
 
 
 def loss_sentence(nodes: int, lost: float, parts: Sequence[LossPart]) -> str:
-    """One sentence per rung, in per cent of its step: its parts sum to the whole as printed."""
+    """Describe a rung's loss in one sentence, in per cent of its step; printed parts sum to it."""
     if lost < 0:
         return f"at {nodes} nodes nothing is lost: a step is {-lost:.1%} shorter"
     shown = [part for part in parts if round(part.share * 1000)]
@@ -165,11 +171,14 @@ def loss_sentence(nodes: int, lost: float, parts: Sequence[LossPart]) -> str:
 
 
 def round_to_sum(values: Sequence[float], total: int) -> list[int]:
-    """Whole numbers near `values` that sum to `total`: the largest remainders are rounded up."""
+    """Round `values` to integers that sum to `total`.
+
+    The values with the largest remainders are rounded up.
+    """
     result = [math.floor(value) for value in values]
     order = sorted(range(len(values)), key=lambda index: result[index] - values[index])
     missing = total - sum(result)
-    if missing < 0:  # the parts are larger than the whole: the least remainders are rounded down
+    if missing < 0:  # the parts exceed the total: the least remainders are rounded down
         order.reverse()
     for turn in range(abs(missing) if values else 0):
         result[order[turn % len(order)]] += 1 if missing > 0 else -1

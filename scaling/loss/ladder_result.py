@@ -1,4 +1,4 @@
-"""What a run's ladder says, told again from its evidence; needs no cluster."""
+"""Derives the results of a run's ladder again from its evidence; needs no cluster."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from scaling.loss.predict import (
 
 @dataclass(frozen=True, kw_only=True)
 class Ladder:
-    """The rungs that were run, and what their collectives took.
+    """The rungs of a run, and the times of their collectives.
 
-    `calls` are the collectives of a step, and `fits` those of the largest rung.  `slow_links` are
-    what pairs of nodes show; None where none were tried.  `base_repeats` are the rung of one node,
-    run again by itself: none where the ladder's other runs did so; None in old records.
+    `calls` are the collectives of a step, `fits` those of the largest rung. `slow_links` come
+    from measurements of node pairs; None if there were none. `base_repeats` are repeats of the
+    rung of one node alone. It is empty if the other runs of the ladder repeated that rung, and
+    None in old records.
     """
 
     rungs: list[Rung]
@@ -45,25 +46,25 @@ class Ladder:
 
     @property
     def replay_growth(self) -> dict[int, float]:
-        """Seconds that collectives, replayed alone, add to one node's step on each rung."""
+        """Seconds that replayed collectives add to one node's step, by node count."""
         return self._above_base(self.rungs[0].replay_s, attrgetter("replay_s"))
 
     @property
     def fit_growth(self) -> dict[int, float]:
-        """Seconds that collectives, by their fits, add to one node's step on each rung."""
+        """Seconds that collectives add to one node's step by their fits, by node count."""
         return self._above_base(self._base_fit_s, attrgetter("alpha_beta_s"))
 
     @property
     def _base_fit_s(self) -> float | None:
-        """Seconds of one node's collectives by their fits; None where these are not known."""
+        """Seconds of one node's collectives by their fits; None if unknown."""
         base = self.rungs[0]
-        single_rank = len(base.judged_steps) == 1  # a rank by itself has nobody to talk to
+        single_rank = len(base.judged_steps) == 1  # a single rank has no communication
         return 0.0 if base.alpha_beta_s is None and single_rank else base.alpha_beta_s
 
     def _above_base(
         self, base_s: float | None, rung_seconds: Callable[[Rung], float | None]
     ) -> dict[int, float]:
-        """Seconds of each larger rung, less those of one node; none where these are not known."""
+        """Return the seconds of each larger rung minus `base_s`; empty if `base_s` is unknown."""
         if base_s is None:
             return {}
         known = {rung.count: rung_seconds(rung) for rung in self.rungs[1:]}
@@ -71,8 +72,8 @@ class Ladder:
 
     @cached_property
     def base_doubt(self) -> str:
-        """Why one node's rung is no base to compare with, in words; "" where it is."""
-        if self.base_repeats is None:  # nobody asked for more, then
+        """Describe why the rung of one node is not a valid base; "" if it is."""
+        if self.base_repeats is None:  # an old record: no repeats were required
             return ""
         repeats = [rung.seconds for rung in self.base_repeats]
         return base_doubt(
@@ -80,20 +81,21 @@ class Ladder:
         )
 
     def efficiency(self, rung: Rung) -> float:
-        """T_1 / T_n."""
+        """Return T_1 / T_n of this rung."""
         return self.rungs[0].seconds / rung.seconds
 
     @property
     def interval_basis(self) -> str:
-        """What the intervals are over, in words: one run holds no noise between runs."""
+        """Basis of the intervals, in words: one run contains no noise between runs."""
         runs = 1 + max(len(rung.other_runs) for rung in self.rungs)
         return f"over {runs} runs" if runs > 1 else "within one run"
 
     @cached_property
     def intervals(self) -> dict[int, tuple[float, float]]:
-        """Within which each larger rung's efficiency lies, with 95 % confidence, by node count.
+        """Return each larger rung's 95 % confidence interval of efficiency, by node count.
 
-        Where rungs were run once it knows how steps differ, and nothing of how runs do.
+        If rungs were run once, it covers the differences between steps but not between
+        runs.
         """
         base_runs, *runs = (
             [step_seconds(rung.judged_steps), *rung.other_runs] for rung in self.rungs
@@ -104,7 +106,7 @@ class Ladder:
         }
 
     def explanations(self, limit: float | None = None) -> list[Explanation]:
-        """Each rung above one node."""
+        """Explain each rung above one node."""
         replayed = self.replay_growth
         agreed = self._above_base(self.rungs[0].replay_s, attrgetter("agreed_s"))
         times = {
@@ -119,7 +121,7 @@ class Ladder:
         return explain_ladder(self.rungs, times, limit, self.slow_links)
 
     def forecast(self, sizes: Sequence[int] = NODE_COUNTS) -> Forecast:
-        """What more nodes would do.  ValueError where too little is known."""
+        """Predict the efficiency on more nodes. Raises ValueError if too little is known."""
         top = self.rungs[-1]
         if not self.fits:
             raise ValueError("a prediction needs collectives, and none were timed on this ladder")
@@ -145,7 +147,7 @@ class Ladder:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """Return the ladder as plain values, for JSON."""
         plain: dict[str, Any] = LADDER_FILE.dump_python(self, by_alias=True, warnings=False)
         return plain
 
@@ -154,7 +156,7 @@ LADDER_FILE = TypeAdapter(Ladder)
 
 
 def _communication_loss(rung: Rung, explanation: Explanation) -> float:
-    """Seconds of a rung's step that its explanation says were lost to collectives."""
+    """Return the seconds of a rung's step that its explanation attributes to collectives."""
     names = {name for steps in rung.steps for step in steps for name in step.waits}
     parts = [
         part
@@ -165,7 +167,10 @@ def _communication_loss(rung: Rung, explanation: Explanation) -> float:
 
 
 def load_ladder(content: Any) -> Ladder:
-    """The ladder that `to_dict` wrote.  ValueError where it is none, in one sentence."""
+    """Load a ladder that `to_dict` wrote.
+
+    Raises ValueError with one sentence if the content is not valid.
+    """
     try:
         ladder = LADDER_FILE.validate_python(content)
     except ValidationError as error:

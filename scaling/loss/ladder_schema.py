@@ -1,4 +1,4 @@
-"""`ladder.json`, checked: what is damaged is refused in a sentence, never half read."""
+"""Checks `ladder.json`: a damaged file is refused with one sentence, never read in part."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step
 from scaling.loss.predict import CollectiveCall
 
-APART = 0.01  # of a step, by which its parts and the whole may be off: else it is damaged
+APART = 0.01  # share of a step by which its parts may differ from it; more means damage
 
 
 def describe_damage(error: ValidationError) -> str:
-    """What was expected first, and was found, in one sentence."""
+    """Describe the first error in one sentence: what was expected, and what was found."""
     first = error.errors()[0]
     message, found = first["msg"], reprlib.repr(first["input"])
     if first["type"] == "missing":
@@ -26,7 +26,7 @@ def describe_damage(error: ValidationError) -> str:
     elif first["type"] == "dataclass_type":
         message = f"expected an object, found {found}"
     else:
-        # What is a tuple here is a list in JSON.
+        # A tuple here is a list in JSON.
         message = message.replace("Input should be", "expected").replace("tuple", "list")
         message = f"{message}, found {found}"
     where = ".".join(map(str, first["loc"]))
@@ -34,7 +34,10 @@ def describe_damage(error: ValidationError) -> str:
 
 
 def check_rungs(rungs: Sequence[Rung], base_repeats: Sequence[Rung] = ()) -> None:
-    """Refuse rungs that no ladder has.  ValueError with what was expected, and was found."""
+    """Refuse rungs that no ladder can have.
+
+    Raises ValueError with what was expected and what was found.
+    """
     for name, each in (("rungs", rungs), ("base_repeats", base_repeats)):
         for index, rung in enumerate(each):
             for rank, steps in enumerate(rung.steps):
@@ -76,7 +79,7 @@ def _check_rung(rung: Rung, where: str) -> None:
             f"{where}: expected the steps of each rank on {rung.count} nodes, found those of "
             f"{len(rung.steps)} for {ranks} ranks on {nodes} nodes"
         )
-    job = ranks if rung.count > 1 else ranks // nodes  # one node's are a job of their own
+    job = ranks if rung.count > 1 else ranks // nodes  # on one node: the ranks of one job
     if rung.tokens_per_step < job:
         few = f"{job} ranks, found {rung.tokens_per_step}"
         raise ValueError(f"{where}: expected a token per step for each of {few}")
@@ -87,7 +90,10 @@ def _check_rung(rung: Rung, where: str) -> None:
 
 
 def check_collectives(calls: Iterable[CollectiveCall], fits: Mapping[str, Fit]) -> None:
-    """Refuse calls that nobody knows, or that have no fit.  ValueError as above."""
+    """Refuse calls of unknown collectives, or of collectives without a fit.
+
+    Raises ValueError with what was expected and what was found. `fits` may be empty.
+    """
     called = {call.operation for call in calls}
     if unknown := sorted((called | {*fits}) - {*OPERATIONS}):
         known = ", ".join(OPERATIONS)

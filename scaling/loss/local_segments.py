@@ -1,4 +1,4 @@
-"""What the segments without a collective gained since one node, and on which node."""
+"""Computes the growth of segments without a collective since one node, and on which node."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from scaling.loss.significance import excess_over_peers, is_significant
 
 @dataclass(frozen=True)
 class LocalSegmentGrowth:
-    """What one own segment gained since one node, seconds per step: common + sum of `nodes`.
+    """Seconds per step that one local segment gained since one node: common + sum of `nodes`.
 
-    common: every node is slower, `significant` if beyond the noise.  nodes: what the job waited for
-    one node that came last, beyond the median rank; `slow_nodes` are slower beyond the noise.
+    `common`: every node is slower; `significant` if beyond the noise. `nodes`: what the job
+    waited for a node that came last, beyond the median rank. `slow_nodes` are slower beyond the
+    noise. `base_s` is the median rank's seconds on one node.
     """
 
     segment: str
@@ -30,7 +31,7 @@ class LocalSegmentGrowth:
 def find_local_growth(
     base: Rung, rung: Rung, path: CriticalPath, base_path: CriticalPath
 ) -> list[LocalSegmentGrowth]:
-    """Find what each segment without a collective gained, from the two rungs' critical paths."""
+    """Find the growth of each segment without a collective, from both rungs' critical paths."""
     names = list(dict.fromkeys(rung.nodes))
     segments = [name for name in rung.steps[0][0].segments if name not in path.transfer]
     growths = []
@@ -56,17 +57,17 @@ def find_local_growth(
 
 
 def _extra_by_node(rung: Rung, extra: dict[int, float], base_excess: float) -> dict[str, float]:
-    """Sum what ranks cost by node, less what they cost in the base rung as well."""
+    """Sum the ranks' extra seconds by node, minus those of the base rung."""
     nodes = dict.fromkeys(rung.nodes, 0.0)
     for rank, seconds in extra.items():
         nodes[rung.nodes[rank]] += seconds
-    # The ranks of one node wait for each other as well: that much is no loss of this rung.
+    # The ranks of one node also wait for each other: that part is no loss of this rung.
     excess = sum(nodes.values())
     return {n: s - base_excess * s / excess if excess > 0 else 0.0 for n, s in nodes.items()}
 
 
 def _typical_and_extra(path: CriticalPath, segment: str) -> tuple[list[float], dict[int, float]]:
-    """(the median rank's seconds by step, mean seconds that each rank cost beyond it)."""
+    """Return (the median rank's seconds by step, mean seconds that each rank cost beyond it)."""
     typical, extra = [0.0] * path.steps, dict[int, float]()
     for entry in path.entries:
         if entry.segment == segment:
@@ -78,7 +79,10 @@ def _typical_and_extra(path: CriticalPath, segment: str) -> tuple[list[float], d
 
 
 def _find_slow_nodes(rung: Rung, segment: str, tests: int) -> tuple[str, ...]:
-    """Nodes whose slowest rank is slower in this segment than the other nodes', beyond noise."""
+    """Find nodes whose slowest rank is slower in this segment than those of the other nodes.
+
+    The excess must be beyond the noise. `tests` is the number of such tests.
+    """
     names = list(dict.fromkeys(rung.nodes))
     if len(names) < 2:
         return ()

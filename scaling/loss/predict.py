@@ -1,11 +1,12 @@
-"""What more nodes would do: a prediction from the measured rungs, never a measurement.
+"""Predicts the efficiency on more nodes from the measured rungs; it is not a measurement.
 
-    T(n) = T(1) + waiting(n) + share x communication(n) + beside
+    T(n) = T(1) + waiting(n) + share x communication(n) + other_loss
 
-`communication(n)` comes from fitted alpha-beta models of the measured collectives; `share`, how
-much of it a step sees, from the rungs above one node; `waiting(n)` from the noise of nodes alone:
-the slowest of n comes later the more there are.  `beside` is what the largest rung lost to neither,
-as far as is known: late data, saves, a slow node.  Nobody knows how that grows, so it stays.
+`communication(n)` comes from alpha-beta fits of the measured collectives. `share` is the part of it
+that a step pays for, fitted on the rungs above one node. `waiting(n)` comes from the noise of nodes
+alone: the slowest of n comes later the more nodes there are. `other_loss` is the rest of the
+largest rung's loss: late data, saves, a slow node. Its growth with n is unknown, so it stays
+constant.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from scaling.loss.significance import bootstrap_interval, expected_maximum, mad_
 
 NODE_COUNTS = (16, 64, 256, 1024)
 
-MIN_SHARE = 0.001  # of a step: less is not worth a word
+MIN_SHARE = 0.001  # share of a step; a smaller loss is not reported
 
-Z90 = 1.645  # nine of ten normal values lie within so many standard deviations
+Z90 = 1.645  # standard deviations that contain nine of ten normal values
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,11 @@ class CollectiveCall:
 def communication_model(
     calls: Sequence[CollectiveCall], fits: Mapping[str, Fit], measured: int, per_node: int = 1
 ) -> Callable[[int], float]:
-    """Seconds per step of these calls, as a function of the number of nodes.
+    """Return a function from the number of nodes to the seconds per step of these calls.
 
-    `fits` are by operation, taken over `measured` ranks.  Latency grows with the hops of a ring,
-    ranks - 1.  KeyError where an operation has no fit; ValueError where fits are of one rank.
+    `fits` are by operation, taken over `measured` ranks. Latency grows with the hops of a ring,
+    ranks - 1. The function raises KeyError if an operation has no fit. Raises ValueError if the
+    fits are of one rank.
     """
     if measured < 2:
         raise ValueError(f"collectives must be measured over 2 ranks or more, not {measured}")
@@ -64,7 +66,7 @@ def communication_model(
 
 @dataclass(frozen=True)
 class Prediction:
-    """Efficiency at a number of nodes, with the band in which nine of ten outcomes should lie."""
+    """Efficiency at a number of nodes, with the band that should contain nine of ten outcomes."""
 
     nodes: int
     efficiency: float
@@ -74,11 +76,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Predictions, what they assume, and how well the model met the rungs it was made from.
+    """Predictions, their assumptions, and how well the model fits the measured rungs.
 
-    `share` is how much of the predicted communication a step saw; `beside` the seconds of a step
-    that the largest rung lost to neither communication nor variation; `misfit` the root mean square
-    of (model / measured - 1) over the rungs' step times.
+    `share` is the part of the predicted communication that a step pays for. `beside` is the
+    seconds of a step that the largest rung lost to neither communication nor variation.
+    `misfit` is the root mean square of (model / measured - 1) over the rungs' step times.
     """
 
     predictions: tuple[Prediction, ...]
@@ -86,7 +88,7 @@ class Forecast:
     beside: float
     misfit: float
     assumptions: tuple[str, ...]
-    load: str = ""  # of each GPU, in words
+    load: str = ""  # load of each GPU, in words
 
     def __str__(self) -> str:
         figures = ", ".join(
@@ -107,11 +109,11 @@ def forecast_efficiency(
 ) -> Forecast:
     """Predict the efficiency at sizes that were not measured.
 
-    `rungs` are the steps of every rank by node count, 1 among them; `collectives(n)` the seconds
-    per step that communication takes on n nodes.  `communication_loss` are the seconds of a step
-    that each larger rung lost to communication (None: all that it lost); in words, `causes` are
-    what is named of the largest one beside that, and `load` what each GPU takes in.  ValueError
-    where the rungs do not suffice.
+    `rungs` are the steps of every rank by node count, 1 among them. `collectives(n)` is the
+    seconds per step that communication takes on n nodes. `communication_loss` is the seconds of
+    a step that each larger rung lost to communication (None: its complete loss). `causes` names
+    the other causes of the largest rung, and `load` the load of each GPU, in words. Raises
+    ValueError without a rung of 1 node and two larger ones.
     """
     larger = sorted(count for count in rungs if count > 1)
     if 1 not in rungs or len(larger) < 2:
@@ -134,10 +136,11 @@ def forecast_efficiency(
 
 @dataclass(frozen=True)
 class _Model:
-    """Step time by node count; `means` are those of 1 node and of the `larger` rungs, seconds.
+    """Model of the step time by node count.
 
-    `other_loss` are the seconds of a step that each rung lost to what is not known to be
-    communication, by nodes.
+    `means` in its methods are the mean steps of 1 node and of the `larger` rungs, in seconds.
+    `other_loss` is the seconds of a step that each rung lost to causes other than known
+    communication, by node count.
     """
 
     larger: Sequence[int]
@@ -146,7 +149,7 @@ class _Model:
     other_loss: Mapping[int, float]
 
     def communication_seconds(self, means: Sequence[float]) -> list[float]:
-        """Seconds of each rung's step that nothing but communication explains."""
+        """Return the seconds of each larger rung's step that only communication can explain."""
         return [
             mean - means[0] - self.noise * expected_maximum(count) - self.other_loss[count]
             for mean, count in zip(means[1:], self.larger, strict=True)
@@ -155,7 +158,7 @@ class _Model:
     def with_other_loss(
         self, means: Sequence[float], communication_loss: Mapping[int, float]
     ) -> _Model:
-        """Take what each rung lost, and not to communication, for what it lost to other things."""
+        """Add `other_loss` to the model: what each rung lost, but not to communication."""
         lost = zip(self.larger, self.communication_seconds(means), strict=True)
         other_loss = {count: max(0.0, each - communication_loss[count]) for count, each in lost}
         return replace(self, other_loss=other_loss)
@@ -167,14 +170,14 @@ class _Model:
         low, high = bootstrap_interval(
             [[steps] for steps in series], lambda samples: self.efficiency(samples, nodes), 0.9
         )
-        # How far the model is off grows with the doublings beyond what was measured.
+        # The model's error grows with the doublings beyond the largest measured rung.
         doublings = max(0.0, math.log2(nodes / self.larger[-1]))
         model_error = Z90 * self.misfit(means) * best * math.sqrt(1 + doublings)
         down, up = math.hypot(best - low, model_error), math.hypot(high - best, model_error)
         return Prediction(nodes, best, max(0.0, best - down), min(1.0, best + up))
 
     def share(self, means: Sequence[float]) -> float:
-        """The share of communication that fits the rungs best: least squares, not below 0."""
+        """Fit the share of communication to the rungs by least squares; not below 0."""
         extra = self.communication_seconds(means)
         modelled = [self.collectives(count) for count in self.larger]
         denominator = sum(x * x for x in modelled)
@@ -182,17 +185,20 @@ class _Model:
         return max(0.0, numerator / denominator) if denominator else 0.0
 
     def seconds(self, means: Sequence[float], nodes: int) -> float:
-        """Seconds of a step on that many nodes."""
+        """Return the seconds of a step on that many nodes."""
         waiting = self.noise * expected_maximum(nodes)
         other_loss = self.other_loss.get(nodes, self.other_loss[self.larger[-1]])
         return means[0] + waiting + other_loss + self.share(means) * self.collectives(nodes)
 
     def efficiency(self, means: Sequence[float], nodes: int) -> float:
-        """T(1) / T(n)."""
+        """Return T(1) / T(n)."""
         return means[0] / self.seconds(means, nodes)
 
     def misfit(self, means: Sequence[float]) -> float:
-        """Root mean square of (model / measured - 1); one number was fitted, so one rung less."""
+        """Return the root mean square of (model / measured - 1).
+
+        One number was fitted, so the divisor is the number of larger rungs minus 1.
+        """
         errors = [
             self.seconds(means, count) / mean - 1
             for count, mean in zip(self.larger, means[1:], strict=True)
@@ -224,8 +230,8 @@ def efficiency_interval(
 ) -> tuple[float, float]:
     """Bound E_n = T_1 / T_n with 95 % confidence, by a bootstrap over runs and blocks of steps.
 
-    `base` and `current` are runs of the two rungs, one at least, each the seconds of its steps.
-    With a single run the interval knows nothing of how runs differ, only how steps do; with few
-    steps it is narrow.
+    `base` and `current` are runs of the two rungs, at least one each. A run is the seconds of
+    its steps. With a single run the interval covers the differences between steps, not between
+    runs. With few steps it is too narrow.
     """
     return bootstrap_interval([base, current], lambda means: means[0] / means[1], 0.95)

@@ -1,16 +1,16 @@
-"""What communication should cost a step: the trainer's own calls, replayed in the same gang.
+"""Measures what communication should cost a step: replays the trainer's calls in the same gang.
 
-Each rung replays the collectives of a sharded step in their order, without the trainer, with a rest
-where the step computes.  What such a step takes longer than on one node is what more nodes should
-cost; a step of the trainer that loses more loses it to something else.  It is no model: slow links
-and what ranks that share cores do to each other are in it.  The alpha-beta model is fitted to what
-each collective took, and is told beside it.
+Each rung replays the collectives of a sharded step in order, without the trainer, and pauses where
+the step computes. The extra time of such a step, compared with one node, is the expected cost of
+more nodes. If a step of the trainer loses more, other causes are at work. The replay is a
+measurement, not a model: it contains slow links, and delays between ranks that share cores. The
+alpha-beta model is fitted to the times of each collective and reported too.
 
-Nothing is computed behind a replayed collective, so on a GPU, where FSDP hides some, the replay is
-more than a step waits.
+Nothing is computed behind a replayed collective. On a GPU, where FSDP hides some collectives, the
+replay takes longer than a step waits.
 
-Where an accelerator is emulated by sleeping, each rest ends with as much work for the core as the
-trainer has beside: ranks that share cores and wake together hold each other up.
+If an accelerator is emulated by sleeping, each pause ends with as much CPU work as the trainer's
+step has. Ranks that share cores and wake together delay each other.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from scaling.collectives.sweep import process_group, time_call
 from scaling.loss.predict import CollectiveCall, communication_model
 
 GRADIENT_BYTES = 4  # the trainer reduces in float32
-SMALL_BYTES = 64  # the mean of the loss, and the norm of the gradients with it
-SIZE_DIVISOR = 16  # so many times smaller calls are timed too: latency and bandwidth are told apart
-REPLAY_STEPS = 16  # steps
-SMALL_STEP_EVERY = 4  # of so many steps that are played, one is of the smaller calls
+SMALL_BYTES = 64  # all-reduce of the mean loss and the gradients' norm
+SIZE_DIVISOR = 16  # calls smaller by this factor are timed too, to separate latency from bandwidth
+REPLAY_STEPS = 16  # replayed steps, a quarter of them with small calls
+SMALL_STEP_EVERY = 4  # one of so many replayed steps makes the smaller calls
 
-ReplayItem = tuple[str, int] | None  # a collective and its bytes, or None: a block computes
+ReplayItem = tuple[str, int] | None  # (collective, bytes), or None: a block computes
 
 
 def step_collectives(config: TrainConfig, weight_bytes: int) -> list[ReplayItem]:
-    """The collectives of one fully sharded step in their order; a weight is sent in so many bytes.
+    """List the collectives of one fully sharded step in order; a weight has `weight_bytes` bytes.
 
-    As FSDP2 makes them: each block's weights are gathered for forward, and again for backward one
-    block ahead; those outside of the blocks once for both.  Each gradient is reduced once, in the
-    last part of the step.
+    The order is that of FSDP2. Each block's weights are gathered for forward, and again for
+    backward one block ahead. Weights outside of the blocks are gathered once for both. Each
+    gradient is reduced once, in the last part of the step.
     """
     block = block_parameters(config)
     root = parameter_count(config) - config.layers * block
@@ -61,7 +61,7 @@ def step_collectives(config: TrainConfig, weight_bytes: int) -> list[ReplayItem]
 
 
 def count_calls(order: Sequence[ReplayItem]) -> list[CollectiveCall]:
-    """How often each collective is called in a step."""
+    """Count the calls of each collective in a step."""
     counts = Counter(item for item in order if item)
     return [CollectiveCall(operation, size, count) for (operation, size), count in counts.items()]
 
@@ -75,12 +75,14 @@ def time_collectives(
     steps: int = REPLAY_STEPS,
     timeout: float = 120,
 ) -> tuple[list[float], dict[str, Fit]]:
-    """Seconds of each played step in a group of the gang's workers, and fits of its collectives.
+    """Time replayed steps in groups of the gang's workers, and fit their collectives.
 
-    So many steps are played, with `sleep_s`, and `busy_s` of a core, for each block's
-    computing: sockets and caches are cold after it, and ranks do not wake at once.  Of several
-    groups of equal size, which are timed side by side, the median one's.  A group of one has no
-    fits.  Raises GangError when it could not be measured.
+    Returns (seconds of each full-size step, mean over ranks; fits by operation). `steps` steps
+    are played. Each block's compute is emulated by `sleep_s` seconds of sleep and `busy_s`
+    seconds of CPU work: sockets and caches are cold after it, and ranks do not wake at once.
+    Groups have equal size and run at the same time. The seconds are those of the median group,
+    the fits those of the first. A group of one rank has no fits. Raises GangError if the
+    measurement fails.
     """
     size = len(groups[0])
     results = gang.run(
@@ -107,11 +109,11 @@ def time_collectives(
 def saved_at_agreed_rate(
     order: Sequence[ReplayItem], fits: Mapping[str, Fit], ranks: int, busbw: float
 ) -> float:
-    """Seconds per step that these calls would take less, were the links as fast as agreed.
+    """Return the seconds per step that these calls would save on links of the agreed rate.
 
-    `fits` are those that `time_collectives` found among so many ranks; `busbw` is in GB/s.  What
-    the links give is what the fastest collective shows that moves the model: one that is slower on
-    the same links is so by itself, as gloo's reduce-scatter is.
+    `fits` are those of `time_collectives` among `ranks` ranks. `busbw` is the agreed rate in
+    GB/s. The rate of the links is that of the fastest collective that moves the model. A slower
+    collective on the same links is slow for its own reasons, as gloo's reduce-scatter is.
     """
     large = {name for name, size in filter(None, order) if size > SMALL_BYTES}
     speedup = max(1.0, busbw / max(fits[name].bandwidth for name in large))
@@ -122,13 +124,15 @@ def saved_at_agreed_rate(
 
 
 def modelled_seconds(order: Sequence[ReplayItem], fits: Mapping[str, Fit], ranks: int) -> float:
-    """Seconds per step of these calls by their alpha-beta fits, which were taken on so many ranks:
-    what they would take with nothing before or beside them."""
+    """Compute the seconds per step of these calls by their fits, which were taken on `ranks` ranks.
+
+    The calls run alone: no delay before them, no other load.
+    """
     return communication_model(count_calls(order), fits, measured=ranks)(ranks)
 
 
 def min_bytes_sent(order: Sequence[ReplayItem], ranks: int, steps: int = REPLAY_STEPS) -> float:
-    """Bytes that a node must send, at the least, when so many steps are played."""
+    """Compute the least bytes that a node must send when so many steps are replayed."""
     calls = count_calls(order)
     sent = (call.times * call.size * OPERATIONS[call.operation].factor(ranks) for call in calls)
     step_bytes = sum(sent)
@@ -138,9 +142,10 @@ def min_bytes_sent(order: Sequence[ReplayItem], ranks: int, steps: int = REPLAY_
 def replay_on_rank(
     order: Sequence[ReplayItem], sleep_s: float, busy_s: float, steps: int
 ) -> tuple[list[float], dict[tuple[str, int], float]]:
-    """One rank's seconds of each played step, and of the typical collective of each size (bytes).
+    """Replay the steps on one rank.
 
-    Some steps make smaller calls instead: they are for the fits alone.
+    Returns (seconds of each full-size step, {(operation, bytes): typical seconds of one call}).
+    Some steps make smaller calls instead, which only the fits use.
     """
     import torch.distributed as dist
 
@@ -180,8 +185,8 @@ def replay_on_rank(
 
 
 def _emulate_compute(sleep_s: float, busy_s: float) -> None:
-    """What a block's computing is for the machine: an accelerator's time, and a core's."""
-    time.sleep(sleep_s)  # it waits for nothing: an accelerator that computes needs no core
+    """Emulate a block's compute: an accelerator's time (sleep) and a core's time (busy loop)."""
+    time.sleep(sleep_s)  # a computing accelerator needs no core, so sleeping emulates it
     start = time.thread_time()
     while time.thread_time() - start < busy_s:
         pass

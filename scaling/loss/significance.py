@@ -1,6 +1,6 @@
-"""How far numbers scatter by themselves, and what stands out of that.
+"""Estimates the noise of series, and finds values and changes beyond it.
 
-Every test here is against the run's own scatter.  The only constant is how often a healthy run may
+Every test here compares with the run's own noise. The only constant is how often a healthy run may
 be accused by chance.
 """
 
@@ -13,36 +13,36 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-# One healthy run in a thousand may be accused by one detector.  An acceptance run has about ten
-# detectors and four rungs, so some 4 % of healthy clusters would see one false accusation at worst.
+# One healthy run in a thousand may be accused by one detector. An acceptance run has about ten
+# detectors and four rungs, so at worst about 4 % of healthy clusters get one false accusation.
 FALSE_ALARM_RATE = 1e-3
 
-MAD_SCALE = 1.4826  # scaled MAD: the standard deviation, where noise is normal
+MAD_SCALE = 1.4826  # MAD x this estimates the standard deviation of normal noise
 
-# Beyond this many standard deviations a value is no noise: one normal value in 3.5 million.
+# A value beyond this many standard deviations is not noise: one normal value in 3.5 million.
 OUTLIER_SIGMAS = 5.0
 
-# Percentiles of a bootstrap are steady to a tenth of the interval from some hundreds of rounds on.
+# From some hundreds of rounds on, percentiles are stable to a tenth of the interval.
 BOOTSTRAP_ROUNDS = 400
 
 Series = Mapping[str, Sequence[float]]  # by node, then by step
 
 
 def mad_deviation(values: Sequence[float]) -> float:
-    """The standard deviation of the body of `values`, from their MAD: outliers do not count."""
+    """Estimate the standard deviation of `values` from their MAD, which ignores outliers."""
     median = statistics.median(values)
     return MAD_SCALE * statistics.median(abs(value - median) for value in values)
 
 
 def variance(values: Sequence[float]) -> float:
-    """Sample variance of two values or more, in floats: statistics.variance is far slower."""
+    """Compute the sample variance of two or more values; statistics.variance is far slower."""
     mean = statistics.fmean(values)
     return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 @lru_cache
 def student_t(tail: float, freedom: int) -> float:
-    """Student's t that is exceeded with chance `tail`, by the Cornish-Fisher series.
+    """Compute Student's t that is exceeded with chance `tail`, by the Cornish-Fisher series.
 
     Within 10 % from 6 degrees of freedom on (Abramowitz and Stegun 26.7.5).
     """
@@ -54,10 +54,10 @@ def student_t(tail: float, freedom: int) -> float:
 
 
 def standard_error(series: Sequence[float]) -> float:
-    """Standard error of the mean of a series of steps; larger where neighbours resemble each other.
+    """Estimate the standard error of the mean of a series of steps.
 
-    The factor is that of a first-order autoregressive series; 0.8 is the most that a window of
-    tens of steps can show.
+    It is larger if neighbours are correlated, by the factor of a first-order autoregressive
+    series. Correlation is limited to 0.8, the most that a window of tens of steps can show.
     """
     count = len(series)
     if count < 2:
@@ -72,7 +72,7 @@ def standard_error(series: Sequence[float]) -> float:
 
 
 def is_significant(series: Sequence[float], tests: int = 1) -> bool:
-    """Whether the mean of a series is above 0 beyond its noise, as one of `tests` looked at."""
+    """Test whether the mean of a series is above 0 beyond its noise, as one of `tests` tests."""
     if len(series) < 3:
         return False
     limit = student_t(FALSE_ALARM_RATE / tests, len(series) - 1) * standard_error(series)
@@ -80,9 +80,9 @@ def is_significant(series: Sequence[float], tests: int = 1) -> bool:
 
 
 def median_error(series: Sequence[float]) -> float:
-    """Standard error of the median of a series; outliers do not count.
+    """Estimate the standard error of the median of a series; outliers do not count.
 
-    A median scatters sqrt(pi / 2) times as much as a mean, where noise is normal.
+    For normal noise, a median scatters sqrt(pi / 2) times as much as a mean.
     """
     return math.sqrt(math.pi / 2) * mad_deviation(series) / math.sqrt(len(series))
 
@@ -90,10 +90,11 @@ def median_error(series: Sequence[float]) -> float:
 def is_rising(
     series: Sequence[float], tests: int = 1, peers: Sequence[Sequence[float]] = ()
 ) -> bool:
-    """Whether a series rises beyond its noise: its second half against its first, or its slope.
+    """Test whether a series rises beyond its noise: second half against first half, or slope.
 
-    A jump shows best in the halves, a ramp in the slope; so two tests are counted for one.  Peers
-    are series of equal machines over the same steps: their noise makes a short window tell more.
+    A jump is best seen in the halves, a ramp in the slope. These count as two tests. Peers are
+    series of equal machines over the same steps. Their noise makes the test sharper in a short
+    window.
     """
     if len(series) < 6:
         return False
@@ -103,7 +104,7 @@ def is_rising(
         (rise, *_), variances = zip(*map(rise_and_variance, all_series), strict=True)
         pooled = math.sqrt(statistics.fmean(variances))
         exceeds = rise > student_t(tail, freedom * len(all_series)) * pooled
-        # A machine noisier than its peers must stand out of its own noise as well, one in 50.
+        # A machine noisier than its peers must also exceed its own noise, at a chance of one in 50.
         if exceeds and (
             len(all_series) == 1 or rise > student_t(0.02, freedom) * math.sqrt(variances[0])
         ):
@@ -112,10 +113,11 @@ def is_rising(
 
 
 def fit_shape(shape: Sequence[float], series: Sequence[float], expected: float) -> list[float]:
-    """`shape` times the number with which `series` follows it; empty if under half the `expected`.
+    """Scale `shape` to fit the rise of `series`; empty if the factor is under half of `expected`.
 
-    Both are split into halves, and of each half the lesser half of the series is compared: delays
-    only add, so the undisturbed steps tell.
+    The rise is from the first half to the second. In each half, only the lower half of the
+    values of `series` counts, because delays only add time. Also empty if `shape` does not
+    rise.
     """
     half = len(series) // 2
     shape_rise = statistics.fmean(shape[-half:]) - statistics.fmean(shape[:half])
@@ -126,12 +128,12 @@ def fit_shape(shape: Sequence[float], series: Sequence[float], expected: float) 
 
 
 def lower_half_mean(values: Sequence[float]) -> float:
-    """Average the lesser half of the values: what delays, which only add, have left alone."""
+    """Compute the mean of the lower half of the values, which delays affect least."""
     return statistics.fmean(sorted(values)[: (len(values) + 1) // 2])
 
 
 def _half_rise(series: Sequence[float]) -> tuple[float, float]:
-    """(second half's mean above the first's, variance of that)."""
+    """Return (second half's mean above the first half's, variance of that)."""
     half = len(series) // 2
     first, second = series[:half], series[-half:]
     rise = statistics.fmean(second) - statistics.fmean(first)
@@ -145,21 +147,22 @@ def _slope_and_variance(series: Sequence[float]) -> tuple[float, float]:
 
 
 def _squared_distances(count: int) -> float:
-    """Sum of squared distances of 0, 1 ... count - 1 from their middle."""
+    """Sum the squared distances of 0, 1 ... count - 1 from their middle."""
     return count * (count * count - 1) / 12
 
 
 def _fit_line(series: Sequence[float]) -> tuple[float, list[float]]:
-    """(slope per step of the least-squares line, what it leaves of each value)."""
+    """Fit a least-squares line; return (slope per step, residual of each value)."""
     mean, middle = statistics.fmean(series), (len(series) - 1) / 2
     slope = sum((k - middle) * x for k, x in enumerate(series)) / _squared_distances(len(series))
     return slope, [x - mean - slope * (k - middle) for k, x in enumerate(series)]
 
 
 def fit_rise(series: Sequence[float]) -> list[float]:
-    """What each step is above the start of a rising series: a ramp or one jump, what fits best.
+    """Fit how far each step is above the start of a rising series: a ramp or one jump.
 
-    Seconds in, seconds out; never below 0.  Meant for series of which `is_rising` is true.
+    The better fit counts. Seconds in, seconds out; never below 0. Meant for series for which
+    `is_rising` is true.
     """
     count = len(series)
     mean, (slope, _) = statistics.fmean(series), _fit_line(series)
@@ -176,7 +179,7 @@ def fit_rise(series: Sequence[float]) -> list[float]:
 
 
 def excess_over_peers(series: Series, name: str) -> list[float]:
-    """What one node's series is above the median of the others', step by step."""
+    """Return how far one node's series is above the median of the others', step by step."""
     peers = [values for peer, values in series.items() if peer != name]
     return [
         value - statistics.median(row)
@@ -185,10 +188,10 @@ def excess_over_peers(series: Series, name: str) -> list[float]:
 
 
 def outlier_excess(series: Sequence[float], deviation: float | None = None) -> list[float]:
-    """What each value is above the median where it is an outlier, else 0.
+    """Return how far each value is above the median if it is an outlier, else 0.
 
-    `deviation` is the noise of the body; unless given, that of the lesser half, which delays in
-    up to half of the steps leave alone.
+    `deviation` is the noise without outliers. By default it is that of the lower half. Delays
+    in up to half of the steps do not affect it.
     """
     median = statistics.median(series)
     if deviation is None:
@@ -200,24 +203,25 @@ def outlier_excess(series: Sequence[float], deviation: float | None = None) -> l
 
 
 def dominant_node(count: Mapping[str, int]) -> str | None:
-    """Whose nearly all of several events are, by name; None where that may be chance."""
+    """Name the node with nearly all of the events in `count`; None if that may be chance."""
     name = max(count, key=count.__getitem__)
-    # Three quarters on one of two nodes or more is beyond chance only from some events on.
+    # Three quarters on one of two or more nodes may be chance if there are few events.
     chance = 0.5 ** count[name]
     return name if count[name] >= 0.75 * sum(count.values()) and chance < 0.01 else None
 
 
 def expected_maximum(count: int) -> float:
-    """The mean of the largest of `count` standard normal values (Blom 1958); 0 for one."""
+    """Return the mean of the largest of `count` standard normal values (Blom 1958); 0 for one."""
     if count < 2:
         return 0.0
     return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def block_resample(count: int, draw: random.Random) -> list[int]:
-    """Indices of one circular block bootstrap: blocks keep what neighbouring steps share.
+    """Draw `count` indices of one circular block bootstrap.
 
-    Blocks of count ^ (1/3) steps (Hall, Horowitz and Jing 1995).
+    Blocks keep the correlation of neighbouring steps. They have count ^ (1/3) steps (Hall,
+    Horowitz and Jing 1995).
     """
     length = max(1, round(count ** (1 / 3)))
     starts = [draw.randrange(count) for _ in range(math.ceil(count / length))]
@@ -229,10 +233,10 @@ def bootstrap_interval(
     statistic: Callable[[list[float]], float],
     confidence: float,
 ) -> tuple[float, float]:
-    """Find between which values the middle `confidence` of a statistic of several means lie.
+    """Find the interval that contains the middle `confidence` of a statistic of several means.
 
-    `series[i]` are the repeats of quantity i, each a series of steps; repeats and steps are drawn
-    again and again, always the same ones.  `statistic` takes the mean of each quantity.
+    `series[i]` are the repeats of quantity i, each a series of steps. Repeats and steps are
+    resampled with a fixed seed. `statistic` takes the mean of each quantity.
     """
     draw = random.Random(0)
     results = []

@@ -1,8 +1,9 @@
-"""What waits show of nodes that are slow in company only, on a clock that tells waits from compute.
+"""Finds nodes that are slow only under load, from clocks that separate waits from compute.
 
-A meeting less its waits is compute, each node's own.  Sound nodes compute as they did alone; one
-that does not shares power, air or a neighbour's load with the others.  They wait for it: that is
-skew, and no network's.  Transfer, which even the last rank waits for, is what is left for it.
+A collective segment (a "meeting") minus its waits is compute, each node's own. Healthy nodes
+compute as fast as they did alone. A slower node may share power, cooling or load with others. The
+others wait for it: that is skew, and not due to the network. Transfer, for which even the last rank
+waits, is the part left for the network.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from scaling.loss.significance import excess_over_peers, is_significant
 
 @dataclass(frozen=True)
 class LoadSlowdown:
-    """What meetings gained since the nodes ran alone, seconds per step.
+    """Seconds per step that meetings gained since the nodes ran alone.
 
-    transfer: even the last rank waits so much more, or ranks leave collectives so far apart.
-    common: the typical node computes so much longer.  nodes: what the job waits for each that
-    computes longer than that, beyond the noise.
+    `transfer`: the longer wait of even the last rank, and of ranks that leave collectives at
+    different times. `common`: the longer compute of the typical node. `nodes`: what the job
+    waits for each node that computes longer than that, beyond the noise.
     """
 
     transfer: float
@@ -32,10 +33,10 @@ class LoadSlowdown:
 
 
 def find_load_slowdown(base: Rung, rung: Rung, unaligned_s: float = 0.0) -> LoadSlowdown | None:
-    """Find which nodes are slow in company.  None where a clock tells no waits.
+    """Find nodes that are slow only under load. Returns None if a rung's waits are not separable.
 
-    `base` is the rung of one node, run on every node; `unaligned_s` what ranks wait, in seconds per
-    step, for no rank's own work.
+    `base` is the rung of one node, run on every node. `unaligned_s` is the waiting that no
+    rank's local work explains, in seconds per step.
     """
     if not (base.separable and rung.separable):
         return None
@@ -61,9 +62,10 @@ def find_load_slowdown(base: Rung, rung: Rung, unaligned_s: float = 0.0) -> Load
 def subtract_idle_slowdown(
     alone: dict[str, list[float]], slow: Sequence[str], base: Rung, rung: Rung
 ) -> dict[str, list[float]]:
-    """What nodes' meetings took `alone`, less what the `slow` of them computed longer only there.
+    """Subtract from the meetings of the `slow` nodes the compute that was longer only while alone.
 
-    What a node lost while it ran alone, and no longer does, costs no step of the others.
+    `alone` is seconds of the nodes' meetings when each ran alone, by node and step. Slowness
+    that a node no longer has under load costs the others nothing.
     """
     segments = [*rung.steps[0][0].exposed]
     before, now = ({n: _node_compute(run, n, segments) for n in alone} for run in (base, rung))
@@ -83,7 +85,7 @@ def _node_compute(rung: Rung, node: str, segments: Sequence[str]) -> list[float]
 
 
 def _mean_waits(ranks: RankSteps, segments: Sequence[str]) -> float:
-    """Mean seconds of meetings that no rank's compute in the timed ones accounts for."""
+    """Return the mean seconds of meetings that no rank's compute in the timed segments explains."""
     return statistics.fmean(critical_path(ranks).transfer_by_step()) - statistics.fmean(
         slowest_compute(ranks, segments)
     )

@@ -1,10 +1,13 @@
-"""Nodes that become slower while they run: in a rung, or before it, while they ran alone.
+"""Finds nodes that become slower while they run: in a rung, or before it, while they ran alone.
 
-Two witnesses are heard: the time in meetings, and the node's own work between them.  The second is
-quieter, and it has a name, while in a meeting all wait for the slowest and look alike.  Where own
-work tells nothing, the waiting may: who is slow behind a meeting's last collective is awaited in
-the next one, and spends least there.  Its links may be what is slow; where waits are timed, the
-time in meetings is heard less its waits, and nobody is guessed at.
+There are two independent checks: the time in collective segments ("meetings"), and the node's local
+work between them. Local work has less noise and names the node. In a meeting all ranks wait for the
+slowest and look alike.
+
+If local work shows nothing, the waits may. A node that is slow after a meeting's last collective
+makes the others wait in the next one. It spends the least time there. The cause may also be its
+links. If waits are timed, they are subtracted from the time in meetings, and the node is not
+guessed.
 """
 
 from __future__ import annotations
@@ -27,19 +30,20 @@ from scaling.loss.significance import (
     mad_deviation,
 )
 
-# Of three ranks two wait for the third, so a mean rank waits two thirds of what it costs; in the
-# meeting where the third is late it is one third.
+# If two of three ranks wait for the third, a mean rank waits two thirds of the cost. In the meeting
+# in which the third rank is late, it is one third.
 MIN_SKEW_SHARE = 0.6
 
-STEADY_SEGMENTS = ("optimizer", "other")  # own work that a slow processor stretches
+STEADY_SEGMENTS = ("optimizer", "other")  # local work that takes longer on a slow processor
 
 
 @dataclass(frozen=True)
 class ThrottlingCost:
-    """Seconds per step: lost to slowing in this rung, or before it, while the node ran alone.
+    """Seconds per step lost to nodes that became slower.
 
-    waited: lost in this rung as timed waits became longer, which is no slowing.  told: whether
-    compute is known to be what slowed down.
+    `now`: lost in this rung. `past`: lost because the node became slower before it, while it
+    ran alone. `waited`: lost in this rung because timed waits became longer, which is not
+    slowing. `is_compute` is whether the slowing is known to be compute.
     """
 
     now: float = 0.0
@@ -54,10 +58,10 @@ def find_throttling(
     collective: list[float],
     rung: Rung,
 ) -> tuple[ThrottlingCost, str | None, dict[str, list[float]], list[float]]:
-    """(the cost, the node, the nodes' series and the rung's as if nothing had become slower).
+    """Return (cost, node, the nodes' series and the rung's series without the slowing).
 
-    A node that slowed down alone and is stable here has reached its lower speed before: it costs
-    the whole fall in every step.
+    A node that became slower alone and is stable in this rung had reached its lower speed
+    before. It costs the complete slowdown in every step.
     """
     slowdowns = _find_slowdowns(alone, local_work)
     steady = {
@@ -95,9 +99,9 @@ def _subtract_series(series: Sequence[float], subtracted: Sequence[float]) -> li
 
 
 def _find_awaited_node(rung: Rung, slowdown: Sequence[float]) -> str | None:
-    """The node that the others wait for in a meeting of the steps that fell; None if not clear.
+    """Find the node that the others wait for in a meeting of the slowed steps; None if not clear.
 
-    Of two ranks each may wait for the other, so they show nobody.
+    With two ranks, each may wait for the other, so no node can be named.
     """
     is_slow = [value > max(slowdown) / 2 for value in slowdown]
     if len(rung.steps) < 3 or all(is_slow):
@@ -119,16 +123,20 @@ def _find_awaited_node(rung: Rung, slowdown: Sequence[float]) -> str | None:
 
 
 def _frontier_shift(steady: Series, node: str, slowdown: list[float]) -> list[float]:
-    """How far a fall of one node moves the frontier: not at all while another node is slower."""
+    """Compute by how much one node's slowdown raises the time of the slowest node.
+
+    It is 0 while another node is slower.
+    """
     medians = {name: statistics.median(series) for name, series in steady.items()}
     slack = max(medians.values()) - medians[node]
     return [max(0.0, value - slack) for value in slowdown]
 
 
 def _find_slowdowns(alone: dict[str, list[float]], local_work: Series) -> dict[str, list[float]]:
-    """By node that slowed down alone: seconds of its meetings above their start, by step.
+    """Find nodes that slowed down alone: seconds of their meetings above the start, by step.
 
-    Its own work is the second witness, for it is quiet where single steps of meetings are far off.
+    A node's local work is a second, independent check. It has less noise if single steps of
+    meetings are outliers.
     """
     peers, local_slowdowns, slowdowns = list(alone.values()), _local_slowdowns(local_work), {}
     for name, series in alone.items():
@@ -142,7 +150,10 @@ def _find_slowdowns(alone: dict[str, list[float]], local_work: Series) -> dict[s
 
 
 def _local_slowdowns(local_work: Series) -> dict[str, list[float]]:
-    """By node whose own work grows over the window against the other nodes': by what share."""
+    """Find nodes whose local work grows over the window compared with the other nodes'.
+
+    Returns the relative growth by node and step.
+    """
     excess = {
         name: excess_over_peers(local_work, name) for name in local_work if len(local_work) > 1
     }
@@ -155,10 +166,10 @@ def _local_slowdowns(local_work: Series) -> dict[str, list[float]]:
 
 
 def local_work_seconds(rung: Rung, node: str) -> list[float]:
-    """Seconds of a node's steady own work by step, mean over its ranks.
+    """List the seconds of a node's steady local work by step, mean over its ranks.
 
-    Data and checkpoints are left out: they slow down for other reasons than the processor.  What it
-    computes in meetings is in it where waits are timed.
+    Data and checkpoints are left out, because they slow down for reasons other than the
+    processor. If waits are timed, the compute inside meetings is included.
     """
     first = rung.steps[0][0]
     waited_segments = first.exposed if rung.separable else ()
