@@ -138,7 +138,7 @@ def corrupt_results(log: Log) -> list[Finding]:
     if not log.bad_rows:
         return []
     worst = max((wrong for _, wrong in log.bad_rows), key=abs)
-    extent = f"up to {worst} in one" if worst > 0 else "a number of them that is no number"
+    extent = f"up to {worst} in one" if worst > 0 else "one count is not a number"
     message = f"nccl-tests counted wrong elements in {len(log.bad_rows)} rows, {extent}"
     return one_finding("NCCL-CORRUPT", message, lines=(line for line, _ in log.bad_rows))
 
@@ -149,7 +149,7 @@ def torch_errors(log: Log) -> list[Finding]:
         return []
     errors = join_names(dict.fromkeys(error for _, error in log.torch_errors))
     lines = [line for line, _ in log.torch_errors]
-    return one_finding("NCCL-ERROR", f"the job says: {errors}", lines=lines)
+    return one_finding("NCCL-ERROR", f"the job reports: {errors}", lines=lines)
 
 
 def stopped_by_error(log: Log) -> bool:
@@ -164,13 +164,13 @@ def slow_init(log: Log) -> list[Finding]:
     worst = max(log.slow_inits, key=lambda t: t.total)
     phase, name = worst.longest_phase, worst.rank.name
     message = (
-        f"{name} took {worst.total:.1f} s to start, {worst.phases[phase]:.1f} s of them in "
-        f"{phase}, expected under {worst.limit:.1f} s (half of what NCCL waits for a connection)"
+        f"{name} took {worst.total:.1f} s to start, {worst.phases[phase]:.1f} s of it in {phase}. "
+        f"Expected: under {worst.limit:.1f} s (half of NCCL's time-out for a connection)"
     )
     fastest = log.fastest.get(worst.ranks, worst)
     if phase == "bootstrap" and fastest.bootstrap < worst.bootstrap / 2:
         late = fastest.rank.name
-        message += f"; it waited for {late}, which was there {fastest.bootstrap:.1f} s"
+        message += f". {late} joined last: it spent only {fastest.bootstrap:.1f} s there"
         return one_finding("INIT-SLOW", message, [late], remedy=remedies.LATE_FIX)
     same = sorted((t for t in log.slow_inits if t.longest_phase == phase), key=lambda t: -t.total)
     suspects = dict.fromkeys(t.rank.name for t in same)
@@ -209,7 +209,7 @@ def _by_family(log: Log) -> tuple[str, list[str], str] | None:
     families = two_families(log)
     if families is None or STAGES.index(log.stage) > STAGES.index("topology"):
         return None  # or the hosts have connected nevertheless
-    message = f"the log stops at {log.stage} without an error, and {families[0]}"
+    message = f"init stops at {log.stage} without an error, and {families[0]}"
     return message, families[1], remedies.FAMILY_FIX
 
 
@@ -217,7 +217,7 @@ def _before_network(log: Log) -> tuple[str, list[str], str] | None:
     """Report that every process stops before NCCL uses the network; otherwise return None."""
     if log.saw_network or {rank.stage for rank in log.job_ranks} != {STAGES.index("bootstrap")}:
         return None
-    message = f"all {len(log.job_ranks)} processes stop before any line about the network"
+    message = f"all {len(log.job_ranks)} processes stop before their first line about the network"
     return message, log.host_names, remedies.MESH_FIX
 
 
@@ -227,11 +227,11 @@ def _lagging(log: Log, ranks: list[Rank]) -> tuple[str, list[str], str]:
     idle = [rank for rank in ranks if rank.stage == lowest and not rank.connecting]
     behind = idle or [rank for rank in ranks if rank.stuck]
     if len(behind) == len(ranks):
-        message = f"the log of all {len(ranks)} ranks stops at {log.stage} without an error"
+        message = f"all {len(ranks)} ranks stop at {log.stage} without an error"
         return message, [], remedy
     furthest = STAGES[max(rank.stage for rank in ranks)]
     message = (
-        f"the log stops without an error: {rank_names(behind)} at {log.stage}, others at {furthest}"
+        f"init stops without an error: {rank_names(behind)} at {log.stage}, others at {furthest}"
     )
     return message, [rank.name for rank in behind], remedy
 

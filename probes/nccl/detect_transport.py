@@ -64,7 +64,7 @@ def mixed_hosts(log: Log) -> list[Finding]:
     lines = [*first_lines(hits), *(_first_line(log.hosts[name]) for name in minority)]
     message = f"{join_names(tcp)} use TCP, {join_names(rdma) or 'others'} use RDMA"
     if not tcp:  # then there is no minority
-        problem = "a TCP socket met an RDMA one; the peer's lines do not say which it uses"
+        problem = "a TCP socket met an RDMA socket; the peer's log does not show which one it uses"
         message = f"{join_names(hosts_of(hits))}: {problem}"
     return one_finding("FAB-MIXED", message, minority, lines)
 
@@ -95,7 +95,7 @@ def rdma_disabled(log: Log) -> list[Finding]:
     hosts = dict.fromkeys(name for name, _, _ in rows if name)
     settings = join_names(dict.fromkeys(setting for _, setting, _ in rows))
     # NCCL puts lines of its conf files into the environment and logs both alike (param.cc).
-    source = "from the environment or a line of an nccl.conf: NCCL says the same of both"
+    source = "from the environment or an nccl.conf: NCCL's log does not show which"
     message = f"{join_names(hosts) or 'the job'}: {settings} turns RDMA off ({source})"
     return one_finding("FAB-ENV-DISABLED", message, hosts, (line for _, _, line in rows))
 
@@ -208,8 +208,8 @@ def no_gdr(log: Log) -> list[Finding]:
         return []
     reasons = log.hits["gdr-why"]
     reason = f" ({reasons[0].detail})" if reasons else ""
-    subject = join_names(hosts) or "ranks whose edges are not here"  # all log GDR 0 if one has it
-    message = f"{subject}: RDMA without GPUDirect, through host memory{reason}"
+    subject = join_names(hosts) or "ranks without edges in the log"  # all log GDR 0 if one has it
+    message = f"{subject}: RDMA is staged through host memory, without GPUDirect{reason}"
     lines = list(hosts.values()) or [log.no_gdr]
     return one_finding("FAB-NO-GDR", message, filter(None, hosts), lines)
 
@@ -254,7 +254,7 @@ def unknown_network(log: Log) -> list[Finding]:
     """Find edges over a network plugin that is not known to use RDMA."""
     if not log.other_networks:
         return []
-    message = f"ranks are joined by {join_names(log.other_networks)}: no known RDMA network"
+    message = f"ranks are connected by {join_names(log.other_networks)}, not known to use RDMA"
     return one_finding("FAB-UNKNOWN-NET", message, lines=log.other_networks.values())
 
 

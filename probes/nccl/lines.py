@@ -162,13 +162,13 @@ class LogLines:
         """
         if self.bytes > self.max_bytes:
             raise UnreadableLog(
-                f"{self.path}: was not read to its end, for all files together have more than "
-                f"{MAX_TOTAL >> 30} GiB: give the files of fewer ranks, or filter them for NCCL"
+                f"{self.path}: was not read to its end: all files together have more than "
+                f"{MAX_TOTAL >> 30} GiB. Give the files of fewer ranks, or only the lines of NCCL"
             )
         if packed and self.bytes > FREE_UNPACKED + MAX_RATIO * packed.tell():
             raise UnreadableLog(
-                f"{self.path}: was not read to its end, for it is packed more than {MAX_RATIO} "
-                "times smaller than it is, as no log is: unpack it, and give the file"
+                f"{self.path}: was not read to its end: it unpacks to more than {MAX_RATIO} times "
+                "its size, as no log does. Unpack it and give the file"
             )
 
     def _keep_end(self, line: bytes, size: int) -> bytes:

@@ -128,7 +128,7 @@ def _name_transport(counts: dict[str, int], log: Log) -> str:
 def _list_unproven(log: Log, counts: dict[str, int]) -> list[str]:
     """List the reasons why this log does not prove everything, one sentence each."""
     if not log.ranks:
-        return _shorten(log.unread_files) or ["no line of NCCL's is here"]
+        return _shorten(log.unread_files) or ["the files have no line of NCCL"]
     return [*incomplete_files(log), *_missing(log), *_unknown(log), *_unconnected(log, counts)]
 
 
@@ -137,25 +137,24 @@ def incomplete_files(log: Log) -> list[str]:
     sentences = _shorten(log.unread_files)
     if log.overlong:
         sentences.append(
-            f"{join_names(log.overlong)}: a line is longer than any of NCCL's and holds several of "
-            "them, of which some were not read: give each rank its own file (NCCL_DEBUG_FILE)"
+            f"{join_names(log.overlong)}: a line is longer than any line of NCCL, and only a part "
+            "of it was read. Give each rank its own file (NCCL_DEBUG_FILE)"
         )
     if log.truncated:
         verb, plural = ("is", "") if len(log.truncated) == 1 else ("are", "s")
         sentences.append(
-            f"{join_names(log.truncated)} {verb} cut off, in the middle of a line: whether the "
-            f"job came further is not here; give the whole file{plural}"
+            f"{join_names(log.truncated)} {verb} cut off in the middle of a line: the job's later "
+            f"progress is not shown. Give the complete file{plural}"
         )
     if log.budget.full:
         sentences.append(
-            "the log is larger than any job that is known: it names more ranks, hosts, "
-            f"communicators and connections than a job of {MAX_RANKS} ranks has, and what came "
-            "after is left out"
+            "the log names more ranks, hosts, communicators and connections than a job of "
+            f"{MAX_RANKS} ranks has; the rest of it was left out"
         )
     if log.silent_ranks:
         sentences.append(
-            f"others are connected to {rank_names(log.silent_ranks)}, whose own lines end before "
-            "that: the end of that log is missing"
+            f"the log of {rank_names(log.silent_ranks)} is truncated: other ranks report "
+            "connections that it does not"
         )
     return sentences
 
@@ -163,7 +162,9 @@ def incomplete_files(log: Log) -> list[str]:
 def _shorten(sentences: list[str]) -> list[str]:
     """Return the first sentences, and how many more there are."""
     more = len(sentences) - MAX_UNREAD
-    return sentences[:MAX_UNREAD] + ([f"{more} more files say nothing"] if more > 0 else [])
+    return sentences[:MAX_UNREAD] + (
+        [f"{more} more files have no line that can be read"] if more > 0 else []
+    )
 
 
 def _missing(log: Log) -> list[str]:
@@ -176,19 +177,19 @@ def _missing(log: Log) -> list[str]:
         have, want = (len(worst.members), worst.size) if worst else (present, size)
         dedup = "Ray's driver left out repeated lines: set RAY_DEDUP_LOGS=0, or better "
         return [
-            f"lines of {have} of {want} ranks are here: {dedup if log.repeated else ''}"
+            f"the log has lines of {have} of {want} ranks: {dedup if log.repeated else ''}"
             "let each rank write its own file (NCCL_DEBUG_FILE=/some/folder/nccl.%h.%p.log), and "
             "give them all"
         ]
     if not size:
-        return ["no line tells how many ranks there are: the log's beginning is missing"]
+        return ["the number of ranks is unknown: the beginning of the log is missing"]
     if log.nodes > len(log.host_names) > 0:
         return [
-            f"NCCL counts {log.nodes} nodes, lines of {len(log.host_names)} host names are here: "
-            "give all logs; two nodes must not have one name"
+            f"NCCL counts {log.nodes} nodes, the log has {len(log.host_names)} host names: give "
+            "all logs; two nodes must not have the same name"
         ]
     if len(log.jobs) > 1:
-        return [f"the processes form {len(log.jobs)} groups that no communicator joins"]
+        return [f"the processes form {len(log.jobs)} groups without a common communicator"]
     return []
 
 
@@ -196,10 +197,10 @@ def _unknown(log: Log) -> list[str]:
     """List networks and warnings that are not known here."""
     messages = []
     if log.edge_counts["other"]:
-        messages.append(f"nobody here vouches for the network {join_names(log.other_networks)}")
+        messages.append(f"network {join_names(log.other_networks)} is not known to use RDMA")
     if hits := log.hits["unknown"]:
         first = f"{hits[0].line}: {hits[0].detail}"
-        messages.append(f"{len(hits)} warnings of NCCL's are not known here, the first at {first}")
+        messages.append(f"{len(hits)} warnings of NCCL are unknown here, the first at {first}")
     return messages
 
 
@@ -208,12 +209,14 @@ def _unconnected(log: Log, counts: dict[str, int]) -> list[str]:
     if log.single_host:
         if counts["intra"] or log.world_size <= 1 or log.stage == "complete":
             return []
-        return ["no connection between ranks is shown: run one collective with NCCL_DEBUG=INFO"]
+        return [
+            "the log shows no connection between ranks: run one collective with NCCL_DEBUG=INFO"
+        ]
     if log.external_edges:
         return []
     return [
-        "no connection between hosts is shown: since NCCL 2.22 ranks connect at their first "
-        "collective, so run one, large enough to use the network"
+        "the log shows no connection between hosts: since NCCL 2.22 ranks connect at their first "
+        "collective, so run one that is large enough to use the network"
     ]
 
 

@@ -195,7 +195,7 @@ def test_the_tail_of_a_log_proves_nothing_but_is_no_hang(tmp_path: Path) -> None
     tail = "".join(says(h, *ring(RDMA), CONNECTED) for h in (0, 1))
     found = told(tmp_path, tail)
     assert found.exit_code == 20
-    assert "beginning is missing" in found.unproven[0]
+    assert "the beginning of the log is missing" in found.unproven[0]
 
 
 def test_a_device_that_cannot_be_opened_is_said_even_where_rdma_works(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_nvls(tmp_path: Path, version: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("error", "said", "do"),
     [
-        ("Connection refused", "refused", "whether that rank lives"),
+        ("Connection refused", "refused", "that the rank is alive"),
         ("Connection timed out", "timed out", "ip_local_port_range"),
         ("No route to host", "no route", "NCCL_SOCKET_IFNAME"),
         ("Network is unreachable", "unreachable", "NCCL_SOCKET_IFNAME"),
