@@ -1,7 +1,7 @@
-"""Which road the bytes took: byte counters of every network device and RDMA port of a node.
+"""Reads the byte counters of every network device and RDMA port of a node.
 
-A count that cannot be read is None, and never 0: virtual functions, some drivers, and containers
-that mask /sys show none.
+They show which path the bytes took.  A count that cannot be read is None, never 0.  Virtual
+functions, some drivers, and containers that mask /sys have no counters.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 RDMA = "rdma"
-LOOPBACK = "lo"  # what ranks of one node send each other there leaves no node
-UNKNOWN = "unknown"  # the road of bytes that no known device can account for
+LOOPBACK = "lo"  # bytes between ranks of one node, which do not leave it
+UNKNOWN = "unknown"  # the path of bytes that no known device accounts for
 Sent = Mapping[str, int | None]
 
 
 def read_counters(net: str = "/proc/net/dev", sys: str = "/sys/class") -> dict[str, int | None]:
-    """Read bytes sent since boot: one entry per network device, `rdma` summed over its ports; None
-    where the counter of one of them cannot be read.
+    """Read the bytes sent since boot by each network device, and by all RDMA ports (`rdma`).
 
-    /sys/class/infiniband counts port_xmit_data in units of 4 octets (kernel
-    Documentation/ABI/stable/sysfs-class-infiniband); EFA has tx_bytes in hw_counters.  The
-    devices' counters do not include RDMA payload, so growth there during an all-reduce is TCP.
+    `rdma` is None if the counter of one port cannot be read.  /sys/class/infiniband counts
+    port_xmit_data in units of 4 octets (kernel Documentation/ABI/stable/sysfs-class-infiniband).
+    EFA has tx_bytes in hw_counters.  The network devices do not count RDMA payload, so growth there
+    during an all-reduce is TCP.
     """
     sent: dict[str, int | None] = {
         **count_once(parse_net_dev(Path(net).read_text()), Path(sys, "net"))
@@ -35,9 +35,9 @@ def read_counters(net: str = "/proc/net/dev", sys: str = "/sys/class") -> dict[s
 
 
 def port_bytes(port: Path) -> int | None:
-    """Read bytes that an RDMA port (its sysfs folder) sent since boot.
+    """Read the bytes that an RDMA port (its sysfs folder) sent since boot.
 
-    None without a counter; 0 where the port is not active, and so sends nothing.
+    None without a counter; 0 if the port is not active and so sends nothing.
     """
     for name, unit in (("counters/port_xmit_data", 4), ("hw_counters/tx_bytes", 1)):
         with contextlib.suppress(OSError, ValueError):
@@ -50,7 +50,7 @@ def port_bytes(port: Path) -> int | None:
 def count_once(sent: Mapping[str, int], root: Path) -> dict[str, int]:
     """Count each byte once: not again on the ports of a bond or bridge, nor on a VLAN's parent.
 
-    `root` is /sys/class/net: a port has a link `master`, a parent links `upper_<child>`.
+    `root` is /sys/class/net.  A port has a link `master`, a parent has links `upper_<child>`.
     """
     kept = {
         device: count for device, count in sent.items() if not (root / device / "master").exists()
@@ -62,16 +62,17 @@ def count_once(sent: Mapping[str, int], root: Path) -> dict[str, int]:
 
 
 def parse_net_dev(text: str) -> dict[str, int]:
-    """Parse the text of /proc/net/dev: transmitted bytes per device that leads somewhere."""
+    """Parse the text of /proc/net/dev: transmitted bytes per device, without the loopback."""
     rows = [line.partition(":") for line in text.splitlines()[2:]]
     sent = {device.strip(): fields.split() for device, _, fields in rows}
     return {device: int(fields[8]) for device, fields in sent.items() if device != LOOPBACK}
 
 
 def counter_growth(before: Sent, after: Sent) -> dict[str, int | None]:
-    """Tell the bytes sent in between, per road; a device that appeared meanwhile counts from zero.
+    """Compute the bytes sent between two readings, per device.
 
-    TCP over IPoIB counts on the ib* device and on its RDMA port: such bytes are not RDMA's.
+    A device that appeared in between counts from zero.  TCP over IPoIB counts on the ib* device and
+    on its RDMA port: such bytes are subtracted from `rdma`.
     """
     sent: dict[str, int | None] = {}
     for name, last in after.items():
@@ -84,10 +85,10 @@ def counter_growth(before: Sent, after: Sent) -> dict[str, int | None]:
 
 
 def main_device(sent: Sent, expected: float = 0.0) -> str:
-    """Name the road that carried most bytes; `none` when nothing was sent.
+    """Name the device that carried most bytes; `none` if nothing was sent.
 
-    Where a counter cannot be read, it is UNKNOWN unless another road carried most of those that
-    were `expected`.
+    If a counter cannot be read, the result is UNKNOWN.  The exception is a device that carried most
+    of the `expected` bytes.
     """
     known = {name: count for name, count in sent.items() if count is not None}
     busiest = max(known, key=lambda name: known[name], default="none")

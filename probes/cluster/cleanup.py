@@ -1,8 +1,8 @@
-"""A process that outlives the driver and clears up after it.
+"""Runs a process that outlives the driver and cleans up after it.
 
-The driver tells it, one JSON line each on its standard input, what exists: a folder, a process,
-a submitted job.  When the input ends - the driver is done, or was killed - this process removes
-whatever was not unregistered.  Run as a file, with the standard library alone.
+The driver writes one JSON line per folder, process or submitted job to the process's standard
+input.  The input ends when the driver is done, or is killed.  The process then removes all that is
+still registered.  It runs as a file, with the standard library alone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-QUIET_SECONDS = 5.0  # a rank whose driver is dead saves for no longer, or not at all
-REMOVE_SECONDS = 60.0  # what still writes then is no rank that Ray is ending
+QUIET_SECONDS = 5.0  # a rank whose driver is dead stops saving within this time
+REMOVE_SECONDS = 60.0  # after this time the writer is no rank that Ray is ending
 
 
 class CleanupProcess:
-    """The driver's end: `register` before you make a thing, `unregister` once you removed it."""
+    """Driver side: `register` a resource before you make it, `unregister` it once removed."""
 
     def __init__(self) -> None:
         # A session of its own: Ctrl-C on the terminal must not reach it.
@@ -38,15 +38,15 @@ class CleanupProcess:
         )
 
     def register(self, kind: str, name: str) -> None:
-        """Note a folder (a path, of a file too), a process (a pid) or a job (`<address> <id>`)."""
+        """Register a folder or file (path), a process (pid), or a job (`<address> <id>`)."""
         self._send({"keep": [kind, name]})
 
     def unregister(self, kind: str, name: str) -> None:
-        """Forget a thing that has been removed."""
+        """Drop a resource that has been removed."""
         self._send({"forget": [kind, name]})
 
     def remove_now(self, path: Path) -> None:
-        """Remove a folder or file now; what something still writes into is left for later."""
+        """Remove a folder or file now; if something still writes into it, leave it for later."""
         _remove_path(path)
         if not path.exists():
             self.unregister("folder", str(path))
@@ -57,14 +57,18 @@ class CleanupProcess:
         self._child.stdin.flush()
 
     def close(self, seconds: float = 90) -> None:
-        """Let it clear up what is left; returns when it has."""
+        """Let the process clean up what is left; return when it has."""
         assert self._child.stdin is not None
         self._child.stdin.close()
         self._child.wait(timeout=seconds)
 
 
 def stop_resource(kind: str, name: str) -> None:
-    """End a process or job; one that is gone already is fine."""
+    """End a process or job; a process that is already gone is no error.
+
+    Raises OSError if the dashboard does not answer, or does not know the job.  Raises
+    PermissionError if it refuses.
+    """
     if kind == "process":
         _kill_group(int(name))
     elif kind == "job":
@@ -75,7 +79,7 @@ def stop_resource(kind: str, name: str) -> None:
 
 
 def _post_stop(address: str, job: str) -> None:
-    """Ask a dashboard to stop a job.  Raises PermissionError where it does not let us."""
+    """Ask a dashboard to stop a job.  Raises PermissionError if it refuses our token."""
     url, headers = f"{address}/api/jobs/{job}/stop", authorization_header()
     request = urllib.request.Request(url, method="POST", headers=headers)  # noqa: S310
     try:
@@ -92,13 +96,13 @@ def _post_stop(address: str, job: str) -> None:
 
 
 def authorization_header() -> dict[str, str]:
-    """Make the header that a dashboard with token authentication asks for; none without a token."""
+    """Make the header for a dashboard with token authentication; empty without a token."""
     token = find_token()
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def find_token() -> str:
-    """Find the token of Ray's token authentication as Ray (2.52 and later) does; "" without any."""
+    """Find the token of Ray's token authentication as Ray (2.52 and later) does; "" if none."""
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled":
         return ""
     if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
@@ -111,7 +115,7 @@ def find_token() -> str:
 
 
 def token_path() -> Path:
-    """Name the file that Ray reads the token from, where no variable holds the token itself."""
+    """Find the file that Ray reads the token from, if no variable holds the token itself."""
     if path := os.environ.get("RAY_AUTH_TOKEN_PATH"):
         return Path(path)
     service_account = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -122,10 +126,10 @@ def token_path() -> Path:
 
 
 def remove_paths(paths: list[Path]) -> list[Path]:
-    """Remove folders and files until all have stayed away for QUIET_SECONDS; what does not.
+    """Remove folders and files until all stay away for QUIET_SECONDS; return those that remain.
 
-    Ranks outlive their driver by some seconds, for it is Ray that ends them, from afar.  One that
-    is saving meanwhile fills a folder that is just being removed, or makes it anew.
+    Ranks outlive their driver by some seconds, because Ray ends them remotely.  A rank that saves
+    meanwhile fills a folder that is being removed, or makes it again.
     """
     start = last_seen = time.monotonic()
     while paths and last_seen + QUIET_SECONDS > (now := time.monotonic()):
@@ -143,12 +147,12 @@ def _remove_path(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with contextlib.suppress(OSError):  # another user's: what else is registered must go
+        with contextlib.suppress(OSError):  # another user's file must not stop the cleanup
             path.unlink(missing_ok=True)
 
 
 def _kill_group(pid: int) -> None:
-    """SIGTERM to the process group, SIGKILL 3 s later if it is still there."""
+    """Send SIGTERM to the process group, and SIGKILL 3 s later if it is still there."""
     for signum, wait in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 1.0)):
         try:
             os.killpg(pid, signum)
@@ -169,7 +173,7 @@ def main() -> None:
             registered.append(message["keep"])
         elif message["forget"] in registered:
             registered.remove(message["forget"])
-    # Processes before folders, for they may still be writing into them.
+    # Processes before folders: they may still write into them.
     for kind, name in sorted(item for item in registered if item[0] != "folder"):
         try:
             stop_resource(kind, name)

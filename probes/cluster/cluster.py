@@ -1,7 +1,7 @@
-"""The cluster under test: how to reach it, what it says of itself, and gangs on it.
+"""Joins the cluster under test, and provides its facts and gangs on it.
 
-`connect("auto" | "local" | "local:N" | "ray://host:port")`.  Nothing falls back to anything:
-`auto` without a cluster is a ClusterUnreachable with a hint.
+`connect("auto" | "local" | "local:N" | "ray://host:port")`.  There is no fallback: `auto` without a
+cluster raises ClusterUnreachable with a hint.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from probes.cluster.node_affinity import on_node
 from probes.cluster.node_facts import node_facts
 from reference_trainer.launch.gang import Gang
 
-# Ray's runtime environment carries them to the workers.
+# Ray's runtime environment copies them to the workers.
 PACKAGES = ("reports", "reference_trainer", "scaling", "probes")
 CONNECT_SECONDS = 5  # bounds one TCP handshake with a host that drops packets
 TASK_SECONDS = 90  # bounds a silent node; the first task there waits for our packages and a worker
-SPARE_PREFIX = "seatrial_berth_"  # begins the resource that only a spare raylet has
+SPARE_PREFIX = "seatrial_berth_"  # prefix of the resource that only a spare raylet has
 ROOT = Path(__file__).resolve().parents[2]  # holds the packages, in a checkout as in an install
 
 
 class ClusterUnreachable(RuntimeError):
-    """No cluster there.  One sentence and a hint."""
+    """Raised when no cluster can be joined.  The message is one sentence and a hint."""
 
 
 class VersionMismatch(RuntimeError):
-    """The driver may not join: its Ray or Python is not the cluster's.  A finding, not a bug."""
+    """Raised when the driver's Ray or Python is not the cluster's.  A finding, not a bug."""
 
 
 def connect(spec: str) -> Cluster:
@@ -59,7 +59,10 @@ def connect(spec: str) -> Cluster:
 
 
 def _running_address() -> str:
-    """Address of the Ray cluster that this machine is a node of."""
+    """Find the address of the Ray cluster that this machine is a node of.
+
+    Raises ClusterUnreachable when there is none, or it does not answer.
+    """
     from ray._private import services
 
     hint = (
@@ -90,7 +93,7 @@ class Cluster:
     def __init__(self, address: str, kind: str, local: LocalCluster | None = None) -> None:
         self.address, self.kind, self._local = address, kind, local
         self.cleanup = CleanupProcess()
-        # Declared, by the contract or by --cluster local, and never inferred from what is missing.
+        # Declared by the contract or by --cluster local, never inferred from missing hardware.
         self.emulated = kind == "local"
         self._facts: list[dict[str, Any]] | None = None
         self.errors: dict[str, str] = {}  # node id -> why it did not answer
@@ -122,12 +125,12 @@ class Cluster:
 
     @property
     def embedded_nodes(self) -> int | None:
-        """How many raylets were asked for, when the cluster is embedded."""
+        """Number of raylets that were asked for, if the cluster is embedded; otherwise None."""
         return self._local.nodes if self._local else None
 
     @property
     def rehearsal(self) -> str:
-        """Why this is a rehearsal; empty on a real cluster."""
+        """Reason why this is a rehearsal; empty on a real cluster."""
         if self.kind == "local":
             return f"{len(self.nodes)} raylets embedded on one host"
         if self.emulated:
@@ -136,12 +139,12 @@ class Cluster:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a rank owns a GPU that is really there."""
+        """Whether a rank owns a real GPU."""
         return self.resource == "GPU" and not self.emulated
 
     @cached_property
     def dashboard(self) -> str:
-        """Base address of this cluster's dashboard; empty when there is none."""
+        """Find the base address of this cluster's dashboard; empty if there is none."""
         if self._local:
             return str(self._local.info["dashboard"])
         client_host = self.address.removeprefix("ray://").rsplit(":", 1)[0]
@@ -149,23 +152,24 @@ class Cluster:
 
     @property
     def nodes(self) -> list[dict[str, Any]]:
-        """Nodes alive that take part: id, name, address, resources.
+        """Live nodes that take part, as in `known_nodes`.
 
-        In a cluster that has accelerators, a node without any runs no ranks and is left out.
+        In a cluster with accelerators, a node without any runs no ranks and is left out.
         """
         alive = [node for node in self.known_nodes() if node["alive"]]
         return [node for node in alive if node["resources"].get("GPU")] or alive
 
     @property
     def bystanders(self) -> list[dict[str, Any]]:
-        """Nodes alive that are left out: Ray counts no accelerator there."""
+        """Live nodes that are left out: Ray counts no accelerator there."""
         members = {node["id"] for node in self.nodes}
         return [n for n in self.known_nodes() if n["alive"] and n["id"] not in members]
 
     def known_nodes(self) -> list[dict[str, Any]]:
-        """Every node that Ray has ever counted; a restarted one only as what it is now.
+        """List every node that Ray has ever counted; a restarted node only in its present state.
 
-        Spare raylets of ours (probes/faults/spare_nodes.py) are no part of the cluster.
+        Each has id, name, address, alive, head and resources.  Our spare raylets
+        (probes/faults/spare_nodes.py) are no part of the cluster.
         """
         import ray
 
@@ -184,55 +188,55 @@ class Cluster:
         alive = {(n["name"], n["address"]) for n in nodes if n["alive"]}
         nodes = [n for n in nodes if n["alive"] or (n["name"], n["address"]) not in alive]
         hosts = [node["name"] for node in nodes if node["alive"]]
-        for node in nodes:  # raylets that share a host are told apart by their node id
+        for node in nodes:  # raylets that share a host get their node id in the name
             if hosts.count(node["name"]) > 1:
                 node["name"] = f"{node['name']}/{node['id'][:4]}"
         return nodes
 
     @property
     def head_node_id(self) -> str:
-        """Id of the head's node, where actors live that look on."""
+        """Id of the head's node (else of the first live node), where observing actors run."""
         alive = [node for node in self.known_nodes() if node["alive"]]
         return str(next((node["id"] for node in alive if node["head"]), alive[0]["id"]))
 
     @property
     def node_names(self) -> dict[str, str]:
-        """Node id to the name that findings use: the host name, where that is unique."""
+        """Map from node id to the name in findings: the host name, where that is unique."""
         return {node["id"]: node["name"] for node in self.known_nodes()}
 
     @property
     def resource(self) -> str:
-        """What one rank owns: GPU, or CPU on a cluster that has no GPUs."""
+        """Resource that one rank owns: GPU, or CPU on a cluster without GPUs."""
         return "GPU" if any(node["resources"].get("GPU") for node in self.nodes) else "CPU"
 
     @property
     def size(self) -> int:
-        """How many ranks the whole cluster holds."""
+        """Number of ranks that the complete cluster holds."""
         if self.resource == "CPU":
             return len(self.nodes)
         return int(sum(node["resources"].get("GPU", 0) for node in self.nodes))
 
     @property
     def ray_gpu_count(self) -> int:
-        """Accelerators, or CPUs where there are none, that Ray counts in all."""
+        """Number of accelerators that Ray counts in all, or of CPUs if there are none."""
         return int(sum(node["resources"].get(self.resource, 0) for node in self.nodes))
 
     @property
     def facts(self) -> list[dict[str, Any]]:
-        """`node_facts` of every node, read once per run by a task on each."""
+        """`node_facts` of every node that answers, read once per run by a task on each."""
         if self._facts is None:
             self._facts = self.read_facts(self.nodes)
         return self._facts
 
     def read_facts(self, nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Read `node_facts` of those of these nodes that answer."""
+        """Read `node_facts` of these nodes; nodes that do not answer are left out."""
         by_id, names = self.on_each_node(node_facts, nodes=nodes), self.node_names
         order = sorted(by_id, key=lambda id: (by_id[id]["address"], id))
         return [{"name": names[id], **by_id[id]} for id in order]
 
     @property
     def gpus_by_node(self) -> dict[str, int]:
-        """GPUs of each node, by name, as Ray counts them."""
+        """Number of GPUs of each node as Ray counts them, by node name."""
         return {node["name"]: int(node["resources"].get("GPU", 0)) for node in self.nodes}
 
     def on_each_node(
@@ -245,9 +249,9 @@ class Cluster:
     ) -> dict[str, Any]:
         """Run `function(*arguments)` in one worker of each node, or of each of `nodes`.
 
-        `each` has one argument more for each node that is asked, by its id.  The worker owns so
-        many `gpus`, and waits for them.  A node that does not answer within 90 s has no entry; the
-        caller must say so.
+        `each` maps the id of each node to ask to one further argument.  The worker owns `gpus`
+        GPUs, and waits for them.  A node that does not answer within 90 s has no entry: the caller
+        must report it.  `errors` holds the last line of each error.
         """
         import ray
 
@@ -265,18 +269,21 @@ class Cluster:
         for call in done:
             try:
                 answers[calls[call]] = ray.get(call)
-            except ray.exceptions.RayError as error:  # it has no answer: its caller must say so
+            except ray.exceptions.RayError as error:  # no answer: the caller must report it
                 self.errors[calls[call]] = (str(error).strip().splitlines() or ["died"])[-1]
         return answers
 
     def gang(self, size: int | None = None, **options: Any) -> Gang:
-        """A gang over the whole cluster, or of `size` ranks spread over its nodes."""
+        """Make a gang of `size` ranks, or of all ranks of the cluster.
+
+        With one rank per node it is spread over all nodes, otherwise it is packed.
+        """
         spread = len(self.nodes) > 1 and (size or self.size) == len(self.nodes)
         strategy = options.pop("strategy", "STRICT_SPREAD" if spread else "PACK")
         return Gang(size or self.size, resource=self.resource, strategy=strategy, **options)
 
     def groups_named(self, name: str) -> list[int]:
-        """How many bundles each placement group of this name holds; removed groups do not count."""
+        """Count the bundles of each placement group of this name; removed groups are left out."""
         import ray
 
         return [
@@ -286,7 +293,7 @@ class Cluster:
         ]
 
     def close(self) -> None:
-        """Leave the cluster, end it when it is ours, and have cleared what is left."""
+        """Leave the cluster, end it if it is embedded, and clean up what is left."""
         import ray
 
         ray.shutdown()

@@ -1,4 +1,4 @@
-"""The dashboard of the joined cluster: where its jobs are submitted, whatever the shell says."""
+"""Finds the dashboard of the joined cluster, where its jobs are submitted."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from urllib.parse import urlsplit
 from probes.cluster.cleanup import authorization_header
 from reports.redact import redact_text
 
-ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # Ray's own commands go there before all else
+ADDRESS_VARIABLE = "RAY_API_SERVER_ADDRESS"  # Ray's own commands prefer this address
 ANSWER_SECONDS = 10  # bounds an address that drops packets; a dashboard answers in well under one
 
 
 def find_dashboard(host: str = "") -> str:
-    """Ask the joined cluster where its dashboard is; "" when it has none.
+    """Ask the joined cluster for the address of its dashboard; "" if it has none.
 
-    `host` takes the place of the host that the cluster names, which a client elsewhere may not
-    reach.  The shell's own address (a tunnel, an ingress) is taken where it leads to the same
-    cluster, and to no other.
+    `host` replaces the host that the cluster names, which a remote client may not reach.  The
+    shell's own address (a tunnel, an ingress) is used only if it leads to the same cluster.
     """
     from ray._private.services import get_webui_url_from_internal_kv
 
     named = os.environ.get(ADDRESS_VARIABLE, "").rstrip("/")
     if named and leads_to_session(named, _session_name()):
         return named
-    # Not ray.get_dashboard_url(): another variable of the shell would have the last word there.
+    # Not ray.get_dashboard_url(): there another shell variable would override the result.
     url = get_webui_url_from_internal_kv()
     if not url:
         return ""
@@ -43,7 +42,7 @@ def _session_name() -> str:
 
 
 def leads_to_session(address: str, session: str) -> bool:
-    """Whether the dashboard at this address is that of the cluster with this session name."""
+    """Return whether the dashboard at this address is that of the session with this name."""
     if not session or not address.startswith(("http://", "https://")):
         return False
     url, headers = f"{address}/api/version", authorization_header()
@@ -59,7 +58,7 @@ def leads_to_session(address: str, session: str) -> bool:
 
 
 def ignored_address(dashboard: str) -> str:
-    """Say in a sentence that the shell names another dashboard than the one used, if it does."""
+    """Describe the dashboard address of the shell that was ignored; "" if none was."""
     named = os.environ.get(ADDRESS_VARIABLE, "").rstrip("/")
     if named in ("", dashboard):
         return ""

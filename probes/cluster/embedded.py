@@ -1,7 +1,7 @@
-"""An embedded cluster: N raylets on this host, in a process of their own.
+"""Runs an embedded cluster: N raylets on this host, in a process of their own.
 
-The process prints one JSON line with the addresses, and ends the cluster when its standard
-input ends, so the cluster never outlives the driver, however the driver died.
+The process prints one JSON line with the addresses.  It ends the cluster when its standard input
+ends, so the cluster never outlives the driver, however the driver died.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ START_SECONDS = 120  # bounds a start that hangs; a sound one takes seconds
 
 
 class LocalCluster:
-    """The driver's end of an embedded cluster of `nodes` raylets, one emulated GPU each."""
+    """Driver side of an embedded cluster of `nodes` raylets with one emulated GPU each."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
@@ -41,8 +41,8 @@ class LocalCluster:
                 "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
                 "RAY_USAGE_STATS_ENABLED": "0",
                 "RAY_prestart_worker_first_driver": "0",
-                # Its GPUs are emulated: a rank that found the host's would compute there, four
-                # ranks on one.  Ray takes this for the one GPU of a raylet, CUDA for none.
+                # The GPUs are emulated.  A rank that found the host's GPUs would compute there,
+                # four ranks on one GPU.  To Ray, -1 is a raylet's only GPU; to CUDA it is none.
                 "CUDA_VISIBLE_DEVICES": "-1",
             },
         )
@@ -56,7 +56,7 @@ class LocalCluster:
         self.info: dict[str, Any] = json.loads(line)
 
     def close(self, seconds: float = 30) -> None:
-        """End the cluster; returns when its processes and files are gone."""
+        """End the cluster; return when its processes and files are gone."""
         assert self._child.stdin is not None
         self._child.stdin.close()
         self._child.wait(timeout=seconds)
@@ -72,16 +72,16 @@ def _free_port() -> int:
 
 
 def main(nodes: int) -> None:
-    """Start the raylets, say where, wait for the end of the input, stop everything."""
+    """Start the raylets, print their addresses, wait for the end of the input, stop everything."""
     signal.signal(signal.SIGALRM, _raise_timeout)
     signal.alarm(START_SECONDS)  # a start that hangs must not hang the driver
     # Unix sockets allow some 100 characters, so the folder's name is short.  Ray reads the
-    # variable for its sessions and for the file that says where "auto" is: both stay ours.
+    # variable for its sessions, and for the file with the address of "auto": both stay here.
     folder = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="sea-", dir="/tmp")
     from ray.cluster_utils import Cluster
 
     stdout = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Ray's own chatter goes to standard error
+    os.dup2(2, 1)  # Ray's own output goes to standard error
     cluster = Cluster()
     try:
         port = _free_port()
@@ -89,7 +89,7 @@ def main(nodes: int) -> None:
         cluster.add_node(
             **resources, include_dashboard=True, dashboard_port=port, dashboard_host="127.0.0.1"
         )
-        for number in range(1, nodes):  # each unpacks what jobs run in for itself, as hosts do
+        for number in range(1, nodes):  # each unpacks runtime environments for itself, as hosts do
             cluster.add_node(**resources, runtime_env_dir_name=f"runtime_resources_{number}")
         signal.alarm(0)
         info = {"address": cluster.address, "dashboard": f"http://127.0.0.1:{port}"}
@@ -106,7 +106,7 @@ def _raise_timeout(*_: object) -> None:
 
 
 def _kill_session() -> None:
-    """Kill whatever of the cluster is left: all of it was started in this process's session."""
+    """Kill every remaining process of the cluster: all were started in this process's session."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             session = int(path.read_text().rsplit(")", 1)[1].split()[3])

@@ -1,7 +1,7 @@
-"""Whether Ray's head still answers, asked from beside the probe.
+"""Watches in a thread whether Ray's head still answers.
 
-A driver whose head is gone waits in its next call, and Ray ends it after a minute without a word
-of the run's.  This thread says the word before that.
+A driver whose head is gone blocks in its next call.  Ray ends the driver after a minute, without a
+message from the run.  This thread reports the head before that.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from collections.abc import Callable
 from probes.findings import finding
 from reports.record import Finding
 
-POLL_SECONDS = 2.0  # dates a silence to 2 s, and is no load for the head
-ANSWER_SECONDS = (
-    5.0  # bounds one question; later than this is no answer, and SILENCE_SECONDS takes three
-)
+POLL_SECONDS = 2.0  # dates the start of a silence to 2 s, and is no load for the head
+# Limit of one query: a later answer counts as none.  SILENCE_SECONDS is three of them.
+ANSWER_SECONDS = 5.0
 # A head that swaps or restarts is silent for a while; Ray itself waits for 60 s.
 SILENCE_SECONDS = 15.0
-# What an HTTP/2 client (gRPC is one) opens with: the preface and empty settings.  A server answers
-# with its own, a process that is stopped does not, though its socket still lets in.
+# First bytes of an HTTP/2 client (gRPC is one): the preface and empty settings.  A server answers
+# with its own settings.  A stopped process does not, although its socket still accepts connections.
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 class HeadWatch:
-    """Asks `host:port` every 2 s; `on_silence` hears of each silence that lasts.
+    """Thread that queries `host:port` every 2 s, and reports each silence of 15 s to `on_silence`.
 
-    Where the port speaks no plain HTTP/2 (Ray over TLS), that it lets in must do.
+    If the port speaks no plain HTTP/2 (Ray over TLS), an accepted connection is an answer.
     """
 
     def __init__(self, address: str, on_silence: Callable[[Finding], None]) -> None:
@@ -40,7 +39,7 @@ class HeadWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more; returns when the last look is over."""
+        """Stop the thread; return when its last query is over."""
         self._stop.set()
         self._thread.join(timeout=2 * ANSWER_SECONDS)
 
@@ -61,7 +60,7 @@ class HeadWatch:
                 self._on_silence(finding("HOST-HEAD", text, [self._head]))
 
     def _problem(self, preface: bytes) -> str | None:
-        """Why it does not answer; None when it does."""
+        """Query the head; return why it does not answer, or None if it does."""
         try:
             with socket.create_connection(self._endpoint, timeout=ANSWER_SECONDS) as connection:
                 if preface:

@@ -11,8 +11,8 @@ POLL_S = 1.0  # one call of GCS each: cheap, and a start takes minutes
 def wait_for_nodes(cluster: Any, count: int, gpus_per_node: int, seconds: float) -> float:
     """Wait until `count` nodes are alive with `gpus_per_node` GPUs each; return the seconds waited.
 
-    A node without its GPUs is not there yet: its raylet may have started before the driver did.
-    After `seconds` the run begins with the nodes that are there, and HOSTS names what is missing.
+    A node without its GPUs does not count: its raylet may have started before the GPU driver.
+    After `seconds` the run begins with the nodes that are there, and HOSTS names the missing ones.
     """
     began = time.monotonic()
     while _ready(cluster, gpus_per_node) < count:

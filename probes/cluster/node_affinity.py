@@ -1,4 +1,4 @@
-"""Actors and tasks of one given node: there or nowhere, and at no CPU's cost."""
+"""Ray actors and tasks with hard node affinity and num_cpus=0."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def on_node(target: Any, node: str, **options: Any) -> Any:
-    """Make `target`, a class or a function, a Ray actor or task of the node of this id."""
+    """Make `target`, a class or a function, a Ray actor or task on the node of this id."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

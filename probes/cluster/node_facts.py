@@ -1,6 +1,7 @@
-"""What one node looks like to a job: read inside a Ray worker on that node.
+"""Reads the facts of one node as a job sees it: in a Ray worker on that node.
 
-Only the standard library, Ray and NVML; pure parsers are testable apart.
+It needs only the standard library, Ray and NVML.  The parsers are pure and can be tested
+separately.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ VARIABLE_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "FI_", "UCX_", "OMP_")
 
 
 def node_facts() -> dict[str, Any]:
-    """Inventory of this node: names, versions, interfaces, RDMA ports, GPUs, limits, environment.
+    """Read this node's facts: names, versions, interfaces, RDMA ports, GPUs, limits, environment.
 
     Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.  `nvml` and
-    `gpus` are as in `read_gpus`; `amd_driver` is whether AMD's compute driver is there.
+    `gpus` are as in `read_gpus`.  `amd_driver` is whether AMD's compute driver is there.
     """
     import ray
 
@@ -50,7 +51,7 @@ def node_facts() -> dict[str, Any]:
 
 
 def software_versions() -> dict[str, str]:
-    """Versions that must be equal on all nodes and on the driver; "" where a part is absent."""
+    """Read the versions that must be equal on all nodes and the driver; "" for an absent part."""
     return {
         "python": platform.python_version(),
         "ray": _package_version("ray"),
@@ -67,17 +68,16 @@ def _package_version(package: str) -> str:
 
 
 def _driver_version() -> str:
-    """NVIDIA kernel driver version, from the file that nvidia-smi itself reads."""
+    """Read the NVIDIA kernel driver version, from the file that nvidia-smi itself reads."""
     path = Path("/proc/driver/nvidia/version")
-    text = (
-        path.read_text(errors="replace") if path.exists() else ""
-    )  # unreadable is not "no driver"
+    # An unreadable file raises OSError: it does not mean "no driver".
+    text = path.read_text(errors="replace") if path.exists() else ""
     match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text)
     return match[1] if match else ""
 
 
 def read_interfaces() -> dict[str, dict[str, Any]]:
-    """Network devices: IPv4 and MAC address, state, MTU, speed (Mbit/s or None), virtual."""
+    """Read the network devices: IPv4 and MAC address, state, MTU, speed (Mbit/s), virtual."""
     addresses = ipv4_addresses()
     return {
         path.name: {
@@ -93,14 +93,14 @@ def read_interfaces() -> dict[str, dict[str, Any]]:
 
 
 def _link_speed(path: Path) -> int | None:
-    """Link speed in Mbit/s; a virtual device's is made up by its driver, so it is unknown."""
+    """Read the link speed, Mbit/s; None for a virtual device, whose driver makes it up."""
     text = read_text(path / "speed")
     known = text.lstrip("-").isdigit() and int(text) > 0 and (path / "device").exists()
     return int(text) if known else None
 
 
 def rdma_ports(root: str = RDMA_SYSFS) -> list[dict[str, str]]:
-    """InfiniBand and RoCE ports with rate, link layer, state and network device, from sysfs."""
+    """Read the InfiniBand and RoCE ports from sysfs: rate, link layer, state, network device."""
     return [
         {
             "device": port.parts[-3],
@@ -113,10 +113,10 @@ def rdma_ports(root: str = RDMA_SYSFS) -> list[dict[str, str]]:
 
 
 def rdma_netdev(port: Path) -> str:
-    """Name the network device of an RDMA port (its sysfs folder); "" where it has none, as EFA.
+    """Name the network device of an RDMA port (its sysfs folder); "" if it has none, as EFA.
 
-    Of its GIDs (kernel Documentation/ABI/testing/sysfs-class-infiniband), else the only one of its
-    card.
+    It is that of the port's GIDs (kernel Documentation/ABI/testing/sysfs-class-infiniband),
+    otherwise the only device of the card.
     """
     of_gids = (read_text(path) for path in sorted(port.glob("gid_attrs/ndevs/*")))
     of_card = sorted(path.name for path in port.parents[1].glob("device/net/*"))
@@ -124,18 +124,18 @@ def rdma_netdev(port: Path) -> str:
 
 
 def usable_cpus(cgroup: str = CGROUP, cpus: int | None = None) -> float | None:
-    """How many CPUs a job has here: the machine's, or the container's where it has fewer."""
+    """Read how many CPUs a job has here: the machine's, or the container's limit if lower."""
     cpus = cpus or os.cpu_count()
     quota, _, period = read_text(Path(cgroup, "cpu.max")).partition(" ")  # cgroup v2
     if not period:  # v1
         quota = read_text(Path(cgroup, "cpu/cpu.cfs_quota_us"))
         period = read_text(Path(cgroup, "cpu/cpu.cfs_period_us"))
-    limited = quota.isdigit() and period.isdigit()  # not so: "max", "-1", or no file
+    limited = quota.isdigit() and period.isdigit()  # no limit: "max", "-1", or no file
     return min(cpus, int(quota) / int(period)) if cpus and limited else cpus
 
 
 def usable_memory_gib(cgroup: str = CGROUP, meminfo: str = "/proc/meminfo") -> float | None:
-    """How much memory a job has here, GiB: the machine's, or the container's where it is less."""
+    """Read how much memory (GiB) a job has: the machine's, or the container's limit if lower."""
     match = re.search(r"^MemTotal:\s+(\d+) kB$", read_text(Path(meminfo)), re.MULTILINE)
     if not match:
         return None
@@ -150,7 +150,7 @@ def _size_gib(path: str) -> float:
 
 
 def read_text(path: Path) -> str:
-    """Read a file of the kernel's or the system's, without the blanks around; "" if unreadable."""
+    """Read a file of the kernel or the system, stripped of blanks; "" if it is unreadable."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""What NVML says of a node's GPUs; one GPU that cannot be asked takes no other's answer away.
+"""Reads a node's GPUs from NVML.  A GPU that does not answer does not hide the others.
 
 A GPU in MIG mode counts as its instances.  NVML is nvidia-ml-py's pynvml, or the copy that Ray
 brings: the nodes need nothing but Ray and torch.
@@ -14,15 +14,14 @@ from typing import Any
 # Codes of nvml.h, nvmlReturn_t.
 NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED, TIMEOUT, UNKNOWN = 3, 6, 9, 10, 999
 LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, DRIVER_MISMATCH = 12, 13, 15, 18
-# What the first of two ways to ask may answer, so that the second is tried: the board or an older
-# driver does not know it.
+# Errors of a call that the board or an older driver does not know: then the next way is tried.
 UNKNOWN_CALL = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 
 IN_USE_BYTES = 200 * 2**20  # a CUDA context takes more, and an idle GPU far less
-# The first form of the question counts what the driver reserves, too: some 600 MiB of an H100.
+# Version 1 of the query also counts the driver's own reserve: some 600 MiB on an H100.
 IN_USE_BYTES_V1 = 2**30
-# Bounds an NVML that hangs, as it may where a GPU is lost.  Starting eight GPUs that do not persist
-# takes up to 20 s, and the task that asks has 90 s.
+# Bounds an NVML that hangs, as it may with a lost GPU.  Without persistence mode, starting eight
+# GPUs takes up to 20 s, and the calling task has 90 s.
 NVML_SECONDS = 45
 
 GpuEntry = dict[str, Any]
@@ -30,18 +29,18 @@ Question = Callable[[Any, Any], Iterable[tuple[str, Any]]]  # NVML and a GPU -> 
 
 
 def read_gpus(seconds: float = NVML_SECONDS) -> dict[str, Any]:
-    """Read {"nvml": {"library", "error"}, "gpus": [...]}, within so many seconds.
+    """Read {"nvml": {"library", "error"}, "gpus": [...]} within `seconds`.
 
-    `error` is None, or {"code", "text"} where NVML as a whole does not answer.  A GPU has index,
-    uuid, name and memory_gib (None: this kind does not tell), a MIG instance also its number as
-    `mig`, and an `error` of its own where it could not be asked.
+    `error` is None, or {"code", "text"} if NVML itself does not answer.  A GPU has index, uuid,
+    name and memory_gib (None: this kind does not report it).  A MIG instance also has its number as
+    `mig`.  A GPU that could not be queried has an `error` of its own.
     """
     answers: list[dict[str, Any]] = []
 
     def ask() -> None:
         try:
             answers.append(_read_gpus())
-        except Exception as error:  # noqa: BLE001 - told with the node's facts, not as a time-out
+        except Exception as error:  # noqa: BLE001 - reported with the node's facts, not as a time-out
             answers.append(_failed(True, UNKNOWN, f"{type(error).__name__}: {error}"))
 
     thread = threading.Thread(target=ask, daemon=True)
@@ -53,16 +52,17 @@ def read_gpus(seconds: float = NVML_SECONDS) -> dict[str, Any]:
 
 
 def list_gpus() -> list[GpuEntry]:
-    """List the GPUs of `read_gpus`; empty where NVML does not answer."""
+    """List the GPUs of `read_gpus`; empty if NVML does not answer."""
     gpus: list[GpuEntry] = _read_gpus()["gpus"]
     return gpus
 
 
 def gpus_in_use() -> dict[str, list[int]]:
-    """Map the UUID of each GPU whose memory a process holds to its compute processes.
+    """Map the UUID of each GPU that is in use to its compute processes.
 
-    In a container NVML names no process: there memory tells.  A lost GPU runs nothing and is left
-    out.  Raises RuntimeError where another cannot be asked, or NVML sees none: that is no answer.
+    In a container NVML names no process, so the memory in use also decides.  A lost GPU runs
+    nothing and is left out.  Raises RuntimeError if another GPU cannot be queried, or if NVML sees
+    none.
     """
     nvml = import_nvml()
     try:
@@ -80,14 +80,14 @@ def gpus_in_use() -> dict[str, list[int]]:
 
 
 def start_nvml() -> None:
-    """Start NVML and leave it so: else each question starts a driver that does not persist."""
+    """Start NVML and leave it started: otherwise each query starts a non-persistent driver."""
     nvml = import_nvml()
     with contextlib.suppress(OSError, nvml.NVMLError):
         nvml.nvmlInit()
 
 
 def import_nvml() -> Any:
-    """Import the node's pynvml, or Ray's own copy where there is none or an old one."""
+    """Import the node's pynvml, or Ray's own copy if there is none or it is too old."""
     with contextlib.suppress(ImportError):
         import pynvml
 
@@ -121,12 +121,12 @@ def _started(nvml: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(nvml.NVMLError):  # what was answered is not lost by it
+        with contextlib.suppress(nvml.NVMLError):  # the answers remain valid
             nvml.nvmlShutdown()
 
 
 def _ask_each_gpu(nvml: Any, question: Question) -> list[GpuEntry]:
-    """Ask every GPU; an entry has what was answered, and `error` where something was not."""
+    """Ask every GPU; an entry has its answers, and `error` if one is missing."""
     entries: list[GpuEntry] = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -139,7 +139,7 @@ def _ask_each_gpu(nvml: Any, question: Question) -> list[GpuEntry]:
 
 
 def _gpu_handles(nvml: Any, index: int) -> list[tuple[GpuEntry, Any]]:
-    """The GPU of this index as an entry and a handle; of one in MIG mode, its instances."""
+    """List (entry, handle) of the GPU with this index; in MIG mode, of its instances."""
     board = nvml.nvmlDeviceGetHandleByIndex(index)
     mode = _try_call(nvml, UNKNOWN_CALL, nvml.nvmlDeviceGetMigMode, board)  # (current, pending)
     if not mode or not mode[0]:
@@ -174,7 +174,10 @@ def _ask_use(nvml: Any, gpu: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _read_memory(nvml: Any, gpu: Any) -> tuple[Any, int]:
-    """Memory as NVML tells it, and the bytes in use that an idle GPU stays under; None: unknown."""
+    """Read NVML's memory info, and the bytes in use that an idle GPU stays below.
+
+    Returns (None, 0) if the memory is unknown.
+    """
     for version, idle_bytes in ((nvml.nvmlMemory_v2, IN_USE_BYTES), (None, IN_USE_BYTES_V1)):
         ask = nvml.nvmlDeviceGetMemoryInfo
         if memory := _try_call(nvml, UNKNOWN_CALL, ask, gpu, version=version):
@@ -183,7 +186,7 @@ def _read_memory(nvml: Any, gpu: Any) -> tuple[Any, int]:
 
 
 def _try_call(nvml: Any, expected: tuple[int, ...], call: Any, *args: Any, **more: Any) -> Any:
-    """Ask NVML; None where it answers with one of the `expected` codes."""
+    """Call NVML; return None if it answers with one of the `expected` codes."""
     try:
         return call(*args, **more)
     except nvml.NVMLError as error:

@@ -1,8 +1,8 @@
-"""Placement groups that are not removed, many times a second, however many were removed before.
+"""Lists the placement groups that are not removed, many times a second.
 
-Ray keeps removed groups for ever, and only the whole table can be asked for: with 4000 of them that
-takes 60 ms.  So one thread looks through the table for new groups, as often as that is cheap, and
-what is known to live is asked for group by group, 0.4 ms each.
+Ray keeps removed groups, and only its complete table can be read.  With 4000 groups that takes 60
+ms.  So one thread scans the table for new groups, as often as that is cheap.  Known live groups are
+read one by one, 0.4 ms each.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-MIN_PAUSE_S = 0.02  # seconds from one look through the table to the next, and at the least
-PAUSE_FACTOR = 3  # times what the last one took: the table is Ray's own thread's work
-MAX_READS = 3  # readings that must agree, before the last one is taken as it is
+MIN_PAUSE_S = 0.02  # least seconds from one scan of the table to the next
+PAUSE_FACTOR = 3  # times the seconds of the last scan, which runs in Ray's own thread
+MAX_READS = 3  # tries to get two readings that agree, before the last one is used
 
 Group = Any  # Ray's protobuf, PlacementGroupTableData
 
 
 class LivePlacementGroups:
-    """Looks through the table in a thread of its own; `snapshot` says what lives."""
+    """Live placement groups, found by a thread that scans the table; see `snapshot`."""
 
     def __init__(self) -> None:
-        self._live: dict[bytes, None] = {}  # ids; a dict, for a set may not grow while it is read
-        self._removed: set[bytes] = set()  # entries as Ray sends them: they never change again
+        self._live: dict[bytes, None] = {}  # ids; a dict: a set may not grow while it is read
+        self._removed: set[bytes] = set()  # entries as Ray sends them, which never change again
         self._error = ""
         self._scan_table()
         threading.Thread(target=self._scan_loop, daemon=True).start()
 
     def snapshot(self) -> list[Group]:
-        """All known groups as they were at one moment.  Raises RuntimeError when looking failed.
+        """List all live groups as they were at one moment.  Raises RuntimeError if a scan failed.
 
-        They are asked for one after the other, and meanwhile one may hand its room to another: so
-        those that hold anything are read until two readings agree.
+        They are read one after the other, and meanwhile one may hand its resources to another.  So
+        groups that hold anything are read until two readings agree, MAX_READS times at most.
         """
         if self._error:
             raise RuntimeError(self._error)
@@ -67,11 +67,11 @@ class LivePlacementGroups:
                 started = time.monotonic()
                 self._scan_table()
                 time.sleep(max(MIN_PAUSE_S, PAUSE_FACTOR * (time.monotonic() - started)))
-        except Exception as error:  # noqa: BLE001  (whatever it is, the probe must be told)
+        except Exception as error:  # noqa: BLE001  (the probe must see every error)
             self._error = f"placement groups cannot be listed: {error}"
 
     def _scan_table(self) -> None:
-        """Look through the table for groups that are new."""
+        """Scan the table for new groups."""
         for entry in _gcs_accessor().get_placement_group_table():
             if entry in self._removed:
                 continue
@@ -95,7 +95,7 @@ def _parse_group(entry: bytes) -> Group:
 
 
 def _node_ids(group: Group) -> list[bytes]:
-    """The node of each bundle that has one."""
+    """List the node of each bundle that has one."""
     return [bundle.node_id for bundle in group.bundles if bundle.node_id]
 
 
@@ -104,14 +104,14 @@ RAY_JOBS = re.compile(r"/ray/dashboard/|^ray::Dashboard")
 
 
 def live_drivers() -> dict[str, str]:
-    """Jobs that live on the cluster: Ray's id and how each was started."""
+    """Map the id of each live job on the cluster to the command that started it."""
     from ray._private import state
 
     return {job["JobID"]: job.get("Entrypoint", "") for job in state.jobs() if not job["IsDead"]}
 
 
 def other_jobs(drivers: dict[str, str], ours: Iterable[str] = ()) -> list[str]:
-    """Ids of jobs that are neither `ours` nor this process's nor Ray's own dashboard."""
+    """List the ids of jobs that are neither `ours` nor this process's nor Ray's own dashboard."""
     import ray
 
     known = {*ours, ray.get_runtime_context().get_job_id()}

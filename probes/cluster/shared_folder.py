@@ -1,6 +1,6 @@
-"""Which nodes share a folder, by files that the nodes write and list for themselves.
+"""Finds which nodes share a folder, by files that the nodes themselves write and list.
 
-The driver writes nothing: it may be a laptop, or another user.
+The driver writes nothing: it may be a laptop, or run as another user.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# The longest life of a file whose driver died: three calls of up to 90 s each come before its end.
+# Longest time (s) that a file outlives its driver: three calls of up to 90 s each need it.
 FILE_SECONDS = 300
-# Removes the file $1 after $2 s, and ends with it.  A grandchild: Ray ends a worker's children.
+# Removes the file $1 after $2 s, and ends when it is gone.  It is a grandchild, because Ray ends a
+# worker's children.
 REMOVE_LATER = """
 (n=0; while [ -e "$1" ] && [ $n -lt $2 ]; do sleep 1; n=$((n+1)); done; rm -f "$1") &
 """
 
 
 class FolderUnknown(RuntimeError):
-    """Nothing can be said of the folder: no node could write there."""
+    """Raised when nothing is known of the folder, because no node could write there."""
 
 
 def find_blind_nodes(
@@ -30,9 +31,9 @@ def find_blind_nodes(
 ) -> list[str]:
     """Find the nodes that do not write and see what most nodes write and see in `folder`.
 
-    Of two views with as many nodes the driver's own decides; all nodes are named where that does
-    not, either.  Raises FolderUnknown where no node could write: then none is accused.  Nodes that
-    are `elsewhere`, by their ids, are a control's: they write to and look in another folder.
+    If two views have as many nodes, the driver's own view decides.  If it does not, all nodes are
+    named.  Raises FolderUnknown if no node could write: then no node is blamed.  `elsewhere` maps
+    node ids to another folder that these nodes use (for a control).
     """
     token = f".seatrial-{os.urandom(8).hex()}"
     names = {node["id"]: node["name"] for node in cluster.nodes}
@@ -56,7 +57,7 @@ def find_blind_nodes(
 
 
 def _largest_view(seen: dict[str, set[str]], driver_view: set[str]) -> list[str]:
-    """The nodes that see the same as most; none where that is not decided."""
+    """List the nodes that see the same as most; empty if two views tie."""
     groups: dict[frozenset[str], list[str]] = defaultdict(list)
     for id, view in seen.items():
         if view:
@@ -68,7 +69,7 @@ def _largest_view(seen: dict[str, set[str]], driver_view: set[str]) -> list[str]
 
 
 def write_token(path: str, seconds: int = FILE_SECONDS) -> str:
-    """Write a file that this node removes by itself, if nobody else does; the error, if any."""
+    """Write a file that this node removes by itself after `seconds`; return the error, or ""."""
     try:
         Path(path).touch()
     except OSError as error:
@@ -85,7 +86,7 @@ def write_token(path: str, seconds: int = FILE_SECONDS) -> str:
 
 
 def list_tokens(token: str, folder: str) -> list[str]:
-    """List the files of this token; none where the folder cannot be read."""
+    """List the files of this token; empty if the folder cannot be read."""
     try:
         return [name for name in os.listdir(folder) if name.startswith(token)]
     except OSError:

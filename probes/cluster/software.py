@@ -1,4 +1,4 @@
-"""Software that is not the same on every node and the driver."""
+"""Finds software that is not the same on every node and the driver."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def software_differences(facts: list[dict[str, Any]], driver: dict[str, str]) -> list[str]:
-    """One sentence per part of the software whose version is not the same everywhere.
+    """Describe each part of the software whose version differs, in one sentence.
 
-    The driver's own NVIDIA driver is left out: a head node often has none.  Its torch may be
-    another build of the same version, as 2.13.0+cpu: no rank runs there.
+    The driver's own NVIDIA driver is left out: a head node often has none.  The driver's torch may
+    be another build of the same version, as 2.13.0+cpu: no rank runs there.
     """
     sentences = []
     for part in driver:
@@ -29,5 +29,5 @@ def software_differences(facts: list[dict[str, Any]], driver: dict[str, str]) ->
 
 
 def _public(version: str) -> str:
-    """The version without its build, which follows a plus."""
+    """Strip the build, which follows a plus, from a version."""
     return version.partition("+")[0]

@@ -1,6 +1,6 @@
-"""How many devices torch sees on a node: all of them, and those of a worker that owns one GPU.
+"""Counts the devices that torch sees on a node: all, and those of a worker that owns one GPU.
 
-Each count is made in a process of its own: a process sees for ever what it saw first.
+Each count has a process of its own: a process keeps its first answer.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-# Ray gives a worker its GPU by one of these: NVIDIA's, and AMD's two.
+# Ray assigns a GPU to a worker by one of these: NVIDIA's, and AMD's two.
 ASSIGNMENT = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-# The CUDA runtime's own answer: torch.cuda.device_count() asks NVML, which is another witness.
+# The CUDA runtime's own answer: torch.cuda.device_count() asks NVML, which is a separate source.
 SCRIPT = "import torch; print(getattr(torch._C, '_cuda_getDeviceCount', int)())"
-COUNT_SECONDS = 60  # torch from a cold network file system; the task that asks has 90 s
+COUNT_SECONDS = 60  # torch from a cold network file system; the calling task has 90 s
 
 
 def count_torch_devices() -> dict[str, int | str]:
-    """Count {"all", "assigned"}, or say why not as {"error"}.  Runs in a worker with one GPU."""
+    """Count {"all", "assigned"}, or return why not as {"error"}.  Runs in a worker with one GPU."""
     everything = {key: value for key, value in os.environ.items() if key not in ASSIGNMENT}
     started = {"all": _start_count(everything), "assigned": _start_count(os.environ)}
     counts: dict[str, int | str] = {}

@@ -1,17 +1,20 @@
-"""What tells the things of one run apart from those of every other run, on the cluster and on disk.
+"""Makes tokens that mark the resources of one run, on the cluster and on disk.
 
-A process id cannot: two drivers in two containers easily have the same one.
+A process id is not unique: two drivers in two containers easily have the same one.
 """
 
 from __future__ import annotations
 
 import uuid
 
-# All of these hexadecimal digits of a uuid4 are random (the 13th is not), and a name stays short:
-# of 10,000 that stand at a time, two are the same with a chance of 1 in 5 million.
+# The first 12 hexadecimal digits of a uuid4 are random (the 13th is not), and names stay short.
+# Among 10,000 tokens in use, two are the same with a probability of 1 in 5 million.
 TOKEN_DIGITS = 12
 
 
 def make_unique_token() -> str:
-    """Make a token that no other run has.  Whoever makes a name from it hands on the name."""
+    """Make a token that no other run has.
+
+    The caller must pass on the name that it builds: a second call returns another token.
+    """
     return uuid.uuid4().hex[:TOKEN_DIGITS]

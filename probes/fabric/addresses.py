@@ -1,4 +1,4 @@
-"""Whether an address is one node's own: by inventory, and by who answers for it (ARP)."""
+"""Finds addresses that two machines have: by inventory, and by who answers for them (ARP)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ NO_MAC = "00:00:00:00:00:00"
 
 @dataclass(frozen=True)
 class DuplicateAddress:
-    """An address that a second machine has too; `nodes` are those of the cluster that have it."""
+    """An address that a second machine also has.
+
+    `nodes` are the nodes of the cluster that have it.
+    """
 
     address: str
     nodes: list[str]
@@ -25,7 +28,7 @@ class DuplicateAddress:
 
 
 def read_arp(path: str = "/proc/net/arp") -> dict[str, str] | None:
-    """Read the hardware address that answered for each neighbour's; None where nobody says."""
+    """Read the hardware address that answered for each neighbour's address; None if unreadable."""
     try:
         return parse_arp(Path(path).read_text())
     except OSError:
@@ -35,7 +38,7 @@ def read_arp(path: str = "/proc/net/arp") -> dict[str, str] | None:
 def parse_arp(text: str) -> dict[str, str]:
     """Parse /proc/net/arp (proc(5)): complete entries of Ethernet, by IPv4 address.
 
-    InfiniBand's are left out: their 20 bytes are cut there.
+    InfiniBand's entries are left out: the file cuts their 20-byte addresses.
     """
     rows = [line.split() for line in text.splitlines()[1:]]
     return {
@@ -56,8 +59,8 @@ def find_duplicates(
 ) -> list[DuplicateAddress]:
     """Find addresses that two machines have.
 
-    By node: `ports` with the `address` and `mac` of its fabric port, `macs` of all its interfaces,
-    and the neighbours that it has `seen` (see `read_arp`).
+    All arguments are by node.  `ports` holds the `address` and `mac` of its fabric port.  `macs`
+    holds those of all its interfaces.  `seen` holds its neighbours (see `read_arp`).
     """
     found = _by_inventory(ports)
     told = {one.address for one in found}
@@ -65,7 +68,7 @@ def find_duplicates(
 
 
 def _by_inventory(ports: Mapping[str, Mapping[str, Any]]) -> list[DuplicateAddress]:
-    """Nodes that say that they have one address; raylets of one machine have one port in common."""
+    """Find nodes that report the same address; raylets of one machine share one port."""
     owners: dict[str, dict[str, list[str]]] = {}
     for node, port in ports.items():
         if port["address"] and port["mac"]:
@@ -84,13 +87,13 @@ def _by_neighbours(
     macs: Mapping[str, Sequence[str]],
     seen: Mapping[str, Mapping[str, str] | None],
 ) -> list[DuplicateAddress]:
-    """Addresses that another machine answers for.
+    """Find addresses that another machine answers for.
 
-    Any port of the node may answer for it (Linux does by default).  A router that answers for
-    others does so for many: on such a network nothing follows.
+    Any port of the node may answer for its address (Linux does by default).  A router that answers
+    for other machines answers for many addresses: on such a network the result is empty.
     """
     owner = {port["address"]: node for node, port in ports.items() if port["address"]}
-    foreign: dict[str, dict[str, list[str]]] = {}  # hardware address -> address -> who saw it
+    foreign: dict[str, dict[str, list[str]]] = {}  # hardware address -> address -> observers
     right = wrong = 0
     for observer, neighbours in seen.items():
         for address, mac in (neighbours or {}).items():

@@ -1,4 +1,4 @@
-"""Who is slow, loses packets, takes a detour or changes data: pairs of nodes, and groups."""
+"""Finds nodes that are slow, lose packets, take a detour or change data: by pairs and groups."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ from probes.fabric.sweep import Rows, SweepResult
 from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Limit
 
-# Nodes: groups are tried from LARGE on, for fewer make groups that are hardly more than pairs; from
-# MIN_NODES on, the least of which groups tell a node, where all is slow and pairs do not show why.
+# Numbers of nodes.  Groups are tried from LARGE on: with fewer, groups are hardly more than pairs.
+# MIN_NODES is the least from which groups can identify a node: there they are tried if all is slow
+# and pairs do not show why.
 MIN_NODES, LARGE = 4, 12
-# What explains a slow fabric, with its place.
+# Findings that explain a slow fabric and locate the cause.
 LOCATED = frozenset(("FAB-LOSS", "FAB-LINK-FLAPS", "FAB-DETOUR"))
 
 
 @dataclass(frozen=True)
 class FabricRig:
-    """What FABRIC works with: its ranks, what was agreed, the links' counters, where to write.
+    """Environment of FABRIC: ranks, agreed terms, limits, link counters, and the recorder.
 
     `watch` is None on an embedded cluster: its raylets share one host, and no link.
     """
@@ -59,21 +60,21 @@ class FabricRig:
     measure: Recorder
 
     def judge_ports(self, fabric: dict[str, str]) -> list[str]:
-        """Judge what each node's fabric (an interface, or rdma) counted; the unstable nodes."""
+        """Judge each node's fabric (an interface, or rdma) by its counts; return unstable nodes."""
         if self.watch is None:
             return []
         return judge_ports(self.watch.growth(fabric), fabric, self.limits, self.measure)
 
     def judge_agreed_ports(self) -> None:
-        """Judge the ports of the agreed fabric, where there is one: nothing was sent so far."""
+        """Judge the ports of the agreed fabric, if there is one.  Used when nothing was sent."""
         if self.terms.fabric:
             self.judge_ports(dict.fromkeys(self.node_names.values(), self.terms.fabric))
 
 
 def find_bad_nodes(rig: FabricRig, run: SweepResult, wrong: Rows) -> PairSearch:
-    """Try pairs of nodes, and groups where pairs do not suffice: who is slow, lossy, or wrong.
+    """Find slow, lossy or wrong nodes by pairs of nodes, and by groups if pairs do not suffice.
 
-    `wrong` are the rows of collectives with wrong elements.
+    `wrong` are the rows of collectives with wrong elements.  Raises GangError when the pairs fail.
     """
     measure, limit = rig.measure, rig.limits("lost_packets")
     measure.progress("fabric: every pair of nodes")
@@ -97,19 +98,22 @@ def find_bad_nodes(rig: FabricRig, run: SweepResult, wrong: Rows) -> PairSearch:
 
 
 def fabric_devices(rig: FabricRig, run: SweepResult) -> dict[str, str]:
-    """Name the fabric of each node: the agreed one, else what carried most of its bytes."""
+    """Name the fabric of each node: the agreed one, else the device that carried most bytes."""
     return {node: rig.terms.fabric or device for node, device in run.main_devices.items()}
 
 
 def explain_without_pairs(rig: FabricRig, run: SweepResult, wrong: Rows) -> None:
-    """Tell what the sweep alone shows of bytes off the fabric, and of wrong data."""
+    """Report bytes off the fabric and wrong data, as far as the sweep alone shows them."""
     rig.measure.explain(find_off_fabric(run, rig.terms.fabric), wrong_data(wrong, run.rank_nodes))
 
 
 def judge_pair_networks(
     rig: FabricRig, run: SweepResult, pairs: PairSearch
 ) -> dict[tuple[str, str], str]:
-    """Judge which network each pair used; the links that left the fabric, and by which device."""
+    """Judge which network each pair used.
+
+    Returns the links that left the fabric, each with the device that it used.
+    """
     expected = rig.terms.fabric or run.main_device
     off = links_off(pairs, expected)
     routes = read_routes(rig.gang, rig.node_names, off, expected)
@@ -121,7 +125,7 @@ def judge_pair_networks(
 
 
 def judge_pair_data(rig: FabricRig, run: SweepResult, pairs: PairSearch, wrong: Rows) -> None:
-    """Judge what the pairs received, and say who changed what collectives returned wrong."""
+    """Judge what the pairs received, and find which node made collectives wrong."""
     rig.measure("wrong_elements", sum(pairs.wrong.values()), on="pairs of nodes")
     if any(pairs.wrong.values()):
         rig.measure.explain(find_wrong_links(pairs.wrong))
@@ -131,7 +135,7 @@ def judge_pair_data(rig: FabricRig, run: SweepResult, pairs: PairSearch, wrong: 
 
 
 def try_groups(rig: FabricRig, run: SweepResult, pairs: PairSearch, unlocated: bool) -> None:
-    """Try groups of nodes on a large cluster, and where all is slow and no pair shows why."""
+    """Try groups of nodes on a large cluster, or if all is slow and no pair shows why."""
     measure, nodes = rig.measure, len(run.sent)
     if nodes >= MIN_NODES and (unlocated or (nodes >= LARGE and rig.tier != "quick")):
         measure.progress("fabric: groups of nodes")

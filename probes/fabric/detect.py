@@ -1,4 +1,4 @@
-"""Causes behind a red fabric: pure functions from what was measured to findings."""
+"""Finds the causes of a failed FABRIC: pure functions from measurements to findings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from reports.record import Finding
 from scaling.collectives.fault_search import FaultSearchResult, Link, attribute_slow_links
 
 WAY_TEXT = {"sends": "when it sends", "receives": "when it receives", "both": "both ways"}
-MAX_WARN = 3  # doubtful settings told in one sentence
+MAX_WARN = 3  # doubtful settings listed in one sentence
 
 
 def find_silent_ranks(silent: list[int], rank_nodes: list[str], error: str) -> list[Finding]:
-    """Name, after a time-out, the ranks whose processes do not even say where they are."""
+    """Name the ranks whose processes do not answer after a time-out."""
     if not silent:
         return []
     places = ", ".join(f"rank {rank} on {rank_nodes[rank]}" for rank in silent)
@@ -26,12 +26,12 @@ def find_silent_ranks(silent: list[int], rank_nodes: list[str], error: str) -> l
 
 
 def _ranks_and_nodes(ranks: list[int], rank_nodes: list[str]) -> list[str]:
-    """Name the ranks, and then their nodes, each once."""
+    """List the ranks, and then their nodes, each once."""
     return [*(f"rank {rank}" for rank in ranks), *dict.fromkeys(rank_nodes[rank] for rank in ranks)]
 
 
 def find_bad_settings(flags: list[Flag]) -> list[Finding]:
-    """Make one finding per harmful setting; the doubtful ones in one."""
+    """Make one finding per harmful setting, and one for all doubtful settings."""
     findings = [
         finding(flag.code, flag.statement, flag.nodes) for flag in flags if flag.severity == "fail"
     ]
@@ -45,9 +45,9 @@ def find_bad_settings(flags: list[Flag]) -> list[Finding]:
 
 
 def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
-    """Tell who received wrong elements, and the first offsets.
+    """Report which ranks received wrong elements, and the first offsets.
 
-    Where all ranks received them, one of them spoilt what all received: then no node is a suspect.
+    If all nodes received them, their source is not known and no node is a suspect.
     """
     offsets: dict[int, str] = {}
     for row in rows:
@@ -68,7 +68,7 @@ def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
 
 
 def find_wrong_nodes(rows: Rows, search: FaultSearchResult, rank_nodes: list[str]) -> list[Finding]:
-    """Name the nodes that make each all-reduce wrong that they take part in, else who received.
+    """Name the nodes whose every all-reduce is wrong, else the pairs, else the receivers.
 
     `search` is that of all-reduces over two nodes at a time, with speed 0 where one was wrong.
     """
@@ -103,7 +103,7 @@ def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
 
 
 def log_findings(findings: list[Finding], fabric: str | None) -> list[Finding]:
-    """Keep what NCCL's log shows, less what is agreed: where TCP is the fabric, TCP is no fault."""
+    """Select the findings of NCCL's log; where TCP is the agreed fabric, TCP is no fault."""
     prefixes = ("INIT-", "NCCL-", "FAB-ALONE", "FAB-LOOPBACK")
     return [item for item in findings if fabric == "rdma" or item.code.startswith(prefixes)]
 
@@ -111,9 +111,9 @@ def log_findings(findings: list[Finding], fabric: str | None) -> list[Finding]:
 def find_off_fabric(
     run: SweepResult, fabric: str | None, detours: Collection[str] = ()
 ) -> list[Finding]:
-    """Name nodes whose bytes went another way than the agreed fabric.
+    """Name nodes whose bytes took another device than the agreed fabric.
 
-    Those with `detours` send to some of the others over it: another finding says so.
+    Nodes with `detours` send to only some peers over another device: another finding reports them.
     """
     if fabric is None:
         return []
@@ -130,9 +130,9 @@ def find_off_fabric(
 
 
 def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list[Finding]:
-    """Name nodes whose groups are slow, their pairs not, and groups that no node explains.
+    """Name nodes whose groups are slow but not their pairs, and groups that no node explains.
 
-    Who is slow in pairs has a finding already.
+    Nodes that are slow in pairs have a finding already.
     """
     blamed = {*pairs.slow_nodes, *(node for link in pairs.slow_links for node in link)}
     findings = []
@@ -153,7 +153,7 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
 
 
 def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
-    """Name the node or link that is slow, and which way."""
+    """Name each node or link that is slow, and in which direction."""
     findings = []
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
@@ -164,7 +164,7 @@ def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
         findings.append(finding("FAB-SLOW-LINK", message, [node]))
     for a, b in pairs.slow_links:
         if (b, a) in pairs.slow_links and (b, a) < (a, b):
-            continue  # said once, for both ways
+            continue  # reported once, for both directions
         arrow = "<->" if (b, a) in pairs.slow_links else "->"
         slowest = min(pairs.speeds[link] for link in ((a, b), (b, a)) if link in pairs.slow_links)
         message = f"{a} {arrow} {b}: {slowest:.3f} GB/s, others {pairs.typical:.3f}"
@@ -173,11 +173,11 @@ def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
 
 
 def slow_fabric_finding(run: SweepResult) -> Finding:
-    """Tell that the fabric is slow as a whole: neither pairs nor groups show where."""
+    """Report that the complete fabric is slow: neither pairs nor groups show where."""
     message = f"all-reduce over {len(run.sent)} nodes gives {run.peak['busbw']:.3f} GB/s"
     return finding("FAB-SLOW", message, list(run.sent))
 
 
 def _link_ends(link: Link, way: str) -> list[str]:
-    """List the nodes of a link that could make it slow, given the way in which they are slow."""
+    """List the nodes that could make a link slow, given the direction in which they are slow."""
     return {"sends": [link[0]], "receives": [link[1]]}.get(way, list(link))

@@ -1,4 +1,4 @@
-"""Which interface of each node is the fabric's: the agreed one, a rail's, or Ray's."""
+"""Chooses which interface of each node is the fabric's: the agreed one, a rail's, or Ray's."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from probes.environment.rails import nccl_ports, read_ib_hca
 from probes.findings import join_names
 from scaling.collectives.line_rate import active_rails
 
-DOCTORED_BYTES = 93  # by which a control's node tells of a larger MTU: no network has two so near
+DOCTORED_BYTES = 93  # a control's node reports an MTU larger by this: no network has two so near
 
 
 @dataclass(frozen=True)
 class DoctoredPort:
-    """What a control has one node tell of an interface: an address that is not its own."""
+    """False report that a control plants on one node: `address` is not that of interface `name`."""
 
     name: str
     address: str | None
 
 
 def read_node_ports(fabric: str | None, doctored: DoctoredPort | None = None) -> dict[str, Any]:
-    """Read this node's interfaces, and which of them each of its active rails is (RDMA).
+    """Read this node's interfaces, and the interface of each active rail (RDMA).
 
-    `doctored` is a control's: that interface then tells of another address, and of another MTU.
+    `doctored` is for a control: that interface then reports another address, and another MTU.
     """
     rails: dict[str, str] = {}
     if fabric == "rdma":
@@ -42,9 +42,11 @@ def read_node_ports(fabric: str | None, doctored: DoctoredPort | None = None) ->
 
 @dataclass(frozen=True)
 class FabricPorts:
-    """The interface of each node to try; `dead` says why one cannot be, by node.
+    """The interface to test on each node.  `dead` maps a node to why it cannot be tested.
 
-    A port has address, mac, mtu and state; it is None where none has the address.
+    A port has address, mac, mtu and state.  It is None if no interface has the address.  `has_ip`
+    is False if no RDMA port has an IP address.  `note` is why Ray's interface stands for the
+    fabric.
     """
 
     names: dict[str, str]
@@ -57,10 +59,10 @@ class FabricPorts:
 def choose_ports(
     readings: Mapping[str, Mapping[str, Any]], fabric: str | None, ray: Mapping[str, str]
 ) -> FabricPorts:
-    """Choose what is tried: the agreed interface, a rail that has an address everywhere, or Ray's.
+    """Choose the interface to test: the agreed one, a rail with addresses everywhere, or Ray's.
 
-    `readings` are those of `read_node_ports` by node, `ray` each node's address in Ray.  Rails
-    have networks of their own, so all nodes must use the same one.
+    `readings` are those of `read_node_ports` by node, `ray` is each node's address in Ray.  Each
+    rail is a network of its own, so all nodes must use the same rail.
     """
     if fabric and fabric != "rdma":
         return _agreed_ports({node: one["interfaces"] for node, one in readings.items()}, fabric)
@@ -89,7 +91,7 @@ def choose_ports(
 
 
 def _rails_with_ip(reading: Mapping[str, Any]) -> dict[str, str]:
-    """Map the rails of a node whose interface is up and has an IPv4 address to that interface."""
+    """Map each rail whose interface is up and has an IPv4 address to that interface."""
     interfaces = reading["interfaces"]
     return {
         rail: netdev

@@ -1,7 +1,7 @@
-"""Why a group of ranks did not start, or hangs: what ranks, logs and the network say of it.
+"""Explains why a group of ranks did not start, or hangs: from ranks, logs and the network.
 
-Who hangs is asked in a second thread while it hangs: our deadline comes before torch's, for a rank
-that gave up says nothing more.
+A second thread of each rank answers while the rank hangs.  Our deadline comes before torch's,
+because a rank that gave up answers nothing more.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def explain_start_failure(
     logs: RankLogs,
     measure: Recorder,
 ) -> None:
-    """Name the cause, by what is known of the ranks; the gang is removed on the way.
+    """Explain the failure by what is known of the ranks; the gang is removed.
 
-    `names` are the nodes' as they were when the gang started: one may be gone by now.
+    `names` are the node names from when the gang started: a node may be gone by now.
     """
     is_hang = not isinstance(error, WorkerLost)
     nodes = [names[place.node] for place in gang.places]
     labels = {rank: f"rank {rank} on {node}" for rank, node in enumerate(nodes)}
-    silent = find_silent_ranks(gang.silent(), nodes, str(error))  # first: the next may block
+    silent = find_silent_ranks(gang.silent(), nodes, str(error))  # first: the next call may block
     states, transport = gang.ask(read_rank_state), logs.report(gang, names)
     ranks = {labels[rank]: item for rank, item in states.items()}
     content = {"error": str(error), "ranks": ranks, "stages": transport.stages}
@@ -46,17 +46,18 @@ def explain_start_failure(
         keep_ras_status(logs.cluster, measure)
     logged = log_findings(transport.report.findings, fabric) if transport.report else []
     findings = silent or [item for item in logged if item.code.startswith(("INIT-", "NCCL-"))]
-    if not findings and is_hang and len(gang.jobs) == 1:  # else not all wait for each other
+    # With several jobs, not all ranks wait for each other.
+    if not findings and is_hang and len(gang.jobs) == 1:
         findings = ranks_behind_finding(states, labels, str(error))
     gang.remove()
-    explained = measure.finding_codes  # the log is read from its beginning again
+    explained = measure.finding_codes  # the log is read again from its start
     log_only = [item for item in logged if item not in findings and item.code not in explained]
     measure.explain(findings or [start_failure_finding(error, labels)], log_only)
     recheck_reachability(logs.cluster, names, transport.interface or fabric, measure)
 
 
 def start_failure_finding(error: GangError, labels: dict[int, str]) -> Finding:
-    """Tell the error, and the ranks that it is of; of all of them nobody stands out."""
+    """Make the finding of the error, with its ranks as suspects unless these are all ranks."""
     lost = (error.ranks or error.failed) if isinstance(error, WorkerLost) else []
     suspects = [labels[rank] for rank in lost[:MAX_NAMES]] if len(lost) < len(labels) else []
     return finding("FAB-NO-START", str(error), suspects)
@@ -65,7 +66,7 @@ def start_failure_finding(error: GangError, labels: dict[int, str]) -> Finding:
 def ranks_behind_finding(
     states: dict[int, RankState], labels: dict[int, str], error: str
 ) -> list[Finding]:
-    """Name the ranks that the others wait for: they are elsewhere, or began fewer collectives."""
+    """Name the ranks that the others wait for: behind in collectives, or in another function."""
     late = (find_ranks_behind(states) or find_ranks_elsewhere(states)) if states else []
     if not late:
         return []
@@ -83,7 +84,7 @@ def describe_location(state: RankState) -> str:
 
 
 def find_ranks_behind(states: dict[int, RankState]) -> list[int]:
-    """List ranks that began fewer collectives than the one that came furthest."""
+    """List ranks that began fewer collectives than the furthest rank."""
     positions = {rank: (state["group"], state["begun"]) for rank, state in states.items()}
     furthest = max(positions.values())
     return [rank for rank in positions if positions[rank] < furthest]
@@ -100,7 +101,7 @@ def find_ranks_elsewhere(states: dict[int, RankState]) -> list[int]:
 def recheck_reachability(
     cluster: Cluster, node_names: dict[str, str], interface: str | None, measure: Recorder
 ) -> None:
-    """Explain pairs of nodes that do not reach each other now, on the interface that was in use."""
+    """Test again which nodes reach each other, on the interface in use; explain the failures."""
     try:
         with cluster.gang() as fresh_gang:
             reach = check_reach(fresh_gang, {**node_names, **cluster.node_names}, interface)
@@ -117,7 +118,7 @@ def recheck_reachability(
 
 
 def keep_ras_status(cluster: Cluster, measure: Recorder) -> None:
-    """Keep what NCCL's RAS service says on each node."""
+    """Keep the status of NCCL's RAS service on each node as evidence."""
     node_names = cluster.node_names
     for node, status in cluster.on_each_node(ras_status).items():
         if status:

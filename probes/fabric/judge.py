@@ -1,4 +1,4 @@
-"""What FABRIC is judged by: reach, speed, data, transport, rails, pairs, groups, settings."""
+"""Judges FABRIC: speed, data, transport, rails, pairs, groups, settings."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from scaling.collectives.nccl_tests_format import format_table, results_document
 from scaling.collectives.operations import OPERATIONS
 
 ALL_REDUCE = OPERATIONS["all_reduce"]
-# Of NCCL's log: what proves nothing, what the rails' own measures judge, and what came late.
+# Codes of NCCL's log that are not errors: no proof, judged by the rails' measures, late start.
 IGNORED_CODES = ("FAB-UNKNOWN-NET", "FAB-PARTIAL-RAILS", "INIT-SLOW")
 
 
 def judge_settings(cluster: Cluster, fabric: str | None, measure: Recorder) -> None:
-    """Judge what each node tells NCCL and gloo, as a job there sees it."""
+    """Judge the NCCL and gloo settings of each node, as a job there sees them."""
     judge_lint(cluster.on_each_node(read_settings), cluster, fabric, measure)
 
 
 def judge_lint(
     settings: Mapping[str, Any], cluster: Cluster, fabric: str | None, measure: Recorder
 ) -> list[Flag]:
-    """Judge the settings of each node, by its id; what is flagged."""
+    """Judge the settings of each node, by its id; return the flags."""
     nodes = {cluster.node_names[id]: facts for id, facts in settings.items()}
     flags = lint(nodes, fabric)
     harmful = sum(flag.severity == "fail" for flag in flags)
@@ -51,7 +51,7 @@ def judge_lint(
 
 
 def judge_speed(run: SweepResult, limits: Callable[[str], Limit | None], measure: Recorder) -> None:
-    """Judge bus bandwidth on the plateau; note the model's latency and how equal the ranks are."""
+    """Judge bus bandwidth on the plateau; note the model's latency and the variation of ranks."""
     peak, nodes = run.peak, f"{len(run.sent)} nodes"
     model = fit_alpha_beta(run.rows, ALL_REDUCE, run.ranks)
     measure("busbw", peak["busbw"], on=nodes, spread=peak["spread"], samples=peak["samples"])
@@ -73,7 +73,7 @@ def judge_speed(run: SweepResult, limits: Callable[[str], Limit | None], measure
 
 
 def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) -> Rows:
-    """Judge every element of every collective; the rows of those that were wrong."""
+    """Judge every element of every collective; return the rows with wrong elements."""
     rows = [*run.rows, *(row for result in other_ops.values() for row in result)]
     judge_elements(rows, measure)
     for name, result in other_ops.items():
@@ -84,12 +84,12 @@ def judge_data(run: SweepResult, other_ops: dict[str, Rows], measure: Recorder) 
 
 
 def judge_elements(rows: Rows, measure: Recorder) -> None:
-    """Judge the values that collectives returned."""
+    """Judge the number of wrong elements that collectives returned."""
     measure("wrong_elements", sum(row["wrong"] for row in rows))
 
 
 def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> None:
-    """Judge each node's bytes on the fabric and elsewhere, and whether both witnesses agree."""
+    """Judge each node's bytes on the fabric and elsewhere, and whether both sources agree."""
     device = run.main_device
     measure("network", None if device == UNKNOWN else device, note=run.unread)
     disagreement = run.witness_disagreement()
@@ -122,7 +122,7 @@ def judge_rails(
 ) -> None:
     """Judge that each node has the rails that were ordered, and that each carried its part.
 
-    Where no number was ordered, all that the best node has `installed` must be active.
+    If no number was ordered, all that the best node has `installed` must be active.
     """
     if terms.fabric != "rdma":
         return
@@ -152,7 +152,7 @@ def judge_pairs(
 ) -> None:
     """Judge the slowest link against the typical one; two nodes have nothing to compare with.
 
-    `unexplained` is the same less the slow links that another finding explains.
+    `unexplained` is `pairs` without the slow links that another finding explains.
     """
     judge_slowest_pair(pairs, measure)
     measure.explain(detect.find_slow_links(unexplained))
@@ -163,7 +163,7 @@ def judge_pairs(
 
 
 def judge_slowest_pair(pairs: FaultSearchResult, measure: Recorder) -> None:
-    """Judge the slowest link as a share of the typical one, where there is more than one pair."""
+    """Judge the slowest link as a share of the typical one, if there is more than one pair."""
     if len(pairs.speeds) > 2:
         (sender, receiver), slowest = min(pairs.speeds.items(), key=lambda item: item[1])
         share = slowest / pairs.typical if pairs.typical else 0.0
@@ -171,7 +171,7 @@ def judge_slowest_pair(pairs: FaultSearchResult, measure: Recorder) -> None:
 
 
 def judge_groups(result: NodeGroupsResult, pairs: FaultSearchResult, measure: Recorder) -> None:
-    """Judge what is slow, or wrong, in groups of about sqrt(n) nodes."""
+    """Judge slow or wrong groups of about sqrt(n) nodes."""
     measure("slow_groups", len(result.nodes) + len(result.groups))
     measure("wrong_elements", sum(result.wrong.values()), on="groups of nodes")
     measure.explain(detect.find_slow_groups(result, pairs))

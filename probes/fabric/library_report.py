@@ -1,4 +1,4 @@
-"""What the communication library itself says of its transport: NCCL's log, or gloo's sockets."""
+"""Reads the transport that the communication library reports: NCCL's log, or gloo's sockets."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from probes.nccl.report import NcclReport, incomplete_files, judge_log
 from reference_trainer.launch.gang import Gang
 
 Connection = tuple[str, str, int, int]  # own address, peer's address, own port, peer's port
-FOLDER = "/tmp"  # of each node; the driver's own TMPDIR may not exist there
-# Bytes of telling lines: of all logs together, and what each of many ranks has all the same.  They
-# travel and wait zipped, to under a tenth.
+FOLDER = "/tmp"  # on each node; the driver's own TMPDIR may not exist there
+# Bytes of relevant lines: the limit of all logs together, and the least limit of each rank.  They
+# are sent and stored zipped, to under a tenth.
 MAX_TOTAL_BYTES, MIN_RANK_BYTES = 64 << 20, 256 << 10
 STALE_SECONDS = 86400  # a run lasts for hours
 
 
 @dataclass(frozen=True)
 class TransportReport:
-    """`transports`: node -> rdma, tcp or the interface.  Empty with the reason in `problem`.
+    """Transport that the library reports: node -> rdma, tcp or the interface.
 
-    `report` is what NCCL's log says, where there is one; `logs` are its files by name, zipped;
-    `stages` say how far each rank came, and `interface` is the one that all connect by, if it is
-    one.
+    If `transports` is empty, `problem` is the reason.  `report` is the judged NCCL log, if there is
+    one.  `logs` are its files by name, zipped.  `stages` is how far each rank came.  `interface` is
+    the interface by which all ranks connect, None if they differ.
     """
 
     source: str = ""
@@ -49,16 +49,17 @@ class TransportReport:
 
 
 class RankLogs:
-    """Every rank writes its own NCCL log on its node; gone from there when the context ends.
+    """NCCL logs of all ranks, a file per rank on its node; removed when the context ends.
 
-    Never the driver's stdout: there Ray leaves out what ranks repeat.  gloo ignores all of it.
+    The driver's stdout is not used: Ray leaves out lines there that ranks repeat.  With gloo the
+    settings have no effect.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.token = cluster, secrets.token_hex(6)
 
     def __enter__(self) -> RankLogs:
-        self.cluster.on_each_node(clear_logs, self.token)  # those that a killed driver has left
+        self.cluster.on_each_node(clear_logs, self.token)  # removes logs that a killed driver left
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,7 +67,7 @@ class RankLogs:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for the gang."""
+        """Environment variables for the gang."""
         return {
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH",
@@ -74,9 +75,9 @@ class RankLogs:
         }
 
     def collect(self, gang: Gang) -> dict[str, bytes]:
-        """Collect what this gang's ranks have written so far, by file, zipped; dead ranks' too.
+        """Collect what this gang's ranks have written so far, by file, zipped; also of dead ranks.
 
-        The files stay: NCCL goes on writing into the one that it has opened.
+        The files stay, because NCCL goes on writing into an open file.
         """
         pids: dict[str, list[int]] = {}
         for place in gang.places:
@@ -86,7 +87,7 @@ class RankLogs:
         return {name: text for files in by_node.values() for name, text in sorted(files.items())}
 
     def report(self, gang: Gang, node_names: dict[str, str]) -> TransportReport:
-        """Report what the ranks of this gang wrote since they began."""
+        """Report the transport by what the ranks of this gang wrote since they began."""
         logs = self.collect(gang)
         with tempfile.TemporaryDirectory() as folder:
             for name, text in logs.items():
@@ -94,7 +95,7 @@ class RankLogs:
             log = read_logs(sorted(Path(folder).iterdir()))
         report = judge_log(log)
         hosts = {place.host.split(".")[0]: node_names[place.node] for place in gang.places}
-        # Where a log is not whole, the rank that used another transport may be its own.
+        # If a log is incomplete, its rank may be the rank that used another transport.
         missing = incomplete_files(log)
         if len(logs) < len(gang.places):
             missing = [f"the logs of {len(logs)} of {len(gang.places)} ranks came back", *missing]
@@ -113,8 +114,10 @@ class RankLogs:
 
 
 def take_logs(token: str, max_size: int, pids: list[int], folder: str = FOLDER) -> dict[str, bytes]:
-    """Take this node's processes' files of the token by name, zipped: what tells something in
-    them, `max_size` bytes of each."""
+    """Read the log files of these processes of this node, zipped, by name.
+
+    Only the relevant lines are kept, at most `max_size` bytes of each file.
+    """
     logs = {}
     for pid in pids:
         for path in Path(folder).glob(f"seatrial-nccl-{token}.*.{pid}.log"):
@@ -125,7 +128,7 @@ def take_logs(token: str, max_size: int, pids: list[int], folder: str = FOLDER) 
 
 
 def clear_logs(token: str, folder: str = FOLDER) -> None:
-    """Remove this node's files of the token, and our own ones of runs that ended long ago."""
+    """Remove this node's files of the token, and our own files that are older than a day."""
     for path in Path(folder).glob("seatrial-nccl-*.log"):
         with suppress(FileNotFoundError):
             info = path.lstat()
@@ -135,7 +138,7 @@ def clear_logs(token: str, folder: str = FOLDER) -> None:
 
 
 def _transports_by_node(log: Log, hosts: dict[str, str]) -> dict[str, str]:
-    """Tell the transport per node, from the edges that its ranks wrote."""
+    """Map each node to its transport, from the edges that its ranks wrote."""
     transports = {}
     for name, host in log.hosts.items():
         node = hosts.get(name.split(".")[0])
@@ -150,7 +153,7 @@ def _transports_by_node(log: Log, hosts: dict[str, str]) -> dict[str, str]:
 def gloo_report(
     gang: Gang, node_names: dict[str, str], connections: Sequence[Sequence[Connection]]
 ) -> TransportReport:
-    """Tell which interface carries the connections that gloo opened to most other nodes."""
+    """Report the interface of the connections that gloo opened to most other nodes, by node."""
     interfaces = gang.run(read_interfaces, timeout=60)
     transports: dict[str, str] = {}
     for place, devices, ends in zip(gang.places, interfaces, connections, strict=True):

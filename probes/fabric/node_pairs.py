@@ -1,4 +1,4 @@
-"""What each pair of nodes can do: how fast, over which network, with which loss."""
+"""Measures what each pair of nodes can do: speed, network used, and loss."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from scaling.collectives.node_groups import (
     pair_sweep,
 )
 
-REPEATS = 6  # tries each way, of which the fastest counts: one may lose a packet, or the CPU
-FEW_REPEATS = 2  # the same for a control: what it plants is there at every try
+REPEATS = 6  # tries in each direction; the fastest counts: one may lose a packet, or the CPU
+FEW_REPEATS = 2  # the same for a control: its fault is there at every try
 JOB_ROUNDS = 16  # rounds of meetings in one job
-# Of a round at most: both ways, each try almost too slow.
+# Longest time of a round: both directions, each try almost too slow.
 ROUND_SECONDS = 2 * REPEATS * SLOW_TRANSFER_S
-TRIAL_SECONDS = 180  # of a trial, most of it to connect
-MIN_RATIO = 0.85  # share of the typical speed under which a link is hunted: where it is marginal
+TRIAL_SECONDS = 180  # limit of a trial, most of it to connect
+MIN_RATIO = 0.85  # share of the typical speed below which a link is a suspect: it is marginal there
 
 
 @dataclass
 class PairSearch:
-    """What the pairs of nodes showed, by link (sender, receiver).
+    """Results of the pairs of nodes, by link (sender, receiver).
 
-    `lost`: the least share of packets that a meeting lost, None where nobody counts them.
-    `lossy`: whom to blame for losing more than is allowed; its speeds are 0 (lossy) or 1.
-    `sent`: bytes that the sender counted on each of its devices.
+    `lost`: the smallest share of packets that a meeting lost, None if no counter shows it.
+    `lossy`: nodes and links that lose more than is allowed; its speeds are 0 (lossy) or 1.  `sent`:
+    bytes that the sender counted on each of its devices.
     """
 
     speed: FaultSearchResult
@@ -47,7 +47,7 @@ class PairSearch:
 
 @dataclass(frozen=True)
 class BadSender:
-    """What a control plants on one rank: how late it sends, and what it tells as sent again."""
+    """Fault that a control plants on one rank: its delay, and the share it reports as resent."""
 
     rank: int
     delay_s: float
@@ -57,14 +57,14 @@ class BadSender:
 def run_pair_search(
     gang: Gang, node_names: dict[str, str], max_lost: float = 1.0, full: bool = False
 ) -> PairSearch:
-    """Find the link that is slow, that loses packets, that changes data, or takes a detour.
+    """Find links that are slow, lose packets, change data, or take a detour.
 
-    The first rank of each node meets the others', each direction apart.  A link that loses more
-    than `max_lost` of its packets is lossy.
+    The first rank of each node meets the others', in each direction separately.  A link that loses
+    more than `max_lost` of its packets is lossy.
 
-    Every pair meets up to 8 nodes (7 rounds), or when the `full` matrix is asked for (n - 1
-    rounds); else two or three rounds find bad nodes.  A rank's messages use the rails that are
-    close to it, so the others' are not tried.
+    Up to 8 nodes (7 rounds), or with the `full` matrix (n - 1 rounds), every pair meets.  Otherwise
+    two or three rounds find bad nodes.  A rank's messages use the rails that are close to it, so
+    the other rails are not tested.
     """
     rank_nodes = [node_names[place.node] for place in gang.places]
     return _search(_Meetings(gang, rank_nodes, first_ranks(rank_nodes), max_lost), full)
@@ -78,9 +78,9 @@ def run_few_pairs(
     bad: BadSender | None = None,
     environment: dict[str, str | None] | None = None,
 ) -> PairSearch:
-    """Do the same with the first so many nodes, and a fault: a control's.
+    """Search the pairs of the first `nodes` nodes, with a planted fault (for a control).
 
-    Nobody meets twice: what is planted is there the first time.
+    No pair meets twice: the planted fault is there the first time.
     """
     rank_nodes = [node_names[place.node] for place in gang.places]
     few = dict(islice(first_ranks(rank_nodes).items(), nodes))
@@ -90,14 +90,14 @@ def run_few_pairs(
 def _search(meetings: _Meetings, full: bool = False) -> PairSearch:
     nodes, matrix = list(meetings.ranks), full or len(meetings.ranks) <= 8
     speed = search_faults(nodes, meetings.measure_speed, matrix, MIN_RATIO)
-    # Whom to blame for loss is the same question: who has met is not measured again for it.
+    # The search for lossy links uses the same meetings: pairs are not measured again for it.
     lossy = search_faults(nodes, meetings.measure_loss, matrix)
     return PairSearch(speed, lossy, meetings.wrong, meetings.lost, meetings.sent)
 
 
 @dataclass
 class _Meetings:
-    """All that pairs of nodes have shown so far; `ranks` by node are those that meet."""
+    """Results of all meetings of pairs so far.  `ranks` maps each node to the rank that meets."""
 
     gang: Gang
     rank_nodes: list[str]
@@ -113,13 +113,13 @@ class _Meetings:
     judged: set[Link] = field(default_factory=set)
 
     def measure_speed(self, rounds: list[list[Pair]]) -> dict[Link, float]:
-        """Let these pairs meet; GB/s of each of their links."""
+        """Let these pairs meet; return the GB/s of each of their links."""
         table = [
             [(self.ranks[a], self.ranks[b]) for a, b in pairs]
             for pairs in rounds
             if not self.is_control or not self.speeds.keys() >= {*pairs}
         ]
-        for start in range(0, len(table), JOB_ROUNDS):  # who has met many holds many connections
+        for start in range(0, len(table), JOB_ROUNDS):  # each meeting of a job holds a connection
             batch = table[start : start + JOB_ROUNDS]
             timeout_s = 120 + ROUND_SECONDS * len(batch)
             repeats = FEW_REPEATS if self.is_control else REPEATS
@@ -133,7 +133,10 @@ class _Meetings:
         return {link: self.speeds[link] for link in _links_of(rounds)}
 
     def measure_loss(self, rounds: list[list[Pair]]) -> dict[Link, float]:
-        """1 for each link that loses no more than is allowed, else 0; who has not met, meets."""
+        """Return 1 for each link that loses no more than is allowed, else 0.
+
+        Pairs that have not met, or were judged before, meet now.
+        """
         fresh = [
             [pair for pair in pairs if pair not in self.speeds or pair in self.judged]
             for pairs in rounds
@@ -146,7 +149,7 @@ class _Meetings:
         }
 
     def _note(self, node: str, met: RankMeetings) -> None:
-        """Write down what the rank of this node saw."""
+        """Record what the rank of this node observed."""
         for rank, (speed, wrong) in met.received.items():
             link = self.rank_nodes[rank], node
             self.speeds[link] = speed
@@ -161,7 +164,7 @@ class _Meetings:
 
 
 def _make_reader(bad_rank: int, resent_share: float) -> LinkReader:
-    """Make the reader of this rank: that of the bad one tells of what was sent again."""
+    """Make the reader of this rank; that of the bad rank reports packets as resent."""
     return LinkReader(resent_share if os.environ["RANK"] == str(bad_rank) else 0.0)
 
 
@@ -172,8 +175,11 @@ def _links_of(rounds: list[list[Pair]]) -> list[Link]:
 
 @dataclass(frozen=True)
 class NodeGroupsResult:
-    """What groups of about sqrt(n) nodes show: nodes that make each of their groups slow, and slow
-    groups that no such node explains; `wrong` elements by node; `coverage` is one sentence."""
+    """Results of groups of about sqrt(n) nodes.
+
+    `nodes` make each of their groups slow.  `groups` are slow groups that no such node explains.
+    `wrong` counts wrong elements by node.  `coverage` is one sentence.
+    """
 
     nodes: list[str]
     groups: list[list[str]]
@@ -182,7 +188,7 @@ class NodeGroupsResult:
 
 
 def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult:
-    """Find faults that pairs are too small to show: all-reduce in groups, all groups at once."""
+    """Find faults that pairs are too small to show: all-reduce in groups, all at once."""
     rank_nodes = [node_names[place.node] for place in gang.places]
     wrong, sizes, tried = dict[str, int](), set[int](), 0
 
@@ -202,7 +208,7 @@ def run_group_search(gang: Gang, node_names: dict[str, str]) -> NodeGroupsResult
 
 
 def run_wrong_search(gang: Gang, node_names: dict[str, str]) -> FaultSearchResult:
-    """Find who makes an all-reduce wrong that all of its ranks receive: two nodes at a time.
+    """Find which node makes an all-reduce wrong for all ranks: two nodes at a time.
 
     Speeds in the result are 1, or 0 where an element was wrong.
     """
@@ -222,5 +228,5 @@ def run_wrong_search(gang: Gang, node_names: dict[str, str]) -> FaultSearchResul
 
 
 def first_ranks(rank_nodes: list[str]) -> dict[str, int]:
-    """Find each node's first rank; `rank_nodes` are the ranks' nodes."""
+    """Find each node's first rank; `rank_nodes` lists the node of each rank."""
     return {name: rank_nodes.index(name) for name in dict.fromkeys(rank_nodes)}

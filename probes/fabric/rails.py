@@ -1,4 +1,4 @@
-"""Whether all rails of a node carry their part: bytes sent per RDMA port, from sysfs."""
+"""Measures whether all rails of a node carry their part: bytes per RDMA port, from sysfs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaling.collectives.line_rate import active_rails
 def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
     """Read this node's active rails by `device/port`: rate in Gbit/s and bytes sent since boot.
 
-    Ports that NCCL is told not to use are none: they are for storage, however fast.
+    Ports that NCCL must not use are left out: they are for storage, however fast.
     """
     return {
         rail.name: {
@@ -30,16 +30,16 @@ def read_rails(root: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
 
 
 def count_installed(cluster: Cluster, fabric: str | None) -> int | None:
-    """Count the rails that the best node has, active or not; None where there are none to count."""
+    """Count the rails that the best node has, active or not; None if there are none to count."""
     if fabric != "rdma":
         return None
     return count_rails(admitted_facts(cluster.facts, cluster.on_each_node(read_ib_hca)))
 
 
 def rail_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int | None]:
-    """Count bytes that each rail sent in between; one that is there no more has sent nothing.
+    """Count the bytes that each rail sent between two readings.
 
-    None where its counter cannot be read.
+    A rail that is gone has sent nothing.  None if a counter cannot be read.
     """
     grown: dict[str, int | None] = {}
     for name, port in before.items():
@@ -49,10 +49,10 @@ def rail_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
 
 def rail_shares(sent: Mapping[str, int | None], count: int) -> dict[str, float]:
-    """Give what each of the `count` busiest ports sent, as a ratio of an equal part.
+    """Compute what each of the `count` busiest ports sent, as a ratio of an equal part.
 
-    Ports beyond that number are as fast as rails, but were not ordered as such: storage.  Nothing
-    where one of them tells nothing: it may have sent the most.
+    Further ports are as fast as rails, but were not ordered as such: they are for storage.  Empty
+    if a counter cannot be read, because that port may have sent the most.
     """
     known = {name: bytes_sent for name, bytes_sent in sent.items() if bytes_sent is not None}
     if len(known) < len(sent):
@@ -79,7 +79,7 @@ def find_missing_rails(
 ) -> list[Finding]:
     """Make one finding per node with fewer active rails than it should have, or slower ones.
 
-    `rates` are Gbit/s of each node's rails.
+    `rates` are in Gbit/s, of each node's rails.
     """
     best = max(rates.values(), default=0.0)
     findings = []

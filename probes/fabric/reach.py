@@ -1,4 +1,7 @@
-"""Who reaches whom on the fabric, in full-size packets, and who else has its addresses."""
+"""Tests which nodes reach each other on the fabric, also with full-size packets.
+
+It also reads which machines answer for the nodes' addresses.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,19 @@ from scaling.collectives.reachability import (
     start_udp_echo,
 )
 
-SMALL_BYTES = 100  # bytes of a datagram that passes wherever datagrams pass at all
+SMALL_BYTES = 100  # bytes of a datagram that passes wherever any datagram passes
 CALL_SECONDS = 60  # for all ranks to begin and end a call, on a busy cluster
-BLINK_SECONDS = 2.5  # after which a port that is down is looked at again: it may flap
+BLINK_SECONDS = 2.5  # pause before a port that is down is read again: it may flap
 
 
 @dataclass(frozen=True)
 class ReachabilityResult:
     """Pairs of nodes that do not reach each other, and nodes whose fabric port is not usable.
 
-    `narrow` are pairs that small packets pass and full-size ones do not, None where that could
-    not be tried, for the reason in `note`; `mtu` is that of each node's port.  `ports` names what
-    was tried.  `has_ip` is whether the fabric has IP addresses, without which there is no packet
-    size to try.  `saw_neighbours`: whether any node told who answers for the others' addresses.
+    `narrow` are pairs that pass small packets and not full-size ones.  It is None if that could not
+    be tested, for the reason in `note`.  `mtu` is the MTU (bytes) of each node's port, `ports` its
+    interface.  `has_ip` is whether the fabric has IP addresses; without them no packet size is
+    tested.  `saw_neighbours` is whether any node shows who answers for the others' addresses.
     """
 
     nodes: list[str]
@@ -47,10 +50,10 @@ class ReachabilityResult:
 
 
 def check_reach(gang: Gang, node_names: dict[str, str], fabric: str | None) -> ReachabilityResult:
-    """Connect every pair of nodes by TCP on the fabric, and send a full-size datagram that must not
-    be fragmented.
+    """Connect every pair of nodes by TCP on the fabric, and send full-size datagrams unfragmented.
 
-    On the agreed interface, or that of a rail; Ray's without one, or where rails have no address.
+    The interface is the agreed one, or that of a rail.  Without either, or if rails have no
+    address, it is Ray's.
     """
     nodes = FabricNodes.read(gang, node_names, fabric)
     pairs, seen = nodes.unreachable_pairs(), nodes.read_neighbours()
@@ -70,19 +73,20 @@ def check_reach(gang: Gang, node_names: dict[str, str], fabric: str | None) -> R
 
 
 def turn_order(node: int, nodes: int) -> list[int]:
-    """Order whom a node connects to, turn by turn, itself too: in turn r it is node r - i (mod n).
+    """List the peers of a node, turn by turn, itself too: in turn r it is node r - i (mod n).
 
-    Who connects to whom in a turn are disjoint pairs.
+    i is this node, n the number of nodes.  In each turn the nodes connect in disjoint pairs.
     """
     return [(turn - node) % nodes for turn in range(nodes)]
 
 
 @dataclass(frozen=True)
 class FabricNodes:
-    """The first rank of each node, and the port of it that is tried.
+    """The first rank of each node, and the port of it that is tested.
 
-    In each trial every node listens, and every node connects to all of them: in rounds of disjoint
-    pairs, so they do not all connect to one node at once; but nobody waits for a round's end.
+    In each test every node listens, and every node connects to all of them.  Connections go in
+    rounds of disjoint pairs, so that not all nodes connect to one node at once.  No node waits for
+    the end of a round.
     """
 
     gang: Gang
@@ -94,7 +98,7 @@ class FabricNodes:
 
     @classmethod
     def read(cls, gang: Gang, node_names: dict[str, str], fabric: str | None) -> FabricNodes:
-        """Read each node's interfaces, twice where a port is down, and choose what to try."""
+        """Read each node's interfaces, twice if a port is down, and choose which to test."""
         first_ranks = {place.node: rank for rank, place in reversed(list(enumerate(gang.places)))}
         ranks = sorted(first_ranks.values())
         names = [node_names[gang.places[rank].node] for rank in ranks]
@@ -112,7 +116,7 @@ class FabricNodes:
         )
 
     def doctored(self, doctored: Mapping[str, DoctoredPort]) -> FabricNodes:
-        """Read the ports once more, some nodes with what a control has them tell."""
+        """Read the ports once more, with false values of some nodes (for a control)."""
         readings = self._read_ports(doctored)
         ports = {
             node: one["interfaces"].get(self.chosen.names[node]) for node, one in readings.items()
@@ -133,19 +137,19 @@ class FabricNodes:
 
     @property
     def ray_addresses(self) -> dict[str, str]:
-        """Each node's address in Ray."""
+        """Address of each node in Ray, by node name."""
         rows = zip(self.names, self.ranks, strict=True)
         return {name: self.gang.places[rank].address for name, rank in rows}
 
     @property
     def addresses(self) -> list[str]:
-        """The address that is tried of each node."""
+        """Addresses that are tested, in the order of `names`."""
         ray = self.ray_addresses
         return [(self.chosen.ports[name] or {}).get("address") or ray[name] for name in self.names]
 
     @property
     def mtu(self) -> dict[str, int]:
-        """The MTU of each node's port, where it is usable and the fabric's."""
+        """MTU (bytes) of each node's port, if the port is usable and the fabric's."""
         return {
             node: port["mtu"]
             for node, port in self.chosen.ports.items()
@@ -153,7 +157,7 @@ class FabricNodes:
         }
 
     def duplicates(self, seen: Mapping[str, Mapping[str, str] | None]) -> list[DuplicateAddress]:
-        """Find addresses that two machines have; `seen` are those of `read_neighbours`."""
+        """Find addresses that two machines have; `seen` is from `read_neighbours`."""
         macs = {
             node: [port["mac"] for port in one["interfaces"].values()]
             for node, one in self.readings.items()
@@ -162,16 +166,17 @@ class FabricNodes:
         return find_duplicates(known, macs, seen)
 
     def unreachable_pairs(self, closed: Container[str] = ()) -> list[Pair]:
-        """List pairs that do not connect; at nodes that are `closed` nobody listens."""
+        """List pairs that do not connect.  `closed` nodes do not listen (for a control)."""
         return self._failing_pairs(start_tcp_listener, check_tcp, closed=closed)
 
     def narrow_pairs(
         self, unreachable: Sequence[Pair], extra_bytes: int = 0, seconds: float = 4
     ) -> tuple[list[Pair] | None, str]:
-        """Find pairs that only small datagrams pass; None and why where no small one passes either.
+        """Find pairs that pass only small datagrams.
 
-        `extra_bytes` is how much a control makes the full-size ones larger than the MTU, `seconds`
-        how long an answer is waited for.
+        Returns (None, reason) if that cannot be tested, as when no small datagram passes either.
+        `extra_bytes` makes the full-size datagrams larger than the MTU (for a control).  `seconds`
+        is how long to wait for an answer.
         """
         mtu = self.mtu
         if self.chosen.note:
@@ -180,7 +185,7 @@ class FabricNodes:
             return None, "the MTU of the interface is not known on every node"
         small = dict.fromkeys(self.names, SMALL_BYTES)
         full = {name: mtu.get(name, SMALL_BYTES) + extra_bytes for name in self.names}
-        # Each pair is tried at the smaller MTU of its two: one odd node must not spare the others.
+        # Each pair is tested at the smaller of its two MTUs: one odd node must not hide others.
         sizes = [{peer: min(full[name], full[peer]) for peer in self.names} for name in self.names]
         no_small = self._failing_pairs(
             start_udp_echo, check_udp, [[small, seconds] for _ in self.names]
@@ -199,7 +204,7 @@ class FabricNodes:
         each: Sequence[Sequence[object]] | None = None,
         closed: Container[str] = (),
     ) -> list[Pair]:
-        """List pairs of which one does not get through; `each` are further arguments by node."""
+        """List pairs with a direction that fails; `each` holds further arguments by node."""
         arguments: list[list[object]] = [[] for _ in self.gang.places]
         timeout_s = CALL_SECONDS + max_wait_s(len(self.names), 4)
         servers = self._open_doors(serve, timeout_s, closed)
@@ -229,11 +234,12 @@ class FabricNodes:
     def _open_doors(
         self, serve: Callable[..., int], knock_s: float, closed: Container[str]
     ) -> list[tuple[str, tuple[str, int] | None]]:
-        """Open a door on each node, for all who knock within `knock_s` seconds; nodes and doors.
+        """Open a listener on each node for connections within `knock_s` seconds.
 
-        A node whose fabric port is dead has none: it would be open on another network.
+        Returns each node with its (address, port).  A node whose fabric port is dead gets None: it
+        would listen on another network.
         """
-        seconds = CALL_SECONDS + knock_s  # or a busy node would be taken for one out of reach
+        seconds = CALL_SECONDS + knock_s  # otherwise a busy node would look unreachable
         rows = zip(self.ranks, self.names, self.addresses, strict=True)
         usable = [row for row in rows if row[1] not in self.chosen.dead]
         each: list[list[object]] = [[] for _ in self.gang.places]

@@ -1,4 +1,4 @@
-"""Judge who reaches whom: dead ports, blocked pairs, packet sizes, addresses that two have."""
+"""Judges which nodes reach each other: dead ports, blocked pairs, packet sizes, duplicates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def judge_reach(reach: ReachabilityResult, measure: Recorder) -> None:
 
 
 def find_duplicates(reach: ReachabilityResult) -> list[Finding]:
-    """Name the nodes whose address another machine has too."""
+    """Name the nodes whose address another machine also has."""
     return [
         finding("FAB-DUPLICATE-ADDRESS", one.message + _port_text(reach, one.nodes[0]), one.nodes)
         for one in reach.duplicates
@@ -43,7 +43,7 @@ def _port_text(reach: ReachabilityResult, node: str) -> str:
 def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
     """Name the nodes, else the pairs, that explain which pairs do not reach each other.
 
-    What an address that two machines have explains is left out.
+    Nodes with an address that two machines have are left out: that explains their pairs.
     """
     shared = {node for one in reach.duplicates for node in one.nodes}
     failing = [pair for pair in reach.pairs if shared.isdisjoint(pair)]
@@ -60,7 +60,7 @@ def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
 
 
 def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
-    """Name the node whose MTU is another, else the pairs that full-size packets do not pass."""
+    """Name the nodes whose MTU differs, else the pairs that full-size packets do not pass."""
     odd = find_odd_mtu(reach)
     if odd:
         names = {mtu: [n for n in reach.mtu if reach.mtu[n] == mtu] for mtu in reach.mtu.values()}
@@ -78,7 +78,7 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
 
 
 def find_odd_mtu(reach: ReachabilityResult) -> list[str]:
-    """List nodes whose MTU is not that of most; all of them where two MTUs have as many nodes."""
+    """List nodes whose MTU is not that of most; all nodes if the two commonest MTUs tie."""
     counts = Counter(reach.mtu.values()).most_common()
     if len(counts) > 1 and counts[0][1] == counts[1][1]:
         return list(reach.mtu)

@@ -1,4 +1,4 @@
-"""Where a rank is that hangs: its stack, and the collectives that torch's flight recorder knows."""
+"""Reads where a hung rank is: its stack, and the collectives in torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import Any
 
 from reference_trainer.launch import worker
 
-# Where ranks wait for each other; what wraps those calls in order to log them is not meant.
+# Functions in which ranks wait for each other, without the wrappers that only log these calls.
 DISTRIBUTED_CALL = re.compile(r"torch/distributed/(?!c10d_logger)")
 RECORDER_ENV = {"TORCH_FR_BUFFER_SIZE": "2000"}  # environment of the ranks: torch's flight recorder
-MAX_ENTRIES = 5  # collectives that are told one by one
+MAX_ENTRIES = 5  # collectives that are listed one by one
 RankState = dict[str, Any]
 
 
 def read_rank_state() -> RankState:
-    """Read where this process is, by another thread than the one that hangs.
+    """Read where this process is, from another thread than the hung one.
 
-    {"at": the function of torch.distributed that was called, else the innermost one, "" when none
-    runs; "stack": `file:line function`, outermost first; "group": number of the newest process
-    group of all ranks with a collective, or -1; "begun", "ended": collectives of that group;
-    "entries": the last few}.
+    `at`: the function of torch.distributed that was called, else the innermost one, "" when none
+    runs.  `stack`: `file:line function`, outermost first.  `group`: number of the newest process
+    group of all ranks with a collective, or -1.  `begun`, `ended`: collectives of that group.
+    `entries`: the last few.
     """
     frames = _rank_frames()
     stack = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]
-    # Deeper down, ranks that wait for the same thing are in different lines, by their part in it.
+    # The outermost call: deeper frames differ between ranks that wait for the same thing.
     calls = [f.name for f in frames if DISTRIBUTED_CALL.search(f.filename)]
     return {"at": (calls or stack[-1:] or [""])[0], "stack": stack, **_read_recorder()}
 
 
 def _rank_frames() -> list[traceback.FrameSummary]:
-    """Find what the rank was told to run, down from Worker.run, in another thread than this."""
+    """Find the frames of the rank's call below Worker.run, in another thread than this one."""
     for thread, frame in sys._current_frames().items():
         frames = traceback.extract_stack(frame)
         is_run = [f.filename == worker.__file__ and f.name == "run" for f in frames]
@@ -45,7 +45,7 @@ def _rank_frames() -> list[traceback.FrameSummary]:
 
 
 def _read_recorder() -> RankState:
-    """Read torch.distributed's own record, if this process has loaded it."""
+    """Read torch.distributed's flight recorder, if this process has loaded it."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):  # the former in CUDA's build
         dump = getattr(c10d, name, None)

@@ -1,7 +1,7 @@
-"""A sweep with witnesses: collectives over a gang, and which way their bytes went.
+"""Runs collectives over a gang, and records which path their bytes took.
 
-Two witnesses see every sweep: the byte counters of each node's devices, and what the library
-itself says (NCCL's log; for gloo the sockets that it holds).  Neither knows of the other.
+Two independent sources record every sweep.  They are the byte counters of each node's devices, and
+the library's own report (NCCL's log; for gloo its open sockets).
 """
 
 from __future__ import annotations
@@ -26,36 +26,35 @@ from scaling.collectives.sweep import (
     sweep,
 )
 
-START_SECONDS = 90.0  # NCCL tries for 60 s to connect, and then says what failed
+START_SECONDS = 90.0  # NCCL tries for 60 s to connect, and then reports what failed
 SWEEP_SECONDS = 60.0  # a sweep takes some 10 s, and ends a size after one call takes 0.5 s
 CHECK_SIZE = 1 << 20  # bytes: the size at which the other collectives and the control run
-# Bytes are counted against what a ring must move; a tree over two nodes moves less per port, and
-# over two nodes shows more than the line rate.
-# One ring through all ranks, whose bytes are known; and not over NVLink between hosts (GB200), for
-# then nothing of the ring would cross the fabric that is to be proven.
+# The bytes of one ring through all ranks are known, and counters are compared with them.  A tree
+# over two nodes moves less per port, and shows more than the line rate.  NVLink between hosts
+# (GB200) is off: otherwise no byte of the ring would cross the fabric under test.
 RING_ENV = {"NCCL_ALGO": "Ring", "NCCL_MNNVL_ENABLE": "0"}
-LEAST_COUNTED = 0.05  # of the bytes that were sent: where less is counted, they went elsewhere
-Rows = list[dict[str, Any]]  # what `summarise` returns: one for each size and placement
+LEAST_COUNTED = 0.05  # of the bytes that were sent: if less is counted, they went elsewhere
+Rows = list[dict[str, Any]]  # as `summarise` returns them: one row for each size and placement
 OTHER_OPS = tuple(name for name in OPERATIONS if name != "all_reduce")
 
 
 def gang_env(logs: RankLogs) -> dict[str, str]:
-    """Give what the gang's ranks run with: a ring, own logs, and NCCL where GPUs are real."""
+    """Return the environment of the gang's ranks: a ring, own logs, and NCCL if GPUs are real."""
     backend = {"SEATRIAL_BACKEND": "nccl"} if logs.cluster.on_gpu else {}
     return {**RING_ENV, **RECORDER_ENV, **logs.environment, **backend}
 
 
 def init_seconds(ranks: int) -> float:
-    """Give our own deadline for so many ranks to come together: the more, the longer it is."""
+    """Compute our deadline (s) for so many ranks to connect: it grows with their number."""
     return START_SECONDS + SECONDS_PER_RANK * ranks
 
 
 def sweep_seconds(ranks: int) -> float:
-    """Give that for a sweep, in which the ranks come together once more."""
+    """Compute our deadline (s) for a sweep, in which the ranks connect once more."""
     return init_seconds(ranks) + SWEEP_SECONDS
 
 
-ACCOUNTED = 0.9  # of the expected bytes on the fabric: others can have carried no part of them
+ACCOUNTED = 0.9  # of the expected bytes on the fabric: then no other device carried part of them
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep showed: rows per size, per node the bytes sent on each device, and the word of
-    the library."""
+    """Results of a sweep: rows per size, bytes sent per node and device, the library's report."""
 
     ranks: int
     backend: str
@@ -92,30 +90,30 @@ class SweepResult:
 
     @property
     def peak(self) -> dict[str, Any]:
-        """The judged row: a large message's."""
+        """Judged row: that of a large message."""
         return plateau_row(self.rows)
 
     @property
     def main_devices(self) -> dict[str, str]:
-        """By node, the device or transport that carried most of its bytes."""
+        """Device or transport that carried most bytes, by node."""
         return {
             node: main_device(sent, self.expected_bytes) if self.is_counted(node) else UNKNOWN
             for node, sent in self.sent.items()
         }
 
     def is_counted(self, node: str) -> bool:
-        """Tell whether the bytes that this node sent show at all on what is counted."""
+        """Return whether the counters show at least LEAST_COUNTED of this node's bytes."""
         known = [count for count in self.sent[node].values() if count is not None]
         return sum(known) >= LEAST_COUNTED * self.expected_bytes
 
     @property
     def main_device(self) -> str:
-        """The one that carried most bytes on most nodes."""
+        """Device that carried most bytes on most nodes."""
         return Counter(self.main_devices.values()).most_common(1)[0][0]
 
     @property
     def longest_stall(self) -> Stall:
-        """The call that was late by most, over all sizes."""
+        """Call that was late by most, over all sizes."""
         stalls = [
             Stall(max(0.0, worst - 2 * median), worst, median, row["size"], rank)
             for row in self.rows
@@ -127,7 +125,7 @@ class SweepResult:
 
     @property
     def lost_shares(self) -> dict[str, float | None]:
-        """By node, the share of packets sent that were lost; None where nobody counts them."""
+        """Share of the sent packets that were lost, by node; None if no counter shows it."""
         counts: dict[str, list[tuple[int, int]]] = {node: [] for node in self.rank_nodes}
         for node, (before, after) in zip(self.rank_nodes, self.readings, strict=True):
             if count := lost_packets(before, after):
@@ -138,17 +136,19 @@ class SweepResult:
         }
 
     def share(self, node: str, device: str) -> float | None:
-        """Give the bytes a node sent on a device, as a ratio of those it had to send; None where
-        they cannot be read, or went where nobody counts."""
+        """Compute the bytes a node sent on a device, as a ratio of those it had to send.
+
+        None if they cannot be read, or if no counter shows what the node sent.
+        """
         sent = self.sent[node].get(device, 0)
         if sent is None or not self.is_counted(node):
             return None
         return sent / self.expected_bytes if self.expected_bytes else 0.0
 
     def share_on_other_interfaces(self, node: str, device: str) -> float | None:
-        """Give the same for all other devices together.
+        """Compute the same for all other devices together.
 
-        Where one of them cannot be read it is None, unless the device itself accounts for all.
+        None if one of them cannot be read, unless the device itself accounts for all bytes.
         """
         shares = [self.share(node, name) for name in self.sent[node] if name != device]
         known = [share for share in shares if share is not None]
@@ -157,8 +157,10 @@ class SweepResult:
 
     @property
     def unread(self) -> str:
-        """Tell which nodes have a counter that cannot be read, and of what, or count next to
-        nothing of what they sent; "" for none."""
+        """Counters that cannot be read, as a sentence; "" if all can.
+
+        If all can be read, the sentence names nodes that count next to nothing of what they sent.
+        """
         found = [
             f"{name} on {node}"
             for node, sent in self.sent.items()
@@ -171,7 +173,7 @@ class SweepResult:
         return f"what {', '.join(elsewhere)} sent went where no port counts it" * bool(elsewhere)
 
     def witness_disagreement(self) -> str:
-        """Tell where the witnesses do not say the same, or one says nothing; "" when they agree."""
+        """Describe where the two sources differ, or one reports nothing; "" if they agree."""
         if not self.library.transports:
             return f"{self.library.source or 'the library'} says nothing: {self.library.problem}"
         for node in sorted({*self.sent, *self.library.transports, *self.rank_nodes}):
@@ -195,7 +197,7 @@ def run_sweep(
     environment: dict[str, str | None] | None = None,
     only: int | None = None,
 ) -> SweepResult:
-    """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size."""
+    """Sweep all-reduce over the gang and count the bytes; `only` limits it to one size (bytes)."""
     before, ports = gang.run(read_counters, timeout=60), gang.run(read_rails, timeout=60)
     wait = sweep_seconds(gang.size)
     call = ("all_reduce",), 0.5, 0.25, only, None, LinkReader
@@ -223,7 +225,10 @@ def run_sweep(
 
 
 def check_ops(gang: Gang, size: int, corrupt: int | None = None) -> dict[str, Rows]:
-    """Run the other five collectives at one size (bytes): rows by name, their values checked."""
+    """Run the other five collectives at one size (bytes): rows by name, their values checked.
+
+    `corrupt` is a rank whose results are changed (for a control).
+    """
     wait = sweep_seconds(gang.size)
     data = gang.run(sweep, OTHER_OPS, 0.3, 0.1, size, corrupt, timeout=wait)
     return {name: summarise([item["sweeps"][name] for item in data]) for name in OTHER_OPS}

@@ -1,4 +1,4 @@
-"""Does gradient traffic use the fabric, at the speed the fabric was sold at?"""
+"""Tests that gradient traffic uses the fabric, at the agreed speed."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, limits, m
 
 
 def run_probe(rig, logs):
-    """Observe, then run the controls; of a group that fails, tell why."""
+    """Run the measurements, then the controls; if the gang fails, explain why."""
     gang, terms, measure = rig.gang, rig.terms, rig.measure
     try:
         run, pairs = measure_fabric(rig, logs)
@@ -65,9 +65,9 @@ def run_probe(rig, logs):
 
 
 def measure_fabric(rig, logs):
-    """Measure who reaches whom, the sweep, the transport and the pairs; sweep and pairs, if any.
+    """Measure reach, sweep, transport and pairs; return the sweep and the pairs, None if not run.
 
-    Each is judged as soon as it is seen, so that a later failure takes nothing away.
+    Each is judged as soon as it is measured, so that a later failure loses nothing.
     """
     gang, terms, measure = rig.gang, rig.terms, rig.measure
     measure.progress("fabric: who reaches whom")
@@ -91,7 +91,7 @@ def measure_fabric(rig, logs):
     wrong = judge.judge_data(run, check_ops(gang, CHECK_SIZE), measure)
     if rig.watch:
         return run, find_bad_nodes(rig, run, wrong)
-    # A pair there is two processes that share one host's cores.
+    # On an embedded cluster a pair is two processes that share one host's cores.
     explain_without_pairs(rig, run, wrong)
     measure.covered("no pairs of nodes were tried: all raylets share one host")
     return run, None

@@ -1,4 +1,4 @@
-"""The controls of HOSTS: a node that tells of other hardware, a larger order, another folder."""
+"""Controls of HOSTS: a node that reports false facts, a larger order, another folder."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from probes.hosts.judge import judge_folder, judge_hosts, judge_parity
 from probes.hosts.order import judge_order
 
 Facts = Mapping[str, Any]
-DOCTORED = "0.0.0+doctored"  # the version, and the model, that the doctored node tells of
+DOCTORED = "0.0.0+doctored"  # the version, and the model, that the doctored node reports
 NODE_ORDERS = ("gpu_model", "gpu_memory", "cpus", "ram", "ordered_versions")
 
 
 def read_doctored_facts(lies: Facts | None) -> dict[str, Any]:
-    """Read this node's facts; one with `lies` tells of what it does not have."""
+    """Read this node's facts; with `lies`, replace some of them by false values."""
     facts = node_facts()
     return facts if lies is None else doctor_facts(facts, lies)
 
 
 def doctor_facts(facts: Facts, lies: Facts) -> dict[str, Any]:
-    """Change a node's facts: other versions, half a CPU, hardly any RAM, a GPU that is lost, and a
-    boot id and a GPU of another node (the `lies`).
+    """Replace facts of a node by false values.
 
-    What it does not tell without that it does not tell then.
+    All versions are DOCTORED, CPUs are 0.5, RAM is 0.01 GiB, and the last GPU is lost.  The first
+    GPU gets another model and 0.5 GiB.  `lies` are the boot id and the GPU UUID of another node.
+    Software parts and GPUs that the node does not report are not added.
     """
     software = dict.fromkeys(facts["software"], DOCTORED)
     gpus = [dict(gpu) for gpu in facts["gpus"]]
@@ -44,7 +45,7 @@ def doctor_facts(facts: Facts, lies: Facts) -> dict[str, Any]:
 def control_doctored_node(
     cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], measure: Recorder
 ) -> None:
-    """One node tells of other hardware and software: each of its lies must be seen."""
+    """Check that each false fact of a node about its hardware and software is detected."""
     victim, other = facts[-1], facts[0]
     fault = f"{victim['name']} tells of other hardware and software than it has"
     lies = {
@@ -73,7 +74,7 @@ def control_doctored_node(
 def _not_told(
     cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], trial: Trial
 ) -> set[str]:
-    """Name what a node's lies cannot turn red here: what is not ordered, or not compared."""
+    """Name the measures that false facts cannot fail here: not ordered, or not compared."""
     without = {name for name in NODE_ORDERS if not trial.has_measured(name)}
     if len(facts) < 2:
         without |= {"machines", "duplicate_gpus", "differences", "nodes_below_most"}
@@ -81,14 +82,14 @@ def _not_told(
         without.add("machines")
     if "NVML" not in compared_sources(cluster.kind, cluster.emulated, facts):
         without |= {"count_mismatches", "nodes_below_most", "nvml_errors", "duplicate_gpus"}
-        without.add("gpus")  # Ray's count alone is held to the order
+        without.add("gpus")  # only Ray's count is compared with the order
     return without
 
 
 def control_larger_order(
     cluster: Cluster, terms: ClusterTerms, facts: Sequence[Facts], measure: Recorder
 ) -> None:
-    """The nodes that are there are held to an order of one node, and one GPU each, more."""
+    """Check that an order of one more node, and of one more GPU on each node, fails."""
     orders = {"nodes": "nodes", "gpus_per_node": "gpus"}
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
     fault = "one node, and one GPU of each node, more than there are is ordered"
@@ -103,9 +104,9 @@ def control_larger_order(
 
 
 def control_own_folder(cluster: Cluster, folder: str, measure: Recorder) -> None:
-    """One node writes and looks in a folder of its own instead of the shared one."""
+    """Check that a node that writes and reads its own folder, not the shared one, is detected."""
     if len(cluster.nodes) < 2:
-        return  # one node alone shares its folder with nobody
+        return  # a single node shares its folder with no other
     victim, trial = cluster.nodes[-1], measure.trial()
     elsewhere = {victim["id"]: tempfile.gettempdir()}
     judge_folder(cluster, folder, trial, elsewhere)

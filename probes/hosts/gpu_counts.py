@@ -1,4 +1,4 @@
-"""How many GPUs each node has: by Ray, by NVML, by torch and by the order.  They must agree."""
+"""Counts each node's GPUs by Ray, NVML, torch and the order, which must agree."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ NOT_COMPARED = {"NVML": "NVML is not compared", "torch": "torch is not compared"
 
 @dataclass(frozen=True)
 class NodeGpus:
-    """What each source says of one node.
+    """GPU counts of one node, by source.
 
-    `counts` has Ray's number and that of each source that is compared with it: None where it is not
-    known, for the reason in `unknown`.  `assigned` is what torch sees in a worker that owns one
-    GPU.  A node that is no member of the gang is one where Ray counts none.
+    `counts` holds Ray's number and that of each source that is compared with it.  A count is None
+    if it is not known, for the reason in `unknown`.  `assigned` is the number of GPUs that torch
+    sees in a worker that owns one.  `member` is False for a node where Ray counts no GPU.
     """
 
     name: str
@@ -29,31 +29,31 @@ class NodeGpus:
 
     @property
     def known(self) -> list[int]:
-        """The counts that are known."""
+        """Counts that are known."""
         return [count for count in self.counts.values() if count is not None]
 
     @property
     def reasons(self) -> str:
-        """Why counts are not known."""
+        """Reasons why counts are not known."""
         return "; ".join(f"{source}: {reason}" for source, reason in self.unknown.items())
 
     @property
     def mismatches(self) -> int | None:
-        """How many counts contradict Ray's; None where none does and one is not known."""
+        """Number of counts that contradict Ray's; None if none does and one is not known."""
         wrong = sum(count != self.counts["Ray"] for count in self.known)
         wrong += self.assigned not in (None, 1)
         return None if self.unknown and not wrong else wrong
 
     @property
     def value(self) -> int | None:
-        """The judged count: the smallest that differs from the order; else the common one."""
+        """Judged count: the smallest that differs from the order, else the common one (or None)."""
         if self.ordered is not None and (wrong := [n for n in self.known if n != self.ordered]):
             return min(wrong)
         return None if self.unknown else min(self.known)
 
     @property
     def sentence(self) -> str:
-        """`node3: 8 GPUs were ordered, Ray counts 8, NVML shows 7, torch sees 7`."""
+        """Sentence: `node3: 8 GPUs were ordered, Ray counts 8, NVML shows 7, torch sees 7`."""
         parts = ["no number was ordered"]
         if self.ordered is not None:
             parts = [f"{self.ordered} GPU{'s were' if self.ordered != 1 else ' was'} ordered"]
@@ -74,8 +74,8 @@ class NodeGpus:
 def compared_sources(kind: str, emulated: bool, facts: Iterable[Mapping[str, Any]]) -> list[str]:
     """List the sources that must agree with Ray.
 
-    Emulated accelerators are none that torch sees; NVML is there on all nodes or on none.  Raylets
-    of one host all see that host's GPUs.
+    torch does not see emulated accelerators, and NVML is on all of those nodes or on none.  Raylets
+    of one host (kind `local`) all see that host's GPUs, so nothing is compared there.
     """
     if kind == "local":
         return []
@@ -91,7 +91,7 @@ def count_gpus(
     sources: Iterable[str],
     member: bool = True,
 ) -> NodeGpus:
-    """Count the GPUs of one node by each source.  `fact["torch"]` is as `count_torch_devices`."""
+    """Count the GPUs of one node by each source.  `fact["torch"]` is from `count_torch_devices`."""
     counts: dict[str, int | None] = {"Ray": ray_count}
     unknown: dict[str, str] = {}
     expected, assigned = bool(ray_count or ordered), None
@@ -102,7 +102,7 @@ def count_gpus(
     if "torch" in sources and ray_count:
         seen = fact.get("torch") or {"error": "it was not asked"}
         assigned = seen.get("assigned")
-        if not any("mig" in gpu for gpu in fact["gpus"]):  # of MIG instances torch sees one at most
+        if not any("mig" in gpu for gpu in fact["gpus"]):  # torch sees at most one MIG instance
             counts["torch"] = seen.get("all")
         if assigned is None or counts.get("torch", 0) is None:
             unknown["torch"] = str(seen.get("error") or "it was not asked")
@@ -110,7 +110,10 @@ def count_gpus(
 
 
 def nvml_count(fact: Mapping[str, Any], expected: bool) -> tuple[int | None, str]:
-    """(GPUs that NVML shows, without those that it cannot ask; why it shows no number)."""
+    """Return (number of GPUs that NVML can query, ""), or (None, reason).
+
+    If NVML is missing or fails, the number is 0 where no GPU is `expected`.
+    """
     nvml = fact["nvml"]
     if not nvml["library"]:
         if not expected:
@@ -123,7 +126,7 @@ def nvml_count(fact: Mapping[str, Any], expected: bool) -> tuple[int | None, str
 
 
 def find_wrong_counts(nodes: Iterable[NodeGpus]) -> dict[str, str]:
-    """Find the nodes whose counts differ, from the order or among themselves: name -> sentence."""
+    """Find the nodes whose counts differ from the order or each other: name -> sentence."""
     return {
         node.name: node.sentence
         for node in nodes
@@ -132,9 +135,9 @@ def find_wrong_counts(nodes: Iterable[NodeGpus]) -> dict[str, str]:
 
 
 def nodes_below_most(nodes: Iterable[NodeGpus]) -> list[str]:
-    """Names of the members with fewer GPUs than most.
+    """List the names of the members with fewer GPUs than most.
 
-    Where two counts are equally common, the larger one is taken as right.
+    If two counts are equally common, the larger one is taken as right.
     """
     fewest = {node.name: min(node.known) for node in nodes if node.member}
     sizes = Counter(fewest.values())

@@ -1,4 +1,4 @@
-"""Faults of the machines and their GPUs, from the facts of each node."""
+"""Finds faults of the machines and their GPUs, from the facts of each node."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MEMORY_TOLERANCE = 0.01  # boards of one model differ by less; ECC on GDDR takes
 
 
 def find_nvml_faults(fact: Facts, expected: bool) -> list[Finding] | None:
-    """Find what NVML does not answer on a node; None where the GPUs are AMD's.
+    """Find the NVML errors of a node; None if its GPUs are AMD's.
 
-    Where no GPU is `expected`, a missing library or driver is no fault: the node may have none.
+    If no GPU is `expected`, a missing library or driver is no fault: the node may have none.
     """
     nvml, name = fact["nvml"], fact["name"]
     if not nvml["library"]:
@@ -52,13 +52,13 @@ def _explain_error(node: str, what: str, error: Facts, index: int | None = None)
 
 
 def gpu_name(gpu: Facts) -> str:
-    """`GPU 3 (GPU-uuid)`, of a MIG instance `GPU 3 MIG 1 (MIG-uuid)`."""
+    """Name a GPU: `GPU 3 (GPU-uuid)`, or a MIG instance: `GPU 3 MIG 1 (MIG-uuid)`."""
     name = f"GPU {gpu['index']}" + (f" MIG {gpu['mig']}" if "mig" in gpu else "")
     return f"{name} ({gpu['uuid']})" if gpu["uuid"] else name
 
 
 def find_odd_gpus(facts: Sequence[Facts]) -> list[Finding]:
-    """Find the nodes whose GPUs are not of the model, or not as large, as most are."""
+    """Find the nodes whose GPU model or memory differs from that of most GPUs."""
     models = [(gpu["name"], fact["name"]) for fact in facts for gpu in _answering(fact)]
     sizes = [gpu["memory_gib"] for fact in facts for gpu in _answering(fact)]
     usual = median_low([size for size in sizes if size is not None] or [0])
@@ -81,7 +81,10 @@ def _size_text(size: float | None, usual: float) -> str:
 
 
 def _find_minority(what: str, values: list[tuple[str, str]]) -> list[Finding]:
-    """One finding for a value that not all GPUs have; where no value is most GPUs', none is odd."""
+    """Make one finding if not all GPUs have the same value.
+
+    Suspects are the nodes without the most common value.  If two values tie, they are all nodes.
+    """
     counts = Counter(value for value, _ in values).most_common()
     if len(counts) < 2:
         return []
@@ -96,7 +99,7 @@ def _find_minority(what: str, values: list[tuple[str, str]]) -> list[Finding]:
 
 
 def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:
-    """Find each GPU that several nodes, or several indices of one, show by its UUID."""
+    """Find each GPU whose UUID several nodes show, or one node at several indices."""
     places: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for fact in facts:
         for gpu in fact["gpus"]:

@@ -1,4 +1,4 @@
-"""What HOSTS is judged by: nodes, machines, GPU counts, NVML, parity, the shared folder."""
+"""Judges HOSTS: nodes, machines, GPU counts, NVML, parity, and the shared folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def judge_hosts(
     bystanders: Sequence[Facts],
     measure: Recorder,
 ) -> None:
-    """Judge nodes, machines and GPUs; `bystanders` are facts of nodes where Ray counts no GPU."""
+    """Judge nodes, machines and GPUs.  `bystanders` are facts of nodes where Ray counts no GPU."""
     alive = {node["id"] for node in cluster.nodes}
     gone = [fact["name"] for fact in facts if fact["node"] not in alive]
     facts = [fact for fact in facts if fact["node"] in alive]
@@ -61,11 +61,11 @@ def judge_nodes(
     gone: list[str],
     measure: Recorder,
 ) -> None:
-    """Judge nodes that answer against the order; those lost or silent by name.
+    """Judge the nodes that answer against the order; name the lost and the silent ones.
 
-    `gone` are those that answered when the run began.  Without an order no other is missing: Ray
-    also lists what left it days ago.  One that Ray counts no GPU on may be a node that was ordered,
-    whose driver did not load.
+    `gone` are nodes that answered when the run began.  Without an order no other node counts as
+    missing: Ray also lists nodes that left days ago.  A node where Ray counts no GPU may be an
+    ordered node whose driver did not load.
     """
     ordered = terms.nodes
     measure("nodes", len(facts), limit=exactly(ordered, "nodes", "ordered") if ordered else None)
@@ -81,13 +81,13 @@ def judge_nodes(
         measure.explain(finding("HOST-MISSING", text, names))
     if ordered and len(facts) > ordered:
         statement = f"{len(facts)} nodes answer, {ordered} were ordered"
-        measure.explain(finding("HOST-EXTRA", statement))  # nobody knows which is the extra one
+        measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known
 
 
 def _find_silent(
     cluster: Cluster, nodes: Sequence[Facts], facts: Sequence[Facts], measure: Recorder
 ) -> list[str]:
-    """Names of the nodes that did not answer, each with a finding."""
+    """Report each node that did not answer as a finding; return their names."""
     answered = {fact["node"] for fact in facts}
     silent = {node["id"]: node["name"] for node in nodes if node["id"] not in answered}
     for id, name in silent.items():
@@ -97,7 +97,11 @@ def _find_silent(
 
 
 def without_hosts_gpus(bystanders: Sequence[Facts], facts: Sequence[Facts]) -> list[Facts]:
-    """Return bystanders without what is a gang's node's: a container may see its host's GPUs."""
+    """Remove from the bystanders what belongs to a node of the gang.
+
+    A container may see its host's GPUs: GPUs that a node of the gang shows are removed.  If both
+    run on one machine, NVML counts as missing on the bystander.
+    """
     shown = {gpu["uuid"] for fact in facts for gpu in fact["gpus"]} - {""}
     hosts = {fact["boot_id"] for fact in facts} - {""}
     unasked = {"library": False, "error": None}
@@ -112,13 +116,13 @@ def without_hosts_gpus(bystanders: Sequence[Facts], facts: Sequence[Facts]) -> l
 
 
 def judge_silent_bystanders(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
-    """Leave open whether a node that does not answer has GPUs that Ray does not count."""
+    """Record an unknown count for each bystander that does not answer: it may have GPUs."""
     for name in _find_silent(cluster, cluster.bystanders, facts, measure):
         measure("count_mismatches", None, on=name, note="the node does not answer")
 
 
 def judge_machines(facts: Sequence[Facts], measure: Recorder) -> None:
-    """Judge whether each node is a machine of its own, by the kernels' boot ids."""
+    """Judge that each node is a machine of its own, by the kernels' boot ids."""
     boots = [fact["boot_id"] for fact in facts]
     known = bool(boots) and all(boots)
     limit = exactly(len(facts), "machines", "each node must be a machine of its own")
@@ -135,13 +139,13 @@ def count_all_gpus(
     by_ray = {node["id"]: int(node["resources"].get("GPU", 0)) for node in cluster.nodes}
     ordered = terms.gpus_per_node
     members = [count_gpus(f, by_ray.get(f["node"], 0), ordered, sources) for f in facts]
-    # A node without GPUs may have no NVML; one with GPUs would be known to NVML alone.
+    # A bystander without GPUs may have no NVML; the GPUs of a bystander are known to NVML alone.
     outside = [] if cluster.kind == "local" else ["NVML"]
     return members + [count_gpus(fact, 0, None, outside, member=False) for fact in bystanders]
 
 
 def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
-    """Judge each node's GPUs against the order, and its counts against each other."""
+    """Judge each node's GPU count against the order, and its sources against each other."""
     for node in nodes:
         if node.member:
             ordered = node.ordered
@@ -159,9 +163,9 @@ def judge_counts(nodes: Sequence[NodeGpus], measure: Recorder) -> None:
 def judge_nvml(
     nodes: Sequence[NodeGpus], facts: Sequence[Facts], short: bool, measure: Recorder
 ) -> None:
-    """Judge whether NVML answers on each node, and for each of its GPUs.
+    """Judge that NVML answers on each node, and for each of its GPUs.
 
-    Where nodes are missing (`short`), one with NVML's library may be one of them.
+    If nodes are missing (`short`), a node with NVML's library may be one of them: it must answer.
     """
     for node, fact in zip(nodes, facts, strict=True):
         missing = short and fact["nvml"]["library"]
@@ -173,7 +177,7 @@ def judge_nvml(
 
 
 def judge_duplicates(nodes: Sequence[NodeGpus], facts: Sequence[Facts], measure: Recorder) -> None:
-    """Judge whether each GPU is one node's alone."""
+    """Judge that each GPU belongs to one node alone, by its UUID."""
     shared = hardware.find_shared_gpus(facts)
     uuids = [gpu["uuid"] for fact in facts for gpu in fact["gpus"]]
     known = all(uuids) and (uuids or not any(node.counts["Ray"] for node in nodes))
@@ -185,7 +189,7 @@ def judge_duplicates(nodes: Sequence[NodeGpus], facts: Sequence[Facts], measure:
 def judge_parity(
     cluster: Cluster, terms: ClusterTerms, facts: list[dict[str, Any]], measure: Recorder
 ) -> None:
-    """Judge whether all nodes have one software stack and, unless several are ordered, one GPU."""
+    """Judge that all nodes have the same software and, unless several are ordered, the same GPU."""
     software = software_differences(facts, software_versions())
     several = isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1
     odd = [] if cluster.kind == "local" or several else hardware.find_odd_gpus(facts)
@@ -202,9 +206,9 @@ def judge_folder(
     measure: Recorder,
     elsewhere: Mapping[str, str] | None = None,
 ) -> None:
-    """Judge whether every node writes and sees the shared folder, by what nodes write there.
+    """Judge that every node writes and sees the shared folder, by files that nodes write there.
 
-    `elsewhere` is a control's, see `find_blind_nodes`.
+    `elsewhere` is for a control, see `find_blind_nodes`.
     """
     try:
         blind = find_blind_nodes(cluster, folder, elsewhere)

@@ -1,4 +1,4 @@
-"""What was ordered of each node besides its number of GPUs: model, memory, CPUs, RAM, versions."""
+"""Judges each node against the order: GPU model, memory, CPUs, RAM, versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Facts = Mapping[str, Any]
 
 
 def judge_order(facts: list[Facts], terms: ClusterTerms, measure: Recorder) -> None:
-    """Judge each node by what the contract orders of it; what is not ordered is not judged."""
+    """Judge each node by what the contract orders of it; the rest is not judged."""
     for fact in facts:
         for name, value, limit in ordered_values(fact, terms):
             measure(name, value, on=fact["name"], limit=limit, note="it could not be read")
@@ -56,22 +56,22 @@ def _at_least(least: float, unit: str) -> Limit:
 
 
 def _worst_model(names: list[str], ordered: list[str]) -> str | None:
-    """A model that was not ordered, where there is one; None where one is not known."""
+    """Return a model that was not ordered, if there is one; None if a model is not known."""
     if wrong := [name for name in names if name and name not in ordered]:
         return wrong[0]
     return names[0] if names and all(names) else None
 
 
 def _smallest(sizes: list[float | None]) -> float | None:
-    """The smallest; None where there is none, or one is not known."""
+    """Return the smallest size; None if there is none, or one is not known."""
     known = [size for size in sizes if size is not None]
     return min(known) if known and len(known) == len(sizes) else None
 
 
 def version_met(version: str, order: str) -> bool | None:
-    """Tell whether a version is as ordered; None where it is not known, or is none.
+    """Return whether a version meets the order; None if it is unknown, or no version.
 
-    An order is a version ("2.13.0" is met by 2.13.0+cu128) or, after ">=", the oldest.
+    An order is a version ("2.13.0" is met by 2.13.0+cu128) or ">=" and the oldest allowed version.
     """
     try:
         required = SpecifierSet(order if order.startswith(">=") else f"=={order}")
@@ -81,7 +81,7 @@ def version_met(version: str, order: str) -> bool | None:
 
 
 def describe_failure(fact: Facts, name: str, value: Any, limit: Limit) -> str:
-    """Say in one sentence what is below the order on a node."""
+    """Describe in one sentence what is below the order on a node."""
     if name == "ordered_versions":
         has = ", ".join(f"{part} {version}" for part, version in fact["software"].items())
         return f"{fact['name']} has {has}; {limit.because}"

@@ -1,4 +1,4 @@
-"""Are the machines what was ordered, and do they look alike to a job?"""
+"""Tests that the machines are what was ordered, and look alike to a job."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
 
 
 def add_torch_counts(cluster, facts):
-    """The same facts, with what torch counts where accelerators are real."""
+    """Add torch's GPU counts to the facts, where accelerators are real."""
     if not cluster.on_gpu:
         return facts
     counts = cluster.on_each_node(count_torch_devices, gpus=1)
@@ -43,7 +43,7 @@ def add_torch_counts(cluster, facts):
 
 
 def coverage_text(cluster, facts):
-    """Which nodes answered, and which take no part."""
+    """Describe which nodes answered, and which take no part."""
     text = f"{len(facts)} of {len(cluster.nodes)} nodes that Ray counts as alive answered"
     if names := [node["name"] for node in cluster.bystanders]:
         text += f"; without accelerators, and so no part of the gang: {join_names(names)}"

@@ -1,4 +1,4 @@
-"""The documented path, followed literally: the commands of launch.md in a clean shell."""
+"""Follows the documented path literally: the commands of launch.md in a clean shell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.unique_token import make_unique_token
 from reports.redact import REDACTED, redact_text
 
-# What a user of a cluster with token authentication is given (Ray 2.52 and later).
+# Variables of a user of a cluster with token authentication (Ray 2.52 and later).
 TOKEN_VARIABLES = (
     "RAY_AUTH_MODE",
     "RAY_AUTH_TOKEN",
@@ -44,7 +44,7 @@ def documented_commands() -> list[list[str]]:
 def login_env(cluster: Cluster, home: Path) -> dict[str, str]:
     """Make the environment of a user who has just logged in.
 
-    Nothing of ours is inherited but the token, for which Ray's commands would look in our home.
+    Only the token is inherited: Ray's commands would look for it in our home folder.
     """
     token = {name: os.environ[name] for name in TOKEN_VARIABLES if name in os.environ}
     if find_token() and not token.get("RAY_AUTH_TOKEN"):
@@ -60,25 +60,25 @@ def login_env(cluster: Cluster, home: Path) -> dict[str, str]:
 
 @dataclass
 class Transcript:
-    """What was typed, what came back, and the exit code of the last command."""
+    """Commands typed, their output, and the exit code of the last command."""
 
     lines: list[str] = field(default_factory=list)
     exit_code: int | None = None
     failed_command: str = ""
-    stop_error: str = ""  # why the dashboard did not let us stop the job
+    stop_error: str = ""  # why the dashboard refused to stop the job
     first_step: float | None = None  # seconds from the first command to the first step's line
 
     @property
     def text(self) -> str:
-        """As a terminal would show it."""
+        """Transcript as a terminal would show it."""
         return "\n".join(self.lines) + "\n"
 
 
 def follow_path(cluster: Cluster, folder: Path, extra: Sequence[str] = ()) -> Transcript:
-    """Type the documented commands in `folder`; stop at the first that fails.
+    """Run the documented commands in `folder`; stop at the first that fails.
 
     `extra` words are appended to the job's own command (for the control).  The job gets a
-    submission id of ours, so that cluster.cleanup can stop it whatever happens to this process.
+    submission id of ours, so cluster.cleanup can stop it even if this process dies.
     """
     transcript, cwd, started = Transcript(), folder, time.monotonic()
     for command in documented_commands():
@@ -124,7 +124,7 @@ def _start_command(
 def _transcribe_output(
     child: subprocess.Popen[str], transcript: Transcript, started: float
 ) -> None:
-    """Read one command line by line into the transcript; kill it when its time is up."""
+    """Read a command's output line by line into the transcript; kill it when its time is up."""
     token = find_token()
     remaining_s = max(1.0, PATH_SECONDS - (time.monotonic() - started))
     alarm = threading.Timer(remaining_s, os.killpg, (child.pid, signal.SIGKILL))
@@ -147,21 +147,21 @@ def _transcribe_output(
 
 
 def hide_secrets(line: str, token: str) -> str:
-    """Take secrets out of a line, by their names, and the cluster's token wherever it stands."""
+    """Remove secrets from a line: those with known names, and the cluster's token anywhere."""
     return redact_text(line.replace(token, REDACTED) if token else line)
 
 
 def _stop_job(cluster: Cluster, job: str) -> str:
-    """Stop the job if it still runs; why the dashboard refused, if it did.
+    """Stop the job if it still runs; return why the dashboard refused, or "".
 
-    cluster.cleanup stops it later where that fails.
+    If stopping fails, cluster.cleanup stops the job later.
     """
     try:
         stop_resource("job", job)
     except PermissionError as error:
         return str(error)
     except urllib.error.HTTPError as error:
-        if error.code != 404:  # it never got as far as being submitted
+        if error.code != 404:  # 404: the job was never submitted
             return ""
     except OSError:
         return ""

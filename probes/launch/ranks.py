@@ -1,4 +1,4 @@
-"""The ranks that a job announced, judged: right nodes, right devices, right variables."""
+"""Judges the ranks that a job announced: right nodes, right devices, right variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = Mapping[str, str]  # what one rank announced: its variables, node, host, d
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """A node of the cluster under test: Ray's address of it, and every name that reaches it."""
+    """A node of the cluster under test: its address in Ray, and every name that reaches it."""
 
     name: str
     address: str
@@ -25,7 +25,7 @@ class NodeIdentity:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a rank: the finding's code, what was found, what was expected."""
+    """Problem of a rank: the finding's code, the value found, and the value expected."""
 
     code: str
     found: str
@@ -34,7 +34,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class WrongRank:
-    """A rank that is not as it should be, where it ran ("" for nowhere), and the problem."""
+    """A rank with a problem, and the host where it ran ("" for none)."""
 
     rank: str
     host: str
@@ -42,10 +42,10 @@ class WrongRank:
 
 
 def announced_ranks(text: str) -> list[dict[str, str]]:
-    """Read what the job's output says of each rank: its place, its variables and its device.
+    """Read each rank's place, variables and device from the job's output.
 
-    Of a job that was restarted the last attempt counts, for it is what came to the end.  Ray's
-    command repeats the last lines of a job that failed: one process is one rank.
+    If the job was restarted, the last attempt counts.  Ray's command repeats the last lines of a
+    job that failed, so equal lines count once.
     """
     attempts: dict[int, list[dict[str, str]]] = {}
     pattern = re.compile(r"\battempt=(\d+) (node=.*)$", re.MULTILINE)
@@ -64,7 +64,7 @@ def _read_words(line: str) -> dict[str, str]:
 def identify_nodes(
     nodes: Iterable[Mapping[str, Any]], facts: Iterable[Mapping[str, Any]]
 ) -> dict[str, NodeIdentity]:
-    """Collect, by node id, the names and addresses of each node of the cluster under test."""
+    """Collect the names and addresses of each node of the cluster under test, by node id."""
     by_id = {fact["node"]: fact for fact in facts}
     identities = {}
     for node in nodes:
@@ -88,28 +88,31 @@ class AnnouncedJob:
 
     @cached_property
     def rank_counts(self) -> Counter[str]:
-        """How often each RANK was announced."""
+        """Count how often each RANK was announced."""
         return Counter(row.get("RANK", "") for row in self.rows)
 
     @cached_property
     def missing(self) -> list[str]:
-        """Ranks that nobody announced."""
+        """List the ranks that no process announced."""
         return [str(rank) for rank in range(self.size) if not self.rank_counts[str(rank)]]
 
     @cached_property
     def complete(self) -> bool:
-        """Whether each rank is here once: else how many a node should have is not known."""
+        """Return whether each rank was announced once, on a known node.
+
+        Otherwise the number of ranks that a node should have is not known.
+        """
         here = all(id in self.nodes for id in self.node_ranks)
         return here and len(self.rows) == self.size and not self.missing
 
     @cached_property
     def rank0(self) -> Row | None:
-        """What rank 0 announced."""
+        """Find the row that rank 0 announced; None without one."""
         return next((row for row in self.rows if row.get("RANK") == "0"), None)
 
     @cached_property
     def node_ranks(self) -> dict[str, list[Row]]:
-        """The ranks of each node, by its id."""
+        """Group the ranks by node id."""
         grouped: dict[str, list[Row]] = {}
         for row in self.rows:
             grouped.setdefault(row.get("node", ""), []).append(row)
@@ -117,7 +120,7 @@ class AnnouncedJob:
 
     @cached_property
     def node_numbers(self) -> dict[str, set[str]]:
-        """The nodes, by id, on which each NODE_RANK was announced."""
+        """Group the node ids by the NODE_RANK that was announced on them."""
         grouped: dict[str, set[str]] = {}
         for row in self.rows:
             if "NODE_RANK" in row:
@@ -126,7 +129,7 @@ class AnnouncedJob:
 
     @cached_property
     def gpu_ranks(self) -> dict[tuple[str, str], list[str]]:
-        """The ranks of each GPU that was announced."""
+        """Group the ranks by the GPU that they announced."""
         grouped: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             grouped.setdefault(_gpu_key(row), []).append(row.get("RANK", "?"))
@@ -134,12 +137,12 @@ class AnnouncedJob:
 
     @cached_property
     def several_hosts(self) -> bool:
-        """Whether the ranks need a network: raylets of one host have one address."""
+        """Return whether the ranks need a network: raylets of one host have one address."""
         return len({self.nodes[id].address for id in self.node_ranks if id in self.nodes}) > 1
 
 
 def wrong_ranks(job: AnnouncedJob) -> list[WrongRank]:
-    """Find the ranks that are wrong, each with its first problem, and those that are missing."""
+    """Find the wrong ranks, each with its first problem, and the missing ranks."""
     wrong = [
         WrongRank(row.get("RANK", "?"), _host_name(job, row), problem)
         for row in job.rows
@@ -150,7 +153,7 @@ def wrong_ranks(job: AnnouncedJob) -> list[WrongRank]:
 
 
 def group_by_problem(wrong: Iterable[WrongRank]) -> dict[Problem, list[WrongRank]]:
-    """Group the wrong ranks by what is wrong with them."""
+    """Group the wrong ranks by their problem."""
     groups: dict[Problem, list[WrongRank]] = {}
     for rank in wrong:
         groups.setdefault(rank.problem, []).append(rank)
@@ -158,7 +161,7 @@ def group_by_problem(wrong: Iterable[WrongRank]) -> dict[Problem, list[WrongRank
 
 
 def all_lack(wrong: Sequence[WrongRank], variable: str, size: int) -> bool:
-    """Whether what is wrong is this on every rank: the one variable is not set."""
+    """Return whether every rank has this one problem: `variable` is not set."""
     found = {rank.problem.found for rank in wrong}
     return len(wrong) == size and found == {f"{variable} not set"}
 
@@ -173,7 +176,7 @@ def _first_problem(job: AnnouncedJob, row: Row) -> Problem | None:
 
 
 def check_set(job: AnnouncedJob, row: Row) -> Problem | None:
-    """Check that the five variables are set and, where they count, numbers."""
+    """Check that the five variables are set, and that all but MASTER_ADDR are decimal numbers."""
     if missing := [name for name in REQUIRED_VARIABLES if not row.get(name)]:
         return Problem("LAUNCH-ENV", f"{', '.join(missing)} not set", "all five variables set")
     for name in REQUIRED_VARIABLES:
@@ -183,7 +186,7 @@ def check_set(job: AnnouncedJob, row: Row) -> Problem | None:
 
 
 def check_rank(job: AnnouncedJob, row: Row) -> Problem | None:
-    """Check that each rank is there once, in a world of the right size."""
+    """Check that WORLD_SIZE is right, and that each RANK is below it and occurs once."""
     if int(row["WORLD_SIZE"]) != job.size:
         return Problem("LAUNCH-ENV", f"WORLD_SIZE is {row['WORLD_SIZE']}", str(job.size))
     if int(row["RANK"]) >= job.size:
@@ -203,13 +206,13 @@ def check_node(job: AnnouncedJob, row: Row) -> Problem | None:
 
 
 def check_local_rank(job: AnnouncedJob, row: Row) -> Problem | None:
-    """Check that the ranks of a node count from 0, and how many they say they are."""
+    """Check that the ranks of a node count from 0, and that LOCAL_WORLD_SIZE is their number."""
     neighbours = job.node_ranks[row["node"]]
     numbers = Counter(other.get("LOCAL_RANK") for other in neighbours)
     if numbers[row["LOCAL_RANK"]] > 1:
         found = f"LOCAL_RANK {row['LOCAL_RANK']} was given {numbers[row['LOCAL_RANK']]} times"
         return Problem("LAUNCH-ENV", found, "each once on a node")
-    if not job.complete:  # the other ranks of a node that lacks one are not at fault
+    if not job.complete:  # a missing rank is not the fault of its node's other ranks
         return None
     size = len(neighbours)
     if int(row["LOCAL_RANK"]) >= size:
@@ -222,7 +225,7 @@ def check_local_rank(job: AnnouncedJob, row: Row) -> Problem | None:
 
 
 def check_node_rank(job: AnnouncedJob, row: Row) -> Problem | None:
-    """Check NODE_RANK where it is set: nodes count from 0, and each has a number of its own."""
+    """Check NODE_RANK where it is set: nodes count from 0, each with a number of its own."""
     number = row.get("NODE_RANK")
     if number is None or not job.complete:
         return None
@@ -241,7 +244,7 @@ def check_node_rank(job: AnnouncedJob, row: Row) -> Problem | None:
 
 
 def check_master(job: AnnouncedJob, row: Row) -> Problem | None:
-    """Check that all ranks meet at one place, on the node of rank 0, which all of them reach."""
+    """Check that all ranks use one MASTER address, on the node of rank 0, that all can reach."""
     first = job.rank0
     if first is None:
         return None
@@ -250,7 +253,7 @@ def check_master(job: AnnouncedJob, row: Row) -> Problem | None:
         expected = f"{first.get('MASTER_ADDR')}:{first.get('MASTER_PORT')}, as on rank 0"
         return Problem("LAUNCH-ENV", f"MASTER is {address}:{port}", expected)
     node = job.nodes.get(first.get("node", ""))
-    if node is None:  # rank 0 is accused of that itself
+    if node is None:  # check_node reports that for rank 0
         return None
     if is_loopback(address) and not job.several_hosts:
         return None
@@ -261,7 +264,7 @@ def check_master(job: AnnouncedJob, row: Row) -> Problem | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address or name leads a process back to its own host."""
+    """Return whether an address or name leads a process to its own host."""
     name = _short_name(address)
     if isinstance(name, str):
         return name == "localhost"
@@ -269,7 +272,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _short_name(text: str) -> str | ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address as it is; a host's name without its domain."""
+    """Parse an IP address; return any other name in lower case, without its domain."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:
@@ -277,7 +280,7 @@ def _short_name(text: str) -> str | ipaddress.IPv4Address | ipaddress.IPv6Addres
 
 
 def check_device(job: AnnouncedJob, row: Row) -> Problem | None:
-    """Check, where there are real GPUs, that the rank computes on one of its own."""
+    """Check that the rank computes on a GPU of its own, where GPUs are real."""
     if not job.on_gpu:
         return None
     device = row.get("device")
@@ -295,12 +298,12 @@ def check_device(job: AnnouncedJob, row: Row) -> Problem | None:
 
 
 def _gpu_key(row: Row) -> tuple[str, str]:
-    """A GPU's index counts on its own node, its UUID everywhere."""
+    """Make a key of a GPU: an index is unique on its node only, a UUID everywhere."""
     gpu = row.get("gpu", "")
     return (row.get("node", "") if gpu.isdecimal() else "", gpu)
 
 
-# In this order: a later check may rely on what an earlier one has found to be right.
+# The order matters: a later check may rely on values that an earlier one has accepted.
 CHECKS = (
     check_set,
     check_rank,

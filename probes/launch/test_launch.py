@@ -1,4 +1,4 @@
-"""Can a user launch a job without help, by following the documented path?"""
+"""Tests that a user can launch a job without help, by following the documented path."""
 
 import os
 import shutil
@@ -49,13 +49,13 @@ def test_documented_path_starts_a_correct_job(cluster, measure):
 
 
 def doctored_options(size):
-    """What is typed for the control: a variable is missing, and where there are several, a rank."""
+    """Make the control's options: no MASTER_PORT and, of several ranks, one rank less."""
     fewer = ["--workers", str(size - 1)] if size > 1 else []
     return ["--unset", "MASTER_PORT", *fewer]
 
 
 def judge_transcript(cluster, transcript, measure):
-    """Exit code, ranks and the time to a first step."""
+    """Judge the ranks, the exit code, and the time to the first step."""
     job = read_job(cluster, transcript)
     wrong, ranks = wrong_ranks(job), len(job.rows)
     note = "the job announced no rank"
@@ -81,14 +81,14 @@ def judge_transcript(cluster, transcript, measure):
 
 
 def read_job(cluster, transcript):
-    """The ranks that the job announced, beside the nodes of the cluster under test."""
+    """Read the ranks that the job announced, and the nodes of the cluster under test."""
     nodes = identify_nodes(cluster.known_nodes(), cluster.facts)
     on_gpu = cluster.on_gpu and transcript.exit_code == 0  # a job that failed names no device
     return AnnouncedJob(announced_ranks(transcript.text), cluster.size, nodes, on_gpu)
 
 
 def explain_wrong_ranks(wrong, measure):
-    """One finding for each problem, with all ranks that have it."""
+    """Make one finding for each problem, with all ranks that have it."""
     for problem, ranks in group_by_problem(wrong).items():
         names = [f"rank {each.rank}" for each in ranks]
         hosts = list(dict.fromkeys(each.host for each in ranks if each.host))
@@ -98,7 +98,7 @@ def explain_wrong_ranks(wrong, measure):
 
 
 def control_missing_variable(cluster, doctored, measure):
-    """The job without MASTER_PORT, by one rank less, must fail, and for that alone."""
+    """Check that the job without MASTER_PORT, by one rank less, fails for that reason alone."""
     job, trial = read_job(cluster, doctored), measure.trial()
     wrong = wrong_ranks(job) if job.rows else []
     caption = "the same without MASTER_PORT, and by one rank less: it must fail"

@@ -1,4 +1,7 @@
-"""What may befall a checkpoint's folder.  Each takes the folder of the newest one."""
+"""Damages checkpoints in the ways that RESTART tests.
+
+Each function takes the folder of the newest checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ from typing import Any
 
 from reference_trainer.manifest import NAME, content_sha256
 
-QUICK_CORRUPTIONS = 2  # of CORRUPTIONS, in the quick tier
+QUICK_CORRUPTIONS = 2  # number of CORRUPTIONS that the quick tier tries
 
 
 def truncate_data(newest: Path) -> None:
-    """The largest data file lacks its second half."""
+    """Truncate the largest data file to its first half."""
     _halve_file(max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size))
 
 
 def flip_bit(newest: Path) -> None:
-    """One bit of a number, amid the largest piece of the model's weights, is the other one.
+    """Reverse one bit of a number in the middle of the model's largest stored tensor.
 
-    torch reads it without a word.  A piece is stored as a zip archive, so its numbers are the
-    longest stretch between two of the archive's signatures.
+    torch loads it without an error.  A tensor is stored as a zip archive.  Its numbers are the
+    longest gap between two zip signatures.
     """
     victim, piece = _find_weights(newest)
     content = bytearray(victim.read_bytes())
@@ -35,24 +38,24 @@ def flip_bit(newest: Path) -> None:
 
 
 def truncate_metadata(newest: Path) -> None:
-    """`.metadata` ends in its middle, as after a power loss."""
+    """Truncate `.metadata` to its first half, as after a power loss."""
     _halve_file(newest / ".metadata")
 
 
 def remove_manifest(newest: Path) -> None:
-    """All data is there and the manifest is not: the save was cut off before its commit."""
+    """Remove the manifest and keep all data, as if the save ended before its commit."""
     (newest / NAME).unlink()
 
 
 def change_identity(newest: Path) -> None:
-    """Another run's checkpoint lies there: same shape, another seed, its own sha256 right."""
+    """Rewrite the manifest with another seed and a right sha256, as another run would have."""
     _rewrite_manifest(
         newest, lambda content: content["identity"].update(seed=content["identity"]["seed"] + 1)
     )
 
 
 def raise_schema(newest: Path) -> None:
-    """It was written by a later version of the trainer."""
+    """Raise the schema number, as if a later version of the trainer had written it."""
     _rewrite_manifest(newest, lambda content: content.update(schema=content["schema"] + 1))
 
 
@@ -69,7 +72,7 @@ def _halve_file(victim: Path) -> None:
 
 
 def _find_weights(newest: Path) -> tuple[Path, slice]:
-    """The file with the largest piece of the model's weights, and where in it that piece is."""
+    """Find the model's largest stored tensor: its file, and its byte range in it."""
     from reference_trainer.checkpoint.plain_reader import PlainReader
 
     stored = PlainReader(newest).read_metadata().storage_data

@@ -1,6 +1,6 @@
-"""The controls of RESTART: resumes with one thing wrong, and a gang that is left on purpose.
+"""Controls of RESTART: resumes with one error, and a gang that is left on purpose.
 
-Each is judged by the judges of the probe, and by their limits.
+The probe's own judges and limits judge each of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from reference_trainer.launch.supervisor import Attempt
 
 
 def control_wrong_resume(original: ReferenceRun, measure: Recorder) -> None:
-    """Resumes of the run never killed that get one thing wrong, and a run whose loss explodes."""
+    """Check that resumes with one error, and a run whose loss explodes, are detected."""
     for part, fault in WRONG_RESUMES.items():
         results, error = results_or_error(original.wrong_resumes.get(part, NO_REFERENCE_RUN))
         name, trial = f"resume forgets: {part}", measure.trial()
@@ -54,14 +54,17 @@ def control_wrong_resume(original: ReferenceRun, measure: Recorder) -> None:
 
 
 def control_run(original: ReferenceRun, run: FaultedRun, measure: Recorder) -> None:
-    """Control what a run that met faults is judged by."""
+    """Run the controls of a run with injected faults."""
     if not run.scenario.gives_up:
         control_wrong_resume(original, measure)
     control_other_scenario(run, measure)
 
 
 def control_other_scenario(run: FaultedRun, measure: Recorder) -> None:
-    """The run, held to another scenario: another end, another checkpoint, and no step lost."""
+    """Check that the run fails when it is judged by another scenario.
+
+    That scenario expects the opposite end, a resume from step STEPS, and at most -1 lost steps.
+    """
     scenario = run.scenario
     other = dataclasses.replace(
         scenario, gives_up=not scenario.gives_up, resume_step=STEPS, max_lost=-1
@@ -74,7 +77,7 @@ def control_other_scenario(run: FaultedRun, measure: Recorder) -> None:
 
 
 def control_intact_checkpoint(original: ReferenceRun, measure: Recorder) -> None:
-    """A checkpoint without damage is judged as if it had one."""
+    """Check that a resume from an undamaged checkpoint fails the judge of damaged ones."""
     results, error = results_or_error(original.wrong_resumes.get("rng", NO_REFERENCE_RUN))
     name = "an untouched one taken for damaged"
     fault = f"a resume from an untouched step-{NEWEST} is judged as if that had been damaged"
@@ -85,7 +88,7 @@ def control_intact_checkpoint(original: ReferenceRun, measure: Recorder) -> None
 
 
 def control_roomy_disk(original: ReferenceRun, measure: Recorder) -> None:
-    """A run that met no full disk is judged as if one of its saves had."""
+    """Check that a run without a full disk fails the judge of full disks."""
     trial = measure.trial()
     judge_full_disk(original, original.results, trial)
     fault = "the run whose disk was never full is judged as if a save had met a full one"
@@ -93,9 +96,10 @@ def control_roomy_disk(original: ReferenceRun, measure: Recorder) -> None:
 
 
 def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> list[int]:
-    """A gang of one, of the run's name, that is there on purpose; what its groups hold.
+    """Check that a gang of one rank with the run's name is found as a leak.
 
-    To be called when all is judged: where the run has leaked, there may be no room for it.
+    Returns the number of bundles that each of its placement groups holds.  Call it after all
+    judging: a run that leaked may leave no room for this gang.
     """
     fault = "a gang of the same name holds one accelerator and runs while what is left is counted"
     trial, sizes, located, saw = measure.trial(), list[int](), False, ""

@@ -1,4 +1,4 @@
-"""Is the resumed run the run that was never killed?  Compared bit by bit, step by step."""
+"""Compares a resumed run with the run that was never killed, step by step and bit by bit."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from probes.faults.injection import FaultedRun
 
-LOCAL_LOSS = "local_loss_hex"  # of a rank's own sequences; loss and norm are the whole job's
-TOLD_KEYS = ("loss_hex", "norm_hex", "ids")  # that a step must tell, or nothing is compared
+LOCAL_LOSS = "local_loss_hex"  # loss of a rank's own sequences; loss and norm are of all ranks
+TOLD_KEYS = ("loss_hex", "norm_hex", "ids")  # without these a step cannot be compared
 BITWISE_KEYS = ("loss_hex", LOCAL_LOSS, "norm_hex", "lr_hex", "ids", "data_crc32", "digest")
-UNROUNDED_KEYS = ("lr_hex", "ids", "data_crc32")  # that no order of sums changes
+UNROUNDED_KEYS = ("lr_hex", "ids", "data_crc32")  # the order of a sum does not change these
 
 
 @dataclass(frozen=True)
 class UnequalStep:
-    """One step of one rank that differs, and in what."""
+    """One step of one rank that differs.  `keys` names the values that differ."""
 
     rank: int
     step: int
@@ -35,15 +35,16 @@ class UnequalStep:
 
 
 def _shorten_digest(value: Any) -> Any:
-    """A digest by its beginning; all else whole."""
+    """Cut a string of more than 32 characters to its first 12; keep other values."""
     return f"{value[:12]}..." if isinstance(value, str) and len(value) > 32 else value
 
 
 def first_unequal_step(unequal: Sequence[UnequalStep]) -> tuple[UnequalStep, list[int]]:
-    """Where the first step that differs does, and the ranks that are to blame; none are sometimes.
+    """Find the first step that differs, and the ranks that caused it (empty if unknown).
 
-    One rank that computes wrongly makes every rank unequal.  It is told from them by its own loss,
-    in the first step; a wrong gradient shows on none.  ValueError where nothing differs.
+    One rank that computes wrongly makes every rank unequal.  Only the rank at fault also differs in
+    its own loss in the first step.  A wrong gradient shows in no rank's own loss.  Raises
+    ValueError when `unequal` is empty.
     """
     first = min(item.step for item in unequal)
     in_step = [item for item in unequal if item.step == first]
@@ -54,7 +55,11 @@ def first_unequal_step(unequal: Sequence[UnequalStep]) -> tuple[UnequalStep, lis
 
 @dataclass(frozen=True)
 class StepComparison:
-    """What differs of two runs, of how many steps, and how many of those tell what is compared."""
+    """Result of a comparison of two runs.
+
+    `unequal` lists the steps that differ.  `steps` counts all steps, `compared` those that hold the
+    values to compare.
+    """
 
     unequal: list[UnequalStep] = field(default_factory=list)
     steps: int = 0
@@ -69,13 +74,13 @@ class StepComparison:
 
     @property
     def count(self) -> int | None:
-        """How many steps differ; None where none was seen to, and not every step was compared."""
+        """Number of steps that differ.  None if none differs and not every step was compared."""
         whole = self.steps and self.compared == self.steps
         return len(self.unequal) if whole or self.unequal else None
 
     @property
     def doubt(self) -> str:
-        """Why nothing is known, in words."""
+        """Reason why `count` is None."""
         if not self.steps:
             return "no step was done after a resume"
         return f"{self.steps - self.compared} of {self.steps} steps do not tell what is compared"
@@ -87,11 +92,12 @@ def compare_steps(
     first: int = 1,
     tolerance: float | None = None,
 ) -> StepComparison:
-    """Compare the steps of two runs from `first` on, rank by rank: bit by bit.
+    """Compare the steps of two runs from `first` on, rank by rank and bit by bit.
 
-    With a `tolerance` (nats) samples and data are, and the loss of all ranks may differ by as much.
-    Both are the trainer's results in order of rank: another number of ranks is a ValueError.  A
-    step that one of them lacks is unequal.
+    With a `tolerance` (nats), only samples, data and learning rate are compared bit by bit.  The
+    loss of all ranks may then differ by `tolerance`.  Both runs are the trainer's results, ordered
+    by rank.  Raises ValueError when their numbers of ranks differ.  A step that one run lacks is
+    unequal.
     """
     found = StepComparison()
     for expected, actual in zip(reference, results, strict=True):
@@ -111,15 +117,15 @@ def _differing_keys(a: dict[str, Any], b: dict[str, Any], tolerance: float | Non
         return [key for key in BITWISE_KEYS if a.get(key) != b.get(key)]
     keys = [key for key in UNROUNDED_KEYS if a.get(key) != b.get(key)]
     losses = [step.get("loss", math.nan) for step in (a, b)]
-    # Written so that what is no number differs.
+    # Written so that a NaN loss counts as different.
     return keys if abs(losses[0] - losses[1]) <= tolerance else [*keys, "loss"]
 
 
 def reordered_sums(reference: Sequence[dict[str, Any]], run: FaultedRun, victim: int) -> str:
-    """Tell why the last bits of two runs on GPUs may differ: over which rings they added up.
+    """Explain why the last bits of two runs on GPUs may differ: NCCL summed over other rings.
 
-    "" where all lives added over the rings of the reference run, and on CPUs, where sums go by
-    rank.  What NCCL did not tell may have been any.
+    Returns "" if all attempts used the rings of the reference run.  Also returns "" on CPUs, where
+    sums follow the order of ranks.  Rings that NCCL did not report may have been any.
     """
     pairs = [
         (one["rank"], one.get("rings"), other.get("rings"))
@@ -140,9 +146,9 @@ def reordered_sums(reference: Sequence[dict[str, Any]], run: FaultedRun, victim:
 
 
 def loss_distance(reference: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> float:
-    """Measure the largest difference of the loss, all ranks' mean, over the steps that both have.
+    """Measure the largest difference (nats) of the mean loss over the steps of `results`.
 
-    NaN where a loss is no number, or none is compared.
+    Returns NaN if a loss is NaN, or if there is no step.
     """
     expected = {step["step"]: step["loss"] for step in reference[0]["steps"]}
     gaps = [abs(step["loss"] - expected[step["step"]]) for step in results[0]["steps"]]
@@ -152,7 +158,7 @@ def loss_distance(reference: Sequence[dict[str, Any]], results: Sequence[dict[st
 def compare_attempts(
     run: FaultedRun, reference: dict[str, Any], attempts: int, tolerance: float | None = None
 ) -> StepComparison:
-    """Compare the steps of the victim's first so many lives with its rank's `reference`."""
+    """Compare the steps of the victim's first `attempts` attempts with its rank's `reference`."""
     expected, found = {step["step"]: step for step in reference["steps"]}, StepComparison()
     for attempt in range(attempts):
         steps = run.step_events(attempt)

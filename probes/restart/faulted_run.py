@@ -1,4 +1,4 @@
-"""One run that meets faults, and what is seen of it: its lives, how it came back, what it cost."""
+"""Runs training with injected faults, and measures how it recovered and at what cost."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
 from reference_trainer.launch.supervisor import Attempt, Timeouts, supervise
 
-GANG_NAME = f"seatrial-restart-{make_unique_token()}"  # of the gangs' placement groups
-# A process that does not answer for so long is taken for stopped: long for a busy machine.
+GANG_NAME = f"seatrial-restart-{make_unique_token()}"  # name of the gangs' placement groups
+# A process that does not answer for 8 s counts as stopped; a busy machine answers sooner.
 TIMEOUTS = Timeouts(answer=8)
 
 
 def faulted_config(config: TrainConfig, scenario: FaultScenario, folder: Path) -> TrainConfig:
-    """Give a run under this scenario its folders, and what the scenario changes."""
+    """Add the run's folders and the scenario's changes to a training configuration."""
     out, checkpoints = str(folder / "out"), str(folder / "checkpoints")
     return dataclasses.replace(config, out=out, checkpoints=checkpoints, **scenario.changes)
 
@@ -44,10 +44,11 @@ def run_with_faults(
     setup: Callable[[Gang], None] = lambda gang: None,
     make_fault: Callable[[Path, int, Fault], FaultInjector] = ProcessFault,
 ) -> FaultedRun:
-    """Run it under a supervisor, in a `gang()` that it mends or replaces, a fault in each attempt.
+    """Run training under a supervisor, and inject one fault in each attempt.
 
-    The first gang does what `setup` says first: starting one is what takes time.  `make_fault`
-    makes the injector of a fault, in the run's folder, for the rank `victim`.
+    The supervisor repairs or replaces the gang that `gang()` makes.  The first gang runs `setup`
+    before the training, because starting a gang is slow.  `make_fault` makes the injector of a
+    fault from the run's output folder and the rank `victim`.
     """
     injectors = [make_fault(folder / "out", victim, fault) for fault in scenario.faults]
     scheduler = FaultScheduler(injectors, setup)
@@ -72,7 +73,10 @@ def run_with_faults(
 def _run_supervised(
     gang: Callable[[], Gang], config: TrainConfig, restarts: int, on_start: FaultScheduler
 ) -> tuple[list[dict[str, Any]], list[Attempt], str]:
-    """(Results, none where it did not end; its attempts; why it did not end)."""
+    """Run training under a supervisor; return (results, attempts, error).
+
+    If the run did not finish, results are empty and error is the reason.  Otherwise error is "".
+    """
     limits: dict[str, Any] = {"restarts": restarts, "timeout": 300, "timeouts": TIMEOUTS}
     try:
         return *supervise(gang, train_rank, config, on_start=on_start, **limits), ""
@@ -82,7 +86,10 @@ def _run_supervised(
 
 @dataclass
 class FaultScheduler:
-    """Arms the injector of each attempt; `setup_s` are the seconds of what is done before all."""
+    """Callback that arms the injector of each attempt.
+
+    Before the first attempt it runs `setup`; `setup_s` is the time that took, in seconds.
+    """
 
     injectors: list[FaultInjector]
     setup: Callable[[Gang], None]
@@ -99,11 +106,11 @@ class FaultScheduler:
 
 @dataclass(frozen=True)
 class RecoveryCosts:
-    """What a fault cost, in seconds.  None: it was not seen.
+    """Costs of one fault, in seconds.  None: not observed.
 
-    detect: from the signal to the supervisor's knowledge of it, on the driver's clock; reschedule:
-    from there to a gang that is ready, same clock; init: from the new process's start to its first
-    step's end, on its node's clock; redo: of the steps that were done before.
+    `detect`: from the signal until the supervisor detects it, on the driver's clock.  `reschedule`:
+    from then until the new gang is ready, same clock.  `init`: from the new process's start to the
+    end of its first step, on its node's clock.  `redo`: time of steps that had been done before.
     """
 
     detect: float | None
@@ -113,7 +120,7 @@ class RecoveryCosts:
 
 
 def recovery_costs(run: FaultedRun, index: int) -> RecoveryCosts:
-    """Take apart what the fault of this number (from 0) cost."""
+    """Compute the cost of fault number `index` (from 0), by phase."""
     injector, attempts = run.injectors[index], run.attempts
     ended = attempts[index].ended if index < len(attempts) and injector.sent else 0.0
     ready = attempts[index + 1].ready if index + 1 < len(attempts) else None
@@ -134,10 +141,12 @@ def recovery_costs(run: FaultedRun, index: int) -> RecoveryCosts:
 
 
 def ettr(run: FaultedRun) -> float | None:
-    """Compute the effective training time ratio: seconds of steps that count, over the run's.
+    """Compute the effective training time ratio: seconds of steps that count / wall time.
 
-    A step counts once, as it was done last.  Meta RSC, arXiv 2410.21680, section 3.  What saves
-    were held up on purpose is neither; None where nobody knows how much of that was waited for.
+    A step counts once, as it was done last.  Source: Meta RSC, arXiv 2410.21680, section 3.
+    Planted delays of saves are left out of both, and `setup_s` of the wall time.  None if the run
+    did not finish.  Also None if saves are delayed in the background, because the steps' share of
+    that wait is unknown.
     """
     if not run.attempts or not run.results or run.scenario.stalls_in_background:
         return None

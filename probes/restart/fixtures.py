@@ -1,4 +1,4 @@
-"""The runs never killed that RESTART's probes compare with, each made at first use."""
+"""Fixtures of the runs never killed that RESTART compares with.  Each is made at first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from probes.acceptance.stash import RUN
 
 
 def provide_reference_run(request: pytest.FixtureRequest, **options: Any) -> Iterator[Any]:
-    """Provide a run that was never killed; it is made when the first probe asks for it."""
+    """Provide a run that is never killed.  It is made when the first probe asks for it."""
     from probes.restart.reference_run import ReferenceRun
 
     run = request.config.stash[RUN]
@@ -24,7 +24,7 @@ def provide_reference_run(request: pytest.FixtureRequest, **options: Any) -> Ite
 
 @pytest.fixture(scope="module")
 def original(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Of the cluster's size, with damaged copies of its checkpoints."""
+    """Provide the run on all ranks of the cluster, with damaged copies of its checkpoints."""
     from probes.restart.checkpoint_corruption import CORRUPTIONS, QUICK_CORRUPTIONS
 
     quick = request.config.stash[RUN].tier == "quick"
@@ -35,13 +35,13 @@ def original(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def small_original(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """On the few ranks that lose nodes."""
+    """Provide the CPU run that the runs with lost nodes are compared with."""
     yield from provide_reference_run(request, device="cpu")
 
 
 @pytest.fixture(scope="module")
 def long_original(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Of as many steps as a punished run has."""
+    """Provide the run that the soak runs with random kills are compared with."""
     from probes.restart.random_kills import SOAK_STEPS
 
     yield from provide_reference_run(request, steps=SOAK_STEPS)

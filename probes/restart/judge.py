@@ -1,4 +1,4 @@
-"""What a run that met faults is judged by, and the controls that show the judge awake."""
+"""Judges a run with injected faults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LimitLookup = Callable[[str], Any]
 def judge_run(
     original: ReferenceRun, run: FaultedRun, limits: LimitLookup, measure: Recorder
 ) -> None:
-    """Judge that each fault happened, and how the run came back: by itself, the same, in time."""
+    """Judge that each fault happened, and that the run recovered by itself, unchanged, in time."""
     scenario = run.scenario
     if run.results and not scenario.gives_up:
         judge_equality(original, run, measure)
@@ -54,7 +54,10 @@ def judge_run(
 
 
 def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> bool:
-    """Whether a resume ended with results; `failure` says what happened when it did not."""
+    """Judge that a resume ended with results; return whether it did.
+
+    `failure` begins the finding when it did not.
+    """
     _, error = results_or_error(outcome)
     because = "one checkpoint that cannot be used, or be written, is no reason to end a run"
     limit = Limit(one_of=["finished"], because=because)
@@ -65,10 +68,10 @@ def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> 
 
 
 def judge_completion(run: FaultedRun, measure: Recorder) -> None:
-    """How it ended, and in how many attempts.
+    """Judge how the run ended, and after how many attempts.
 
-    A run that does not come back has failed in any case; of one that met other faults than planned
-    nothing else is known.
+    A run that does not recover has failed in any case.  If a planned fault did not happen, nothing
+    else is known of the run.
     """
     scenario, attempts = run.scenario, run.attempts
     finished, expected = bool(run.results), not scenario.gives_up
@@ -91,7 +94,7 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
 
 
 def judge_resume(run: FaultedRun, measure: Recorder) -> None:
-    """Judge where the last life began, and how many steps each fault cost."""
+    """Judge from which step the last attempt resumed, and how many steps each fault cost."""
     scenario, saved, unseen = run.scenario, run.last_saved, "no second life was seen"
     step, note = run.journals[-1][0]["start_step"] if len(run.journals) > 1 else None, unseen
     expected = saved if scenario.resume_step is None else scenario.resume_step
@@ -115,7 +118,7 @@ def judge_resume(run: FaultedRun, measure: Recorder) -> None:
 
 
 def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> None:
-    """Judge how long it took from the last fault to a new step, and what took it."""
+    """Judge the time from the last fault to a new step.  If it is too long, report its parts."""
     seconds = recovery_seconds(run)
     measure("recovery_time", seconds, note="no new step was seen")
     if seconds is None or limit.judge(seconds) is not Verdict.FAIL:
@@ -128,10 +131,11 @@ def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> Non
 
 
 def recovery_seconds(run: FaultedRun) -> float | None:
-    """Measure seconds from the last fault to the first new step: victim's clock, successor's.
+    """Measure the seconds from the last fault to the first new step.
 
-    A step is done when its save begins: how long that takes is another measurement, and saves of
-    the steps before that are held up on purpose are none.
+    The fault's time is on the victim's clock, the step's time on its successor's.  A step is done
+    when its save begins: the save time is measured separately.  Planted delays of earlier saves are
+    subtracted.  None if no new step, or no fault time, is known.
     """
     if len(run.journals) < 2 or not run.injectors[-1].injected_at:
         return None
@@ -144,7 +148,11 @@ def recovery_seconds(run: FaultedRun) -> float | None:
 
 
 def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -> None:
-    """Bit by bit: all ranks after the last resume, and the victim's rank in every life."""
+    """Judge that the run equals the run never killed, bit by bit.
+
+    All ranks are compared after the last resume, and the victim's rank in every attempt.  If NCCL
+    summed over other rings, losses are compared within a tolerance instead.
+    """
     expected, victim = original.results, run.injectors[0].rank
     found = compare_lives(expected, run, victim)
     reordered = reordered_sums(expected, run, victim) if found.unequal else ""
@@ -161,7 +169,7 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
             f"that a wrong resume moves them"
         )
     lives = len(run.journals) - 1
-    # What was unequal before anything was restored, the restart is not to blame for.
+    # A step that differs before any restore was not changed by the restart.
     unrestored = lives and compare_attempts(run, expected[victim], 1).unequal
     code = "RESTART-NONDETERMINISTIC" if unrestored and not reordered else "RESTART-UNEQUAL"
     report_unequal(found, original, run.results, measure, code, bool(reordered))
@@ -171,16 +179,16 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
 def compare_lives(
     expected: Results, run: FaultedRun, victim: int, tolerance: float | None = None
 ) -> StepComparison:
-    """Compare all ranks after the last resume, and the victim's rank in every life before."""
+    """Compare all ranks after the last resume, and the victim's rank in every earlier attempt."""
     first = run.results[0]["start_step"] + 1
     found = compare_steps(expected, run.results, first, tolerance)
     earlier = compare_attempts(run, expected[victim], len(run.journals) - 1, tolerance)
-    # Else it came back after its last step: what it restored is not known.
+    # Otherwise it resumed after its last step, and its restored state is unknown.
     return found + earlier if found.steps or earlier.unequal else found
 
 
 def judge_losses(results: Results, measure: Recorder) -> None:
-    """That every loss is a number."""
+    """Judge that every loss is finite."""
     losses = [step["loss"] for result in results for step in result["steps"]]
     wrong = sum(not math.isfinite(loss) for loss in losses)
     measure("non_finite", wrong if losses else None)
@@ -197,9 +205,9 @@ def report_unequal(
     code: str = "RESTART-UNEQUAL",
     reordered: bool = False,
 ) -> None:
-    """The steps that differ from the run never killed, and whether its parameters do.
+    """Report the steps that differ from the run never killed, and whether its parameters do.
 
-    Where its sums were `reordered`, other last bits of the parameters are no difference.
+    If its sums were `reordered`, different last bits of the parameters are no difference.
     """
     measure("unequal_steps", found.count, samples=found.compared, note=found.doubt)
     digests = [{r["digest"] for r in each} for each in (results, original.results)]
@@ -226,7 +234,7 @@ def judge_left_behind(groups: int, fate: str, measure: Recorder, on: str = "clus
 def find_leaks(
     cluster: Cluster, folder: Path, measure: Recorder, attempts: Iterable[Attempt] = ()
 ) -> None:
-    """That the runs in this folder, which have ended, hold nothing, and that no rank still runs."""
+    """Judge that the ended runs of this folder hold no placement group, and that no rank runs."""
     judge_left_behind(len(cluster.groups_named(GANG_NAME)), "are left", measure)
     known = rank_processes(folder, attempts)
     judge_orphans(*find_orphans(cluster, known), known, measure)
@@ -238,7 +246,7 @@ def judge_orphans(
     known: dict[ProcessKey, int],
     measure: Recorder,
 ) -> None:
-    """That no rank of the `known` ones still runs; `unasked` hosts could not be asked."""
+    """Judge that no rank of `known` still runs.  `unasked` lists hosts that did not answer."""
     if running:
         measure("still_running", len(running))
         shown = dict(islice(running.items(), MAX_NAMES))
@@ -254,7 +262,7 @@ def judge_orphans(
 def report_run(
     names: dict[str, str], original: ReferenceRun, run: FaultedRun, measure: Recorder
 ) -> None:
-    """Figures that only inform, evidence, and the loss curve with the first kill marked."""
+    """Record recovery costs, evidence, and the loss curve with the first kill marked."""
     for number in range(len(run.injectors)):
         for phase, seconds in dataclasses.asdict(recovery_costs(run, number)).items():
             measure.note(f"{phase}_s", seconds, "s", on=f"blow {number + 1}")
@@ -279,9 +287,9 @@ def report_run(
 
 
 def _report_storage(run: FaultedRun, measure: Recorder) -> None:
-    """How fast the last life saved and loaded, and how long a step waited for its save.
+    """Record how fast the last attempt saved and loaded, and how long a step waited for its save.
 
-    A save that was held up on purpose says nothing of that; nor does a step that waited for it.
+    Saves with a planted delay, and the steps that waited for them, are left out.
     """
     if not run.results:
         return
@@ -302,7 +310,11 @@ def _report_storage(run: FaultedRun, measure: Recorder) -> None:
 
 
 def judge_repeat(original: ReferenceRun, measure: Recorder) -> None:
-    """That the same run, once more, is the same: else two runs' difference says nothing."""
+    """Judge that a second run is equal to the first.
+
+    Otherwise a difference between two runs proves nothing.  Fails the probe if the second run
+    failed.
+    """
     results, error = results_or_error(original.repeated)
     if error:
         pytest.fail(f"the run could not be repeated: {error}", pytrace=False)
@@ -311,12 +323,12 @@ def judge_repeat(original: ReferenceRun, measure: Recorder) -> None:
 
 
 def judge_steps(original: ReferenceRun, results: Results, first: int, measure: Recorder) -> None:
-    """That a resume is the run never killed, from step `first` on."""
+    """Judge that a resume equals the run never killed, from step `first` on."""
     report_unequal(compare_steps(original.results, results, first), original, results, measure)
 
 
 def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: Recorder) -> None:
-    """That the damaged checkpoint was not loaded, the one before it was, and the run says why."""
+    """Judge that the damaged checkpoint was refused with a reason, and the previous one loaded."""
     starts = {result["start_step"] for result in results}
     measure("not_refused", int(NEWEST in starts))
     if NEWEST in starts:
@@ -337,12 +349,12 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
 
 
 def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder) -> None:
-    """That the save that met a full disk was given up by all, and later ones were not."""
+    """Judge that all ranks gave up the save that met a full disk, and that a later save worked."""
     victim = len(original.results) - 1
     errors = [save["error"] for save in results[0]["unsaved"]]
     named = sum(f"rank {victim} on" in error and "No space left" in error for error in errors)
     committed = [save["step"] for save in results[0]["checkpoints"]]
-    refused = 0 if NEWEST in committed else named  # what was committed was not refused
+    refused = 0 if NEWEST in committed else named  # a committed save was not refused
     measure(
         "saves_refused", refused, limit=exactly(1, "saves", "one met a full disk, and is named")
     )

@@ -1,4 +1,4 @@
-"""The launcher itself is killed, and the same command is typed again."""
+"""Kills the launcher itself, and runs the same command again."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.launch.supervisor import Attempt
 from reference_trainer.options import cli_options
 
-FREE_SECONDS = 15  # for Ray to take a dead driver's gang back
-RUN_SECONDS = 180  # for a command: ten steps of a second each, a start, and a busy machine
+FREE_SECONDS = 15  # limit for Ray to remove a dead driver's gang
+RUN_SECONDS = 180  # limit of a command: ten steps of 1 s, a start, and a busy machine
 
 
 class LauncherProcess:
-    """`python -m reference_trainer launch`, as a process of its own, gone after the block."""
+    """Process of `python -m reference_trainer launch`, killed when the block ends."""
 
     def __init__(self, cluster: Cluster, config: TrainConfig) -> None:
         self.cleanup = cluster.cleanup
@@ -43,7 +43,7 @@ class LauncherProcess:
                 env={
                     **os.environ,
                     "RAY_ADDRESS": cluster.address,
-                    # Over ray:// a killed client is otherwise waited for, half a minute.
+                    # Otherwise Ray waits 30 s for a killed ray:// client to reconnect.
                     "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0",
                 },
             )
@@ -56,17 +56,17 @@ class LauncherProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Kill the process with SIGKILL, and wait until it is gone."""
         self.child.kill()
         self.child.wait(timeout=10)
         self.cleanup.unregister("process", str(self.child.pid))
 
     def output(self) -> str:
-        """All that it has said so far, its ranks' log lines among it."""
+        """Read all that the command has printed so far, including its ranks' log lines."""
         return self.log_path.read_text(errors="replace")
 
     def wait(self) -> int | None:
-        """Wait for its end; the exit code, None when it took too long."""
+        """Wait until the command ends; return its exit code, or None after RUN_SECONDS."""
         try:
             return self.child.wait(timeout=RUN_SECONDS)
         except subprocess.TimeoutExpired:
@@ -74,17 +74,17 @@ class LauncherProcess:
 
 
 class LauncherKill(FaultInjector):
-    """Kills a command, as a ProcessFault does a rank: when its log shows a step."""
+    """Injector that kills a launcher when its log shows `step`, as ProcessFault kills a rank."""
 
     def __init__(self, rank: int, step: int) -> None:
         self.rank, self.step = rank, step
 
     def arm(self, target: LauncherProcess) -> None:
-        """Aim at this command."""
+        """Select the command to kill."""
         self.command = target
 
     def wait(self) -> None:
-        """Wait for the moment and kill the command; does nothing when it has ended by itself."""
+        """Wait for the step and kill the command.  Do nothing if the command ends first."""
         deadline = time.monotonic() + RUN_SECONDS
         pattern = re.compile(rf"\bstep {self.step}/")
         while not pattern.search(self.command.output()):
@@ -97,20 +97,20 @@ class LauncherKill(FaultInjector):
             self.count = int(self.command.child.returncode == -signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill the command, where it still runs."""
+        """Kill the command if it still runs."""
         self.command.kill()
 
     def describe_target(self, node_names: dict[str, str]) -> str:
-        """Name the launcher, wherever it runs."""
+        """Name the launcher as the target."""
         return "the launcher"
 
 
 def run_kill_rerun(
     cluster: Cluster, config: TrainConfig, scenario: FaultScenario, folder: Path
 ) -> tuple[FaultedRun, int]:
-    """Type the command, kill it, wait until its gang is gone, and type it again.
+    """Run the command, kill it, wait until its gang is gone, and run it again.
 
-    (What was seen of the run, how many groups the dead one still had after 15 s.)
+    Returns the observed run, and how many groups the killed command still had after at most 15 s.
     """
     out, victim = folder / "out", cluster.size - 1
     config = faulted_config(config, scenario, folder)
@@ -134,7 +134,10 @@ def run_kill_rerun(
 
 
 def _read_attempts(events: list[dict[str, Any]], killed_at: float) -> list[Attempt]:
-    """The attempts of both commands by their event log; the first's last one ended when killed."""
+    """Read the attempts of both commands from their event log.
+
+    An attempt that the log does not end was ended by the kill, at `killed_at`.
+    """
     attempts: list[Attempt] = []
     for event in events:
         if event["event"] == "attempt":
@@ -143,13 +146,13 @@ def _read_attempts(events: list[dict[str, Any]], killed_at: float) -> list[Attem
             attempts.append(Attempt(places=[], started=event["t"]))
         elif event["event"] == "ready":
             attempts[-1].ready = event["t"]
-        elif event["event"] not in ("mended", "removed"):  # how the next attempt has begun
+        elif event["event"] not in ("mended", "removed"):  # these begin the next attempt
             attempts[-1].ended, attempts[-1].reason = event["t"], str(event.get("reason", ""))
     return attempts
 
 
 def _wait_until_free(cluster: Cluster) -> int:
-    """How many groups the command still has, at the latest after 15 s."""
+    """Wait at most 15 s until the command has no placement group; return how many are left."""
     deadline = time.monotonic() + FREE_SECONDS
     while (groups := len(cluster.groups_named(GANG_NAME))) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,7 +1,7 @@
-"""A training run loses nodes: with one to spare, with none, and two at once.
+"""Removes nodes from a training run: with one spare node, with none, and two at once.
 
-The nodes are spare raylets (probes/faults/spare_nodes.py), for nobody may do this to real
-ones.  The ranks on them are real and small, and compute on a CPU.
+The nodes are spare raylets (probes/faults/spare_nodes.py), because real nodes must not be killed.
+Their ranks are real but small, and compute on a CPU.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from probes.restart.faulted_run import GANG_NAME
 from reference_trainer.launch.gang import Gang
 
 RANKS = 2  # each on a node of its own
-WAIT_SECONDS = 90  # Ray may count a lost node for a while: 5 health checks, each 3 s, and then some
+WAIT_SECONDS = 90  # Ray counts a lost node for 5 health checks of 3 s; the rest is margin
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLoss(FaultScenario):
-    """`spare_count` nodes are there, and `kills` of the run's are lost at once.
+    """Scenario in which `kills` of the run's nodes are lost at once, out of `spare_count` nodes.
 
-    `must_wait`: none is to spare, so it must wait until one has come back.  Not `whole_node`: only
-    Ray's own process is lost, and the ranks must end by themselves.
+    `must_wait`: no node is to spare, so the run must wait until one has come back.  `whole_node` is
+    False: only the raylet is killed, and the ranks must end by themselves.
     """
 
     spare_count: int
@@ -44,7 +44,7 @@ class NodeLoss(FaultScenario):
 
 
 class NodeKill(ProcessFault):
-    """Loses the gang's last nodes.  They are on the head's machine, as all spare ones are."""
+    """Injector that kills the gang's last nodes.  All spare nodes are on the head's machine."""
 
     def __init__(self, out: Path, spares: SpareNodes, loss: NodeLoss, fault: Fault) -> None:
         super().__init__(out, RANKS - 1, fault)
@@ -70,7 +70,10 @@ class NodeKill(ProcessFault):
 
 @dataclass
 class NodeRepair:
-    """Hears a gang say that it waits, looks what it holds meanwhile, and brings a node back."""
+    """Callback (`notify`) for the messages of a gang that waits.
+
+    It stores the message, counts what the gang holds meanwhile, and adds a node.
+    """
 
     cluster: Cluster
     spares: SpareNodes
@@ -79,16 +82,19 @@ class NodeRepair:
     held: int | None = None
 
     def __call__(self, message: str) -> None:
-        """Hear a gang's message, as its `notify`."""
+        """Store a gang's message; if the run must wait, count what it holds and add a node."""
         self.messages.append(message)
-        if self.loss.must_wait:  # else it only takes Ray a while to see that a node is gone
+        if self.loss.must_wait:  # otherwise the wait ends when Ray sees the lost node
             self.held = sum(self.cluster.groups_named(GANG_NAME))
             self.spares.add(1)
 
 
 @contextmanager
 def spare_nodes(cluster: Cluster, count: int, measure: Recorder) -> Iterator[SpareNodes]:
-    """Add spare raylets, gone afterwards; only while no other job lives here."""
+    """Add spare raylets for the block, and remove them afterwards.
+
+    Fails the probe if other jobs run on the cluster.
+    """
     import ray
 
     jobs = other_jobs(ray.get(on_node(live_drivers, cluster.head_node_id).remote(), timeout=60))
@@ -101,13 +107,13 @@ def spare_nodes(cluster: Cluster, count: int, measure: Recorder) -> Iterator[Spa
 
 
 def spare_gang(spares: SpareNodes, size: int = RANKS, **options: Any) -> Gang:
-    """Make a gang on the spare raylets, each rank on one of its own."""
+    """Make a gang on the spare raylets, one rank on each."""
     strategy = "STRICT_SPREAD"
     return Gang(size, resource=spares.resource, strategy=strategy, timeout=WAIT_SECONDS, **options)
 
 
 def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
-    """Judge that a run which waits for room says so, and holds nothing meanwhile."""
+    """Judge that a run which waits for a node reports it, and holds nothing meanwhile."""
     if not loss.must_wait:
         return
     measure("unreported_waits", int(not repair.messages))
@@ -119,7 +125,7 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
 
 
 def control_silent_wait(loss: NodeLoss, silent: NodeRepair, measure: Recorder) -> None:
-    """A gang that holds something and says nothing is judged as one that waits for room."""
+    """Check that a gang that holds something and reports nothing fails the judge of waits."""
     trial = measure.trial()
     judge_wait(loss, silent, trial)
     fault = f"a gang that holds {silent.held} and says nothing is judged as one that waits"

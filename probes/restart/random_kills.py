@@ -1,4 +1,4 @@
-"""Kills a random rank at a random moment, again and again, for a given time."""
+"""Kills random ranks at random moments, again and again, for a given time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from reference_trainer.telemetry.injected_delay import STAGES
 from reports.measurement import Limit
 
 SOAK_STEPS, SOAK_SECONDS = 60, 600
-MAX_FAULTS = 60  # that one run meets; the last life is left alone
-# From the gang's start: into the imports, the first collectives, a load, steps, saves.
+MAX_FAULTS = 60  # faults of one run; its last attempt is not killed
+# Longest time from a gang's start to its kill (s): it reaches imports, first collectives, a load,
+# steps and saves.
 DELAY_SECONDS = 20
-# A save is small here and would hardly be met: each of its parts lasts a moment longer.
+# A save is short here and would rarely be killed: each of its parts is delayed by 0.15 s.
 SAVE_STALLS = ",".join(f"{moment}:rank=0:seconds=0.15" for moment in STAGES)
 SUMMARY = "SIGKILL of a random rank at a random moment, again and again"
 SCENARIOS = [
@@ -40,14 +41,14 @@ SCENARIOS = [
 
 
 class RandomKill(ProcessFault):
-    """Kills a rank so many seconds after its gang is there, unless the time is up by then."""
+    """Injector that kills a rank `delay_s` seconds after its gang starts, up to `deadline`."""
 
     def __init__(self, out: Path, rank: int, delay_s: float, deadline: float) -> None:
         super().__init__(out, rank, Fault(""))
         self.delay_s, self.deadline = delay_s, deadline
 
     def wait(self) -> None:
-        """Wait so long, then kill it."""
+        """Wait `delay_s` seconds, then kill the rank."""
         if not self._stop.wait(self.delay_s) and time.monotonic() < self.deadline:
             super().wait()
 
@@ -55,7 +56,7 @@ class RandomKill(ProcessFault):
 def run_random_kills(
     cluster: Cluster, original: ReferenceRun, folder: Path, seconds: float, seed: int
 ) -> list[FaultedRun]:
-    """Run after run, each killed until it ends, until the time is up; the last is let go on."""
+    """Start runs and kill their ranks until `seconds` have passed; let the last run finish."""
     rng, deadline = random.Random(seed), time.monotonic() + seconds
 
     def make_fault(out: Path, victim: int, fault: Fault) -> RandomKill:
@@ -86,7 +87,10 @@ def count_kills(runs: Sequence[FaultedRun]) -> int:
 
 
 def unexplained_losses(runs: Sequence[FaultedRun]) -> list[str]:
-    """Tell why attempts were lost that no kill accounts for, of each run as many as there are."""
+    """List why attempts were lost that no kill explains.
+
+    Per run it lists one reason for each lost attempt in excess of the kills, latest first.
+    """
     reasons: list[str] = []
     for run in runs:
         lost = [attempt.reason for attempt in run.attempts[:-1]]
@@ -95,7 +99,7 @@ def unexplained_losses(runs: Sequence[FaultedRun]) -> list[str]:
 
 
 def compare_with(runs: Sequence[FaultedRun], original: ReferenceRun) -> StepComparison:
-    """Compare the steps of each life of rank 0, and of all ranks' last, with the original's."""
+    """Compare rank 0 of every attempt, and all ranks of the last one, with the original."""
     found = StepComparison()
     for run in runs:
         if run.results:
@@ -108,7 +112,11 @@ def compare_with(runs: Sequence[FaultedRun], original: ReferenceRun) -> StepComp
 def judge_kills(
     runs: Sequence[FaultedRun], original: ReferenceRun, seconds: float, measure: Recorder
 ) -> None:
-    """Judge that it was killed once a minute, and that no run was lost, late, or another one."""
+    """Judge that ranks were killed, and that the runs survived it.
+
+    It measures kills (at least one a minute), unexplained failures, lost runs, and lost steps.  It
+    also reports steps that differ from the original.
+    """
     because = f"a rank may live for {DELAY_SECONDS} s, and a new one takes as long to start"
     measure("kills", count_kills(runs), limit=Limit(low=seconds / 60, because=because))
     unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
@@ -134,7 +142,7 @@ def judge_kills(
 def control_unexplained_kills(
     runs: Sequence[FaultedRun], original: ReferenceRun, measure: Recorder
 ) -> None:
-    """The same runs, judged as if nobody had killed them and none had come to its end."""
+    """Check that the same runs fail when their kills and results are removed."""
     trial = measure.trial()
     spoilt = [replace(run, injectors=[], results=[], error="taken away") for run in runs]
     judge_kills(spoilt, original, SOAK_SECONDS, trial)

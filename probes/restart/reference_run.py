@@ -1,8 +1,7 @@
-"""The run that was never killed, and what the same workers make of its checkpoints.
+"""Makes the run that is never killed, and resumes from its checkpoints.
 
-One gang serves all of it, for starting one is what takes time: the original; resumes of it that get
-one thing wrong, which must be seen (the controls); and resumes from copies of its checkpoints whose
-newest was damaged, which must be refused.
+One gang does all of it, because starting a gang is slow.  Controls are resumes that get one thing
+wrong, which must be detected.  Resumes from a damaged newest checkpoint must be refused.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.launch.launchers import train_rank
 
 NEWEST = 2 * SAVE_EVERY  # the step of the newest checkpoint
-# Steps, by save mode: in the background, a save may last until the next one is due.
+# Steps, by save mode: a save in the background may last until the next save is due.
 MAX_STEPS_LOST = {"sync": SAVE_EVERY, "async": 2 * SAVE_EVERY}
-STEPS = 10  # two more than the newest checkpoint has: what a resume computes is compared there
-EXPLODING = 1e30  # learning rate, and norm to clip at: the next step's loss is no number
-TIMEOUT_SECONDS = 300  # for so many small steps: connecting and importing torch is most of it
+STEPS = 10  # two more than the newest checkpoint has: there a resume's own steps are compared
+EXPLODING = 1e30  # learning rate and clipping norm: the next step's loss is not finite
+TIMEOUT_SECONDS = 300  # limit of a small run: connecting and importing torch take most of it
 Results = list[dict[str, Any]]
-Corruption = Callable[[Path], Any]  # of the folder of the newest checkpoint
-NO_REFERENCE_RUN = "the run that nobody kills was not made"  # no gang came together
+Corruption = Callable[[Path], Any]  # takes the folder of the newest checkpoint
+NO_REFERENCE_RUN = "the run that nobody kills was not made"  # no gang could be started
 WRONG_RESUMES = {
     "rng": "the run is resumed without restoring its random state",
     "data": "the run is resumed one sample further on",
@@ -48,7 +47,7 @@ WRONG_RESUMES = {
 
 
 def find_folder_problem(cluster: Cluster, folder: Path) -> tuple[str, list[str]]:
-    """Say why no checkpoint can lie here ("": it can), and which nodes do not share the folder."""
+    """Find why `folder` cannot hold checkpoints ("": it can), and the nodes without it."""
     if not folder.is_absolute():
         blind = [node["name"] for node in cluster.nodes]
         return f"{', '.join(blind)} do not see a folder that all share", blind
@@ -73,7 +72,7 @@ def small_config(steps: int, checkpoints: Path, **options: Any) -> TrainConfig:
 
 
 def results_or_error(outcome: Results | str) -> tuple[Results, str]:
-    """Give results, or why there are none."""
+    """Split an outcome into results and error; one of them is empty."""
     return ([], outcome or "no reason was given") if isinstance(outcome, str) else (outcome, "")
 
 
@@ -86,10 +85,11 @@ def _run_or_error(gang: Gang, config: TrainConfig) -> Results | str:
 
 @dataclass
 class ReferenceRun:
-    """Made at first use: `results` of the run never killed, in order of rank; `config` is its own.
+    """The run that is never killed, made at first use.  `results` is ordered by rank.
 
-    `wrong_resumes[part]` are the results of the resumes that got one thing wrong, `corrupted[name]`
-    those of the resumes after `corruptions[name]`: results, or an error sentence.
+    `wrong_resumes[part]` is the outcome of the resume that got `part` wrong.  `corrupted[name]` is
+    the outcome of the resume after `corruptions[name]`.  An outcome is a list of results, or an
+    error.
     """
 
     folder: Path
@@ -99,31 +99,35 @@ class ReferenceRun:
     device: str = "auto"
     steps: int = STEPS
     results: Results = field(default_factory=list)
-    repeated: Results | str = ""  # of the same run, once more, which saves nothing
+    repeated: Results | str = ""  # outcome of the same run, once more, without saves
     wrong_resumes: dict[str, Results | str] = field(default_factory=dict)
     corrupted: dict[str, Results | str] = field(default_factory=dict)
-    exploded: Results | str = ""  # of a run whose learning rate is far too large
+    exploded: Results | str = ""  # outcome of a run whose learning rate is far too large
     full_disk: Results | str = ""
-    full_disk_files: int = 0  # how many files were made to meet a full disk
+    full_disk_files: int = 0  # number of files that were linked to a full disk
     _folder_problem: tuple[str, list[str]] | None = None
 
     @property
     def config(self) -> TrainConfig:
-        """Small, for what is proven does not depend on size; not paced, for nobody is killed."""
+        """Small model: equality does not depend on size.
+
+        No emulated compute: this run is not killed.
+        """
         checkpoints = self.folder / "original"
         return small_config(self.steps, checkpoints, device=self.device, digest_steps=True)
 
     @property
     def slow_config(self) -> TrainConfig:
-        """For a run that is killed: slow enough to be met in a step, and it keeps one checkpoint.
+        """Configuration of a run that is killed: slow enough to be hit in a step, one checkpoint.
 
-        Whoever removes the old one before the new one is whole has none, when it is killed.
+        If the old checkpoint is deleted before the new one is complete, a kill in between leaves
+        none.
         """
         return dataclasses.replace(self.config, pace_s=0.15, keep_last=1)
 
     @property
     def least_wrong_distance(self) -> float:
-        """Measure the least by which a wrong resume's loss leaves this run's, nats; NaN if none."""
+        """Smallest distance (nats) of a wrong resume's loss from this run's; NaN if none."""
         gaps = [
             loss_distance(self.results, results)
             for results in self.wrong_resumes.values()
@@ -132,18 +136,18 @@ class ReferenceRun:
         return min((gap for gap in gaps if gap > 0), default=math.nan)
 
     def require_shared_folder(self, cluster: Cluster, measure: Any) -> None:
-        """Without a folder that every node sees the probe ends here."""
+        """Fail the probe unless every node sees the folder of the checkpoints."""
         unreported = self._folder_problem is None
         if self._folder_problem is None:
             self._folder_problem = find_folder_problem(cluster, self.folder)
         cause, blind = self._folder_problem
         if cause:
-            if unreported:  # one cause is one finding, however many probes it stops
+            if unreported:  # one cause is one finding, even if it stops several probes
                 measure.explain(finding("RESTART-NO-FOLDER", cause, blind))
             pytest.fail(f"a checkpoint needs a folder that every node sees: {cause}", pytrace=False)
 
     def ensure_reference_run(self, cluster: Cluster, measure: Any) -> None:
-        """Have it, if need be with a gang of its own."""
+        """Make the run, with a gang of its own, unless it was made before."""
         self.require_shared_folder(cluster, measure)
         if not self.results:
             measure.progress("restart: a run that is never killed, and resumes of it")
@@ -151,7 +155,7 @@ class ReferenceRun:
                 self.run(gang)
 
     def run(self, gang: Gang) -> None:
-        """Run it, once, and all that is made of its checkpoints.  Raises RuntimeError."""
+        """Run it and the resumes from its checkpoints, once.  Raises RuntimeError when it fails."""
         if self.results:
             return
         try:
@@ -160,7 +164,7 @@ class ReferenceRun:
             raise RuntimeError(f"the run that nobody kills failed: {error}") from error
 
     def _run(self, gang: Gang) -> None:
-        for stale in self.folder.iterdir():  # of a try that failed: nothing may be resumed from it
+        for stale in self.folder.iterdir():  # files of a failed try: no run may resume from them
             shutil.rmtree(stale)
         results = gang.run(train_rank, self.config, timeout=TIMEOUT_SECONDS)
         if self.repeat:
@@ -187,7 +191,7 @@ class ReferenceRun:
     def _resume_copy(
         self, gang: Gang, name: str, corrupt: Corruption = lambda newest: None, **changes: Any
     ) -> Results | str:
-        """Resume from a copy of the checkpoints up to step 8, whose newest was damaged first."""
+        """Resume from a copy of the checkpoints of steps 4 and 8, with the newest damaged."""
         copy = self.folder / name
         for step in (SAVE_EVERY, NEWEST):
             shutil.copytree(self.folder / "original" / f"step-{step}", copy / f"step-{step}")
@@ -197,7 +201,7 @@ class ReferenceRun:
 
     @contextmanager
     def _link_to_full_disk(self, name: str, victim: int) -> Any:
-        """Have one rank's file of step 8 lie on /dev/full: every write to it meets ENOSPC."""
+        """Link one rank's file of step 8 to /dev/full, so that every write fails with ENOSPC."""
         stop = threading.Event()
         out = self.folder / f"{name}-out"
 

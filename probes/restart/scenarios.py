@@ -1,4 +1,4 @@
-"""What a run may meet, and what it must come to."""
+"""Fault scenarios of RESTART, with the outcome that each must have."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from probes.least_versions import ASYNC_SAVES
 from probes.restart.node_loss import NodeLoss
 from probes.restart.reference_run import MAX_STEPS_LOST, NEWEST
 
-# Longer than it takes to see the loss, and than survivors are given to end: they could commit what
-# all have written.
+# Longer than the supervisor takes to see the loss and to end the survivors.  Otherwise survivors
+# could commit what all ranks have written.
 COMMIT_STALL = f"commit:rank=0:seconds=8:from={NEWEST}:to={NEWEST}"
 SCENARIOS = [
     FaultScenario(
@@ -89,7 +89,7 @@ NODE_LOSSES = [
         faults=(Fault("begin", 5),),
         spare_count=3,
         whole_node=False,
-        changes={"pace_s": 1.5},  # it takes a rank some seconds to see that its raylet is gone
+        changes={"pace_s": 1.5},  # a rank takes some seconds to see that its raylet is gone
     ),
     NodeLoss(
         name="two-nodes-at-once",
@@ -103,14 +103,18 @@ LAUNCHER_KILLED = FaultScenario(
     name="launcher-killed",
     summary="SIGKILL of the launcher; the same command is typed again",
     faults=(Fault("step", 5),),
-    changes={"pace_s": 1.0},  # a launcher hears of its ranks later, and they must not have ended
+    changes={"pace_s": 1.0},  # a launcher logs its ranks' steps late, and they must still run
     resume_step=None,
     timed=False,
 )
 
 
 def params_by_tier(cases: Iterable[Any], quick: int = 0, standard: int | None = None) -> list[Any]:
-    """All of them: the first few in every tier, more of them in standard, the rest in soak."""
+    """Mark each case with its tier: the first `quick` cases run in every tier.
+
+    Cases up to number `standard` (None: all) also run in the standard tier, the rest only in soak.
+    Cases with background saves need ASYNC_SAVES.
+    """
     ordered = list(cases)
     end = len(ordered) if standard is None else standard
     params = []

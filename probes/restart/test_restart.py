@@ -1,4 +1,4 @@
-"""Does a killed run come back by itself, and is it the run that was never killed?"""
+"""Tests that a killed run resumes by itself, and equals the run that was never killed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Does a run come back on other nodes, on fewer ranks, and however often it is killed?"""
+"""Tests that a run resumes on other nodes, on fewer ranks, and after many kills."""
 
 import time
 from dataclasses import replace

@@ -1,9 +1,8 @@
-"""A run is resumed by fewer ranks than saved it: the same samples, and a loss within the noise.
+"""Resumes a run on fewer ranks than saved it: the same samples, and a loss within the noise.
 
-Another number of ranks adds the same gradients in another order, so the last bits differ and no
-more can be asked than this: no further from the run that kept its size than a run of the other size
-is, which nobody resumed.  That distance is measured here, never assumed.  Dropout is off: its
-random numbers are a rank's own.
+Another number of ranks adds the same gradients in another order, so the last bits differ.  The
+noise is the distance of two runs of both sizes that were not resumed.  It is measured here, never
+assumed.  Dropout is off, because its random numbers differ between ranks.
 """
 
 from __future__ import annotations
@@ -25,15 +24,16 @@ from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.launchers import train_rank
 from reports.measurement import Limit, Verdict
 
-MAX_RANKS = 4  # of more, one sample is too small a part of a step to be seen
-MARGIN = 3  # a difference of rounding grows from step to step, faster in one run than in another
+MAX_RANKS = 4  # with more, one sample is too small a part of a step to be seen
+MARGIN = 3  # rounding differences grow from step to step, faster in some runs than in others
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldSizeRuns:
-    """Four runs of the same samples: by all ranks, by one less, and by one less after step 4.
+    """Four runs of the same samples.
 
-    `late` is as `resumed`, but one sample further on.
+    `full` has all ranks, `fewer` one rank less.  `resumed` has one rank less after step 4.  `late`
+    is as `resumed`, but its data begins one sample further on.
     """
 
     full: Results
@@ -43,15 +43,12 @@ class WorldSizeRuns:
 
 
 def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
-    """Run all four, on a few ranks: of many, one sample is too small a part of a step to be seen.
-
-    Needs two.
-    """
+    """Run all four on at most MAX_RANKS ranks.  Needs at least two ranks."""
     size = min(cluster.size, MAX_RANKS)
     with cluster.gang(size) as gang:
         config = small_config(STEPS, folder / "whole", dropout=0, batch=2 * (size - 1))
         full = gang.run(train_rank, config, timeout=TIMEOUT_SECONDS)
-        base = dataclasses.replace(config, batch=2 * size, save_every=0)  # as many samples a step
+        base = dataclasses.replace(config, batch=2 * size, save_every=0)  # equal samples per step
         return WorldSizeRuns(
             full=full,
             fewer=_run_fewer(gang, dataclasses.replace(base, checkpoints=str(folder / "fewer"))),
@@ -61,7 +58,7 @@ def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
 
 
 def samples_differ(reference: Results, results: Results) -> list[int]:
-    """Steps whose samples, of all ranks together, are others or in another order."""
+    """List the steps whose samples, over all ranks in order, differ from the reference."""
     return [
         step["step"]
         for index, step in enumerate(results[0]["steps"])
@@ -78,17 +75,17 @@ def _run_fewer(gang: Gang, config: TrainConfig) -> Results:
 
 
 def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
-    """By one rank less, from a copy of the checkpoint of step 4."""
+    """Resume with one rank less, from a copy of the checkpoint of step 4."""
     saved = Path(str(config.checkpoints))
-    assert NEWEST > SAVE_EVERY  # there is a newer one, which is left out so that more is compared
+    assert NEWEST > SAVE_EVERY  # the newer one is left out, so that more steps are compared
     shutil.copytree(saved / f"step-{SAVE_EVERY}", copy / f"step-{SAVE_EVERY}")
     return _run_fewer(gang, dataclasses.replace(config, checkpoints=str(copy)))
 
 
 def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
-    """That the smaller run takes the same samples, and is within the noise; first the control."""
+    """Run the control; judge that the smaller run takes the same samples, within the noise."""
     because = f"{MARGIN} times the distance of two runs of both sizes that nobody resumed"
-    noise = loss_distance(runs.full, runs.fewer)  # the two runs that nobody resumed
+    noise = loss_distance(runs.full, runs.fewer)  # the two runs that were not resumed
     limit = Limit(high=MARGIN * noise, because=because)
     trial = measure.trial()
     _judge_smaller(runs.full, runs.late, limit, trial)
@@ -101,7 +98,7 @@ def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
 
 
 def _judge_smaller(full: Results, smaller: Results, limit: Limit, measure: Recorder) -> None:
-    """Judge the samples, and the loss, of a run by fewer ranks."""
+    """Judge the samples and the loss of a run by fewer ranks."""
     differ = samples_differ(full, smaller)
     measure("samples_differ", len(differ), samples=len(smaller[0]["steps"]))
     drift = loss_distance(full, smaller)

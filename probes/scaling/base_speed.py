@@ -1,4 +1,4 @@
-"""Whether one node is as fast as it must be: a fleet that is slow everywhere is not efficient."""
+"""Judges whether one node is fast enough; a fleet that is slow everywhere can still scale well."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from scaling.ladder.ladder import Rung, run_rung
 
 LimitLookup = Callable[[str], Limit | None]
 
-# MFU of 1B, 2048 tokens a sequence, bf16, FSDP on one node of eight: llm-foundry's benchmarks.  An
-# H200 has an H100's arithmetic, and faster memory.  Of other GPUs no such job is published.
+# MFU of a 1B model, 2048 tokens a sequence, bf16, FSDP on one node of eight GPUs (llm-foundry's
+# benchmarks).  An H200 has an H100's arithmetic, and faster memory.  For other GPUs no such job is
+# published.
 PUBLISHED_MFU = {"A100": 0.60, "H100": 0.42, "H200": 0.42}
-# Boards by themselves: their links and power are not those of the published nodes.
+# Other boards of these GPUs: their links and power are not those of the published nodes.
 OTHER_BOARDS = {"pcie", "nvl"}
-# Our job has 8192 tokens per GPU and step, theirs 28,672, and nothing of it is compiled.  Dense
-# FSDP at its slowest (8B, eager, GPUs capped at 500 of 700 W: torchtitan) keeps 0.8 of these
-# figures; half the speed is below 0.6 of them.
+# Our job has 8192 tokens per GPU and step (theirs: 28,672), and is not compiled.  The slowest dense
+# FSDP (8B, eager, GPUs capped at 500 of 700 W: torchtitan) keeps 0.8 of these figures.  Half the
+# speed is below 0.6 of them.
 LOW_SHARE, MARGINAL_SHARE = 0.6, 0.8
-SLOWED_BY = 1.5  # times what would break the limit: the control's step, beyond any noise
-SLOWED_STEPS = 2  # that are timed; a planted wait is as long in each
-EXPLODING = 1e30  # learning rate, and norm to clip at: the next step's loss is no number
+SLOWED_BY = 1.5  # the control's step, as a multiple of the longest allowed step: beyond any noise
+SLOWED_STEPS = 2  # timed steps of the control; the planted wait is the same in each
+EXPLODING = 1e30  # learning rate and clipping norm: the next step's loss is not finite
 
 
 @dataclass(frozen=True)
 class SpeedTest:
-    """One way to judge a rung's speed: by which measure, and which limit (None: there is none)."""
+    """One way to judge a rung's speed: the name of the measure, and its limit (None: no limit)."""
 
     name: str
     limit: Limit | None
 
     def read(self, rung: Rung) -> tuple[float | None, str]:
-        """The rung's value and "", or None and why."""
+        """Read the rung's value; return (value, ""), or (None, reason)."""
         if self.name == "tokens_per_s":
             return rung.tokens_per_s, ""
         if rung.mfu is None:
@@ -52,17 +53,17 @@ class SpeedTest:
         return rung.mfu, ""
 
     def fails(self, rung: Rung) -> bool:
-        """Whether the rung is too slow."""
+        """Judge whether the rung is too slow."""
         return self.limit is not None and self.limit.judge(self.read(rung)[0]) is Verdict.FAIL
 
     def slack(self, rung: Rung) -> float:
-        """How many times longer a step of the rung may take."""
+        """Compute the factor by which a step of the rung may become longer; 1.0 without a limit."""
         value, _ = self.read(rung)
         return value / self.limit.low if value and self.limit and self.limit.low else 1.0
 
 
 def derived_mfu(devices: str) -> Limit | None:
-    """The share of its peak that such a GPU must keep, by its name; None where nothing says it."""
+    """Derive the MFU limit of a GPU from its name; None if no figure is published for it."""
     words = {*re.findall("[a-z0-9]+", devices.lower())}
     known = [name for name in PUBLISHED_MFU if name.lower() in words]
     if len(known) != 1 or words & OTHER_BOARDS:
@@ -81,10 +82,10 @@ def derived_mfu(devices: str) -> Limit | None:
 
 
 def speed_tests(base: Rung, limits: LimitLookup, emulated: bool) -> list[SpeedTest]:
-    """List what the base is judged by: one thing at least, with or without a limit.
+    """List the tests of the base rung: at least one, with or without a limit.
 
-    An emulated accelerator has no peak.  A real one needs no MFU that nobody agreed, or can tell,
-    where its tokens per second are agreed.
+    An emulated accelerator has no peak, so it has no MFU test.  A real accelerator has one if MFU
+    has a limit, or if no tokens per second are agreed.
     """
     tokens, agreed = limits("tokens_per_s"), limits("mfu")
     tests = [SpeedTest("tokens_per_s", tokens)] if tokens or emulated else []
@@ -117,7 +118,7 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
 
 
 def only(base: Rung, node: str) -> Rung:
-    """The same rung as if this node had been all there is."""
+    """Reduce the rung to the ranks of one node."""
     ranks = [rank for rank, name in enumerate(base.nodes) if name == node]
     return replace(base, nodes=[node] * len(ranks), steps=[base.steps[rank] for rank in ranks])
 
@@ -125,9 +126,9 @@ def only(base: Rung, node: str) -> Rung:
 def control_bad_base(
     rig: LadderRig, config: TrainConfig, base: Rung, tests: Sequence[SpeedTest]
 ) -> None:
-    """Controls: nodes that are too slow alone, whose losses explode, and that train apart.
+    """Check that slow nodes, an exploding loss, and nodes that train separately are detected.
 
-    One run has all three: each is judged by a measure of its own.
+    One run has all three faults; each is judged by a measure of its own.
     """
     step_s = SLOWED_BY * max(1.0, *(test.slack(base) for test in tests)) * base.seconds
     delay = step_s - base.seconds
@@ -145,7 +146,7 @@ def control_bad_base(
     }
     try:
         bad = run_rung(rig.gang, rig.node_names, 1, planted, as_one_job=True)
-    except GangError as error:  # the base was measured all the same
+    except GangError as error:  # the measurement of the base remains valid
         for name, fault in faults.items():
             rig.measure.control(name, fault, None, saw=str(error))
         replace_lost_workers(rig.gang, error)

@@ -1,4 +1,4 @@
-"""What saving costs: the largest rung once more, with saves, and one that is slow on purpose."""
+"""Measures the cost of saving: the largest rung again with saves, and with one slow save."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ from scaling.ladder.checkpoint_stall import (
 )
 from scaling.ladder.ladder import WARM_UP_STEPS, Rung, run_rung
 
-SAVES, SAVE_GAP = 3, 4  # saves that are judged, and steps from one to the next
-COPIES = 3  # saves that lie there at once
-PARAM_BYTES = 12  # of a parameter: itself, AdamW's moments
-MIN_DELAY_S = 0.5  # seconds: of a save that is made slow, on storage that is fast
-TIMEOUT_S = 900  # seconds: for so many saves, on storage that is slow
+SAVES, SAVE_GAP = 3, 4  # number of saves that are judged, and steps between two saves
+COPIES = 3  # number of checkpoints that are on disk at once
+PARAM_BYTES = 12  # bytes of a parameter: itself, and AdamW's two moments
+MIN_DELAY_S = 0.5  # seconds: least delay of the slow save, for fast storage
+TIMEOUT_S = 900  # seconds: limit of all saves together, for slow storage
 
 
 @dataclass(frozen=True)
 class SavePlan:
-    """How the largest rung saves: where (None: nowhere), the load of its steps, and what was agreed
-    of training's saves (`save_minutes`, `save_gb`)."""
+    """Plan of the largest rung's saves.
+
+    `folder` is None if no folder can be used.  `config` is the load of the rung's steps.  `terms`
+    hold what was agreed for training's saves (`save_minutes`, `save_gb`).
+    """
 
     folder: Path | None
     config: TrainConfig
@@ -45,13 +48,13 @@ class SavePlan:
 
 
 def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> None:
-    """Judge the share of the time that training stands still for saves, and who is slow at them."""
+    """Judge the share of time that training stands still for saves, and name the slow writer."""
     measure, on = rig.measure, node_count_text(count)
     if reason := no_save_reason(cluster, rig.gang, count, plan):
         measure("checkpoint_overhead", None, on=on, note=reason)
         return
     measure.progress(f"scaling: saves of {on}")
-    steps = SAVES * SAVE_GAP + 1 - WARM_UP_STEPS  # the rung adds those
+    steps = SAVES * SAVE_GAP + 1 - WARM_UP_STEPS  # run_rung adds the warm-up steps
     config = save_config(plan, "timed", steps=steps, save_every=SAVE_GAP)
     try:
         rung = run_rung(rig.gang, rig.node_names, count, config, timeout=TIMEOUT_S)
@@ -59,7 +62,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
         measure("checkpoint_overhead", None, on=on, note=str(error))
         replace_lost_workers(rig.gang, error)
         return
-    # One more than these has no step after it that would show who is late.
+    # A further save is left out: no step follows it that would show which rank is late.
     saves = collect_saves(rung)[:SAVES]
     if len(saves) < SAVES:
         errors = "; ".join(rung.save_errors) or "the trainer told of no others"
@@ -75,8 +78,8 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
 
 
 def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> str:
-    """Why nothing can be saved, in words; empty where it can."""
-    if count == 1 < len(cluster.nodes):  # each node would be a job of its own
+    """Explain why no checkpoint can be saved; "" if it can."""
+    if count == 1 < len(cluster.nodes):  # each node would run a job of its own
         return "no rung of several nodes was left to save"
     if gang_hangs(gang):
         return "ranks of what ran before hang, or are gone"
@@ -97,19 +100,22 @@ def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> 
 
 
 def gb(size: float) -> str:
-    """Bytes in words."""
+    """Format a number of bytes in GB (1e9 bytes)."""
     return f"{size / 1e9:.3g} GB"
 
 
 def save_config(plan: SavePlan, name: str, **changes: Any) -> TrainConfig:
-    """Give the load a folder for saves, each in place of the one before."""
+    """Add a checkpoint folder to the load; each save replaces the previous one."""
     return replace(plan.config, checkpoints=f"{plan.folder}/{name}", keep_last=1, **changes)
 
 
 def judge_saves(
     saves: list[CheckpointSave], rung: Rung, terms: ClusterTerms, measure: Recorder
 ) -> None:
-    """The typical save against the agreed time between two; as large as agreed, in proportion."""
+    """Judge the median save's stall as a share of the agreed time between two saves.
+
+    If `save_gb` is agreed, the stall is scaled in proportion to that size.
+    """
     usual, on = median_save(saves), node_count_text(rung.count)
     size = terms.save_gb * 1e9 if terms.save_gb else usual.size_bytes
     stall_s, minutes = usual.stall_s * size / usual.size_bytes, terms.save_minutes
@@ -133,7 +139,7 @@ def judge_saves(
 def judge_slow_save(
     save: CheckpointSave, rung: Rung, terms: ClusterTerms, measure: Recorder
 ) -> Trial:
-    """Judge a save as one of many: as often as makes what it holds up twice what is allowed."""
+    """Judge one save as if saves were so frequent that their share is twice the limit."""
     trial, limit = measure.trial(), measure.contract.limit("SCALING", "checkpoint_overhead")
     allowed = limit.high if limit and limit.high else 1.0
     often = terms.model_copy(
@@ -144,7 +150,10 @@ def judge_slow_save(
 
 
 def control_slow_save(rig: LadderRig, count: int, plan: SavePlan, usual: CheckpointSave) -> None:
-    """Control: a save that is slow on one rank comes back with it, however slow another is."""
+    """Check that a save that is slow on one rank is located there.
+
+    The delay is at least twice the longest write time of any rank.
+    """
     culprit, delay = len(usual.write_s) // 2, max(MIN_DELAY_S, 2 * max(usual.write_s))
     stall = f"upload:rank={culprit}:seconds={delay}"
     config = save_config(plan, "late", steps=1, save_every=WARM_UP_STEPS + 1, stall=stall)

@@ -1,4 +1,4 @@
-"""Beside the ladder: a planted delay, steps that send nothing, the same work on fewer nodes."""
+"""Measurements after the ladder: a planted delay, steps without sends, strong scaling."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from scaling.loss.causes import noise_limit
 from scaling.loss.ladder_result import Ladder
 from scaling.loss.significance import standard_error
 
-FEW_STEPS = 4  # of what only informs
-MIN_DELAY = 0.4  # of a step: the shortest delay that is planted
+FEW_STEPS = 4  # steps of measurements that only inform
+MIN_DELAY = 0.4  # of a step: the shortest planted delay
 DELAYED_BY = 1.2  # times the longest step that the limit of efficiency allows
-MAX_WORK = 8  # times its usual work that a node does, at the most: more would take too long
+MAX_WORK = 8  # times its usual work that a node does at most: more would take too long
 COMPUTE = ("forward", "backward")  # the segments that hold a step's compute
 
 
 def control_planted_delay(
     rig: LadderRig, config: TrainConfig, ladder: Ladder, limits: LimitLookup
 ) -> None:
-    """Control: a delay planted on one rank comes back with rank and segment, and all wait."""
+    """Check that a delay planted on one rank is located by rank and segment, and that all wait."""
     rung, limit = ladder.rungs[-1], limits("efficiency")
     culprit, delay = len(rung.steps) // 2, planted_delay(ladder, limit)
     planted = dataclasses.replace(config, steps=3, stall=f"data:rank={culprit}:seconds={delay}")
@@ -39,7 +39,7 @@ def control_planted_delay(
         return
     try:
         late = run_rung(rig.gang, rig.node_names, rung.count, planted)
-    except GangError as error:  # the rungs were measured all the same
+    except GangError as error:  # the measurements of the rungs remain valid
         rig.measure.control("planted delay", fault, None, saw=str(error))
         return
     trial = rig.measure.trial()
@@ -57,14 +57,14 @@ def control_planted_delay(
 
 
 def planted_delay(ladder: Ladder, limit: Limit | None) -> float:
-    """Seconds that make the largest rung's step longer than the limit of efficiency allows."""
+    """Compute a delay (s) that makes the largest rung's step longer than the limit allows."""
     seconds, base = ladder.rungs[-1].seconds, ladder.rungs[0].seconds
     allowed = base / limit.low if limit and limit.low else 0.0
     return max(MIN_DELAY * seconds, DELAYED_BY * allowed - seconds)
 
 
 def locate_delay(late: RankSteps, culprit: int, delay: float) -> tuple[bool, str]:
-    """Whether the delay is where it was planted, and all others waited for it; in words."""
+    """Judge whether the delay is where it was planted and all others waited; describe it too."""
     slowest = find_stragglers(late)[0]
     blocked = [
         statistics.fmean(step.seconds_in(COLLECTIVE_SEGMENTS) for step in steps) for steps in late
@@ -78,9 +78,9 @@ def locate_delay(late: RankSteps, culprit: int, delay: float) -> tuple[bool, str
 
 
 def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig) -> None:
-    """Time what a step computes when it is sharded as on the largest rung and nothing is sent.
+    """Time the compute of a step that is sharded as on the largest rung and sends nothing.
 
-    It should be what one node's step computes; what it is not, beyond the noise, is unexplained.
+    It should equal one node's compute.  A difference beyond the noise is unexplained.
     """
     count, short = rungs[-1].count, dataclasses.replace(config, steps=FEW_STEPS)
     on = node_count_text(count)
@@ -94,7 +94,7 @@ def time_unsent_step(rig: LadderRig, rungs: Sequence[Rung], config: TrainConfig)
 
 
 def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
-    """Whether steps that send nothing compute as long as those of one node, in words."""
+    """Describe whether a step that sends nothing computes as long as one node's step."""
     series = [compute_seconds(silent), compute_seconds(alone)]
     mean, base = map(statistics.fmean, series)
     noise = math.hypot(*map(standard_error, series))
@@ -106,15 +106,16 @@ def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
 
 
 def compute_seconds(ranks: RankSteps) -> list[float]:
-    """Seconds that a step computes, mean over ranks, by step."""
+    """Compute the seconds that each step computes, as a mean over ranks."""
     steps = zip(*ranks, strict=True)
     return [statistics.fmean(step.seconds_in(COMPUTE) for step in each) for each in steps]
 
 
 def time_same_work(rig: LadderRig, nodes: list[int], config: TrainConfig) -> dict[str, list[float]]:
-    """Time strong scaling, which only informs: the largest rung's step, done by fewer nodes too.
+    """Time strong scaling, which only informs: the largest rung's step, done by fewer nodes.
 
-    (nodes, efficiency against the fewest of them, tokens_per_gpu_step), as far as it could be run.
+    Returns the lists `nodes`, `efficiency` (against the fewest nodes) and `tokens_per_gpu_step`.
+    They end at the first count that fails.
     """
     measure, short = rig.measure, dataclasses.replace(config, steps=FEW_STEPS)
     series: dict[str, list[float]] = {"nodes": [], "efficiency": [], "tokens_per_gpu_step": []}

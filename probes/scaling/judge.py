@@ -1,4 +1,4 @@
-"""What the ladder shows, judged and told: efficiency, its causes, its stragglers, its figures."""
+"""Judges and records the ladder: efficiency, its causes, its stragglers, its figures."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from scaling.loss.ladder_result import Ladder
 
 LimitLookup = Callable[[str], Limit | None]
 
-# Sharded, each rank's optimizer has less to do; that gains a few per cent at most.
+# With sharding each rank's optimizer does less work; that gains a few per cent at most.
 MAX_EFFICIENCY = 1.1
-# What scaling.loss.causes may name.
+# Codes that scaling.loss.causes may name.
 CAUSE_CODES = (
     *("SCALE-SLOW-NODE", "SCALE-THROTTLING", "SCALE-STRAGGLER", "SCALE-DATA", "SCALE-CHECKPOINT"),
     *("SCALE-JITTER", "SCALE-LINK", "SCALE-NETWORK", "SCALE-COMMUNICATION", "SCALE-TOKENS"),
     "SCALE-UNEXPLAINED",
 )
-# What costs a rung its figures, or makes them worthless.
+# Codes of rungs that have no figures, or worthless ones.
 INVALID_CODES = ("SCALE-RUNG-FAILED", "SCALE-NAN", "SCALE-RANKS-DISAGREE")
 
 
 def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list[Explanation]:
-    """Efficiency and residual of each rung, and who holds the others up; the rungs, explained."""
+    """Judge each rung's efficiency, residual and stragglers; return the rungs' explanations."""
     rungs, limit = ladder.rungs, limits("efficiency")
     base, explained = rungs[0].median_node(), ladder.explanations(required_efficiency(limit))
     causes = causes_to_report(ladder, explained, limit)
@@ -78,9 +78,9 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
 def causes_to_report(
     ladder: Ladder, explained: Sequence[Explanation], limit: Limit | None
 ) -> dict[int, list[LossCause]]:
-    """The causes to name, by node count of each rung that does not pass the limit of efficiency.
+    """Select the causes to report for each rung that does not pass the efficiency limit.
 
-    What is named on a larger rung is not named again on a smaller one.
+    The result is by node count.  A cause on a larger rung is not reported again on a smaller one.
     """
     causes: dict[int, list[LossCause]] = {}
     named: list[LossCause] = []
@@ -93,9 +93,9 @@ def causes_to_report(
 
 
 def already_reported(cause: LossCause, named: Sequence[LossCause]) -> bool:
-    """Whether a cause is among those that were named, at no other place than there.
+    """Return whether a cause was already `named`, at the same place or a larger one.
 
-    What is unexplained in other segments is another cause.
+    Unexplained time in another segment is another cause.
     """
 
     def known(reported: LossCause) -> bool:
@@ -107,14 +107,14 @@ def already_reported(cause: LossCause, named: Sequence[LossCause]) -> bool:
 
 
 def words_of(where: str) -> set[str]:
-    """The words of a cause's place, nodes among them."""
+    """Split a cause's place into its words, nodes among them."""
     return set(re.split("[ ,]+", where))
 
 
 def note_intervals(ladder: Ladder, rung: Rung, measure: Recorder) -> None:
-    """What is known beside a rung's efficiency: the interval, and what collectives should take.
+    """Record the interval of a rung's efficiency, and the expected time of its collectives.
 
-    The replay is what the rung is judged by; the alpha-beta time is of the same calls alone.
+    The rung is judged by the replay.  The alpha-beta time is that of the same calls alone.
     """
     on = node_count_text(rung.count)
     low, high = ladder.intervals[rung.count]
@@ -126,16 +126,17 @@ def note_intervals(ladder: Ladder, rung: Rung, measure: Recorder) -> None:
 
 
 def judge_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None, measure: Recorder) -> None:
-    """One rung's efficiency."""
+    """Judge one rung's efficiency."""
     on, timed = f"{node_count_text(rung.count)}, {rung.load_text}", len(rung.steps[0])
     value, note = proven_efficiency(ladder, rung, limit)
     measure("efficiency", value, on=on, samples=timed, note=note)
 
 
 def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[float | None, str]:
-    """The value and "", or None and why: a base that was slow makes larger rungs look better.
+    """Return (efficiency, ""), or (None, reason) if the base may have been slow.
 
-    It makes none look worse, so what fails has failed.  Nor can many nodes be far better than one.
+    A slow base makes larger rungs look better, never worse, so a failed efficiency stays.  An
+    efficiency above MAX_EFFICIENCY also shows a slow base.
     """
     efficiency, doubt = ladder.efficiency(rung), ladder.base_doubt
     if efficiency > MAX_EFFICIENCY:
@@ -146,7 +147,7 @@ def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[
 
 
 def note_other_runs(runs: Sequence[Sequence[Rung]], measure: Recorder) -> None:
-    """What the runs that are not the typical one gave: their efficiency, and that they trained."""
+    """Record the efficiency of the runs that are not the median one, and judge their rungs."""
     for number, rungs in enumerate(runs, 1):
         for rung in rungs:
             judge_rung(rung, measure, f"{node_count_text(rung.count)}, other run {number}")
@@ -155,10 +156,10 @@ def note_other_runs(runs: Sequence[Sequence[Rung]], measure: Recorder) -> None:
 
 
 def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
-    """What a rung took in, that its steps fill its time, and that its ranks trained one model."""
+    """Judge that a rung's steps fill its time and that its ranks trained one model; note tokens."""
     measure.note("tokens_per_second", rung.tokens_per_second, "tokens/s", on=on)
     measure.note("tokens_per_gpu_step", rung.tokens_per_rank, "tokens", on=on)
-    if rung.mfu is not None and rung.count > 1:  # that of one node is judged
+    if rung.mfu is not None and rung.count > 1:  # one node's MFU is judged in base_speed
         measure.note("mfu", rung.mfu, "ratio", on=on)
     if rung.memory_ratio is not None:
         measure.note("memory_over_estimate", rung.memory_ratio, "ratio", on=on)
@@ -167,14 +168,14 @@ def judge_rung(rung: Rung, measure: Recorder, on: str) -> None:
 
 
 def judge_training(rung: Rung, measure: Recorder, on: str) -> None:
-    """That a rung's ranks trained one model: losses that are numbers, and the same ones."""
+    """Judge that a rung's ranks trained one model: their losses are finite and agree."""
     measure("non_finite", rung.non_finite, on=on)
     measure("disagreements", len(rung.disagreements), on=on)
     measure.explain(*find_invalid_rung(rung, on))
 
 
 def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
-    """What shows that a rung's ranks did not train one model, however fast they were."""
+    """Find evidence that a rung's ranks did not train one model, however fast they were."""
     findings = []
     if rung.non_finite:
         losses = f"{rung.non_finite} losses of ranks and steps were no numbers"
@@ -185,9 +186,9 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
 
 
 def judge_stragglers(rungs: Sequence[Rung], limits: LimitLookup, measure: Recorder) -> None:
-    """Judge the node that is slowest by itself, and the rank that holds the largest rung up most.
+    """Judge the slowest node alone, and the rank that delays the largest rung most.
 
-    Each other one that breaks the limit is named with it.
+    The findings also name every other node or rank that breaks the limit.
     """
     by_node = rungs[0].node_seconds()
     measure.note("one_node_spread", max(by_node.values()) / min(by_node.values()), "ratio")
@@ -197,7 +198,7 @@ def judge_stragglers(rungs: Sequence[Rung], limits: LimitLookup, measure: Record
 
 
 def find_stragglers_beyond(rungs: Sequence[Rung], limit: Limit | None) -> list[Finding]:
-    """Find all nodes and all ranks that break the limit of stragglers, where there is one."""
+    """Find all nodes and all ranks that break the straggler limit, if there is one."""
     findings = []
     for parts in (_slow_alone(rungs[0]), _slow_ranks(rungs[-1])):
         slow = [part for part in parts if limit and limit.judge(part.share) is Verdict.FAIL]
@@ -210,9 +211,9 @@ def find_stragglers_beyond(rungs: Sequence[Rung], limit: Limit | None) -> list[F
 
 @dataclasses.dataclass(frozen=True)
 class _SlowPart:
-    """A node or a rank beside the median one: by what share it is slower, in words, and who it is.
+    """A node or a rank, and the share by which it is slower than the median one.
 
-    `share` is of the median node's step for a node, of the mean step for a rank.
+    For a node `share` is relative to the median node's step, for a rank to the mean step.
     """
 
     subject: str
@@ -222,7 +223,7 @@ class _SlowPart:
 
 
 def _slow_alone(base: Rung) -> list[_SlowPart]:
-    """Each node on the base rung, where it runs alone, slowest first."""
+    """List each node of the base rung, where it runs alone, slowest first."""
     return [
         _SlowPart(
             f"{node} alone",
@@ -235,7 +236,7 @@ def _slow_alone(base: Rung) -> list[_SlowPart]:
 
 
 def _slow_ranks(rung: Rung) -> list[_SlowPart]:
-    """Each rank of a rung, the one that holds the others up most first."""
+    """List each rank of a rung, ordered by how much it delays the others."""
     parts = []
     for slow in find_stragglers(rung.steps):
         rank, node = f"rank {slow.rank}", rung.nodes[slow.rank]
@@ -247,7 +248,7 @@ def _slow_ranks(rung: Rung) -> list[_SlowPart]:
 
 
 def record_prediction(ladder: Ladder, measure: Recorder) -> None:
-    """What more nodes would do: a prediction, with its band and its assumptions."""
+    """Record the prediction for more nodes, with its band and its assumptions."""
     try:
         outlook = ladder.forecast()
     except ValueError as error:
@@ -264,9 +265,9 @@ def record_figures(
     measure: Recorder,
     strong: Mapping[str, Sequence[float]],
 ) -> None:
-    """Numbers for the three figures, and the table behind them.
+    """Record the numbers of the three figures, and the table behind them.
 
-    `strong` is the same work on fewer nodes; empty where it was not run.
+    `strong` is the same work on fewer nodes; empty if it was not run.
     """
     rungs, base = ladder.rungs, ladder.rungs[0].median_node()
     parts = [mean_terms(base), *(mean_terms(rung.steps) for rung in rungs[1:])]

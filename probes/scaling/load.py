@@ -1,4 +1,4 @@
-"""What SCALING trains: the same tokens per accelerator everywhere, by a model that fits."""
+"""Chooses what SCALING trains: a model that fits, with the same tokens per accelerator."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from reference_trainer.data.shards import VOCAB
 from reference_trainer.model.flops import parameter_count
 from reference_trainer.model.memory import GIB, estimate_memory
 
-# 8192 tokens per GPU and step: an efficiency means nothing without them, for the same cluster drops
-# from 96 to 77 % with an eighth of the tokens.
+# 8192 tokens per GPU and step.  Efficiency depends on them: the same cluster drops from 96 to 77 %
+# with an eighth of the tokens.
 TOKENS = {"seq": 2048, "batch": 4, "dropout": 0.0, "deterministic": False}
-# The first that fits is trained: on one 80 GB GPU, on one of 40 GB, on less.
+# The first load that fits is trained: for a GPU of 80 GB, of 40 GB, of less.
 GPU_LOADS: Sequence[dict[str, Any]] = (
     {**PRESETS["1B"], **TOKENS},
     {**PRESETS["1B"], **TOKENS, "recompute": True},
@@ -26,9 +26,10 @@ USABLE = 0.9  # of a GPU's memory: the rest is CUDA's context, NCCL's buffers, a
 def train_config(
     terms: ClusterTerms, steps: int, gpu_gib: float | None = None, ranks: int = 1
 ) -> TrainConfig:
-    """Choose what is trained; on the shards that the contract names, where it does.
+    """Choose the training configuration; it uses the shards that the contract names, if any.
 
-    `gpu_gib` is the least memory of a GPU (None: emulated), `ranks` how many the base rung has.
+    `gpu_gib` is the memory of the smallest GPU in GiB (None: emulated).  `ranks` is the number of
+    ranks on the base rung.
     """
     shape: dict[str, Any] = {} if gpu_gib is None else _fitting_load(gpu_gib, ranks)
     if terms.shards:
@@ -44,7 +45,10 @@ def _fitting_load(gpu_gib: float, ranks: int) -> dict[str, Any]:
 
 
 def describe_load(load: TrainConfig, gpu_gib: float | None) -> str:
-    """Describe it: `trained 133,440 parameters, 256 tokens per rank and step`; why no more."""
+    """Describe the load: `trained 133,440 parameters, 256 tokens per rank and step`.
+
+    If it is not the largest load, the reason is added.
+    """
     text = f"trained {parameter_count(load):,} parameters"
     text += f", {load.batch * load.seq} tokens per rank and step"
     whole = gpu_gib is None or (load.dim, load.recompute) == (GPU_LOADS[0]["dim"], False)
@@ -52,6 +56,9 @@ def describe_load(load: TrainConfig, gpu_gib: float | None) -> str:
 
 
 def least_gpu_memory(facts: Sequence[dict[str, Any]]) -> float:
-    """Read the smallest GPU's memory, GiB; infinite where none tells: the ranks will say."""
+    """Find the smallest GPU's memory, GiB; infinite if no GPU reports it.
+
+    Then the largest load is chosen, and the ranks show whether it fits.
+    """
     sizes = [gpu.get("memory_gib") for fact in facts for gpu in fact["gpus"]]
     return min((size for size in sizes if size), default=float("inf"))

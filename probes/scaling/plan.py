@@ -1,4 +1,4 @@
-"""What a ladder is run on, and what is run: node counts, load, collectives, fabric."""
+"""Types of the ladder: its environment (`LadderRig`) and its work (`Plan`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaling.loss.replay import ReplayItem
 
 @dataclass(frozen=True)
 class LadderRig:
-    """What a ladder is run on: the gang, its nodes' names by Ray's id, and where it is told."""
+    """Environment of a ladder: the gang, node names by Ray's id, and the recorder."""
 
     gang: Gang
     node_names: dict[str, str]
@@ -23,8 +23,11 @@ class LadderRig:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run: node counts, the load, its collectives in order, the agreed fabric (None: it
-    is not known), and how long a rung may take, in seconds."""
+    """Work of a ladder: node counts, load, and the collectives of a step in their order.
+
+    `fabric` is the agreed fabric; None if it is not known.  `timeout_s` limits one rung, in
+    seconds.
+    """
 
     node_counts: list[int]
     config: TrainConfig
@@ -34,10 +37,10 @@ class Plan:
 
     @property
     def load(self) -> str:
-        """What each GPU takes in, in words."""
+        """Tokens that each GPU takes in a step, as text."""
         return load_text(self.config.batch * self.config.seq)
 
 
 def node_count_text(count: int) -> str:
-    """`1 node`, `4 nodes`."""
+    """Format a node count: `1 node`, `4 nodes`."""
     return f"{count} nodes" if count > 1 else "1 node"

@@ -1,4 +1,4 @@
-"""A rung's collectives without the trainer: how long they take, and over which road."""
+"""Replays a rung's collectives without the trainer: their time, and the interface they use."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from scaling.loss.significance import median_error
 
 @dataclass(frozen=True)
 class Replay:
-    """A rung's collectives without the trainer: seconds of each step after the rung (none: not
-    timed) and before it, the fits of each collective, and nodes whose bytes took another road than
-    the agreed one, and which."""
+    """Result of replaying a rung's collectives without the trainer.
+
+    `after` and `before` are the seconds of each step, after and before the rung (empty: not timed).
+    `fits` is the alpha-beta fit of each collective.  `off_fabric` maps each node whose bytes left
+    the agreed fabric to the interface that it used.
+    """
 
     after: Sequence[float] = ()
     fits: Mapping[str, Fit] = field(default_factory=dict)
@@ -30,21 +33,20 @@ class Replay:
 
     @property
     def seconds(self) -> float | None:
-        """Of the typical step, around the rung."""
+        """Seconds of a typical step: mean of both medians; None without `after`."""
         known = [statistics.median(steps) for steps in (self.before, self.after) if steps]
         return statistics.fmean(known) if self.after else None
 
     @property
     def drift(self) -> float:
-        """Seconds by which the typical step before the rung and after it differ."""
+        """Seconds by which the medians before and after the rung differ; 0 if one is missing."""
         if not (self.before and self.after):
             return 0.0
         return abs(statistics.median(self.after) - statistics.median(self.before))
 
 
 def replace_lost_workers(gang: Gang, error: GangError) -> None:
-    """Start new workers where processes died, or wait for one that failed, so that what comes next
-    can be run all the same."""
+    """Replace workers that died, or that wait for a failed rank, so that later runs can start."""
     if isinstance(error, WorkerLost):
         if error.ranks:
             gang.replace_workers(error.ranks)
@@ -55,41 +57,42 @@ def replace_lost_workers(gang: Gang, error: GangError) -> None:
 def replay_collectives(
     rig: LadderRig, rungs: Sequence[Rung], plan: Plan, groups: Sequence[Sequence[int]], repeats: int
 ) -> Replay:
-    """So many steps' collectives, replayed without the trainer in groups of the gang's workers.
+    """Replay the collectives of `repeats` steps without the trainer, in groups of workers.
 
-    An emulated accelerator leaves work for the core: what one node's step takes beyond it.
+    An emulated accelerator leaves work for the CPU core: the time of one node's step beyond
+    `pace_s`.  If the replay fails, that is noted and an empty Replay is returned.
     """
     gang, blocks = rig.gang, sum(moment is None for moment in plan.order)
     sleep_s, busy = plan.config.pace_s / blocks, core_work(rungs[0], plan) / blocks
-    timeout_s = 60 + 4 * repeats * rungs[-1].seconds  # to connect, and to play what its steps did
+    timeout_s = 60 + 4 * repeats * rungs[-1].seconds  # to connect, and to replay the steps
     nodes = [rig.node_names[gang.places[worker].node] for group in groups for worker in group]
     try:
         before = gang.run(read_counters, groups=groups, timeout=60)
         played = gang, groups, plan.order, sleep_s, busy, repeats
         steps, fits = time_collectives(*played, timeout=timeout_s)
         after = gang.run(read_counters, groups=groups, timeout=60)
-    except GangError as error:  # the rung itself is measured all the same
+    except GangError as error:  # the measurement of the rung remains valid
         on = node_count_text(len(set(nodes)))
         rig.measure.covered(f"communication on {on} was not timed: {error}")
         replace_lost_workers(gang, error)
         return Replay()
     sent = {node: counter_growth(b, a) for node, b, a in zip(nodes, before, after, strict=True)}
-    crossed = len(groups) == 1 and len(sent) > 1  # else ranks of one node are all there is
+    crossed = len(groups) == 1 and len(sent) > 1  # otherwise all ranks are on one node
     min_bytes = min_bytes_sent(plan.order, len(nodes), repeats) if crossed else math.inf
     return Replay(steps, fits, nodes_off_fabric(sent, plan.fabric, min_bytes))
 
 
 def core_work(base: Rung, plan: Plan) -> float:
-    """Seconds of a step that an emulated accelerator leaves for the core; 0 where it is real."""
+    """Compute the seconds of a step that an emulated accelerator leaves for the core; 0 if real."""
     pace = plan.config.pace_s
     return max(0.0, base.seconds - pace) if pace else 0.0
 
 
 def replay_uncertainty(replay: Replay, single: Replay, base: Rung, plan: Plan) -> float:
-    """Seconds by which a rung's replay, less one node's, may be off.
+    """Estimate by how many seconds a rung's replay, minus one node's, may be wrong.
 
-    The noise of both, what it changed by while the rung ran; and where ranks share cores, a step's
-    work for the core: who waits for whom there is not the same twice.
+    It is the noise of both replays, plus the drift during the rung, plus a step's work for the
+    core.  Where ranks share cores, that work makes them wait differently each time.
     """
     noise = math.hypot(median_error(replay.after), median_error(single.after))
     return noise_limit(noise, len(replay.after)) + replay.drift + core_work(base, plan)
@@ -98,9 +101,10 @@ def replay_uncertainty(replay: Replay, single: Replay, base: Rung, plan: Plan) -
 def nodes_off_fabric(
     sent: Mapping[str, Mapping[str, int | None]], fabric: str | None, min_bytes: float
 ) -> dict[str, str]:
-    """Find nodes that sent most of their bytes over another road than the agreed one, and which.
+    """Find the nodes that sent most bytes over another interface than the agreed one, and which.
 
-    `sent` are bytes by node and road; a node had to send `min_bytes`: far less is not theirs.
+    `sent` holds bytes by node and interface.  A node had to send `min_bytes`; it is left out if its
+    main interface sent less than half of them.
     """
     off_fabric = {}
     for node, by_interface in sent.items():

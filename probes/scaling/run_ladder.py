@@ -1,6 +1,6 @@
-"""The ladder, run rung by rung, with what its own collectives take, and over which road.
+"""Runs the ladder rung by rung, and replays the collectives of each rung.
 
-A rung that fails costs its own figures and no other's.
+A rung that fails costs its own figures only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LadderRun = tuple[list[Rung], dict[int, Replay]]  # the rungs that ran, and thei
 
 
 def run_ladder(rig: LadderRig, plan: Plan) -> LadderRun:
-    """Run the rungs that can be run, with their collectives replayed around each."""
+    """Run the rungs that can be run, each with a replay of its collectives."""
     rungs: list[Rung] = []
     replays: dict[int, Replay] = {}
     for count in plan.node_counts:
@@ -49,15 +49,15 @@ def run_ladder(rig: LadderRig, plan: Plan) -> LadderRun:
                 break  # there is nothing to compare with
             replace_lost_workers(rig.gang, error)
         if is_stuck(rig.gang, replays, [count]):
-            break  # the next rung would meet what still runs there
+            break  # the next rung would collide with what still runs
     return rungs, replays
 
 
 def rerun_ladder(rig: LadderRig, first: LadderRun, plan: Plan, runs: int) -> list[LadderRun]:
-    """Run the whole ladder so often more: runs differ more than steps.  Returns all that ended.
+    """Run all rungs `runs` more times: runs differ more than steps.  Return the runs that ended.
 
-    The first is the one that was run already.  Each run takes other nodes where it can.
-    A run that fails is the last.
+    The first entry is `first`.  Each run takes other nodes where it can.  A run that fails is the
+    last.
     """
     ladders = [first]
     for run in range(2, runs + 2):
@@ -78,7 +78,7 @@ def rerun_ladder(rig: LadderRig, first: LadderRun, plan: Plan, runs: int) -> lis
 
 
 def repeat_base(rig: LadderRig, base: Rung, plan: Plan) -> list[Rung]:
-    """Run the rung of one node again, after the larger ones, until its fastest run is confirmed."""
+    """Repeat the rung of one node, after the larger rungs, until its fastest run is confirmed."""
     repeats: list[Rung] = []
     while len(repeats) < MAX_REPEATS:
         rig.measure.progress("scaling: 1 node again, as a base must repeat")
@@ -95,9 +95,9 @@ def repeat_base(rig: LadderRig, base: Rung, plan: Plan) -> list[Rung]:
 
 
 def median_run(ladders: Sequence[LadderRun]) -> tuple[LadderRun, list[list[Rung]]]:
-    """The run whose largest rung is the median one, and the rungs of the others.
+    """Select the run whose largest rung is the median one; return it and the others' rungs.
 
-    What disturbs one run is not taken for what the cluster does.
+    A disturbance of one run is then not taken for a property of the cluster.
     """
     order = sorted(ladders, key=lambda run: top_efficiency(run[0]))
     chosen = order[(len(order) - 1) // 2]
@@ -105,26 +105,29 @@ def median_run(ladders: Sequence[LadderRun]) -> tuple[LadderRun, list[list[Rung]
 
 
 def top_efficiency(rungs: Sequence[Rung]) -> float:
-    """That of the largest rung."""
+    """Compute the efficiency of the largest rung."""
     return rungs[0].seconds / rungs[-1].seconds
 
 
 def is_stuck(gang: Gang, replays: Mapping[int, Replay], nodes: Sequence[int]) -> bool:
-    """Whether one of these rungs, or its collectives, failed and still runs in the gang."""
+    """Return whether one of these rungs, or its collectives, failed and still runs in the gang."""
     failed = any(replays.get(count, Replay()).seconds is None for count in nodes)
     return failed and gang_hangs(gang)
 
 
 def gang_hangs(gang: Gang) -> bool:
-    """Whether ranks still run what they were told before, or do not answer."""
+    """Return whether ranks still run an earlier call, or do not answer."""
     return bool(gang.busy() or gang.silent())
 
 
 def run_rung_with_replay(
     rig: LadderRig, lower: Sequence[Rung], plan: Plan, count: int, first: int
 ) -> tuple[Rung, Replay]:
-    """Run a rung of nodes from the first on, and replay its collectives before and after it: what
-    else the machines do may change meanwhile.  GangError where the rung fails."""
+    """Run a rung from node `first` on, and replay its collectives before and after it.
+
+    Two replays show whether other work on the machines changed meanwhile.  Raises GangError when
+    the rung fails.
+    """
     groups = worker_groups(rig.gang, count, first)
     early = replay_collectives(rig, lower, plan, groups, REPLAY_STEPS // 2) if lower else Replay()
     rung = run_rung(rig.gang, rig.node_names, count, plan.config, first, plan.timeout_s)
@@ -139,10 +142,10 @@ def build_ladder(
     agreed: Limit | None,
     base_repeats: Sequence[Rung],
 ) -> Ladder:
-    """Build the ladder of the `median` run, beside the rungs of its other runs.
+    """Build the ladder of the `median` run, with the step times of the other runs.
 
-    `agreed` is the limit of bus bandwidth.  Of one node's rung and its `base_repeats` the
-    fastest is the base: a slower one would flatter the larger rungs.
+    `agreed` is the limit of bus bandwidth.  The base is the fastest of one node's rung and its
+    `base_repeats`: a slower base would flatter the larger rungs.
     """
     (first, *larger), replays = median
     fastest, *slower = sorted([first, *base_repeats], key=attrgetter("seconds"))
@@ -164,7 +167,7 @@ def build_ladder(
 def with_replay(
     rung: Rung, replay: Replay, base: tuple[Rung, Replay], plan: Plan, agreed: Limit | None
 ) -> Rung:
-    """The rung with what its collectives took, as far as that is known."""
+    """Add to the rung the time that its collectives took, as far as it is known."""
     if replay.seconds is None:
         return rung
     rung = replace(rung, replay_s=replay.seconds, off_fabric=dict(replay.off_fabric))
@@ -180,9 +183,10 @@ def with_replay(
 
 
 def locate_slow_links(rig: LadderRig, ladder: Ladder, limit: Limit | None) -> Ladder:
-    """Put its slow links into the ladder, where a rung that is judged lost to links.
+    """Add the slow links to the ladder, if a judged rung lost time to links.
 
-    Pairs of nodes meet, as in FABRIC: some seconds, spent only where a limit is broken.
+    Pairs of nodes are measured, as in FABRIC.  That takes some seconds, so it is done only where a
+    limit is broken.
     """
     rungs, measure = ladder.rungs[1:], rig.measure
     suspected = [
@@ -206,8 +210,8 @@ def locate_slow_links(rig: LadderRig, ladder: Ladder, limit: Limit | None) -> La
 
 
 def required_efficiency(limit: Limit | None) -> float | None:
-    """The efficiency that passes: the end of the marginal band, where there is one."""
+    """Return the lowest efficiency that passes: the end of the marginal band, if there is one."""
     if limit is None:
         return None
-    # An efficiency of 0 is no wish: every rung passes it.
+    # A limit of 0 requires nothing: every rung passes it.
     return (limit.low if limit.marginal_low is None else limit.marginal_low) or None

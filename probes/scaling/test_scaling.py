@@ -1,4 +1,4 @@
-"""Is scaling close to linear, and where does every lost percent go?"""
+"""Tests that scaling is close to linear, and locates every lost percent."""
 
 import dataclasses
 import math
@@ -32,10 +32,10 @@ from scaling.loss.replay import step_collectives
 
 STEPS = {"quick": 8, "standard": 24, "soak": 100}
 RUNS = {"quick": 1, "standard": 1, "soak": 3}  # of each rung
-# A GPU that throttles is fast at first: the least seconds of a rung's window on GPUs, and the most
-# steps that they may take.  Emulated accelerators do not heat up.
+# Least seconds of a rung's window on GPUs: a GPU that throttles is fast at first.  Emulated
+# accelerators do not heat up.
 WINDOW_S = {"quick": 10, "standard": 30, "soak": 120}
-MAX_STEPS = 1000  # where a step takes ms: the records of more would fill the report
+MAX_STEPS = 1000  # limit of a window where a step takes ms: more records would fill the report
 
 
 @pytest.mark.criterion("SCALING")
@@ -67,7 +67,8 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
         else:
             ladders = rerun_ladder(rig, first, plan, RUNS[tier] - 1)
             chosen, other_ladders = median_run(ladders)
-            can_repeat = not other_ladders and not gang_hangs(gang)  # else each had a base
+            # Other runs each have their own base.
+            can_repeat = not other_ladders and not gang_hangs(gang)
             repeats = repeat_base(rig, chosen[0][0], plan) if can_repeat else []
             ladder = build_ladder(chosen, other_ladders, plan, agreed, repeats)
             if not gang_hangs(gang):
@@ -91,19 +92,19 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
 
 
 def fill_window(gang, names, config, window_s):
-    """The same load with as many steps as fill the window (seconds), by what the first few take."""
+    """Set the steps of the load so that they fill the window (seconds), from a short trial."""
     if not window_s:
         return config
     try:
         seconds = run_rung(gang, names, 1, dataclasses.replace(config, steps=FEW_STEPS)).seconds
-    except GangError:  # the ladder will say so
+    except GangError:  # the ladder reports it
         return config
     steps = min(max(config.steps, math.ceil(window_s / seconds)), MAX_STEPS)
     return dataclasses.replace(config, steps=steps)
 
 
 def coverage_text(ladder, terms, nodes):
-    """What was run, for how long, and what was not exercised."""
+    """Describe what was run, for how long, and what was not exercised."""
     rungs = ladder.rungs
     windows = [rung.seconds * len(rung.steps[0]) for rung in rungs]
     return (

@@ -1,1 +1,1 @@
-"""The controls of FABRIC: faults planted live, judged by the probe's own judges and limits."""
+"""Controls of FABRIC: faults planted live, judged by the probe's own judges and limits."""

@@ -1,4 +1,4 @@
-"""Controls of what collectives return: a changed element, and a call that one rank begins late."""
+"""Controls of collective results: a changed element, and a call that one rank begins late."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from probes.fabric.sweep import CHECK_SIZE, SweepResult, check_ops, sweep_second
 from reference_trainer.launch.gang import Gang, GangError
 from scaling.collectives.sweep import read_nothing, summarise, sweep
 
-CORRUPT_BYTES = 1 << 16  # of each collective whose result is changed
-STALLED_BY = 1.5  # times what the limit of a stall allows: beyond any doubt
+CORRUPT_BYTES = 1 << 16  # size of each collective whose result is changed
+STALLED_BY = 1.5  # times the limit of a stall: beyond any doubt
 
 
 def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) -> None:
-    """Plant a changed element on one rank: it must be found, with rank and offset."""
+    """Check that a changed element on one rank is found, with rank and offset."""
     bad_rank = gang.size - 1
     fault = f"one element of each result on rank {bad_rank} is changed"
     try:
@@ -36,7 +36,7 @@ def control_wrong_element(gang: Gang, rank_nodes: list[str], measure: Recorder) 
 
 
 def control_late_call(rig: FabricRig, run: SweepResult) -> None:
-    """Plant one call that a rank begins late: all others stall in it."""
+    """Check that one call that a rank begins late is found: all others stall in it."""
     limit, bad_rank = rig.limits("longest_stall"), rig.gang.size - 1
     late_s = STALLED_BY * (limit.high or 0.0) if limit else 0.0
     fault = f"rank {bad_rank} begins one all-reduce {late_s:.2g} s after the others"

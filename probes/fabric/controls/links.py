@@ -1,4 +1,4 @@
-"""Controls of the links: a sender that is slow and loses packets, and counters of a bad port."""
+"""Controls of the links: a slow sender that loses packets, and counters of a bad port."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from probes.fabric.sweep import SweepResult
 from reference_trainer.launch.gang import GangError
 from scaling.collectives.node_groups import MESSAGE_BYTES
 
-SLOWED_BY = 2.0  # times what a transfer takes: the sender then has a third of the speed
-RESENT_SHARE = 0.05  # of its packets that the bad sender tells as sent again
-FEW_NODES = 3  # that meet for the control: the least of which one can be told
+SLOWED_BY = 2.0  # times the time of a transfer: the sender then has a third of the speed
+RESENT_SHARE = 0.05  # of its packets that the bad sender reports as resent
+FEW_NODES = 3  # nodes of the control: the least from which one can be identified
 
 
 def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> None:
-    """Plant a sender that is slow, and that counts packets as sent again."""
+    """Check that a sender that is slow and reports resent packets is located."""
     ranks, measure, typical = first_ranks(run.rank_nodes), rig.measure, pairs.speed.typical
     victim = [*ranks][:FEW_NODES][-1]
     transfer_s = MESSAGE_BYTES[run.backend] / (typical * 1e9) if typical else 1.0
@@ -42,7 +42,7 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
 
 
 def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
-    """One node's ports tell of a link that went away, and of errors."""
+    """Check that a node whose ports report a lost link, and errors, is located."""
     assert rig.watch is not None
     victim, trial = [*fabric][-1], rig.measure.trial()
     unstable = judge_ports(rig.watch.growth(fabric, victim), fabric, rig.limits, trial)

@@ -1,4 +1,4 @@
-"""Controls of who reaches whom: a closed door, packets that are too large, a doctored port."""
+"""Controls of reachability: a closed port, packets that are too large, a port with false values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from probes.fabric.reach import FabricNodes, ReachabilityResult
 from probes.fabric.reach_judge import judge_reach
 from reference_trainer.launch.gang import GangError
 
-ANSWER_SECONDS = 1.0  # for packets that are planted too large: none of them is answered
+ANSWER_SECONDS = 1.0  # wait for packets that are too large: none of them is answered
 
 
 def control_reach(nodes: FabricNodes, measure: Recorder) -> None:
-    """Plant a door that is closed, packets over the MTU, and a port that tells of another's."""
+    """Run the controls of reachability."""
     last, first = nodes.names[-1], nodes.names[0]
     control_closed_door(nodes, last, measure)
     if nodes.chosen.has_ip:
@@ -23,7 +23,7 @@ def control_reach(nodes: FabricNodes, measure: Recorder) -> None:
 
 
 def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> None:
-    """Nobody listens at one node: all its pairs must be seen, and no other."""
+    """Check that a node that does not listen is found: all its pairs fail, and no other."""
     fault = f"nobody listens on {victim} where the others connect to"
     try:
         pairs = nodes.unreachable_pairs(closed={victim})
@@ -37,7 +37,7 @@ def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> N
 
 
 def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
-    """Packets are larger than the MTU: none may pass."""
+    """Check that packets larger than the MTU do not pass."""
     fault = f"packets of {DOCTORED_BYTES} bytes more than the MTU are sent, unfragmented"
     try:
         narrow, note = nodes.narrow_pairs([], DOCTORED_BYTES, ANSWER_SECONDS)
@@ -50,7 +50,7 @@ def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
 
 
 def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: Recorder) -> None:
-    """One node tells of another MTU, and of another node's address."""
+    """Check that a node that reports another MTU and another node's address is found."""
     address = (nodes.chosen.ports[other] or {}).get("address")
     fault = f"{victim} tells of the address of {other}, and of an MTU of its own"
     doctored = DoctoredPort(nodes.chosen.names[victim], address)

@@ -1,4 +1,4 @@
-"""Controls of the path: a sweep that is forced off the fabric, and a witness of another run."""
+"""Controls of the path: a sweep forced off the fabric, and the library's report of another run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from reference_trainer.rank_environment import LEADING
 from reports.measurement import Verdict
 from scaling.collectives.line_rate import line_rate
 
-SLOWER_RATIO = 0.95  # of the straight run's bandwidth: what a slower path must stay under
+SLOWER_RATIO = 0.95  # of the normal run's bandwidth: a slower path must stay below it
 
 
 def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLogs) -> None:
-    """Force the same all-reduce, and a pair of nodes, off the fabric: whoever looks must see it."""
+    """Check that an all-reduce and a pair of nodes that are forced off the fabric are detected."""
     management, cluster, terms = rig.terms.management, logs.cluster, rig.terms
     fault = f"all-reduce is forced onto {management or 'sockets'}"
     if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
@@ -46,7 +46,7 @@ def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLog
 
 
 def run_off_fabric(rig: FabricRig, logs: RankLogs) -> tuple[SweepResult, PairSearch]:
-    """Run a sweep of one size, and let two nodes meet, in an environment that leaves the fabric."""
+    """Run a sweep of one size, and a pair of nodes, in an environment that leaves the fabric."""
     management, cluster, few = rig.terms.management, logs.cluster, 2
     environment: dict[str, str | None] = {**gang_env(logs), "NCCL_NET": "Socket"}
     if cluster.on_gpu:
@@ -64,7 +64,7 @@ def run_off_fabric(rig: FabricRig, logs: RankLogs) -> tuple[SweepResult, PairSea
 
 
 def judge_forced_run(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> Trial:
-    """Judge the forced run as the straight one is judged."""
+    """Judge the forced run as the normal run is judged."""
     trial, fabric = rig.measure.trial(), rig.terms.fabric
     judge_speed(run, rig.limits, trial)
     judge_transport(run, fabric, trial)
@@ -73,8 +73,10 @@ def judge_forced_run(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> Tri
 
 
 def unjudged_off_fabric(rig: FabricRig, trial: Trial, slower: bool | None) -> set[str]:
-    """Name what the forced path cannot turn red here: RDMA's measures, links that are not judged,
-    and a bandwidth that it may reach as well."""
+    """Name the measures that the forced path cannot fail here.
+
+    They are RDMA's log errors, links that are not judged, and a bandwidth that the path may reach.
+    """
     without = set() if rig.terms.fabric == "rdma" else {"log_errors"}
     if rig.watch is None:
         without.add("off_fabric_links")
@@ -84,7 +86,7 @@ def unjudged_off_fabric(rig: FabricRig, trial: Trial, slower: bool | None) -> se
 
 
 def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResult) -> None:
-    """The straight run's bytes, with what the library said of the forced run: they disagree."""
+    """Check that the normal run's bytes contradict the library's report of the forced run."""
     trial = rig.measure.trial()
     judge_transport(replace(normal, library=forced.library), rig.terms.fabric, trial)
     fault = "the library's report is of the forced run, the bytes are of the straight one"
@@ -92,9 +94,9 @@ def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResu
 
 
 def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
-    """Tell whether the counters and the library both show the forced path.
+    """Return whether the counters and the library both show the forced path.
 
-    Where no interface is agreed, sockets may take several at once, and others on each node.
+    If no interface is agreed, sockets may use several at once, and different ones on each node.
     """
     port = terms.management
     shares = [
@@ -109,10 +111,10 @@ def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
 def forced_run_is_slower(
     run: SweepResult, normal: SweepResult | None, terms: ClusterTerms, facts: list[dict[str, Any]]
 ) -> tuple[bool | None, str]:
-    """Tell whether the forced path shows less bandwidth than the fabric did, and the words for it.
+    """Judge whether the forced path has less bandwidth than the fabric; return a sentence too.
 
-    Sockets never show what RDMA does; of two Ethernet ports nothing follows (None) unless the
-    forced one is known to carry less than the fabric showed.
+    Sockets never reach RDMA's bandwidth.  Two Ethernet ports prove nothing (None), unless the
+    forced port is known to carry less than the fabric showed.
     """
     if normal is None:
         return None, "there is no straight run to compare with"
@@ -130,7 +132,7 @@ def forced_run_is_slower(
 
 
 def management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float | None:
-    """Give the GB/s that the management port can carry; None where nobody says."""
+    """Return the rate (GB/s) of the management port; None if it is not known."""
     if terms.management_gbps:
         return terms.management_gbps / 8
     rate = line_rate(facts, terms.management) if terms.management else None

@@ -1,4 +1,4 @@
-"""The control of the environment lint: a variable that cripples NCCL, on one node."""
+"""Control of the environment lint: a variable that cripples NCCL, on one node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VARIABLE, VALUE = "NCCL_P2P_DISABLE", "1"  # harmful on every node, whatever the
 
 
 def control_harmful_setting(cluster: Cluster, fabric: str | None, measure: Recorder) -> None:
-    """Set a harmful variable in a worker of one node, where its settings are read."""
+    """Check that a harmful variable in a worker of one node is found."""
     victim = cluster.nodes[-1]
     fault = f"{VARIABLE}={VALUE} is set on {victim['name']}"
     each = {node["id"]: node["id"] == victim["id"] for node in cluster.nodes}
@@ -29,7 +29,7 @@ def control_harmful_setting(cluster: Cluster, fabric: str | None, measure: Recor
 
 
 def read_doctored_settings(doctored: bool) -> dict[str, Any]:
-    """Read what this node tells NCCL, with the control's variable where it is `doctored`."""
+    """Read this node's NCCL settings, with the control's variable set if `doctored`."""
     if not doctored:
         return read_settings()
     before = os.environ.get(VARIABLE)

@@ -1,1 +1,1 @@
-"""Links between nodes: what they count, lose, and which network they use."""
+"""Links between nodes: their counters, their loss, and the network they use."""

@@ -1,6 +1,6 @@
-"""What a node's links count: bytes, packets sent again, errors, and how often a link went away.
+"""Reads the counters of a node's links: bytes, resent packets, errors, and lost links.
 
-Read on the node itself, by the rank that uses the links.  What cannot be read is None, never 0.
+The rank that uses the links reads them on its node.  A value that cannot be read is None, never 0.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Count = int | None
 # tcpi_data_segs_out, tcpi_total_retrans, tcpi_dsack_dups.
 TCP_COUNTS = {"sent": 156, "resent": 100, "twice": 216}
 TCP_INFO_BYTES = 232
-# RDMA counters are cached by the driver for `lifespan`, 10 ms where nobody changed it
+# The driver caches RDMA counters for `lifespan`, 10 ms by default
 # (kernel Documentation/ABI/stable/sysfs-class-infiniband).
 RDMA_CACHE_S = 0.012
 RDMA_MTU = 4096  # bytes of a packet, where a port counts bytes only
-# Of a sender, by driver: packets, or runs of packets, that it sent again.  mlx5: a peer missed a
-# packet, or did not answer in time (NCCL names these as signs of loss); EFA; bnxt_re.
+# Packets, or runs of packets, that a sender resent, by driver.  mlx5: a peer missed a packet, or
+# did not answer in time (NCCL names these as signs of loss).  Then EFA, then bnxt_re.
 RDMA_RESENT = (
     *("packet_seq_err", "implied_nak_seq_err", "local_ack_timeout_err"),
     *("retrans_pkts", "retrans_timeout_events"),
@@ -38,8 +38,8 @@ RDMA_RESENT = (
 )
 RDMA_PACKETS = ("counters/port_xmit_packets", "hw_counters/tx_pkts")
 RDMA_BYTES = (("counters/port_xmit_data", 4), ("hw_counters/tx_bytes", 1))
-# By direction: what a sound link does not count.  `rx_dropped` of an interface is none of it: a
-# host also counts there what it does not want, as a switch's LLDP.
+# Errors by direction: a sound link counts none.  `rx_dropped` of an interface is left out: a host
+# also counts unwanted packets there, such as a switch's LLDP.
 NET_ERRORS = {
     "receives": ("rx_errors", "rx_missed_errors", "rx_fifo_errors"),
     "sends": ("tx_errors", "tx_dropped", "tx_carrier_errors"),
@@ -53,7 +53,7 @@ RDMA_ERRORS = {
 }
 RDMA_LOST_LINK = ("link_downed", "link_error_recovery")
 EFA_LOST = "unresponsive_remote_events"
-# Told as evidence and judged by nothing: a sound link counts them too.
+# Kept as evidence and not judged: a sound link counts them too.
 RDMA_NOTES = (
     *("out_of_sequence", "rnr_nak_retry_err", "out_of_buffer", "port_xmit_wait"),
     *("roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart"),
@@ -66,9 +66,9 @@ TCP_NOTES = {
 
 
 class LinkReader:
-    """Read what was sent so far, for a process group that is joined after this was made.
+    """Reader of what was sent so far, for a process group that is joined after this was made.
 
-    `resent_share` is a control's: so much of what was sent is told as sent again.
+    `resent_share` is for a control: this share of what was sent is reported as resent.
     """
 
     def __init__(self, resent_share: float = 0.0) -> None:
@@ -90,10 +90,10 @@ class LinkReader:
         return {"bytes": read_counters(), **packets}
 
     def tcp(self) -> dict[str, Count]:
-        """Count TCP segments with data: `sent`; `resent`; `twice`, what the peer had already.
+        """Count TCP segments with data: `sent`, `resent`, and `twice` (the peer had them already).
 
-        Those within the host, and to the rendezvous store, are left out.  Each is None on kernels
-        before 4.19.
+        Connections within the host, and to the rendezvous store, are left out.  Each count is None
+        on kernels before 4.19.
         """
         store_port = int(os.environ.get("MASTER_PORT", "0"))
         total = {"sent": 0, "resent": 0, "twice": 0}
@@ -109,13 +109,13 @@ class LinkReader:
 
 
 def used_ports(root: str = RDMA_SYSFS) -> list[Path]:
-    """List the sysfs folders of the RDMA ports that NCCL may use: others are for storage."""
+    """List the sysfs folders of the RDMA ports that NCCL may use; others are for storage."""
     ports = nccl_ports(rdma_ports(root), read_ib_hca())
     return [Path(root, port["device"], "ports", port["port"]) for port in ports]
 
 
 def _open_sockets() -> dict[int, str]:
-    """Map this process's descriptors of sockets to their names, as socket:[1234]."""
+    """Map this process's socket descriptors to their names, such as socket:[1234]."""
     found: dict[int, str] = {}
     for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # closed meanwhile
@@ -125,7 +125,7 @@ def _open_sockets() -> dict[int, str]:
 
 
 def _connection_state(descriptor: int) -> tuple[tuple[Any, ...], bytes]:
-    """((own address, port, peer's address, port), struct tcp_info); both empty if it is no TCP."""
+    """Read ((own address, port, peer's address, port), struct tcp_info); both empty if no TCP."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.family not in (socket.AF_INET, socket.AF_INET6):
@@ -137,9 +137,9 @@ def _connection_state(descriptor: int) -> tuple[tuple[Any, ...], bytes]:
 
 
 def parse_tcp_info(info: bytes) -> dict[str, int] | None:
-    """Tell the segments `sent` with data, `resent`, and had `twice`; None of an old kernel.
+    """Parse struct tcp_info: segments with data that were `sent`, `resent`, and received `twice`.
 
-    `info` is struct tcp_info.
+    None on an old kernel.
     """
     if len(info) < max(TCP_COUNTS.values()) + 4:
         return None
@@ -147,7 +147,7 @@ def parse_tcp_info(info: bytes) -> dict[str, int] | None:
 
 
 def read_rdma_packets(ports: Sequence[Path]) -> dict[str, Count] | None:
-    """Count packets that these ports (sysfs folders) sent, and sent again; None without a port."""
+    """Count the packets that these ports (sysfs folders) sent and resent; None without a port."""
     if not ports:
         return None
     sent = [_packets_sent(port) for port in ports]
@@ -168,9 +168,9 @@ def _packets_sent(port: Path) -> Count:
 def read_ports(net: str = NET_SYSFS, rdma: str = RDMA_SYSFS) -> dict[str, dict[str, Any]]:
     """Read what each interface, and each RDMA port that is used, has counted since boot.
 
-    By name, an RDMA port's is `device/port`.  Of each: `changes` of its carrier (RDMA: how often
-    the link was lost); `packets` and `errors` by direction; `lower`, the interfaces below it;
-    `notes` that nothing is judged by.
+    The result is by name, `device/port` for an RDMA port.  `changes` are those of the carrier
+    (RDMA: how often the link was lost).  `packets` and `errors` are by direction.  `lower` lists
+    the interfaces below it.  `notes` are not judged.
     """
     ports = {path.name: _read_interface(path) for path in Path(net).iterdir()}
     ports.pop(LOOPBACK, None)
@@ -241,12 +241,12 @@ def _read(path: Path) -> Count:
 
 
 def _sum_of(folder: Path, names: Iterable[str]) -> Count:
-    """Add up those counters of a folder that are there; None where none of them is."""
+    """Add up those counters of a folder that exist; None if none does."""
     return _total([_read(folder / name) for name in names], partly=True)
 
 
 def _total(counts: Iterable[Count], partly: bool = False) -> Count:
-    """Add up; None where one is unknown, or with `partly` where all are."""
+    """Add up counts; None if one is unknown, or with `partly` if all are."""
     counts = list(counts)
     known = [count for count in counts if count is not None]
     return sum(known) if known and (partly or len(known) == len(counts)) else None

@@ -1,4 +1,4 @@
-"""What a network card's driver counts beyond the kernel's own statistics: ethtool -S, by ioctl."""
+"""Reads a network driver's counters beyond the kernel's own statistics: ethtool -S, by ioctl."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import struct
 # include/uapi/linux/sockios.h and ethtool.h
 SIOCETHTOOL, GSTRINGS, GSTATS, GSSET_INFO, SS_STATS = 0x8946, 0x1B, 0x1D, 0x37, 1
 NAME_BYTES, MAX_COUNTERS = 32, 20_000  # mlx5 has some 5,000 with many queues
-# Told as evidence: flow control, what the wire spoilt, links that went away (mlx5: *_phy).
+# Kept as evidence: flow control, damage on the wire, lost links (mlx5: *_phy).
 TELLING = ("pause", "crc", "discards_phy", "symbol_err_phy", "link_down_events", "ecn_mark", "fcs")
 
 
 def read_driver_counters(interface: str) -> dict[str, int]:
-    """Read those counters of an interface's driver that tell of its link; {} where it has none."""
+    """Read those counters of an interface's driver that concern its link; {} if it has none."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             count = _count(sock, interface)
@@ -32,7 +32,7 @@ def read_driver_counters(interface: str) -> dict[str, int]:
 
 
 def _count(sock: socket.socket, interface: str) -> int:
-    """Ask how many counters there are.  OSError where there is none, or no number of them."""
+    """Ask how many counters there are.  Raises OSError if there are none, or too many."""
     reply = _ask(sock, interface, struct.pack("IIQI", GSSET_INFO, 0, 1 << SS_STATS, 0))
     (mask,) = struct.unpack_from("Q", reply, 8)
     (count,) = struct.unpack_from("I", reply, 16)
@@ -49,7 +49,7 @@ def _names(sock: socket.socket, interface: str, count: int) -> list[str]:
 
 
 def _ask(sock: socket.socket, interface: str, request: bytes) -> bytes:
-    """Let the driver write its answer over the request."""
+    """Send a request to the driver, which writes its answer over it; return the answer."""
     buffer = array.array("B", request)
     name = interface.encode()[:15].ljust(16, b"\0")
     fcntl.ioctl(sock, SIOCETHTOOL, struct.pack("16sP16x", name, buffer.buffer_info()[0]))

@@ -11,11 +11,12 @@ from probes.findings import finding, join_names
 from reports.record import Finding
 from scaling.collectives.fault_search import FaultSearchResult, Link
 
-SOUND_LOSS = 1e-4  # of packets, that sound data centre networks lose (Guo et al., Pingmesh, 2015)
+# Share of packets that sound data centre networks lose (Guo et al., Pingmesh, 2015).
+SOUND_LOSS = 1e-4
 
 
 def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
-    """Make one finding per node whose link went away while the fabric was tested."""
+    """Make one finding per port whose link went away while the fabric was tested."""
     findings = []
     for node, one in grown.items():
         for port, count in (one.unstable if one else {}).items():
@@ -30,7 +31,7 @@ def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
 def find_port_errors(grown: Mapping[str, LinkGrowth | None], max_share: float) -> list[Finding]:
     """Make one finding per node whose ports count more errors per packet than is allowed.
 
-    Those of a link that went away come of that.
+    A node whose link went away is left out: its errors come from that.
     """
     findings = []
     for node, one in grown.items():
@@ -53,8 +54,8 @@ def find_loss(
 ) -> list[Finding]:
     """Name the nodes, else the links, that lose packets, and in which direction.
 
-    `in_sweep` is each node's share when all send at once: it is told where no link loses as much,
-    and no link went away meanwhile (`unstable` nodes).
+    `in_sweep` is each node's share when all nodes send at once.  It is reported only if no link
+    loses as much, and no link went away meanwhile (`unstable` nodes).
     """
     bad = {link: share for link, share in lost.items() if share is not None and share > max_lost}
     if bad and len(bad) == len(lost) > 2:
@@ -82,17 +83,17 @@ def find_loss(
 
 
 def _range(shares: Iterable[float]) -> str:
-    """Write one share, or the least and the largest."""
+    """Format one share, or the smallest and the largest."""
     values = [f"{share:.2%}" for share in sorted(shares)]
     ends = list(dict.fromkeys((values[0], values[-1]))) if values else ["some"]
     return " to ".join(ends)
 
 
 def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding:
-    """Tell of a call that took far longer than others of its size.
+    """Make the finding of a call that took far longer than others of its size.
 
-    All ranks wait in it, so suspects are those alone that lost packets meanwhile: `in_sweep` is
-    each node's share.
+    All ranks wait in it, so the suspects are only those that lost packets meanwhile.  `in_sweep` is
+    each node's share of lost packets.
     """
     message = (
         f"an all-reduce of {stall.size} bytes took {stall.call_s:.2f} s on rank {stall.rank}, and "
@@ -109,7 +110,8 @@ def find_detours(
 ) -> list[Finding]:
     """Name each node that sends to some others over another network.
 
-    One that sends nothing over the fabric is bound to another interface: another finding says so.
+    A node that sends nothing over the fabric is bound to another interface: another finding reports
+    it.
     """
     findings = []
     for node in dict.fromkeys(sender for sender, _ in off):

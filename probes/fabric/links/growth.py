@@ -1,4 +1,4 @@
-"""What links did between two readings of their counters: packets lost, bytes sent, errors."""
+"""Computes what links did between two readings of their counters: loss, bytes, errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ WAYS = ("sends", "receives")
 
 
 def counter_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Subtract an earlier reading from a later one, count by count, in mappings within too.
+    """Subtract an earlier reading from a later one, count by count, also in nested mappings.
 
-    A count that is unknown in one of them, or that went back, is None; what only one of them has
-    is left out.
+    A count that is unknown in one of them, or that decreased, is None.  Names that only one of them
+    has are left out.
     """
     grown: dict[str, Any] = {}
     for name in before.keys() & after.keys():
@@ -30,10 +30,10 @@ def counter_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> d
 
 
 def lost_packets(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Count (packets sent, those of them lost) between two readings of a `LinkReader`.
+    """Count (packets sent, packets lost) between two readings of a `LinkReader`.
 
-    What carried the bytes is asked: RDMA's counters where RDMA did, TCP's elsewhere.  None where
-    it does not count, or nothing was sent.
+    The transport that carried the bytes decides: RDMA's counters for RDMA, TCP's otherwise.  None
+    if it does not count, or nothing was sent.
     """
     device = main_device(counter_growth(before["bytes"], after["bytes"]))
     if device == UNKNOWN:
@@ -47,9 +47,10 @@ def lost_packets(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[i
 
 
 def lost_share(readings: Sequence[Mapping[str, Any]]) -> float | None:
-    """Give the share of packets lost in the median try; `readings` are before and after each.
+    """Compute the share of packets lost in the median try; `readings` are before and after each.
 
-    The median, as one queue that overflowed in one try is no bad link.  None where nobody counts.
+    The median is used because one queue that overflowed in one try is no bad link.  None if a try
+    has no count.
     """
     tries = [lost_packets(before, after) for before, after in pairwise(readings)]
     shares = [lost / sent for sent, lost in filter(None, tries)]
@@ -57,5 +58,5 @@ def lost_share(readings: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def bytes_sent(readings: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
-    """Count bytes by device from the first to the last reading."""
+    """Count the bytes sent by device, from the first to the last reading."""
     return counter_growth(readings[0]["bytes"], readings[-1]["bytes"]) if readings else {}

@@ -1,4 +1,4 @@
-"""Judge the links: packets lost, links that went away, errors, calls that stalled, detours."""
+"""Judges the links: lost packets, lost links, errors, stalled calls, detours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def judge_ports(
     limits: LimitLookup,
     measure: Recorder,
 ) -> list[str]:
-    """Judge what each node's fabric ports counted; the nodes whose link went away."""
+    """Judge what each node's fabric ports counted; return the nodes whose link went away."""
     measure.keep(
         "links.json",
         {node: one.evidence if one else None for node, one in grown.items()},
@@ -80,7 +80,7 @@ def judge_loss(
 ) -> None:
     """Judge the packets lost between two nodes, and by each node in the all-reduce.
 
-    A link that went away (`unstable` nodes) loses packets too: that is told by its own finding.
+    A link that went away (`unstable` nodes) also loses packets: its own finding reports that.
     """
     judge_link_loss(pairs.lost, measure)
     sends = run.lost_shares
@@ -96,7 +96,7 @@ def judge_loss(
 
 
 def judge_link_loss(lost: Mapping[Link, float | None], measure: Recorder) -> None:
-    """Judge the worst link of those that were tried two by two."""
+    """Judge the link that lost the largest share, among the links tested two by two."""
     unknown = [link for link, share in lost.items() if share is None]
     if unknown or not lost:
         on = " -> ".join(unknown[0]) if unknown else "pairs of nodes"
@@ -108,7 +108,10 @@ def judge_link_loss(lost: Mapping[Link, float | None], measure: Recorder) -> Non
 
 
 def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
-    """Judge the worst call against the median of its size; a lossy link may have explained it."""
+    """Judge the worst call against the median of its size.
+
+    If the stall is `explained` by a located fault, it gets no finding of its own.
+    """
     stall = run.longest_stall
     node = run.rank_nodes[stall.rank]
     on = f"rank {stall.rank} on {node}, {stall.size} bytes"
@@ -120,7 +123,7 @@ def judge_stalls(run: SweepResult, explained: bool, measure: Recorder) -> None:
 def judge_networks(
     pairs: PairSearch, expected: str, routes: Mapping[Link, str], measure: Recorder
 ) -> None:
-    """Judge which network each pair used; `routes` says of the links that left it how they go."""
+    """Judge which network each pair used; `routes` are those of the links that left it."""
     unknown = [link for link, device in networks(pairs).items() if device in ("none", UNKNOWN)]
     if unknown:
         note = "no device counted its bytes, or the counter of one cannot be read"
@@ -131,12 +134,12 @@ def judge_networks(
 
 
 def networks(pairs: PairSearch) -> dict[Link, str]:
-    """Name the device that carried most bytes of each link; `none` where nothing was counted."""
+    """Name the device that carried most bytes of each link; `none` if nothing was counted."""
     return {link: main_device(sent) for link, sent in pairs.sent.items()}
 
 
 def links_off(pairs: PairSearch, expected: str) -> dict[Link, str]:
-    """Map the links whose bytes left by another device than `expected` to that device."""
+    """Map each link whose bytes left by another device than `expected` to that device."""
     return {
         link: device
         for link, device in networks(pairs).items()
@@ -145,7 +148,10 @@ def links_off(pairs: PairSearch, expected: str) -> dict[Link, str]:
 
 
 def unexplained(pairs: PairSearch, off: Mapping[Link, str]) -> FaultSearchResult:
-    """Return what is slow less what loses packets, or takes a detour: that has its own finding."""
+    """Return the search for slow links without those that lose packets or take a detour.
+
+    These have findings of their own.
+    """
     lossy_links = {*pairs.lossy.slow_links, *off}
     return replace(
         pairs.speed,

@@ -1,4 +1,4 @@
-"""How a node reaches an address: asked of the node itself, where its traffic left the fabric."""
+"""Reads the route from a node to an address, on the node itself, if traffic left the fabric."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROUTE_SECONDS = 10  # for `ip` to answer, which takes milliseconds
 
 
 def read_route(address: str) -> str:
-    """Ask `ip route get ADDRESS` on this node; "" where it cannot be asked."""
+    """Ask `ip route get ADDRESS` on this node; "" if it cannot be asked."""
     try:
         done = subprocess.run(
             ["ip", "-4", "route", "get", address],
@@ -24,7 +24,7 @@ def read_route(address: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):  # many images have no `ip`
         return ""
-    # As "10.77.0.3 via 10.78.0.3 dev eth0 src 10.77.0.2 uid 0": what is after that says no more.
+    # As "10.77.0.3 via 10.78.0.3 dev eth0 src 10.77.0.2 uid 0"; the rest is not needed.
     return " ".join(done.stdout.partition(" uid ")[0].split())
 
 

@@ -1,4 +1,4 @@
-"""What the links of all nodes counted while the fabric was tested."""
+"""Watches what the links of all nodes count while the fabric is tested."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from probes.cluster.cluster import Cluster
 from probes.fabric.links.counters import read_ports, read_tcp_notes
 from probes.fabric.links.growth import WAYS, counter_difference
 
-MIN_PACKETS = 10_000  # of which one error is a share of 1e-4, the limit that is shipped
+MIN_PACKETS = 10_000  # with so many, one error is a share of 1e-4, the shipped limit
 Ports = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class PortErrors:
-    """Errors of one direction of a node's fabric ports, as a share of packets; the worst port."""
+    """Errors and packets of one direction of a node's fabric ports; `port` is the worst."""
 
     way: str
     port: str
@@ -25,21 +25,21 @@ class PortErrors:
 
     @property
     def enough(self) -> bool:
-        """Tell whether so many packets were seen that one error alone does not break the limit."""
+        """Whether so many packets were seen that one error alone does not break the limit."""
         return max(self.packets, self.errors) >= MIN_PACKETS
 
     @property
     def share(self) -> float:
-        """Give errors per packet; 0 where neither was counted."""
+        """Errors per packet; 0 if neither was counted."""
         return self.errors / max(self.packets, self.errors, 1)
 
 
 @dataclass(frozen=True)
 class LinkGrowth:
-    """What one node's fabric ports counted.
+    """Counts of one node's fabric ports between two readings.
 
-    `changes` by port, None where a port does not say; `errors`, the worst direction, None where
-    no port counts them; `evidence` is all that was read.
+    `changes` is by port, None if a port does not count them.  `errors` is the worst direction, None
+    if no port counts them.  `evidence` is all that was read.
     """
 
     changes: dict[str, int | None]
@@ -48,12 +48,15 @@ class LinkGrowth:
 
     @property
     def unstable(self) -> dict[str, int]:
-        """Give the ports whose link went away, and how often it changed."""
+        """Ports whose link went away, and how often it changed."""
         return {port: count for port, count in self.changes.items() if count}
 
 
 class LinkWatch:
-    """The links of all nodes, from when this was made.  A node that does not answer is unknown."""
+    """Counters of the links of all nodes since this was made.
+
+    A node that does not answer is unknown.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -66,10 +69,10 @@ class LinkWatch:
         return {names[id]: one for id, one in found.items()}
 
     def growth(self, fabric: Mapping[str, str], doctored: str = "") -> dict[str, LinkGrowth | None]:
-        """Tell what each node's links counted since; `fabric` names each node's, as an interface
-        or `rdma`.
+        """Compute what each node's links counted since; None for a node that did not answer.
 
-        The node named `doctored`, a control's, tells of more than its links counted.
+        `fabric` names each node's fabric, an interface or `rdma`.  The node named `doctored` (for a
+        control) reports more than its links counted.
         """
         after = self._read(doctored)
         return {
@@ -83,7 +86,7 @@ class LinkWatch:
 def read_all(doctored: bool = False) -> dict[str, Any]:
     """Read the counters of this node's ports, and TCP's.
 
-    `doctored`: each port tells of a link that went away twice, and of errors in 1 % of all packets.
+    If `doctored`, each port reports two more carrier changes, and errors in 1 % of all packets.
     """
     ports = read_ports()
     for port in ports.values() if doctored else ():
@@ -98,14 +101,14 @@ def read_all(doctored: bool = False) -> dict[str, Any]:
 def node_growth(
     before: Mapping[str, Any], after: Mapping[str, Any], fabric: str
 ) -> LinkGrowth | None:
-    """Tell what the ports of one node's fabric counted between two readings; None without one."""
+    """Compute what the ports of a node's fabric counted between two readings; None without one."""
     names = fabric_ports(before["ports"], fabric)
     if not names:
         return None
     grown = counter_difference(before["ports"], after["ports"])
     ports = {name: grown.get(name) or {} for name in names}
     changes = {name: port.get("changes") for name, port in ports.items()}
-    for name in names:  # RoCE: its interface says what such a port does not
+    for name in names:  # RoCE: its interface counts changes that such a port does not count
         below = before["ports"][name]["lower"]
         if changes[name] is None and any(changes.get(port) is not None for port in below):
             del changes[name]
@@ -117,7 +120,7 @@ def node_growth(
 
 
 def fabric_ports(ports: Ports, fabric: str) -> list[str]:
-    """List the ports that a fabric is made of: an interface or all of RDMA, and what is below."""
+    """List the ports of a fabric: an interface, or all of RDMA, and the interfaces below."""
     queue = [name for name in ports if "/" in name] if fabric == "rdma" else [fabric]
     found: dict[str, None] = {}
     while queue:
@@ -129,9 +132,9 @@ def fabric_ports(ports: Ports, fabric: str) -> list[str]:
 
 
 def worst_errors(ports: Ports) -> PortErrors | None:
-    """Find the direction with the largest share of errors; None where no port counts any.
+    """Find the direction with the largest share of errors; None if no port counts any.
 
-    EFA counts none of what it sends: what is lost there, it counts as sent again.
+    EFA counts no errors of what it sends: it counts lost packets as resent.
     """
     found = []
     for way in WAYS:
