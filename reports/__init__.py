@@ -1,1 +1,1 @@
-"""What was found and how it is shown.  Imports neither ray nor torch."""
+"""Record of a run, its verdicts and its renderings. Imports neither ray nor torch."""

@@ -1,7 +1,7 @@
-"""What a record amounts to, worked out once: the decision, its counts, a row per criterion.
+"""Computes the acceptance decision of a record, its counts, and one row per criterion.
 
-The terminal, the page, the exports and the exit code all read it from `AcceptanceSummary`, so
-that all of them say the same.
+The terminal, the page, the exports and the exit code all read `AcceptanceSummary`, so they
+always agree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reports.sanitize import one_line
 
 # By exit code; any other is NOT ACCEPTED.
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED", 4: "DOES NOT VERIFY"}
-NOT_READ = Integrity()  # of a record that comes from no folder
+NOT_READ = Integrity()  # of a record that was not read from a run folder
 OLD_RUN = "an older version wrote this run, and did not write down which probes were owed"
 NO_SUMS = RunProblem(
     kind="rendering",
@@ -36,11 +36,11 @@ NO_CONTRACT = (
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One criterion as a reader sees it.
+    """Row of one criterion in the reports.
 
-    `key` is the measurement that decides, `problem` the worst sentence that keeps the criterion
-    from PASS, `label` what must be said beside the verdict (not provable here, waived),
-    `uncontrolled` the measures that no control turned red, each with the reason.
+    `key` is the measurement that decides the verdict. `problem` is the main sentence that keeps
+    the criterion from PASS. `label` qualifies the verdict (not provable here, not required,
+    waived). `uncontrolled` lists (measure, reason) for the measures that no control turned red.
     """
 
     criterion: Criterion
@@ -53,27 +53,35 @@ class ReportRow:
 
     @property
     def is_only_information(self) -> bool:
-        """Whether its probes came to their end on a cluster that cannot prove it, without FAIL."""
+        """True if all probes finished, without FAIL, on a cluster that cannot prove it."""
         ended = all(result.state == "finished" for result in self.results)
         seen = bool(self.results) and ended and self.verdict is not Verdict.FAIL
         return bool(self.criterion.not_provable) and seen
 
     @property
     def can_decide(self) -> bool:
-        """Whether this row can decide: it is required, or it failed."""
+        """True if the row can decide the run: it is required, or it failed."""
         return self.criterion.required or self.verdict is Verdict.FAIL
 
 
 @dataclass(frozen=True)
 class AcceptanceSummary:
-    """All that is said of a record.
+    """Complete judgement of one record.
 
-    `decision` is FAIL if any result failed, in the contract or not, else the worst required
-    criterion.  `exit_code` is 0 accepted, 1 a criterion failed, 2 interrupted, 4 the run folder
-    does not verify, 20 something required is unproven, and `word` says the same.  `counts` are of
-    criteria: required, proven, failed (also outside the contract), unproven, marginal.  `rows` are
-    in the order of the contract, then come criteria outside it; `worst_first` has what decides
-    before what does not, FAIL before PASS.  `waiver_notes` are pairs of a criterion and a sentence.
+    `decision` is FAIL if any result failed, in the contract or not. Otherwise it is the worst
+    verdict of the required criteria. `word` is the decision in words. Values of `exit_code`:
+
+         0  accepted
+         1  a probe result is FAIL
+         2  interrupted
+         3  a problem outside the probes
+         4  the run folder does not verify
+        20  a required criterion is unproven, or one of `reasons` prevents acceptance
+
+    `counts` are of criteria: required, proven, failed (also outside the contract), unproven,
+    marginal, consistent. `rows` follow the order of the contract, then criteria outside it.
+    `worst_first` has rows that can decide first, and FAIL before PASS. `waiver_notes` are
+    (criterion, sentence) pairs.
     """
 
     record: RunRecord
@@ -90,7 +98,7 @@ class AcceptanceSummary:
 
     @property
     def counts_text(self) -> str:
-        """The counts in words: what is proven, what was not required, what of the owed ran."""
+        """Counts in words: proven criteria, criteria not required, owed probes that ran."""
         failed, unproven = (f"{self.counts[word]} {word}" for word in ("failed", "unproven"))
         if not self.record.contract.agreed:
             text = f"{self.counts['consistent']} of {len(self.rows)} criteria show no contradiction"
@@ -105,7 +113,7 @@ class AcceptanceSummary:
         return ". ".join([*sentences, self._tier_text()])
 
     def _tier_text(self) -> str:
-        """Tell the tier, how many probes it owes, and how many of them have a result."""
+        """Format the tier, how many probes it owes, and how many of them ran."""
         owed, tier = self.record.owed, f"Tier {one_line(self.record.tier)}"
         if owed is None:
             return f"{tier}: {len(self.record.results)} probes ran"
@@ -114,19 +122,19 @@ class AcceptanceSummary:
 
     @property
     def headline(self) -> str:
-        """`NOT ACCEPTED: 3 of 5 required criteria proven, 1 failed. Tier ...   exit 1`."""
+        """Decision in one line: `NOT ACCEPTED: 3 of 5 required criteria proven, ...   exit 1`."""
         return f"{self.word}: {self.counts_text}   exit {self.exit_code}"
 
     @property
     def shown_verdict(self) -> Verdict:
-        """What colours the decision: with any exit code but 0 and 1 nothing is proven."""
+        """Verdict that colours the decision; UNPROVEN unless the exit code is 0 or 1."""
         return self.decision if self.exit_code in (0, 1) else Verdict.UNPROVEN
 
 
 def summarize_acceptance(record: RunRecord, integrity: Integrity = NOT_READ) -> AcceptanceSummary:
-    """Work out everything that is said of a record; nothing else decides.
+    """Compute the decision, counts and rows of a record. No other code decides.
 
-    `integrity` is what its run folder amounts to, where the record comes from one.
+    `integrity` is the verification result of the run folder, if the record was read from one.
     """
     waiver_notes = _waiver_notes(record)
     criteria = [*record.contract.criteria, *_unlisted_criteria(record)]
@@ -159,7 +167,7 @@ def summarize_acceptance(record: RunRecord, integrity: Integrity = NOT_READ) -> 
 
 
 def load_summary(run: Path, check: EventCheck | None = None) -> AcceptanceSummary:
-    """Read a run folder, verify it, and work out what it amounts to; raises UnreadableRun."""
+    """Read a run folder, verify it, and summarize it. Raises UnreadableRun."""
     record, integrity = read_run(run, check)
     if record.state == "finished" and not (run / SUMS).is_file():
         record = record.model_copy(update={"problems": [*record.problems, NO_SUMS]})
@@ -167,19 +175,19 @@ def load_summary(run: Path, check: EventCheck | None = None) -> AcceptanceSummar
 
 
 def with_problems(summary: AcceptanceSummary, problems: list[str]) -> AcceptanceSummary:
-    """Return the summary of a run folder in which more was found that does not verify."""
+    """Summarize the run again, with `problems` added to those of its run folder."""
     integrity = summary.integrity
     found = dataclasses.replace(integrity, problems=[*integrity.problems, *problems])
     return summarize_acceptance(summary.record, found)
 
 
 def _run_reasons(record: RunRecord) -> list[str]:
-    """List what keeps the run as a whole from being accepted, whatever its criteria show."""
+    """List the reasons against acceptance that concern the run and not one of its criteria."""
     contract, reasons = record.contract, [problem.sentence() for problem in record.problems]
     reasons += [f"the run that is judged again cannot be verified: {x}" for x in record.unverified]
     if record.partial:
         reasons.append(f"PARTIAL run: {record.partial}")
-    if not record.owed:  # a tier that owes nothing does not exist
+    if not record.owed:  # every tier owes probes: none means an older version
         reasons.append(OLD_RUN)
     if not contract.agreed:
         reasons.append(NO_CONTRACT.format(run=record.id))
@@ -199,7 +207,7 @@ def _exit_code(record: RunRecord, decision: Verdict, reasons: list[str]) -> int:
 
 
 def _decision_word(record: RunRecord, exit_code: int) -> str:
-    """Say the decision in a word or two, and what must be known beside it."""
+    """Return the decision in a few words, marked if the run is partial or a rehearsal."""
     if record.rehearsal and exit_code == 0:
         return "REHEARSAL PASSED"
     marks = ["PARTIAL"] * bool(record.partial) + ["rehearsal"] * bool(record.rehearsal)
@@ -207,7 +215,7 @@ def _decision_word(record: RunRecord, exit_code: int) -> str:
 
 
 def _is_consistent(row: ReportRow) -> bool:
-    """Whether nothing was seen that contradicts anything: only limits may be missing."""
+    """Return whether no result contradicts the criterion; only limits may be missing."""
     return bool(row.results) and all(
         result.state == "finished"
         and result.verdict is not Verdict.FAIL
@@ -224,14 +232,14 @@ def _is_consistent(row: ReportRow) -> bool:
 
 
 def _unlisted_criteria(record: RunRecord) -> list[Criterion]:
-    """Find what was judged outside the contract: criteria not required, and never hidden."""
+    """Find the criteria judged outside the contract. They are not required, but always shown."""
     known = {criterion.id for criterion in record.contract.criteria}
     judged = dict.fromkeys(r.criterion for r in record.results if r.criterion not in known)
     return [Criterion(id=id, title="not in the contract", how="", required=False) for id in judged]
 
 
 def _unique_findings(results: list[ProbeResult]) -> list[Finding]:
-    """List all findings, those of the worst results first, each once."""
+    """List each finding once, those of the worst results first."""
     ordered = sorted(results, key=lambda result: -result.verdict.rank)
     listed = [finding for result in ordered for finding in result.findings]
     return list({(item.code, item.statement): item for item in listed}.values())
@@ -242,7 +250,7 @@ def _report_row(
 ) -> ReportRow:
     verdict = record.verdict(criterion.id)
     if criterion.not_provable and verdict.accepted:
-        verdict = Verdict.UNPROVEN  # what was seen here does not prove the title of the row
+        verdict = Verdict.UNPROVEN  # this cluster cannot prove the criterion
     reason = criterion.not_provable
     why = f"not provable here: {reason}" if reason else "the contract does not require it"
     notes = [note for id, note in waiver_notes if id == criterion.id]
@@ -261,7 +269,7 @@ def _report_row(
 
 
 def _row_problem(results: list[ProbeResult], verdict: Verdict) -> str:
-    """Take the first complaint of a result that is as bad as the criterion."""
+    """Return the main sentence of the first result as bad as `verdict`; "" for PASS."""
     if not results:
         return "no probe ran for this criterion"
     matching = [result for result in results if result.verdict is verdict]
@@ -269,13 +277,17 @@ def _row_problem(results: list[ProbeResult], verdict: Verdict) -> str:
 
 
 def _key_measurement(results: list[ProbeResult]) -> Measurement | None:
-    """Choose the measurement that tells most: the worst broken one, else the first judged one."""
+    """Choose the worst judged measurement, the first one if all pass, None if none is judged."""
     judged = [m for result in results for m in result.measurements if m.verdict is not None]
     return max(judged, key=lambda m: m.severity, default=None)
 
 
 def summary_sentence(result: ProbeResult) -> str:
-    """Choose the sentence that tells most: a broken limit, a complaint, or the first."""
+    """Choose the main sentence of a result.
+
+    An unfinished, UNPROVEN result gives its state. Otherwise a missed limit comes first, then
+    another problem, then the first judged measurement.
+    """
     if result.state != "finished" and result.verdict is Verdict.UNPROVEN:
         return result.problems()[-1]
     key = _key_measurement([result])
@@ -285,7 +297,7 @@ def summary_sentence(result: ProbeResult) -> str:
 
 
 def _waiver_notes(record: RunRecord) -> list[tuple[str, str]]:
-    """Say what each waiver means today: it covers a failure, has ended, or is not needed."""
+    """Describe each waiver on the day of the run, for example that it ended or is not needed."""
     notes = []
     for waiver in record.contract.waivers:
         verdict = record.verdict(waiver.criterion)
@@ -303,9 +315,9 @@ def _waiver_notes(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _run_day(record: RunRecord) -> date:
-    """Take the day of the run, so that an old record reads the same for ever.
+    """Return the day on which the run started, so that an old record always reads the same.
 
-    A run that does not say when it was is after every waiver's end.
+    Without a valid date it is date.max, which is after the end of every waiver.
     """
     try:
         return date.fromisoformat(record.started[:10])

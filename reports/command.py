@@ -1,4 +1,4 @@
-"""The commands' last word: whatever goes wrong is one sentence and an exit code of the suite's."""
+"""Turns every error of a command into one sentence and an exit code of the suite."""
 
 from __future__ import annotations
 
@@ -15,67 +15,67 @@ import click
 from reports.redact import redact_text
 from reports.sanitize import one_line
 
-EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE = 2, 3, 4  # as the suite's; click's own differ
-MAX_SENTENCE = 1000  # characters: a path or a value may be endless, a sentence is for people
+EXIT_INTERRUPTED, EXIT_INTERNAL, EXIT_USAGE = 2, 3, 4  # the suite's codes; click uses others
+MAX_SENTENCE = 1000  # characters; a path or value in the message can be much longer
 
 
 class Refusal(click.ClickException):
-    """One sentence on what was expected and what was found."""
+    """Command error, printed as one sentence: what was expected and what was found."""
 
     exit_code = EXIT_USAGE
 
     def format_message(self) -> str:
-        """Give the sentence, on one line that no word of it can leave."""
+        """Return the sentence on one line, at most MAX_SENTENCE characters and `...`."""
         line = one_line(self.message)
         return line if len(line) <= MAX_SENTENCE else line[:MAX_SENTENCE] + "..."
 
     def show(self, file: Any = None) -> None:
-        """Print the sentence; where nobody listens any more, nothing."""
+        """Print the sentence, by default to stderr; ignore a stream that is closed."""
         with contextlib.suppress(OSError):
             click.echo(f"error: {self.format_message()}", file=file, err=True)
 
 
 class InternalError(Refusal):
-    """One sentence on a fault of the suite's own."""
+    """Error inside the suite, printed as one sentence."""
 
     exit_code = EXIT_INTERNAL
 
 
 class Interruption(Refusal):
-    """Somebody stopped the command."""
+    """Interruption of the command, for example by Ctrl-C."""
 
     exit_code = EXIT_INTERRUPTED
 
 
 class CheckedCommand(click.Command):
-    """A command that ends with a sentence and a code of the suite's, never with a traceback."""
+    """Command whose errors end in one sentence and a suite exit code, never in a traceback."""
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
-        """Make a context, as click does."""
+        """Make a context, as click does, and turn errors into refusals."""
         with refusals():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Invoke the command, as click does."""
+        """Invoke the command, as click does, and turn errors into refusals."""
         with refusals():
             return super().invoke(ctx)
 
 
 class CommandGroup(CheckedCommand, click.Group):
-    """Commands of which none ends with a traceback."""
+    """Group of commands that never end in a traceback."""
 
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """Turn whatever is raised into a Refusal; what click itself or `sys.exit` says passes."""
-    for stream in (sys.stdout, sys.stderr):  # a letter that a terminal lacks is no fault
+    """Turn exceptions into a Refusal; click's Exit, a Refusal and `sys.exit` pass unchanged."""
+    for stream in (sys.stdout, sys.stderr):  # the terminal may lack a character
         if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
             reconfigure(errors="backslashreplace")
     try:
         yield
     except (click.exceptions.Exit, Refusal):
         raise
-    except BrokenPipeError:  # as of `| head -1`: the reader has what he wants
+    except BrokenPipeError:  # for example `| head -1`: the reader closed the pipe
         _discard_output()
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except (KeyboardInterrupt, click.Abort):
@@ -88,23 +88,23 @@ def refusals() -> Iterator[None]:
         _discard_output()
         path = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         raise Refusal(f"{path}{error.strerror or error}") from None
-    except Exception as error:  # noqa: BLE001  an unforeseen one is ours, and no verdict
+    except Exception as error:  # noqa: BLE001  an unforeseen error is internal, not a verdict
         raise _internal_refusal(error) from None
 
 
 def _usage_refusal(error: click.UsageError) -> click.ClickException:
-    """Say what is wrong with the command's words; a group without any shows its help instead."""
+    """Return a usage error as a Refusal; a group without a subcommand shows its help instead."""
     if error.ctx is None:
         return Refusal(error.format_message())
     if error.message == error.ctx.get_help():
-        # click reads it from the error itself, but declares it as its class's: hence the ignore.
+        # click reads exit_code from the instance but declares it on the class: hence the ignore.
         error.exit_code = EXIT_USAGE  # type: ignore[misc]
         return error
     return Refusal(f"{error.format_message()} See `{error.ctx.command_path} --help`.")
 
 
 def _internal_refusal(error: Exception) -> Refusal:
-    """Tell of a fault of the suite's own, and where it is; a run that nobody can read is none."""
+    """Describe an internal error and its place in the code; UnreadableRun is a plain Refusal."""
     from reports.run_folder.files import UnreadableRun
 
     if isinstance(error, UnreadableRun):
@@ -116,7 +116,7 @@ def _internal_refusal(error: Exception) -> Refusal:
 
 
 def _discard_output() -> None:
-    """Let what cannot be written be forgotten, or the interpreter's end would fail on it."""
+    """Discard output that cannot be written; otherwise the interpreter would fail at its exit."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
         return

@@ -1,7 +1,7 @@
-"""This run against a baseline run: new failures, fixed, worse beyond noise, better.
+"""Compares a run with a baseline run: new failures, fixed, worse beyond noise, better.
 
-Which way is worse follows from the limit: below a `low` bound, or above a `high` one.  Noise
-is known when both runs have a spread; without, the plain ratio is given and nothing claimed.
+The limit defines which direction is worse: down for a `low` bound, up for a `high` bound. Noise
+is known if both runs have a spread. Otherwise only the ratio is reported, without a judgement.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ KINDS = NEW_FAILURES, WORSE, MISSING, UNCLEAR, FIXED, BETTER = (
     "New failures",
     "Worse beyond noise",
     "No longer measured",
-    "Different, noise unknown",  # nobody can judge these
+    "Different, noise unknown",  # these cannot be judged
     "Fixed",
     "Better",
-)  # the gravest first
+)  # the most serious first
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Why the two runs may not be comparable, sentences by kind, and the verdicts before."""
+    """Differences between a run and its baseline.
+
+    `baseline` is the id of the baseline run. `notes` are reasons why the runs may not be
+    comparable. `changes` has sentences by kind, `before` the baseline's verdicts by criterion.
+    """
 
     baseline: str
     notes: list[str]
@@ -40,7 +44,7 @@ class Comparison:
 
 
 def compare(run: AcceptanceSummary, baseline: AcceptanceSummary) -> Comparison:
-    """Say what changed from `baseline` to `run`; kinds without any change are left out."""
+    """Compare `run` with `baseline`; kinds without any change are left out."""
     before = {row.criterion.id: row.verdict for row in baseline.rows}
     changes = [*_verdict_changes(run, before), *_value_changes(run.record, baseline.record)]
     by_kind = {kind: [text for of, text in changes if of == kind] for kind in KINDS}
@@ -53,7 +57,7 @@ def compare(run: AcceptanceSummary, baseline: AcceptanceSummary) -> Comparison:
 
 
 def _comparability_notes(run: RunRecord, baseline: RunRecord) -> list[str]:
-    """Say why the two may not be comparable."""
+    """List the reasons why the two runs may not be comparable."""
     notes = []
     if run.contract.sha256 != baseline.contract.sha256:
         notes.append("the two runs were judged by different contracts")
@@ -68,7 +72,7 @@ def _comparability_notes(run: RunRecord, baseline: RunRecord) -> list[str]:
 
 
 def _verdict_changes(run: AcceptanceSummary, before: dict[str, Verdict]) -> Iterator[Change]:
-    """Find criteria whose verdict changed.  From FAIL to UNPROVEN is not fixed."""
+    """Yield criteria whose verdict changed or that are gone. FAIL to UNPROVEN is not fixed."""
     for row in run.rows:
         now, old = row.verdict, before.get(row.criterion.id, Verdict.UNPROVEN)
         message = f"{row.criterion.id}: was {old.value}, is {now.value}"
@@ -83,7 +87,7 @@ def _verdict_changes(run: AcceptanceSummary, before: dict[str, Verdict]) -> Iter
 
 
 def _measurements_by_key(record: RunRecord) -> dict[Key, Measurement]:
-    """Index by criterion, probe, name, subject, and their count when those are equal."""
+    """Index measurements by criterion, probe, name, subject, and a counter for equal ones."""
     by_key: dict[Key, Measurement] = {}
     counts = Counter[tuple[str, str, str, str]]()
     for result in record.results:
@@ -95,7 +99,7 @@ def _measurements_by_key(record: RunRecord) -> dict[Key, Measurement]:
 
 
 def _value_changes(run: RunRecord, baseline: RunRecord) -> Iterator[Change]:
-    """Find values that changed beyond noise or cannot be judged, and those that are gone."""
+    """Yield values that changed beyond noise, cannot be judged, or are gone."""
     new_values = _measurements_by_key(run)
     for key, old in _measurements_by_key(baseline).items():
         if key not in new_values:
@@ -106,7 +110,7 @@ def _value_changes(run: RunRecord, baseline: RunRecord) -> Iterator[Change]:
 
 
 def _value_change(criterion: str, old: Measurement, now: Measurement) -> Iterator[Change]:
-    """Put two values that differ where they belong; inside the noise they are nowhere."""
+    """Classify two values that differ; yield nothing if the difference is within the noise."""
     message = f"{criterion}: {now.title} on {now.subject}: {old.value_text} -> {now.value_text}"
     pair = _both_numbers(old, now)
     if pair is None:
@@ -123,7 +127,7 @@ def _value_change(criterion: str, old: Measurement, now: Measurement) -> Iterato
 
 
 def _both_numbers(old: Measurement, now: Measurement) -> tuple[float, float] | None:
-    """Both values when both are numbers of the same unit."""
+    """Return both values if both are numbers of the same unit, otherwise None."""
     values = [m.value for m in (old, now)]
     if old.unit != now.unit or any(isinstance(v, bool | str) or v is None for v in values):
         return None
@@ -131,14 +135,14 @@ def _both_numbers(old: Measurement, now: Measurement) -> tuple[float, float] | N
 
 
 def _better_direction(m: Measurement) -> int:
-    """1 when more is better, -1 when less is, 0 when the limit does not tell."""
+    """Return 1 if more is better, -1 if less is better, 0 if the limit does not show it."""
     low = m.limit is not None and m.limit.low is not None
     high = m.limit is not None and m.limit.high is not None
     return int(low) - int(high)
 
 
 def comparison_lines(diff: Comparison, max_per_kind: int = 30) -> Iterator[str]:
-    """The comparison as plain lines, at most so many of a kind."""
+    """Yield the comparison as plain lines, at most `max_per_kind` sentences of each kind."""
     yield f"change since {diff.baseline}"
     for note in diff.notes:
         yield f"  note: {note}"

@@ -1,4 +1,4 @@
-"""Which judged measures no control of the run turned red, and why."""
+"""Finds the judged measures that no control of the run turned red, with the reason."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ NOT_SHOWN = "no control of this run turned it red"
 def uncontrolled_measures(
     results: Sequence[ProbeResult], owed: Iterable[OwedProbe] | None
 ) -> list[tuple[str, str]]:
-    """Return (measure, reason) for what a criterion judges and no control of it turned red.
+    """Return (measure title, reason) for each judged measure that no control turned red.
 
-    Empty for runs of schema 1.2 and older, whose controls do not tell what they are for.
+    Empty for runs of schema 1.2 and older: their controls do not record which measures they test.
     """
     controls = [control for result in results for control in result.controls]
     if not any(control.observed for control in controls):

@@ -1,7 +1,7 @@
-"""The record in the formats of other tools: CSV, CTRF, Prometheus, and its own JSON schema.
+"""Exports the record for other tools: CSV, CTRF, Prometheus, and the record's JSON schema.
 
-JUnit is in reports/junit.py.  Nothing here decides anything: what is not proven is not
-"passed" in any of them.
+JUnit is in reports/junit.py. Nothing is decided here. In no format is an unproven result
+"passed".
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from reports.sanitize import csv_cell, label_value, one_line
 from reports.version import same_version
 
 CSV_HEADER = ["criterion", "probe", "name", "subject", "value", "unit", "low", "high", "verdict"]
-Sample = tuple[dict[str, str], float]  # of Prometheus: labels and value
+Sample = tuple[dict[str, str], float]  # of Prometheus: (labels, value)
 CTRF_STATUSES = ("passed", "failed", "skipped", "pending", "other")
-CTRF_VERSION = "0.0.0"  # the schema asks for a SemVer and names none
+CTRF_VERSION = "0.0.0"  # the CTRF schema requires a SemVer but names no version
 
 
 def render_all(
@@ -36,9 +36,9 @@ def render_all(
     baseline: AcceptanceSummary | None = None,
     evidence_at: str = ".",
 ) -> dict[str, str]:
-    """Return the text of every rendering, by the name of its file.
+    """Return the text of every rendering, by file name.
 
-    `evidence_at` is the run folder as it is reached from where the page will lie.
+    `evidence_at` is the path of the run folder as links on the page reach it.
     """
     return {
         "report.html": render(summary, run, baseline, evidence_at),
@@ -51,16 +51,18 @@ def render_all(
 
 
 def write_all(target: Path, texts: dict[str, str]) -> None:
-    """Write the renderings into a folder."""
+    """Write the renderings into the folder `target`."""
     for name, text in texts.items():
         write_atomically(target / name, text)
 
 
 def check_renderings(run: Path, summary: AcceptanceSummary) -> tuple[list[str], str]:
-    """Find what a run that has ended renders otherwise than its events say.
+    """Find the renderings of a finished run that do not match its events.
 
-    Returns sentences, and why nothing was compared ("" where all was): another version words it
-    anew; the page of a run with a baseline needs that as well; a killed run has none.
+    Returns (problems, reason why something was not compared). The reason is "" if all were
+    compared. Nothing is compared if another version wrote them, because its wording may differ,
+    or if the run was killed. The page of a run with a baseline is not compared either, because
+    the baseline run would be needed.
     """
     record = summary.record
     if not (run / SUMS).exists():
@@ -68,7 +70,7 @@ def check_renderings(run: Path, summary: AcceptanceSummary) -> tuple[list[str], 
     if not same_version(record.versions):
         return [], "another version of seatrial, or of what it renders with, wrote them"
     texts = {**render_all(run, summary), "record.json": record_text(record)}
-    del texts["record.schema.json"]  # says nothing of the run
+    del texts["record.schema.json"]  # does not depend on the run
     if record.baseline:
         del texts["report.html"]
     wrong = [name for name, text in texts.items() if read_content(run / name) != text.encode()]
@@ -77,7 +79,7 @@ def check_renderings(run: Path, summary: AcceptanceSummary) -> tuple[list[str], 
 
 
 def read_content(path: Path) -> bytes:
-    """Return what a rendering holds; nothing where there is none."""
+    """Return the bytes of a rendering; none if it cannot be read."""
     try:
         with open_regular(path) as file:
             return file.read()
@@ -86,7 +88,7 @@ def read_content(path: Path) -> bytes:
 
 
 def measurements_csv(record: RunRecord) -> str:
-    """Write one line per measurement.  Words that a spreadsheet would run are defused."""
+    """Write one row per measurement. Text that a spreadsheet would take for a formula is quoted."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(CSV_HEADER)
@@ -103,7 +105,10 @@ def _csv_row(result: ProbeResult, m: Measurement) -> list[Any]:
 
 
 def prometheus(summary: AcceptanceSummary) -> str:
-    """Write for node_exporter's textfile collector: verdicts 0 PASS to 3 FAIL, values, decision."""
+    """Write metrics for node_exporter's textfile collector.
+
+    They are run info, exit code, verdicts (0 PASS to 3 FAIL) and the measured numbers.
+    """
     record, run = summary.record, {"run": summary.record.id}
     info = {**run, "contract": record.contract.name, "tier": record.tier}
     marks = {"rehearsal": record.rehearsal, "partial": record.partial}
@@ -126,7 +131,7 @@ def _verdict_samples(rows: list[ReportRow]) -> Iterator[Sample]:
 
 
 def _measurement_samples(record: RunRecord) -> Iterator[Sample]:
-    """Give each a label set of its own, for they must be unique: equal ones are numbered."""
+    """Yield one sample per number; an `occurrence` label makes equal label sets unique."""
     counts = Counter[tuple[str, ...]]()
     for result in record.results:
         for m in result.measurements:
@@ -148,10 +153,9 @@ def _metric_lines(name: str, text: str, samples: Iterable[Sample]) -> list[str]:
 
 
 def ctrf(summary: AcceptanceSummary) -> dict[str, Any]:
-    """Write the Common Test Report Format, in which UNPROVEN is `other`; the decision comes last.
+    """Build the Common Test Report Format. UNPROVEN is `other`; the last test is the decision.
 
-    Without that last test, a reader that counts failures would take a run that proved nothing
-    for a good one.
+    Without the last test, a tool that counts failures would accept a run that proved nothing.
     """
     record = summary.record
     tests = [_ctrf_test(result) for result in record.results]
@@ -209,7 +213,7 @@ def _test_entry(
 
 
 def _epoch_ms(timestamp: str | None) -> int:
-    """Convert to milliseconds since 1970; 0 when the record does not say."""
+    """Convert to milliseconds since 1970; 0 if the timestamp is missing or invalid."""
     try:
         return round(parse_time(timestamp).timestamp() * 1000)
     except ValueError:

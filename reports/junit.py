@@ -1,7 +1,7 @@
-"""The record as JUnit: a suite per criterion, and a last one that holds the decision.
+"""Exports the record as JUnit: one suite per criterion; the last suite holds the decision.
 
-What is not proven is an error, also where no probe ran: a reader that counts tests must not take it
-for passed.  Only a criterion that the contract does not require may be skipped.
+An unproven result is an error, also if no probe ran, so that no tool counts it as passed. Only a
+criterion that the contract does not require may be skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KINDS = {Verdict.FAIL: "failure", Verdict.UNPROVEN: "error"}
 
 
 def junit(summary: AcceptanceSummary) -> str:
-    """Write the XML text of a run."""
+    """Return the XML text of a run."""
     record = summary.record
     root = ElementTree.Element("testsuites", {"name": "seatrial"})
     for row in summary.rows:
@@ -44,7 +44,7 @@ def junit(summary: AcceptanceSummary) -> str:
 
 
 def _add_criterion(root: ElementTree.Element, row: ReportRow) -> None:
-    """Add the suite of a criterion: a case for each result, or one that says there is none."""
+    """Add the suite of a criterion: one case per result, or one case for `no probe ran`."""
     suite = _add_suite(root, row.criterion.id, row.results)
     for result in row.results:
         case = _add_case(suite, row.criterion.id, result.probe, result.seconds or 0.0)
@@ -60,7 +60,7 @@ def _add_criterion(root: ElementTree.Element, row: ReportRow) -> None:
 
 
 def _outcome_kind(row: ReportRow, verdict: Verdict) -> str:
-    """The element that tells a verdict: "" for none, which JUnit's readers take for passed."""
+    """Return the JUnit element of a verdict; "" for no element, which tools read as passed."""
     if row.criterion.required or verdict is Verdict.FAIL:
         return KINDS.get(verdict, "")
     return "skipped"
@@ -96,7 +96,7 @@ def _add_outcome(case: ElementTree.Element, kind: str, lines: list[str]) -> None
 
 
 def _count_outcomes(element: ElementTree.Element) -> None:
-    """Write the counts that readers look at first."""
+    """Set the numbers of tests, failures, errors and skipped tests of an element."""
     element.set("tests", str(len(element.findall(".//testcase"))))
     for kind, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         element.set(name, str(len(element.findall(f".//testcase/{kind}"))))

@@ -1,6 +1,6 @@
-"""A value that a probe observed, and the limit that judges it.
+"""Values that a probe observed, and the limits that judge them.
 
-A verdict folds to the worst.  Everything here is frozen, and turns into JSON and back.
+Several verdicts combine to the worst. All models are frozen and convert to JSON and back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reports.numbers import Value, number
 
 
 class Verdict(str, Enum):
-    """PASS < MARGINAL < UNPROVEN < FAIL; `worst` folds."""
+    """Verdict, ordered PASS < MARGINAL < UNPROVEN < FAIL."""
 
     PASS = "PASS"  # noqa: S105 - a verdict, not a password
     MARGINAL = "MARGINAL"
@@ -35,7 +35,7 @@ class Verdict(str, Enum):
 
     @staticmethod
     def worst(verdicts: Iterable[Verdict]) -> Verdict:
-        """Return the worst of `verdicts`; UNPROVEN of none, for no parts is no proof."""
+        """Return the worst of `verdicts`; UNPROVEN if there are none, for nothing was proven."""
         return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.UNPROVEN)
 
 
@@ -43,16 +43,16 @@ RANKS = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
 class RecordModel(BaseModel):
-    """Base of everything in a record: immutable, and strict about unknown keys."""
+    """Base class of all parts of a record: immutable, rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Limit(RecordModel):
-    """What a measured value is held to, and why.
+    """Limit for a measured value, with its reason.
 
-    `low`/`high` are the hard bounds; between a bound and its marginal twin the verdict is
-    MARGINAL.  `one_of` is for words.  `because` is required: no limit without provenance.
+    `low` and `high` are the hard bounds. Between a bound and its marginal bound the verdict is
+    MARGINAL. `one_of` is for words. `because` is required: every limit states its reason.
     """
 
     low: float | None = None
@@ -66,12 +66,15 @@ class Limit(RecordModel):
 
     @property
     def derived(self) -> bool:
-        """Whether nobody agreed on it: it follows from what the cluster says of itself."""
+        """True if the limit was not agreed, but derived from the cluster's own facts."""
         return self.source == "derived"
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Limit:
-        """A NaN bound would pass every value, and a bound beside `one_of` would be ignored."""
+        """Reject bounds that are not finite, and bounds together with `one_of`.
+
+        A NaN bound would pass every value. A bound would be ignored if `one_of` is given.
+        """
         bounds = [self.low, self.high, self.marginal_low, self.marginal_high]
         given = [bound for bound in bounds if bound is not None]
         if not all(math.isfinite(bound) for bound in given):
@@ -81,7 +84,10 @@ class Limit(RecordModel):
         return self
 
     def judge(self, value: Value) -> Verdict:
-        """Verdict of one value.  None, NaN and a value of the wrong kind are UNPROVEN."""
+        """Judge one value. None is UNPROVEN; with bounds, so are NaN, infinity and a string.
+
+        Without `one_of`, `low` and `high`, every value is UNPROVEN.
+        """
         if value is None:
             return Verdict.UNPROVEN
         if self.one_of is not None:
@@ -101,7 +107,7 @@ class Limit(RecordModel):
         return (low is not None and value < low) or (high is not None and value > high)
 
     def __str__(self) -> str:
-        """`>= 340 GB/s`, `<= 0`, `2 to 4 s`, `one of fab0, ib0`: shown wherever a limit is."""
+        """Text of the limit in all outputs: `>= 340 GB/s`, `2 to 4 s`, `one of fab0, ib0`."""
         unit = f" {self.unit}" if self.unit else ""
         if self.one_of is not None:
             return self.one_of[0] if len(self.one_of) == 1 else "one of " + ", ".join(self.one_of)
@@ -119,9 +125,9 @@ class Limit(RecordModel):
 class Measurement(RecordModel):
     """A value with unit, subject (cluster, node, GPU, link) and limit.
 
-    `judged` says whether a limit is owed: a judged measurement without a limit, or without a
-    value, is UNPROVEN.  `spread` is a half-width in the same unit, `samples` its count, `note`
-    says why there is no value.
+    `judged` is true if a limit is required: without a limit or a value, the measurement is then
+    UNPROVEN. `spread` is a half-width in the same unit, `samples` the number of samples. `note` is
+    the reason why there is no value.
     """
 
     name: str
@@ -137,7 +143,7 @@ class Measurement(RecordModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_not_finite(cls, data: Any) -> Any:
-        """NaN and infinity are no values; JSON has no word for them, so the note says it."""
+        """Drop NaN and infinity, which JSON cannot hold; `note` records a dropped value."""
         if not isinstance(data, dict):
             return data
         finite = {k: v for k, v in data.items() if not isinstance(v, float) or math.isfinite(v)}
@@ -147,24 +153,24 @@ class Measurement(RecordModel):
 
     @property
     def verdict(self) -> Verdict | None:
-        """Verdict against the limit; None when the measurement only informs."""
+        """Verdict against the limit; UNPROVEN without a limit, None if it is not judged."""
         if not self.judged:
             return None
         return self.limit.judge(self.value) if self.limit else Verdict.UNPROVEN
 
     @property
     def severity(self) -> int:
-        """How far from PASS, 0 to 3; 0 also where the measurement only informs."""
+        """Distance from PASS, 0 to 3; also 0 if the measurement is not judged."""
         return (self.verdict or Verdict.PASS).rank
 
     @property
     def title(self) -> str:
-        """The name as people read it: `slowest_pair` is "slowest pair"."""
+        """Name with spaces: `slowest_pair` becomes "slowest pair"."""
         return self.name.replace("_", " ")
 
     @property
     def value_text(self) -> str:
-        """The value with unit and spread, or why there is none."""
+        """Value with unit, spread and sample count, or the reason why there is none."""
         if self.value is None:
             return f"not measured ({self.note})" if self.note else "not measured"
         text = number(self.value, self._digits()) + (f" {self.unit}" if self.unit else "")
@@ -173,7 +179,7 @@ class Measurement(RecordModel):
         return text + (f" (n={self.samples})" if self.samples else "")
 
     def _digits(self) -> int:
-        """Enough digits that a missed bound does not read as met: 0.8996, not 0.900."""
+        """Choose 3 to 9 digits so that a missed bound does not look met: 0.8996, not 0.900."""
         bounds = [self.limit.low, self.limit.high] if self.limit else []
         other_bounds = [bound for bound in bounds if bound is not None and bound != self.value]
         for digits in range(3, 9):
@@ -182,7 +188,7 @@ class Measurement(RecordModel):
         return 9
 
     def sentence(self) -> str:
-        """`<what> on <where>: <value unit>, expected <limit unit> (<because>)`."""
+        """Format `<what> on <where>: <value unit>, expected <limit unit> (<because>)`."""
         start = f"{self.title} on {self.subject}: {self.value_text}"
         if not self.judged:
             return start

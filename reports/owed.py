@@ -1,7 +1,7 @@
-"""What a run owes: fixed before any probe is selected, and held against what there is.
+"""Compares what a run owes with its results. The owed probes are fixed before any is selected.
 
-A probe that has no result, and a measure or control that a result lacks, become UNPROVEN entries of
-the record: every rendering then shows them, by whatever means they went missing.
+An owed probe without a result becomes an UNPROVEN entry of the record. So does a measure or
+control that a result lacks. Every rendering then shows the entry, whatever the cause of the gap.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterable
 from reports.measurement import Measurement
 from reports.record import Control, OwedProbe, ProbeResult
 
-NOT_RUN = "not run"  # state of a result that stands for a probe without any
+NOT_RUN = "not run"  # state of the entry for a probe without a result
 NEVER_WRITTEN = "this probe owes it, and never wrote it"
 
 
 def complete_results(
     results: list[ProbeResult], owed: Iterable[OwedProbe], partial: str
 ) -> list[ProbeResult]:
-    """Return the results with an entry for all that is owed and missing.
+    """Return the results, plus an entry for everything that is owed and missing.
 
-    `partial` is why not all was asked for.  Measures and controls are owed by results that came to
-    their end: of others the state tells already that nothing is proven.
+    `partial` is the reason why not all probes were requested. Only finished results are checked
+    for owed measures and controls: the state of the others already shows that nothing is proven.
     """
     by_probe = {entry.probe: entry for entry in owed}
     complete = [
@@ -35,7 +35,7 @@ def complete_results(
 
 
 def _with_missing(result: ProbeResult, owed: OwedProbe) -> ProbeResult:
-    """Return a result with an entry for each measure and control it lacks."""
+    """Return a result, plus an entry for each owed measure and control that it lacks."""
     judged = {m.name for m in result.measurements if m.judged}
     run = {control.name for control in result.controls}
     no_values = [Measurement(name=n, note=NEVER_WRITTEN) for n in owed.measures if n not in judged]
@@ -50,7 +50,7 @@ def _with_missing(result: ProbeResult, owed: OwedProbe) -> ProbeResult:
 
 
 def _not_run(entry: OwedProbe, partial: str) -> ProbeResult:
-    """Return the result of a probe that was owed and has none."""
+    """Build the entry for an owed probe that has no result."""
     reason = f"tier {entry.tier} owes this probe, and it has no result"
     return ProbeResult(
         probe=entry.probe,

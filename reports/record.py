@@ -1,8 +1,8 @@
-"""The words of a run: verdict, limit, measurement, evidence, finding, control, result, record.
+"""Defines the data model of a run: evidence, finding, control, criterion, result, record.
 
 A probe observes (`Measurement`), a limit judges (`Limit`), a finding explains (`Finding`).
-A finding never changes a verdict.  Everything here is frozen, turns into JSON and back, and
-needs no cluster, so an old record can be judged again with a new contract.
+A finding never changes a verdict. All models are frozen and convert to JSON and back. They need
+no cluster, so an old record can be judged again with a new contract.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pydantic import Field
 
 from reports.measurement import Measurement, RecordModel, Verdict
 
-# 1.x only adds.  1.1: owed, partial, loaded, problems; 1.2: a chain of hashes, nonce, unverified;
-# 1.3: what a control was measured as, and which measures have none
+# 1.x versions only add fields. 1.1: owed, partial, loaded, problems. 1.2: a chain of hashes,
+# nonce, unverified. 1.3: the measurements of a control, and the measures that have no control.
 SCHEMA = "1.3"
-MAX_SECONDS = 1e9  # of a probe: 30 years
+MAX_SECONDS = 1e9  # of a probe: about 30 years
 
 
 class Evidence(RecordModel):
-    """A file kept beside the record: `path` is relative to the run folder."""
+    """Evidence file, stored with the record. `path` is relative to the run folder."""
 
     kind: str  # table, log, series, trace, command
     path: str
@@ -42,7 +42,7 @@ class Cause(str, Enum):
 
 
 class Finding(RecordModel):
-    """What is wrong, who is suspected, and what to do.  Explains; never judges."""
+    """Explanation of a problem: what is wrong, the suspects, the remedy. It never judges."""
 
     code: str
     statement: str
@@ -54,10 +54,10 @@ class Finding(RecordModel):
 
 
 class Control(RecordModel):
-    """A deliberate fault that the probe had to catch, live, on the same cluster.
+    """Deliberate fault that the probe had to catch in the same run on the same cluster.
 
-    `observed` is what the probe's own judges made of the fault, one measurement for each measure
-    that it was to turn red (none in runs of schema 1.2 and older).
+    `observed` are the probe's measurements of the fault, one for each measure that should turn
+    red. It is empty in runs of schema 1.2 and older.
     """
 
     name: str
@@ -68,20 +68,21 @@ class Control(RecordModel):
 
     @property
     def verdict(self) -> Verdict:
-        """PASS when caught; otherwise UNPROVEN, for this probe could not be shown to fail.
+        """PASS if caught; otherwise UNPROVEN, because the probe was not shown to be able to fail.
 
-        Whatever `caught` says, nothing is caught where a measure would have passed.
+        Even with `caught`, a control is not caught if an observed measure is accepted or not
+        judged.
         """
         passed = any(m.verdict is None or m.verdict.accepted for m in self.observed)
         return Verdict.PASS if self.caught and not passed else Verdict.UNPROVEN
 
     @property
     def proves(self) -> list[str]:
-        """The measures that it showed to fail here."""
+        """Names of the measures that this control turned red."""
         return [m.name for m in self.observed] if self.verdict.accepted else []
 
     def sentence(self) -> str:
-        """One line: the fault, whether it was caught, and what was seen."""
+        """Format one line: the fault, whether it was caught, and what the probe saw."""
         if self.caught:
             return f"control caught: {self.fault}" + (f"; saw {self.saw}" if self.saw else "")
         state = "was not run" if self.caught is None else "was NOT caught"
@@ -91,10 +92,10 @@ class Control(RecordModel):
 
 
 class Criterion(RecordModel):
-    """One row of the acceptance table.
+    """Criterion, one row of the acceptance table.
 
-    `not_provable` is the reason why this kind of cluster cannot prove it; such a row is not
-    required, and the report lists it.
+    `not_provable` is the reason why this kind of cluster cannot prove it. Such a row is not
+    required, but the report lists it.
     """
 
     id: str
@@ -105,7 +106,7 @@ class Criterion(RecordModel):
 
 
 class Waiver(RecordModel):
-    """Labels a FAIL, never turns it green; flagged when the criterion passes."""
+    """Waiver: labels a FAIL, but never turns it into a PASS; flagged if the criterion passes."""
 
     id: str
     criterion: str
@@ -115,11 +116,11 @@ class Waiver(RecordModel):
 
 
 class ProbeResult(RecordModel):
-    """All that one probe saw for one criterion.
+    """Result of one probe for one criterion.
 
-    `state` is finished, error, skipped, interrupted, or not run (see reports/owed.py); anything but
-    finished is no proof.
-    `coverage` says in words which nodes, pairs and GPUs were exercised and which were not.
+    `state` is finished, error, skipped, interrupted, or not run (see reports/owed.py). Only
+    finished can be a proof. `coverage` describes which nodes, pairs and GPUs were tested and which
+    were not.
     """
 
     probe: str
@@ -138,14 +139,14 @@ class ProbeResult(RecordModel):
 
     @property
     def verdict(self) -> Verdict:
-        """Worst of the judged measurements, the controls and the state; nothing is UNPROVEN."""
+        """Worst of judged measurements, controls and state; a missing part is UNPROVEN."""
         judged = [m.verdict for m in self.measurements if m.verdict is not None]
         controls = [c.verdict for c in self.controls] or [Verdict.UNPROVEN]
         state = [] if self.state == "finished" else [Verdict.UNPROVEN]
         return Verdict.worst([Verdict.worst(judged), *controls, *state])
 
     def problems(self) -> list[str]:
-        """Every sentence that keeps this result from PASS, worst first."""
+        """List what keeps this result from PASS: measurements, worst first, controls, state."""
         worst_first = sorted(self.measurements, key=lambda m: -m.severity)
         lines = [m.sentence() for m in worst_first if m.severity]
         lines += [c.sentence() for c in self.controls if not c.caught]
@@ -160,7 +161,7 @@ class ProbeResult(RecordModel):
 
 
 class ContractFacts(RecordModel):
-    """The contract of a run: not `agreed` when limits were derived; `rehearsal` when it says so."""
+    """Contract of a run: not `agreed` if limits were derived; `rehearsal` if it declares one."""
 
     name: str
     sha256: str = ""
@@ -173,9 +174,9 @@ class ContractFacts(RecordModel):
 
 
 class OwedProbe(RecordModel):
-    """A probe that the tier owes, with the names of the measures and controls it must write.
+    """Probe that the tier owes, with the names of the measures and controls it must record.
 
-    `uncontrolled` says why measures of it have no control.
+    `uncontrolled` maps measures without a control to the reason.
     """
 
     probe: str
@@ -187,24 +188,25 @@ class OwedProbe(RecordModel):
 
 
 class RunProblem(RecordModel):
-    """What went wrong beside the probes: no result stands for it, yet nothing is accepted."""
+    """Problem outside the probes. No result shows it, but the run is not accepted."""
 
     kind: str  # collection, teardown, internal, rendering, other test
     where: str
     text: str
 
     def sentence(self) -> str:
-        """One line: what, where, and what was said."""
+        """Format one line: kind, place and text of the problem."""
         return f"{self.kind} error in {self.where}: {self.text}"
 
 
 class RunRecord(RecordModel):
-    """Everything one run saw.  The record is the product; all pages are renderings of it.
+    """Complete record of one run. All pages are renderings of it.
 
-    `owed` is what the tier owes (None: an older version did not say), `partial` why not all of it
-    was asked for, `only` the criteria that were; `loaded` names foreign plugins and conftest files.
-    `baseline` is the run that the page compares with, `head` the hash of the last event,
-    `judged_again` the run whose events these are, `unverified` what of that was not verified.
+    `owed` are the probes that the tier owes (None: an older version did not record them).
+    `partial` is the reason why not all were requested, `only` the requested criteria. `loaded`
+    names foreign plugins and conftest files. `baseline` is the run that the page compares with,
+    `head` the hash of the last event. `judged_again` is the run whose events these are;
+    `unverified` are the reasons why that run could not be verified.
     """
 
     schema_version: str = SCHEMA
@@ -231,9 +233,9 @@ class RunRecord(RecordModel):
     results: list[ProbeResult] = []
 
     def results_of(self, criterion: str) -> list[ProbeResult]:
-        """The results of one criterion, in the order they ran."""
+        """Return the results of one criterion, in the order they ran."""
         return [result for result in self.results if result.criterion == criterion]
 
     def verdict(self, criterion: str) -> Verdict:
-        """Worst result of a criterion; UNPROVEN when no probe ran for it."""
+        """Return the worst verdict of a criterion; UNPROVEN if no probe ran for it."""
         return Verdict.worst(result.verdict for result in self.results_of(criterion))

@@ -1,13 +1,13 @@
-r"""Secrets out of what is kept and shown: the one redactor, for nested facts and for free text.
+r"""Removes secrets from all that is stored or shown. It is the suite's only redactor.
 
 `redact` is for facts (JSON), `redact_text` for logs, tracebacks, commands, headers and JSON, YAML
-or TOML as text.  A value is hidden for the name beside it (`is_secret_name`), or for its own form:
-keys of known makers, PEM blocks, users in URLs, webhooks.  Both may be applied again without harm,
-and take time in proportion to the text, whatever it holds.  Where a text allows two readings (a
-password or a number, a word of prose), what would be useless as a password stays readable.
+or TOML as text. A value is hidden because of its name (`is_secret_name`) or its own form: keys of
+known vendors, PEM blocks, users in URLs, webhooks. Both functions may be applied repeatedly. Their
+time is proportional to the length of the text, for any text. Some text is ambiguous: a password, or
+a number or a word of prose. There, a value that would be useless as a password stays readable.
 
-Text may hold JSON in JSON: there each quote has backslashes before it (`\"`, `\\\"`), and a new
-line is `\n` in two characters.
+Text may contain JSON inside JSON. There, each quote has backslashes before it (`\"`, `\\\"`), and
+a newline is the two characters `\n`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 
 REDACTED = "<redacted>"
 
-MAX_PASSES = 6  # what changes at all changes once, and in rare soups of quotes three times
-# Names: their words in small letters, joined by "_".
+MAX_PASSES = 6  # text changes in one pass; rare mixtures of quotes need three
+# Names are compared as their words in lower case, joined by "_".
 NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-# What may follow without changing what the name says: HF_TOKEN_2, API_KEY_B64.
+# Endings that do not change the meaning of a name: HF_TOKEN_2, API_KEY_B64.
 NAME_TAIL = re.compile(
     r"(?:_(?:\d+|values?|data|b64|base64|hex|str|string|raw|text|header|old|new|read|write|ro|rw"
     r"|prod|dev))+$"
 )
-# A name that ends so tells of a secret, it is none: `token_path`, AUTH_MODE, `tokens_per_s`.
+# Names with these endings hold no secret: `token_path`, AUTH_MODE, `tokens_per_s`.
 PLAIN_END = re.compile(
     r"(?:^|_)(?:path|file|dir|folder|mode|type|kind|counts?|length|len|size|bytes|s|seconds|ttl"
     r"|expiry|expires|enabled|required|name|user|username|host|port|url|uri|policy|version"
@@ -40,8 +40,8 @@ SECRET_END = re.compile(
     r"|(?:api|access|auth|deploy|personal|refresh|service|session|user)_?tokens$"
     r"|(?:^|_)(?:auth|authorization|cookies?|bearer|jwt)$|(?:^|_)pwd$|_(?:pass|sas|pat)$|[a-z]pass$"
 )
-# These words make ordinary words of `key` and `pass`: a key of a table, a pass over the data.
-# InfiniBand's P_Key, Q_Key, L_Key and R_Key are no secrets.
+# With these words, `key` and `pass` are no secrets: a key of a table, a pass over the data.
+# InfiniBand's P_Key, Q_Key, L_Key and R_Key are no secrets either.
 PLAIN_NAME = re.compile(
     r"(?:^|_)(?:"
     r"(?:sort|group|cache|primary|foreign|partition|public|pub|unique|natural|dict|row|col|column"
@@ -53,20 +53,20 @@ PLAIN_NAME = re.compile(
     r")$"
 )
 NUMBER_IS_SECRET = re.compile(r"passw|passphrase|passcode|pwd|secret|psk|cred|pass$")
-# No passwords: what switches, types and verdicts are written as.
+# Values of switches, types and verdicts are not passwords.
 PLAIN_VALUE = re.compile(
     r"(?:true|false|none|null|nil|yes|no|on|off|ok|fail(?:ed)?|pass(?:ed)?|str|int|float|bool|bytes"
     r"|any|\.{3}|\*{3,})[,;)\]}]*",
     re.IGNORECASE,
 )
 NUMBER = re.compile(r"[-+]?\d[\d_,.]*(?:[eE][-+]?\d+)?[%,;.)\]}]*")
-# `--key f.pem` and PWD=/home/joe name files.
+# `--key f.pem` and PWD=/home/joe hold paths.
 PATH_NAMES = ("key", "pwd")
 PATH = re.compile(r"[/~]|\./|[\w.-]+\.(?:pem|key|pub|crt)\b")
-OPTION_WORDS = ("key", "pass")  # as an option (`--key x`) not of a table, nor of a verdict
+OPTION_WORDS = ("key", "pass")  # as an option (`--key x`); elsewhere a table key or a verdict
 
-# Words that are secrets by their form, whatever stands before them.  They begin at a word's start,
-# after an escaped new line, or after a %3D.
+# Words that are secrets by their form, whatever precedes them. They begin at the start of a word,
+# after an escaped newline, or after an escape such as %3D.
 SECRET_WORD = re.compile(
     r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))(?:"
     r"hf_[A-Za-z0-9]{16,}|gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{12,}"
@@ -74,29 +74,29 @@ SECRET_WORD = re.compile(
     r"|sk-[\w-]{16,}|xox[abeprs]-[\w-]{10,}|nvapi-[\w-]{16,}|dckr_pat_[\w-]{16,}|hvs\.[\w-]{16,}"
     r"|npm_[A-Za-z0-9]{30,}|pypi-AgE[\w-]{16,})"
 )
-# Up to its END, or, where that was cut off, as far as it looks like one.  The marks stay: the
-# lines of a block may come one by one, and be put together later.
+# Up to its END or, if END was cut off, as far as the text looks like PEM. BEGIN and END stay: the
+# lines of a block may arrive one by one and be joined later.
 PEM = re.compile(
     r"(?P<begin>-{4,5} ?BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)? ?-{4,5})(?:"
     r"[^-]*(?:-(?!----? ?(?:BEGIN|END) )[^-]*)*(?P<end>-{4,5} ?END [A-Z0-9 ]{0,60}-{4,5})"
     rf"|(?:{REDACTED})?[\w+/=\s\\,:;-]*)"
 )
-SLASH = r"\\*/"  # JSON may escape it
+SLASH = r"\\*/"  # JSON may escape a slash
 WEBHOOK = re.compile(
     rf"(?P<kept>(?:hooks\.slack\.com{SLASH}(?:services|workflows|triggers)"
     rf"|discord(?:app)?\.com{SLASH}api{SLASH}webhooks|webhook\.office\.com{SLASH}webhookb?2?"
     rf"|outlook\.office\.com{SLASH}webhook|api\.telegram\.org){SLASH})[^\s\"'<>]+",
     re.IGNORECASE,
 )
-# A user is up to the last @ before the path.  A password with a / in it is known by what stands
-# before its colon; 256 bounds what is tried of it: it is more than any password has.
+# The user part ends at the last @ before the path. A password that contains / is recognised by the
+# user before its colon. 256 bounds the search: no password has as many characters.
 PORT_AND_PATH = r"(?!\d{1,5}(?:[/?#]|\\+/))"
 URL_USER = re.compile(
     rf"(?<=:)(?P<slashes>{SLASH}{SLASH})(?:"
     rf"[^\s/\"'?#:\\]*(?::{PORT_AND_PATH}(?:[^\s/\"'\\]|\\+(?![\\\"'/])|(?<=\w)'(?=\w))*)?@"
     rf"|[^\s/\"'?#:@\\]{{1,64}}:{PORT_AND_PATH}[^\s\"'@\\]{{0,256}}@)"
 )
-# `user:password@host` without a scheme, as in https_proxy.  128: see above.
+# `user:password@host` without a scheme, as in https_proxy. 128 bounds the search, as above.
 PROXY_USER = re.compile(
     r"(?<![\w.:/@%+-])(?P<user>[\w.+%-]{1,64}):(?P<password>[^\s\"'\\:/@,;<][^\s\"']{0,127})"
     r"@(?P<host>[A-Za-z0-9\[][A-Za-z0-9.:\]-]*)(?!\w)"
@@ -113,13 +113,13 @@ BEARER = re.compile(
 )
 SCHEME = re.compile(r"(?:bearer|basic|token|digest|negotiate|aws4-hmac-sha256)[ \t]+", re.I)
 
-# Where a value may begin: `NAME: `, "NAME": , NAME=, os.environ["NAME"] = , `--NAME `, argv's
-# '--NAME', '...', the value of {"name": NAME, "value": ...}, and the options that hold passwords.
+# A value may begin after: `NAME: `, "NAME": , NAME=, os.environ["NAME"] = , `--NAME `, argv's
+# '--NAME', '...', the value of {"name": NAME, "value": ...}, and options that take passwords.
 HINT = r"(?i:pass|pwd|secret|token|key|cred|auth|cookie|psk|bearer|jwt|_sas|_pat)"
 QUOTE = r"\\*[\"']"
 NAME = rf"(?<![\w.-])(?=[\w.-]*?{HINT})(?P<name>[\w.-]+)"
 ASSIGNED = re.compile(rf"{NAME}(?P<quote>{QUOTE})?\]?(?P<sep>[ \t]*(?:=>|[:=]=?)(?!:)[ \t]*)")
-# Two words of a command, or of a list of its words.
+# Separator of two words of a command or of an argument list.
 BETWEEN = rf"(?:{QUOTE},[ \t\n]*|[ \t]+(?:\\+(?:\n|n)[ \t]*)?)"
 OPTION = re.compile(rf"(?<![\w-])(?=-)(?=[\w.-]*?{HINT})(?P<name>[\w.-]+)(?P<sep>{BETWEEN})(?!-)")
 QUERY = re.compile(r"(?<=[?&;])(?P<name>sig|signature|key|x-(?:amz|goog)-[a-z-]{1,40})=", re.I)
@@ -143,15 +143,15 @@ BYTES_PREFIX = re.compile(rf"[bBfFrRuU]{{1,2}}(?=[\"']|{REDACTED})")
 JSON_WORD = re.compile(r"[^\s,\"'\\}\]|>][^\s,\"'\\}\]]*")
 ANY_QUOTE = re.compile(r"(?P<slashes>\\*)(?P<mark>[\"'])")
 QUOTE_OR_END = re.compile(r"(?P<slashes>(?<!\\)\\*)(?P<mark>[\"'])|\n")
-GLUED = re.compile(r"[\w+=@%.~$-]")  # after a quote: the shell takes "a"b for one word
+GLUED = re.compile(r"[\w+=@%.~$-]")  # after a quote: the shell reads "a"b as one word
 HEADER_LINE = re.compile(r"(?:(?<==)\"[^\"\r\n]*\"|[^\r\n\"'\\]|\\+(?![\\\"'nr]))+")
 WHOLE_LINE = re.compile(r"(?:[^\r\n\\]|\\+(?![\\nr]))+")
 HEADER = re.compile(r"authorization|cookies?\d?$", re.IGNORECASE)
-INDENT = 40  # characters that are looked at for the blanks before a key of YAML
+INDENT = 40  # characters searched for the spaces before a YAML key
 LINE_START = re.compile(r"(?:^|[\n\r])[ \t]*(?:- )?$")
-# Of a string, or of a line in one: there `n` of \n is taken for a letter of the name.
+# Start of a string, or of a line inside one. There, the name may include the `n` of \n.
 STRING_START = re.compile(r"(?:[\"']|\\[nr])[ \t]*(?:- )?$|\\$")
-BLOCK = re.compile(  # of YAML, as it is and in a string of JSON
+BLOCK = re.compile(  # of YAML, plain or inside a JSON string
     r"[|>][-+\d]*[ \t]*(?:\n(?P<indent>[ \t]+)[^\n]*(?:\n(?P=indent)[^\n]*)*"
     r"|(?P<new>\\+n)(?P<in>[ \t]+)(?:(?!(?P=new))[^\n\"'])*"
     r"(?:(?P=new)(?P=in)(?:(?!(?P=new))[^\n\"'])*)*)"
@@ -160,17 +160,17 @@ WORDS_BEFORE_KEY = re.compile(r"\b(?:api|access|secret|private|account|encryptio
 USER_OPTIONS = ("-u", "-U", "--user", "--proxy-user")
 
 
-@lru_cache(maxsize=4096)  # names come again and again; 4096 are more than one cluster has
+@lru_cache(maxsize=4096)  # names repeat; one cluster has fewer than 4096
 def is_secret_name(name: str) -> bool:
-    """Whether a variable, field or header of this name is likely to hold a secret.
+    """Return whether a variable, field or header of this name is likely to hold a secret.
 
-    `key`, `keys`, `tokens`, PASS and `signature` as whole names are ordinary words: of tables, of
-    text, of verdicts and of functions.  A key id (KEY_ID) names a key and is none, but for the
-    access key ids of clouds, which are half of a login.
+    `key`, `keys`, `tokens`, PASS and `signature` as complete names are ordinary words: of tables,
+    text, verdicts and functions. A key id (KEY_ID) names a key and is not secret. The access key
+    ids of clouds are secret: they are half of a login.
     """
     words = "_".join(word.lower() for word in NAME_WORD.findall(name[:1000]))
     words = NAME_TAIL.sub("", words)
-    if words in ("pass", "sshpass"):  # a password, or PASS; a variable, or the program
+    if words in ("pass", "sshpass"):  # not the verdict PASS, nor the program sshpass
         return name in ("pass", "SSHPASS")
     if words.endswith("access_key_id"):
         return True
@@ -181,7 +181,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def redact(value: Any, name: str = "") -> Any:
-    """Replace keys, tokens, passwords and the like in nested facts, also in the names of fields.
+    """Replace keys, tokens, passwords and similar secrets in nested facts and in field names.
 
     A URL keeps its host and loses its user and password.
     """
@@ -197,9 +197,9 @@ def redact(value: Any, name: str = "") -> Any:
 
 
 def redact_text(text: str) -> str:
-    """Take the secrets out of free text: a log, a traceback, a command, headers, JSON, YAML.
+    """Remove secrets from free text: a log, a traceback, a command, headers, JSON, YAML.
 
-    What is hidden can show where something else ends: it is looked through until nothing changes.
+    One replacement can show where another value ends, so passes repeat until nothing changes.
     """
     for _ in range(MAX_PASSES):
         before, text = text, _redact_once(text)
@@ -220,7 +220,7 @@ def _redact_once(text: str) -> str:
 
 
 def _redact_mapping(facts: Mapping[Any, Any], name: str) -> dict[Any, Any]:
-    """Fields of a secret are secrets too, unless their names say that they only tell of it."""
+    """Redact a mapping. Fields below a secret name are secret unless PLAIN_END matches them."""
     hidden: dict[Any, Any] = {}
     named = next((facts[key] for key in ("name", "key", "variable") if key in facts), "")
     for key, value in facts.items():
@@ -232,7 +232,7 @@ def _redact_mapping(facts: Mapping[Any, Any], name: str) -> dict[Any, Any]:
 
 
 def _free_key(taken: Mapping[Any, Any], key: Any) -> Any:
-    """Return the key without secrets; two that became equal both stay."""
+    """Return the key without secrets, made different from the keys in `taken`."""
     if not isinstance(key, str):
         return key
     free = shown = redact_text(key)
@@ -242,7 +242,7 @@ def _free_key(taken: Mapping[Any, Any], key: Any) -> Any:
 
 
 def _redact_item(items: Sequence[Any], at: int, name: str) -> Any:
-    """Redact one item of a list, which may be a command: a word before it tells what it is."""
+    """Redact one item of a list. In a command, the words before it show if it is a secret."""
     item, before = items[at], items[at - 1] if at else ""
     if not isinstance(item, str) or not isinstance(before, str) or not before:
         return redact(item, name)
@@ -266,7 +266,7 @@ def _must_hide(name: str, value: str) -> bool:
 
 
 def _is_plain(name: str, value: str) -> bool:
-    """Whether a value is none to hide in spite of its name: a switch, a number, a path."""
+    """Return whether a value stays visible in spite of its name: a switch, a number, a path."""
     plain = name.lower().strip("-_")
     if PLAIN_VALUE.fullmatch(value) or (plain in PATH_NAMES and PATH.match(value)):
         return True
@@ -275,7 +275,7 @@ def _is_plain(name: str, value: str) -> bool:
 
 
 def _redact_values(text: str, heads: re.Pattern[str]) -> Iterator[str]:
-    """Yield the text in parts, without the values that begin where `heads` match and are secret."""
+    """Yield the text in parts, with REDACTED for each secret value after a match of `heads`."""
     done = at = 0
     while head := heads.search(text, at):
         at = head.end()
@@ -288,9 +288,9 @@ def _redact_values(text: str, heads: re.Pattern[str]) -> Iterator[str]:
 
 
 def _value_of(text: str, head: re.Match[str]) -> tuple[int, int]:
-    """Return where the secret behind a head begins and ends; nothing lies between if it is none."""
+    """Return the start and end of the secret after a head; they are equal if it is no secret."""
     at, name, found = head.end(), _secret_name(text, head), head.groupdict("")
-    if not name:  # asked first: what is looked at for nothing would be looked at again
+    if not name:  # checked first, so that no text is scanned repeatedly for nothing
         return at, at
     at = prefix.end() if (prefix := BYTES_PREFIX.match(text, at)) else at
     quote, key_quote, sep = ANY_QUOTE.match(text, at), found.get("quote"), found.get("sep", "")
@@ -315,14 +315,14 @@ def _value_of(text: str, head: re.Match[str]) -> tuple[int, int]:
 
 
 def _secret_name(text: str, head: re.Match[str]) -> str:
-    """Return the name of a head, as it counts for its value; "" where that is no secret."""
+    """Return the name by which the value of a head is judged; "" if the name is not secret."""
     if head.re in (SSHPASS, QUERY):
         return "password" if head.re is SSHPASS else "token"
     name, start = head["name"], head.start("name")
-    if head.re is USER_OPTION:  # `docker run --user 1000:1000` tells of no password
+    if head.re is USER_OPTION:  # `docker run --user 1000:1000` has no password
         return "token" if name.isdigit() else "password"
     is_prose = name.lstrip("-") == "pass" and ":" in head["sep"] and not head["quote"]
-    is_list = head.re is PAIR and not name[:1].isupper()  # two words: as good a list of names
+    is_list = head.re is PAIR and not name[:1].isupper()  # may be a list of names
     if is_prose or is_list:
         return ""
     if name.lower() in ("key", "keys") and WORDS_BEFORE_KEY.search(text, max(0, start - 12), start):
@@ -334,7 +334,7 @@ def _secret_name(text: str, head: re.Match[str]) -> str:
 
 
 def _line_end(text: str, head: re.Match[str]) -> int:
-    """Return the end of a header, or of a line of YAML; in quotes, it ends with them."""
+    """Return the end of a header or of a YAML line; inside quotes, it ends at the quote."""
     at, start = head.end(), head.start("name")
     before = text[max(0, start - INDENT) : start]
     line = None
@@ -346,9 +346,9 @@ def _line_end(text: str, head: re.Match[str]) -> int:
 
 
 def _word_end(text: str, at: int) -> int:
-    """Return the end of a word as a shell has it: parts with and without quotes, glued."""
+    """Return the end of a shell word: adjacent parts, with or without quotes, form one word."""
     begin, closed = at, False
-    if text.startswith(REDACTED, at):  # what follows was no part of it the first time
+    if text.startswith(REDACTED, at):  # the text after it was not part of the value before
         return at + len(REDACTED)
     while True:
         quote = ANY_QUOTE.match(text, at)
@@ -362,11 +362,10 @@ def _word_end(text: str, at: int) -> int:
 
 
 def _quoted_end(text: str, at: int, quote: str, outer: bool = False) -> tuple[int, bool]:
-    """Return where a quoted value ends, after its quote if `outer`, and that it did.
+    """Return where a quoted value ends (after its quote if `outer`), and whether it was closed.
 
-    One that is not closed ends with its line.  A quote that belongs to the value has more
-    backslashes: in JSON of depth n a quote has k = 2**n - 1, and each backslash of the value
-    adds 2 * (k + 1).
+    A value that is not closed ends with its line. A quote inside the value has more backslashes.
+    In JSON of depth n a quote has k = 2**n - 1. Each backslash of the value adds 2 * (k + 1).
     """
     slashes = len(quote) - 1
     for found in QUOTE_OR_END.finditer(text, at):
@@ -375,7 +374,7 @@ def _quoted_end(text: str, at: int, quote: str, outer: bool = False) -> tuple[in
         if found["mark"] != quote[-1]:
             continue
         more = len(found["slashes"]) - slashes
-        if more < 0:  # the string around it ends
+        if more < 0:  # the enclosing string ends
             return found.start(), False
         if more % (2 * (slashes + 1)) == 0:
             return (found.end() if outer else found.start() + more), True
@@ -383,7 +382,7 @@ def _quoted_end(text: str, at: int, quote: str, outer: bool = False) -> tuple[in
 
 
 def _redact_proxy(match: re.Match[str]) -> str:
-    """Keep the user and the host; leave e-mail addresses, digests of images, places of ranks."""
+    """Redact the password only; e-mail addresses, image digests and rank locations stay."""
     user, password, host = match["user"], match["password"], match["host"]
     number_of_host = password.isdigit() and not re.search(r":\d+$", host)
     if number_of_host or NO_USER.fullmatch(user) or NO_PASSWORD.fullmatch(password):
@@ -392,6 +391,6 @@ def _redact_proxy(match: re.Match[str]) -> str:
 
 
 def _redact_bearer(match: re.Match[str]) -> str:
-    """Hide what looks drawn by lot: "basic functionality" is prose."""
+    """Redact a value that looks random; prose such as "basic functionality" stays."""
     by_lot = re.search(r"\d|=|[a-z][A-Z]", match["value"])
     return f"{match['scheme']}{match['sep']}{REDACTED}" if by_lot else match[0]

@@ -1,6 +1,6 @@
-"""Names that changed, old -> new: finding codes, measures (keys of contracts), units, probes.
+"""Maps old names to new ones: finding codes, measures (keys of contracts), units, probes.
 
-Run folders, contracts and `seatrial explain` take old names; everything is written with new ones.
+Run folders, contracts and `seatrial explain` accept old names. Everything is written with new ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CODES = {
     "SCALE-SLOWING": "SCALE-THROTTLING",
 }
 
-# By criterion.  No new name is an old one of the same criterion, so an event needs no version.
+# By criterion. In a criterion, no new name equals an old one, so an event needs no version.
 MEASURES: dict[str, dict[str, str]] = {
     "FABRIC": {
         "log_faults": "log_errors",
@@ -72,8 +72,8 @@ MEASURES: dict[str, dict[str, str]] = {
 
 UNITS = {"witnesses": "sources"}
 
-# Probes were in one file a criterion: `probes/test_gang.py::name`.  Those that are now in another
-# file than `probes/gang/test_gang.py`.
+# Probes used to be in one file per criterion: `probes/test_gang.py::name`. These are the probes
+# that are now in another file than `probes/gang/test_gang.py`.
 PROBE_FILES = {
     "test_a_big_gang_under_a_stream_of_small_ones": "test_gang_queue",
     "test_a_gang_that_does_not_fit_blocks_nobody": "test_gang_queue",
@@ -92,11 +92,11 @@ OLD_PROBE = re.compile(r"\bprobes/test_(\w+)\.py::(\w+)")
 
 
 def current_name(table: dict[str, str], name: Any) -> Any:
-    """Return the name of today.  A hostile log may hold what is no name: returned as it is."""
+    """Return the current name. A value that is no string, as in a hostile log, is unchanged."""
     return table.get(name, name) if isinstance(name, str) else name
 
 
-@functools.lru_cache(maxsize=1024)  # thousands of events are of one probe
+@functools.lru_cache(maxsize=1024)  # one probe has thousands of events
 def _current_probe(text: str) -> str:
     return OLD_PROBE.sub(
         lambda old: f"probes/{old[1]}/{PROBE_FILES.get(old[2], 'test_' + old[1])}.py::{old[2]}",
@@ -105,12 +105,12 @@ def _current_probe(text: str) -> str:
 
 
 def current_probe(text: Any) -> Any:
-    """Return a text with the node ids of today; what is no text is returned as it is."""
+    """Return a text with current pytest node ids; a value that is no string is unchanged."""
     return _current_probe(text) if isinstance(text, str) else text
 
 
 def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run with today's codes, measures, units and probes."""
+    """Yield the events of a run with current codes, measures, units and probes."""
     measures: dict[str, dict[str, str]] = {}  # by probe
     for event in events:
         kind, data, probe = event["event"], event["data"], str(event.get("probe", ""))

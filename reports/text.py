@@ -1,7 +1,7 @@
-"""The acceptance table for the terminal, and for pasting into a ticket.
+"""Writes the acceptance table for the terminal and for tickets.
 
-Worst first, at most `width` columns, no colour and no glyph unless asked for.  Every word
-from the cluster is made harmless first: a host name cannot print a green line.
+The worst rows come first, at most `width` columns wide. Colours are off by default; glyphs can be
+replaced by ASCII. All text from the cluster is sanitized: a host name cannot print a green line.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from reports.record import Finding, RunRecord
 from reports.redact import redact_text
 from reports.sanitize import ascii_only, capitalise, one_line
 
-STYLES = {  # of each verdict: its sign, the same in ASCII, its ANSI colour
+STYLES = {  # by verdict: glyph, ASCII sign, ANSI colour
     Verdict.PASS: ("\N{CHECK MARK}", "v", "32"),
     Verdict.MARGINAL: ("\N{WHITE UP-POINTING TRIANGLE}", "~", "33"),
     Verdict.UNPROVEN: ("?", "?", "33;1"),
     Verdict.FAIL: ("\N{BALLOT X}", "x", "31;1"),
 }
-MAX_PROBLEMS = 4  # sentences shown per criterion; the page has them all
+MAX_PROBLEMS = 4  # sentences shown per criterion; the page shows all
 
 
 def acceptance_table(
     summary: AcceptanceSummary, width: int = 80, color: bool = False, unicode: bool = True
 ) -> str:
-    """Write the whole answer: header, one line per criterion, what to do, and the decision."""
+    """Write the complete table: header, one line per criterion, problems, findings, decision."""
     fmt = TextFormatter(width, color, unicode)
     rows = summary.worst_first
     columns = _column_widths(rows, fmt)
@@ -41,7 +41,7 @@ def acceptance_table(
 
 
 class TextFormatter:
-    """How wide, in which colours and with which glyphs to write."""
+    """Formatter for a width in columns (at least 40), with or without colours and Unicode."""
 
     def __init__(self, width: int = 80, color: bool = False, unicode: bool = True) -> None:
         self.width = max(width, 40)
@@ -49,23 +49,23 @@ class TextFormatter:
         self.unicode = unicode
 
     def paint(self, text: str, verdict: Verdict) -> str:
-        """`text` in the colour of the verdict, when colours are on."""
+        """Return `text` in the colour of the verdict if colours are on."""
         return f"\x1b[{STYLES[verdict][2]}m{text}\x1b[0m" if self.color else text
 
     def plain(self, text: object) -> str:
-        """One harmless line of text, in the characters that can be shown."""
+        """Return the text as one sanitized line, in ASCII if Unicode is off."""
         line = one_line(text)
         return line if self.unicode else ascii_only(line)
 
     def fit(self, text: object, columns: int) -> str:
-        """`plain`, cut with three dots or padded to exactly `columns`."""
+        """Return `plain` text, cut with three dots or padded to exactly `columns`."""
         line = self.plain(text)
         if len(line) > columns:
             line = line[: max(columns - 3, 0)].rstrip() + "..."[:columns]
         return line.ljust(columns)
 
     def wrap(self, text: object, first: str, indent: str = "") -> list[str]:
-        """Break into lines that begin with `first`, then with `indent` or as many spaces."""
+        """Break into lines that start with `first`, later lines with `indent` or spaces."""
         return textwrap.wrap(
             self.plain(text),
             self.width,
@@ -87,7 +87,7 @@ class TextFormatter:
 
 
 def _header_lines(record: RunRecord, fmt: TextFormatter) -> list[str]:
-    """Say which run and contract it is, and whether it is a rehearsal or limits were derived."""
+    """Write the run, the contract, and whether limits were derived or it is a rehearsal."""
     contract = record.contract
     digest = contract.sha256[:12] or "no hash"
     lines = fmt.wrap(f"{record.id} started {record.started}", "run       ")
@@ -100,7 +100,7 @@ def _header_lines(record: RunRecord, fmt: TextFormatter) -> list[str]:
 
 
 def _column_widths(rows: list[ReportRow], fmt: TextFormatter) -> tuple[int, int, int, int]:
-    """Share the width out: values and limits are not cut if it can be helped, the title may be."""
+    """Divide the width over id, title, value and limit; the title is cut before value and limit."""
     ids = min(12, max((len(fmt.plain(row.criterion.id)) for row in rows), default=2))
     room = fmt.width - (2 + 2 + 8 + 2 + ids + 2 + 2 + 2)
     limit = min(room // 4, max((len(_limit_cell(row, fmt)) for row in rows), default=0))
@@ -122,20 +122,20 @@ def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int, 
 
 
 def _value_cell(row: ReportRow, fmt: TextFormatter) -> str:
-    """Write `41.2 GB/s`, or in words why there is none."""
+    """Write the value (`41.2 GB/s`), or the reason why there is none."""
     if row.results and not row.is_only_information:
         return fmt.plain(row.key.value_text.split(" +/- ")[0].split(" (")[0])
     return "not provable here" if row.criterion.not_provable else "no probe ran"
 
 
 def _limit_cell(row: ReportRow, fmt: TextFormatter) -> str:
-    """Write the bound without its unit, which stands beside the value."""
+    """Write the limit without its unit, which the value already shows."""
     limit = None if row.is_only_information else row.key.limit
     return fmt.plain(limit).removesuffix(f" {fmt.plain(limit.unit)}") if limit else ""
 
 
 def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[str]:
-    """Write under the table what a row that is not a PASS complains of, and its label."""
+    """Write the lines of a row below the table: its problems if it is not PASS, and its label."""
     if row.is_only_information:
         problems = []
     elif not row.results:
@@ -152,7 +152,7 @@ def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[st
 
 
 def _finding_lines(finding: Finding, fmt: TextFormatter) -> list[str]:
-    """`FAB-TCP  statement`, then what to do and how to see it again."""
+    """Write `FAB-TCP  statement`, then suspects, what to do, and how to reproduce it."""
     indent = " " * 7
     lines = fmt.wrap(finding.statement, f"  {fmt.plain(finding.code)[:24]}  ", indent)
     if finding.suspects:
@@ -164,9 +164,9 @@ def _finding_lines(finding: Finding, fmt: TextFormatter) -> list[str]:
 
 
 def _decision_lines(summary: AcceptanceSummary, fmt: TextFormatter) -> list[str]:
-    """Write the headline, whose words are our own, so its spacing can stay; first the reasons."""
+    """Write the reasons, then the headline. It is the suite's own text, so its spacing stays."""
     headline = summary.headline if fmt.unicode else ascii_only(summary.headline)
-    sentence = headline.replace("exit ", "exit\xa0")  # never apart
+    sentence = headline.replace("exit ", "exit\xa0")  # keeps both on one line
     lines = textwrap.wrap(sentence, fmt.width - 2, break_long_words=False)
     verdict = summary.shown_verdict
     text = ["  " + fmt.paint(line.replace("\xa0", " "), verdict) for line in lines]

@@ -1,4 +1,4 @@
-"""Which seatrial this is: its version, its commit, and a hash of its files."""
+"""Identifies this seatrial by its version, its commit, and a hash of its files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from pathlib import Path
 SOURCES = Path(__file__).resolve().parents[1]
 PACKAGES = ("probes", "reference_trainer", "reports", "scaling")
 SUFFIXES = {".py", ".toml", ".j2", ".js", ".css", ".md"}
-GIT_SECONDS = 10  # on a network file system
+GIT_SECONDS = 10  # git is slow on a network file system
 
 
-@functools.cache  # the files that run do not change
+@functools.cache  # the running files do not change
 def suite_version() -> dict[str, str]:
-    """Return `seatrial`, its version; `seatrial_commit`; and what tells two of them apart.
+    """Return the version, commit, source hash and libraries of this seatrial, by key.
 
-    The commit ends with `+` where files differ from it; `unknown` where nothing says.
-    `seatrial_sources` is a hash of the files, `seatrial_libraries` what they render with.
+    `seatrial` is the version. `seatrial_commit` ends with `+` if tracked files differ from the
+    commit. Both are `unknown` if they cannot be found. `seatrial_sources` is a hash of the files,
+    `seatrial_libraries` names what renders and checks a record.
     """
     try:
         found = metadata.distribution("seatrial")
@@ -37,7 +38,7 @@ def suite_version() -> dict[str, str]:
 
 
 def _checkout() -> str:
-    """Return the commit of a checkout; "" where the sources lie in none of their own."""
+    """Return the commit of a checkout; "" if the sources are in no checkout, or git fails."""
     if not (SOURCES / ".git").exists():
         return ""
     git = ["git", "-C", str(SOURCES)]
@@ -54,7 +55,7 @@ def _checkout() -> str:
 
 
 def _installed_commit(found: metadata.Distribution) -> str:
-    """Return the commit that pip installed, where it knows one."""
+    """Return the commit that pip installed; "" if pip recorded none."""
     try:
         info = json.loads(found.read_text("direct_url.json") or "{}")
         return str(info.get("vcs_info", {}).get("commit_id") or "")
@@ -63,7 +64,7 @@ def _installed_commit(found: metadata.Distribution) -> str:
 
 
 def _hash_sources() -> str:
-    """Return the hash of all files of the four packages, in order of their names."""
+    """Return 16 hex digits of the hash of the source files of the four packages, by path."""
     digest = hashlib.sha256()
     for package in PACKAGES:
         for path in sorted((SOURCES / package).rglob("*")):
@@ -73,12 +74,12 @@ def _hash_sources() -> str:
 
 
 def _list_libraries() -> str:
-    """Name what renders and checks a record: another one may write it in other words."""
+    """List library and Python versions; another version may render a record differently."""
     found = [f"{name} {metadata.version(name)}" for name in ("pydantic", "jinja2", "markupsafe")]
     return ", ".join([*found, f"python {sys.version_info.major}.{sys.version_info.minor}"])
 
 
 def same_version(versions: dict[str, str]) -> bool:
-    """Whether this very seatrial, with these libraries, wrote a run of these `versions`."""
+    """Return whether exactly this seatrial, with these libraries, wrote a run of `versions`."""
     ours = suite_version()
     return all(versions.get(key) == ours[key] for key in ("seatrial_sources", "seatrial_libraries"))

@@ -1,4 +1,4 @@
-"""Evidence as the page shows it: a link, whether the file is still the one recorded, its tail."""
+"""Prepares evidence for the page: a link, a check of the recorded hash, the end of the file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from reports.sanitize import clean, relative_link
 
 LINES, COLUMNS = 40, 240
 TAIL_BYTES = 64 * 1024
-MAX_TAIL_CHARS = 500_000  # characters of tails in one page: it must still go by mail
+MAX_TAIL_CHARS = 500_000  # characters of all tails in one page, so that it can be mailed
 TEXT_KINDS = {"table", "log", "series", "command"}
 
 
 @dataclass(frozen=True)
 class EvidenceView:
-    """How one entry is shown.  `problem` says why the file cannot be trusted or shown."""
+    """View of one entry. `problem` is the reason why the file cannot be trusted or shown."""
 
     link: str | None
     problem: str = ""
@@ -27,20 +27,20 @@ class EvidenceView:
 
 
 class EvidenceReader:
-    """Reads evidence from a run folder, and from nowhere else."""
+    """Reader of the evidence in one run folder; it reads no file outside."""
 
     def __init__(self, run: Path | None, linked_at: str = ".") -> None:
-        """Read from `run`, which links reach as `linked_at` from where the page will lie."""
+        """Read from `run`, the folder that links on the page reach as `linked_at`."""
         self.run, self.linked_at = run, quote(linked_at)
         self.chars_left = MAX_TAIL_CHARS
 
     def link(self, path: str) -> str | None:
-        """Return the link to a file of the run folder; None when the path points anywhere else."""
+        """Return the link to a file of the run folder; None if the path points anywhere else."""
         link = relative_link(path)
         return link and self.linked_at + link.removeprefix(".")
 
     def view(self, entry: Evidence) -> EvidenceView:
-        """The entry with its link, the check of its hash, and the end of its text."""
+        """Return the view of an entry: its link, the check of its hash, the end of its text."""
         link = self.link(entry.path)
         if link is None:
             problem = "the path does not point into the run folder: not read"
@@ -53,7 +53,7 @@ class EvidenceReader:
         return EvidenceView(link, "", self._tail(path, entry))
 
     def _tail(self, path: Path, entry: Evidence) -> str:
-        """The last lines of a text file, while the page has room."""
+        """Return the last lines of a text file; "" if it is not text or the page has no room."""
         if entry.kind not in TEXT_KINDS or self.chars_left <= 0:
             return ""
         text = read_tail(path)
@@ -62,7 +62,10 @@ class EvidenceReader:
 
 
 def read_tail(path: Path) -> str:
-    """The last LINES lines of a file, each cut to COLUMNS; says what was left out."""
+    """Read the last LINES lines of a file, each cut to COLUMNS characters.
+
+    A first line `... the last N lines` marks a file that is longer.
+    """
     with open_regular(path) as file:
         total = file.seek(0, 2)
         file.seek(max(0, total - TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""Cluster facts as tables, whatever keys they have: what all nodes share once, the rest by node."""
+"""Formats cluster facts, with any keys, as tables: facts that all nodes share, the rest by node."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from reports.redact import redact
 
-MAX_VALUE_CHARS = 160  # of one fact in its cell; the record has the whole
+MAX_VALUE_CHARS = 160  # of one fact in its cell; the record has the complete value
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """`facts` of the cluster, `common` to every node, and a table of what differs."""
+    """Inventory: `facts` of the cluster, facts `common` to all nodes, a table of the others."""
 
     facts: list[tuple[str, str]]
     common: list[tuple[str, str]]
@@ -23,7 +23,7 @@ class Inventory:
 
 
 def build_inventory(cluster: Mapping[str, Any]) -> Inventory:
-    """Nested facts, without secrets, as two lists and one table."""
+    """Convert nested facts, without secrets, to two lists and one table."""
     facts = redact(cluster)
     nodes = [flatten(node) for node in _node_facts(facts)]
     cluster_facts = {key: value for key, value in facts.items() if not (nodes and key == "nodes")}
@@ -40,7 +40,7 @@ def build_inventory(cluster: Mapping[str, Any]) -> Inventory:
 
 
 def flatten(value: Any, name: str = "") -> dict[str, str]:
-    """`{"a": {"b": 1}}` as `{"a.b": "1"}`; lists become one line."""
+    """Convert `{"a": {"b": 1}}` to `{"a.b": "1"}`; lists become one line."""
     if isinstance(value, Mapping):
         pairs: dict[str, str] = {}
         for key, item in value.items():
@@ -50,7 +50,7 @@ def flatten(value: Any, name: str = "") -> dict[str, str]:
 
 
 def fact_text(value: Any) -> str:
-    """One fact in words: a list of words with commas, anything deeper as short JSON."""
+    """Format one fact: a list of words with commas, nested lists as JSON, cut if too long."""
     if value is None or value in ("", []):
         return "none"
     if isinstance(value, bool):
@@ -70,7 +70,7 @@ def _list_text(value: list[Any]) -> str:
 
 
 def cluster_size(cluster: Mapping[str, Any]) -> str:
-    """`8 nodes, 64 GPUs`, as far as the facts say."""
+    """Format the size as `8 nodes, 64 GPUs`, as far as it is known."""
     nodes = _node_facts(cluster)
     parts = [f"{len(nodes)} node{'s' * (len(nodes) != 1)}"] if nodes else []
     ranks, resource = cluster.get("ranks"), str(cluster.get("resource") or "rank")

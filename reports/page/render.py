@@ -1,7 +1,7 @@
-"""One self-contained page: the decision first, everything that supports it after.
+"""Renders one self-contained HTML page: the decision first, then everything that supports it.
 
-No script is needed, no address outside the file is used, and every word from the cluster is
-escaped and cleaned on its way in.
+The page works without scripts and uses no address outside the file. All text from the cluster is
+escaped and cleaned.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GLOSSARY = {
 }
 
 
-# Equal measurements of many subjects: those to show, and a sentence for the others.
+# Measurements of one name on many subjects: those to show, and a sentence for the others.
 Group = tuple[list[Measurement], str]
 
 
@@ -59,10 +59,10 @@ def render(
     baseline: AcceptanceSummary | None = None,
     evidence_at: str = ".",
 ) -> str:
-    """Write the whole page.  `run` is the folder with the evidence.
+    """Write the complete page. `run` is the folder with the evidence.
 
-    Without it the page is one to hand over: it shows no evidence, links to none, and says so.
-    `evidence_at` is that folder as links reach it from where the page will lie.
+    Without `run`, the page is a copy to share: it has no evidence and no links to it, and states
+    so. `evidence_at` is the path of the run folder as links on the page reach it.
     """
     record, reader = summary.record, EvidenceReader(run, evidence_at)
     deciding = [row for row in summary.worst_first if row.can_decide]
@@ -83,13 +83,13 @@ def render(
         comparison=compare(summary, baseline) if baseline else None,
         glossary=GLOSSARY,
         script=script,
-        # For the page's own content security policy: this script and no other.
+        # For the page's content security policy, which allows only this script.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
 def _jinja_environment(reader: EvidenceReader) -> Environment:
-    """Escapes everything; cleans every word, so that no control character reaches the page."""
+    """Build the template environment: it escapes all text and removes control characters."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -112,7 +112,7 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
         "headline": summary_sentence,
         "groups": _group_by_name,
         "figures": draw_figures,
-        # Only for SVG that reports.charts.svg wrote, and for our own script: neither holds
+        # Only for SVG that reports.charts.svg wrote, and for the page's script: neither contains
         # foreign markup.
         "drawn": Markup,
     }
@@ -120,12 +120,12 @@ def _jinja_environment(reader: EvidenceReader) -> Environment:
 
 
 def _bound_text(limit: Limit | None) -> str:
-    """Write a limit, and whether nobody agreed on it."""
+    """Write a limit, marked `(derived)` if it was not agreed."""
     return f"{limit}{' (derived)' if limit.derived else ''}" if limit else ""
 
 
 def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
-    """Which cluster, when, how long, how big, by which contract."""
+    """List (name, value) of the header: cluster, size, time, duration, contract, versions."""
     cluster, contract = record.cluster, record.contract
     facts = [
         ("cluster", str(cluster.get("name", "not told"))),
@@ -144,13 +144,13 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _suite_text(versions: dict[str, str]) -> str:
-    """Write `0.1.0 @ 3fa2c1d0b7e5`, as far as the record tells it."""
+    """Write version and commit as `0.1.0 @ 3fa2c1d0b7e5`, as far as they are recorded."""
     commit = versions.get("seatrial_commit", "")
     return versions.get("seatrial", "") + (f" @ {commit[:12]}" if commit else "")
 
 
 def _run_duration(record: RunRecord) -> str:
-    """Write `47 min 38 s`, or that the run did not end."""
+    """Write the duration as `47 min 38 s`, or that the run did not finish."""
     try:
         took = parse_time(record.finished) - parse_time(record.started)
     except (ValueError, TypeError):
@@ -162,7 +162,10 @@ def _run_duration(record: RunRecord) -> str:
 
 
 def _group_by_name(measurements: list[Measurement]) -> list[Group]:
-    """Group by name, the worst first; of more than MAX_PASSING that pass, one and a sentence."""
+    """Group by name, the worst group first.
+
+    If more than MAX_PASSING of a name pass, the group has one of them and a sentence for the rest.
+    """
     by_name: dict[str, list[Measurement]] = {}
     for m in measurements:
         by_name.setdefault(m.name, []).append(m)
@@ -182,7 +185,7 @@ def _build_group(same_name: list[Measurement]) -> Group:
 
 
 def _unexplained_results(worst_first: list[ReportRow]) -> list[ProbeResult]:
-    """Find what is not accepted and explained by no finding: it needs a next step too."""
+    """Find results that are not accepted and have no finding: they need a next step, too."""
     return [
         result
         for row in worst_first
@@ -192,7 +195,7 @@ def _unexplained_results(worst_first: list[ReportRow]) -> list[ProbeResult]:
 
 
 def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
-    """Say what this run does not show, and why."""
+    """List (criterion, reason) for everything that this run does not show."""
     record, rows = summary.record, summary.rows
     items = [
         (row.criterion.id, f"not provable here: {row.criterion.not_provable}")

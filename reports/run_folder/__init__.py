@@ -1,1 +1,1 @@
-"""The run folder: written as a run goes, read and verified afterwards."""
+"""The run folder: written during a run, read and verified afterwards."""

@@ -1,9 +1,9 @@
-"""events.jsonl: a line per event, each with its number and the sha256 of the line before it.
+"""Reads events.jsonl: one line per event, with its number and the sha256 of the line before it.
 
     {"seq": 2, "prev": "3fa2...", "t": "2026-11-20T22:17:03.120Z", "event": "run_owes", "data": {}}
 
-So no line can be edited, moved, taken out or put in without all that follow being written anew.
-The hash of the last line, the head, stands for the whole log.
+To edit, move, remove or insert a line, all following lines must be rewritten. The head, which is
+the hash of the last line, identifies the complete log.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ EVENT_LISTS = {
 PROBE_EVENTS = frozenset([*EVENT_LISTS, "series", "probe_updated", "probe_finished"])
 RUN_EVENTS = frozenset(["run_started", "run_owes", "run_updated", "run_problem", "run_finished"])
 KINDS = PROBE_EVENTS | RUN_EVENTS | {"probe_started"}
-# What an event may say, where it would change the record: any other key could overwrite what an
-# event before it said.
+# Keys that an event's data may have, for events that change the record. Any other key could
+# overwrite data of an earlier event.
 KEYS = {
     "run_owes": {"owed", "only", "partial"},
     "run_updated": {"loaded", "baseline"},
@@ -39,27 +39,27 @@ KEYS = {
     "probe_finished": {"state", "error", "seconds", "coverage"},
     "series": {"name", "values"},
 }
-MAX_LINE = 16 << 20  # bytes: the first line has the facts of each node, some 2 kB of each
-MAX_LOG = 256 << 20  # bytes: read, its record takes some three times as much memory
-MAX_DIGITS = 300  # of a whole number: longer ones are no floats
-MAX_DEPTH = 50  # lists and tables in each other: ours have 10 at most
-MAX_SHOWN = 20  # faults of a log that are told one by one
+MAX_LINE = 16 << 20  # bytes; the first line has the facts of all nodes, about 2 kB per node
+MAX_LOG = 256 << 20  # bytes; the record takes about three times as much memory
+MAX_DIGITS = 300  # of an integer: longer ones do not fit a float
+MAX_DEPTH = 50  # nested lists and tables; the suite's own have at most 10 levels
+MAX_SHOWN = 20  # problems of a log that are listed
 
 
 def hash_line(line: bytes) -> str:
-    """Return the hash that the next line carries; `line` without its newline."""
+    """Return the sha256 that the next line has as `prev`; `line` is without its newline."""
     return hashlib.sha256(line).hexdigest()
 
 
 class EventReader:
-    """Reads the events of a run folder one by one, and checks their chain on the way.
+    """Reader of a run folder's events, one by one. It checks their chain at the same time.
 
-    Once it was read to its end: `problems` are sentences on what does not fit together, `head` is
-    the hash of the last line, `count` how many there are, `chained` whether they have a chain.  A
-    torn last line, as a killed run leaves it, is dropped.
+    After the last event, `problems` are sentences on inconsistencies. `head` is the hash of the
+    last line, `count` the number of events. `chained` is true if they have a chain. An incomplete
+    last line, as a killed run leaves it, is dropped.
 
-    Raises UnreadableRun, while it reads, when there is no event log, or a line inside it is not an
-    event.
+    Iteration raises UnreadableRun if there is no event log, or if a line or the log is too long.
+    A line that is not an event also raises it, unless it is the last one.
     """
 
     def __init__(self, run: Path) -> None:
@@ -70,7 +70,7 @@ class EventReader:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the events; each is a dict with `event`, `data` and mostly `probe`."""
         for number, line, event in self._lines():
-            if event is None:  # the last one: _lines refuses any other
+            if event is None:  # the last line: _lines refuses any other
                 if self.finished:
                     self._problem(f"line {number} comes after the end of the run")
                 continue
@@ -80,7 +80,7 @@ class EventReader:
             yield event
 
     def _lines(self) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
-        """Yield (number, line, event).  A line that is no event may only be the last one."""
+        """Yield (number, line, event). The last line may be invalid; its event is then None."""
         if not (self.run / FILE).exists():
             raise UnreadableRun(f"{self.run} is not a run folder: it has no readable {FILE}")
         with open_regular(self.run / FILE) as file:
@@ -101,7 +101,7 @@ class EventReader:
                 yield number, line, event
 
     def _check_link(self, number: int, event: dict[str, Any]) -> None:
-        """Compare a line's number and hash with the line before."""
+        """Compare the event's number and hash with the line before it."""
         sequence, previous = event.get("seq"), event.get("prev")
         if number == 1:
             self.chained = sequence is not None or previous is not None
@@ -114,7 +114,10 @@ class EventReader:
             self._problem(f"{where} not what line {number} was written after")
 
     def _check_kind(self, number: int, event: dict[str, Any]) -> None:
-        """A kind that is not known would be passed over, whatever it says."""
+        """Record a problem for an unknown kind, an extra key, a second start or a late event.
+
+        An event of an unknown kind would otherwise be ignored.
+        """
         kind = event["event"]
         if kind not in KINDS:
             self._problem(f"line {number} is an event of the unknown kind {kind!r:.40}")
@@ -132,10 +135,10 @@ class EventReader:
 
 
 def _parse_event(line: bytes) -> dict[str, Any] | None:
-    """Return the event of a line; None where it holds none."""
+    """Return the event of a line; None if the line is not a valid event."""
     try:
         event = json.loads(line, parse_constant=_refuse, parse_int=_bounded)
-    except (ValueError, RecursionError):  # also a number of 5,000 digits, or bytes of no text
+    except (ValueError, RecursionError):  # also an integer of 5,000 digits, or bytes of no text
         return None
     if not isinstance(event, dict) or not isinstance(event.get("data"), dict):
         return None
@@ -156,7 +159,7 @@ def _refuse(constant: str) -> float:
 
 
 def _depth(value: Any) -> int:
-    """Count how many lists and tables lie in each other."""
+    """Count the levels of nested lists and tables."""
     level, depth = [value], 0
     while level:
         parts = [one.values() if isinstance(one, dict) else one for one in level]
@@ -166,5 +169,5 @@ def _depth(value: Any) -> int:
 
 
 def read_events(run: Path) -> list[dict[str, Any]]:
-    """Read all events of a run folder at once.  Raises UnreadableRun."""
+    """Read all events of a run folder at once. Raises UnreadableRun."""
     return list(EventReader(run))

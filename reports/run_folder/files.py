@@ -1,6 +1,6 @@
-"""The files of a run folder: opened and written so that no link, device or pipe leads elsewhere.
+"""Opens and writes files of a run folder without following links or reading devices or pipes.
 
-Whoever reads a run folder may have got it from somebody else.
+A run folder may come from another party, so its files are not trusted.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-SUMS = "SHA256SUMS"  # written last: a run that ended has it
-SIGNATURES = "signatures"  # the only folder that grows after that
+SUMS = "SHA256SUMS"  # written last: a run that ended properly has it
+SIGNATURES = "signatures"  # the only folder that gets files after that
 CHUNK = 1 << 20  # bytes hashed at a time
-MAX_FILES = 100_000  # in a run folder: a run of 1,000 nodes keeps some thousand
-MAX_DEPTH = 8  # folders in folders: ours are one deep
+MAX_FILES = 100_000  # in a folder: a run of 1,000 nodes keeps a few thousand
+MAX_DEPTH = 8  # nested folders; those of a run are one level deep
 
 
 class UnreadableRun(ValueError):
-    """The folder holds no run that this version can read; says what was expected and found."""
+    """Raised if this version cannot read a run folder. Text: what was expected and found."""
 
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading, without following a link or waiting for a pipe.
 
-    Raises UnreadableRun, also where there is none.
+    Raises UnreadableRun if there is no such file, or it is not a regular file or not readable.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -42,7 +42,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def hash_file(path: Path) -> str:
-    """Return the sha256 of a regular file.  Raises UnreadableRun."""
+    """Return the sha256 of a regular file. Raises UnreadableRun."""
     digest = hashlib.sha256()
     with open_regular(path) as file:
         while chunk := file.read(CHUNK):
@@ -51,10 +51,10 @@ def hash_file(path: Path) -> str:
 
 
 def list_files(run: Path) -> list[str]:
-    """List the files of a run folder, relative to it and sorted.
+    """List the files of a run folder, sorted and relative to it.
 
-    Raises UnreadableRun where it holds a link, or anything but files and folders: what it points
-    to would be read, or handed over, as a part of the run.
+    Raises UnreadableRun if it has a link, or anything but files and folders. The target of a link
+    would be read or shared as part of the run. Raises it also if there are too many files.
     """
     return sorted(_walk(run, ""))
 
@@ -83,8 +83,8 @@ def _walk(folder: Path, prefix: str) -> Iterator[str]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file, or a link of its name: readers see the old text or the new one."""
-    # Not tempfile's: it makes the path absolute, and that may lead over another mount.
+    """Replace a file, or a link of that name; readers see either the old text or the new text."""
+    # tempfile is not used: it makes the path absolute, which may lead over another mount.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
     handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -100,6 +100,6 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_checksums(run: Path) -> None:
-    """Write SHA256SUMS over every other file of the run folder, in `sha256sum -c` format."""
+    """Write SHA256SUMS of all other files except signatures, in `sha256sum -c` format."""
     names = [n for n in list_files(run) if n != SUMS and not n.startswith(f"{SIGNATURES}/")]
     write_atomically(run / SUMS, "".join(f"{hash_file(run / n)}  {n}\n" for n in names))

@@ -1,4 +1,4 @@
-"""The record of an event log."""
+"""Builds the record of a run from its events."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from reports.record import SCHEMA, Control, Evidence, Finding, OwedProbe, ProbeR
 from reports.run_folder.event_log import EVENT_LISTS, PROBE_EVENTS
 from reports.run_folder.files import UnreadableRun
 
-FIRST_SCHEMA = "1.0"  # of runs that do not say theirs
+FIRST_SCHEMA = "1.0"  # of runs that do not record their schema
 MODELS = {"finding": Finding, "control": Control, "evidence": Evidence}
 
 
 def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:
-    """Fold events into their record.  A run without its last event reads as interrupted.
+    """Fold events into their record. A run without its last event is interrupted.
 
-    A probe that is started again gets a second result beside the first, so that trying until
-    it passes does not wipe out a failure; nor does a second start of the run.  Raises
-    UnreadableRun.
+    A probe that is started again gets a second result, so retries cannot remove a failure. A
+    second start of the run removes nothing either. Raises UnreadableRun if the events do not fit
+    the schema.
     """
     try:
         return _Fold().fold(events)
@@ -31,13 +31,13 @@ def fold_events(events: Iterable[dict[str, Any]]) -> RunRecord:
 
 
 class _Fold:
-    """A record in the making: what was read is typed at once, for a log may be long."""
+    """Record under construction. Events become models at once, because a log may be long."""
 
     def __init__(self) -> None:
         self.run: dict[str, Any] = {}
         self.results: list[dict[str, Any]] = []
         self.latest: dict[str, dict[str, Any]] = {}
-        self.limits: dict[str, Limit] = {}  # thousands of measurements share a few
+        self.limits: dict[str, Limit] = {}  # thousands of measurements share a few limits
 
     def fold(self, events: Iterable[dict[str, Any]]) -> RunRecord:
         for event in events:
@@ -66,7 +66,7 @@ class _Fold:
         _require_schema(self.run)
 
     def _add(self, kind: str, probe: str, data: dict[str, Any]) -> None:
-        """Put one probe event into the result it belongs to."""
+        """Add one probe event to the latest result of its probe."""
         if probe not in self.latest:
             raise UnreadableRun(f"the event log has a {kind} of {probe!r} before its start")
         result = self.latest[probe]
@@ -95,7 +95,7 @@ class _Fold:
 
 
 def _require_schema(run: dict[str, Any]) -> None:
-    """Refuse a run of a schema that is newer than ours, or that never was."""
+    """Raise UnreadableRun if the run's schema is newer than SCHEMA, or invalid."""
     wrote, version = str(run["schema_version"]), SCHEMA.split(".")
     parts = wrote.split(".")
     known = len(parts) == len(version) and all(p.isascii() and p.isdecimal() for p in parts)
@@ -110,7 +110,7 @@ def _require_schema(run: dict[str, Any]) -> None:
 
 
 def _error_text(error: Exception) -> str:
-    """The first complaint of a validation error as one line."""
+    """Return the first error of a validation as one line; the text of any other error."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]

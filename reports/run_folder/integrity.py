@@ -1,7 +1,7 @@
-"""Does a run folder hold what the run wrote?
+"""Verifies that a run folder contains what the run wrote.
 
-What is told is a fact of the folder, never who did it.  Whoever owns the host of the driver can
-write a whole folder anew: only the signatures tell that (see signatures.py).
+The result is about the folder, never about who changed it. The owner of the driver's host can
+rewrite the complete folder. Only signatures reveal that (see signatures.py).
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from reports.run_folder.files import (
 from reports.run_folder.fold import fold_events
 from reports.run_folder.store import CONTRACT
 
-CHAINED_SINCE = 2  # schema 1.2
+CHAINED_SINCE = 2  # minor version: schema 1.2
 SUM_LINE = re.compile(r"(?P<sum>[0-9a-f]{64})  (?P<name>[^\n]+)")
 MISSING = "is missing"
 HEAD = re.compile(rb'^ "head":\s*"(?P<head>[0-9a-f]{64})"', re.M)
-HEAD_BYTES = 100  # of what HEAD looks for
-MAX_LINE = 4400  # bytes of a line of sums: 64 of a hash, and the longest path of Linux
+HEAD_BYTES = 100  # longer than a match of HEAD, which may cross two chunks
+MAX_LINE = 4400  # bytes of a line in SHA256SUMS: 64 of the hash, and the longest Linux path
 
 
 @dataclass(frozen=True)
 class Integrity:
-    """What was found out about a run folder.
+    """Result of verifying a run folder.
 
-    With any of `problems` it does not verify; with `doubts` it cannot be verified, as one of an
-    older version.  Of a folder with neither, it was not changed since its sums were written.
+    With `problems`, the folder does not verify. With `doubts`, it cannot be verified, for example
+    because an older version wrote it. With neither, it is unchanged since its checksums were
+    written. `events` is the number of events, `head` the hash of the last one.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -52,12 +53,12 @@ class Integrity:
 
     @property
     def head_line(self) -> str:
-        """What whoever attends the run writes down: no other run has it."""
+        """Line for people who attend the run to write down: no other run has this head."""
         return f"head    {self.head}  (sha256 of the last of {self.events} events)"
 
     @property
     def sentences(self) -> list[str]:
-        """What must be said beside the decision."""
+        """Sentences that must be shown with the decision."""
         return [
             *(f"the run folder does not verify: {problem}" for problem in self.problems),
             *(f"the run cannot be verified: {doubt}" for doubt in self.doubts),
@@ -65,20 +66,20 @@ class Integrity:
 
 
 class EventCheck(Protocol):
-    """Looks at each event of a run as it was written, and tells what is wrong with them."""
+    """Interface of a check that sees each event of a run and returns what is wrong with them."""
 
     def see(self, event: dict[str, Any]) -> None:
-        """Look at the next event."""
+        """Check the next event."""
 
     def result(self) -> tuple[list[str], list[str]]:
-        """Return (problems, doubts), once all were seen."""
+        """Return (problems, doubts) after all events were seen."""
 
 
 def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Integrity]:
     """Read a run folder and verify it, in one pass over its events.
 
-    Raises UnreadableRun with one sentence when the folder is not a run, holds a link, or is of
-    another schema.
+    Raises UnreadableRun if the folder is not a run, has a link, or has a schema that this version
+    cannot read. Its text is one sentence.
     """
     files, log = list_files(run), EventReader(run)
     record = fold_events(_shown_to(check, with_current_names(log)))
@@ -91,7 +92,7 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
     elif int(record.schema_version.split(".")[1]) >= CHAINED_SINCE:
         seen.append("its events have no chain of hashes, as every run of its schema has")
         log.chained = True
-    else:  # nobody can tell what such a folder was
+    else:  # without a chain, such a folder cannot be verified
         doubts = ["an older version wrote it, without a chain of hashes", *doubts, *seen]
     if log.chained:
         problems = [*seen, *problems]
@@ -102,14 +103,14 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
 
 
 def verify_run(run: Path) -> Integrity:
-    """Verify a run folder.  Raises UnreadableRun."""
+    """Verify a run folder. Raises UnreadableRun."""
     return read_run(run)[1]
 
 
 def load(run: Path) -> RunRecord:
-    """Read the record of a run folder, folded anew from its events.
+    """Read the record of a run folder, folded again from its events.
 
-    Raises UnreadableRun also where the folder does not verify.
+    Raises UnreadableRun, also if the folder does not verify.
     """
     record, integrity = read_run(run)
     if integrity.problems:
@@ -129,7 +130,7 @@ def _evidence(record: RunRecord) -> list[Evidence]:
 
 
 def _check_evidence(run: Path, record: RunRecord) -> Iterator[str]:
-    """Every file of evidence is the one whose hash is in the events."""
+    """Yield a problem for each evidence file that does not have the hash in the events."""
     for entry in _evidence(record):
         folder, _, name = entry.path.partition("/")
         if folder != "evidence" or not name or "/" in name:
@@ -139,7 +140,7 @@ def _check_evidence(run: Path, record: RunRecord) -> Iterator[str]:
 
 
 def compare_hash(path: Path, sha256: str) -> str:
-    """Say what is wrong with a file that must have this hash; "" if nothing is."""
+    """Compare a file with its hash; return what is wrong, "" if they match."""
     try:
         return "" if hash_file(path) == sha256 else "is not the file that the run wrote"
     except UnreadableRun:
@@ -147,7 +148,7 @@ def compare_hash(path: Path, sha256: str) -> str:
 
 
 def _check_contract(run: Path, record: RunRecord) -> Iterator[str]:
-    """The contract's text is that of the run.  Where limits were derived there is none."""
+    """Yield a problem if the contract's text is not that of the run. Derived limits have none."""
     if not record.contract.agreed:
         return
     if problem := compare_hash(run / CONTRACT, record.contract.sha256):
@@ -162,7 +163,7 @@ def _check_unknown(files: list[str], record: RunRecord) -> Iterator[str]:
 
 
 def _check_head(run: Path, head: str) -> Iterator[str]:
-    """The last event is that of record.json: no other line has its hash."""
+    """Yield a problem if record.json does not have the hash of the last event."""
     with suppress(UnreadableRun), open_regular(run / "record.json") as file:
         tail = b""
         while chunk := file.read(CHUNK):
@@ -175,7 +176,7 @@ def _check_head(run: Path, head: str) -> Iterator[str]:
 
 
 def _check_sums(run: Path, files: list[str]) -> Iterator[str]:
-    """Every file is in the sums with its hash, and every sum has its file."""
+    """Yield a problem for each file that is missing, changed or added compared with SHA256SUMS."""
     if SUMS not in files:
         return
     sums = read_sums(run)
@@ -196,7 +197,7 @@ def _check_sums(run: Path, files: list[str]) -> Iterator[str]:
 
 
 def read_sums(run: Path) -> dict[str, str] | str:
-    """Read SHA256SUMS: file -> sha256; a sentence where it is not as it was written."""
+    """Read SHA256SUMS as file -> sha256; return a sentence if its format is wrong."""
     sums: dict[str, str] = {}
     with open_regular(run / SUMS) as file:
         for _ in range(MAX_FILES):

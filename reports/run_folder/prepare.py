@@ -1,4 +1,4 @@
-"""Whether a folder can hold a run.  Asked before the cluster is joined: that takes long."""
+"""Checks that a folder can hold a run, before the slow step of joining the cluster."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 
 from reports.sanitize import one_line
 
-# A large run fills as much: ranks' logs 64 MiB at most, the events of 200,000 measurements 84 MB,
-# and the record and the page repeat them.
+# A large run needs as much: rank logs 64 MiB at most, the events of 200,000 measurements 84 MB,
+# and the record and the page repeat the events.
 MIN_FREE_MIB = 256
-TRIAL_BYTES = 1 << 16  # more than any file system keeps within a directory entry, so room is taken
-NAMES_SHOWN = 3  # of files that are in the way: enough to tell whose they are
+TRIAL_BYTES = 1 << 16  # more than any file system keeps in a directory entry, so space is used
+NAMES_SHOWN = 3  # of the files found; enough to recognise them
 
 
 class UnusableFolder(ValueError):
-    """A run cannot be written there.  One sentence: expected, found, what to do."""
+    """Raised if a run cannot be written there. One sentence: expected, found, what to do."""
 
 
 def prepare_run_folder(path: Path) -> None:
-    """Make the folder of a run (mode 0700), or take an empty one as it is.
+    """Make the folder of a run (mode 0700), or use an empty one unchanged.
 
-    Raises UnusableFolder where it is a link, holds files, cannot be written, or is short of room.
+    Raises UnusableFolder if it is a link, has files, cannot be written, or lacks free space.
     """
     if os.path.islink(path):
-        raise _unusable(path, "is a link")  # whoever owns it could lead the run elsewhere
+        raise _unusable(path, "is a link")  # the link's owner could redirect the run
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         names = sorted(os.listdir(path))
@@ -42,9 +42,9 @@ def prepare_run_folder(path: Path) -> None:
 
 
 def prepare_parent(path: Path) -> None:
-    """Make the folder that holds runs, if it is not there; it may be a link, and have runs in it.
+    """Make the folder that holds runs, if it does not exist. It may be a link and contain runs.
 
-    Raises UnusableFolder where no run can be made in it.
+    Raises UnusableFolder if no run can be created in it.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -54,11 +54,14 @@ def prepare_parent(path: Path) -> None:
 
 
 def _require_room(path: Path) -> None:
-    """Write as the run will: to a new file, to the disk, and by rename over an old one."""
+    """Check free space and write as a run does: a new file, fsync, rename over an old file.
+
+    Raises UnusableFolder.
+    """
     try:
         disk = os.statvfs(path)
         free_mib = disk.f_bavail * disk.f_frsize >> 20
-        if disk.f_blocks and free_mib < MIN_FREE_MIB:  # some network file systems do not count
+        if disk.f_blocks and free_mib < MIN_FREE_MIB:  # some network file systems report none
             raise _unusable(path, f"has {free_mib} MiB left, and a run needs {MIN_FREE_MIB} MiB")
         _try_writing(path)
     except OSError as error:
@@ -81,7 +84,7 @@ def _try_writing(path: Path) -> None:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """Say in words why it cannot be used."""
+    """Describe why the folder cannot be used."""
     code = getattr(error, "errno", None)
     if code == errno.EEXIST:
         return "is not a folder"

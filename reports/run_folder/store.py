@@ -1,13 +1,13 @@
 """Writes a run folder: events as they happen, the record folded from them, evidence with hashes.
 
     runs/<utc>-<cluster>/events.jsonl   one line per observation, chained (see event_log.py)
-                         contract.toml  the contract's text, by which all limits can be checked
+                         contract.toml  the contract's text, to check all limits
                          record.json    the events folded; written after every probe
                          evidence/      files, each with its sha256 in the events
-                         SHA256SUMS     of everything but itself; then nothing changes any more
-                         signatures/    of the parties, over the sums (see signatures.py)
+                         SHA256SUMS     of all other files; nothing but signatures changes later
+                         signatures/    of the parties, over SHA256SUMS (see signatures.py)
 
-`record.json` is nothing but `fold_events`: a run that was killed still has its record.
+`record.json` contains only the result of `fold_events`, so a killed run still has its record.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from reports.run_folder.fold import fold_events
 
 CONTRACT = "contract.toml"
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-PRIVATE = 0o700  # the users of a login node need not read what the cluster looks like
+PRIVATE = 0o700  # other users of a login node must not read facts of the cluster
 
 
 def utc_time() -> str:
-    """Tell the ISO 8601 UTC time to the millisecond, for example 2026-11-20T22:17:03.120Z."""
+    """Return the ISO 8601 UTC time to the millisecond, for example 2026-11-20T22:17:03.120Z."""
     now = datetime.now(timezone.utc)
     return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse_time(text: str | None) -> datetime:
-    """Read a time as `utc_time` tells it; ValueError where there is none."""
+    """Parse a time in the format of `utc_time`. Raises ValueError if there is none."""
     return datetime.fromisoformat((text or "").replace("Z", "+00:00"))
 
 
 def run_folder_name(cluster: str) -> str:
-    """`2026-11-20T221703Z-atlas`: safe on every file system, sorts by time."""
+    """Return `2026-11-20T221703Z-atlas`: valid on every file system, sorts by time."""
     safe = re.sub(r"[^A-Za-z0-9.-]+", "-", cluster).strip("-.")[:40] or "cluster"
     return f"{utc_time()[:19].replace(':', '')}Z-{safe}"
 
 
 class Store:
-    """Writes one run folder, which holds no run yet.
+    """Writer of one run folder that holds no run yet.
 
-    Every call is flushed when it returns, and on the disk after `save`.  Secrets are taken out of
-    all that is written, here and nowhere else.  Raises OSError where the disk is full: what could
-    not be written is then told by the next event that can be.
+    A call returns when its data is written; `save` also syncs the events to the disk. Secrets are
+    removed from all events and evidence here, and nowhere else. Methods raise OSError if the disk
+    is full. The next event that can be written is preceded by one on the events that were lost.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,7 +69,7 @@ class Store:
         self._lost, self._why = 0, ""  # events that could not be written
 
     def event(self, kind: str, probe: str = "", /, **data: Any) -> None:
-        """Append one event.  `data` must be JSON; NaN, infinity and half characters are mended."""
+        """Append one event. `data` must be JSON; NaN, infinity and lone surrogates are replaced."""
         with self._write_lock:
             try:
                 if self._lost:
@@ -81,12 +81,12 @@ class Store:
                 raise
 
     def _loss(self) -> dict[str, str]:
-        """Tell, as a RunProblem, that events are missing here."""
+        """Build the data of a RunProblem for the events that are missing here."""
         text = f"{self._lost} event{'s' * (self._lost > 1)} could not be written: {self._why}"
         return {"kind": "disk", "where": FILE, "text": text}
 
     def _append(self, kind: str, probe: str, data: dict[str, Any]) -> None:
-        """Write one line, or nothing of it."""
+        """Write one complete line or nothing. Raises OSError."""
         place = {"seq": self._count + 1, "prev": self._head, "t": utc_time(), "event": kind}
         about = {"probe": redact_text(probe)} if probe else {}
         event = {**place, **about, "data": redact(json_value(data))}
@@ -96,7 +96,7 @@ class Store:
         try:
             self._write(line + b"\n")
         except OSError:
-            with suppress(OSError):  # half a line would make the whole log unreadable
+            with suppress(OSError):  # half a line would make the complete log unreadable
                 os.ftruncate(self._log, self._size)
             raise
         self._head, self._count = hash_line(line), self._count + 1
@@ -107,13 +107,13 @@ class Store:
             text = text[os.write(self._log, text) :]
 
     def start(self, contract: bytes, /, **data: Any) -> None:
-        """Write the first event, and the text of the contract; none where limits are derived."""
+        """Write the contract's text (empty if limits are derived: no file) and the first event."""
         if contract:
             write_new(self.path / CONTRACT, contract)
         self.event("run_started", **{"schema_version": SCHEMA, **data})
 
     def keep(self, probe: str, name: str, text: str, *, kind: str, caption: str) -> Evidence:
-        """Write an evidence file, never over another one, and the event that has its hash."""
+        """Write an evidence file under an unused name, and the event with its hash."""
         content = redact_text(text).encode("utf-8", "replace")
         path = self._free_name(name)
         write_new(path, content)
@@ -127,12 +127,12 @@ class Store:
         try:
             self.event("evidence", probe, **entry.model_dump())
         except OSError:
-            path.unlink()  # a file that no event knows would look as if somebody had added it
+            path.unlink()  # without an event, the file would look as if it had been added later
             raise
         return entry
 
     def _free_name(self, name: str) -> Path:
-        """Choose a name in the evidence folder that no file has."""
+        """Choose an unused name in the evidence folder."""
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:100] or "evidence"
         path = self.path / "evidence" / stem
         for copy in range(2, 1000):
@@ -142,7 +142,7 @@ class Store:
         return path
 
     def save(self) -> RunRecord:
-        """Bring the events to the disk and fold them into record.json."""
+        """Sync the events to the disk and fold them into record.json."""
         os.fsync(self._log)
         log = EventReader(self.path)
         record = fold_events(log).model_copy(update={"head": log.head})
@@ -150,7 +150,7 @@ class Store:
         return record
 
     def close(self) -> None:
-        """Write the hashes of all files and close the event log; safe to repeat."""
+        """Close the event log and write the hashes of all files; safe to repeat."""
         if self._log >= 0:
             log, self._log = self._log, -1
             os.close(log)
@@ -158,7 +158,7 @@ class Store:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that is not there yet, whole or not at all."""
+    """Write a file that does not exist yet, completely or not at all."""
     handle = os.open(path, NEW_FILE, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -169,12 +169,12 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def record_text(record: RunRecord) -> str:
-    """Write the text of record.json."""
+    """Return the text of record.json."""
     return record.model_dump_json(indent=1) + "\n"
 
 
 def json_value(value: Any) -> Any:
-    """`value` with NaN and infinity as None and lone surrogates replaced: JSON holds neither."""
+    """Replace NaN and infinity by None, and lone surrogates by `?`: JSON holds neither."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, str):

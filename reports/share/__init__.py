@@ -1,4 +1,4 @@
-"""A copy of a run that can be handed over: names are aliases, all else is the same."""
+"""A copy of a run for other parties: names are replaced by aliases, the decision is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One alias for each name, the same wherever the name stands, and text with aliases in it."""
+"""Replaces each name by one alias, the same everywhere, also inside text."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from reports.sanitize import clean
 from reports.share.patterns import IPV4, alias_identifiers, alias_paths, is_domain
 from reports.share.words import WORDS
 
-MIN_SERIAL = 10  # digits; a shorter number may be one that was measured
-MAX_LABELS = 12  # parts of one name between dots, hyphens and underscores; more is no name
-# What stands before a name and is no part of it: \n as two characters, %2F, the end of a colour.
+MIN_SERIAL = 10  # digits; a shorter number may be a measured value
+MAX_LABELS = 12  # parts of one name between dots, hyphens and underscores; no name has more
+# Text before a name that is not part of it: \n as two characters, %2F, the end of a colour code.
 ESCAPE = re.compile(r"(\\[abnrt]|%[0-9A-Fa-f]{2}|\[\d{1,2}m)")
 SIMPLE = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
-SHORT_ID = re.compile(r"(?=\d*[a-fA-F])[0-9a-fA-F]{8,}")  # the start of an id, as logs write it
+SHORT_ID = re.compile(r"(?=\d*[a-fA-F])[0-9a-fA-F]{8,}")  # a shortened id, as logs write it
 NOT_INSIDE = r"(?:(?<![a-z0-9])|(?<=\\[abnrt])|(?<=%[0-9a-f]{2}))"  # before a name
 
 
 class Aliases:
-    """The table of names.  `taken` are the words of the record: no alias is one of them.
+    """Table of names and aliases. `taken` are the words of the record: no alias equals one.
 
-    `own_words` are those that the suite gave its measures, units and codes.
+    `own_words` are the words that the suite gave to its measures, units and codes.
     """
 
     def __init__(self, taken: Iterable[str], own_words: Iterable[str]) -> None:
@@ -30,24 +30,24 @@ class Aliases:
         self._taken, self._own_words = set(taken), WORDS | set(own_words)
         self._issued: set[str] = set()
         self._counts = Counter[str]()
-        self._domains: dict[str, str] = {}  # host without its domain -> the first with it
+        self._domains: dict[str, str] = {}  # host without domain -> first name with domain
         self._shapes: set[str] = set()
-        self._done: dict[tuple[str, bool], str] = {}  # texts, which are often the same
+        self._done: dict[tuple[str, bool], str] = {}  # cache: texts often repeat
         self._odd: re.Pattern[str] | None = None
         self._plain_in_text: re.Pattern[str] | None = None
         self._plain_in_subject: re.Pattern[str] | None = None
 
     def of(self, kind: str, name: str) -> str:
-        """Return the alias of a name, a new one where it has none: `path3`."""
-        key = clean(name).lower()  # as in the text, from which the invisible is gone
+        """Return the alias of a name, such as `path3`; make one if the name has none."""
+        key = clean(name).lower()  # as in texts, which have no invisible characters
         if key not in self.known:
             self.known[key] = self._new(kind)
         return self.known[key]
 
     def host(self, name: str, kind: str = "node") -> str:
-        """Return the alias of a host; with and without its domain it is the same host.
+        """Return the alias of a host, the same with and without its domain.
 
-        Where two domains have a host of that name, the short form is neither of them.
+        If two domains have a host of that name, the name without domain has its own alias.
         """
         key = clean(name).lower()
         short, _, domain = key.partition(".")
@@ -80,14 +80,14 @@ class Aliases:
                 return alias
 
     def is_plain(self, name: str) -> bool:
-        """Whether a name reads as a word of the suite, a number or a sign."""
+        """Return whether a name looks like a word of the suite, a number or a sign."""
         key = name.lower()
         is_sign = not any(map(str.isalnum, key))
         is_number = key.isdecimal() and len(key) < MIN_SERIAL
         return len(key) < 2 or is_number or is_sign or key in self._own_words
 
     def close(self) -> None:
-        """Prepare to write: what is known now is replaced."""
+        """Prepare the replacement in texts: it covers the names that are known now."""
         self._done.clear()
         plain = list(filter(self.is_plain, self.known))
         self._odd = _odd_names(
@@ -97,7 +97,7 @@ class Aliases:
         self._plain_in_subject = _plain_hosts_in_subject(plain)
 
     def text(self, text: str, versions: bool = False) -> str:
-        """Replace every name in free text; where `versions` stand, 1.2.3.4 is one."""
+        """Replace every name in free text. With `versions`, 1.2.3.4 is no address."""
         if (text, versions) not in self._done:
             parts = ESCAPE.split(self._replace(self._odd, text))
             parts[::2] = (self._alias_part(part, versions) for part in parts[::2])
@@ -105,7 +105,7 @@ class Aliases:
         return self._done[text, versions]
 
     def subject(self, text: str) -> str:
-        """Replace every name where a place is named: a word of the suite is a host's name there."""
+        """Replace every name in a place: there, a word of the suite may be the name of a host."""
         known = self.known.get(text.lower())
         return known or self.text(self._replace(self._plain_in_subject, text))
 
@@ -124,17 +124,17 @@ class Aliases:
             last = min(len(parts), at + 2 * MAX_LABELS - 1)
             found = ((end, self._find("".join(parts[at:end]))) for end in range(last, at, -2))
             at, alias = next(((end, alias) for end, alias in found if alias), (at + 1, parts[at]))
-            written += [alias, *parts[at : at + 1]]  # and what separates it from the next
+            written += [alias, *parts[at : at + 1]]  # and the separator after it
             at += 1
         return "".join(written)
 
     def _ends_in_host(self, label: str) -> bool:
-        """Whether a known host is behind a hyphen: in `rank-3-gpu01.acme.com` it is gpu01."""
+        """Return whether a known host follows a hyphen or `_`: `gpu01` in `rank-3-gpu01`."""
         ends = (label[match.end() :].lower() for match in re.finditer("[-_]+", label))
         return any(end in self.known and not self.is_plain(end) for end in ends)
 
     def _find(self, name: str) -> str:
-        """Return the alias of a whole name; "" where it is none, or reads as one of our words."""
+        """Return the alias of a complete name; "" if it is no name or looks like a suite word."""
         if name in self._issued:
             return name
         if name.lower() in self.known:
@@ -147,12 +147,12 @@ class Aliases:
 
 
 def _shape(name: str) -> str:
-    """`gpu-0` of `gpu-17`: the hosts of one cluster differ in their numbers."""
+    """Replace numbers by 0 (`gpu-17` -> `gpu-0`): hosts of a cluster differ in their numbers."""
     return re.sub(r"\d+", "0", name)
 
 
 def _union(names: Iterable[str]) -> str:
-    """Match any of these names, the longest first."""
+    """Return a pattern that matches any of these names, the longest first."""
     longest_first = sorted(names, key=lambda name: (-len(name), name))
     return f"(?:{'|'.join(map(re.escape, longest_first))})"
 
@@ -162,7 +162,10 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def _odd_names(names: Iterable[str]) -> re.Pattern[str] | None:
-    """Match names with blanks, slashes or foreign letters; a folder only where it is the whole."""
+    """Compile a pattern for names with spaces, slashes or foreign letters; None if there are none.
+
+    A folder matches only as the complete path.
+    """
     everything = list(names)
     folders = [name for name in everything if name.startswith(("/", "~"))]
     others = [name for name in everything if name not in folders]
@@ -176,12 +179,15 @@ def _odd_names(names: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def _plain_hosts_in_text(names: list[str]) -> re.Pattern[str] | None:
-    """Match hosts called like our words where only a host stands: `rank:4121:4180`, `node:8`."""
+    """Compile a pattern for hosts named like suite words, in places where only a host can be.
+
+    Examples: `rank:4121:4180`, `node:8`. None if there are no such hosts.
+    """
     names = [name for name in names if name.isalnum()]
     if not names:
         return None
     places = [rf"(?<=\bnode:){_union(names)}\b", rf"(?<![\w.]){_union(names)}(?=:\d+:\d+)"]
-    # Not of numbers, nor of jobs A and B: NCCL writes `0[0] -> 8[0]` of ranks.
+    # Not for numbers, nor for jobs A and B: NCCL writes `0[0] -> 8[0]` for ranks.
     if words := [name for name in names if len(name) > 1 and not name.isdecimal()]:
         word = _union(words)
         places += [
@@ -192,7 +198,10 @@ def _plain_hosts_in_text(names: list[str]) -> re.Pattern[str] | None:
 
 
 def _plain_hosts_in_subject(names: list[str]) -> re.Pattern[str] | None:
-    """Match hosts called like our words: `a -> b`, `8 alone`, `rank 0 (fabric)`, `node mlx5_0`."""
+    """Compile a pattern for hosts named like suite words in a subject or suspect.
+
+    Examples: `a -> b`, `8 alone`, `rank 0 (fabric)`, `node mlx5_0`. None if there are none.
+    """
     names = [name for name in names if name.isalnum()]
     if not names:
         return None

@@ -1,4 +1,4 @@
-"""Where a record says that a word is a name: node facts, series, subjects, suspects, commands."""
+"""Collects the names in a record: node facts, series, subjects, suspects, commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reports.record import RunRecord
 from reports.share.aliases import Aliases
 from reports.share.patterns import HOME, PUBLIC_USERS, USER, is_identifier
 
-# Keys of facts, by what their values are.
+# Keys of facts, by the kind of their values.
 HOST_KEYS = {
     "name",
     "host",
@@ -28,8 +28,8 @@ USER_KEYS = {"user", "username", "logname", "login", "owner", "account"}
 PATH_KEYS = {"shared", "shards", "home", "pwd", "folder", "mount", "run_dir", "cwd"}
 ADDRESS = re.compile(r"(?:^|_)(?:address|addr|ip|ips)$")
 NAME_KEYS = HOST_KEYS | ID_KEYS | GPU_KEYS | USER_KEYS | {"nodes", "capacity", "address"}
-OUR_CLUSTERS = {"local", "silent", "unjoined"}  # names that the suite gave
-AUTO_ID = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")  # of a run folder, as the store names it
+OUR_CLUSTERS = {"local", "silent", "unjoined"}  # cluster names that the suite gave
+AUTO_ID = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")  # start of a run folder's name (see store.py)
 OPTION = re.compile(r"--(cluster|run-dir|contract|address)[ =](['\"]?)([^\s'\"]+)\2")
 HOST = r"[A-Za-z0-9][A-Za-z0-9.-]*"
 # The parts of a subject or suspect: `gpu-01`, `gpu-01/mlx5_0`, `gpu-01 alone`, `rank 0 (gpu-01)`.
@@ -37,7 +37,7 @@ PART = re.compile(rf"({HOST})(?:[/:].*| alone| [A-Za-z]+\d*_\d\S*)?|.*\(({HOST})
 
 
 def collect_names(record: RunRecord, texts: Iterable[str], own_words: Iterable[str]) -> Aliases:
-    """Make the table of a record: its nodes in their order, then all else that is known by name."""
+    """Make the alias table of a record: first its nodes in their order, then all other names."""
     all_texts = list(texts)
     taken = re.findall("[a-z0-9]+", "\n".join(all_texts).lower())
     devices = {word.lower() for word in _devices(record.cluster)}
@@ -64,7 +64,7 @@ def _nodes(cluster: Mapping[str, Any]) -> list[Any]:
 
 
 def _devices(cluster: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of interfaces and ports, which are the same on any machine of a kind."""
+    """Yield the names of interfaces and ports, which are equal on all machines of one kind."""
     for node in _nodes(cluster):
         facts = node if isinstance(node, Mapping) else {}
         yield from map(str, facts.get("interfaces") or ())
@@ -73,12 +73,12 @@ def _devices(cluster: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _add_nodes(aliases: Aliases, nodes: list[Any]) -> None:
-    """Give all names of a node one alias; what several nodes are called has its own."""
+    """Give all names of a node one alias; a name that several nodes share has its own."""
     names = [_node_names(node) for node in nodes]
     uses = Counter(name.lower() for of_node in names for name in of_node)
     for first, *others in filter(None, names):
         alias = aliases.host(first)
-        # As it is called in the name of a file of evidence.
+        # The form that names of evidence files contain.
         safe = re.sub(r"[^a-z0-9._-]+", "-", first.lower()).strip("-.")
         for other in filter(None, [safe, *others]):
             if uses[other.lower()] < 2:
@@ -98,7 +98,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _add_facts(aliases: Aliases, value: Any, key: str = "") -> None:
-    """Add what stands under a key that says what it is."""
+    """Add the values whose key shows their kind: host, id, GPU, user, path or address."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             _add_facts(aliases, item, str(name).lower())
@@ -125,14 +125,14 @@ def _add_fact(aliases: Aliases, value: str, key: str) -> None:
 
 
 def _add_address(aliases: Aliases, value: str) -> None:
-    """Add the host of `ray://host:10001`, where it is no number: those are found by their shape."""
+    """Add the host of `ray://host:10001`; a numeric address is found by its shape instead."""
     match = re.fullmatch(rf"(?:\w+://)?({HOST})(?::\d+)?(?:/.*)?", value)
     if match and re.search("[A-Za-z]", match[1]) and match[1] not in ("auto", "local", "localhost"):
         aliases.host(match[1])
 
 
 def _add_cluster(aliases: Aliases, record: RunRecord) -> None:
-    """Add the cluster, which is often called like its head, and the folder of the run."""
+    """Add the cluster, often named like its head node, the run folder, and the baseline."""
     name = record.cluster.get("name")
     if isinstance(name, str) and _is_name(name) and name not in OUR_CLUSTERS:
         aliases.of("cluster", name)
@@ -144,7 +144,7 @@ def _add_cluster(aliases: Aliases, record: RunRecord) -> None:
 
 
 def _add_places(aliases: Aliases, value: Any, key: str = "") -> None:
-    """Add the nodes of series: names in a list `nodes`, keys of `nodes` and `capacity`."""
+    """Add the nodes in series: names in a list `nodes`, keys of `nodes` and `capacity`."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             if key in ("nodes", "capacity") and _is_name(name):
@@ -158,7 +158,7 @@ def _add_places(aliases: Aliases, value: Any, key: str = "") -> None:
 
 
 def _add_parts(aliases: Aliases, text: str, is_suspect: bool) -> None:
-    """Add the hosts of a subject or suspect."""
+    """Add the hosts, or the path, in a subject or suspect."""
     if text.startswith("/") and len(text) > 1:
         aliases.of("path", text)
         return
@@ -170,7 +170,7 @@ def _add_parts(aliases: Aliases, text: str, is_suspect: bool) -> None:
 
 
 def _is_ours(aliases: Aliases, name: str, is_suspect: bool) -> bool:
-    """Whether a word of a subject or suspect names no host: `sampling`, `all-reduce`, `rank3`."""
+    """Return whether a word of a subject or suspect is no host: `sampling`, `rank3`."""
     if aliases.is_plain(name) or re.fullmatch(r"(?i:rank|step)\d+", name):
         return True
     words = re.split("[.-]+", name)
@@ -182,7 +182,7 @@ def _is_ours(aliases: Aliases, name: str, is_suspect: bool) -> bool:
 
 
 def _add_words(aliases: Aliases, text: str) -> None:
-    """Add what a text gives away: users in home folders, options of commands, addresses."""
+    """Add names found in a text: users of home folders and before @, values of options."""
     users = [user for match in HOME.finditer(text) for user in match.groups() if user]
     users += [match[1] for match in USER.finditer(text)]
     for user in users:

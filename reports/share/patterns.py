@@ -1,4 +1,4 @@
-"""What a name looks like where no fact of the run says that it is one."""
+"""Finds names by their shape, where no fact of the run identifies them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ipaddress
 import re
 from collections.abc import Callable
 
-Alias = Callable[[str, str], str]  # of a kind ("node", "path", ...) and a name
+Alias = Callable[[str, str], str]  # (kind such as "node" or "path", name) -> alias
 
 OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 IPV4 = re.compile(rf"(?<![\d.])(?:{OCTET}\.){{3}}{OCTET}(?!\.?\d)")
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-# Kind and shape.  Ray's ids have 32 to 56 hexadecimal digits; 64 is a sha256, which names nobody.
+# (kind, shape). Ray's ids have 32 to 56 hexadecimal digits; 64 are a sha256, which is no name.
 IDENTIFIERS = [
     (kind, re.compile(rf"(?<![0-9a-z])(?:{shape})(?![0-9a-z])", re.IGNORECASE))
     for kind, shape in (
@@ -32,7 +32,7 @@ IPV6 = re.compile(r"(?<![\w.])[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*[0-9A-Fa-
 
 SEGMENT = r"[^\s/'\"<>|;,()\[\]:`\\]"
 PATH = re.compile(
-    # Two parts or more; a home folder; one that begins where people keep theirs.
+    # Two parts or more; a path below ~; a path below a usual folder of users or shared storage.
     rf"(?:(?<![\w/])|(?<=://))(?:/{SEGMENT}+){{2,}}"
     rf"|(?<![\w/])~(?:[A-Za-z_][\w.-]*)?(?:/{SEGMENT}+)+"
     rf"|/(?:home|Users|root|mnt|scratch|lustre|gpfs)(?:/{SEGMENT}+)+"
@@ -40,7 +40,7 @@ PATH = re.compile(
 STORED = re.compile(r"\b(?:s3a?|gs|gcs|abfss?|wasbs?|az|hdfs|oci|r2|swift)://[^\s'\"<>,;]+")
 URL_PATH = re.compile(r"(?<=://)([^\s/'\"<>]+)(/[^\s'\"<>,;)]+)")
 HOME = re.compile(r"(?:/home|/Users)/([A-Za-z_][\w.-]*)|~([A-Za-z_][\w.-]*)/")
-# The same on every Linux: remedies name them, and they tell nothing of anybody.
+# Paths that exist on every Linux: remedies name them, and they identify no user or site.
 PUBLIC_PATH = re.compile(
     r"/(?:proc|sys)/.*|~/\.nccl\.conf|/etc/(?:hosts|nccl\.conf|ld\.so\.conf\.d)"
     r"|/dev/(?:shm|null|kfd|std\w+|nvidia[\w*-]*|infiniband(?:/[\w*]+)?)"
@@ -61,7 +61,7 @@ ENDS_OF_DOMAINS, ENDS_OF_FILES = frozenset(DOMAINS.split()), frozenset(FILES.spl
 
 
 def is_domain(name: str) -> bool:
-    """Whether dotted words are the name of a host in a domain, and no file, module or version."""
+    """Return whether dotted words are a host in a domain, and no file, module or version."""
     rest, dot, last = name.rpartition(".")
     if not dot or len(last) < 2 or not last.isalpha() or "_" in name:
         return False
@@ -69,14 +69,14 @@ def is_domain(name: str) -> bool:
         return False
     if last.lower() in ENDS_OF_DOMAINS:
         return True
-    # Of three and more with a digit or a hyphen: `gpu-01.dc1.acme`, but not `torch.nn.functional`
-    # and no setting of the kernel.
+    # Three parts or more with a digit or a hyphen: `gpu-01.dc1.acme`. `torch.nn.functional` and
+    # kernel settings are no domains.
     is_setting = rest.partition(".")[0] in ("net", "kernel", "vm", "fs")
     return "." in rest and not is_setting and bool(re.search(r"[\d-]", rest))
 
 
 def alias_paths(text: str, alias: Alias) -> str:
-    """Replace paths of folders and files, and of objects in a store."""
+    """Replace paths of files and folders, in URLs, and of objects in a store."""
     text = STORED.sub(lambda m: alias("path", m[0]), text)
     text = URL_PATH.sub(lambda m: f"{m[1]}/{alias('path', m[2])}", text)
     return PATH.sub(lambda m: _alias_path(m[0], alias), text)
@@ -90,9 +90,9 @@ def _alias_path(path: str, alias: Alias) -> str:
 
 
 def alias_identifiers(text: str, alias: Alias, versions: bool = False) -> str:
-    """Replace users before an @, UUIDs, ids of Ray, GUIDs, MAC and IP addresses.
+    """Replace users before an @, UUIDs, Ray ids, GUIDs, MAC and IP addresses.
 
-    Four numbers may also be a version: where `versions` stand they are left.
+    With `versions`, four numbers with dots are a version and stay unchanged.
     """
     text = USER.sub(lambda m: m[0] if _is_public(m[1]) else alias("user", m[1]) + "@", text)
     text = IPV6.sub(lambda m: alias("address", m[0]) if _is_ipv6(m[0]) else m[0], text)
@@ -104,7 +104,7 @@ def alias_identifiers(text: str, alias: Alias, versions: bool = False) -> str:
 
 
 def is_identifier(text: str) -> bool:
-    """Whether all of it is one UUID, id, GUID, MAC or IP address."""
+    """Return whether the complete text is one UUID, id, GUID, MAC or IP address."""
     shapes = [shape for _, shape in IDENTIFIERS]
     return any(shape.fullmatch(text) for shape in [*shapes, IPV4, IPV6])
 
@@ -114,12 +114,12 @@ def _is_public(user: str) -> bool:
 
 
 def _is_ipv4(text: str) -> bool:
-    """Whether it is of one machine: no loopback, no mask."""
+    """Return whether the address is of one machine: no loopback, no mask, not 0.0.0.0."""
     return not text.startswith(("127.", "255.")) and text != "0.0.0.0"  # noqa: S104 - compared
 
 
 def _is_ipv6(text: str) -> bool:
-    """Whether it is an address at all, and of one machine."""
+    """Return whether the text is an IPv6 address, and of one machine."""
     try:
         address = ipaddress.IPv6Address(text)
     except ValueError:

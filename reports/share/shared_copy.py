@@ -1,4 +1,4 @@
-"""The copy itself: a record with aliases, and the folder with its renderings."""
+"""Writes the shared copy of a run: the record with aliases, and its renderings."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from reports.sanitize import clean
 from reports.share.aliases import Aliases
 from reports.share.collect import NAME_KEYS, collect_names
 
-# Words that the suite or the contract gave, and that decide or are looked up: these stay.  All
-# other text of the record may hold a name, also text of a field that is yet to be added.
+# Fields that stay: words of the suite or the contract that decide or are looked up. All other text
+# of the record may contain a name, also the text of fields that are added later.
 KEPT = {
     "RunRecord": {"schema_version", "started", "finished", "state", "tier", "only", "head"},
     "ContractFacts": {"sha256", "tier"},
@@ -38,21 +38,21 @@ KEPT = {
     "Finding": {"code"},
     "Evidence": {"kind", "sha256"},
 }
-PLACES = {"subject", "suspects"}  # fields of typed parts that name where
-VERSIONS = {"versions", "software"}  # keys under which 1.2.3.4 is no address
+PLACES = {"subject", "suspects"}  # fields of models that name a place
+VERSIONS = {"versions", "software"}  # keys under which 1.2.3.4 is not an address
 OTHERWISE = " (written in another way)"
 Model = TypeVar("Model", bound=RecordModel)
 
 
 class ShareRefused(UnreadableRun):
-    """The copy cannot be written; one sentence says why."""
+    """Raised if the copy cannot be written; one sentence with the reason."""
 
 
 def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = None) -> list[Path]:
-    """Write the copy of a run into a new folder, `<run>-shared`; return its files.
+    """Write the copy of a run into a new folder, by default `<run>-shared`; return its files.
 
-    `summary` is that of the run.  No evidence goes with it.  Raises ShareRefused where the folder
-    is there already or cannot be made.
+    `summary` is the summary of the run. The copy has no evidence. Raises ShareRefused if the
+    folder exists already or cannot be written, RuntimeError if aliases changed the decision.
     """
     record, aliases = share_record(summary.record)
     integrity = dataclasses.replace(
@@ -61,7 +61,7 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
         doubts=[aliases.text(clean(doubt)) for doubt in summary.integrity.doubts],
     )
     shared = summarize_acceptance(record, integrity)
-    # Another would be a fault of ours: no name decides anything.
+    # A difference is an error of the suite: names must not decide anything.
     if _decisive_facts(shared) != _decisive_facts(summary):
         raise RuntimeError("the copy with aliases does not say what the run says: nothing written")
     texts = {
@@ -77,9 +77,9 @@ def write_shared(run: Path, summary: AcceptanceSummary, target: Path | None = No
 
 
 def _write_folder(folder: Path, texts: dict[str, str]) -> list[Path]:
-    """Write files into a folder that is not there yet."""
+    """Write files into a new folder and return their paths. Raises ShareRefused."""
     try:
-        folder.mkdir(mode=0o700)  # as the folder of the run
+        folder.mkdir(mode=0o700)  # the same mode as the run folder
         for name, text in texts.items():
             write_atomically(folder / name, text)
     except FileExistsError:
@@ -111,21 +111,21 @@ def _number(value: object) -> object:
 
 
 def share_record(record: RunRecord) -> tuple[RunRecord, Aliases]:
-    """Replace every name in a record by its alias; return it with the table, which stays here."""
-    if record.nonce:  # the customer's word, and it may be any
+    """Replace every name in a record by its alias; return it and the table, which is not shared."""
+    if record.nonce:  # chosen by the customer: it may be any text
         command = record.command.replace(record.nonce, "<nonce>")
         record = record.model_copy(update={"nonce": "<nonce>", "command": command})
     texts = list(_texts(record))
     own = {word for kept, text in texts if kept for word in re.findall("[a-z]+", text.lower())}
     aliases = collect_names(record, (clean(text) for kept, text in texts if not kept), own)
     aliases.close()
-    _share_model(record, aliases)  # finds the names that only their shape gives away
+    _share_model(record, aliases)  # finds the names that only their shape reveals
     aliases.close()
     return _share_model(record, aliases), aliases
 
 
 def _texts(model: RecordModel) -> Iterator[tuple[bool, str]]:
-    """Yield the strings of a part of the record, and whether they are kept."""
+    """Yield (is kept, string) for each string of a part of the record."""
     for field, value in model:
         is_kept = field in KEPT.get(type(model).__name__, ())
         for item in value if isinstance(value, list) else [value]:
@@ -137,7 +137,7 @@ def _texts(model: RecordModel) -> Iterator[tuple[bool, str]]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield all strings of nested facts, keys too."""
+    """Yield all strings of nested facts, including keys."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield str(key)
@@ -165,7 +165,7 @@ def _share_model(model: Model, aliases: Aliases) -> Model:
 
 
 def _share_id(value: Any, aliases: Aliases) -> Any:
-    """Return an id as it is; that of a probe that is not the suite's begins with its folder."""
+    """Return an id unchanged, but with an alias for the absolute path of a foreign probe."""
     if isinstance(value, str) and value.startswith("/"):
         file, separator, name = value.partition("::")
         return aliases.of("path", file) + separator + name
@@ -173,14 +173,14 @@ def _share_id(value: Any, aliases: Aliases) -> Any:
 
 
 def _keep_verdict(before: Measurement, after: Measurement) -> Measurement:
-    """Keep what was not one of the agreed words so: `GPU-01` and `gpu-01` have one alias."""
+    """Keep a FAIL that aliases would hide: `GPU-01` and `gpu-01` have one alias."""
     if before.verdict is Verdict.FAIL and after.verdict is not Verdict.FAIL:
         return after.model_copy(update={"value": f"{after.value}{OTHERWISE}"})
     return after
 
 
 def _share_value(value: Any, aliases: Aliases, key: str, place: bool = False) -> Any:
-    """Return a value with aliases; numbers, dates, and words of a closed list as they are."""
+    """Return a value with aliases; numbers, dates and members of an enum are unchanged."""
     if isinstance(value, RecordModel):
         return _share_model(value, aliases)
     if isinstance(value, list):
@@ -193,7 +193,7 @@ def _share_value(value: Any, aliases: Aliases, key: str, place: bool = False) ->
 
 
 def _share_facts(facts: dict[str, Any], aliases: Aliases, key: str) -> dict[str, Any]:
-    """Return facts with aliases in keys and values; two keys never become one."""
+    """Return facts with aliases in keys and values; different keys stay different."""
     shared: dict[str, Any] = {}
     for name, item in facts.items():
         alias = _share_text(name, aliases, "", place=key in ("nodes", "capacity"))
@@ -205,10 +205,10 @@ def _share_facts(facts: dict[str, Any], aliases: Aliases, key: str) -> dict[str,
 
 
 def _share_text(text: str, aliases: Aliases, key: str, place: bool) -> str:
-    """Return one string without secrets, characters that cannot be seen, and names."""
+    """Return one string without secrets, invisible characters and names."""
     cleaned = clean(redact(text, key))
-    if len(cleaned.strip()) < min(len(text), 3):  # the shortest reason of a limit has three letters
-        return "(no words)"  # never "": that would say that there is none
+    if len(cleaned.strip()) < min(len(text), 3):  # a limit's `because` needs three characters
+        return "(no words)"  # never "": that would mean that there is no text
     if place:
         return aliases.subject(cleaned)
     return aliases.text(cleaned, versions=key in VERSIONS)

@@ -1,4 +1,4 @@
-"""Words of the suite: a machine that is called so does not take them out of its sentences."""
+"""Words of the suite. They stay in sentences even if a machine has such a name."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Signatures of the parties under a run folder, made and checked by `ssh-keygen -Y`."""
+"""Signatures of the parties for a run folder, made and checked by `ssh-keygen -Y`."""

@@ -1,4 +1,4 @@
-"""The files in `signatures/`: no link is followed, nothing is overwritten, nothing long is read.
+"""Reads and writes `signatures/`: follows no link, overwrites nothing, limits what it reads.
 
 signatures/provider.txt      the statement
            provider.txt.sig  its signature
@@ -21,20 +21,23 @@ from reports.run_folder.files import SIGNATURES as FOLDER
 from reports.run_folder.files import SUMS
 from reports.sanitize import one_line
 
-MAX_NAMES = 100  # a sound folder has four files
+MAX_NAMES = 100  # a valid folder has four files
 MAX_SUMS_BYTES = 64 * 2**20  # SHA256SUMS of half a million files
 NEVER_REPLACED = "a signature is never replaced, move it out of the folder if it must go"
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not hang it
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not block
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SignatureFileError(ValueError):
-    """A file or folder of signatures that is not as seatrial makes it; one sentence."""
+    """Raised if a signature file or folder is not as seatrial makes it; one sentence."""
 
 
 @contextmanager
 def _opened_folder(folder: Path) -> Iterator[int]:
-    """Open a folder, so that no link can be put in its place while it is read."""
+    """Open a folder and yield its descriptor, so that no link can replace it during reading.
+
+    Raises FileNotFoundError, or SignatureFileError if it is a link or no readable folder.
+    """
     try:
         descriptor = os.open(folder, READ | os.O_DIRECTORY)
     except OSError as error:
@@ -50,7 +53,7 @@ def _opened_folder(folder: Path) -> Iterator[int]:
 
 
 def list_names(run: Path) -> list[str]:
-    """List what is in `signatures/`, at most MAX_NAMES; [] where there is no such folder."""
+    """List the names in `signatures/`, at most MAX_NAMES; [] if there is no such folder."""
     try:
         with _opened_folder(run / FOLDER) as folder, os.scandir(folder) as entries:
             return sorted(entry.name for entry in islice(entries, MAX_NAMES))
@@ -59,7 +62,10 @@ def list_names(run: Path) -> list[str]:
 
 
 def read_signature_file(run: Path, name: str, limit: int) -> bytes:
-    """Read one file of `signatures/`; FileNotFoundError, or SignatureFileError."""
+    """Read one file of `signatures/`. Raises FileNotFoundError if it is missing.
+
+    Raises SignatureFileError if it is a link, no plain file, or longer than `limit` bytes.
+    """
     with _opened_folder(run / FOLDER) as folder:
         return _read_plain_file(folder, name, f"{FOLDER}/{name}", limit)
 
@@ -82,7 +88,7 @@ def _read_plain_file(folder: int, name: str, shown: str, limit: int) -> bytes:
 
 
 def digest_of_sums(run: Path) -> str:
-    """Compute the sha256 of SHA256SUMS; "" where there is none that can be read."""
+    """Compute the sha256 of SHA256SUMS; "" if it cannot be read."""
     with suppress(OSError, SignatureFileError), _opened_folder(run) as folder:
         content = _read_plain_file(folder, SUMS, SUMS, MAX_SUMS_BYTES)
         return hashlib.sha256(content).hexdigest()
@@ -90,9 +96,10 @@ def digest_of_sums(run: Path) -> str:
 
 
 def write_signature_files(run: Path, contents: dict[str, bytes]) -> None:
-    """Write all of these files into `signatures/`, or none; raises SignatureFileError, OSError.
+    """Write all of these files into `signatures/`, or none. Raises SignatureFileError, OSError.
 
-    A file appears whole, by a hard link, which fails where a name is taken (a rename overwrites).
+    A hard link makes each file appear complete. It fails if the name exists; a rename would
+    overwrite the file.
     """
     with suppress(FileExistsError):
         (run / FOLDER).mkdir()
@@ -109,7 +116,7 @@ def write_signature_files(run: Path, contents: dict[str, bytes]) -> None:
 
 
 def _write_new_file(folder: int, name: str, content: bytes) -> None:
-    partial = f".{name}.{secrets.token_hex(8)}"  # random: nobody can have put a link there
+    partial = f".{name}.{secrets.token_hex(8)}"  # random, so that no link can be prepared there
     descriptor = os.open(partial, WRITE, 0o644, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as stream:

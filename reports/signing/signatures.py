@@ -1,4 +1,4 @@
-"""Signing a run folder, and what its signatures say."""
+"""Signs a run folder and reads its signatures."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from reports.signing.statement import (
 
 
 class SigningError(ValueError):
-    """This run cannot be signed, or not like this; says why in one sentence."""
+    """Raised if a run cannot be signed, or a signature cannot be read; one sentence."""
 
 
 @dataclass(frozen=True)
 class SignedBy:
-    """What a statement claims, for page and terminal: nobody has checked the key."""
+    """Claims of a statement, for page and terminal. The key has not been checked."""
 
     party: str
     name: str
@@ -47,9 +47,9 @@ class SignedBy:
 
 
 def signed_by(run: Path) -> list[SignedBy]:
-    """List the signed statements of this folder WITHOUT checking a key; raises nothing.
+    """List the signed statements of this folder WITHOUT checking a key. Raises nothing.
 
-    A statement without a signature beside it, or of other sums than this folder's, is left out.
+    A statement is left out if its signature is missing or its checksums are not this folder's.
     """
     found = []
     for party in PARTIES:
@@ -61,7 +61,7 @@ def signed_by(run: Path) -> list[SignedBy]:
 
 
 def read_signature(run: Path, party: str) -> tuple[Statement, bytes]:
-    """Read the statement of a party and its signature; SigningError says what is wrong."""
+    """Read the statement of a party and its signature. Raises SigningError with the reason."""
     files = {f"{party}.txt": MAX_BYTES, f"{party}.txt.sig": ssh_keygen.MAX_BYTES}
     contents = []
     for name, limit in files.items():
@@ -87,9 +87,9 @@ def prepare_statement(
     decision: str,
     conditions: tuple[str, ...],
 ) -> Statement:
-    """Write down what `party` is to sign of a run that verifies; raises SigningError.
+    """Build the statement that `party` is to sign for a run that verifies. Raises SigningError.
 
-    `summary` is what the run amounts to, with all that was found out about its folder.
+    `summary` is the summary of the run, including the verification result of its folder.
     """
     for sentence in summary.integrity.problems:
         raise SigningError(f"{run} does not verify, so nobody should sign it: {sentence}")
@@ -112,7 +112,7 @@ def prepare_statement(
 
 
 def open_doubts(run: Path, summary: AcceptanceSummary) -> list[str]:
-    """Say why a run cannot be verified: without its sums there is nothing that can be signed."""
+    """List why a run cannot be verified: its doubts, and missing SHA256SUMS, which are signed."""
     cut_off = f"{SUMS} is missing, which a run writes last"
     return [*summary.integrity.doubts, *([] if digest_of_sums(run) else [cut_off])]
 
@@ -125,7 +125,7 @@ def _names(run: Path) -> list[str]:
 
 
 def sign_statement(run: Path, statement: Statement, key: Path) -> str:
-    """Sign with `key`, write both files, and return the key's fingerprint; raises SigningError."""
+    """Sign with `key`, write both files, return the key's fingerprint. Raises SigningError."""
     content, party = statement.text().encode(), statement.party
     try:
         signature = ssh_keygen.sign_text(content, key)
@@ -140,7 +140,7 @@ def sign_statement(run: Path, statement: Statement, key: Path) -> str:
 
 
 def _refuse_key_of_other_party(run: Path, party: str, fingerprint: str) -> None:
-    """One key for both parties is one party: `verify` would say so when it is too late."""
+    """Raise SigningError if the other party signed with this key; `verify` would fail later."""
     (other,) = {*PARTIES} - {party}
     with suppress(SigningError, ssh_keygen.SshError):
         statement, signature = read_signature(run, other)
@@ -151,7 +151,7 @@ def _refuse_key_of_other_party(run: Path, party: str, fingerprint: str) -> None:
 
 
 def run_facts(run: Path, summary: AcceptanceSummary) -> dict[str, Any]:
-    """Tell what a statement says of the run, by field."""
+    """Return the facts of the run that a statement contains, by field."""
     return {
         "run": _line(summary.record.id),
         "verdict": _line(summary.word),
@@ -175,7 +175,7 @@ def _line(words: object) -> str:
 
 
 def seatrial_version() -> str:
-    """Tell the version of seatrial that reads and judges here."""
+    """Return the version of seatrial that reads and judges here; `unknown` if not installed."""
     try:
         return metadata.version("seatrial")
     except metadata.PackageNotFoundError:

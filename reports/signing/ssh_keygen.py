@@ -1,7 +1,7 @@
-"""`ssh-keygen -Y`: signs, and checks, with the keys that people have already.
+"""Signs and verifies with `ssh-keygen -Y` and existing SSH keys.
 
-The key, its passphrase, an agent and a hardware key are ssh-keygen's business: none of it is read
-here.
+Only ssh-keygen handles the private key, its passphrase, an agent or a hardware key. This module
+reads none of them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tempfile import TemporaryDirectory
 
 from reports.sanitize import one_line
 
-NAMESPACE = "seatrial"  # a signature made for git or for a file is none for a run
-CHECK_SECONDS = 30  # a check reads small files and asks nobody: it takes milliseconds
+NAMESPACE = "seatrial"  # a signature made for git or for a file is not valid for a run
+CHECK_SECONDS = 30  # a check reads small files without a prompt: it takes milliseconds
 MAX_BYTES = 16 * 1024  # of a signature: with a certificate and an RSA key it is under 8 KiB
 FINGERPRINT = re.compile(r"\bkey (SHA256:[A-Za-z0-9+/]{43})$", re.MULTILINE)
 TOO_OLD = re.compile(r"(unknown|illegal|invalid) option -- '?Y")
 
-# What ssh-keygen says when it cannot sign -> what to do.
+# Message of ssh-keygen when it cannot sign -> what to do.
 REFUSALS = {
     "No private key found for public key": (
         "{key} is a public key, and neither ssh-agent nor a file beside it has its private key: "
@@ -36,19 +36,19 @@ REFUSALS = {
 
 
 class SshError(ValueError):
-    """ssh-keygen did not do what was asked; says why in one sentence."""
+    """Raised if ssh-keygen fails; one sentence with the reason."""
 
 
 def sign_text(statement: bytes, key: Path) -> bytes:
-    """Sign with a private key, or with the .pub of one that ssh-agent holds; raises SshError.
+    """Sign with a private key, or with the .pub of one that ssh-agent holds. Raises SshError.
 
-    ssh-keygen may ask on the terminal for a passphrase, or wait for a hardware key: no time-out.
+    No time-out: ssh-keygen may ask for a passphrase on the terminal or wait for a hardware key.
     """
     if not key.is_file():
         raise SshError(
             f"expected a private key, or the .pub of one in ssh-agent, at {key}: no file"
         )
-    with TemporaryDirectory(prefix="seatrial-") as folder:  # 0700
+    with TemporaryDirectory(prefix="seatrial-") as folder:  # mode 0700
         file = Path(folder) / "statement"
         file.write_bytes(statement)
         words = ["-Y", "sign", "-n", NAMESPACE, "-f", str(key.absolute()), str(file)]
@@ -64,20 +64,20 @@ def sign_text(statement: bytes, key: Path) -> bytes:
 
 
 def signing_key(statement: bytes, signature: bytes) -> str:
-    """Tell the fingerprint of the key that signed this text, known or not; raises SshError."""
+    """Return the fingerprint of the key that signed this, known or not. Raises SshError."""
     return _check(["check-novalidate"], statement, signature)
 
 
 def verify_text(
     statement: bytes, signature: bytes, party: str, signers: Path, revoked: Path | None = None
 ) -> None:
-    """Let ssh-keygen decide whether a key of `party` in `signers` signed this; raises SshError."""
+    """Raise SshError unless a key of `party` in `signers`, not in `revoked`, signed this."""
     words = ["verify", "-I", party, "-f", str(signers.absolute())]
     _check([*words, *(["-r", str(revoked.absolute())] if revoked else [])], statement, signature)
 
 
 def _check(words: list[str], statement: bytes, signature: bytes) -> str:
-    """Run one of the checks and return the fingerprint that it tells."""
+    """Run one of ssh-keygen's checks and return the key's fingerprint. Raises SshError."""
     with TemporaryDirectory(prefix="seatrial-") as folder:
         file = Path(folder) / "signature"
         file.write_bytes(signature)
@@ -91,7 +91,7 @@ def _check(words: list[str], statement: bytes, signature: bytes) -> str:
 def _run_keygen(
     words: list[str], content: bytes | None = None, stdin: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run ssh-keygen: with `content` for a check, else on the terminal and without a time-out."""
+    """Run ssh-keygen: with `content` and a time-out for a check, otherwise without a time-out."""
     command = shutil.which("ssh-keygen")
     if command is None:
         raise SshError("ssh-keygen is not installed: install OpenSSH's client (openssh-client)")
@@ -116,5 +116,5 @@ def _run_keygen(
 
 
 def _last_line(text: str) -> str:
-    """Take the last line that was said, which is the reason."""
+    """Return the last line that is not empty; it has the reason."""
     return next((one_line(line) for line in reversed(text.splitlines()) if line.strip()), "")

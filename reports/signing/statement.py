@@ -1,4 +1,4 @@
-"""The statement that a party signs: plain text, one fact a line, and one way only to write it."""
+"""Statement that a party signs: plain text, one fact per line, in exactly one valid form."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from reports.sanitize import one_line
 FORMAT = "seatrial sign-off 1"
 PARTIES = ("provider", "customer")
 DECISIONS = ("accepted", "conditions", "refused")
-MAX_BYTES = 64 * 1024  # a page of text has 3 KiB; more than 20 pages is no sign-off
-MAX_WORDS = 1000  # characters of a name or a condition: what a person reads before signing
+MAX_BYTES = 64 * 1024  # a page of text has 3 KiB; a sign-off has at most 20 pages
+MAX_WORDS = 1000  # characters of a name or a condition; a person reads it before signing
 
 # Field of a statement -> the words its line begins with, in the order of the lines.
 TITLES = {
@@ -32,8 +32,8 @@ TITLES = {
 }
 FIELDS = {title: field for field, title in TITLES.items()}
 RUN_FIELDS = ("run", "verdict", "exit_code", "waivers", "nonce", "sums", "head")
-LISTS = ("waivers", "conditions")  # a line each, as many as there are
-OPTIONAL = ("nonce", "head", "name")  # no line where there is none
+LISTS = ("waivers", "conditions")  # one line per entry
+OPTIONAL = ("nonce", "head", "name")  # no line if the field is empty
 SHA256 = r"[0-9a-f]{64}"
 SHAPES = {
     "party": "|".join(PARTIES),
@@ -46,15 +46,15 @@ SHAPES = {
 
 
 class StatementError(ValueError):
-    """A statement that seatrial does not write; says in one sentence what is wrong."""
+    """Raised for a statement that seatrial would not write; one sentence with the reason."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What one party signs.  `RUN_FIELDS` are facts of the run folder, the others are the party's.
+    """Statement of one party. `RUN_FIELDS` are facts of the run folder, the others the party's.
 
-    `verdict` and `exit_code` are the run's own, `decision` is the party's; `sums` and `head` are
-    the sha256 of SHA256SUMS and of the last event.  Optional fields are "" where there is none.
+    `verdict` and `exit_code` are those of the run; `decision` is the party's. `sums` is the sha256
+    of SHA256SUMS, `head` the sha256 of the last event. Optional fields are "" if absent.
     """
 
     run: str
@@ -72,7 +72,7 @@ class Statement:
     version: str
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning; raises StatementError."""
+        """Raise StatementError unless the fields make a valid statement."""
         for field, title in TITLES.items():
             for words in self.lines(field):
                 _check_words(title, words, SHAPES.get(field))
@@ -84,7 +84,7 @@ class Statement:
             raise StatementError(wrong)
 
     def _wrong_decision(self) -> str:
-        """Say what keeps the decision from being one; "" where nothing does."""
+        """Return why the decision does not fit the run or the conditions; "" if it fits."""
         if self.decision == "accepted" and self.conditions:
             return "it is accepted and has conditions: the decision for that is 'conditions'"
         if self.decision == "accepted" and self.exit_code != "0":
@@ -98,19 +98,19 @@ class Statement:
         return ""
 
     def lines(self, field: str) -> list[str]:
-        """List the words of a field, one entry a line."""
+        """List the text of a field, one entry per line."""
         value = getattr(self, field)
         return list(value) if field in LISTS else [value] * bool(value)
 
     def text(self) -> str:
-        """Write the statement, which is what is signed."""
+        """Return the text of the statement, which the party signs."""
         lines = [f"{title}: {words}" for f, title in TITLES.items() for words in self.lines(f)]
         return "\n".join([FORMAT, *lines]) + "\n"
 
 
 def _check_words(title: str, words: str, shape: str | None) -> None:
-    """Refuse words that no line can hold, or that could hide something from who reads them."""
-    shown = one_line(words)[:80]  # enough to find it again
+    """Raise StatementError for text that is empty, too long, malformed or partly invisible."""
+    shown = one_line(words)[:80]  # characters: enough to find the line
     if not words or words != one_line(words):
         raise StatementError(f"'{title}: {shown}' is empty or has characters that cannot be seen")
     if len(words) > MAX_WORDS:
@@ -120,7 +120,7 @@ def _check_words(title: str, words: str, shape: str | None) -> None:
 
 
 def parse_statement(content: bytes) -> Statement:
-    """Read a statement.  Unknown, repeated, missing and moved lines raise StatementError."""
+    """Parse a statement. Unknown, repeated, missing and moved lines raise StatementError."""
     try:
         first, *lines = content.decode("utf-8").split("\n")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Whether a run folder is unchanged since its parties signed it."""
+"""Verifies that a run folder is unchanged since its parties signed it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from reports.signing.statement import PARTIES, RUN_FIELDS, TITLES, Statement
 
 EXIT_WRONG, EXIT_UNKNOWN = 4, 20  # it does not verify; it cannot be verified
 FILES = [f"{party}.txt{end}" for party in PARTIES for end in ("", ".sig")]
-SHOWN_NAMES = 5  # of foreign files: who looks into the folder sees the others
-# What a reader works out: another version of seatrial may work it out otherwise.
+SHOWN_NAMES = 5  # of foreign files; the folder itself shows the others
+# Facts that the reader computes: another version of seatrial may compute them differently.
 WORKED_OUT = ("verdict", "exit_code", "waivers")
 
 
 @dataclass
 class Verification:
-    """What was found: `facts` are pairs of a word and a sentence, in the order to be shown.
+    """Result of a verification. `facts` are (word, sentence) pairs in the order of display.
 
-    `problems` say why it does not verify, `doubts` why it cannot be verified.
+    `problems` are reasons why the run does not verify, `doubts` why it cannot be verified.
     """
 
     facts: list[tuple[str, str]] = field(default_factory=list)
@@ -41,13 +41,13 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
-        """0 verified, 4 does not verify, 20 cannot be verified."""
+        """Exit code: 0 verified, 4 does not verify, 20 cannot be verified."""
         return EXIT_WRONG if self.problems else EXIT_UNKNOWN if self.doubts else 0
 
 
 @dataclass(frozen=True)
 class Signers:
-    """Who may sign: files as ssh's ALLOWED SIGNERS and KEY REVOCATION LISTS (see ssh-keygen)."""
+    """Files of keys that may sign: ALLOWED SIGNERS and KEY REVOCATION LISTS of ssh-keygen(1)."""
 
     allowed: Path
     revoked: Path | None = None
@@ -63,7 +63,8 @@ def verify_signed_run(
 ) -> Verification:
     """Check each signature; `required` parties must have signed.
 
-    `summary` is what the run amounts to, with all that was found out about its folder.
+    `summary` is the summary of the run, including the verification result of its folder. `nonce`
+    is the expected one; "" compares none.
     """
     integrity = summary.integrity
     found = Verification(problems=[*integrity.problems], doubts=open_doubts(run, summary))
@@ -89,7 +90,7 @@ def verify_signed_run(
 
 
 def _check_nonce(found: Verification, seen: str, expected: str) -> None:
-    """Compare the nonce: an old good run that is shown again has another one."""
+    """Compare the nonce with the expected one: an old run shown again has another nonce."""
     checked = "" if expected else " (not compared: give --nonce)"
     found.facts.append(("nonce", f"{seen}{checked}" if seen else "none"))
     if expected and one_line(expected) != seen:
@@ -102,7 +103,7 @@ def _check_nonce(found: Verification, seen: str, expected: str) -> None:
 def _check_party(
     found: Verification, run: Path, facts: dict[str, Any], signers: Signers, party: str
 ) -> None:
-    """Check what one party signed against this folder, and its key against the signers."""
+    """Compare what one party signed with this folder, and its key with the signers."""
     before = len(found.problems)
     try:
         statement, signature = read_signature(run, party)
@@ -123,7 +124,7 @@ def _check_party(
 
 
 def _key_problem(key: str | None, party: str, signers: Signers, reason: SshError) -> str:
-    """Say why a signature does not count; without a key, it is none of the statement."""
+    """Explain why a signature does not count; without a key it does not fit the statement."""
     if key is None:
         return f"signatures/{party}.txt.sig is no signature of {party}.txt: {reason}"
     return (
@@ -133,7 +134,7 @@ def _key_problem(key: str | None, party: str, signers: Signers, reason: SshError
 
 
 def _compare(found: Verification, statement: Statement, facts: dict[str, Any], party: str) -> None:
-    """Compare the statement with the folder that it lies in."""
+    """Compare the statement with the run folder that contains it."""
     here = {**{name: facts[name] for name in RUN_FIELDS}, "party": party}
     version = seatrial_version()
     for name, expected in here.items():
@@ -154,7 +155,7 @@ def _shown(value: str | tuple[str, ...]) -> str:
 
 
 def _check_parties(found: Verification, names: list[str], required: tuple[str, ...]) -> None:
-    """Check who signed, that they are two, and that nothing else lies in the folder."""
+    """Check who signed, that each used its own key, and that the folder has no other file."""
     signed = [party for party in PARTIES if {f"{party}.txt", f"{party}.txt.sig"} & {*names}]
     found.facts += [(party, "has not signed") for party in PARTIES if party not in signed]
     found.problems += [
