@@ -47,7 +47,7 @@ def control_release_one_early(run: Scenario) -> None:
     trial = run.measure.trial()
     judge_partial_holds([samples], trial)
     caught = [span for span in checks.find_partial_holds(samples) if span.gang == gang]
-    fault = "a job takes one accelerator of its gang of two before the other"
+    fault = "a job takes one of its two accelerators before the other"
     saw = caught[0].describe() if caught else "no part of a gang"
     run.measure.control("one bundle early", fault, trial, located=bool(caught), saw=saw)
 
@@ -68,7 +68,7 @@ def control_unregistered_gpu(run: Scenario) -> None:
     name = "a GPU used behind Ray's back"
     fault = "a process allocates memory on a GPU without asking Ray for it"
     if not gpu:
-        nowhere = "no node has all its GPUs free, and one of them unused"
+        nowhere = "no node has all its GPUs free and one of them unused"
         run.measure.control(name, fault, None, saw=nowhere)
         return
     samples, trial = _occupy_gpu(run, *gpu), run.measure.trial()
@@ -101,7 +101,7 @@ def _occupy_gpu(run: Scenario, node: str, uuid: str) -> list[checks.Sample]:
 
     (node_id,) = (entry["id"] for entry in run.rig.cluster.nodes if entry["name"] == node)
     with run.as_control() as samples:
-        run.observer.mark(f"a process on {node} uses a GPU that it never asked for", fault=True)
+        run.observer.mark(f"a process on {node} uses a GPU that it did not request", fault=True)
         gpu_user = on_node(UnregisteredGpuUser, node_id).remote()
         try:
             ray.get(gpu_user.allocate.remote(uuid), timeout=GPU_CONTEXT_SECONDS)
@@ -122,7 +122,7 @@ def control_not_cancelled(run: Scenario, gang: str, name: str, fault: str) -> No
     looks = run.observer.samples[since:]
     judge_gone(gang, gone is not None, PENDING_SECONDS, trial)
     stays = bool(looks) and all(gang in sample["gangs"] for sample in looks)
-    saw = f"the gang in {len(looks)} looks" if stays else "the gang is gone, or was not looked at"
+    saw = f"the gang in {len(looks)} looks" if stays else "the gang is gone, or was not observed"
     run.measure.control(name, fault, trial, located=stays, saw=saw)
 
 
@@ -135,7 +135,7 @@ def control_let_go(run: Scenario, gang: str) -> None:
         run.wait_gone(gang, DRAIN_SECONDS)
     trial = run.measure.trial()
     judge_held(gang, run.observer.samples[max(since - 1, 0) :], trial)
-    fault = "a gang that runs is given back, and judged as if it had to go on"
+    fault = "a running gang is given back, and judged as if it had to keep running"
     run.measure.control("gang given back", fault, trial)
 
 
@@ -165,7 +165,7 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
     judge_free([actors_only], run.total, trial)
     judge_rate(checks.sample_gaps(held), trial)
     parts = checks.partial_gangs(held[-1]) if held else {}
-    fault = "two jobs take single actors in turns, without a gang, and the observer looks away"
+    fault = "two jobs take single actors in turns, without a gang, while nothing is sampled"
     saw = "; ".join(f"job {job} held {part} of {size}" for job, part, size in parts.values())
     run.measure.control("naive actors", fault, trial, located=len(parts) == len(jobs), saw=saw)
 
@@ -191,7 +191,7 @@ def control_two_that_fit(run: Scenario) -> None:
     fewer = {node: count - 1 for node, count in run.capacity.items()}
     trial("overcommitted", len(checks.find_overcommitted([last], fewer)))
     fault = (
-        "two gangs that both fit, and start no actors, are judged as if one alone could run, and "
+        "two gangs that both fit and start no actors are judged as if only one could run, and "
         "as if each node had one accelerator less"
     )
     run.measure.control("two that fit", fault, trial)
@@ -216,7 +216,10 @@ def control_late_release(run: Scenario) -> None:
         trial("placement_delay", run.elapsed(since, run.wait_placed(waiting)))
         run.rig.release()
         run.wait_idle()
-    fault = f"a gang holds for {held_s:.2g} s what another waits for, as if that could be placed"
+    fault = (
+        f"a gang holds for {held_s:.2g} s what another waits for, and is judged as if the other "
+        "could be placed"
+    )
     run.measure.control("late release", fault, trial)
 
 
@@ -263,7 +266,7 @@ def control_fragments(measure: Recorder, nodes: dict[str, int]) -> None:
     """Judge a PACK gang that lies on several nodes as if it were the waiting STRICT_PACK gang."""
     trial, name = measure.trial(), "PACK passed off as STRICT_PACK"
     trial("placed_in_fragments", len(nodes) if len(nodes) > 1 else 0)
-    fault = "a PACK gang that lies on several nodes is judged as if it had asked for one"
+    fault = "a PACK gang that lies on several nodes is judged as if it had requested one"
     measure.control(name, fault, trial, saw=join_names(nodes))
 
 
@@ -271,6 +274,6 @@ def control_wrong_strategy(measure: Recorder, strategy: str, nodes: dict[str, in
     """Judge a gang that lies on several nodes as if it had asked for one node."""
     trial, violation = measure.trial(), checks.explain_misplaced("STRICT_PACK", nodes, nodes)
     trial("misplaced", int(bool(violation)))
-    fault = "a gang that lies on several nodes is judged as if it had asked for one"
+    fault = "a gang that lies on several nodes is judged as if it had requested one"
     saw = violation or f"nothing wrong with {nodes}"
     measure.control(f"{strategy} passed off as STRICT_PACK", fault, trial, saw=saw)

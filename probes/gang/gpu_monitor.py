@@ -102,7 +102,7 @@ class GpuMonitors:
             return None  # no monitor has answered yet
         silent = {node for node, last in self._answered_at.items() if now - last > STALE}
         return {
-            node: f"it does not answer for {STALE:g} s" if node in silent else self._latest[node]
+            node: f"it has not answered for {STALE:g} s" if node in silent else self._latest[node]
             for node in self._monitors
             if node in silent or node in self._latest
         }

@@ -177,7 +177,7 @@ def find_hidden_gpus(
             if more > worst and (lasts or (is_stray and comes_and_goes)):
                 worst, uses = more, sample["in_use"][node]
                 gpus = [
-                    f"{uuid} (processes {', '.join(map(str, pids)) or 'not told'})"
+                    f"{uuid} (processes {', '.join(map(str, pids)) or 'unknown'})"
                     for uuid, pids in uses.items()
                 ]
                 hidden[node] = worst, gpus
@@ -218,7 +218,7 @@ def _nvml_silence(samples: Sequence[Sample], node: str) -> str:
     """Explain why NVML has no data in all of these samples, or for more than MAX_BLIND_S."""
     looks = [(one["t"], one["in_use"].get(node)) for one in samples if "in_use" in one]
     errors = [use for _, use in looks if isinstance(use, str)]
-    reason = errors[-1] if errors else "nobody looked"
+    reason = errors[-1] if errors else "it was not asked"
     answered = [t for t, use in looks if isinstance(use, dict)]
     if not answered:
         return reason
@@ -237,7 +237,7 @@ def sample_rate(gaps: Sequence[float], required: float) -> tuple[float | None, s
     rate = len(gaps) / sum(gaps) if gaps else 0.0
     if rate >= required and max(gaps) <= MAX_GAP:
         return rate, ""
-    return None, f"{rate:.1f} samples a second, and none for {max(gaps, default=0):.1f} s"
+    return None, f"{rate:.1f} samples a second, with a gap of {max(gaps, default=0):.1f} s"
 
 
 def percentile_95(values: Sequence[float]) -> float | None:
@@ -254,13 +254,13 @@ def explain_misplaced(strategy: str, nodes: dict[str, int], capacity: dict[str, 
     size, used = sum(nodes.values()), len(nodes)
     free_nodes = sum(count > 0 for count in capacity.values())
     if strategy == "STRICT_PACK" and used > 1:
-        return f"STRICT_PACK of {size} lies on {used} nodes, expected 1"
+        return f"STRICT_PACK of {size} is on {used} nodes. Expected: 1"
     if strategy == "STRICT_SPREAD" and used < size:
-        return f"STRICT_SPREAD of {size} lies on {used} nodes, expected {size}"
+        return f"STRICT_SPREAD of {size} is on {used} nodes. Expected: {size}"
     if strategy == "PACK" and used > 1 and max(capacity.values(), default=0) >= size:
-        return f"PACK of {size} lies on {used} nodes though one had room for all"
+        return f"PACK of {size} is on {used} nodes. Expected: 1 (one node had room for all)"
     if strategy == "SPREAD" and used < size <= free_nodes:
-        return f"SPREAD of {size} lies on {used} nodes though {free_nodes} had room"
+        return f"SPREAD of {size} is on {used} nodes. Expected: {free_nodes} (as many had room)"
     return ""
 
 

@@ -36,7 +36,7 @@ def judge_gone(gang: str, gone: bool, seconds: float, measure: Recorder) -> None
     """Judge that a gang was removed within `seconds`."""
     measure("not_removed", int(not gone))
     if not gone:
-        message = f"gang {gang} is still there {seconds} s later"
+        message = f"gang {gang} still exists {seconds} s later"
         measure.explain(finding("GANG-NOT-REMOVED", message, [f"job {gang[0]}"]))
 
 
@@ -56,7 +56,7 @@ def judge_held(gang: str, samples: Sequence[Sample], measure: Recorder) -> None:
     measure("lost_while_running", lost, note="the gang never ran")
     if lost:
         now = _states_text(samples[-1])
-        message = f"gang {gang} ran and was not whole in {lost} samples after that; now {now}"
+        message = f"running gang {gang} lost accelerators in {lost} samples. Current state: {now}"
         measure.explain(finding("GANG-LOST-ACCELERATORS", message, [f"job {gang[0]}"]))
 
 
@@ -66,9 +66,9 @@ def judge_one_placed(run: Scenario, won: list[str], need: int) -> None:
     sizes = {gang: gangs[gang]["size"] for gang in won if gang in gangs}
     small = [gang for gang, size in sizes.items() if size < need]
     for gang in small:
-        message = f"{gang} is of {sizes[gang]}, not {need}"
+        message = f"{gang} has {sizes[gang]}, not {need}"
         run.measure.explain(finding("GANG-PARTIAL", message, [f"job {gang[0]}"]))
-    both = f"{join_names(won)} of {need} each were both whole, with {run.total} free"
+    both = f"{join_names(won)} of {need} each were both complete, with {run.total} free"
     twice = finding("GANG-OVERCOMMIT", both, sorted(run.capacity))
     clash = [twice] if len(won) > 1 and not small else []
     run.measure_at_end("placed_concurrently", len(won), *clash, ours=bool(small))
@@ -96,7 +96,7 @@ def judge_not_blocked(run: Scenario, gang: str, since: float) -> None:
     """Judge that a gang that has room is placed although another gang waits."""
     took = run.elapsed(since, run.wait_placed(gang))
     run.measure.note("placed_behind_in", took, "s")
-    message = f"gang {gang} had room and was not placed: {_gang_states(run)}"
+    message = f"gang {gang} fits and was not placed: {_gang_states(run)}"
     blocked = finding("GANG-BLOCKED", message, jobs_of([gang]))
     run.measure_at_end("blocked_behind", int(took is None), blocked)
 
@@ -119,7 +119,7 @@ def judge_time(
     run: Scenario, name: str, took: float | None, event: str, gangs: Iterable[str], never: str
 ) -> None:
     """Judge that an event came in time; `never` is the note if it never came."""
-    message = f"{event} only {took:.1f} s after it could be" if took else ""
+    message = f"{event} {took:.1f} s after the resources were free" if took else ""
     run.measure_at_end(name, took, finding("GANG-SLOW", message, jobs_of(gangs)), note=never)
 
 
@@ -173,4 +173,4 @@ def judge_big_wait(run: Scenario, wait: float | None, terms: ClusterTerms) -> No
 def report_queue_layer(measure: Recorder, terms: ClusterTerms) -> None:
     """Report a declared queue layer as not proven: it gangs pods, between Ray clusters."""
     if terms.queue:
-        measure.covered(f"not proven: {terms.queue} gangs pods, between Ray clusters")
+        measure.covered(f"not proven: {terms.queue} schedules gangs of pods, between Ray clusters")

@@ -35,7 +35,7 @@ def kill_spare_node(run: Scenario, spares: SpareNodes, name: str, message: str) 
     """Kill one spare raylet and judge that it is dead; return when it was killed."""
     killed_at = run.observer.mark(message, fault=True)
     dead, _ = spares.kill_nodes(name)
-    run.measure("nodes_killed", int(dead) or None, on=message, note="it is not proven dead")
+    run.measure("nodes_killed", int(dead) or None, on=message, note="its death is not proven")
     return killed_at
 
 
@@ -57,7 +57,7 @@ def control_node_not_lost(run: Scenario, victim: str) -> None:
     trial = run.measure.trial()
     gone = run.until(lambda sample: victim not in sample["free_on"], PENDING_SECONDS)
     judge_detected(gone, victim, PENDING_SECONDS, trial)
-    fault = f"{victim} lives, and is judged as if it had been killed"
+    fault = f"{victim} is alive, and is judged as if it had been killed"
     run.measure.control("node not lost", fault, trial)
 
 
@@ -80,8 +80,8 @@ def lose_held_node(run: Scenario, spares: SpareNodes, running: str, victim: str)
         return
     time_handoff(run, removed, gang, "others stay blocked after the harmed gang was removed")
     message = (
-        f"gang {gang} of 1, with {free} free, was not placed for {BLOCKED_SECONDS:g} s, while "
-        f"gang {running} stood, which had lost {victim}"
+        f"gang {gang} of 1, with {free} free, was not placed for {BLOCKED_SECONDS:g} s while "
+        f"gang {running}, which had lost {victim}, still existed"
     )
     run.measure.explain(finding("GANG-NODE-LOSS", message, ["job A", victim]))
 
@@ -96,5 +96,5 @@ def judge_detected(detected: float | None, victim: str, seconds: float, measure:
     """Judge that a node loss was detected within `seconds`."""
     measure("losses_not_detected", int(detected is None), on=victim)
     if detected is None:
-        message = f"{victim} was killed, and Ray did not notice within {seconds} s"
+        message = f"{victim} was killed, and Ray did not detect it within {seconds} s"
         measure.explain(finding("GANG-LOSS-NOT-DETECTED", message, [victim]))

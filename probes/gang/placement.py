@@ -70,7 +70,8 @@ def find_splits(
         node |= {number: pair[0] for number, pair in zip(numbers, places[component], strict=True)}
     nodes = [node[number] for number in sorted(node)]
     return [
-        f"a TP group of {component}, accelerators {components.as_ranges(group)}, lies on two nodes"
+        f"a TP group of {component}, accelerators {components.as_ranges(group)}, is split over "
+        "two nodes"
         for component, numbers in parts.items()
         for group in components.split_groups(numbers, nodes, parallel["tp"])
     ]

@@ -126,8 +126,10 @@ class Scenario:
         self.observer.other_jobs()  # forget jobs that have ended by now
         self.other_jobs = self.observer.other_jobs()
         if alone and self.other_jobs:
-            who = f"other jobs live on this cluster ({join_names(self.other_jobs)})"
-            raise NoRoom(f"{title}: {who}, and it might hold them up: run it when they have ended")
+            who = f"other jobs run on this cluster ({join_names(self.other_jobs)})"
+            raise NoRoom(
+                f"{title}: {who}, and the test might delay them. Run it when they have ended"
+            )
         self.first_sample = len(self.observer.samples)
         self.first_mark = len(self.observer.marks)
         self.control_ranges: list[tuple[int, int]] = []  # indices of samples taken during controls
@@ -154,8 +156,8 @@ class Scenario:
         size, resource = self.rig.cluster.size, self.rig.cluster.resource
         if free < needed:
             raise NoRoom(
-                f"contention needs {needed} free {resource}s, found {free} of {size} "
-                f"after {SETTLE_SECONDS} s: run it when others have ended their jobs"
+                f"contention needs {needed} free {resource}s, found {free} of {size} after "
+                f"{SETTLE_SECONDS} s. Run it when the other jobs have ended"
             )
         capacity = {node: count for node, count in sorted(sample["free_on"].items()) if count}
         return free, capacity

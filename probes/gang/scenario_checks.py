@@ -66,7 +66,7 @@ def judge_partial_holds(segments: Sequence[Sequence[Sample]], measure: Recorder)
     """Judge that no sample of these segments shows a partly placed gang."""
     samples = [sample for segment in segments for sample in segment]
     count = checks.count_partial(samples) if samples else None
-    measure("partially_held", count, samples=len(samples), note="nothing was seen")
+    measure("partially_held", count, samples=len(samples), note="nothing was observed")
     spans = [span for segment in segments for span in checks.find_partial_holds(segment)]
     for span in spans[:3]:
         measure.explain(finding("GANG-PARTIAL", span.describe(), [f"job {span.job}"]))
@@ -87,7 +87,7 @@ def _judge_overcommit(run: Scenario, samples: list[Sample]) -> None:
     """Judge that no accelerator was given away twice."""
     bad = checks.find_overcommitted(samples, run.capacity)
     first = next(iter(bad), {})
-    message = f"at {len(bad)} samples more was held than was free before, first {first}"
+    message = f"in {len(bad)} samples more was in use than was free before, first {first}"
     run.measure_at_end(
         "overcommitted", len(bad), finding("GANG-OVERCOMMIT", message, sorted(first))
     )
@@ -98,10 +98,10 @@ def _judge_leak(run: Scenario, name: str, lost: int) -> None:
     last = run.observer.samples[-1]
     gangs, free = last["gangs"], last["free_on"]
     missing = [node for node, count in run.capacity.items() if free.get(node, 0) < count]
-    holders = f"held by {join_names(gangs)}" if gangs else "not held by any gang, and yet not free"
+    holders = f"held by {join_names(gangs)}" if gangs else "not held by any gang, but not free"
     if last["actors"]:
         alive = join_names(f"{count} of job {job}" for job, count in last["actors"].items())
-        holders += f"; actors that live: {alive}"
+        holders += f"; actors alive: {alive}"
     message = f"{lost} of {run.total} {run.rig.cluster.resource}s were {holders}"
     run.measure_at_end(name, lost, finding("GANG-LEAK", message, missing))
 
@@ -138,7 +138,7 @@ def judge_gpu_use(
             f"{count} on {node}, where these are in use: {join_names(gpus)}"
             for node, (count, gpus) in hidden.items()
         )
-        message = f"GPUs are in use that Ray has given to nobody: {details}"
+        message = f"processes use GPUs that Ray has not assigned: {details}"
         measure.explain(finding("GANG-UNREGISTERED", message, list(hidden)))
     return hidden
 
@@ -155,7 +155,9 @@ def _keep_evidence(run: Scenario, samples: list[Sample]) -> None:
     all_samples = run.observer.samples[run.first_sample :]
     content = {"samples": all_samples, "marks": run.marks, "control_from_to": run.control_ranges}
     name = "gang-" + "-".join(run.title.replace("%", "percent").split()) + ".json"
-    run.measure.keep(name, content, kind="series", caption=f"{run.title}: who held what, when")
+    run.measure.keep(
+        name, content, kind="series", caption=(f"{run.title}: accelerators of each job over time")
+    )
     run.measure.covered(
         f"{run.title}: jobs A and B, {run.total} {unit}s free on "
         f"{len(run.capacity)} nodes, {len(samples)} samples"

@@ -73,7 +73,7 @@ def test_a_cancelled_gang_leaves_no_trace(scene):
     """A gang that waits and is cancelled is gone at once; the one that runs never notices."""
     with scene("a waiting gang is cancelled") as run:
         running, waiting = start_two_gangs(run, math.ceil(0.75 * run.total))
-        fault = "the job says that it cancels its gang, and does not"
+        fault = "the job reports that it cancels its gang, and does not"
         control_not_cancelled(run, waiting, "cancelled in words only", fault)
         judge_withdrawal(run, waiting, run.drop(waiting, "B cancels"))
         judge_undisturbed(run, running)

@@ -28,7 +28,10 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         largest, filler = max(run.capacity.values()), ""
         size = max(largest, 2)
         if largest > 1 and run.total - len(run.capacity) < largest:
-            need = f"fragments need {largest} free beside one of each node"
+            need = (
+                f"fragments need one free accelerator on each node and {largest} more on one of "
+                "them"
+            )
             raise NoRoom(f"{need}, see {run.capacity}")
         if largest > 1:  # take one accelerator of each node: no node is completely free
             filler = run.ask("A", len(run.capacity), strategy="STRICT_SPREAD")
@@ -37,7 +40,7 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         strict = run.ask("B", size, strategy="STRICT_PACK")
         run.observer.wait(PENDING_SECONDS)
         used = run.observer.samples[-1]["gangs"][strict]["nodes"]
-        message = f"STRICT_PACK of {size} lies on {join_names(used)}, which had no such room"
+        message = f"STRICT_PACK of {size} is on {join_names(used)}, which had no room for it"
         wrong = finding("GANG-MISPLACED", message, ["job B"])
         run.measure_at_end("placed_in_fragments", len(used), wrong, ours=len(used) > 1)
         asked_at = run.observer.mark("A asks for the same, PACK")
@@ -47,7 +50,7 @@ def test_fragments_are_not_mistaken_for_room(scene, measure):
         control_fragments(measure, nodes)
         if filler:
             run.drop(filler)
-            time_handoff(run, run.drop(packed), strict, "no node became whole again")
+            time_handoff(run, run.drop(packed), strict, "no node became completely free again")
 
 
 def test_strategies_hold(scene, measure):
@@ -75,7 +78,7 @@ def test_components_lie_where_they_were_put(scene, cluster, terms, measure):
     The contract's own placement is taken where it has one.
     """
     if cluster.resource != "GPU":
-        pytest.fail("components are told apart by their GPU, and this cluster has none")
+        pytest.fail("components are identified by their GPU, and this cluster has none")
     terms.check_placement(cluster.size)
     with scene("components", sampled=False) as run:
         wrong, astray = [], []

@@ -63,7 +63,7 @@ def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
         control_release_one_early(run)
         run.start_stream("B", [1], width=run.total + 2, hold=0.3)
         if run.until(lambda sample: count_held(sample, "B") >= max(run.total // 2, 1)) is None:
-            raise NoRoom("the stream of small gangs never ran, so nothing overtook anybody")
+            raise NoRoom("the stream of small gangs never ran, so no gang overtook another")
         before = set(run.observer.samples[-1]["gangs"])
         asked = run.observer.mark("A asks for all")
         big = run.ask("A", run.total)
@@ -97,7 +97,9 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         need = math.ceil(0.75 * run.total)
         running = run.ask("A", need)
         if run.wait_placed(running) is None or workplace is None:
-            raise NoRoom("Ray Train needs a folder, and a gang that is in its way: one was missing")
+            raise NoRoom(
+                "Ray Train needs a folder and a gang that blocks it: one of them was missing"
+            )
         run.observer.mark("B trains")
         jobs = run.rig.jobs
         jobs["A"].call("guard", jobs["B"].id, not run.other_jobs)
@@ -111,7 +113,7 @@ def test_ray_train_waits_as_a_gang(scene, workplace, measure):
         stuck = finding("GANG-STUCK", "Ray Train was not placed after release", ["job B"])
         run.measure_at_end("never_placed", int(when is None), stuck, samples=len(gangs))
         outcome = "never placed" if when is None else jobs["B"].call("outcome")
-        broke = finding("GANG-STUCK", f"Ray Train was placed and ended so: {outcome}", ["job B"])
+        broke = finding("GANG-STUCK", f"Ray Train was placed and ended with: {outcome}", ["job B"])
         broken = [] if when is None else [broke]
         run.measure_at_end("ray_train_outcome", outcome, *broken, ours=when is not None)
         if outcome != "finished":

@@ -98,12 +98,12 @@ def test_hold_and_wait_needs_two_jobs_that_hold_and_wait_long_enough() -> None:
     ("strategy", "nodes", "wrong"),
     [
         ("STRICT_PACK", {"a": 4}, ""),
-        ("STRICT_PACK", {"a": 3, "b": 1}, "lies on 2 nodes, expected 1"),
+        ("STRICT_PACK", {"a": 3, "b": 1}, "is on 2 nodes. Expected: 1"),
         ("STRICT_SPREAD", {"a": 1, "b": 1}, ""),
-        ("STRICT_SPREAD", {"a": 2}, "lies on 1 nodes, expected 2"),
-        ("PACK", {"a": 2, "b": 2}, "though one had room"),
+        ("STRICT_SPREAD", {"a": 2}, "is on 1 nodes. Expected: 2"),
+        ("PACK", {"a": 2, "b": 2}, "Expected: 1 (one node had room"),
         ("PACK", {"a": 8, "b": 8}, ""),  # no node has room for 16
-        ("SPREAD", {"a": 2}, "though 3 had room"),
+        ("SPREAD", {"a": 2}, "Expected: 3 (as many had room"),
         ("SPREAD", {"a": 2, "b": 1, "c": 1}, ""),  # four on three nodes
     ],
 )
@@ -162,7 +162,7 @@ def used(t: float, free: int, gpus: int) -> Sample:
 
 
 def unused(t: float) -> Sample:
-    """A sample that nobody looked at GPUs for."""
+    """A sample that it was not asked at GPUs for."""
     return sample(t) | {"free_on": {"n": 8}}
 
 
@@ -210,18 +210,18 @@ def test_one_look_on_a_calm_node_is_no_proof() -> None:
 
 def test_a_gpu_without_a_known_process_is_named_all_the_same() -> None:
     seen = [sample(t) | {"free_on": {"n": 8}, "in_use": {"n": {"GPU-7": []}}} for t in range(4)]
-    assert checks.find_hidden_gpus(seen, {"n": 8}) == {"n": (1, ["GPU-7 (processes not told)"])}
+    assert checks.find_hidden_gpus(seen, {"n": 8}) == {"n": (1, ["GPU-7 (processes unknown)"])}
 
 
 def test_a_node_of_which_nvml_tells_nothing_is_named() -> None:
     silent = sample(0.0) | {"free_on": {}, "in_use": {"n": {}, "m": "NVML: not found"}}
     assert checks.nvml_errors([silent], {"n": 8, "m": 8, "head": 0}) == {"m": "NVML: not found"}
-    assert checks.nvml_errors([sample(0.0)], {"n": 8}) == {"n": "nobody looked"}
+    assert checks.nvml_errors([sample(0.0)], {"n": 8}) == {"n": "it was not asked"}
     assert checks.find_hidden_gpus([silent], {"n": 8, "m": 8}) == {}
 
 
 def looks(*told: Any) -> list[Sample]:
-    """A look each second: words where NVML does not tell, None where nobody looked."""
+    """A look each second: words where NVML does not tell, None where it was not asked."""
     return [
         sample(at) | ({} if use is None else {"in_use": {"n": use}}) for at, use in enumerate(told)
     ]
@@ -244,7 +244,7 @@ def test_who_uses_gpus_behind_rays_back_is_named() -> None:
     (found,) = result.findings
     assert (found.code, found.suspects) == ("GANG-UNREGISTERED", ["n"])
     assert found.statement == (
-        "GPUs are in use that Ray has given to nobody: 1 on n, where these are in use: "
+        "processes use GPUs that Ray has not assigned: 1 on n, where these are in use: "
         "GPU-0 (processes 100)"
     )
 
@@ -267,7 +267,7 @@ def test_a_node_that_is_dark_for_too_long_proves_nothing(seen: list[Sample]) -> 
 
 def test_a_node_at_which_nobody_looked_for_long_proves_nothing() -> None:
     (reason,) = checks.nvml_errors(looks({}, *[None] * 12, {}), {"n": 8}).values()
-    assert reason == "no answer for 13 s (nobody looked)"
+    assert reason == "no answer for 13 s (it was not asked)"
 
 
 def test_the_dashboard_and_its_agent_are_no_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
