@@ -1,0 +1,137 @@
+"""What pytest shows of a probe is its verdict, in one place and in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from probes.probe_report import (
+    NOT_PROVABLE,
+    end_state,
+    is_sound,
+    last_line,
+    status_words,
+    write_verdict,
+)
+from reports.measurement import Limit
+from reports.record import Cause, Control, Finding, Measurement, ProbeResult
+
+
+def report_of(outcome: str, longrepr: Any = None) -> pytest.TestReport:
+    """Pytest's report of a probe that took 1.5 s."""
+    where = ("test_x.py", 1, "test_it")
+    report = pytest.TestReport("test_x.py::test_it", where, {}, outcome, longrepr, "call")  # type: ignore[arg-type]
+    report.duration = 1.5
+    return report
+
+
+def call_of(raised: type[BaseException] | None) -> pytest.CallInfo[None]:
+    """What pytest knows of a call that raised this, or nothing."""
+
+    def run() -> None:
+        if raised:
+            raise raised("the end\nof it, password=hunter2secret")
+
+    return pytest.CallInfo.from_call(run, "call", reraise=None)
+
+
+def result_of(value: float | None, **more: Any) -> ProbeResult:
+    """A result of GANG with one measured value, and a finding."""
+    limit = Limit(high=5, marginal_high=3, unit="s", because="as agreed")
+    measurement = Measurement(name="placement_delay", value=value, limit=limit, unit="s")
+    found = Finding(code="GANG-SLOW", statement="gang A was late", cause=Cause.NO_PROGRESS,
+                    remedy="Look.")  # fmt: skip
+    fields = {"state": "finished", "seconds": 1.0, **more}
+    return ProbeResult(
+        probe="p", criterion="GANG", claim="it holds", measurements=[measurement],
+        controls=[Control(name="c", fault="f", caught=True, saw="it")], findings=[found], **fields,
+    )  # fmt: skip
+
+
+def test_the_last_line_of_a_traceback_is_shown_without_secrets() -> None:
+    assert last_line("one\ntwo\nthree\n") == "three"
+    assert last_line(" \n") == "no reason was given"
+    assert "hunter2secret" not in last_line("E  api_key=hunter2secret")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "longrepr", "raised", "expected"),
+    [
+        ("passed", None, None, ("finished", "")),
+        ("skipped", ("test_x.py", 3, "Skipped: no GPU"), None, ("skipped", "Skipped: no GPU")),
+        ("skipped", "no GPU", None, ("skipped", "no GPU")),
+        ("failed", "[XPASS(strict)] why", None, ("error", "[XPASS(strict)] why")),
+        ("failed", "x", ValueError, ("error", "ValueError: the end")),
+        ("failed", "x", KeyboardInterrupt, ("interrupted", "KeyboardInterrupt: the end")),
+    ],
+)
+def test_how_a_probe_ended(
+    outcome: str, longrepr: Any, raised: type[BaseException] | None, expected: tuple[str, str]
+) -> None:
+    call = call_of(raised)
+    state, seconds, error_text = end_state(report_of(outcome, longrepr), call)
+    assert (state, seconds) == (expected[0], 1.5)
+    assert error_text.startswith(expected[1])
+    assert bool(error_text) == bool(expected[1])
+    assert "hunter2secret" not in error_text
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict", "outcome", "word"),
+    [
+        (1.0, "PASS", "passed", None),
+        (4.0, "MARGINAL", "passed", "MARGINAL"),
+        (9.0, "FAIL", "failed", None),
+        (None, "UNPROVEN", "failed", "UNPROVEN"),
+    ],
+)
+def test_the_verdict_takes_the_place_of_passed(
+    value: float | None, verdict: str, outcome: str, word: str | None
+) -> None:
+    report, result = report_of("passed"), result_of(value)
+    assert result.verdict.value == verdict
+    write_verdict(report, result, provable=True)
+    assert report.outcome == outcome
+    assert is_sound(report) is (outcome == "passed")
+    words = status_words(report)
+    assert (words and words[2][0]) == word
+    assert words is None or words[2][1] == {"yellow": True}
+    if outcome == "failed":
+        lines = str(report.longrepr).splitlines()
+        assert lines[0] == f"GANG {verdict}"
+        assert lines[-1] == "GANG-SLOW: gang A was late"
+        assert len(lines) > 2
+
+
+def test_an_error_keeps_its_traceback_below_the_sentences() -> None:
+    report = report_of("failed", "Traceback\nValueError: broken")
+    write_verdict(report, result_of(None, state="error", error="ValueError: broken"), provable=True)
+    text = str(report.longrepr)
+    assert text.startswith("GANG UNPROVEN")
+    assert text.endswith("Traceback\nValueError: broken")
+    silent = report_of("passed", "what a plugin left here")
+    write_verdict(silent, result_of(None), provable=True)
+    assert "what a plugin left here" not in str(silent.longrepr)
+
+
+@pytest.mark.parametrize(
+    ("value", "state", "sound"),
+    [(None, "finished", True), (1.0, "finished", True), (9.0, "finished", False),
+     (None, "error", False), (None, "skipped", False)],
+)  # fmt: skip
+def test_what_cannot_be_proven_here_is_no_failure_unless_it_failed(
+    value: float | None, state: str, sound: bool
+) -> None:
+    report = report_of("passed")
+    write_verdict(report, result_of(value, state=state), provable=False)
+    assert is_sound(report) is sound
+    words = status_words(report)
+    if sound:
+        assert words is not None
+        assert words[2] == (NOT_PROVABLE.upper(), {"yellow": True})
+
+
+def test_a_report_without_a_verdict_is_sound_and_has_no_word() -> None:
+    assert is_sound(report_of("passed"))
+    assert status_words(report_of("passed")) is None
