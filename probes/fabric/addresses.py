@@ -115,8 +115,8 @@ def _by_neighbours(
         for address, observers in addresses.items():
             who = join_names(others) or "a machine that is not in this cluster"
             message = (
-                f"{who} ({mac}) answers for {address}, the address of {owner[address]}, when "
-                f"{join_names(observers)} asks"
+                f"{who} ({mac}) answers ARP requests of {join_names(observers)} for {address}, "
+                f"the address of {owner[address]}"
             )
             found.append(DuplicateAddress(address, [owner[address], *others], message))
     return found

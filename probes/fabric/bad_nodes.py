@@ -143,7 +143,10 @@ def try_groups(rig: FabricRig, run: SweepResult, pairs: PairSearch, unlocated: b
         judge.judge_groups(groups, pairs.speed, measure)
         unlocated = unlocated and not (groups.nodes or groups.groups)
     else:
-        when = f"from {LARGE} nodes and tier standard on, and where no pair shows why all is slow"
-        measure.covered(f"no groups of nodes were tried: that is done {when}")
+        when = (
+            f"(requires {LARGE} nodes and --tier standard, or a slow all-reduce that no pair "
+            "explains)"
+        )
+        measure.covered(f"groups of nodes were not tested {when}")
     if unlocated:
         measure.explain(slow_fabric_finding(run))

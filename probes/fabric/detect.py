@@ -21,7 +21,7 @@ def find_silent_ranks(silent: list[int], rank_nodes: list[str], error: str) -> l
     if not silent:
         return []
     places = ", ".join(f"rank {rank} on {rank_nodes[rank]}" for rank in silent)
-    message = f"{places}: the process does not answer while the others wait for it ({error})"
+    message = f"{places}: the process does not answer, and the others wait for it ({error})"
     return [finding("INIT-MISSING-RANK", message, _ranks_and_nodes(silent, rank_nodes))]
 
 
@@ -62,7 +62,7 @@ def wrong_data(rows: Rows, rank_nodes: list[str]) -> list[Finding]:
     )
     message += f"; {more} more ranks" if more > 0 else ""
     if len({*rank_nodes} - {rank_nodes[rank] for rank in ranks}) == 0:
-        message += ". Who changed it is not known: all nodes received it"
+        message += ". The source is unknown: all nodes received it"
         return [finding("FAB-WRONG-DATA", message)]
     return [finding("FAB-WRONG-DATA", message, _ranks_and_nodes(named, rank_nodes))]
 
@@ -74,13 +74,13 @@ def find_wrong_nodes(rows: Rows, search: FaultSearchResult, rank_nodes: list[str
     """
     if search.slow_nodes:
         return [
-            finding("FAB-WRONG-DATA", f"each all-reduce that {node} takes part in is wrong", [node])
+            finding("FAB-WRONG-DATA", f"every all-reduce with {node} is wrong", [node])
             for node in search.slow_nodes
         ]
     links = {(min(link), max(link)) for link in search.slow_links}
     if links:
         return [
-            finding("FAB-WRONG-DATA", f"an all-reduce over {a} and {b} alone is wrong", [a, b])
+            finding("FAB-WRONG-DATA", f"an all-reduce between {a} and {b} is wrong", [a, b])
             for a, b in sorted(links)
         ]
     return wrong_data(rows, rank_nodes)
@@ -93,11 +93,11 @@ def find_wrong_links(wrong: dict[Link, int]) -> list[Finding]:
     findings = []
     for node, way in ends:
         links = [link for link in bad if node == link[way == "receives"]]
-        message = f"what {node} {way} is changed on the way: {sum(wrong[link] for link in links)} "
+        message = f"data that {node} {way} arrives changed: {sum(wrong[link] for link in links)} "
         message += f"wrong elements over {len(links)} links"
         findings.append(finding("FAB-WRONG-LINK", message, [node]))
     for a, b in more:
-        message = f"what {a} sends to {b} is changed on the way: {wrong[a, b]} wrong elements"
+        message = f"data from {a} to {b} arrives changed: {wrong[a, b]} wrong elements"
         findings.append(finding("FAB-WRONG-LINK", message, [a, b]))
     return findings
 
@@ -125,7 +125,7 @@ def find_off_fabric(
     if not off_fabric:
         return []
     devices = ", ".join(sorted(set(off_fabric.values())))
-    message = f"gradient bytes of {', '.join(off_fabric)} went over {devices}, not {fabric}"
+    message = f"gradient traffic of {', '.join(off_fabric)} used {devices}. Expected: {fabric}"
     return [finding("FAB-WRONG-INTERFACE", message, list(off_fabric))]
 
 
@@ -137,11 +137,11 @@ def find_slow_groups(result: NodeGroupsResult, pairs: FaultSearchResult) -> list
     blamed = {*pairs.slow_nodes, *(node for link in pairs.slow_links for node in link)}
     findings = []
     for node in (node for node in result.nodes if node not in blamed):
-        message = f"each group that {node} is in is slow, and its pairs are not"
+        message = f"every group with {node} is slow, and pairwise tests of {node} are normal"
         findings.append(finding("FAB-SLOW-GROUP", message, [node]))
     for group in result.groups:
         if blamed.isdisjoint(group):
-            message = f"{', '.join(group)} are slow together, and in other groups they are not"
+            message = f"{', '.join(group)} are slow together, and normal in other groups"
             findings.append(finding("FAB-SLOW-GROUP", message, group))
     wrong = {node: count for node, count in result.wrong.items() if count}
     if wrong:
@@ -158,8 +158,8 @@ def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
         message = (
-            f"every link of {node} is slow {WAY_TEXT[way]}: {min(links.values()):.3f} GB/s "
-            f"where others give {pairs.typical:.3f}"
+            f"every link of {node} is slow {WAY_TEXT[way]}: {min(links.values()):.3f} GB/s. "
+            f"Others: {pairs.typical:.3f} GB/s"
         )
         findings.append(finding("FAB-SLOW-LINK", message, [node]))
     for a, b in pairs.slow_links:

@@ -106,14 +106,14 @@ def recheck_reachability(
         with cluster.gang() as fresh_gang:
             reach = check_reach(fresh_gang, {**node_names, **cluster.node_names}, interface)
     except GangError as error:
-        measure.covered(f"who reaches whom was not tried again: {error}")
+        measure.covered(f"reachability was not tested again: {error}")
         return
     where = interface or "the interface of Ray"
     if len(reach.dead) == len(reach.nodes):
-        measure.covered(f"who reaches whom was not tried again: no node has an address on {where}")
+        measure.covered(f"reachability was not tested again: no node has an address on {where}")
         return
     blocked = f"{len(reach.pairs) + len(reach.narrow or [])} pairs of nodes"
-    measure.covered(f"after the failure, on {where}: {blocked} do not reach each other")
+    measure.covered(f"after the failure, on {where}: {blocked} cannot reach each other")
     measure.explain(find_duplicates(reach), find_unreachable(reach), find_mtu_faults(reach))
 
 
@@ -122,5 +122,5 @@ def keep_ras_status(cluster: Cluster, measure: Recorder) -> None:
     node_names = cluster.node_names
     for node, status in cluster.on_each_node(ras_status).items():
         if status:
-            caption = f"what NCCL's RAS says on {node_names[node]}, after the deadline"
+            caption = f"report of NCCL's RAS on {node_names[node]}, after the deadline"
             measure.keep(f"ras-{node_names[node]}.txt", status, kind="log", caption=caption)

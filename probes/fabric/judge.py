@@ -45,7 +45,7 @@ def judge_lint(
     measure.explain(detect.find_bad_settings(flags))
     rows = [{**dataclasses.asdict(flag), "said": flag.statement} for flag in flags]
     effective = {name: facts["effective"] for name, facts in nodes.items()}
-    caption = "what each node tells NCCL and gloo, and what of it is doubtful"
+    caption = "settings of NCCL and gloo on each node, and the doubtful ones"
     measure.keep("settings.json", {"flags": rows, "nodes": effective}, caption=caption)
     return flags
 
@@ -101,7 +101,7 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
             note = run.unread if fabric else "no fabric was agreed or derived"
             measure(name, value, on=node, note=note if value is None else "")
     content = {"bytes_sent": run.sent, run.library.source or "library": run.library.transports}
-    caption = "bytes sent per node and road, and what the library says"
+    caption = "bytes sent per node and network, and the library's report"
     measure.keep("roads.json", content, caption=caption)
     for name, data in run.library.logs.items():
         text = gzip.decompress(data).decode("utf-8", "backslashreplace")
@@ -129,7 +129,11 @@ def judge_rails(
     counts = {node: len(ports) for node, ports in run.rails.items()}
     expected = terms.rails or max(installed or 0, *counts.values())
     ordered = terms.rails and measure.contract.agreed
-    because = "the contract orders them" if ordered else "every node has what the best one has"
+    because = (
+        "as ordered in the contract"
+        if ordered
+        else ("every node must have as many as the best node")
+    )
     best = max(run.rail_gbps.values(), default=0.0)
     rate = f", each at {best:g} Gbit/s as on the best node" if best else ""
     limit = Limit(low=expected, unit="rails", because=because + rate)

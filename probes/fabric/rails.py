@@ -69,7 +69,7 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
         idle = {name: share for name, share in shares.items() if share < min_share}
         if idle:
             shares_text = ", ".join(f"{name} {share:.0%}" for name, share in sorted(idle.items()))
-            message = f"{node}: of an equal part of the bytes, its rails carried: {shares_text}"
+            message = f"{node}: uneven rails. Share of an equal part of the bytes: {shares_text}"
             findings.append(finding("FAB-PARTIAL-RAILS", message, [node, *sorted(idle)]))
     return findings
 
@@ -85,7 +85,10 @@ def find_missing_rails(
     findings = []
     for node, count in counts.items():
         if count and rates.get(node, best) < best:
-            message = f"{node}: its {count} rails run at {rates[node]:g} Gbit/s, others at {best:g}"
+            message = (
+                f"{node}: its {count} rails run at {rates[node]:g} Gbit/s. Other nodes: {best:g} "
+                "Gbit/s"
+            )
         elif count < expected:
             message = f"{node}: {count} of {expected} rails are active, and admitted by NCCL_IB_HCA"
         else:

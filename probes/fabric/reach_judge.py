@@ -16,7 +16,7 @@ def judge_reach(reach: ReachabilityResult, measure: Recorder) -> None:
     measure("unreachable_pairs", len(reach.pairs))
     measure("duplicate_addresses", len(reach.duplicates))
     if not reach.saw_neighbours:
-        measure.covered("who answers for an address was not seen: no node shows /proc/net/arp")
+        measure.covered("duplicate addresses were not tested: no node shows /proc/net/arp")
     if reach.has_ip:
         odd_mtu = len(find_odd_mtu(reach)) if reach.mtu else None
         measure("mtu_mismatches", odd_mtu, note=reach.note or "no MTU is known")
@@ -54,7 +54,7 @@ def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
         findings.append(finding("FAB-LINK-DOWN", f"{node}: {reason}", [node]))
     for a, b in pairs:
         if a not in reach.dead and b not in reach.dead:
-            message = f"{a} and {b} do not reach each other by TCP"
+            message = f"{a} and {b} cannot reach each other by TCP"
             findings.append(finding("FAB-PAIR-BLOCKED", message, [a, b]))
     return findings
 

@@ -170,7 +170,7 @@ class SweepResult:
         if found:
             return f"the byte counters of {', '.join(found)} cannot be read"
         elsewhere = [node for node in self.sent if not self.is_counted(node)]
-        return f"what {', '.join(elsewhere)} sent went where no port counts it" * bool(elsewhere)
+        return f"bytes of {', '.join(elsewhere)} were not counted by any port" * bool(elsewhere)
 
     def witness_disagreement(self) -> str:
         """Describe where the two sources differ, or one reports nothing; "" if they agree."""
@@ -179,13 +179,13 @@ class SweepResult:
         for node in sorted({*self.sent, *self.library.transports, *self.rank_nodes}):
             device, reported = self.main_devices.get(node), self.library.transports.get(node)
             if device is None:
-                return f"the byte counters say nothing of {node}"
+                return f"the byte counters of {node} are unknown"
             if device == UNKNOWN:
                 return self.unread
             if reported != device and not (reported == "tcp" and device not in ("rdma", "none")):
                 return (
-                    f"on {node} the byte counters saw {device}, {self.library.source} "
-                    f"{'says ' + reported if reported else 'says nothing'}"
+                    f"on {node} the byte counters saw {device}, and {self.library.source} "
+                    f"{('reported ' + reported if reported else 'reported nothing')}"
                 )
         return ""
 

@@ -70,10 +70,10 @@ def measure_fabric(rig, logs):
     Each is judged as soon as it is measured, so that a later failure loses nothing.
     """
     gang, terms, measure = rig.gang, rig.terms, rig.measure
-    measure.progress("fabric: who reaches whom")
+    measure.progress("fabric: reachability")
     reach = check_reach(gang, rig.node_names, terms.fabric)
     if reach.pairs or reach.narrow or reach.duplicates:
-        measure("busbw", None, note="not every pair of nodes reaches each other")
+        measure("busbw", None, note="some pairs of nodes cannot reach each other")
         judge_reach(reach, measure)
         rig.judge_agreed_ports()
         return None, None
@@ -93,5 +93,5 @@ def measure_fabric(rig, logs):
         return run, find_bad_nodes(rig, run, wrong)
     # On an embedded cluster a pair is two processes that share one host's cores.
     explain_without_pairs(rig, run, wrong)
-    measure.covered("no pairs of nodes were tried: all raylets share one host")
+    measure.covered("pairs of nodes were not tested: all raylets share one host")
     return run, None

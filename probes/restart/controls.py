@@ -72,7 +72,7 @@ def control_other_scenario(run: FaultedRun, measure: Recorder) -> None:
     trial, judged = measure.trial(), dataclasses.replace(run, scenario=other)
     judge_completion(judged, trial)
     judge_resume(judged, trial)
-    fault = "what the run did is held to what another scenario must come to"
+    fault = "the result of the run is compared with the expected outcome of another scenario"
     measure.control("another scenario", fault, trial)
 
 
@@ -80,7 +80,7 @@ def control_intact_checkpoint(original: ReferenceRun, measure: Recorder) -> None
     """Check that a resume from an undamaged checkpoint fails the judge of damaged ones."""
     results, error = results_or_error(original.wrong_resumes.get("rng", NO_REFERENCE_RUN))
     name = "an untouched one taken for damaged"
-    fault = f"a resume from an untouched step-{NEWEST} is judged as if that had been damaged"
+    fault = f"a resume from an intact step-{NEWEST} is judged as if that had been damaged"
     trial = measure.trial()
     if not error:
         judge_refusal("untouched", original, results, trial)
@@ -91,7 +91,7 @@ def control_roomy_disk(original: ReferenceRun, measure: Recorder) -> None:
     """Check that a run without a full disk fails the judge of full disks."""
     trial = measure.trial()
     judge_full_disk(original, original.results, trial)
-    fault = "the run whose disk was never full is judged as if a save had met a full one"
+    fault = "the run whose disk was never full is judged as if a save had met a full disk"
     measure.control("a disk that was not full", fault, trial)
 
 
@@ -101,7 +101,7 @@ def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> lis
     Returns the number of bundles that each of its placement groups holds.  Call it after all
     judging: a run that leaked may leave no room for this gang.
     """
-    fault = "a gang of the same name holds one accelerator and runs while what is left is counted"
+    fault = "a gang of the same name holds one accelerator and runs while leftovers are counted"
     trial, sizes, located, saw = measure.trial(), list[int](), False, ""
     try:
         with gang:

@@ -83,7 +83,7 @@ class StepComparison:
         """Reason why `count` is None."""
         if not self.steps:
             return "no step was done after a resume"
-        return f"{self.steps - self.compared} of {self.steps} steps do not tell what is compared"
+        return f"{self.steps - self.compared} of {self.steps} steps lack the compared values"
 
 
 def compare_steps(
@@ -139,7 +139,7 @@ def reordered_sums(reference: Sequence[dict[str, Any]], run: FaultedRun, victim:
     pairs += [(victim, of_victim, event["rings"]) for event in lives]
     for rank, expected, actual in pairs:
         if expected is None or actual is None:
-            return f"NCCL did not tell the rings of rank {rank}"
+            return f"NCCL did not log the rings of rank {rank}"
         if expected != actual:
             return f"NCCL added over other rings on rank {rank}"
     return ""

@@ -45,7 +45,7 @@ def judge_run(
     if run.results and not scenario.gives_up:
         judge_equality(original, run, measure)
     for number, injector in enumerate(run.injectors, 1):
-        note = injector.error or "the run ended before its victim was struck"
+        note = injector.error or "the run ended before the fault was injected"
         measure("faults_injected", injector.count or None, on=f"blow {number}", note=note)
     judge_completion(run, measure)
     judge_resume(run, measure)
@@ -59,7 +59,7 @@ def resume_finished(outcome: Results | str, failure: str, measure: Recorder) -> 
     `failure` begins the finding when it did not.
     """
     _, error = results_or_error(outcome)
-    because = "one checkpoint that cannot be used, or be written, is no reason to end a run"
+    because = "a checkpoint that cannot be read or written must not end the run"
     limit = Limit(one_of=["finished"], because=because)
     measure("outcome", "gave up" if error else "finished", limit=limit)
     if error:
@@ -76,44 +76,44 @@ def judge_completion(run: FaultedRun, measure: Recorder) -> None:
     scenario, attempts = run.scenario, run.attempts
     finished, expected = bool(run.results), not scenario.gives_up
     failed = expected and not finished
-    known, note = failed or run.all_injected, "a blow did not happen"
+    known, note = failed or run.all_injected, "an injected fault did not happen"
     outcome = "finished" if finished else "gave up"
     because = f"{scenario.summary}: {'it ends by itself' if expected else 'it gives up'}"
     limit = Limit(one_of=["finished" if expected else "gave up"], because=because)
     measure("outcome", outcome if known else None, limit=limit, note=note)
-    limit = exactly(
-        scenario.attempts, "attempts", "one for each injected fault, and the one that finishes"
-    )
+    limit = exactly(scenario.attempts, "attempts", "one per injected fault, plus the last")
     measure("attempts", len(attempts) if known else None, limit=limit, note=note)
     if failed:
-        measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not come back: {run.error}"))
+        measure.explain(finding("RESTART-NOT-RECOVERED", f"the run did not recover: {run.error}"))
     elif known and len(attempts) != scenario.attempts:
         reasons = "; ".join(attempt.reason or "ended" for attempt in attempts)
-        statement = f"it took {len(attempts)} attempts, expected {scenario.attempts}: {reasons}"
+        statement = (
+            f"it took {len(attempts)} attempts. Expected: {scenario.attempts}. Reasons: {reasons}"
+        )
         measure.explain(finding("RESTART-ATTEMPTS", statement))
 
 
 def judge_resume(run: FaultedRun, measure: Recorder) -> None:
     """Judge from which step the last attempt resumed, and how many steps each fault cost."""
-    scenario, saved, unseen = run.scenario, run.last_saved, "no second life was seen"
+    scenario, saved, unseen = run.scenario, run.last_saved, "no second attempt was seen"
     step, note = run.journals[-1][0]["start_step"] if len(run.journals) > 1 else None, unseen
     expected = saved if scenario.resume_step is None else scenario.resume_step
     if step is not None and step != expected and not run.all_injected:
-        step, note = None, "a blow did not happen"
+        step, note = None, "an injected fault did not happen"
     if step is not None and step == saved > expected:
-        step, note = None, f"a blow came late: step {saved} had been saved before it"
-    limit = exactly(expected, "step", "the newest that was saved whole")
+        step, note = None, f"a fault was injected too late: step {saved} had been saved before it"
+    limit = exactly(expected, "step", "the newest complete checkpoint")
     measure("resumed_from", step, limit=limit, note=note)
     because = "it saves before it leaves"
     if scenario.max_lost:
         because = f"it saves every {SAVE_EVERY} steps"
     if scenario.max_lost > SAVE_EVERY:
-        because += ", in the background: the save before may not have ended"
+        because += ", in the background: the previous save may not have ended"
     lost = max(run.steps_lost, default=None)
     limit = Limit(high=scenario.max_lost, unit="steps", because=because)
     measure("steps_lost", lost, limit=limit, note=unseen)
     if lost is not None and lost > scenario.max_lost:
-        statement = f"{lost} steps were lost, from {scenario.max_lost} at most"
+        statement = f"{lost} steps were lost. Expected: at most {scenario.max_lost} (save interval)"
         measure.explain(finding("RESTART-STEPS-LOST", statement))
 
 
@@ -125,8 +125,8 @@ def judge_recovery_time(run: FaultedRun, limit: Limit, measure: Recorder) -> Non
         return
     parts = dataclasses.asdict(recovery_costs(run, len(run.injectors) - 1))
     texts = {name: "an unknown time" if s is None else f"{s:.0f} s" for name, s in parts.items()}
-    statement = f"the loss was seen after {texts['detect']}, a whole gang was there "
-    statement += f"{texts['reschedule']} later, and its start took {texts['init']}"
+    statement = f"recovery: detection {texts['detect']}, rescheduling "
+    statement += f"{texts['reschedule']}, start-up to the first step {texts['init']}"
     measure.explain(finding("RESTART-SLOW", statement))
 
 
@@ -159,14 +159,14 @@ def judge_equality(original: ReferenceRun, run: FaultedRun, measure: Recorder) -
     if reordered:
         tolerance = original.least_wrong_distance / 2
         if math.isnan(tolerance):
-            reason = f"{reordered}, and no wrong resume tells how far is too far"
+            reason = f"{reordered}, and no wrong resume was measured to compare with"
             measure("unequal_steps", None, note=reason)
             measure("final_state", None, note=reason)
             return
         found = compare_lives(expected, run, victim, tolerance)
         measure.covered(
             f"{reordered}, so losses are compared within {tolerance:.2g} nats, half of the least "
-            f"that a wrong resume moves them"
+            "change by a wrong resume"
         )
     lives = len(run.journals) - 1
     # A step that differs before any restore was not changed by the restart.
@@ -193,7 +193,7 @@ def judge_losses(results: Results, measure: Recorder) -> None:
     wrong = sum(not math.isfinite(loss) for loss in losses)
     measure("non_finite", wrong if losses else None)
     if wrong:
-        statement = f"{wrong} losses of ranks and steps were no numbers"
+        statement = f"{wrong} losses (ranks x steps) were NaN or infinite"
         measure.explain(finding("RESTART-NAN", statement))
 
 
@@ -215,7 +215,7 @@ def report_unequal(
     told = all(each and None not in each for each in digests)
     unequal = "reordered" if reordered and not found.unequal else "unequal"
     state = ("equal" if equal else unequal) if told else None
-    measure("final_state", state, note="not every rank told a digest of its parameters")
+    measure("final_state", state, note="some ranks wrote no digest of their parameters")
     if found.unequal or state == "unequal":
         statement, ranks = "all steps are equal, the parameters are not", list[int]()
         if found.unequal:
@@ -250,12 +250,12 @@ def judge_orphans(
     if running:
         measure("still_running", len(running))
         shown = dict(islice(running.items(), MAX_NAMES))
-        statement = f"of a run that has ended there still runs {describe_orphans(shown)}"
+        statement = f"still running after the run has ended: {describe_orphans(shown)}"
         suspects = [name for (host, *_), rank in shown.items() for name in (f"rank {rank}", host)]
         measure.explain(finding("RESTART-LEAK", statement, suspects))
     else:
         names = join_names(unasked)
-        note = f"{names} could not be asked" if names else "no rank said where it runs"
+        note = f"{names} could not be asked" if names else "no rank wrote where it runs"
         measure("still_running", None if unasked or not known else 0, note=note)
 
 
@@ -332,18 +332,20 @@ def judge_refusal(name: str, original: ReferenceRun, results: Results, measure: 
     starts = {result["start_step"] for result in results}
     measure("not_refused", int(NEWEST in starts))
     if NEWEST in starts:
-        statement = f"{name}: step-{NEWEST} was loaded although it was damaged"
+        statement = f"{name}: step-{NEWEST} was loaded although it is damaged"
         measure.explain(finding("RESTART-DAMAGED-LOADED", statement))
-    limit = exactly(SAVE_EVERY, "step", "the newest that is whole and this run's")
+    limit = exactly(SAVE_EVERY, "step", "the newest complete checkpoint of this run")
     measure("resumed_from", max(starts), limit=limit)
     judge_steps(original, results, max(starts) + 1, measure)
     reasons = {entry["name"]: entry["reason"] for entry in results[0]["skipped"]}
     reason = reasons.get(f"step-{NEWEST}", "")
     measure(
-        "refusals_explained", int(bool(reason)), limit=exactly(1, "sentences", "a refusal says why")
+        "refusals_explained",
+        int(bool(reason)),
+        limit=exactly(1, "sentences", "every refusal must give its reason"),
     )
     if not reason and NEWEST not in starts:
-        statement = f"{name}: step-{NEWEST} was passed over without a word"
+        statement = f"{name}: step-{NEWEST} was skipped without a reason in the log"
         measure.explain(finding("RESTART-UNREPORTED", statement))
     measure.covered(f"{name}: {reason or 'no reason was given'}")
 
@@ -356,11 +358,13 @@ def judge_full_disk(original: ReferenceRun, results: Results, measure: Recorder)
     committed = [save["step"] for save in results[0]["checkpoints"]]
     refused = 0 if NEWEST in committed else named  # a committed save was not refused
     measure(
-        "saves_refused", refused, limit=exactly(1, "saves", "one met a full disk, and is named")
+        "saves_refused",
+        refused,
+        limit=exactly(1, "saves", "one save met a full disk, and must be named"),
     )
     if NEWEST in committed:
         statement = f"step-{NEWEST} was committed although rank {victim} could not write its part"
         measure.explain(finding("RESTART-TORN", statement, [f"rank {victim}"]))
-    measure("saved_after", len(committed), limit=exactly(1, "saves", "there was room again"))
+    measure("saved_after", len(committed), limit=exactly(1, "saves", "there was free space again"))
     judge_steps(original, results, SAVE_EVERY + 1, measure)
     measure.covered(errors[0] if errors else "no save was refused")

@@ -121,7 +121,7 @@ def run_kill_rerun(
     groups, ended = _wait_until_free(cluster), time.time()
     with LauncherProcess(cluster, config) as second:
         exit_code = second.wait()
-    last_line = (second.output().strip().splitlines() or ["it said nothing"])[-1]
+    last_line = (second.output().strip().splitlines() or ["it printed nothing"])[-1]
     run = FaultedRun(
         scenario=scenario,
         injectors=[kill],

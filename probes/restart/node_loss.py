@@ -99,8 +99,10 @@ def spare_nodes(cluster: Cluster, count: int, measure: Recorder) -> Iterator[Spa
 
     jobs = other_jobs(ray.get(on_node(live_drivers, cluster.head_node_id).remote(), timeout=60))
     if jobs:
-        message = f"other jobs live on this cluster ({join_names(jobs)}), and it might hold them up"
-        pytest.fail(f"nodes are only lost while nobody else is here: {message}", pytrace=False)
+        message = (
+            f"other jobs run on this cluster ({join_names(jobs)}), and the test might delay them"
+        )
+        pytest.fail(f"nodes are only killed while no other job runs: {message}", pytrace=False)
     measure.progress(f"restart: {count} spare raylets join")
     with closing(SpareNodes(cluster, count)) as spares:
         yield spares
@@ -117,7 +119,7 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
     if not loss.must_wait:
         return
     measure("unreported_waits", int(not repair.messages))
-    measure("held_while_waiting", repair.held, note="it never said that it waits")
+    measure("held_while_waiting", repair.held, note="it never logged that it waits")
     measure.covered(f"it said: {'; '.join(repair.messages) or 'nothing'}")
     if repair.held:
         statement = f"while the run waited for a node it held {repair.held} of {RANKS}"
@@ -128,5 +130,5 @@ def control_silent_wait(loss: NodeLoss, silent: NodeRepair, measure: Recorder) -
     """Check that a gang that holds something and reports nothing fails the judge of waits."""
     trial = measure.trial()
     judge_wait(loss, silent, trial)
-    fault = f"a gang that holds {silent.held} and says nothing is judged as one that waits"
+    fault = f"a gang that holds {silent.held} and logs nothing is judged as one that waits"
     measure.control("silent wait", fault, trial)

@@ -117,12 +117,12 @@ def judge_kills(
     It measures kills (at least one a minute), unexplained failures, lost runs, and lost steps.  It
     also reports steps that differ from the original.
     """
-    because = f"a rank may live for {DELAY_SECONDS} s, and a new one takes as long to start"
+    because = f"a rank runs for up to {DELAY_SECONDS} s, and a new one takes as long to start"
     measure("kills", count_kills(runs), limit=Limit(low=seconds / 60, because=because))
     unexplained, errors = unexplained_losses(runs), [run.error for run in runs if not run.results]
     measure("unexplained_failures", len(unexplained))
     if unexplained:
-        statement = f"{len(unexplained)} attempts were lost unstruck; in their runs: "
+        statement = f"{len(unexplained)} attempts failed without an injected kill. In their runs: "
         measure.explain(finding("RESTART-ATTEMPTS", statement + "; ".join(unexplained)))
     measure("runs_lost", len(errors), samples=len(runs))
     if errors:
@@ -133,7 +133,7 @@ def judge_kills(
         limit = Limit(high=bound, because=f"it saves every {SAVE_EVERY} steps")
         measure("steps_lost", lost, limit=limit, on=f"{mode} saves")  # None: rank 0 never died
         if lost is not None and lost > bound:
-            statement = f"with {mode} saves {lost} steps were lost, from {bound} at most"
+            statement = f"with {mode} saves {lost} steps were lost. Expected: at most {bound}"
             measure.explain(finding("RESTART-STEPS-LOST", statement))
     results = [result for run in runs for result in run.results]
     report_unequal(compare_with(runs, original), original, results, measure)
@@ -146,5 +146,5 @@ def control_unexplained_kills(
     trial = measure.trial()
     spoilt = [replace(run, injectors=[], results=[], error="taken away") for run in runs]
     judge_kills(spoilt, original, SOAK_SECONDS, trial)
-    fault = "the kills, and the results, are taken away from what was seen of the runs"
+    fault = "the kills and the results are removed from the observations"
     measure.control("kills taken away", fault, trial)

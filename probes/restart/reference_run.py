@@ -36,13 +36,13 @@ EXPLODING = 1e30  # learning rate and clipping norm: the next step's loss is not
 TIMEOUT_SECONDS = 300  # limit of a small run: connecting and importing torch take most of it
 Results = list[dict[str, Any]]
 Corruption = Callable[[Path], Any]  # takes the folder of the newest checkpoint
-NO_REFERENCE_RUN = "the run that nobody kills was not made"  # no gang could be started
+NO_REFERENCE_RUN = "the uninterrupted run was not made"  # no gang could be started
 WRONG_RESUMES = {
     "rng": "the run is resumed without restoring its random state",
     "data": "the run is resumed one sample further on",
     "optimizer": "the run is resumed without its optimizer's state",
     "peer": "one rank resumes from the checkpoint before",
-    "all": "the run says that it resumes, and starts from step 0's state",
+    "all": "the run reports that it resumes, and starts from the state of step 0",
 }
 
 
@@ -50,7 +50,7 @@ def find_folder_problem(cluster: Cluster, folder: Path) -> tuple[str, list[str]]
     """Find why `folder` cannot hold checkpoints ("": it can), and the nodes without it."""
     if not folder.is_absolute():
         blind = [node["name"] for node in cluster.nodes]
-        return f"{', '.join(blind)} do not see a folder that all share", blind
+        return f"{', '.join(blind)} do not see a folder that all nodes share", blind
     try:
         blind = find_blind_nodes(cluster, str(folder))
     except FolderUnknown as unknown:
@@ -150,7 +150,7 @@ class ReferenceRun:
         """Make the run, with a gang of its own, unless it was made before."""
         self.require_shared_folder(cluster, measure)
         if not self.results:
-            measure.progress("restart: a run that is never killed, and resumes of it")
+            measure.progress("restart: an uninterrupted run, and resumes of it")
             with cluster.gang() as gang:
                 self.run(gang)
 
@@ -161,7 +161,7 @@ class ReferenceRun:
         try:
             self._run(gang)
         except GangError as error:
-            raise RuntimeError(f"the run that nobody kills failed: {error}") from error
+            raise RuntimeError(f"the uninterrupted run failed: {error}") from error
 
     def _run(self, gang: Gang) -> None:
         for stale in self.folder.iterdir():  # files of a failed try: no run may resume from them

@@ -19,18 +19,18 @@ COMMIT_STALL = f"commit:rank=0:seconds=8:from={NEWEST}:to={NEWEST}"
 SCENARIOS = [
     FaultScenario(
         name="killed-in-a-step-then-in-a-save",
-        summary="SIGKILL in a step, and in the next life between a save's data and its commit",
+        summary="SIGKILL in a step, and in the next attempt between a save's data and its commit",
         faults=(Fault("begin", 7), Fault("written", NEWEST)),
         changes={"stall": COMMIT_STALL},
     ),
     FaultScenario(
         name="stopped-not-killed",
-        summary="SIGSTOP in a step: no socket closes, and only a heartbeat tells",
+        summary="SIGSTOP in a step: no socket closes, so only the missing heartbeat shows it",
         faults=(Fault("begin", 7, signal.SIGSTOP),),
     ),
     FaultScenario(
         name="told-to-leave",
-        summary="SIGTERM, as a preemption gives notice: it saves, leaves, and nothing is lost",
+        summary="SIGTERM, as before a preemption: it saves and leaves, and nothing is lost",
         faults=(Fault("begin", 6, signal.SIGTERM),),
         resume_step=6,
         max_lost=0,
@@ -51,18 +51,20 @@ SCENARIOS = [
     ),
     FaultScenario(
         name="killed-before-the-first-checkpoint",
-        summary="SIGKILL in step 2: it starts over, and says so",
+        summary="SIGKILL in step 2: it starts from the beginning, and logs that",
         faults=(Fault("begin", 2),),
         resume_step=0,
     ),
     FaultScenario(
         name="killed-while-it-restarts",
-        summary="SIGKILL in a step, and of the next life as soon as it is there",
+        summary="SIGKILL in a step, and again as soon as the next attempt starts",
         faults=(Fault("begin", 7), Fault("")),
     ),
     FaultScenario(
         name="attempts-used-up",
-        summary="SIGKILL in every life: after two of them it gives up and leaves nothing behind",
+        summary=(
+            "SIGKILL in every attempt: after two of them it gives up and leaves nothing behind"
+        ),
         faults=(Fault("begin", 5), Fault("begin", 5)),
         restarts=1,
         gives_up=True,
@@ -71,7 +73,7 @@ SCENARIOS = [
 NODE_LOSSES = [
     NodeLoss(
         name="no-node-to-spare",
-        summary="a node is lost and none is to spare: it waits, holds nothing, and says so",
+        summary="a node is lost and no spare is left: it waits, holds nothing, and logs that",
         faults=(Fault("begin", 7),),
         spare_count=2,
         must_wait=True,
@@ -79,13 +81,13 @@ NODE_LOSSES = [
     ),
     NodeLoss(
         name="a-node-to-spare",
-        summary="a node is lost and one is to spare",
+        summary="a node is lost and a spare is left",
         faults=(Fault("begin", 7),),
         spare_count=3,
     ),
     NodeLoss(
         name="raylet-killed",
-        summary="SIGKILL of Ray's own process on a node: the rank there must end, too",
+        summary="SIGKILL of Ray's raylet on a node: the rank there must end, too",
         faults=(Fault("begin", 5),),
         spare_count=3,
         whole_node=False,
@@ -93,7 +95,7 @@ NODE_LOSSES = [
     ),
     NodeLoss(
         name="two-nodes-at-once",
-        summary="all its nodes are lost at once, and there are others",
+        summary="all its nodes are lost at once, and other nodes are left",
         faults=(Fault("begin", 7),),
         spare_count=4,
         kills=2,
@@ -101,7 +103,7 @@ NODE_LOSSES = [
 ]
 LAUNCHER_KILLED = FaultScenario(
     name="launcher-killed",
-    summary="SIGKILL of the launcher; the same command is typed again",
+    summary="SIGKILL of the launcher; the same command is run again",
     faults=(Fault("step", 5),),
     changes={"pace_s": 1.0},  # a launcher logs its ranks' steps late, and they must still run
     resume_step=None,

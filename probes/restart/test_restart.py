@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_is_refused(name, cluster, original, measure):
     original.ensure_reference_run(cluster, measure)
     outcome = original.corrupted[name]
     control_intact_checkpoint(original, measure)
-    if resume_finished(outcome, f"{name}: the run did not come back", measure):
+    if resume_finished(outcome, f"{name}: the run did not recover", measure):
         judge_refusal(name, original, outcome, measure)
 
 

@@ -78,7 +78,7 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
     measure.covered(f"{SUMMARY}: {count_kills(runs)} times in {len(runs)} runs, seed {seed}")
     errors = [injector.error for injector in injectors_of(runs) if injector.error]
     if errors:
-        measure.covered(f"{len(errors)} blows could not be struck: {errors[0]}")
+        measure.covered(f"{len(errors)} kills could not be injected: {errors[0]}")
 
 
 @pytest.mark.tier("standard")
@@ -89,7 +89,7 @@ def test_fewer_ranks_go_on_with_the_same_samples(cluster, workplace, original, m
     """
     original.require_shared_folder(cluster, measure)
     if cluster.size < 2:
-        pytest.fail("one rank less than one is none", pytrace=False)
+        pytest.fail("a run of one rank cannot resume with one rank less", pytrace=False)
     measure.progress("restart: resumed by one rank less")
     runs = run_world_sizes(cluster, workplace)
     judge_world_sizes(runs, measure)

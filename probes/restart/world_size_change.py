@@ -84,7 +84,7 @@ def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
 
 def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     """Run the control; judge that the smaller run takes the same samples, within the noise."""
-    because = f"{MARGIN} times the distance of two runs of both sizes that nobody resumed"
+    because = f"{MARGIN} times the distance between runs of both sizes that were not resumed"
     noise = loss_distance(runs.full, runs.fewer)  # the two runs that were not resumed
     limit = Limit(high=MARGIN * noise, because=because)
     trial = measure.trial()
@@ -93,7 +93,11 @@ def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     measure.control("resumed one sample further on", fault, trial)
     measure.note("noise", noise)
     (start,) = {result["start_step"] for result in runs.resumed}
-    measure("resumed_from", start, limit=exactly(SAVE_EVERY, "step", "the one that it was given"))
+    measure(
+        "resumed_from",
+        start,
+        limit=exactly(SAVE_EVERY, "step", "the checkpoint that it was given"),
+    )
     _judge_smaller(runs.full, runs.resumed, limit, measure)
 
 

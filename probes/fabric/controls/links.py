@@ -46,6 +46,6 @@ def control_doctored_counters(rig: FabricRig, fabric: dict[str, str]) -> None:
     assert rig.watch is not None
     victim, trial = [*fabric][-1], rig.measure.trial()
     unstable = judge_ports(rig.watch.growth(fabric, victim), fabric, rig.limits, trial)
-    fault = f"the ports of {victim} tell of a lost carrier, and of errors in 1 % of packets"
+    fault = f"the ports of {victim} report a lost carrier, and errors in 1 % of packets"
     located = victim in unstable
     rig.measure.control("doctored counters", fault, trial, located=located)

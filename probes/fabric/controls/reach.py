@@ -24,7 +24,7 @@ def control_reach(nodes: FabricNodes, measure: Recorder) -> None:
 
 def control_closed_door(nodes: FabricNodes, victim: str, measure: Recorder) -> None:
     """Check that a node that does not listen is found: all its pairs fail, and no other."""
-    fault = f"nobody listens on {victim} where the others connect to"
+    fault = f"no process listens on {victim} where the others connect"
     try:
         pairs = nodes.unreachable_pairs(closed={victim})
     except GangError as error:
@@ -52,7 +52,7 @@ def control_large_packets(nodes: FabricNodes, measure: Recorder) -> None:
 def control_doctored_port(nodes: FabricNodes, victim: str, other: str, measure: Recorder) -> None:
     """Check that a node that reports another MTU and another node's address is found."""
     address = (nodes.chosen.ports[other] or {}).get("address")
-    fault = f"{victim} tells of the address of {other}, and of an MTU of its own"
+    fault = f"{victim} reports the address of {other}, and an MTU of its own"
     doctored = DoctoredPort(nodes.chosen.names[victim], address)
     try:
         told = nodes.doctored({victim: doctored})

@@ -89,7 +89,7 @@ def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResu
     """Check that the normal run's bytes contradict the library's report of the forced run."""
     trial = rig.measure.trial()
     judge_transport(replace(normal, library=forced.library), rig.terms.fabric, trial)
-    fault = "the library's report is of the forced run, the bytes are of the straight one"
+    fault = "the library's report is that of the forced run, the bytes are those of the normal run"
     rig.measure.control("other witness", fault, trial)
 
 
@@ -117,14 +117,16 @@ def forced_run_is_slower(
     forced port is known to carry less than the fabric showed.
     """
     if normal is None:
-        return None, "there is no straight run to compare with"
+        return None, "there is no normal run to compare with"
     port_gbytes = 0.0 if terms.fabric == "rdma" else management_rate(terms, facts)
     if port_gbytes is None:
-        message = "neither the contract (management_gbps) nor the devices say how fast it is"
+        message = (
+            "its speed is unknown: neither the contract (management_gbps) nor the devices give it"
+        )
         return None, f"{message}, so bandwidth is not compared"
     straight = next((row["busbw"] for row in normal.rows if row["size"] == CHECK_SIZE), None)
     if straight is None:
-        return False, f"the straight run has no row of {CHECK_SIZE} bytes"
+        return False, f"the normal run has no row of {CHECK_SIZE} bytes"
     message = f"straight {straight:.3f} GB/s"
     if port_gbytes >= SLOWER_RATIO * straight:
         return None, f"{message}, which {terms.management} may carry too: bandwidth is not compared"

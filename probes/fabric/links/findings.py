@@ -21,8 +21,8 @@ def find_unstable(grown: Mapping[str, LinkGrowth | None]) -> list[Finding]:
     for node, one in grown.items():
         for port, count in (one.unstable if one else {}).items():
             message = (
-                f"{port} of {node} changed its carrier {count} times while the fabric was tested. "
-                "Expected: 0 (a link that nobody touches stays up)"
+                f"{port} of {node} changed its carrier {count} times during the test. Expected: "
+                "0 (a healthy link stays up)"
             )
             findings.append(finding("FAB-LINK-FLAPS", message, [node]))
     return findings
@@ -75,8 +75,8 @@ def find_loss(
         nodes = {node: share for node, share in in_sweep.items() if share > max_lost}
         if nodes:
             message = (
-                f"{join_names(nodes)}: {_range(nodes.values())} of the packets sent are lost when "
-                "all nodes send at once, and none as many when two nodes meet alone"
+                f"{join_names(nodes)}: {_range(nodes.values())} of the packets sent are lost "
+                "when all nodes send at once, and fewer when two nodes test alone"
             )
             findings.append(finding("FAB-LOSS", message, list(nodes)))
     return findings
@@ -96,8 +96,8 @@ def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding
     each node's share of lost packets.
     """
     message = (
-        f"an all-reduce of {stall.size} bytes took {stall.call_s:.2f} s on rank {stall.rank}, and "
-        f"{stall.median_s:.4f} s in the median"
+        f"an all-reduce of {stall.size} bytes took {stall.call_s:.2f} s on rank {stall.rank}. "
+        f"Median: {stall.median_s:.4f} s"
     )
     suspects = [node for node, share in in_sweep.items() if share and share > SOUND_LOSS]
     if suspects:
@@ -123,8 +123,8 @@ def find_detours(
             join_names(peer for _, peer in bad),
             join_names({off[link] for link in bad}),
         )
-        message = f"what {node} sends to {peers} leaves over {devices}, not {expected}"
+        message = f"traffic of {node} to {peers} leaves over {devices}. Expected: {expected}"
         told = {routes[link] for link in bad if routes.get(link)}
-        message += f"; its route: {join_names(told)}" if told else ""
+        message += f". Route: {join_names(told)}" if told else ""
         findings.append(finding("FAB-DETOUR", message, [node]))
     return findings

@@ -28,7 +28,7 @@ def judge_ports(
     measure.keep(
         "links.json",
         {node: one.evidence if one else None for node, one in grown.items()},
-        caption="what each node's links, and its TCP, counted while the fabric was tested",
+        caption="counters of each node's links and of its TCP during the test",
     )
     limit = limits("interface_errors")
     max_errors = limit.high if limit and limit.high is not None else math.inf
@@ -70,7 +70,7 @@ def _judge_errors(
         node = max(some, key=lambda name: some[name].share)
         worst = some[node]
         on = f"{node} {worst.port}, when it {worst.way}"
-        few = f"{worst.errors} errors in {worst.packets} packets: of so few a share says nothing"
+        few = f"{worst.errors} errors in {worst.packets} packets: too few packets for a share"
         value, note = (worst.share, "") if enough else (None, few)
         measure("interface_errors", value, on=on, samples=len(some), note=note)
 

@@ -58,8 +58,8 @@ def test_another_machine_that_answers_for_a_nodes_address() -> None:
     (found,) = find_duplicates(ports, macs, seen)
     assert (found.address, found.nodes) == ("10.0.0.1", ["n1"])
     assert found.message == (
-        "a machine that is not in this cluster (02:99:00:00:00:01) answers for 10.0.0.1, "
-        "the address of n1, when n0, n3 asks"
+        "a machine that is not in this cluster (02:99:00:00:00:01) answers ARP requests of n0, n3 "
+        "for 10.0.0.1, the address of n1"
     )
 
 

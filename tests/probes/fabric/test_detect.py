@@ -217,12 +217,12 @@ def test_uneven_rails_fail_with_the_rail(
         (
             {"n0": 200.0, "n1": 400.0},
             Verdict.FAIL,
-            ["n0: its 2 rails run at 200 Gbit/s, others at"],
+            ["n0: its 2 rails run at 200 Gbit/s. Other nodes:"],
         ),
         (
             {"n0": 400.0, "n1": 200.0},
             Verdict.FAIL,
-            ["n1: its 2 rails run at 200 Gbit/s, others at"],
+            ["n1: its 2 rails run at 200 Gbit/s. Other nodes:"],
         ),
     ],
 )
@@ -327,7 +327,7 @@ def test_bytes_that_no_port_counts_accuse_nobody() -> None:
     found = {one.name: one for one in probe.result("finished", 1.0).measurements if one.judged}
     for name in ("network", "fabric_share", "other_share"):
         assert found[name].verdict is Verdict.UNPROVEN
-        assert found[name].note == "what n0, n1, n2, n3 sent went where no port counts it"
+        assert found[name].note == "bytes of n0, n1, n2, n3 were not counted by any port"
     seen = replace(run, sent={node: {"rdma": 0, "eth0": 800_000} for node in run.sent})
     probe = memory_recorder("FABRIC")
     judge.judge_transport(seen, "rdma", probe)  # 5 % and more: another road, as far as is known

@@ -148,8 +148,8 @@ def test_what_nccl_writes_later_is_seen_too_and_what_it_wrote_before_counts_once
     [
         ("gone", "the logs of 3 of 4 ranks came back"),
         ("empty", "an empty file"),
-        ("cut", "cut off, in the middle of a line"),
-        ("ended", "end before that"),
+        ("cut", "cut off in the middle of a line"),
+        ("ended", "is truncated"),
     ],
 )
 def test_a_rank_whose_log_is_not_whole_proves_no_road(

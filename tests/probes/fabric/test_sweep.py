@@ -24,10 +24,10 @@ def test_witnesses_must_say_the_same_of_every_node() -> None:
     sent = {"n0": {"fab0": 9000}, "n1": {"fab0": 9000}}
     assert witnessed(sent, n0="fab0", n1="fab0").witness_disagreement() == ""
     assert (
-        "on n1 the byte counters saw fab0, gloo's sockets says eth0"
+        "on n1 the byte counters saw fab0, and gloo's sockets reported eth0"
         in witnessed(sent, n0="fab0", n1="eth0").witness_disagreement()
     )
-    assert "says nothing" in witnessed(sent, n0="fab0").witness_disagreement()
+    assert "reported nothing" in witnessed(sent, n0="fab0").witness_disagreement()
     assert "nothing is open" in witnessed(sent).witness_disagreement()
     tcp = {"n0": {"eth0": 9000, "rdma": 0}, "n1": {"eth0": 9000}}
     assert witnessed(tcp, n0="tcp", n1="tcp").witness_disagreement() == ""

@@ -105,5 +105,5 @@ def test_who_alone_received_wrong_elements_is_named() -> None:
 def test_what_all_received_is_nobodys_by_that_alone() -> None:
     (found,) = wrong_data(ROWS, ["n0", "n1", "n2", "n3"])
     assert found.suspects == []
-    assert "Who changed it is not known: all nodes received it" in found.statement
+    assert "The source is unknown: all nodes received it" in found.statement
     assert wrong_data([], ["n0"]) == []

@@ -24,9 +24,9 @@ def test_steps_that_tell_nothing_are_not_equal() -> None:
     silent = [{"rank": 0, "steps": [{"step": 1}, {"step": 2, "loss_hex": None, "ids": [1]}]}]
     found = compare_steps(silent, silent)
     assert (found.unequal, found.compared, found.count) == ([], 0, None)
-    assert found.doubt == "2 of 2 steps do not tell what is compared"
+    assert found.doubt == "2 of 2 steps lack the compared values"
     half = compare_steps(run([1.0, 2.0]), run([1.0, 2.0])) + found
-    assert (half.count, half.doubt) == (None, "2 of 4 steps do not tell what is compared")
+    assert (half.count, half.doubt) == (None, "2 of 4 steps lack the compared values")
 
 
 def test_no_step_is_no_proof() -> None:

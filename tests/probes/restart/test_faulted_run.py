@@ -142,7 +142,7 @@ def test_without_the_run_never_killed_its_controls_say_so():
     control_wrong_resume(original, measure)
     controls = measure.result("finished", 1.0).controls
     told = {(one.caught, one.saw) for one in controls}
-    assert told == {(None, "the run that nobody kills was not made")}
+    assert told == {(None, "the uninterrupted run was not made")}
     assert {one.name for one in controls} == {*FORGETS}
 
 

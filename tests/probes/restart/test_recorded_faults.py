@@ -279,7 +279,7 @@ def test_rings_that_nccl_did_not_tell_may_have_been_any(monkeypatch: pytest.Monk
     played = play(KILLED, monkeypatch, on_gpus(lambda when: None, 1e-9))
     assert played.result.problems() == []
     (said,) = [text for text in played.covered if "rings" in text]
-    assert said.startswith("NCCL did not tell the rings of rank 0, so losses")
+    assert said.startswith("NCCL did not log the rings of rank 0, so losses")
 
 
 def test_without_a_wrong_resume_nobody_knows_how_far_is_too_far(
@@ -292,7 +292,7 @@ def test_without_a_wrong_resume_nobody_knows_how_far_is_too_far(
     played = play(KILLED, monkeypatch, forget)
     unequal = judged(played, "unequal_steps")
     assert (unequal.value, unequal.verdict) == (None, Verdict.UNPROVEN)
-    assert unequal.note.endswith("and no wrong resume tells how far is too far")
+    assert unequal.note.endswith("and no wrong resume was measured to compare with")
 
 
 # A control that is blind: what it should have changed is as it was.

@@ -8,12 +8,17 @@ hand in expected.toml; this keeps the sentences.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.recordings.tape.play import Played, play
 from tests.recordings.tape.synthetic import TAPES
+
+
+# What rounding leaves of an exact sum: Python 3.12 adds floats in another way.
+ROUNDING = re.compile(r"\b\d(?:\.\d+)?e-1[2-9]\b")
 
 
 def said_file(tape: Path) -> Path:
@@ -35,7 +40,7 @@ def said(played: Played) -> str:
         lines.append(f"{finding.code} {', '.join(finding.suspects)}: {finding.statement}")
         lines.append(f"    {finding.remedy}")
     lines += [f"covered: {text}" for text in played.covered]
-    return "\n".join(lines) + "\n"
+    return ROUNDING.sub("0", "\n".join(lines)) + "\n"
 
 
 if __name__ == "__main__":

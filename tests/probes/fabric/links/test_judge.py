@@ -308,8 +308,8 @@ def test_a_detour_is_named_and_is_no_slow_link(recorder: Callable[..., Recorder]
     result, pairs = networks_of(gang, recorder)
     assert told(result) == [("FAB-DETOUR", ["n1"])]
     assert result.findings[0].statement == (
-        "what n1 sends to n2 leaves over eth0, not fab0; "
-        "its route: 10.77.0.3 via 10.78.0.3 dev eth0"
+        "traffic of n1 to n2 leaves over eth0. Expected: fab0. "
+        "Route: 10.77.0.3 via 10.78.0.3 dev eth0"
     )
     assert values(result, "off_fabric_links") == [(1, Verdict.FAIL, "cluster")]
     assert pairs.speed.slow_links == [("n1", "n2")]
