@@ -352,11 +352,11 @@ class Trainer:
         for delay in config.delays:
             log.info("planted delay: %s", delay)
         if config.forget:
-            log.info("planted error: a resume forgets %s", config.forget)
+            log.info("injected error: a resume forgets %s", config.forget)
 
     def _why_not_restored(self) -> str:
         if self.config.forget:
-            return f"told to forget {self.config.forget}"
+            return f"forget={self.config.forget} was requested"
         return f"saved by {self.resumed.saved_world} ranks, now {self.world.size}"
 
     def _step_line(self, record: dict[str, Any]) -> str:

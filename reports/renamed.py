@@ -1,4 +1,4 @@
-"""Maps old names to new ones: finding codes, measures (keys of contracts), units, probes.
+"""Maps old names to new ones: finding codes, measures (keys of contracts), controls, units, probes.
 
 Run folders, contracts and `seatrial explain` accept old names. Everything is written with new ones.
 """
@@ -72,6 +72,8 @@ MEASURES: dict[str, dict[str, str]] = {
 
 UNITS = {"witnesses": "sources"}
 
+CONTROLS = {"other witness": "other report", "wrong road": "wrong network"}
+
 # Probes used to be in one file per criterion: `probes/test_gang.py::name`. These are the probes
 # that are now in another file than `probes/gang/test_gang.py`.
 PROBE_FILES = {
@@ -123,11 +125,22 @@ def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, A
                 data = {**data, "limit": _rename_value(data["limit"], "unit", UNITS)}
         elif kind == "finding":
             data = _rename_value(data, "code", CODES)
+        elif kind == "control":
+            data = _rename_value(data, "name", CONTROLS)
+        elif kind == "run_owes" and isinstance(data.get("owed"), list):
+            data = {**data, "owed": [_rename_controls(duty) for duty in data["owed"]]}
         if "reproduce" in data:
             data = {**data, "reproduce": current_probe(data["reproduce"])}
         if "probe" in event:
             event = {**event, "probe": current_probe(event["probe"])}
         yield {**event, "data": data}
+
+
+def _rename_controls(duty: Any) -> Any:
+    """Return what one probe owes with the current names of its controls."""
+    if not isinstance(duty, dict) or not isinstance(duty.get("controls"), list):
+        return duty
+    return {**duty, "controls": [current_name(CONTROLS, name) for name in duty["controls"]]}
 
 
 def _rename_value(data: dict[str, Any], key: str, table: dict[str, str]) -> dict[str, Any]:

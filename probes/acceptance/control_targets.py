@@ -18,11 +18,11 @@ CONTROLS: dict[str, dict[str, tuple[str, ...]]] = {
         "late call": ("longest_stall",),
         "bad sender": ("slowest_pair", "lost_packets"),
         "doctored counters": ("link_changes", "interface_errors"),
-        "wrong road": (
+        "wrong network": (
             *("busbw", "network", "fabric_share", "other_share", "off_fabric_links"),
             "log_errors",
         ),
-        "other witness": ("agreeing_sources",),
+        "other report": ("agreeing_sources",),
         "harmful variable": ("harmful_settings",),
     },
     "SCALING": {

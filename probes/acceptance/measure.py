@@ -3,7 +3,7 @@
 measure("busbw", 0.117, on="4 nodes")            a judged value; its limit is found by name
 measure.note("algbw", 0.07, "GB/s")              a value that only informs
 trial = measure.trial()                          judges an injected fault as the probe judges
-measure.control("wrong road", fault, trial)      caught if its measures failed in the trial
+measure.control("wrong network", fault, trial)      caught if its measures failed in the trial
 measure.explain(findings...)                     the cause, the suspects, and the remedy
 measure.keep("sweep.txt", table, caption="...")  a file of evidence
 """

@@ -146,7 +146,7 @@ DUTIES = (
         ),
         (
             *("wrong element", "closed door", "large packets", "doctored port", "late call"),
-            *("bad sender", "doctored counters", "wrong road", "other witness"),
+            *("bad sender", "doctored counters", "wrong network", "other report"),
             "harmful variable",
         ),
     ),

@@ -65,7 +65,7 @@ class HeadWatch:
             with socket.create_connection(self._endpoint, timeout=ANSWER_SECONDS) as connection:
                 if preface:
                     connection.sendall(preface)
-                    return None if connection.recv(1) else "it hangs up"
+                    return None if connection.recv(1) else "it closes the connection"
         except OSError as error:
             return str(error) or type(error).__name__
         return None

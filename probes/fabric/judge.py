@@ -102,7 +102,7 @@ def judge_transport(run: SweepResult, fabric: str | None, measure: Recorder) -> 
             measure(name, value, on=node, note=note if value is None else "")
     content = {"bytes_sent": run.sent, run.library.source or "library": run.library.transports}
     caption = "bytes sent per node and network, and the library's report"
-    measure.keep("roads.json", content, caption=caption)
+    measure.keep("networks.json", content, caption=caption)
     for name, data in run.library.logs.items():
         text = gzip.decompress(data).decode("utf-8", "backslashreplace")
         measure.keep(name, text, kind="log", caption="NCCL's log of one rank")

@@ -11,8 +11,8 @@ from probes.fabric.bad_nodes import (
 )
 from probes.fabric.controls.data import control_late_call, control_wrong_element
 from probes.fabric.controls.links import control_bad_sender, control_doctored_counters
+from probes.fabric.controls.network import control_off_fabric
 from probes.fabric.controls.reach import control_reach
-from probes.fabric.controls.road import control_off_fabric
 from probes.fabric.controls.settings import control_harmful_setting
 from probes.fabric.hang_diagnosis import explain_start_failure
 from probes.fabric.library_report import RankLogs
@@ -29,7 +29,7 @@ from scaling.collectives.sweep import connect, warm_up
 def test_allreduce_takes_the_fabric_at_line_rate(cluster, terms, tier, limits, measure):
     """All-reduce over every accelerator moves exact data over the agreed fabric, at its speed.
 
-    A job that took the wrong road still trains and its loss still falls; only its bandwidth and
+    A job that took the wrong network still trains and its loss still falls; only its bandwidth and
     the witnesses give it away.  So we time it, check every element, count the bytes on every
     device, and ask the library itself.
     """

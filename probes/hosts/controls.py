@@ -47,7 +47,7 @@ def control_doctored_node(
 ) -> None:
     """Check that each false fact of a node about its hardware and software is detected."""
     victim, other = facts[-1], facts[0]
-    fault = f"{victim['name']} tells of other hardware and software than it has"
+    fault = f"{victim['name']} reports other hardware and software than it has"
     lies = {
         "boot_id": other["boot_id"],
         "uuid": other["gpus"][0]["uuid"] if other["gpus"] else "",
@@ -92,7 +92,7 @@ def control_larger_order(
     """Check that an order of one more node, and of one more GPU on each node, fails."""
     orders = {"nodes": "nodes", "gpus_per_node": "gpus"}
     known = {key: getattr(terms, key) for key in orders if getattr(terms, key) is not None}
-    fault = "one node, and one GPU of each node, more than there are is ordered"
+    fault = "the order asks for one node more, and for one GPU more on each node"
     if not known:
         measure.control("larger order", fault, None, saw="no number of nodes or GPUs is ordered")
         return

@@ -64,7 +64,7 @@ class NodeGpus:
             else:
                 reason = self.unknown.get(source)
                 parts.append(
-                    f"{source} does not tell ({reason})" if reason else NOT_COMPARED[source]
+                    f"{source} gives no number ({reason})" if reason else NOT_COMPARED[source]
                 )
         if self.assigned not in (None, 1):
             parts.append(f"a worker that owns 1 GPU sees {self.assigned}")

@@ -45,8 +45,8 @@ def _explain_error(node: str, what: str, error: Facts, index: int | None = None)
     code, remedy = CODES.get(error["code"], "HOST-NVML-ERROR"), ""
     if error["code"] == GPU_IS_LOST and index is not None:
         remedy = (
-            f"drain {node}; look for Xid 79 of GPU {index} in `dmesg -T`; "
-            f"power-cycle the node; if GPU {index} is lost again, reseat or replace it"
+            f"Drain {node}. Look for Xid 79 of GPU {index} in `dmesg -T`. Power-cycle the node. "
+            f"If GPU {index} is lost again, reseat or replace it."
         )
     return finding(code, text, [node], remedy=remedy)
 
@@ -108,7 +108,7 @@ def find_shared_gpus(facts: Iterable[Facts]) -> list[Finding]:
     return [
         finding(
             "HOST-GPU-TWICE",
-            f"{join_names(f'{gpu} on {node}' for node, gpu in found)} are one GPU",
+            f"{join_names((f'{gpu} on {node}' for node, gpu in found))} are the same GPU",
             list(dict.fromkeys(node for node, _ in found)),
         )
         for found in places.values()
@@ -123,7 +123,7 @@ def find_shared_machines(facts: Iterable[Facts]) -> list[Finding]:
         if fact["boot_id"]:
             machines[fact["boot_id"]].append(fact["name"])
     return [
-        finding("HOST-SAME-MACHINE", f"{join_names(names)} run on one machine", names)
+        finding("HOST-SAME-MACHINE", f"{join_names(names)} run on the same machine", names)
         for names in machines.values()
         if len(names) > 1
     ]

@@ -80,7 +80,7 @@ def judge_nodes(
         text = f"{of}; missing: {join_names(names)}{why}"
         measure.explain(finding("HOST-MISSING", text, names))
     if ordered and len(facts) > ordered:
-        statement = f"{len(facts)} nodes answer, {ordered} were ordered"
+        statement = f"{len(facts)} nodes answer. Ordered: {ordered}"
         measure.explain(finding("HOST-EXTRA", statement))  # the extra node is not known
 
 
@@ -125,8 +125,8 @@ def judge_machines(facts: Sequence[Facts], measure: Recorder) -> None:
     """Judge that each node is a machine of its own, by the kernels' boot ids."""
     boots = [fact["boot_id"] for fact in facts]
     known = bool(boots) and all(boots)
-    limit = exactly(len(facts), "machines", "each node must be a machine of its own")
-    note = "a node does not tell its boot id"
+    limit = exactly(len(facts), "machines", "each node must be a separate machine")
+    note = "a node gives no boot id"
     measure("machines", len(set(boots)) if known else None, limit=limit, note=note)
     measure.explain(hardware.find_shared_machines(facts))
 
@@ -182,7 +182,7 @@ def judge_duplicates(nodes: Sequence[NodeGpus], facts: Sequence[Facts], measure:
     uuids = [gpu["uuid"] for fact in facts for gpu in fact["gpus"]]
     known = all(uuids) and (uuids or not any(node.counts["Ray"] for node in nodes))
     count = len(shared) if (known and facts) or shared else None
-    measure("duplicate_gpus", count, note="not every GPU tells its UUID")
+    measure("duplicate_gpus", count, note="some GPUs give no UUID")
     measure.explain(shared)
 
 
@@ -217,5 +217,5 @@ def judge_folder(
         return
     measure("shared_missing", len(blind), on=folder)
     for name in blind:
-        text = f"{name} does not write and see in {folder} what most nodes do"
+        text = f"{name} cannot write to {folder}, or does not see the files of most nodes there"
         measure.explain(finding("HOST-SHARED", text, [name]))

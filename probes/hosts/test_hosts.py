@@ -46,5 +46,5 @@ def coverage_text(cluster, facts):
     """Describe which nodes answered, and which take no part."""
     text = f"{len(facts)} of {len(cluster.nodes)} nodes that Ray counts as alive answered"
     if names := [node["name"] for node in cluster.bystanders]:
-        text += f"; without accelerators, and so no part of the gang: {join_names(names)}"
+        text += f"; without accelerators, so not part of the gang: {join_names(names)}"
     return text

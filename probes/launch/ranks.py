@@ -148,7 +148,7 @@ def wrong_ranks(job: AnnouncedJob) -> list[WrongRank]:
         for row in job.rows
         if (problem := _first_problem(job, row))
     ]
-    absent = Problem("LAUNCH-ENV", "it was announced by no process", "each rank once")
+    absent = Problem("LAUNCH-ENV", "no process announced it", "each rank once")
     return wrong + [WrongRank(rank, "", absent) for rank in job.missing]
 
 
@@ -235,7 +235,7 @@ def check_node_rank(job: AnnouncedJob, row: Row) -> Problem | None:
     on_nodes = job.node_numbers[number]
     if len(on_nodes) > 1:
         found = f"NODE_RANK is {number} on {len(on_nodes)} nodes"
-        return Problem("LAUNCH-ENV", found, "a number of its own for each node")
+        return Problem("LAUNCH-ENV", found, "a different number for each node")
     others = {other.get("NODE_RANK", number) for other in job.node_ranks[row["node"]]} - {number}
     if others:
         found = f"NODE_RANK is {number}, and {min(others)} on the same node"
@@ -285,11 +285,11 @@ def check_device(job: AnnouncedJob, row: Row) -> Problem | None:
         return None
     device = row.get("device")
     if device is None or not device.startswith("cuda"):
-        found = f"it computes on {device}" if device else "it does not say where it computes"
+        found = f"it computes on {device}" if device else "it did not report where it computes"
         return Problem("LAUNCH-DEVICE", found, "a GPU")
     if not row.get("gpu"):
-        found = "it does not say which GPU it computes on"
-        return Problem("LAUNCH-DEVICE", found, "a GPU of its own")
+        found = "it did not report its GPU"
+        return Problem("LAUNCH-DEVICE", found, "its own GPU")
     sharing = job.gpu_ranks[_gpu_key(row)]
     if len(sharing) > 1:
         found = f"GPU {row['gpu']} computes for ranks {', '.join(sharing)}"

@@ -38,7 +38,7 @@ def test_documented_path_starts_a_correct_job(cluster, measure):
         measure.progress("launch: the documented path in a clean shell")
         transcript = follow_path(cluster, home)
         shutil.rmtree(home / "myjob", ignore_errors=True)
-        measure.progress("launch: the same with a variable missing")
+        measure.progress("launch: the same with a missing variable")
         doctored = follow_path(cluster, home, extra=doctored_options(cluster.size))
     finally:
         cluster.cleanup.remove_now(home)
@@ -101,7 +101,7 @@ def control_missing_variable(cluster, doctored, measure):
     """Check that the job without MASTER_PORT, by one rank less, fails for that reason alone."""
     job, trial = read_job(cluster, doctored), measure.trial()
     wrong = wrong_ranks(job) if job.rows else []
-    caption = "the same without MASTER_PORT, and by one rank less: it must fail"
+    caption = "the same without MASTER_PORT and with one rank less: it must fail"
     measure.keep("transcript-control.txt", doctored.text, kind="log", caption=caption)
     problems = [problem.found for problem in group_by_problem(wrong)]
     judge_transcript(cluster, doctored, trial)
@@ -109,7 +109,7 @@ def control_missing_variable(cluster, doctored, measure):
     ended = doctored.exit_code is not None and doctored.exit_code > 0  # below 0: it was killed
     measure.control(
         "missing variable",
-        "the same job is launched without MASTER_PORT, and by one rank less",
+        "the same job is launched without MASTER_PORT and with one rank less",
         trial if job.rows else None,
         located=ended and all_lack(announced, "MASTER_PORT", len(job.rows)),
         saw=f"{len(wrong)} ranks: {join_names(problems)}; exit code {doctored.exit_code}"

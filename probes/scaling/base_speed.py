@@ -49,7 +49,7 @@ class SpeedTest:
                 f"no peak is known of {rung.devices or 'this device'}: agree [SCALING.tokens_per_s]"
             )
         if rung.mfu > 1:
-            return None, f"{rung.mfu:.2f} of {rung.devices}: no device does more than its peak"
+            return None, f"{rung.mfu:.2f} of {rung.devices}: no device is faster than its peak"
         return rung.mfu, ""
 
     def fails(self, rung: Rung) -> bool:
@@ -76,7 +76,8 @@ def derived_mfu(devices: str) -> Limit | None:
         source="derived",
         because=(
             f"{LOW_SHARE:.0%} of the {share:.0%} published for 1B on a node of eight {known[0]} "
-            "(llm-foundry): our fewer tokens and missing compiler cost less, half the speed more"
+            "(llm-foundry): fewer tokens and no compiler cost less than that, half the speed "
+            "costs more"
         ),
     )
 
@@ -142,7 +143,7 @@ def control_bad_base(
     faults = {
         "slow base": f"rank 0 of each node waits {delay:.2g} s for its data in every step, alone",
         "exploding loss": f"the learning rate is {EXPLODING:g}",
-        "trained apart": "nodes that train each by itself are looked at as one job",
+        "trained apart": "nodes that each train alone are judged as one job",
     }
     try:
         bad = run_rung(rig.gang, rig.node_names, 1, planted, as_one_job=True)

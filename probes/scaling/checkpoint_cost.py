@@ -65,7 +65,7 @@ def time_saves(rig: LadderRig, cluster: Cluster, count: int, plan: SavePlan) -> 
     # A further save is left out: no step follows it that would show which rank is late.
     saves = collect_saves(rung)[:SAVES]
     if len(saves) < SAVES:
-        errors = "; ".join(rung.save_errors) or "the trainer told of no others"
+        errors = "; ".join(rung.save_errors) or "the trainer reported no others"
         measure(
             "checkpoint_overhead",
             None,
@@ -82,16 +82,16 @@ def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> 
     if count == 1 < len(cluster.nodes):  # each node would run a job of its own
         return "no rung of several nodes was left to save"
     if gang_hangs(gang):
-        return "ranks of what ran before hang, or are gone"
+        return "ranks of the previous run hang, or are gone"
     need = "saves need a folder that the driver and every node can write to ([cluster] shared)"
     if plan.folder is None:
         return f"{need}, found none for the driver"
     try:
         nodes = find_blind_nodes(cluster, str(plan.folder))
     except FolderUnknown as unknown:
-        return f"{need}; no node can write there: {unknown}"
+        return f"{need}. No node can write there: {unknown}"
     if nodes:
-        return f"{need}; {', '.join(nodes)} did not see what the others wrote"
+        return f"{need}. {', '.join(nodes)} did not see the files of the others"
     needed = COPIES * PARAM_BYTES * parameter_count(plan.config)
     free = shutil.disk_usage(plan.folder).free
     if free < needed:
@@ -125,14 +125,17 @@ def judge_saves(
     measure("checkpoint_overhead", share, on=subject, samples=len(saves))
     measure.note("save_stall", usual.stall_s, "s", on=f"{on}, {usual_gb}", samples=len(saves))
     measure.note("save_rate", rate, "bytes/s", on=on, samples=len(saves))
-    measure.covered(f"saves of {usual_gb} held {on} up for {stalls} s, read back and all")
+    measure.covered(f"saves of {usual_gb} (with reading back) stopped {on} for {stalls} s")
     if measure.would_fail("checkpoint_overhead", share):
         node = slow_writer_node(usual, rung.nodes)
-        cost = f"a save of {usual_gb} holds training up for {usual.stall_s:.3g} s"
-        cost += f", one of {gb(size)} {stall_s:.3g} s in proportion" if terms.save_gb else ""
-        why = "no single node's writing accounts for it"
-        why = f"the others wait for what {node} writes" if node else why
-        message = f"at {on} {cost}: {share:.1%} of the time at one every {minutes:g} minutes; {why}"
+        cost = f"a save of {usual_gb} stops training for {usual.stall_s:.3g} s"
+        cost += f"; a save of {gb(size)} in proportion for {stall_s:.3g} s" if terms.save_gb else ""
+        why = "no single node's writing explains it"
+        why = f"the others wait while {node} writes" if node else why
+        message = (
+            f"on {on} {cost}. With a save every {minutes:g} minutes: {share:.1%} of the time. "
+            f"Reason: {why}"
+        )
         measure.explain(finding("SCALE-CHECKPOINT", message, [node] if node else []))
 
 
@@ -170,5 +173,5 @@ def control_slow_save(rig: LadderRig, count: int, plan: SavePlan, usual: Checkpo
         except GangError as error:
             observed = str(error)
             replace_lost_workers(rig.gang, error)
-    fault = f"rank {culprit} writes {delay:.2g} s longer than its part of a save takes"
+    fault = f"rank {culprit} writes {delay:.2g} s longer than its part of a save needs"
     rig.measure.control("slow save", fault, trial, located=located, saw=observed)

@@ -99,7 +99,7 @@ def compare_compute(silent: RankSteps, alone: RankSteps) -> str:
     mean, base = map(statistics.fmean, series)
     noise = math.hypot(*map(standard_error, series))
     excess, margin = mean - base, noise_limit(noise, len(series[0]))
-    text = f"with nothing sent, a step computes for {mean:.3f} s; {base:.3f} s on one node"
+    text = f"without communication, a step computes for {mean:.3f} s; on one node {base:.3f} s"
     if abs(excess) <= margin:
         return f"{text}, the same within the noise ({margin:.3f} s)"
     return f"{text}: {excess:+.3f} s are unexplained"

@@ -178,7 +178,7 @@ def find_invalid_rung(rung: Rung, on: str) -> list[Finding]:
     """Find evidence that a rung's ranks did not train one model, however fast they were."""
     findings = []
     if rung.non_finite:
-        losses = f"{rung.non_finite} losses of ranks and steps were no numbers"
+        losses = f"{rung.non_finite} losses (ranks x steps) were NaN or infinite"
         findings.append(finding("SCALE-NAN", f"at {on} {losses}"))
     if rung.disagreements:
         findings.append(finding("SCALE-RANKS-DISAGREE", f"at {on} in {rung.disagreements[0]}"))
@@ -228,7 +228,7 @@ def _slow_alone(base: Rung) -> list[_SlowPart]:
         _SlowPart(
             f"{node} alone",
             excess,
-            f"{node} alone takes {excess:.0%} longer for a step than the median node",
+            f"a step of {node} alone takes {excess:.0%} longer than that of the median node",
             [node],
         )
         for node, excess in slowest_nodes(base.node_seconds())
@@ -240,7 +240,9 @@ def _slow_ranks(rung: Rung) -> list[_SlowPart]:
     parts = []
     for slow in find_stragglers(rung.steps):
         rank, node = f"rank {slow.rank}", rung.nodes[slow.rank]
-        message = f"{rank} on {node} holds the others up in {slow.segment}: {slow.share:.0%}"
+        message = (
+            f"{rank} on {node} makes the others wait in {slow.segment}: {slow.share:.0%} of a step"
+        )
         parts.append(
             _SlowPart(f"{rank} ({node}) in {slow.segment}", slow.share, message, [rank, node])
         )

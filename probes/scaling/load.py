@@ -52,7 +52,7 @@ def describe_load(load: TrainConfig, gpu_gib: float | None) -> str:
     text = f"trained {parameter_count(load):,} parameters"
     text += f", {load.batch * load.seq} tokens per rank and step"
     whole = gpu_gib is None or (load.dim, load.recompute) == (GPU_LOADS[0]["dim"], False)
-    return text if whole else f"{text}, for a GPU here has {gpu_gib:.0f} GiB"
+    return text if whole else f"{text}, because a GPU here has {gpu_gib:.0f} GiB"
 
 
 def least_gpu_memory(facts: Sequence[dict[str, Any]]) -> float:

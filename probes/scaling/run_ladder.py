@@ -81,7 +81,7 @@ def repeat_base(rig: LadderRig, base: Rung, plan: Plan) -> list[Rung]:
     """Repeat the rung of one node, after the larger rungs, until its fastest run is confirmed."""
     repeats: list[Rung] = []
     while len(repeats) < MAX_REPEATS:
-        rig.measure.progress("scaling: 1 node again, as a base must repeat")
+        rig.measure.progress("scaling: 1 node again, to confirm the base")
         try:
             repeats.append(run_rung(rig.gang, rig.node_names, 1, plan.config, 0, plan.timeout_s))
         except GangError as error:
@@ -198,13 +198,13 @@ def locate_slow_links(rig: LadderRig, ladder: Ladder, limit: Limit | None) -> La
     ]
     if not suspected:
         return ladder
-    measure.progress("scaling: every pair of nodes, for a link that is slow")
+    measure.progress("scaling: every pair of nodes, to find a slow link")
     try:
         pairs = run_pair_search(rig.gang, rig.node_names).speed
     except GangError as error:
-        measure.covered(f"the slow link was not looked for: {error}")
+        measure.covered(f"slow links were not searched: {error}")
         return ladder
-    measure.covered(f"the slow link was looked for: {pairs.coverage}")
+    measure.covered(f"slow links were searched: {pairs.coverage}")
     places = [SlowLink(tuple(flag.suspects), flag.statement) for flag in find_slow_links(pairs)]
     return replace(ladder, slow_links=places)
 

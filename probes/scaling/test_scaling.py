@@ -61,7 +61,7 @@ def test_each_node_adds_its_share(cluster, terms, tier, limits, measure, workpla
         if not first[0]:
             return
         if is_stuck(gang, first[1], nodes):
-            failed = "ranks of the rung that failed hang, or are gone"
+            failed = "ranks of the failed rung hang, or are gone"
             measure.covered(f"{failed}: nothing more was tried")
             ladder = build_ladder(first, other_ladders, plan, agreed, [])
         else:

@@ -145,7 +145,7 @@ class CheckpointWriter:
         # An existing one was skipped as damaged when the run resumed: keep it under another name.
         if final.exists():
             aside = final.rename(self.folder / f"{final.name}.rejected-{secrets.token_hex(4)}")
-            log.warning("step %d was damaged when this run began: it is kept as %s", step, aside)
+            log.warning("step %d was damaged when this run began: it was kept as %s", step, aside)
         path.rename(final)
         manifest.sync_folder(self.folder)
         self.skipped_steps.discard(step)

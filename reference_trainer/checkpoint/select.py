@@ -124,7 +124,7 @@ class CheckpointSelector:
         if (again := world.broadcast(again)) is not None:
             return str(again[1])
         problem = "; ".join(bad.values()) or None
-        raise_on_all(world, problem, f"rank 0 reads {self._path(step)} whole, but")
+        raise_on_all(world, problem, f"rank 0 reads {self._path(step)} completely, but")
         return None
 
     def _list_files(self, step: int) -> tuple[dict[str, Any], str | None]:

@@ -148,5 +148,5 @@ def _parse_line(line: bytes, location: str) -> bytes:
 
 def _unreadable_error(location: str, reason: str) -> UnreadableDocument:
     return UnreadableDocument(
-        f"{location} cannot be read as a document: {reason}; mend it or take it out of the folder"
+        f"{location} cannot be read as a document: {reason}. Repair it or remove it from the folder"
     )

@@ -105,11 +105,13 @@ class Gang:
         notice_s = min(NOTICE_SECONDS, self.timeout)
         if self._group.wait(timeout_seconds=notice_s):
             return
-        self.notify(f"{label} waits for room: {self._free():.0f} free; it holds nothing meanwhile")
+        self.notify(
+            f"{label} waits for resources: {self._free():.0f} free; it holds nothing meanwhile"
+        )
         if not self._group.wait(timeout_seconds=self.timeout - notice_s):
             raise GangPending(
-                f"{label} found no room in {self.timeout:.0f} s: {self._free():.0f} free;"
-                " it held nothing while it waited"
+                f"{label} found no free resources in {self.timeout:.0f} s: {self._free():.0f} "
+                "free; it held nothing while it waited"
             )
 
     def _free(self) -> float:

@@ -175,7 +175,9 @@ def _sees_cuda(job: TrainingJob) -> bool:
         return bool(ray.get(call, timeout=job.wait_s))
     except ray.exceptions.GetTimeoutError:
         ray.cancel(call, force=True)
-        raise GangError(f"there was no room for one rank in {job.wait_s:.0f} s") from None
+        raise GangError(
+            f"there were no free resources for one rank in {job.wait_s:.0f} s"
+        ) from None
 
 
 def _ray_train_rank(loop_config: dict[str, Any]) -> None:
@@ -220,7 +222,7 @@ def _agent_commands(job: TrainingJob, gang: Gang) -> list[tuple[list[str], str]]
 def _out_folder(job: TrainingJob) -> Path:
     """Return the job's folder for results. Raises GangError when there is none."""
     if job.config.out is None:
-        raise GangError("this launcher hands no result back: give it --out, a shared folder")
+        raise GangError("this launcher returns no result: give it --out, a shared folder")
     return Path(job.config.out)
 
 

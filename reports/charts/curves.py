@@ -21,7 +21,7 @@ from reports.numbers import number
 from reports.sanitize import one_line
 
 STRONG_CURVE = ("the same work on more nodes (strong scaling)", GREEN, 2, "5 4")
-WRONG_NETWORK = "what the wrong road gives"
+WRONG_NETWORK = "busbw on the wrong network"
 # Nodes, efficiency, low and high end of its interval, tokens per GPU and step, tokens per second.
 Rung = tuple[float, float, Number, Number, Number, Number]
 
@@ -70,7 +70,7 @@ def _busbw_sentence(measured: list[Point], wrong: list[Point], limit: Number, ra
         parts.append(f"{'at or above' if peak >= limit else 'BELOW'} the limit of {number(limit)}")
     if wrong:
         best = max(y for _, y in wrong)
-        parts.append(f"the wrong road gives {number(best)}")
+        parts.append(f"the wrong network reaches {number(best)}")
     return ", ".join(parts) + "."
 
 

@@ -292,10 +292,12 @@ class _Search:
         rounds_text = f"{self.rounds} round{'s' * (self.rounds != 1)}"
         parts = [f"{measured} of {pairs} pairs, both directions, {rounds_text}"]
         if measured < pairs:
-            parts.append("a link that did not meet is not judged")
-        parts.append("judged against each other, so a fault that all share does not show")
+            parts.append("links that were not tested are not judged")
+        parts.append(
+            "links are compared with each other: a fault that all share does not show here"
+        )
         if self.slow_links() and not self.proven_good():
-            parts.append("nobody is proven good, so no node is blamed")
+            parts.append("no link is proven good, so no node is blamed")
         return "; ".join(parts)
 
 

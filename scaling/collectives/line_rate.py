@@ -71,8 +71,8 @@ def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
 def limit_reason(fraction: float, rate_text: str) -> str:
     """Explain why a ring must reach at least `fraction` of this line rate (`rate_text`)."""
     return (
-        f"{fraction:.0%} of {rate_text}; a sound ring shows {HEALTHY_RING_SHARE:.0%} of it "
-        "(not a tree, which over two nodes may show more than the line carries)"
+        f"{fraction:.0%} of {rate_text}; a healthy ring reaches {HEALTHY_RING_SHARE:.0%} of it "
+        "(a tree over two nodes may show more than the line rate)"
     )
 
 
@@ -141,9 +141,11 @@ def _rdma_line_rate(host: str, rails: list[Rail] | None) -> LineRate | None:
     _, gbps, layer, _ = rails[0] if rails else Rail("", 0.0, RAIL_KINDS[-1], False)
     message = f"{len(rails)} x {gbps:.0f} Gbit/s {layer} ports in sysfs on {host}"
     if down := sum(not rail.active for rail in rails):
-        message += f", {down} of them not active (NCCL_IB_HCA can leave out what is no rail)"
+        message += f", {down} of them not active (NCCL_IB_HCA can exclude ports that are no rail)"
     if layer == "EFA" and gbps == EFA_GBPS:
-        message += " (which older EFA drivers say of any: give line_rate_gbps if it has more)"
+        message += (
+            " (older EFA drivers report this for any port: give line_rate_gbps if it is faster)"
+        )
     return LineRate(len(rails) * gbps / 8, message)
 
 

@@ -155,7 +155,7 @@ def sweep_operation(
         if operation.count(size, ranks) == 0:
             continue
         if size > max_bytes:
-            note = f"sizes over {max_bytes} bytes are left out: {reason}"
+            note = f"messages above {max_bytes} bytes were skipped: {reason}"
             break
         new_rows = [
             _time_size(operation, size, placement, device, budget, corrupt, late_s)
@@ -164,7 +164,10 @@ def sweep_operation(
         rows += new_rows
         slowest = max(row["slowest"] for row in new_rows)
         if slowest > max_call_s and size != planned[-1]:
-            note = f"sizes over {size} bytes are left out: a call of it takes {slowest:.2g} s"
+            note = (
+                f"messages above {size} bytes were skipped: one call of that size takes "
+                f"{slowest:.2g} s"
+            )
             break
     common = {"rank": dist.get_rank(), "ranks": ranks, "backend": backend}
     return {**common, "operation": operation.name, "note": note, "rows": rows}
@@ -183,7 +186,7 @@ def _max_message_bytes(device: Any, backend: str) -> tuple[int, str]:
     torch.cuda.empty_cache()  # memory that the last collective left in torch's cache is free too
     free = torch.tensor([torch.cuda.mem_get_info(device)[0]], device=device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)  # ranks must agree on the sizes
-    return min(MAX_BYTES[backend], int(free[0]) // 4), "device memory holds no four of them"
+    return min(MAX_BYTES[backend], int(free[0]) // 4), "device memory does not hold four of them"
 
 
 def _time_size(

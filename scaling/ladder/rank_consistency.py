@@ -47,5 +47,5 @@ def _step_disagreement(ranks: Sequence[dict[str, Any]], step_tokens: int) -> str
     loss = ranks[0]["loss"]
     mean = sum(rank["local_loss"] * rank["tokens"] for rank in ranks) / tokens
     if math.isfinite(loss) and not math.isclose(mean, loss, rel_tol=LOSS_TOLERANCE):
-        return f"the loss is {loss:.6g}, the mean of the ranks' own is {mean:.6g}"
+        return f"the loss is {loss:.6g}, the mean of the ranks' losses is {mean:.6g}"
     return ""

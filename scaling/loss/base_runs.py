@@ -25,12 +25,15 @@ def base_doubt(base: Rung, other_runs: Sequence[float]) -> str:
     """
     fastest, *slower = sorted([base.seconds, *other_runs])
     if not slower:
-        return "the rung of 1 node was run once, and nothing confirms it"
+        return "the run of 1 node was not repeated, so nothing confirms it"
     most = fastest * (1 + TOLERANCE)
     if slower[0] > most or base.seconds > most:
         runs = ", ".join(f"{seconds:.3g}" for seconds in (base.seconds, *other_runs))
-        return f"one node takes {runs} s for a step in its runs, more than {TOLERANCE:.0%} apart"
+        return (
+            f"a step on one node takes {runs} s in its runs, which differ by more than "
+            f"{TOLERANCE:.0%}"
+        )
     excess = base.seconds / lower_half_mean(step_seconds(base.judged_steps)) - 1
     if excess > TOLERANCE:
-        return f"something disturbed one node: a step takes {excess:.0%} more than its faster half"
+        return f"one node was disturbed: a step takes {excess:.0%} more than its faster half"
     return ""

@@ -77,7 +77,7 @@ def split_growth(base: Rung, rung: Rung) -> CollectiveSegmentGrowth:
     """
     names = list(dict.fromkeys(rung.nodes))
     if missing := [name for name in names if name not in base.nodes]:
-        raise ValueError(f"no run alone of {', '.join(missing)}: the rung of 1 node lacks it")
+        raise ValueError(f"{', '.join(missing)} did not run alone: the run of 1 node lacks it")
     transfer = {name: critical_path(base.steps_on(name)).transfer for name in names}
     alone = {name: _sum_series(series.values()) for name, series in transfer.items()}
     local_work = {name: local_work_seconds(base, name) for name in names}

@@ -30,7 +30,7 @@ EVERY_NODE = "every node"
 FABRIC = "fabric"
 COLLECTIVES = "collectives"  # stands for all collectives in the name of a part
 SEGMENTS_TEXT = ", ".join(COLLECTIVE_SEGMENTS)  # segment of causes in meetings
-NOT_SEPARATED = "they are not told apart here"
+NOT_SEPARATED = "the two cannot be separated here"
 # Parts: time of meetings beyond the replay, in collectives or in an unknown place.
 WAITED_PART = f"in {COLLECTIVES} beyond the replay"
 UNKNOWN_PART = "unexplained beyond the replay"
@@ -129,9 +129,9 @@ def detect_slow_nodes(
     slow = growth.slow + _subtract_slow_node(local_growth, growth.slow_node, slow_ratio)
     part = f"behind slow {growth.slow_node}"
     if growth.slow_node:
-        evidence = f"{growth.slow_node} alone takes {slow_ratio:.1%} longer for its compute"
+        evidence = f"compute of {growth.slow_node} alone takes {slow_ratio:.1%} longer"
         hidden = [name for name, extra_s in growth.also_slow.items() if budget.matters(extra_s)]
-        evidence += f"; {', '.join(hidden)} slower too, hidden behind it" if hidden else ""
+        evidence += f"; {', '.join(hidden)} also slower, hidden behind it" if hidden else ""
         where = ", ".join([growth.slow_node, *hidden])
         budget.settle("SCALE-SLOW-NODE", where, "compute", slow, part, evidence)
     else:
@@ -175,11 +175,11 @@ def detect_slow_segments(budget: LossBudget, local_growth: list[LocalSegmentGrow
         for node in local.slow_nodes:
             if budget.matters(nodes[node]):
                 code = "SCALE-DATA" if segment == "data" else "SCALE-STRAGGLER"
-                evidence = f"{node} comes last and is slower in {segment} than the other nodes"
+                evidence = f"{node} arrives last and is slower in {segment} than the other nodes"
                 part = f"waiting for {node}'s {segment}"
                 budget.add_cause(code, node, segment, nodes.pop(node), part, evidence)
         if segment == "data" and local.significant and budget.matters(common):
-            evidence = "data take longer on every node than on one node alone"
+            evidence = "loading data takes longer on every node than on one node alone"
             part = "waiting for data everywhere"
             budget.add_cause("SCALE-DATA", EVERY_NODE, segment, common, part, evidence)
             common = 0.0
@@ -191,7 +191,7 @@ def _detect_checkpoint_stall(budget: LossBudget, local: LocalSegmentGrowth) -> L
     seconds = local.common + sum(local.nodes.values())
     worst = max(local.nodes, key=local.nodes.__getitem__)
     where = worst if local.nodes[worst] > seconds / 2 else EVERY_NODE
-    evidence = f"saves hold up {where} longer than with one node"
+    evidence = f"saves stop {where} for longer than with one node"
     budget.settle("SCALE-CHECKPOINT", where, local.segment, seconds, "in checkpoints", evidence)
     return replace(local, nodes={}, common=0.0)
 
@@ -207,7 +207,7 @@ def detect_jitter(
     jitter_s = min(remaining, max(growth.spikes, remaining - growth.ordinary))
     if budget.matters(growth.spikes) and budget.matters(jitter_s):
         where = f"mostly {growth.spiky_node}" if growth.spiky_node else "changing nodes"
-        evidence = f"single steps take far longer than the typical step, on {where}"
+        evidence = f"single steps take far longer than the typical step on {where}"
         budget.add_cause("SCALE-JITTER", where, "compute", jitter_s, "in jitter", evidence)
         remaining -= jitter_s
     budget.add_part(remaining, "in ordinary variation")
@@ -258,8 +258,8 @@ def detect_communication(
 def _add_wrong_network(budget: LossBudget, seconds: float, off_fabric: Mapping[str, str]) -> None:
     networks, nodes = ", ".join(sorted(set(off_fabric.values()))), ", ".join(off_fabric)
     part = f"waiting for collectives over {networks}"
-    went = f"the bytes of collectives of {nodes} went over {networks}"
-    evidence = f"{went}, not over the agreed fabric"
+    went = f"collectives of {nodes} used {networks}"
+    evidence = f"{went}, not the agreed fabric"
     budget.add_cause("SCALE-NETWORK", nodes, SEGMENTS_TEXT, seconds, part, evidence)
 
 
@@ -269,14 +269,15 @@ def _add_beyond_replay(budget: LossBudget, seconds: float, replayed: float, wait
     if waited:
         code, where, part = "SCALE-LINK", FABRIC, WAITED_PART
         evidence = (
-            f"steps wait {took_text} for collectives, replayed without the trainer they take "
+            f"steps wait {took_text} for collectives; a replay without the trainer takes "
             f"{replay_text}"
         )
     else:
         code, where, part = "SCALE-UNEXPLAINED", EVERY_NODE, UNKNOWN_PART
         evidence = (
-            f"{SEGMENTS_TEXT} take {took_text} longer, for collectives or compute: "
-            f"{NOT_SEPARATED}; replayed without the trainer the collectives take {replay_text}"
+            f"{SEGMENTS_TEXT} take {took_text} longer, in collectives or compute: "
+            f"{NOT_SEPARATED}; a replay of the collectives without the trainer takes "
+            f"{replay_text}"
         )
     budget.add_cause(code, where, SEGMENTS_TEXT, seconds - replayed, part, evidence)
 
@@ -290,7 +291,7 @@ def _detect_load_slowdown(
     ratio = min(1.0, (seconds - waited) / computed) if computed > 0 else 0.0
     for node, extra_s in slowdown.nodes.items():
         if budget.matters(ratio * extra_s):
-            part = f"behind {node}, slow in company only"
+            part = f"behind {node}, slow only when all nodes run"
             evidence = f"{node} computes longer with the others than alone, and they wait for it"
             budget.add_cause("SCALE-STRAGGLER", node, "compute", ratio * extra_s, part, evidence)
     common = ratio * slowdown.common
@@ -315,8 +316,8 @@ def _detect_slow_links(
     if slow <= REPLAY_TOLERANCE * seconds or not budget.matters(slow):
         return 0.0
     evidence = (
-        f"collectives replayed without the trainer take {replayed * 1e3:.3g} ms, and would take "
-        f"{agreed * 1e3:.3g} ms on links of the agreed rate"
+        f"a replay of the collectives without the trainer takes {replayed * 1000.0:.3g} ms "
+        f"({agreed * 1000.0:.3g} ms on links of the agreed rate)"
     )
     part = "waiting for collectives on slow links"
     budget.add_cause("SCALE-LINK", EVERY_NODE, SEGMENTS_TEXT, slow, part, evidence)
@@ -334,16 +335,16 @@ def _detect_few_tokens(
         budget.add_part(seconds, part)
     elif times.at_agreed_rate is None:
         evidence = (
-            f"collectives take {seconds * 1e3:.3g} ms; slow links and too few tokens are not told "
-            "apart without an agreed line rate"
+            f"collectives take {seconds * 1000.0:.3g} ms; without an agreed line rate, slow "
+            "links cannot be separated from too few tokens"
         )
         budget.add_cause("SCALE-COMMUNICATION", EVERY_NODE, SEGMENTS_TEXT, seconds, part, evidence)
     else:
         per_gpu = rung.tokens_per_step / len(rung.steps)
         needed = per_gpu * tokens_factor(base_s, growth.base_s, seconds, limit)
         evidence = (
-            f"{per_gpu:,.0f} tokens per GPU and step are too few for collectives that are as "
-            f"replayed; {needed:,.0f} would reach {limit:.0%}"
+            f"{per_gpu:,.0f} tokens per GPU and step are too few, though collectives run at "
+            f"their normal speed ({needed:,.0f} tokens would reach {limit:.0%})"
         )
         budget.add_cause("SCALE-TOKENS", EVERY_NODE, SEGMENTS_TEXT, seconds, part, evidence)
 
@@ -385,9 +386,9 @@ def detect_unexplained(
     if budget.matters(abs(remaining)) and (grown_segments or abs(remaining) > uncertainty):
         segment = ", ".join(grown_segments) or "unknown"
         longer = f"{segment} longer on every node" if grown_segments else "no segment stands out"
-        evidence = f"nothing that was looked for explains it, {longer}"
+        evidence = f"no known cause explains it, {longer}"
         if remaining < 0:
-            evidence = "the parts that were found are larger than what is lost"
+            evidence = "the known parts are larger than the loss"
         code, part = "SCALE-UNEXPLAINED", "unexplained"
         budget.add_cause(code, EVERY_NODE, segment, remaining, part, evidence)
     else:

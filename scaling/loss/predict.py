@@ -129,7 +129,7 @@ def forecast_efficiency(
     assumptions = _list_assumptions(larger, share, model.noise / means[0])
     if top_loss > MIN_SHARE * means[-1]:
         named = f" ({', '.join(causes)})" if causes else ""
-        message = f"{top_loss:.2g} s of a step were lost to what is not known to be communication"
+        message = f"{top_loss:.2g} s of a step were lost to unknown causes other than communication"
         assumptions += (f"on {larger[-1]} nodes {message}{named}, and are at every size",)
     return Forecast(predictions, share, top_loss, model.misfit(means), assumptions, load)
 
@@ -214,14 +214,14 @@ def step_seconds(ranks: RankSteps) -> list[float]:
 def _list_assumptions(larger: Sequence[int], share: float, noise: float) -> tuple[str, ...]:
     rungs = ", ".join(map(str, (1, *larger)))
     return (
-        f"the rungs of {rungs} nodes are all that is known; nothing larger was run",
+        f"only {rungs} nodes were measured, and nothing larger",
         "every GPU keeps its tokens per step (weak scaling), its model and its sharding",
-        f"communication costs a step {share:.2f} times what its fits say, as on these rungs",
-        "latency grows with the hops of a ring; a tree would make it less",
-        "bandwidth per node stays what it was, though larger jobs cross more switches",
-        f"added nodes are as sound as these, with steps that vary by {noise:.1%} independently",
-        "no failure, no slow node and no storage limit comes with size",
-        "the band is of this run's noise and the model's misfit, not of what the model leaves out",
+        f"communication costs a step {share:.2f} times what its fits give, as measured here",
+        "latency grows with the hops of a ring; a tree would reduce it",
+        "bandwidth per node stays the same, though larger jobs cross more switches",
+        f"added nodes are as healthy as these, and their steps vary by {noise:.1%} independently",
+        "size brings no failures, slow nodes or storage limits",
+        "the band covers this run's noise and the model's misfit, not what the model leaves out",
     )
 
 

@@ -24,7 +24,7 @@ QUICK = [
     Fault("early", "two_gangs", {"partially_held"}, {"GANG-PARTIAL"}, EITHER, "held 1 of 3"),
 ]
 LONGER = [
-    Fault("deaf", "cancelled", {"not_removed"}, {"GANG-NOT-REMOVED"}, {"job B"}, "is still there"),
+    Fault("deaf", "cancelled", {"not_removed"}, {"GANG-NOT-REMOVED"}, {"job B"}, "still exists"),
     Fault("leak", "cancelled", {"leaked", "not_released"}, {"GANG-LEAK"}, NODES, "1 of 4 GPUs"),
     Fault(
         "orphaned", "driver", {"not_removed", "not_released"}, {"GANG-NOT-REMOVED", "GANG-LEAK"},
@@ -72,7 +72,7 @@ LONGER = [
     Fault(
         "modest", "two_gangs", {"placed_concurrently"}, {"GANG-PARTIAL"}, EITHER, "is of 2, not 3",
     ),
-    Fault("stubborn", "one_group", {"not_removed"}, {"GANG-NOT-REMOVED"}, EITHER, "is still there"),
+    Fault("stubborn", "one_group", {"not_removed"}, {"GANG-NOT-REMOVED"}, EITHER, "still exists"),
 ]  # fmt: skip
 
 

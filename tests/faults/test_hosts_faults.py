@@ -66,7 +66,7 @@ QUICK = [
     ),
     Fault(
         "one-machine", ["same-machine 1 2"], {"HOST-SAME-MACHINE"}, ["node1", "node2"],
-        ["node2 run on one machine"],
+        ["node2 run on the same machine"],
     ),
     Fault("no-library", ["hide-nvml 2"], {"HOST-NO-NVML"}, ["node2"], ["node2"]),
 ]  # fmt: skip

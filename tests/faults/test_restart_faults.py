@@ -37,15 +37,15 @@ FAULTS = [
     Fault(
         "prunes-first", "killed-in-a-commit", {"resumed_from", "steps_lost"},
         {"RESTART-STEPS-LOST"},
-        set(), "8 steps were lost, from 4 at most",
+        set(), "8 steps were lost. Expected: at most 4",
     ),
     Fault(
         "silent", "newest-bit-flipped", {"refusals_explained"}, {"RESTART-UNREPORTED"}, set(),
-        "was passed over without a word",
+        "was skipped without a reason in the log",
     ),
     Fault(
         "never-saves", TWICE, {"steps_lost"}, {"RESTART-STEPS-LOST"}, set(),
-        "6 steps were lost, from 4 at most",
+        "6 steps were lost. Expected: at most 4",
     ),
     Fault(
         "gives-up", TWICE, {"outcome", "attempts"}, {"RESTART-NOT-RECOVERED"}, set(), "1 attempts",
@@ -57,7 +57,7 @@ FAULTS = [
     ),
     Fault(
         "never-gives-up", "attempts-used-up", {"outcome", "attempts"}, {"RESTART-ATTEMPTS"},
-        set(), "took 3 attempts, expected 2",
+        set(), "took 3 attempts. Expected: 2",
     ),
     Fault(
         "needs-a-checkpoint", "killed-before", {"outcome", "attempts"}, {"RESTART-NOT-RECOVERED"},
@@ -65,14 +65,15 @@ FAULTS = [
     ),
     Fault(
         "hasty", NOTICE, {"resumed_from", "steps_lost"}, {"RESTART-STEPS-LOST"}, set(),
-        "1 steps were lost, from 0 at most",
+        "1 steps were lost. Expected: at most 0",
     ),
     Fault(
-        "heedless", NOTICE, {"attempts"}, {"RESTART-ATTEMPTS"}, set(), "took 1 attempts, expected 2"
+        "heedless", NOTICE, {"attempts"}, {"RESTART-ATTEMPTS"}, set(),
+        "took 1 attempts. Expected: 2",
     ),
     Fault(
         "no-heartbeat", "stopped-not-killed", {"recovery_time"}, {"RESTART-SLOW"}, set(),
-        "the loss was seen after 6",
+        "recovery: detection 6",
     ),
     Fault("forgets-rng", "punished", DIFFERENT, UNEQUAL, set(), "rank"),
     Fault(

@@ -24,7 +24,7 @@ unit = "ratio"
 because = "as agreed"
 """
 SOUND = {"nodes": 4, "machines": 4, "gpus": 8, "efficiency": 0.97, "mfu": 0.4}  # the others: 0
-FOUR_MACHINES = {"machines": exactly(4, "machines", "each node must be a machine of its own")}
+FOUR_MACHINES = {"machines": exactly(4, "machines", "each node must be a separate machine")}
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from probes.acceptance.contract import ContractError, parse
 from probes.acceptance.contract import load as load_contract
+from probes.acceptance.control_targets import CONTROLS as CONTROL_TARGETS
 from probes.acceptance.criteria import CRITERIA
 from probes.cli.main import main
 from probes.findings.catalogue import CATALOGUE
@@ -20,7 +21,7 @@ from probes.rejudge.rejudge import rejudge_run
 from reports.acceptance import OLD_RUN, load_summary, summarize_acceptance
 from reports.compare import compare
 from reports.record import RunRecord
-from reports.renamed import CODES, MEASURES, PROBE_FILES, with_current_names
+from reports.renamed import CODES, CONTROLS, MEASURES, PROBE_FILES, with_current_names
 from reports.run_folder.event_log import read_events
 from reports.run_folder.integrity import load
 from tests.support.paths import REPO
@@ -166,3 +167,21 @@ def test_an_old_code_is_explained(code: str) -> None:
     assert explained.exit_code == 0
     assert f"{code.upper()} is now called {new}" in explained.output
     assert CATALOGUE[new].remedy in explained.output
+
+
+def test_controls_of_older_runs_have_their_current_names() -> None:
+    targets = {name for controls in CONTROL_TARGETS.values() for name in controls}
+    assert {*CONTROLS.values()} <= targets
+    assert not CONTROLS.keys() & targets
+    owed = [{"probe": "p", "controls": ["wrong road", "bad sender", 3]}, "hostile", {"controls": 1}]
+    events = [
+        {"event": "run_owes", "data": {"owed": owed}},
+        {"event": "run_owes", "data": {"owed": "hostile"}},
+        {"event": "control", "data": {"name": "other witness", "caught": True}},
+    ]
+    owes, hostile, control = (event["data"] for event in with_current_names(events))
+    assert owes["owed"] == [
+        {"probe": "p", "controls": ["wrong network", "bad sender", 3]}, "hostile", {"controls": 1},
+    ]  # fmt: skip
+    assert hostile == {"owed": "hostile"}
+    assert control == {"name": "other report", "caught": True}

@@ -93,7 +93,7 @@ IDS: dict[str, Any] = {
     "Measurement.name": "busbw",
     "Measurement.unit": "GB/s",
     "Limit.unit": "GB/s",
-    "Control.name": "wrong road",
+    "Control.name": "wrong network",
     "Finding.code": "FAB-TCP",
     "Evidence.kind": "log",
     "Evidence.sha256": "9d" * 32,

@@ -81,8 +81,8 @@ def test_what_could_not_be_planted_was_not_run() -> None:
 
 def test_what_cannot_be_turned_red_here_is_left_out() -> None:
     measure = recorder("FABRIC")
-    trial = filled(measure, "wrong road", sound="busbw")
-    measure.control("wrong road", "a fault", trial, without={"busbw", "log_errors"})
+    trial = filled(measure, "wrong network", sound="busbw")
+    measure.control("wrong network", "a fault", trial, without={"busbw", "log_errors"})
     (caught,) = measure.result("finished", 1.0).controls
     assert caught.caught
     assert not {"busbw", "log_errors"} & {*caught.proves}

@@ -11,7 +11,7 @@ import pytest
 
 from probes.acceptance.contract import load as contract
 from probes.acceptance.measure import Recorder
-from probes.fabric.controls import road
+from probes.fabric.controls import network
 from probes.fabric.library_report import TransportReport
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import SweepResult
@@ -60,21 +60,21 @@ def spread(*roads: str) -> SweepResult:
 def test_the_forced_road_must_look_different_to_all_who_look(
     forced: SweepResult, terms: Any, seen: bool
 ) -> None:
-    assert road.forced_path_observed(forced, terms) is seen
+    assert network.forced_path_observed(forced, terms) is seen
 
 
 def test_half_of_the_bytes_on_the_forced_road_is_not_seen_as_forced() -> None:
     half = astray("eth0", "eth0")
     half.sent["n2"] = {"eth0": half.sent["n2"]["eth0"] // 2}
-    assert not road.forced_path_observed(half, LAN)
+    assert not network.forced_path_observed(half, LAN)
 
 
 def test_each_node_may_call_its_port_otherwise() -> None:
     found = astray("eth0", "tcp")
     for at, node in enumerate(found.sent):
         found.sent[node] = {f"ens{at}": found.sent[node]["eth0"]}
-    assert road.forced_path_observed(found, RDMA)
-    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in road.describe_forced_run(found)
+    assert network.forced_path_observed(found, RDMA)
+    assert "bytes on ens0, ens1, ens2, ens3, NCCL's log: tcp" in network.describe_forced_run(found)
 
 
 def port(mbits: int | None) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ def test_a_slower_road_must_show_less_bandwidth(
     says: str,
 ) -> None:
     usual = sweep_result(straight, terms.fabric) if straight else None
-    found, said = road.forced_run_is_slower(
+    found, said = network.forced_run_is_slower(
         astray("eth0", "eth0", forced), usual, terms, port(speed)
     )
     assert found is slower
@@ -126,13 +126,13 @@ def control(
     measure: Recorder, monkeypatch: pytest.MonkeyPatch, forced: SweepResult, pair: str = "eth0"
 ) -> dict[str, Any]:
     """The controls of the lab's forced run, by name."""
-    monkeypatch.setattr(road, "run_off_fabric", lambda *_: (forced, link(pair)))
+    monkeypatch.setattr(network, "run_off_fabric", lambda *_: (forced, link(pair)))
     word = TransportReport("gloo", {f"n{at}": "fab0" for at in range(4)})
     logs: Any = SimpleNamespace(cluster=SimpleNamespace(on_gpu=False, facts=port(None)))
     rig: Any = SimpleNamespace(
         terms=LAB.cluster, limits=partial(LAB.limit, "FABRIC"), measure=measure, watch=True
     )
-    road.control_off_fabric(rig, sweep_result(0.118, "fab0", library=word), logs)
+    network.control_off_fabric(rig, sweep_result(0.118, "fab0", library=word), logs)
     return {one.name: one for one in measure.finish("finished", 1.0).controls}
 
 
@@ -140,12 +140,12 @@ def test_the_control_is_caught_where_all_of_it_shows(
     recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = control(recorder(), monkeypatch, astray("eth0", "eth0", 0.024))
-    forced = seen["wrong road"]
+    forced = seen["wrong network"]
     assert forced.caught
     assert "straight 0.118 GB/s" in forced.saw
     roads = ("network", "fabric_share", "other_share", "off_fabric_links")
     assert forced.proves == ["busbw", *roads]
-    assert seen["other witness"].proves == ["agreeing_sources"]
+    assert seen["other report"].proves == ["agreeing_sources"]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_the_control_is_not_caught_where_one_of_them_does_not_show_it(
     forced: SweepResult,
     pair: str,
 ) -> None:
-    assert control(recorder(), monkeypatch, forced, pair)["wrong road"].caught is False
+    assert control(recorder(), monkeypatch, forced, pair)["wrong network"].caught is False
 
 
 class RecordedGang:
@@ -198,14 +198,14 @@ def test_nccl_gets_another_environment_in_new_processes(
         done.append(("met", {**(gang.environment or {}), **(environment or {})}))
         return "a pair"
 
-    monkeypatch.setattr(road, "run_sweep", swept)
-    monkeypatch.setattr(road, "run_few_pairs", met)
-    monkeypatch.setattr(road, "gang_env", lambda _: {"NCCL_DEBUG": "INFO"})
+    monkeypatch.setattr(network, "run_sweep", swept)
+    monkeypatch.setattr(network, "run_few_pairs", met)
+    monkeypatch.setattr(network, "gang_env", lambda _: {"NCCL_DEBUG": "INFO"})
     cluster = SimpleNamespace(
         on_gpu=on_gpu, node_names={}, gang=lambda environment: RecordedGang(environment, done)
     )
     rig: Any = SimpleNamespace(terms=LAB.cluster, gang=RecordedGang(None, done))
-    assert road.run_off_fabric(rig, cast(Any, SimpleNamespace(cluster=cluster))) == (
+    assert network.run_off_fabric(rig, cast(Any, SimpleNamespace(cluster=cluster))) == (
         "a sweep",
         "a pair",
     )
@@ -227,14 +227,14 @@ def test_a_witness_that_says_what_the_bytes_say_is_no_control(
     recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = control(recorder(), monkeypatch, astray("fab0", "fab0", 0.024))
-    assert seen["other witness"].caught is False
+    assert seen["other report"].caught is False
 
 
 def test_where_nothing_can_be_forced_nothing_is_caught(recorder: Callable[..., Recorder]) -> None:
     terms = LAB.cluster.model_copy(update={"management": None})
     measure, logs = recorder(), SimpleNamespace(cluster=SimpleNamespace(on_gpu=False))
     rig: Any = SimpleNamespace(terms=terms, measure=measure)
-    road.control_off_fabric(rig, None, cast(Any, logs))
+    network.control_off_fabric(rig, None, cast(Any, logs))
     (missed,) = measure.finish("finished", 1.0).controls
     assert missed.caught is None
     assert "name one in the contract" in missed.saw

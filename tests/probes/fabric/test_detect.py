@@ -257,7 +257,7 @@ def test_rails_that_are_not_active_fail_where_nobody_ordered_a_number(
         judge.judge_rails(run, terms, lambda name: None, measure, installed)
         rails = [m for m in measure.finish("finished", 1.0).measurements if m.name == "rails"]
         assert [m.verdict for m in rails] == [Verdict.FAIL] * 2
-        assert "the contract orders them" not in rails[0].sentence()
+        assert "as ordered in the contract" not in rails[0].sentence()
 
 
 @pytest.mark.parametrize(

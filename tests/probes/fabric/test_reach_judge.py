@@ -1,4 +1,4 @@
-"""Pairs that do not reach each other, and MTUs that differ."""
+"""Pairs that cannot reach each other, and MTUs that differ."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ RED: list[tuple[str, str, set[str], set[str]]] = [
         *("keeps the dead", "dead driver", {"not_removed", "not_released"}),
         {"GANG-NOT-REMOVED", "GANG-LEAK"},
     ),
-    # After ten seconds the dead driver's waiting gang is still there.  What the other ran on
+    # After ten seconds the dead driver's waiting gang still exists.  What the other ran on
     # is free ten seconds too late.
     (
         *("frees late", "dead driver", {"not_removed", "release_time"}),

@@ -84,7 +84,7 @@ def test_a_wrong_variable_is_named(rank: int, name: str, value: str | None, foun
 
 def test_a_rank_that_is_missing_is_wrong_and_its_neighbour_is_not() -> None:
     wrong = judged([row for row in ranks() if row["RANK"] != "0"])
-    assert said(wrong) == {"0": ("LAUNCH-ENV", "it was announced by no process")}
+    assert said(wrong) == {"0": ("LAUNCH-ENV", "no process announced it")}
 
 
 def test_a_rank_that_is_there_twice_is_wrong_and_so_is_the_one_it_replaces() -> None:
@@ -93,7 +93,7 @@ def test_a_rank_that_is_there_twice_is_wrong_and_so_is_the_one_it_replaces() -> 
     assert [(each.rank, each.problem.found) for each in judged(rows)] == [
         ("2", "RANK 2 was given 2 times"),
         ("2", "RANK 2 was given 2 times"),
-        ("3", "it was announced by no process"),
+        ("3", "no process announced it"),
     ]
 
 
@@ -180,9 +180,9 @@ def test_loopback_is_right_where_all_ranks_share_a_host() -> None:
     ("change", "found"),
     [
         ({"device": "cpu", "gpu": ""}, "it computes on cpu"),
-        ({"device": None, "gpu": ""}, "it does not say where it computes"),
+        ({"device": None, "gpu": ""}, "it did not report where it computes"),
         ({"gpu": "uuid-0-0"}, "GPU uuid-0-0 computes for ranks 0, 3"),
-        ({"gpu": ""}, "it does not say which GPU it computes on"),
+        ({"gpu": ""}, "it did not report its GPU"),
     ],
 )
 def test_a_rank_without_a_gpu_of_its_own_is_wrong(change: dict[str, Any], found: str) -> None:

@@ -137,7 +137,7 @@ RED: dict[str, tuple[Any, Change, set[str], set[str]]] = {
         *(DAMAGED, damaged("metadata-torn", loaded)),
         *({"not_refused", "resumed_from", "refusals_explained"}, {"RESTART-DAMAGED-LOADED"}),
     ),
-    "a damaged checkpoint was passed over without a word": (
+    "a damaged checkpoint was skipped without a reason in the log": (
         *(DAMAGED, damaged("metadata-torn", unexplained)),
         *({"refusals_explained"}, {"RESTART-UNREPORTED"}),
     ),

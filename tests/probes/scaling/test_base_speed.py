@@ -177,7 +177,7 @@ def test_more_than_the_peak_proves_nothing(tmp_path: Path) -> None:
     """A clock that is wrong, or a name."""
     seen = figure(judged(tmp_path / "run", on_gpu(ladder(**SOUND), 1.3), contract()), "mfu")
     assert (seen.verdict, seen.value) == (Verdict.UNPROVEN, None)
-    assert "no device does more than its peak" in seen.note
+    assert "no device is faster than its peak" in seen.note
 
 
 def test_an_emulated_accelerator_owes_tokens_and_has_no_mfu(tmp_path: Path) -> None:

@@ -94,11 +94,13 @@ def unproven() -> list[Recording]:
     """Runs in which nothing failed and which must not be accepted."""
     run = atlas.record()
     fabric = run.results_of("FABRIC")[0]
-    missed = control("wrong road", "NCCL_IB_DISABLE=1", "busbw 375 GB/s: no change", caught=False)
+    missed = control(
+        "wrong network", "NCCL_IB_DISABLE=1", "busbw 375 GB/s: no change", caught=False
+    )
     return [
         Recording(
             "control-missed",
-            "the probe sees no difference on the wrong road",
+            "the probe sees no difference on the wrong network",
             replaced(run, "FABRIC", controls=[missed]),
             atlas.FILES,
         ),

@@ -135,7 +135,7 @@ def fabric(top: float = 376.0) -> ProbeResult:
             measured("fabric_share", 0.998, "ratio", low=0.97, high=1.12, because=RING),
             measured("latency", 31.5, "us"),
         ],
-        controls=[control("wrong road", "NCCL_IB_DISABLE=1", "busbw 4.9 GB/s, NET/Socket")],
+        controls=[control("wrong network", "NCCL_IB_DISABLE=1", "busbw 4.9 GB/s, NET/Socket")],
         evidence=[
             evidence(FILES, "evidence/allreduce.txt", "table", "all-reduce sweep, 64 GPUs"),
             evidence(FILES, "evidence/nccl-rank0.log", "log", "NCCL log of rank 0"),

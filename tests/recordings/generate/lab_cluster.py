@@ -115,7 +115,7 @@ def fabric() -> ProbeResult:
             ),
         ],
         "4 of 4 nodes, 6 of 6 pairs",
-        controls=[control("wrong road", "workers bound to eth0", "busbw 0.0231 GB/s on eth0")],
+        controls=[control("wrong network", "workers bound to eth0", "busbw 0.0231 GB/s on eth0")],
         evidence=[evidence(FILES, "evidence/proc-net-dev.txt", "table", "bytes per interface")],
         series={
             "busbw": {

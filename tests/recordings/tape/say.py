@@ -16,7 +16,6 @@ import pytest
 from tests.recordings.tape.play import Played, play
 from tests.recordings.tape.synthetic import TAPES
 
-
 # What rounding leaves of an exact sum: Python 3.12 adds floats in another way.
 ROUNDING = re.compile(r"\b\d(?:\.\d+)?e-1[2-9]\b")
 

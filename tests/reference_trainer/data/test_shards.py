@@ -285,7 +285,7 @@ def test_an_unreadable_document_is_named_and_leaves_nothing(tmp_path, how):
     UNREADABLE[how][0](source)
     with pytest.raises(UnreadableDocument, match=UNREADABLE[how][1]) as caught:
         make_shard(source, tmp_path / "out", node=0, nodes=1, lanes=1)
-    assert str(caught.value).endswith("; mend it or take it out of the folder")
+    assert str(caught.value).endswith(". Repair it or remove it from the folder")
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 

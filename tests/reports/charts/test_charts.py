@@ -71,7 +71,7 @@ def test_busbw_says_how_far_it_is_from_limit_and_line_rate() -> None:
     told = draw("busbw", series("busbw")).sentence
     assert "94 % of the line rate of 400" in told
     assert "at or above the limit of 340" in told
-    assert "the wrong road gives 4.89" in told
+    assert "the wrong network reaches 4.89" in told
     slow = draw("busbw", series("busbw", "tcp-fallback")).sentence
     assert "BELOW the limit of 340" in slow
 

@@ -71,7 +71,7 @@ def test_ports_of_another_kind_are_no_rails() -> None:
     ("device", "layer", "rate", "says"),
     [
         ("rocep1s0", "Ethernet", "400 Gb/sec (4X NDR)", "RoCE ports in sysfs on n1"),
-        ("efa_0", "Unknown", "100 Gb/sec (4X EDR)", "EFA ports in sysfs on n1 (which older EFA"),
+        ("efa_0", "Unknown", "100 Gb/sec (4X EDR)", "EFA ports in sysfs on n1 (older EFA"),
         ("rdmap16s27", "Unspecified", "200 Gb/sec (4X HDR)", "200 Gbit/s EFA ports in"),
         ("siw0", "", "10 Gb/sec (4X SDR)", "RDMA ports in sysfs on n1"),
     ],

@@ -50,13 +50,18 @@ def test_a_collective_under_torchrun_is_exact_and_told(name: str, tmp_path: Path
 def test_a_sweep_that_ends_early_says_why() -> None:
     done = ranks("-m", "scaling.collectives", "all_reduce", "--backend", "gloo", "--longest", "0")
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "# sizes over 8 bytes are left out: a call of it takes " in done.stdout
+    assert "# messages above 8 bytes were skipped: one call of that size takes " in done.stdout
 
 
 @pytest.mark.parametrize(
     ("number", "name", "sizes", "why"),
     [
-        (1, "all_reduce", ["-b", "128M"], "sizes over 67108864 bytes are left out: gloo's range"),
+        (
+            1,
+            "all_reduce",
+            ["-b", "128M"],
+            "messages above 67108864 bytes were skipped: gloo's range",
+        ),
         (3, "all_gather", ["-e", "8"], "all_gather over 3 ranks takes 12 bytes and more"),
     ],
 )

@@ -48,7 +48,7 @@ def test_one_job_agrees() -> None:
         ({"norm_hex": "0x1.8p+2"}, "ranks differ in their norm"),
         ({"ids": [4]}, "ranks took the same samples"),
         ({"tokens": 32}, "96 tokens were taken, not 128"),
-        ({"local_loss": 5.2}, "the loss is 5, the mean of the ranks' own is 5.05"),
+        ({"local_loss": 5.2}, "the loss is 5, the mean of the ranks' losses is 5.05"),
     ],
 )
 def test_a_step_that_is_not_one_jobs_is_told(change: dict[str, Any], says: str) -> None:

@@ -149,7 +149,7 @@ def test_too_few_tokens_says_how_many_would_do() -> None:
     assert tokens_factor(1.0, 0.9, 0.2, 0.9) == pytest.approx(1.7 / 0.9)
     found = seen(5, tokens=0.2)[1].causes[0]
     assert "8,192 tokens per GPU and step are too few" in found.statement
-    assert "would reach 90%" in found.statement
+    assert "tokens would reach 90%" in found.statement
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_slow_links_and_too_few_tokens_are_told_apart_by_the_agreed_rate(
     assert {cause.where for cause in found.causes} == {"every node"}
     for cause in found.causes:
         words = {"SCALE-LINK": "on links of the agreed rate", "SCALE-TOKENS": "too few",
-                 "SCALE-COMMUNICATION": "not told apart without an agreed line rate"}  # fmt: skip
+                 "SCALE-COMMUNICATION": "without an agreed line rate"}  # fmt: skip
         assert words[cause.code] in cause.statement
 
 
@@ -234,7 +234,7 @@ def test_bytes_on_another_road_are_the_cause_whatever_they_cost_there() -> None:
         base, here, CollectiveTimes(0.24, 0.01, off_fabric=strays), limit=LIMIT
     ).causes
     assert (cause.code, cause.where) == ("SCALE-NETWORK", "node1, node3")
-    assert "of node1, node3 went over eth0, not over the agreed fabric" in cause.statement
+    assert "collectives of node1, node3 used eth0, not the agreed fabric" in cause.statement
     quiet = Cluster(seed=5, communication=0.0)
     assert not explain(
         quiet.base(), quiet.largest(), CollectiveTimes(0.0, 0.0, off_fabric=strays), limit=LIMIT
@@ -303,7 +303,7 @@ def later(separable: bool, waited: bool) -> list[Rung]:
         (True, False, "SCALE-UNEXPLAINED", "every node"),
         (False, False, "SCALE-UNEXPLAINED", "every node"),
     ],
-    ids=["waited", "computed", "not told apart"],
+    ids=["waited", "computed", "cannot be separated"],
 )
 def test_a_link_is_accused_beyond_the_replay_only_where_it_was_waited_for(
     separable: bool, waited: bool, code: str, where: str
@@ -314,7 +314,7 @@ def test_a_link_is_accused_beyond_the_replay_only_where_it_was_waited_for(
     assert not said[0].causes
     (cause,) = said[1].causes
     assert (cause.code, cause.where) == (code, where)
-    assert ("not told apart" in cause.statement) is not separable
+    assert ("cannot be separated" in cause.statement) is not separable
     assert cause.share == pytest.approx(0.1 / 1.15, rel=0.2)
 
 
@@ -362,5 +362,5 @@ def test_a_cause_carries_its_evidence() -> None:
     cluster, found = seen(7, slow_node=0.2)
     cause = found.causes[0]
     assert isinstance(cause, LossCause)
-    assert cause.statement.startswith(f"{cluster.slow} alone takes ")
+    assert cause.statement.startswith(f"compute of {cluster.slow} alone takes ")
     assert cause.statement.endswith(f"{cause.share:.1%} of a step")

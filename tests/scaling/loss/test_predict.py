@@ -81,7 +81,7 @@ def test_a_model_that_misses_the_rungs_has_a_wide_band() -> None:
 def test_it_is_called_a_prediction_and_says_what_it_assumes() -> None:
     found = forecast_efficiency(rungs(), SECONDS)
     assert str(found).startswith("predicted, not measured: ")
-    assert "the rungs of 1, 2, 4, 8 nodes are all that is known" in found.assumptions[0]
+    assert "only 1, 2, 4, 8 nodes were measured" in found.assumptions[0]
     assert len(found.assumptions) > 5
     assert forecast_efficiency(rungs(), SECONDS) == found
 

@@ -28,19 +28,19 @@ def control_off_fabric(rig: FabricRig, normal: SweepResult | None, logs: RankLog
     fault = f"all-reduce is forced onto {management or 'sockets'}"
     if not management and not (cluster.on_gpu and terms.fabric == "rdma"):
         message = "no other interface is agreed: name one in the contract, [cluster] management"
-        rig.measure.control("wrong road", fault, None, saw=message)
+        rig.measure.control("wrong network", fault, None, saw=message)
         return
     try:
         run, pairs = run_off_fabric(rig, logs)
     except GangError as error:
-        rig.measure.control("wrong road", fault, None, saw=str(error))
+        rig.measure.control("wrong network", fault, None, saw=str(error))
         return
     slower, note = forced_run_is_slower(run, normal, terms, cluster.facts)
     trial = judge_forced_run(rig, run, pairs)
     located = forced_path_observed(run, terms) and slower is not False
     saw = f"{describe_forced_run(run)}; {note}"
     without = unjudged_off_fabric(rig, trial, slower)
-    rig.measure.control("wrong road", fault, trial, located=located, saw=saw, without=without)
+    rig.measure.control("wrong network", fault, trial, located=located, saw=saw, without=without)
     if normal:
         control_other_witness(rig, normal, run)
 
@@ -90,7 +90,7 @@ def control_other_witness(rig: FabricRig, normal: SweepResult, forced: SweepResu
     trial = rig.measure.trial()
     judge_transport(replace(normal, library=forced.library), rig.terms.fabric, trial)
     fault = "the library's report is that of the forced run, the bytes are those of the normal run"
-    rig.measure.control("other witness", fault, trial)
+    rig.measure.control("other report", fault, trial)
 
 
 def forced_path_observed(run: SweepResult, terms: ClusterTerms) -> bool:
