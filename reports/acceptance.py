@@ -22,15 +22,15 @@ from reports.sanitize import one_line
 # By exit code; any other is NOT ACCEPTED.
 WORDS = {0: "ACCEPTED", 2: "INTERRUPTED", 4: "DOES NOT VERIFY"}
 NOT_READ = Integrity()  # of a record that was not read from a run folder
-OLD_RUN = "an older version wrote this run, and did not write down which probes were owed"
+OLD_RUN = "an older version wrote this run and did not record which probes were owed"
 NO_SUMS = RunProblem(
     kind="rendering",
     where=SUMS,
     text="the run ended and its last file was never written (was the disk full?)",
 )
 NO_CONTRACT = (
-    "nothing was agreed: write down what was ordered (seatrial contract new --from {run}) and run "
-    "again with it"
+    "no contract was agreed: write one with what was ordered (seatrial contract new --from "
+    "{run}) and run again with it"
 )
 
 
@@ -102,7 +102,10 @@ class AcceptanceSummary:
         failed, unproven = (f"{self.counts[word]} {word}" for word in ("failed", "unproven"))
         if not self.record.contract.agreed:
             text = f"{self.counts['consistent']} of {len(self.rows)} criteria show no contradiction"
-            sentences = ["nothing was agreed", text + f", {failed}" * bool(self.counts["failed"])]
+            sentences = [
+                "no contract was agreed",
+                text + f", {failed}" * bool(self.counts["failed"]),
+            ]
         else:
             text = f"{self.counts['proven']} of {self.counts['required']} required criteria proven"
             rest = [failed, unproven, f"{self.counts['marginal']} marginal"]
@@ -192,7 +195,9 @@ def _run_reasons(record: RunRecord) -> list[str]:
     if not contract.agreed:
         reasons.append(NO_CONTRACT.format(run=record.id))
     elif record.rehearsal and not contract.rehearsal:
-        reasons.append(f"the contract declares no rehearsal, and this is one: {record.rehearsal}")
+        reasons.append(
+            f"the contract declares no rehearsal, but this run is one: {record.rehearsal}"
+        )
     return reasons
 
 

@@ -83,7 +83,7 @@ def _verdict_changes(run: AcceptanceSummary, before: dict[str, Verdict]) -> Iter
         elif now is not old:
             yield UNCLEAR, message
     for id in sorted(before.keys() - {row.criterion.id for row in run.rows}):
-        yield MISSING, f"{id}: the criterion is no longer looked at"
+        yield MISSING, f"{id}: the criterion is no longer measured"
 
 
 def _measurements_by_key(record: RunRecord) -> dict[Key, Measurement]:

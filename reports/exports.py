@@ -74,7 +74,7 @@ def check_renderings(run: Path, summary: AcceptanceSummary) -> tuple[list[str], 
     if record.baseline:
         del texts["report.html"]
     wrong = [name for name, text in texts.items() if read_content(run / name) != text.encode()]
-    problems = [f"{name} does not say what the events say" for name in wrong]
+    problems = [f"{name} does not match the events" for name in wrong]
     return problems, "the page was not: it compares with a baseline" if record.baseline else ""
 
 
@@ -115,7 +115,10 @@ def prometheus(summary: AcceptanceSummary) -> str:
     kind = {name: "yes" if text else "no" for name, text in marks.items()}
     info |= kind
     lines = _metric_lines("seatrial_run_info", "Which run this is; always 1.", [(info, 1)])
-    text = "0 accepted, 1 failed, 2 interrupted, 3 error beside the probes, 20 unproven."
+    text = (
+        "0 accepted, 1 failed, 2 interrupted, 3 error outside the probes, 4 unusable or "
+        "changed, 20 unproven."
+    )
     lines += _metric_lines("seatrial_exit_code", text, [({**run, **kind}, summary.exit_code)])
     text = "0 PASS, 1 MARGINAL, 2 UNPROVEN, 3 FAIL."
     lines += _metric_lines("seatrial_criterion_verdict", text, _verdict_samples(summary.rows))

@@ -86,7 +86,7 @@ class Control(RecordModel):
         if self.caught:
             return f"control caught: {self.fault}" + (f"; saw {self.saw}" if self.saw else "")
         state = "was not run" if self.caught is None else "was NOT caught"
-        return f"control {state}: {self.fault}; this probe could not be shown to fail" + (
+        return f"control {state}: {self.fault}. This result cannot be trusted" + (
             f" (saw {self.saw})" if self.saw else ""
         )
 
@@ -154,7 +154,7 @@ class ProbeResult(RecordModel):
             if not any(m.judged for m in self.measurements):
                 lines.append("nothing was measured")
             if not self.controls:
-                lines.append("no control was run: this probe could not be shown to fail")
+                lines.append("no control was run: this result cannot be trusted")
         else:
             lines.append(f"{self.state}: {self.error or 'the probe did not come to its end'}")
         return lines

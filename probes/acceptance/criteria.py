@@ -356,7 +356,8 @@ HOSTS_MEASURES = {
 CRITERIA: dict[str, CriterionRow] = {
     "FABRIC": CriterionRow(
         "RDMA is in use",
-        "all-reduce bus bandwidth at line rate; two independent checks of which network carried the data",
+        "all-reduce bus bandwidth at line rate; two independent checks show which network "
+        "carried the data",
         FABRIC_MEASURES,
     ),
     "SCALING": CriterionRow(

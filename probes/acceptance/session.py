@@ -54,7 +54,7 @@ class RunSession:
         self.tier = tier or (agreed.tier if agreed else TIERS[0])
         if agreed and nodes and agreed.cluster.nodes not in (None, nodes):
             raise ContractError(
-                f"{nodes} nodes were asked for (--nodes or SEATRIAL_NODES), but contract "
+                f"{nodes} nodes were requested (--nodes or SEATRIAL_NODES), but contract "
                 f"{agreed.name} orders {agreed.cluster.nodes}: drop one of the two"
             )
         awaited = nodes or (agreed.cluster.nodes if agreed else None)
@@ -172,7 +172,7 @@ class RunSession:
         pace = self.terms.pace_seconds
         if pace:
             return f"paced: each step's compute is padded to {pace} s (an emulated accelerator)"
-        return "as fast as the machine goes"
+        return "not paced"
 
     def header(self) -> list[str]:
         """Return the header lines: cluster, contract with its notices, run."""
@@ -217,7 +217,7 @@ class RunSession:
             result = recorder.finish(state, seconds, error)
             results = self.store.save().results
         except OSError as failure:
-            reason = f"its result could not be written down: {failure.strerror or failure}"
+            reason = f"its result could not be written: {failure.strerror or failure}"
             return recorder.result("error", seconds, "; ".join(filter(None, (error, reason))))
         return next((one for one in results[::-1] if one.probe == result.probe), result)
 

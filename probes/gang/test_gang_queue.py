@@ -56,8 +56,8 @@ def test_a_gang_that_does_not_fit_blocks_nobody(scene, cluster):
 def test_a_big_gang_under_a_stream_of_small_ones(scene, terms, measure, tier):
     """A gang of all that is free is placed at last, after another job's small gangs have ended.
 
-    Plain Ray promises no fairness: the wait and who overtook are told, and the wait is bounded only
-    where the contract declares a queue layer.
+    Plain Ray promises no fairness: the wait and the gangs that overtook are reported. The wait is
+    bounded only where the contract declares a queue layer.
     """
     with scene("a big gang under a stream", steady=False) as run:
         control_release_one_early(run)

@@ -66,9 +66,13 @@ class LimitCheck:
             self.judge.other = []  # the run was measured under its own terms
         emulated = self.judge.contract.rehearsal and "note" not in start["cluster"]
         if emulated and not start.get("rehearsal"):
-            self.differences.append(f"the run says of no rehearsal, and {CONTRACT} declares one")
+            self.differences.append(
+                f"the run is not marked as a rehearsal, but {CONTRACT} declares one"
+            )
         if _without_texts(facts) != _without_texts(start["contract"]):
-            self.differences.append(f"what the record says of the contract is not in {CONTRACT}")
+            self.differences.append(
+                f"the record's facts of the contract are not those of {CONTRACT}"
+            )
 
     @staticmethod
     def _file_name(start: dict[str, Any]) -> str:
@@ -79,7 +83,7 @@ class LimitCheck:
         if kind == "run_owes":
             self.says_owed = True
             same = old == new
-            text = "what the run owes is not what its contract asks for"
+            text = "the run does not owe what its contract asks for"
         elif kind == "measurement":
             rest = ("value", "judged", "note")
             same = all(old.get(key) == new.get(key) for key in rest)
@@ -151,6 +155,6 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     """
     what = f"{old.get('name')} on {old.get('subject')}"
     if _bounds(old.get("limit")) == _bounds(new.get("limit")):
-        return f"{what} is not a value that is judged so"
+        return f"{what} is not a value that is judged like this"
     before, now = (Limit(**limit) if limit else "nothing" for limit in (old["limit"], new["limit"]))
-    return f"{what} was held to {before}, {CONTRACT} gives {now}"
+    return f"{what} was judged by {before}, {CONTRACT} gives {now}"

@@ -120,7 +120,7 @@ def judge_wait(loss: NodeLoss, repair: NodeRepair, measure: Recorder) -> None:
         return
     measure("unreported_waits", int(not repair.messages))
     measure("held_while_waiting", repair.held, note="it never logged that it waits")
-    measure.covered(f"it said: {'; '.join(repair.messages) or 'nothing'}")
+    measure.covered(f"it logged: {'; '.join(repair.messages) or 'nothing'}")
     if repair.held:
         statement = f"while the run waited for a node it held {repair.held} of {RANKS}"
         measure.explain(finding("RESTART-LEAK", statement))

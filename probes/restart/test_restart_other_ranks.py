@@ -85,7 +85,7 @@ def test_a_punished_run_is_the_run_never_killed(cluster, workplace, long_origina
 def test_fewer_ranks_go_on_with_the_same_samples(cluster, workplace, original, measure):
     """A run resumed by one rank less takes the same samples, and its loss is within the noise.
 
-    The noise is measured: the distance of two runs of both sizes that nobody resumed.
+    The noise is measured: the distance between runs of both sizes that were not resumed.
     """
     original.require_shared_folder(cluster, measure)
     if cluster.size < 2:

@@ -162,7 +162,9 @@ def _draw_rungs(plot: Plot, rungs: list[Rung], strong: list[Point], limit: Numbe
         plot.level(limit, f"limit {percent(limit, 0)}", ORANGE)
     if strong:
         plot.curve(strong, *STRONG_CURVE[1:])
-        _draw_legend(plot, [("as much work for each GPU", BLUE, 2.5, ""), STRONG_CURVE], limit)
+        _draw_legend(
+            plot, [("the same work per GPU (weak scaling)", BLUE, 2.5, ""), STRONG_CURVE], limit
+        )
     plot.curve(points, BLUE, 2.5)
     for n, share, lo, hi, *_ in rungs[1:]:
         plot.whisker(n, lo, hi, BLUE)
@@ -207,8 +209,8 @@ def _strong_sentence(strong: list[Point], loads: dict[float, float]) -> str:
     (first, _), (nodes, share) = strong[0], strong[-1]
     noun = "node" if first == 1 else "nodes"
     return (
-        f" {number(nodes)} nodes do the same work {percent(share)} as efficiently as"
-        f" {number(first)} {noun}, with {_token_count(loads.get(nodes))} tokens of each GPU."
+        f" {number(nodes)} nodes do the same work {percent(share)} as efficiently as "
+        f"{number(first)} {noun}, with {_token_count(loads.get(nodes))} tokens per GPU."
     )
 
 
@@ -233,7 +235,7 @@ def _efficiency_sentence(points: list[Point], limit: Number) -> str:
 
 def _load_sentence(loads: list[Number]) -> str:
     """Return the load per GPU of the last rung as text; an efficiency needs it to be meaningful."""
-    return f" Each GPU took {_token_count(loads[-1])} tokens a step." if loads and loads[-1] else ""
+    return f" {_token_count(loads[-1])} tokens per GPU and step." if loads and loads[-1] else ""
 
 
 def draw_loss(series: dict[str, Any]) -> Figure:
@@ -304,7 +306,10 @@ def _loss_sentence(
         return start + "no step of the resumed run can be compared."
     worst = max(gaps)
     if worst == 0:
-        return start + f"all {len(gaps)} steps of the resumed run equal the run never killed."
+        return start + (
+            f"all {len(gaps)} steps of the resumed run equal those of the run that was never "
+            "killed."
+        )
     return start + f"the largest difference in {len(gaps)} steps is {number(worst)}."
 
 

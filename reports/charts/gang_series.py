@@ -78,11 +78,11 @@ def read_panel(values: dict[str, Any]) -> Panel:
         raise ValueError(f"the samples list more than {MAX_HELD} holdings")
     times = [_require_number(sample["t"]) for sample in samples]
     if any(after < before for before, after in pairwise(times)):
-        raise ValueError("the times of the samples run backwards")
+        raise ValueError("the times of the samples do not increase")
     end = max(times[-1], _require_number(values["end"]))
     start = 0.0 if 0 <= times[0] < end / 4 else times[0]
     if not math.isfinite(end - start):
-        raise ValueError("the samples last for ever")
+        raise ValueError("the samples have no end")
     states = [_read_sample(sample) for sample in samples]
     return Panel(
         start,
@@ -123,7 +123,7 @@ def _read_event(time_s: Any, label: Any, fault: Any = False) -> Event:
 def _read_partial(values: Any) -> PartialAllocation:
     start, end, job, held, need = values
     if _require_number(end) < _require_number(start):
-        raise ValueError("a part of a gang was held until before it was taken")
+        raise ValueError("an allocation ends before it begins")
     return PartialAllocation(
         float(start), float(end), read_text(job), read_count(held), read_count(need)
     )
@@ -178,7 +178,10 @@ def gang_sentence(panels: list[Panel], samples: float, units: str, note: str) ->
     if len(panels) > 1 and (parts := panels[1].partials):
         control = f" In the control {_partials_text(parts, units)}."
     if first.partials:
-        return f"Part of a gang was held: {_partials_text(first.partials, units)}{note}.{control}"
+        return (
+            "A job held only a part of its gang: "
+            f"{_partials_text(first.partials, units)}{note}.{control}"
+        )
     start = f"At each of {number(samples)} sample{'s' * (samples != 1)}"
     if not first.max_by_job:
         return f"{start} no job held any of the {units}{_wait_text(first, '')}{note}.{control}"
@@ -232,13 +235,15 @@ def table_rows(panels: list[Panel], left_out: list[Event]) -> list[list[str]]:
     kept = sorted(lines)[: MAX_ROWS - 2 - min(len(left_out), MAX_ROW_MARKS)]
     rows = [row for _, _, _, row in sorted(kept, key=lambda item: item[1:3])]
     if len(lines) > len(kept):
-        rows.append([f"{len(lines) - len(kept)} more", "left out; the record has them", "", "", ""])
+        rows.append(
+            [f"{len(lines) - len(kept)} more", "not drawn; the record has them", "", "", ""]
+        )
     faults_first = sorted(left_out, key=lambda event: (not event.fault, event.time_s))
     for event in faults_first[:MAX_ROW_MARKS]:
         kind = "fault" if event.fault else "mark"
         rows.append([kind, shorten(event.label, 80), _exact_s(event.time_s), "", ""])
     if (more := len(left_out) - MAX_ROW_MARKS) > 0:
-        rows.append([f"{more} more marks", "left out; the record has them", "", "", ""])
+        rows.append([f"{more} more marks", "not drawn; the record has them", "", "", ""])
     return rows
 
 

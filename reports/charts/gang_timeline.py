@@ -79,7 +79,7 @@ def draw_gang(series: dict[str, Any]) -> Figure:
     note = f"; {len(nodes)} of {len(sizes)} nodes drawn" if len(nodes) < len(sizes) else ""
     sentence = gang_sentence(panels, read_count(series["taken"]), units, note)
     svg, left_out = _to_svg(sentence, panels, {node: sizes[node] for node in nodes})
-    title = f"Who held which {units}, when: {shorten(read_text(series['title']), 80)}"
+    title = f"{units} of each job over time: {shorten(read_text(series['title']), 80)}"
     header = ["job", "where", "from s", "to s", units]
     return Figure(title, sentence, svg, header, table_rows(panels, left_out))
 

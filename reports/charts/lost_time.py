@@ -24,8 +24,8 @@ def draw_lost_time(series: dict[str, Any]) -> Figure:
 
     All shares of a rung sum to 100 %.
 
-    Keys, with one entry per rung: nodes, lost (1 - efficiency), parts (a list of {said: name of
-    the part, share}), and sentences. The last sentence is the finding.
+    Keys, with one entry per rung: nodes, lost (1 - efficiency), parts (a list of {`said`: name
+    of the part, share}), and sentences. The last sentence is the finding.
     """
     nodes, losses = finite(read_numbers(series["nodes"])), read_numbers(series["lost"])
     parts = [[(one_line(part["said"]), read_number(part["share"]) or 0.0) for part in rung]
@@ -38,7 +38,7 @@ def draw_lost_time(series: dict[str, Any]) -> Figure:
     low = min(sum(share for _, share in rung if share < 0) for rung in bars)
     high = max(sum(share for _, share in rung if share > 0) for rung in bars)
     scale = Scale(low, max(high, 1.0), 64, WIDTH - 64)
-    drawing.text(64, 14, "share of the mean step: what is lost, and what is kept")
+    drawing.text(64, 14, "share of the mean step that is lost, and that is kept")
     for i, (count, rung) in enumerate(zip(nodes, bars, strict=True)):
         y = 24 + 34 * i
         drawing.text(58, y + 16, f"{number(count)} nodes", "end")
@@ -50,7 +50,7 @@ def draw_lost_time(series: dict[str, Any]) -> Figure:
         y = 34 + 34 * len(nodes) + 18 * i
         drawing.box(64, y, 11, 11, *_part_color(name, names))
         drawing.text(80, y + 10, name[:MAX_NAME_CHARS])
-    return Figure("What is lost, and to what", sentence, drawing.svg(), *_table_rows(nodes, parts))
+    return Figure("Lost time and its causes", sentence, drawing.svg(), *_table_rows(nodes, parts))
 
 
 def _parts_to_draw(parts: Parts) -> Parts:

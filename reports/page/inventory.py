@@ -80,7 +80,7 @@ def cluster_size(cluster: Mapping[str, Any]) -> str:
         parts.append(f"{gpus} GPU{'s' * (gpus != 1)}")
     elif isinstance(ranks, int) and ranks:
         parts.append(f"{ranks} {resource}{'s' * (ranks != 1)}")
-    return ", ".join(parts) or "size not told"
+    return ", ".join(parts) or "size unknown"
 
 
 def _node_facts(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -37,15 +37,19 @@ GLOSSARY = {
     "control": "a deliberate fault, made on this cluster in this run, that the probe must catch",
     "efficiency": "speed on n nodes / (n x speed on one node)",
     "gang": "N workers that start together or not at all",
-    "limit": "what a value is held to; between a bound and its marginal twin it is MARGINAL",
+    "limit": (
+        "the bound of a value; inside it but within the agreed warning band the verdict is MARGINAL"
+    ),
     "line rate": "what the network ports of a node can carry together",
-    "MARGINAL": "inside the limit, and close enough to it to be looked at",
+    "MARGINAL": "inside the limit, but within the agreed warning band",
     "rail": "the links that join the same port of every node",
     "rank": "one worker process of a job, usually one per GPU",
-    "rehearsal": "a run on an emulated cluster: it shows that the suite works, and no more",
-    "replayed": "a step's collectives without the trainer, in the same order on the same nodes",
+    "rehearsal": "a run on an emulated cluster: it shows only that the suite works",
+    "replayed": (
+        "the collectives of a step, run without the trainer in the same order on the same nodes"
+    ),
     "rung": "one node count of the ladder 1, 2, 4, 8",
-    "UNPROVEN": "not shown either way: not measured, no limit, or no control caught",
+    "UNPROVEN": "neither proven nor failed: not measured, no limit, or no fault caught",
 }
 
 
@@ -128,7 +132,7 @@ def _header_facts(record: RunRecord) -> list[tuple[str, str]]:
     """List (name, value) of the header: cluster, size, time, duration, contract, versions."""
     cluster, contract = record.cluster, record.contract
     facts = [
-        ("cluster", str(cluster.get("name", "not told"))),
+        ("cluster", str(cluster.get("name", "unknown"))),
         ("size", cluster_size(cluster)),
         ("fabric", str(cluster.get("fabric", ""))),
         ("run", record.id),

@@ -111,7 +111,7 @@ class EventReader:
             self._problem(f"line {number} is event {sequence!r}, expected event {self.count + 1}")
         elif previous != self.head:
             where = f"line {number - 1} is" if number > 1 else "its beginning is"
-            self._problem(f"{where} not what line {number} was written after")
+            self._problem(f"{where} not the line that line {number} was written after")
 
     def _check_kind(self, number: int, event: dict[str, Any]) -> None:
         """Record a problem for an unknown kind, an extra key, a second start or a late event.

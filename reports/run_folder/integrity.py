@@ -90,7 +90,7 @@ def read_run(run: Path, check: EventCheck | None = None) -> tuple[RunRecord, Int
         if SUMS in files:
             seen += [*_check_unknown(files, record), *_check_head(run, log.head)]
     elif int(record.schema_version.split(".")[1]) >= CHAINED_SINCE:
-        seen.append("its events have no chain of hashes, as every run of its schema has")
+        seen.append("its events have no chain of hashes, which every run of its schema has")
         log.chained = True
     else:  # without a chain, such a folder cannot be verified
         doubts = ["an older version wrote it, without a chain of hashes", *doubts, *seen]
@@ -159,7 +159,7 @@ def _check_unknown(files: list[str], record: RunRecord) -> Iterator[str]:
     known = {entry.path for entry in _evidence(record)}
     for name in files:
         if name.startswith("evidence/") and name not in known:
-            yield f"{name:.80} is evidence that no event knows"
+            yield f"{name:.80} is evidence that no event names"
 
 
 def _check_head(run: Path, head: str) -> Iterator[str]:

@@ -92,9 +92,9 @@ def prepare_statement(
     `summary` is the summary of the run, including the verification result of its folder.
     """
     for sentence in summary.integrity.problems:
-        raise SigningError(f"{run} does not verify, so nobody should sign it: {sentence}")
+        raise SigningError(f"{run} does not verify and must not be signed: {sentence}")
     for sentence in open_doubts(run, summary):
-        raise SigningError(f"{run} cannot be signed, for it cannot be verified: {sentence}")
+        raise SigningError(f"{run} cannot be signed because it cannot be verified: {sentence}")
     if {f"{party}.txt", f"{party}.txt.sig"} & {*_names(run)}:
         raise SigningError(f"{run} has a signature of the {party} already: {NEVER_REPLACED}")
     try:

@@ -24,8 +24,8 @@ TOO_OLD = re.compile(r"(unknown|illegal|invalid) option -- '?Y")
 # Message of ssh-keygen when it cannot sign -> what to do.
 REFUSALS = {
     "No private key found for public key": (
-        "{key} is a public key, and neither ssh-agent nor a file beside it has its private key: "
-        "give the private key, or `ssh-add` it"
+        "{key} is a public key, and neither ssh-agent nor its folder has the private key: give "
+        "the private key, or `ssh-add` it"
     ),
     "UNPROTECTED PRIVATE KEY FILE": "{key} can be read by others: `chmod 600` it",
     "incorrect passphrase": "the passphrase of {key} was wrong, or there was no terminal to ask",

@@ -79,7 +79,7 @@ class Statement:
             if not getattr(self, field) and field not in (*LISTS, *OPTIONAL):
                 raise StatementError(f"it has no line '{title}'")
         if len(self.text().encode()) > MAX_BYTES:
-            raise StatementError(f"it has more than {MAX_BYTES} bytes, which nobody reads")
+            raise StatementError(f"it has more than {MAX_BYTES} bytes: it is too long to be read")
         if wrong := self._wrong_decision():
             raise StatementError(wrong)
 

@@ -167,4 +167,4 @@ def _check_parties(found: Verification, names: list[str], required: tuple[str, .
         listed = ", ".join(foreign[:SHOWN_NAMES])
         found.problems.append(f"signatures/ has {len(foreign)} files of no signature: {listed}")
     if not signed and not required:
-        found.doubts.append("nobody has signed this run")
+        found.doubts.append("no party has signed this run")

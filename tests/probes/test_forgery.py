@@ -176,7 +176,7 @@ def test_a_rendering_whose_sums_were_made_again_is_reported(run: Path, name: str
     write_checksums(run)
     told = seatrial("report", run)
     assert told.exit_code == 4
-    assert f"{name} does not say what the events say" in " ".join(told.output.split())
+    assert f"{name} does not match the events" in " ".join(told.output.split())
 
 
 @pytest.mark.parametrize("name", ["report.html", "record.json"])
@@ -267,19 +267,19 @@ def test_half_a_run_is_interrupted(run: Path) -> None:
 
 # Chain, sums, record and renderings were made again: what is left is what must fit together.
 WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
-    "a looser limit": (loosen_limit, "was held to >= 0.001"),
-    "no limit": (put_value("measurement", "limit", None, "busbw"), "was held to nothing"),
-    "less is owed": (put_value("run_owes", "owed", []), "what the run owes is not what"),
-    "another tier": (put_value("run_started", "tier", "soak"), "what the run owes is not what"),
+    "a looser limit": (loosen_limit, "was judged by >= 0.001"),
+    "no limit": (put_value("measurement", "limit", None, "busbw"), "was judged by nothing"),
+    "less is owed": (put_value("run_owes", "owed", []), "the run does not owe what its contract asks for"),
+    "another tier": (put_value("run_started", "tier", "soak"), "the run does not owe what its contract asks for"),
     "real accelerators": (
         lambda lines: first_event(lines, "run_started")["data"]["contract"].update(rehearsal=False),
-        "what the record says of the contract is not in contract.toml",
+        "the record's facts of the contract are not those of contract.toml",
     ),
     "a criterion that is not required": (
         lambda lines: first_event(lines, "run_started")["data"]["contract"]["criteria"][0].update(
             required=False
         ),
-        "what the record says of the contract is not in contract.toml",
+        "the record's facts of the contract are not those of contract.toml",
     ),
     "a healthy run appended": (append_run, "starts a second run"),
     "an event of another kind": (rename_event, "is an event of the unknown kind 'measured'"),
@@ -294,10 +294,10 @@ WHOLE: dict[str, tuple[Callable[[Events], Any], str]] = {
     "measurements that the end of a probe gives": (
         put_value("probe_finished", "measurements", []), "says more than one may",
     ),
-    "an old name of a measure": (use_old_name, "was held to eth0, contract.toml gives fab0"),
-    "no rehearsal": (put_value("run_started", "rehearsal", ""), "says of no rehearsal"),
+    "an old name of a measure": (use_old_name, "was judged by eth0, contract.toml gives fab0"),
+    "no rehearsal": (put_value("run_started", "rehearsal", ""), "is not marked as a rehearsal"),
     "no event of what is owed": (drop_event("run_owes"), "no event says what the run owes"),
-    "evidence that no event knows": (drop_event("evidence"), "is evidence that no event knows"),
+    "evidence that no event knows": (drop_event("evidence"), "is evidence that no event names"),
 }  # fmt: skip
 
 
@@ -367,7 +367,9 @@ def test_a_log_that_goes_on_from_another_line_has_no_beginning(run: Path) -> Non
     write_checksums(run)
     shown = seatrial("show", run)
     assert shown.exit_code == 4
-    assert "its beginning is not what line 1 was written after" in " ".join(shown.output.split())
+    assert "its beginning is not the line that line 1 was written after" in " ".join(
+        shown.output.split()
+    )
 
 
 def test_a_killed_run_verifies_as_far_as_it_goes(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_shorter_tier_than_agreed_is_a_partial_run(suite: Any, pytester: pytes
 def test_without_a_contract_nothing_is_accepted(suite: Any, pytester: pytest.Pytester) -> None:
     result, summary = suite(broken=GOOD, contract=())
     assert result.ret == 20
-    assert summary.headline.startswith("NOT ACCEPTED (rehearsal): nothing was agreed. 1 of 6")
+    assert summary.headline.startswith("NOT ACCEPTED (rehearsal): no contract was agreed. 1 of 6")
     result.stdout.fnmatch_lines(["next    seatrial contract new --from run"])
 
 

@@ -29,11 +29,13 @@ take tell test tie time touch trace track train transfer translate trim truncate
 unlock unpack update upload use validate verify visit wait walk warm warn watch weigh wrap write
 yield
 """
+# Of remedies, which are orders to a person.
+ORDERS = "agree delete drain mount reboot see unset"
 IRREGULAR = """
 applies carries copies denies identifies modifies multiplies queries replies retries tries
 unifies verifies classifies is has does goes
 """
-STEMS = "|".join(sorted(VERBS.split(), key=len, reverse=True))
+STEMS = "|".join(sorted([*VERBS.split(), *ORDERS.split()], key=len, reverse=True))
 VERB = re.compile(rf"(?:{STEMS})(?:s|es)?\b|(?:{'|'.join(IRREGULAR.split())})\b", re.IGNORECASE)
 
 

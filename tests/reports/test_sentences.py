@@ -84,14 +84,14 @@ def test_a_measurement_is_one_sentence(fields: dict[str, Any], text: str) -> Non
     [
         (True, "it", "control caught: a fault; saw it"),
         (True, "", "control caught: a fault"),
-        (False, "", "control was NOT caught: a fault; this probe could not be shown to fail"),
+        (False, "", "control was NOT caught: a fault. This result cannot be trusted"),
         (
             *(False, "nothing"),
-            "control was NOT caught: a fault; this probe could not be shown to fail (saw nothing)",
+            "control was NOT caught: a fault. This result cannot be trusted (saw nothing)",
         ),
         (
             *(None, "no room"),
-            "control was not run: a fault; this probe could not be shown to fail (saw no room)",
+            "control was not run: a fault. This result cannot be trusted (saw no room)",
         ),
     ],
 )

@@ -288,7 +288,7 @@ def test_a_run_without_a_ladder_is_refused_with_what_failed(tmp_path: Path) -> N
 def test_report_tells_who_holds_the_others_up(tmp_path: Path) -> None:
     output = said("report", save(tmp_path / "run", ladder(slow_node=0.5), 0.2)).output
     assert "alone takes" in output
-    assert "SCALE-STRAGGLER node" in output
+    assert "SCALE-STRAGGLER a step of node" in output
 
 
 def test_one_rung_is_nothing_to_compare(tmp_path: Path) -> None:
@@ -323,7 +323,9 @@ def test_one_nodes_late_data_are_not_taken_for_communication() -> None:
     assert late.beside == pytest.approx(0.5, rel=0.1)
     for one, other in zip(sound.predictions, late.predictions, strict=True):
         assert other.efficiency == pytest.approx(1 / (1 / one.efficiency + 0.5), rel=0.1)
-    assert "lost to what is not known to be communication (SCALE-DATA node" in late.assumptions[-1]
+    assert (
+        "lost to unknown causes other than communication (SCALE-DATA node" in late.assumptions[-1]
+    )
 
 
 def test_what_ranks_of_one_node_say_to_each_other_is_no_more_said_by_more_nodes() -> None:

@@ -139,7 +139,7 @@ def test_the_passphrase_is_asked_for_on_the_terminal(passed: Path, tmp_path: Pat
 def test_a_run_that_nobody_signed_cannot_be_verified(passed: Path, original: Signed) -> None:
     done = seatrial("verify", passed, "--signers", original.signers)
     assert done.exit_code == 20
-    assert "doubt: nobody has signed this run\nCANNOT BE VERIFIED: " in done.output
+    assert "doubt: no party has signed this run\nCANNOT BE VERIFIED: " in done.output
 
 
 def test_a_killed_run_cannot_be_verified_or_signed(passed: Path, original: Signed) -> None:
@@ -147,7 +147,7 @@ def test_a_killed_run_cannot_be_verified_or_signed(passed: Path, original: Signe
     assert seatrial("verify", passed, "--signers", original.signers).exit_code == 20
     words = ["--as", "provider", "--key", original.keys["provider"], "--decision", "refused"]
     done = seatrial("sign", passed, *words)
-    assert (done.exit_code, "cannot be signed, for it cannot be verified" in done.output) == (
+    assert (done.exit_code, "cannot be signed because it cannot be verified" in done.output) == (
         4,
         True,
     )
@@ -236,7 +236,7 @@ def test_a_run_that_does_not_verify_is_not_signed(passed: Path, keys: dict[str, 
     (passed / "added.txt").write_text("more")
     words = ["--as", "provider", "--key", keys["provider"], "--decision", "refused"]
     done = seatrial("sign", passed, *words)
-    assert (done.exit_code, "does not verify, so nobody should sign it" in done.output) == (4, True)
+    assert (done.exit_code, "does not verify and must not be signed" in done.output) == (4, True)
     assert not (passed / "signatures").exists()
 
 

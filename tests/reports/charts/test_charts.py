@@ -87,7 +87,7 @@ def test_efficiency_names_the_last_rung_and_the_load() -> None:
     told = draw("efficiency", series("efficiency")).sentence
     assert "At 8 nodes the job runs at 91.4 %" in told
     assert "at or above the limit of 90 %" in told
-    assert "16384 tokens a step" in told
+    assert "16384 tokens per GPU and step" in told
     each = {**series("efficiency"), "tokens_per_gpu_step": [512, 512, 4096, 4096],
             "over": "within one run"}  # fmt: skip
     figure = draw("efficiency", each)
@@ -109,7 +109,7 @@ def test_efficiency_shows_strong_scaling_as_a_curve_of_its_own() -> None:
         ["-", "-"], ["100.0 %", "65536"], ["90.0 %", "32768"], ["42.0 %", "16384"],
     ]  # fmt: skip
     assert "the same work 42.0 % as efficiently as 2 nodes" in figure.sentence
-    assert "with 16384 tokens of each GPU" in figure.sentence
+    assert "with 16384 tokens per GPU" in figure.sentence
     assert draw("efficiency", {**values, "strong": {}}) == bare
 
 
@@ -119,7 +119,10 @@ def test_the_curves_names_stand_apart_from_the_limits(limit: float) -> None:
     figure = draw("efficiency", {**shares, "limit": limit, "strong": shares})
     at = {words: float(y) for y, words in re.findall(r'y="([\d.]+)"[^>]*>([^<]+)<', figure.svg)}
     (named,) = [y for words, y in at.items() if words.startswith("limit ")]
-    curves = [at["as much work for each GPU"], at["the same work on more nodes (strong scaling)"]]
+    curves = [
+        at["the same work per GPU (weak scaling)"],
+        at["the same work on more nodes (strong scaling)"],
+    ]
     assert all(abs(y - named) >= 12 for y in curves)  # a line of text is 12 high
 
 

@@ -64,7 +64,7 @@ def alone(**changes: Any) -> dict[str, Any]:
 
 def test_a_clean_contest_says_so() -> None:
     told = draw(alone())
-    assert told.title == "Who held which GPUs, when: two gangs of 75 %"
+    assert told.title == "GPUs of each job over time: two gangs of 75 %"
     assert told.sentence == (
         "At each of 190 samples every gang held all of its GPUs or none; "
         "A held up to 3, B waited longest (40 s)."
@@ -84,7 +84,7 @@ def test_one_waiting_job_is_not_the_longest_of_many() -> None:
 def test_a_part_that_was_held_is_named() -> None:
     half = [[0.4, 1.9, "B", 1, 3]]
     told = draw(alone(half=half)).sentence
-    assert told == "Part of a gang was held: B held 1 of 3 GPUs from 0.4 to 1.9 s."
+    assert told == "A job held only a part of its gang: B held 1 of 3 GPUs from 0.4 to 1.9 s."
     many = [[at, at + 0.5, "B", 1, 3] for at in range(5)]
     told = draw(alone(half=many, unit="CPU")).sentence
     assert told.endswith("B held 1 of 3 CPUs from 1 to 1.5 s; and 3 more times.")
