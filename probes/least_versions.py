@@ -33,11 +33,13 @@ class Need:
 
 ALL = ("HOSTS", "FABRIC", "GANG", "LAUNCH", "RESTART", "SCALING")
 TRAINED = ("LAUNCH", "RESTART", "SCALING")
+ON_CPU = "FSDP2 on ranks without a GPU (record_event of a CPU stream)"
 ASYNC_SAVES = "saves in the background (torch.distributed.checkpoint.staging.DefaultStager)"
 NEEDS = (
     Need("state of actors, groups and jobs as it is read here", "ray", (2, 40), ALL),
     Need("collectives that are timed and checked", "torch", (2, 6), ("FABRIC",)),
     Need("FSDP2 as torch.distributed.fsdp.fully_shard", "torch", (2, 6), TRAINED),
+    Need(ON_CPU, "torch", (2, 7)),  # pytorch pull request 145935
     Need(
         *(ASYNC_SAVES, "torch", (2, 9)),
         broken=((2, 11), (2, 12)),
@@ -46,9 +48,15 @@ NEEDS = (
 )
 
 
-def missing_feature(criterion: str) -> str:
-    """Return what this criterion needs and the packages here lack; "" where nothing is missing."""
-    return next(filter(None, (shortcoming(n) for n in NEEDS if criterion in n.criteria)), "")
+def missing_feature(criterion: str, on_gpu: bool = True) -> str:
+    """Return what this criterion needs and the packages here lack; "" where nothing is missing.
+
+    `on_gpu`: each rank has a GPU.
+    """
+    lacking = [shortcoming(need) for need in NEEDS if criterion in need.criteria]
+    if criterion in TRAINED and not on_gpu:
+        lacking.append(missing(ON_CPU))
+    return next(filter(None, lacking), "")
 
 
 def missing(feature: str) -> str:

@@ -266,7 +266,9 @@ def _require_software(item: pytest.Item, criterion: str) -> None:
     if uses is not None and find_spec(uses.args[0]) is None:
         pytest.skip(f"{uses.args[0]} is not installed here: pip install 'ray[train]' brings it")
     needs = [missing(mark.args[0]) for mark in item.iter_markers("needs")]
-    for reason in filter(None, [missing_feature(criterion), *needs]):
+    cluster = item.config.stash[RUN].cluster
+    on_gpu = cluster is None or cluster.on_gpu
+    for reason in filter(None, [missing_feature(criterion, on_gpu), *needs]):
         pytest.skip(reason)
 
 

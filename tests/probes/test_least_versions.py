@@ -64,8 +64,20 @@ def test_a_release_in_which_it_is_broken_will_not_do(found: str, word: str) -> N
 def test_each_criterion_has_its_needs_and_here_they_are_met() -> None:
     named = {id for need in NEEDS for id in need.criteria}
     assert named == {*CRITERIA}
-    assert {missing_feature(id) for id in CRITERIA} == {""}
+    assert {missing_feature(id, on_gpu) for id in CRITERIA for on_gpu in (True, False)} == {""}
     assert missing(ASYNC_SAVES) == ""
+
+
+def test_torch_2_6_trains_on_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its CPU stream lacks record_event, which FSDP2 calls."""
+    found = {"ray": "2.60.0", "torch": "2.6.0a0+ecf3bae"}
+    monkeypatch.setattr(shortcoming, "__defaults__", (found.__getitem__,))
+    assert missing_feature("SCALING") == ""
+    assert "on ranks without a GPU" in missing_feature("SCALING", on_gpu=False)
+    assert "torch is 2.6.0a0+ecf3bae. Expected: torch 2.7 or later" in missing_feature(
+        "LAUNCH", False
+    )
+    assert missing_feature("FABRIC", on_gpu=False) == ""
 
 
 def test_no_bound_of_pip_refuses_a_vendors_build() -> None:

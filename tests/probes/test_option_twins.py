@@ -18,7 +18,8 @@ FOREIGN = """
 import sys
 def test_it():
     brought = {name.split(".")[0] for name in sys.modules} - sys.stdlib_module_names
-    pytests = "pytest pluggy iniconfig packaging pygments py exceptiongroup tomli test_it".split()
+    pytests = "pytest pluggy iniconfig packaging pygments py exceptiongroup tomli".split()
+    pytests += ["typing_extensions", "test_it"]
     brought = {name for name in brought.difference(pytests) if not name.startswith("_")}
     assert brought - {"sitecustomize"} == {"probes", "reports"}
 """

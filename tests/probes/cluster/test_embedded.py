@@ -25,4 +25,5 @@ def test_no_rank_of_emulated_gpus_finds_the_hosts(monkeypatch: pytest.MonkeyPatc
         said = subprocess.run(ask, capture_output=True, text=True, timeout=120)
     finally:
         cluster.close()
-    assert said.stdout.splitlines()[-1:] == ["['-1', '-1']"], said.stderr
+    # Ray 2.40 hides all GPUs from a task that asks for none by an empty list.
+    assert said.stdout.splitlines()[-1] in ("['-1', '-1']", "['-1', '']"), said.stderr
