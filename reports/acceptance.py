@@ -225,7 +225,7 @@ def _is_consistent(row: ReportRow) -> bool:
         result.state == "finished"
         and result.verdict is not Verdict.FAIL
         and bool(result.controls)
-        and all(control.caught for control in result.controls)
+        and all(control.verdict.accepted for control in result.controls)
         and any(m.judged for m in result.measurements)
         and all(
             m.value is not None if m.limit is None else m.severity <= Verdict.MARGINAL.rank

@@ -83,7 +83,7 @@ class Control(RecordModel):
 
     def sentence(self) -> str:
         """Format one line: the fault, whether it was caught, and what the probe saw."""
-        if self.caught:
+        if self.verdict.accepted:
             return f"control caught: {self.fault}" + (f"; saw {self.saw}" if self.saw else "")
         state = "was not run" if self.caught is None else "was NOT caught"
         return f"control {state}: {self.fault}. This result cannot be trusted" + (
@@ -149,7 +149,7 @@ class ProbeResult(RecordModel):
         """List what keeps this result from PASS: measurements, worst first, controls, state."""
         worst_first = sorted(self.measurements, key=lambda m: -m.severity)
         lines = [m.sentence() for m in worst_first if m.severity]
-        lines += [c.sentence() for c in self.controls if not c.caught]
+        lines += [c.sentence() for c in self.controls if not c.verdict.accepted]
         if self.state == "finished":
             if not any(m.judged for m in self.measurements):
                 lines.append("nothing was measured")

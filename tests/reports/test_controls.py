@@ -86,3 +86,18 @@ def test_of_older_runs_nothing_is_said() -> None:
     seen = result(one("leaked"), controls=[Control(name="c", fault="f", caught=True)])
     assert uncontrolled_measures([seen], None) == []
     assert uncontrolled_measures([], None) == []
+
+
+def test_a_control_whose_measure_passed_is_no_caught_fault_in_words_either() -> None:
+    """A record may be written by hand: what it says of itself does not count."""
+    limit = Limit(high=1, because="as agreed")
+    passed = Measurement(name="leaked", value=0, limit=limit)
+    control = Control(name="c", fault="a leak", caught=True, saw="it", observed=[passed])
+    assert control.verdict is Verdict.UNPROVEN
+    assert control.sentence().startswith("control was NOT caught: a leak")
+    result = ProbeResult(
+        probe="p", criterion="GANG", claim="it holds", state="finished", seconds=1,
+        measurements=[passed], controls=[control],
+    )  # fmt: skip
+    assert result.verdict is Verdict.UNPROVEN
+    assert result.problems() == [control.sentence()]
