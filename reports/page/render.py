@@ -213,7 +213,8 @@ def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
             message = result.error or "the probe did not come to its end"
             items.append((result.criterion, f"{result.state}: {message}"))
         if result.criterion not in informing:
-            items += [(result.criterion, c.sentence()) for c in result.controls if not c.verdict.accepted]
+            missed = [one for one in result.controls if not one.verdict.accepted]
+            items += [(result.criterion, one.sentence()) for one in missed]
     if record.state != "finished":
         items.append(("run", "the run was interrupted: later probes did not run"))
     return items

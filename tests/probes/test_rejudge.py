@@ -14,6 +14,7 @@ from probes.acceptance.contract import parse
 from probes.acceptance.criteria import CRITERIA, exactly
 from probes.acceptance.measure import Recorder
 from probes.cli.main import main
+from probes.rejudge.limit_check import read_whole
 from probes.rejudge.new_judge import ORDERS, TERM_MEASURES
 from probes.rejudge.rejudge import rejudge_run
 from reports.acceptance import load_summary, summarize_acceptance
@@ -30,7 +31,7 @@ from tests.support.rejudged_runs import (
     say_owed,
     verdicts,
 )
-from tests.support.run_folders import Events, rewrite
+from tests.support.run_folders import Events, read_lines, rewrite, write_lines
 
 STRICT = """schema = 1
 name = "strict"
@@ -267,3 +268,24 @@ def test_a_run_whose_end_was_not_written_stays_so(run: Path) -> None:
     judged = rejudge_run(run, contract("lab"))
     assert [problem.kind for problem in load(judged).problems] == ["rendering"]
     assert load_summary(judged).exit_code == 3
+
+
+def test_the_new_folder_is_complete_and_has_no_problem_of_its_own(run: Path) -> None:
+    judged = rejudge_run(run, contract("lab"))
+    names = {path.name for path in judged.iterdir()}
+    assert {"record.json", "report.html", "junit.xml", "SHA256SUMS"} <= names
+    assert read_whole(judged).integrity.problems == []
+    assert load(judged).problems == []
+
+
+def test_an_event_after_the_end_of_an_older_run_is_left_out(run: Path) -> None:
+    """Its log has no chain: that is a doubt, and the run is judged as far as its end."""
+    lines = read_lines(run)
+    late = next(line for line in lines if line["event"] == "measurement")
+    lines[0]["data"]["schema_version"] = "1.1"
+    older = [{k: v for k, v in x.items() if k not in ("seq", "prev")} for x in [*lines, late]]
+    write_lines(run, older)
+    (run / "SHA256SUMS").unlink()
+    judged = load(rejudge_run(run, contract("lab")))
+    assert any("after the end of the run" in doubt for doubt in judged.unverified)
+    assert len(judged.results[0].measurements) == 2

@@ -39,6 +39,8 @@ def test_controls_of_older_runs_beside_new_ones_are_told_apart() -> None:
     """One that observed nothing, as one that was not run, hides no other."""
     seen = result(one("leaked"), controls=[control(), control(one("leaked", 3))])
     assert uncontrolled_measures([seen], owed()) == []
+    left = result(one("leaked"), one("lost"), controls=[control(), control(one("leaked", 3))])
+    assert uncontrolled_measures([left], owed()) == [("lost", NOT_SHOWN)]
 
 
 def test_what_a_control_turned_red_is_proven_and_the_rest_is_told_with_its_reason() -> None:

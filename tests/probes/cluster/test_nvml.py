@@ -186,8 +186,8 @@ def test_an_error_of_the_asking_is_told_as_what_it_is(
         raise AttributeError("an old pynvml has no such name")
 
     monkeypatch.setattr(fake, "nvmlDeviceGetName", broken)
-    error = nvml.read_gpus(30)["nvml"]["error"]
-    assert error == {"code": 999, "text": "AttributeError: an old pynvml has no such name"}
+    error = {"code": 999, "text": "AttributeError: an old pynvml has no such name"}
+    assert nvml.read_gpus(30)["nvml"] == {"library": True, "error": error}
 
 
 def test_an_old_pynvml_of_the_node_gives_way_to_rays(
@@ -196,6 +196,15 @@ def test_an_old_pynvml_of_the_node_gives_way_to_rays(
     assert nvml.import_nvml() is fake
     monkeypatch.setitem(sys.modules, "pynvml", types.ModuleType("pynvml"))
     assert nvml.import_nvml().__name__.startswith("ray.")
+
+
+def test_memory_is_read_to_the_digits_that_the_report_shows_and_orders_repeat(
+    fake: StandInNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a GPU would have less than an order that was copied from the report."""
+    memory = SimpleNamespace(total=85_520_809_984, used=0)
+    monkeypatch.setattr(fake, "nvmlDeviceGetMemoryInfo", lambda *_, **__: memory)
+    assert [gpu["memory_gib"] for gpu in nvml.list_gpus()] == [79.65, 79.65]
 
 
 def test_gpus_in_use(fake: StandInNvml) -> None:
@@ -208,7 +217,7 @@ def test_gpus_in_use(fake: StandInNvml) -> None:
 def test_use_is_told_by_the_first_form_or_by_processes_alone(fake: StandInNvml) -> None:
     fake.fail["Memory_v2", None], fake.pids[1] = 3, [77]
     assert nvml.gpus_in_use() == {"GPU-1": [77]}
-    fake.used[None] = 3 * 2**30
+    fake.used[None] = 1200 * 2**20  # the reserve, and the context of a process
     assert nvml.gpus_in_use() == {"GPU-0": [], "GPU-1": [77]}
     fake.fail["Memory", None] = 3
     assert nvml.gpus_in_use() == {"GPU-1": [77]}

@@ -218,6 +218,12 @@ def test_missing_files_are_named() -> None:
         assert [f.severity for f in flags] == [severity]
 
 
+def test_a_conf_file_counts_for_nccl_alone() -> None:
+    for name, severity in (("NCCL_P2P_LEVEL", "fail"), ("GLOO_SOCKET_IFNAME", "warn")):
+        seen = {name: {"value": "LOC", "where": "/etc/nccl.conf"}}
+        assert [f.severity for f in lint({"n0": node(effective=seen)}, "rdma")] == [severity]
+
+
 def test_rules_hold_from_their_version_on() -> None:
     old = [{"path": "/t/libnccl.so.2", "version": "2.20.5", "found": "torch"}]
     assert told("NCCL_IB_GID_INDEX", "3", "rdma", libraries=old) == []

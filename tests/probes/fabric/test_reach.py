@@ -9,10 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.fabric import reach
+from probes.fabric import fabric_ports, reach
 from probes.fabric.addresses import read_arp
-from probes.fabric.fabric_ports import FabricPorts, choose_ports, read_node_ports
-from probes.fabric.reach import CALL_SECONDS, FabricNodes, check_reach, turn_order
+from probes.fabric.fabric_ports import (
+    DOCTORED_BYTES,
+    DoctoredPort,
+    FabricPorts,
+    choose_ports,
+    read_node_ports,
+)
+from probes.fabric.reach import (
+    BLINK_SECONDS,
+    CALL_SECONDS,
+    SMALL_BYTES,
+    FabricNodes,
+    check_reach,
+    turn_order,
+)
 from scaling.collectives.reachability import (
     check_tcp,
     check_udp,
@@ -145,11 +158,31 @@ def test_rdma_with_an_address_on_some_nodes_proves_nothing_of_packet_sizes() -> 
     assert (chosen.has_ip, chosen.note) == (True, "no RDMA port has an IP address on n1")
 
 
+@pytest.mark.parametrize(
+    ("doctored", "address", "more_bytes"),
+    [
+        (None, "10.1.0.0", 0),
+        (DoctoredPort("fab0", "10.1.0.1"), "10.1.0.1", DOCTORED_BYTES),
+        (DoctoredPort("", None), "10.1.0.0", 0),  # Ray's address is on no interface
+    ],
+)
+def test_a_node_says_what_is_there_but_for_the_interface_that_a_control_doctors(
+    monkeypatch: pytest.MonkeyPatch, doctored: DoctoredPort | None, address: str, more_bytes: int
+) -> None:
+    sound = node(0, fab0=port("10.1.0.0"))
+    monkeypatch.setattr(fabric_ports, "read_interfaces", lambda: {**sound["interfaces"]})
+    told = {**port("10.1.0.0"), "address": address, "mtu": 9000 + more_bytes}
+    expected = {"interfaces": {**sound["interfaces"], "fab0": told}, "rails": {}}
+    assert read_node_ports("fab0", doctored) == expected
+
+
 class Reachable:
     """A gang of two nodes in this process whose ports are told, and all of whom are reached."""
 
     def __init__(self, *readings: dict[str, dict[str, Any]]) -> None:
         self.readings = list(readings)
+        self.neighbours: list[dict[str, str] | None] = [{}, {}]
+        self.sizes: list[Any] = []  # bytes that each node sent to each peer, test after test
         self.places = [
             SimpleNamespace(node=f"id{number}", address=f"10.0.0.{number}") for number in range(2)
         ]
@@ -161,10 +194,12 @@ class Reachable:
             found = self.readings.pop(0)
             return [found["n0"], found["n1"]]
         if function is read_arp:
-            return [{}, {}]
+            return self.neighbours
         if function in (start_tcp_listener, start_udp_echo):
             return [4000 for _ in groups]
         assert function in (check_tcp, check_udp)
+        if function is check_udp:
+            self.sizes.append([each[rank][2] for (rank,) in groups])
         return [{name: each[rank][1].get(name) is not None for name in RAY} for (rank,) in groups]
 
 
@@ -174,11 +209,13 @@ NAMES = {"id0": "n0", "id1": "n1"}
 def test_a_port_that_is_down_for_a_moment_is_looked_at_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reach.time, "sleep", lambda seconds: None)
+    pauses: list[float] = []
+    monkeypatch.setattr(reach.time, "sleep", pauses.append)
     back = {"n0": node(0, fab0=port("10.1.0.0")), "n1": node(1, fab0=port("10.1.0.1"))}
     blinked = {**back, "n1": node(1, fab0=port("10.1.0.1", state="down"))}
     gang: Any = Reachable(blinked, back)
     assert check_reach(gang, NAMES, "fab0").dead == {}
+    assert pauses == [BLINK_SECONDS]
     gang = Reachable(blinked, blinked)
     found = check_reach(gang, NAMES, "fab0")
     assert found.dead == {"n1": "fab0 is down, address 10.1.0.1"}
@@ -195,3 +232,35 @@ def test_packet_sizes_of_the_fabric_and_not_of_rays_network() -> None:
     bare: Any = Reachable({n: node(i, {"mlx5_0/1": ""}) for i, n in enumerate(RAY)})
     found = check_reach(bare, NAMES, "rdma")
     assert (found.mtu, found.narrow, found.has_ip) == ({}, None, False)
+
+
+def test_full_size_is_the_mtu_and_no_byte_more() -> None:
+    gang: Any = Reachable({n: node(i, fab0=port(f"10.1.0.{i}")) for i, n in enumerate(RAY)})
+    assert check_reach(gang, NAMES, "fab0").narrow == []
+    small, full = ([dict.fromkeys(RAY, size)] * 2 for size in (SMALL_BYTES, 9000))
+    assert gang.sizes == [small, full]
+
+
+def test_one_node_of_unknown_mtu_leaves_packet_sizes_untested() -> None:
+    readings = {"n0": node(0, fab0=port("10.1.0.0")), "n1": node(1, fab0=port("10.1.0.1", mtu=0))}
+    gang: Any = Reachable(readings)
+    found = check_reach(gang, NAMES, "fab0")
+    assert found.narrow is None
+    assert found.note == "the MTU of the interface is not known on every node"
+
+
+@pytest.mark.parametrize(("shown", "saw"), [(({}, None), True), ((None, None), False)])
+def test_one_node_that_shows_its_neighbours_is_enough(shown: Any, saw: bool) -> None:
+    gang: Any = Reachable({n: node(i, fab0=port(f"10.1.0.{i}")) for i, n in enumerate(RAY)})
+    gang.neighbours = [*shown]
+    assert check_reach(gang, NAMES, "fab0").saw_neighbours is saw
+
+
+def test_a_node_without_the_interface_has_no_address_to_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reach.time, "sleep", lambda seconds: None)
+    lacks = {"n0": node(0, fab0=port("10.1.0.0")), "n1": node(1)}
+    gang: Any = Reachable(lacks, lacks)
+    found = check_reach(gang, NAMES, "fab0")
+    assert (found.duplicates, found.dead) == ([], {"n1": "has no interface fab0"})

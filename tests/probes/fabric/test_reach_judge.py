@@ -84,6 +84,14 @@ def test_what_a_shared_address_explains_is_told_once() -> None:
     assert (other.code, other.suspects) == ("FAB-PAIR-BLOCKED", ["n0", "n3"])
 
 
+def test_who_reaches_none_but_where_an_address_is_shared_is_named_alone() -> None:
+    nodes = ["n0", "n1", "n2", "n3"]
+    shared = DuplicateAddress("10.0.0.1", ["n1"], "another machine answers for n1")
+    failing = [("n0", "n2"), ("n0", "n3")]
+    (found,) = find_unreachable(ReachabilityResult(nodes, failing, {}, duplicates=[shared]))
+    assert (found.code, found.suspects) == ("FAB-LINK-DOWN", ["n0"])
+
+
 def judged(
     recorder: Callable[..., Recorder], **more: Any
 ) -> tuple[dict[str, tuple[Any, Verdict | None]], str]:
@@ -115,6 +123,15 @@ def test_a_fabric_without_ip_has_no_packet_size_to_judge(recorder: Callable[...,
     found, coverage = judged(recorder, has_ip=False, narrow=None, note=why)
     assert {"mtu_mismatches", "pairs_below_mtu"}.isdisjoint(found)
     assert coverage == f"packet sizes were not tried: {why}"
+
+
+@pytest.mark.parametrize("note", ["", "no RDMA port has an IP address on a"])
+def test_why_no_mtu_is_judged_is_always_given(recorder: Callable[..., Recorder], note: str) -> None:
+    measure = recorder()
+    judge_reach(ReachabilityResult(["a", "b"], [], {}, None, note=note), measure)
+    result = measure.finish("finished", 1.0)
+    (found,) = [one for one in result.measurements if one.name == "mtu_mismatches"]
+    assert (found.verdict, found.note) == (Verdict.UNPROVEN, note or "no MTU is known")
 
 
 def test_neighbours_that_nobody_shows_are_told(recorder: Callable[..., Recorder]) -> None:

@@ -19,8 +19,11 @@ from tests.support.controls import recorder
 ROWS = [{"elements": 4096, "first_wrong": [(rank, 7) for rank in range(4)], "wrong": 4}]
 
 
-def spoilt(*pairs: set[str], nodes: int = 4) -> Any:
-    """A gang, two ranks a node, whose all-reduces over any of these sets of nodes are wrong."""
+def spoilt(*pairs: set[str], nodes: int = 4, first: int = 0) -> Any:
+    """A gang, two ranks a node, whose all-reduces over any of these sets of nodes are wrong.
+
+    The ranks before the `first` of each group receive what is right.
+    """
     places = [SimpleNamespace(node=f"n{rank // 2}") for rank in range(2 * nodes)]
 
     def run(function: Any, groups: list[list[int]], timeout: float) -> list[tuple[float, int]]:
@@ -29,7 +32,7 @@ def spoilt(*pairs: set[str], nodes: int = 4) -> Any:
         for group in groups:
             members = {places[rank].node for rank in group}
             assert len(group) == 4  # both ranks of each
-            for rank in group:
+            for rank in group[first:]:
                 found[rank] = (0.1, 5 * any(bad <= members for bad in pairs))
         return found
 
@@ -93,6 +96,10 @@ def test_one_pair_that_is_wrong_is_named() -> None:
 
 def test_what_no_pair_shows_accuses_nobody() -> None:
     assert named(spoilt()) == [[]]
+
+
+def test_one_rank_that_received_wrong_elements_makes_its_nodes_suspects() -> None:
+    assert named(spoilt({"n2"}, first=3)) == [["n2"]]
 
 
 def test_who_alone_received_wrong_elements_is_named() -> None:

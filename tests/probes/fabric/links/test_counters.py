@@ -170,6 +170,26 @@ def test_what_tcp_counts_in_the_whole_network_namespace(tmp_path: Path) -> None:
     assert read_tcp_notes()["OutSegs"] > 0  # this machine's own
 
 
+@pytest.mark.parametrize("end", ["4 0\n", "4\n"], ids=["whole", "cut"])
+def test_a_table_of_tcp_that_is_cut_is_not_half_read(tmp_path: Path, end: str) -> None:
+    (tmp_path / "snmp").write_text(f"Tcp: OutSegs RetransSegs InErrs\nTcp: 500 {end}")
+    (tmp_path / "netstat").write_text("TcpExt: TCPTimeouts\nTcpExt: 2\nIpExt: InNoRoutes\n")
+    whole = {"OutSegs": 500, "RetransSegs": 4}
+    assert read_tcp_notes(str(tmp_path)) == (whole if end == "4 0\n" else {})
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_control_reports_a_share_of_what_was_sent_as_resent(share: float) -> None:
+    reader = LinkReader(share)
+    with connection() as (ours, theirs):
+        for _ in range(10):
+            ours.sendall(b"x" * 4096)
+            theirs.recv(4096)
+        counts = reader()["tcp"]
+    assert counts["sent"] >= 10
+    assert counts["resent"] == int(share * counts["sent"])
+
+
 def test_ports_that_nccl_is_told_not_to_use_are_for_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,9 +17,12 @@ def reading(sent: int = 0, resent: int | None = 0, twice: int = 0, **more: Any) 
 
 def test_counts_are_subtracted_one_by_one() -> None:
     before = {"a": 1, "gone": 1, "reset": 9, "unknown": None, "inner": {"b": 2}, "list": ["x"]}
+    before |= {"appears": None, "vanishes": {"b": 2}}
     after = {"a": 4, "reset": 3, "unknown": 5, "inner": {"b": 2}, "new": 1, "list": ["x"]}
+    after |= {"appears": {"b": 2}, "vanishes": None}
     grown = counter_difference(before, after)
-    assert grown == {"a": 3, "reset": None, "unknown": None, "inner": {"b": 0}, "list": None}
+    unknown = dict.fromkeys(("reset", "unknown", "list", "appears", "vanishes"))
+    assert grown == {"a": 3, "inner": {"b": 0}, **unknown}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from probes.acceptance.contract import parse
 from probes.acceptance.measure import Recorder
 from probes.fabric.links.judge import (
     judge_loss,
@@ -142,6 +143,17 @@ def test_a_node_that_loses_packets_is_named_with_its_direction(
         assert f"{bad} loses {share:.2%} of the packets that it {way}" in found.statement
 
 
+def test_of_two_bad_nodes_each_has_the_loss_of_its_own_links(
+    recorder: Callable[..., Recorder],
+) -> None:
+    shares = {"n1": 0.03, "n3": 0.1}
+    found, _ = loss_of(Gang(6, lambda *link: shares.get(link[0], 0.0)), recorder)
+    assert [one.statement for one in found] == [
+        f"{node} loses {share:.2%} of the packets that it sends, with every peer"
+        for node, share in shares.items()
+    ]
+
+
 def test_two_directions_of_one_node(recorder: Callable[..., Recorder]) -> None:
     (found,), _ = loss_of(Gang(4, lambda *link: 0.02 if "n2" in link else 0.0), recorder)
     assert found.suspects == ["n2"]
@@ -244,6 +256,17 @@ def test_errors_of_a_port_are_named_with_their_direction(recorder: Callable[...,
     )
 
 
+def test_errors_without_an_agreed_limit_accuse_nobody(recorder: Callable[..., Recorder]) -> None:
+    measure = recorder(parse(b"schema = 1\n", "f"))
+    found = {"n0": ports(), "n1": ports(share=3e-4)}
+    assert judge_ports(found, dict.fromkeys(found, "fab0"), lambda name: None, measure) == []
+    result = judged(measure)
+    assert told(result) == []
+    assert (3e-4, "n1 fab0, when it receives") in [
+        (value, subject) for value, _, subject in values(result, "interface_errors")
+    ]
+
+
 def test_of_hardly_any_packets_no_share_is_judged(recorder: Callable[..., Recorder]) -> None:
     """Nothing was sent, for packets of the fabric's size do not pass: that is told elsewhere."""
     result, _ = judge_nodes(recorder, n0=ports(), n1=ports(share=1.0, packets=24))
@@ -284,6 +307,11 @@ def test_a_call_that_stalls_is_told_with_its_rank(recorder: Callable[..., Record
     assert told(result) == [("FAB-STALLS", [])]
     lossy = stalls(recorder, [0.03, 1.4, 0.03, 0.03], in_sweep=2e-4)
     assert told(lossy) == [("FAB-STALLS", ["n0", "n1", "n2", "n3"])]
+    statements = [one.findings[0].statement for one in (result, lossy)]
+    assert [one.partition("; ")[2] for one in statements] == [
+        "",
+        "meanwhile packets of n0, n1, n2, n3 were lost",
+    ]
     assert told(stalls(recorder, [0.03, 1.4, 0.03, 0.03], True)) == []  # a link went away
 
 

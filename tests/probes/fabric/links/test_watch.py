@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from probes.fabric.links.watch import LinkWatch, fabric_ports, node_growth
+from probes.fabric.links import watch
+from probes.fabric.links.watch import LinkWatch, fabric_ports, node_growth, read_all
 
 
 def port(changes: int | None = 0, rx: int | None = 0, **more: Any) -> dict[str, Any]:
@@ -72,6 +73,29 @@ def test_errors_have_a_direction_and_a_share() -> None:
     found = grow(fab0=port(rx=300)).errors
     assert (found.way, found.port, found.errors, found.share) == ("receives", "fab0", 300, 3e-4)
     assert grow(fab0=port()).errors.share == 0.0
+
+
+def test_a_port_that_counts_no_packets_hides_no_errors_of_another() -> None:
+    silent = {"sends": None, "receives": None}
+    found = grow("bond0", bond0=port(lower=["eth1"], packets=silent), eth1=port(rx=300)).errors
+    assert (found.way, found.port, found.errors, found.packets) == ("receives", "eth1", 300, 10**6)
+
+
+def test_a_control_adds_lost_links_and_errors_to_what_was_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def readings() -> dict[str, Any]:
+        few = {"sends": 10, "receives": None}
+        return {"fab0": port(rx=7), "fab1": port(None, None, packets=few)}
+
+    monkeypatch.setattr(watch, "read_ports", readings)
+    assert read_all()["ports"] == read_all(False)["ports"] == readings()
+    told = read_all(True)["ports"]
+    assert [one["changes"] for one in told.values()] == [2, None]
+    for way, count in readings()["fab0"]["errors"].items():
+        assert told["fab0"]["errors"][way] > count + 10**6 // 100
+    assert told["fab1"]["errors"]["sends"] > 0  # also where hardly a packet was sent
+    assert told["fab1"]["errors"]["receives"] is None
 
 
 @pytest.mark.parametrize("fabric", ["fab0", "rdma"])

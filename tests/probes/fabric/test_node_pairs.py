@@ -1,0 +1,95 @@
+"""Meetings of pairs of nodes: who meets whom, for how long, and what a control plants."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.fabric.node_pairs import BadSender, run_few_pairs, run_pair_search
+from scaling.collectives.node_groups import SLOW_TRANSFER_S, RankMeetings
+
+
+class Gang:
+    """Sound nodes of one rank each, and the jobs that they were given."""
+
+    def __init__(self, nodes: int) -> None:
+        self.places = [SimpleNamespace(node=f"n{number}") for number in range(nodes)]
+        self.names = {place.node: place.node for place in self.places}
+        self.met: Counter[tuple[int, int]] = Counter()
+        self.jobs: list[tuple[int, int, float]] = []  # rounds, tries each way, seconds at most
+        self.readers: list[Any] = []
+
+    def run(
+        self,
+        function: Any,
+        rounds: Any,
+        repeats: int,
+        size: None,
+        make_reader: Any,
+        *_: Any,
+        timeout: float,
+        **__: Any,
+    ) -> list[RankMeetings]:
+        self.jobs.append((len(rounds), repeats, timeout))
+        self.readers.append(make_reader)
+        found = [RankMeetings() for _ in self.places]
+        for a, b in (pair for pairs in rounds for pair in pairs):
+            self.met[min(a, b), max(a, b)] += 1
+            found[a].received[b] = found[b].received[a] = 0.1, 0
+            found[a].sent[b] = found[b].sent[a] = []
+        return found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "full", "all_meet"),
+    [(2, False, True), (8, False, True), (9, False, False), (9, True, True), (20, True, True)],
+)
+def test_up_to_eight_nodes_every_pair_meets_and_of_more_where_the_matrix_is_asked_for(
+    nodes: int, full: bool, all_meet: bool
+) -> None:
+    gang: Any = Gang(nodes)
+    run_pair_search(gang, gang.names, full=full)
+    assert (len(gang.met) == nodes * (nodes - 1) // 2) is all_meet
+    assert {*gang.met.values()} == {1}
+
+
+@pytest.mark.parametrize("nodes", [12, 40])
+def test_a_fabric_that_is_hardly_fast_enough_has_time_for_every_try(nodes: int) -> None:
+    gang: Any = Gang(nodes)
+    run_pair_search(gang, gang.names, full=True)
+    assert sum(rounds for rounds, _, _ in gang.jobs) == nodes - 1
+    for rounds, repeats, timeout in gang.jobs:
+        assert timeout > 2 * rounds * repeats * SLOW_TRANSFER_S  # both ways
+
+
+def resent_share(make_reader: Any) -> float:
+    """Send ten messages to another address of this host; return what the reader says was lost."""
+    reader = make_reader()
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        ours = socket.create_connection(server.getsockname(), source_address=("127.0.0.1", 0))
+        theirs, _ = server.accept()
+        with ours, theirs:
+            for _ in range(10):
+                ours.sendall(b"x" * 4096)
+                theirs.recv(4096)
+            counts = reader()["tcp"]
+    return float(counts["resent"] / counts["sent"])
+
+
+def test_of_a_controls_ranks_only_the_bad_one_reports_packets_as_resent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gang: Any = Gang(4)
+    run_few_pairs(gang, gang.names, 3, bad=BadSender(2, 0.01, 0.5))
+    assert {rank for pair in gang.met for rank in pair} == {0, 1, 2}
+    (make_reader,) = gang.readers
+    shares = []
+    for rank in ("0", "1", "2"):
+        monkeypatch.setenv("RANK", rank)
+        shares.append(resent_share(make_reader))
+    assert shares[:2] == [0.0, 0.0]
+    assert shares[2] == pytest.approx(0.5, abs=0.05)

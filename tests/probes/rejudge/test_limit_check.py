@@ -1,0 +1,100 @@
+"""A run whose limits or contract do not fit is not verified, and its reader says why."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from probes.rejudge.limit_check import read_summary, read_verified
+from reports.run_folder.files import UnreadableRun
+from tests.support.run_edits import first_event, loosen_limit, put_value
+from tests.support.run_folders import Events, rewrite
+from tests.support.sound_run import write_sound_run
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sound_run(tmp_path_factory.mktemp("sound") / "run")
+
+
+@pytest.fixture
+def run(sound: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(sound, tmp_path / "run")
+
+
+def write_anew(run: Path, *changes: object) -> None:
+    """Rewrite the run with these changes of its events."""
+
+    def change(lines: Events) -> Events:
+        for one in changes:
+            one(lines)  # type: ignore[operator]
+        return lines
+
+    rewrite(run, change)
+
+
+def written_by_another_version(lines: Events) -> None:
+    other = {"seatrial": "0.0.9", "seatrial_sources": "0123456789abcdef"}
+    first_event(lines, "run_started")["data"]["versions"].update(other)
+
+
+def test_a_record_is_read_only_from_a_run_that_verifies(run: Path) -> None:
+    """A baseline is read so."""
+    assert read_verified(run).state == "finished"
+    write_anew(run, loosen_limit)
+    with pytest.raises(UnreadableRun, match=r"does not verify: busbw on .* was judged by"):
+        read_verified(run)
+
+
+def test_a_contract_that_no_run_can_have_had_is_a_problem(run: Path) -> None:
+    """Else a broken contract would switch the check of the limits off."""
+    text = b"schema = 1\n[GANG.no_such_measure]\nat_most = 1\n"
+    (run / "contract.toml").write_bytes(text)
+
+    def change(lines: Events) -> None:
+        contract = first_event(lines, "run_started")["data"]["contract"]
+        contract["sha256"] = hashlib.sha256(text).hexdigest()
+
+    write_anew(run, change)
+    (problem,) = read_summary(run).integrity.problems
+    assert problem.startswith("contract.toml: ")
+    assert "no_such_measure" in problem
+
+
+def test_a_control_must_be_caught_by_the_limits_of_the_contract(run: Path) -> None:
+    """Its limits are those of the contract, and yet its value does not break them."""
+
+    def weaken(lines: Events) -> None:
+        controls = [line["data"] for line in lines if line["event"] == "control"]
+        observed = [one for control in controls for one in control["observed"]]
+        assert all(control["caught"] for control in controls)
+        next(one for one in observed if one["limit"]["high"] == 0)["value"] = 0
+
+    write_anew(run, weaken)
+    problems = read_summary(run).integrity.problems
+    assert any("was not caught by the limits of contract.toml" in one for one in problems)
+
+
+def test_doubts_of_another_version_count_what_differs(run: Path) -> None:
+    write_anew(run, written_by_another_version, loosen_limit)
+    (doubt,) = read_summary(run).integrity.doubts
+    assert doubt.startswith("seatrial 0.0.9")
+    assert " more" not in doubt
+    write_anew(run, put_value("run_owes", "owed", []))
+    (doubt,) = read_summary(run).integrity.doubts
+    assert doubt.endswith(", and 1 more")
+
+
+def test_other_words_for_the_same_limit_accuse_no_run(run: Path) -> None:
+    """A later version may word a reason otherwise."""
+
+    def reword(lines: Events) -> None:
+        limit = first_event(lines, "measurement", "busbw")["data"]["limit"]
+        limit["because"] = "worded otherwise"
+
+    write_anew(run, written_by_another_version, reword)
+    integrity = read_summary(run).integrity
+    assert (integrity.problems, integrity.doubts) == ([], [])

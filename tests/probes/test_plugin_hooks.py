@@ -1,0 +1,109 @@
+"""Hooks of the plugin, called one by one: without a cluster and without another pytest."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes import plugin
+
+SECRET = "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def config_of(plugins: dict[str, Any] | None = None, **options: str) -> Any:
+    """Return a stand-in of pytest's config with these options; the others are not given."""
+    option = SimpleNamespace(
+        collectonly=True, verbose=0, tbstyle="long", showlocals=True, fulltrace=True
+    )
+    return SimpleNamespace(
+        getoption=lambda name: options.get(name.removeprefix("--")),
+        option=option,
+        stash={},
+        addinivalue_line=lambda *_: None,
+        pluginmanager=SimpleNamespace(get_plugin=(plugins or {}).get),
+        hook=SimpleNamespace(pytest_deselected=lambda items: None),
+    )
+
+
+def item_of(config: Any, **markers: str) -> Any:
+    """Return a stand-in of a test with these markers."""
+    marks = {name: SimpleNamespace(args=(value,)) for name, value in markers.items()}
+    return SimpleNamespace(
+        config=config,
+        stash={},
+        get_closest_marker=marks.get,
+        iter_markers=lambda name: [marks[name]] if name in marks else [],
+    )
+
+
+def test_tracebacks_of_a_run_print_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among them are whole environments."""
+    monkeypatch.setattr(plugin, "read_twins", lambda *_: None)
+    config = config_of(cluster="auto")
+    plugin.pytest_configure(config)
+    option = config.option
+    assert (option.tbstyle, option.showlocals, option.fulltrace) == ("short", False, False)
+
+
+def test_secrets_in_what_a_probe_printed_are_hidden() -> None:
+    report: Any = SimpleNamespace(sections=[("Captured stdout call", SECRET)], longrepr=None)
+    hook: Any = plugin.pytest_runtest_makereport(
+        item_of(config_of(cluster="auto")), SimpleNamespace()
+    )  # type: ignore[arg-type]
+    next(hook)
+    with contextlib.suppress(StopIteration):
+        hook.send(report)
+    assert "hf_abc" not in report.sections[0][1]
+
+
+@pytest.mark.parametrize(
+    ("tier", "listed"),
+    [
+        (None, ["quick", "standard", "soak"]),
+        ("standard", ["quick", "standard"]),
+        ("quick", ["quick"]),
+    ],
+)
+def test_only_the_probes_of_a_tier_are_listed(tier: str | None, listed: list[str]) -> None:
+    """Without a tier all of them are."""
+    config = config_of(**({"tier": tier} if tier else {}))
+    tiers = {
+        name: item_of(config, criterion="GANG", tier=name) for name in ("quick", "standard", "soak")
+    }
+    items = [*tiers.values()]
+    plugin.pytest_collection_modifyitems(config, items)
+    assert [name for name, item in tiers.items() if item in items] == listed
+
+
+def test_a_probe_of_a_module_that_is_not_installed_is_skipped_by_name() -> None:
+    item = item_of(config_of(), uses="no_such_module")
+    with pytest.raises(pytest.skip.Exception, match="no_such_module is not installed"):
+        plugin._require_software(item, "GANG")
+
+
+def test_progress_in_a_log_has_a_line_of_its_own() -> None:
+    written: list[str] = []
+    terminal = SimpleNamespace(
+        isatty=False, write=written.append, write_line=lambda text: written.append(f"{text}\n")
+    )
+    capture = SimpleNamespace(global_and_fixture_disabled=contextlib.nullcontext)
+    say = plugin._line_printer(config_of({"terminalreporter": terminal, "capturemanager": capture}))
+    say("joined 4 nodes")
+    say("joined 8 nodes")
+    assert "".join(written).split("\n") == ["", "    joined 4 nodes", "    joined 8 nodes"]
+
+
+def test_progress_on_a_terminal_overwrites_the_line_before_and_never_wraps() -> None:
+    written: list[tuple[str, bool]] = []
+    terminal = SimpleNamespace(
+        isatty=True,
+        rewrite=lambda text, erase: written.append((text, erase)),
+        _tw=SimpleNamespace(fullwidth=10),
+    )
+    capture = SimpleNamespace(global_and_fixture_disabled=contextlib.nullcontext)
+    say = plugin._line_printer(config_of({"terminalreporter": terminal, "capturemanager": capture}))
+    say("joined 14 nodes")
+    assert written == [("joined 14", True)]
