@@ -33,9 +33,13 @@ class RankLocation:
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
-        """Order of ranks: by address, then node, then accelerator; the same every time."""
+        """Order of ranks: by address, then node, then accelerator; the same every time.
+
+        Ids of accelerators are numbers as text, or UUIDs of one length: GPU 2 is before GPU 10.
+        """
         octets = [int(part) if part.isdigit() else -1 for part in self.address.split(".")]
-        return octets, self.node, self.gpus, self.pid
+        gpus = [(len(gpu), gpu) for gpu in self.gpus]
+        return octets, self.node, gpus, self.pid
 
 
 @contextmanager

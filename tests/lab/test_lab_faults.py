@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from reports.measurement import Verdict
 from reports.record import Finding, RunRecord
 from tests.lab.faults import inject
 from tests.lab.lab import Lab
-from tests.support.trial import acceptance, agreed
+from tests.support.trial import acceptance, agreed, start
 
 
 def only(record: RunRecord, code: str) -> Finding:
@@ -25,6 +27,25 @@ def test_kill_node(lab: Lab) -> None:
     assert record.verdict("HOSTS") is Verdict.FAIL
     assert only(record, "HOST-MISSING").suspects == ["node3"]
     assert trial.process.returncode == 1
+
+
+@pytest.mark.soak(criterion="hosts")
+@pytest.mark.parametrize(("seconds", "joins"), [(120, True), (5, False)])
+def test_a_node_that_joins_late_is_waited_for(lab: Lab, seconds: int, joins: bool) -> None:
+    """Within its patience the run begins with all nodes; after it HOSTS names the missing one."""
+    inject(lab, "kill-node", "3")
+    name = f"late-node-{seconds}"
+    trial = start(lab, name, "probes/hosts/test_hosts.py", f"--wait-for-nodes={seconds}")
+    if joins:
+        time.sleep(15)  # the driver has joined by then, and waits
+        lab.start_ray([lab.node("3")])
+    record = trial.wait()
+    assert "waited" in trial.log.read_text()
+    assert len(record.cluster["nodes"]) == (4 if joins else 3)
+    if joins:
+        assert record.verdict("HOSTS") is Verdict.PASS
+    else:
+        assert only(record, "HOST-MISSING").suspects == []
 
 
 def test_cut_node(lab: Lab) -> None:
