@@ -23,5 +23,5 @@ def test_the_order_is_that_of_addresses_and_then_of_gpus_by_number() -> None:
 
 
 def test_ranks_without_gpus_are_in_the_order_of_their_processes() -> None:
-    ordered = [location("10.0.0.1", pid=7), location("10.0.0.1", pid=30)]
-    assert sorted(ordered[::-1], key=lambda place: place.sort_key) == ordered
+    first, second = location("10.0.0.1", pid=7), location("10.0.0.1", pid=30)
+    assert sorted([second, first], key=lambda place: place.sort_key) == [first, second]
