@@ -5,7 +5,7 @@ runs on a lab. Faults that controls inject are not counted. For a test without a
 record the findings that the readers of logs, settings and losses make. A test that `seen.toml`
 lists must see what the file lists for it. A test that is marked as a near miss must see its
 measures judged, and kept. `SEATRIAL_SEEN=write pytest tests/...` rewrites the file for the tests of
-that run.
+that run. Tests that draw their faults at random are left out.
 """
 
 from __future__ import annotations
@@ -148,6 +148,11 @@ def _listen_to(kind: Any, readers: tuple[str, ...]) -> None:
     kind.__init__ = made
 
 
+def is_drawn(item: pytest.Item) -> bool:
+    """Return whether hypothesis draws the test's faults: what it sees differs between runs."""
+    return bool(getattr(getattr(item, "function", None), "is_hypothesis_test", False))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Observe one test; if the file lists it, it must have seen what the file lists."""
@@ -156,6 +161,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     near = {name for mark in item.iter_markers("near_miss") for name in mark.args}
     if spoilt := near - WATCH.kept | near & WATCH.red:
         pytest.fail(f"no near miss: {', '.join(sorted(spoilt))} not kept", pytrace=False)
+    if is_drawn(item):
+        return
     WATCH.passed[item.nodeid] = Sight(WATCH.seen, near)
     if os.environ.get("SEATRIAL_SEEN") == "write":
         return
