@@ -173,13 +173,14 @@ def control_partial_allocation(run: Scenario, need: int) -> None:
 def control_two_that_fit(run: Scenario) -> None:
     """Judge two gangs that both fit as if only one could be placed.
 
-    They start no actors, and the capacity of each node is judged as one less. So the judge must
-    find two placed gangs, missing actors and overcommitted nodes.
+    They fill all nodes, even if the number of accelerators is odd, and start no actors. The
+    capacity of each node is judged as one less. So the judge must find two placed gangs, missing
+    actors and overcommitted nodes.
     """
     half = max(run.total // 2, 1)
     with run.as_control():
         run.wait_idle()
-        gangs = run.ask_together(("A", half), ("B", half))
+        gangs = run.ask_together(("A", half), ("B", max(run.total - half, 1)))
         run.until(lambda sample: all(is_whole(sample, gang) for gang in gangs), PLACED_SECONDS)
         run.observer.wait(LOOK_SECONDS)
         last = run.observer.samples[-1]

@@ -84,6 +84,12 @@ def test_a_leak_that_changes_its_sign_is_lag() -> None:
     assert checks.count_leaked(flips, 4) == 0
 
 
+def test_a_leak_counts_with_what_was_missing_all_the_time() -> None:
+    """Three are on their way back at first; one of them never comes."""
+    seen = [sample(at / 10, free=1 if at < 5 else 3) for at in range(40)]
+    assert checks.count_leaked(seen, 4) == 1
+
+
 def test_hold_and_wait_needs_two_jobs_that_hold_and_wait_long_enough() -> None:
     both = [sample(at / 10, A_1=(2, 4), B_2=(2, 4)) for at in range(20)]
     assert {span.job for span in checks.find_deadlocks(both, 1.0)} == {"A", "B"}
@@ -110,6 +116,17 @@ def test_hold_and_wait_needs_two_jobs_that_hold_and_wait_long_enough() -> None:
 def test_a_strategy_that_was_not_kept(strategy: str, nodes: dict[str, int], wrong: str) -> None:
     said = checks.explain_misplaced(strategy, nodes, {"a": 8, "b": 8, "c": 8})
     assert (wrong in said) if wrong else said == ""
+
+
+def test_a_node_with_one_free_accelerator_has_room_for_a_part() -> None:
+    wrong = checks.explain_misplaced("SPREAD", {"a": 2}, {"a": 2, "b": 1})
+    assert wrong == "SPREAD of 2 is on 1 nodes. Expected: 2 (as many had room)"
+
+
+def test_the_required_rate_itself_is_enough() -> None:
+    assert checks.sample_rate([0.5, 0.5], 2.0) == (2.0, "")
+    rate, reason = checks.sample_rate([0.5, 0.75], 2.0)
+    assert (rate, reason) == (None, "1.6 samples a second, with a gap of 0.8 s")
 
 
 def test_the_picture_has_every_change_and_no_more() -> None:
