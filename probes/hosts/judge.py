@@ -70,7 +70,8 @@ def judge_nodes(
     ordered = terms.nodes
     measure("nodes", len(facts), limit=exactly(ordered, "nodes", "ordered") if ordered else None)
     silent = _find_silent(cluster, cluster.nodes, facts, measure)
-    dead = [node["name"] for node in cluster.known_nodes() if not node["alive"]]
+    # A node that died twice has two entries.
+    dead = list(dict.fromkeys(n["name"] for n in cluster.known_nodes() if not n["alive"]))
     lost = dead if ordered else gone
     if not silent and (len(facts) < ordered if ordered else lost):
         no_gpus = [fact["name"] for fact in bystanders]

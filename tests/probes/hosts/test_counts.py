@@ -114,6 +114,14 @@ def test_a_lost_node_is_named() -> None:
     assert findings(result) == [("HOST-MISSING", ["n7"])]
 
 
+def test_a_node_that_died_twice_is_named_once() -> None:
+    """Ray keeps an entry for each of its starts."""
+    cluster = StandInHosts(2, 1)
+    cluster.lost = ["n2", "n2"]
+    result = run_hosts(cluster, nodes=3, gpus_per_node=1)
+    assert findings(result) == [("HOST-MISSING", ["n2"])]
+
+
 @pytest.mark.parametrize("lost", [[], ["n7"]])
 def test_without_an_order_no_number_of_nodes_passes(lost: list[str]) -> None:
     cluster = StandInHosts()
