@@ -58,19 +58,19 @@ LONGER = [
     ),
     Fault(
         "shaken", "lost_node", {"blocked_behind", "never_placed"},
-        {"GANG-BLOCKED", "GANG-STUCK", "GANG-NODE-LOSS"}, {"job A", "job B", *SPARES}, "had room",
+        {"GANG-BLOCKED", "GANG-STUCK", "GANG-NODE-LOSS"}, {"job A", "job B", *SPARES}, "fits and was",
     ),
     Fault(
         "restless", "cancelled", {"lost_while_running"}, {"GANG-LOST-ACCELERATORS"}, {"job A"},
-        "not whole",
+        "lost accelerators in",
     ),
-    Fault("sluggish", "two_gangs", {"placement_delay"}, {"GANG-SLOW"}, EITHER, "was placed only"),
+    Fault("sluggish", "two_gangs", {"placement_delay"}, {"GANG-SLOW"}, EITHER, "after the resources were free"),
     Fault(
         "unmanned", "two_gangs", {"actors_not_running"}, {"GANG-NO-ACTORS"}, EITHER,
         "1 of 3 actors",
     ),
     Fault(
-        "modest", "two_gangs", {"placed_concurrently"}, {"GANG-PARTIAL"}, EITHER, "is of 2, not 3",
+        "modest", "two_gangs", {"placed_concurrently"}, {"GANG-PARTIAL"}, EITHER, "has 2, not 3",
     ),
     Fault("stubborn", "one_group", {"not_removed"}, {"GANG-NOT-REMOVED"}, EITHER, "still exists"),
 ]  # fmt: skip
@@ -178,6 +178,6 @@ def test_other_people_who_come_and_go_do_not_fail_a_cluster(lab: Lab) -> None:
 def test_a_gang_on_fragments_is_named(pairs: Lab) -> None:
     fault = Fault(
         "scattered", "fragments", {"placed_in_fragments", "blocked_behind"},
-        {"GANG-MISPLACED", "GANG-BLOCKED"}, EITHER, "which had no such room",
+        {"GANG-MISPLACED", "GANG-BLOCKED"}, EITHER, "which had no room for it",
     )  # fmt: skip
     caught(pairs, "GANG", PLUGIN, fault)

@@ -26,7 +26,7 @@ FAULTS: dict[str, tuple[list[str], str, list[str], str]] = {
         ["duplicate-address", "1", "2"],
         *("FAB-DUPLICATE-ADDRESS", ["node1", "node2"], "10.77.0.2"),
     ),
-    "detour": (["detour", "1", "2"], "FAB-DETOUR", ["node1"], "leaves over eth0, not fab0"),
+    "detour": (["detour", "1", "2"], "FAB-DETOUR", ["node1"], "leaves over eth0. Expected: fab0"),
     "loss-receives": (
         ["lose-packets", "2", "receives", "3"],
         *("FAB-LOSS", ["node2"], "of the packets that it receives"),

@@ -90,7 +90,7 @@ FAULTS = [
     ),
     Fault(
         "stuck", "raylet-killed", {"still_running"}, {"RESTART-LEAK"}, {"rank 1", "node0"},
-        "there still runs rank 1 on node0",
+        "has ended: rank 1 on node0",
     ),
     Fault(
         "reuses-its-gang", "no-node", {"held_while_waiting", "not_released"}, {"RESTART-LEAK"},

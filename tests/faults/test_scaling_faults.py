@@ -145,7 +145,7 @@ def test_slow_links_are_told_from_too_few_tokens(lab: Lab, busbw: str, code: str
     ("fault", "terms", "code", "nodes", "says"),
     [
         (["slow-link", "2", SLOW_LINK], {}, "SCALE-LINK", ["node2"], "every link of node2 is slow"),
-        (["wrong-interface"], STRICT, "SCALE-NETWORK", EVERY, "went over eth0"),
+        (["wrong-interface"], STRICT, "SCALE-NETWORK", EVERY, "used eth0"),
     ],
     ids=["slow-link", "wrong-interface"],
 )

@@ -143,7 +143,7 @@ def test_wrong_interface(lab: Lab) -> None:
     assert record.verdict("FABRIC") is Verdict.FAIL
     finding = only(record, "FAB-WRONG-INTERFACE")
     assert finding.suspects == ["node0", "node1", "node2", "node3"]
-    assert "went over eth0, not fab0" in finding.statement
+    assert "used eth0. Expected: fab0" in finding.statement
 
 
 def test_hide_shared(lab: Lab) -> None:
