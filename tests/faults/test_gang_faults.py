@@ -58,13 +58,14 @@ LONGER = [
     ),
     Fault(
         "shaken", "lost_node", {"blocked_behind", "never_placed"},
-        {"GANG-BLOCKED", "GANG-STUCK", "GANG-NODE-LOSS"}, {"job A", "job B", *SPARES}, "fits and was",
+        {"GANG-BLOCKED", "GANG-STUCK", "GANG-NODE-LOSS"}, {"job A", "job B", *SPARES},
+        "fits and was",
     ),
     Fault(
         "restless", "cancelled", {"lost_while_running"}, {"GANG-LOST-ACCELERATORS"}, {"job A"},
         "lost accelerators in",
     ),
-    Fault("sluggish", "two_gangs", {"placement_delay"}, {"GANG-SLOW"}, EITHER, "after the resources were free"),
+    Fault("sluggish", "two_gangs", {"placement_delay"}, {"GANG-SLOW"}, EITHER, "s after the"),
     Fault(
         "unmanned", "two_gangs", {"actors_not_running"}, {"GANG-NO-ACTORS"}, EITHER,
         "1 of 3 actors",
