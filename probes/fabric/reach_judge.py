@@ -41,13 +41,8 @@ def _port_text(reach: ReachabilityResult, node: str) -> str:
 
 
 def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
-    """Name the nodes, else the pairs, that explain which pairs do not reach each other.
-
-    Nodes with an address that two machines have are left out: that explains their pairs.
-    """
-    shared = {node for one in reach.duplicates for node in one.nodes}
-    failing = [pair for pair in reach.pairs if shared.isdisjoint(pair)]
-    bad_nodes, pairs = classify(failing, [node for node in reach.nodes if node not in shared])
+    """Name the nodes, else the pairs, that explain which pairs do not reach each other."""
+    bad_nodes, pairs = _classify_unexplained(reach, reach.pairs)
     findings = []
     for node in dict.fromkeys([*reach.dead, *bad_nodes]):
         reason = reach.dead.get(node, "reaches no other node by TCP")
@@ -57,6 +52,18 @@ def find_unreachable(reach: ReachabilityResult) -> list[Finding]:
             message = f"{a} and {b} cannot reach each other by TCP"
             findings.append(finding("FAB-PAIR-BLOCKED", message, [a, b]))
     return findings
+
+
+def _classify_unexplained(
+    reach: ReachabilityResult, failing: list[tuple[str, str]]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """List the bad nodes, and the bad pairs of the others.
+
+    Nodes with an address that two machines have are left out: that explains their pairs.
+    """
+    shared = {node for one in reach.duplicates for node in one.nodes}
+    failing = [pair for pair in failing if shared.isdisjoint(pair)]
+    return classify(failing, [node for node in reach.nodes if node not in shared])
 
 
 def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
@@ -69,7 +76,7 @@ def find_mtu_faults(reach: ReachabilityResult) -> list[Finding]:
             told.append(f"the others {usual[0]}")
         message = f"MTU{_port_text(reach, odd[0])}: {'; '.join(told)}"
         return [finding("FAB-MTU", message, odd)]
-    bad_nodes, pairs = classify(reach.narrow or [], reach.nodes)
+    bad_nodes, pairs = _classify_unexplained(reach, reach.narrow or [])
     ends = [(f"{node} and others", [node]) for node in bad_nodes]
     ends += [(f"{a} and {b}", [a, b]) for a, b in pairs]
     packets = f"packets of {min(reach.mtu.values(), default=0)} bytes, unfragmented,"

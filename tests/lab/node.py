@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.lab.shell import LabError
 from tests.support.paths import REPO
 
 PORT = 6379
+DEATH_SECONDS = 20  # until killed processes are gone: far more than a busy machine takes
 SHARED = "/shared"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -186,7 +188,13 @@ class Node:
         return done.stdout
 
     def power_off(self) -> None:
-        """Kill everything on the node at once."""
-        if (pid := self.pid) is not None:
-            os.kill(pid, 9)
-        self.group.kill()
+        """Kill everything on the node at once; return when it is gone.
+
+        Raises LabError when it does not die.
+        """
+        deadline = time.monotonic() + DEATH_SECONDS
+        while pids := self.group.pids():
+            if time.monotonic() > deadline:
+                raise LabError(f"processes {pids} of {self.name} do not die")
+            self.group.kill()
+            time.sleep(0.01)

@@ -84,6 +84,19 @@ def test_what_a_shared_address_explains_is_told_once() -> None:
     assert (other.code, other.suspects) == ("FAB-PAIR-BLOCKED", ["n0", "n3"])
 
 
+def test_packets_that_a_shared_address_sends_elsewhere_accuse_no_other_node() -> None:
+    nodes = ["n0", "n1", "n2", "n3"]
+    shared = DuplicateAddress("10.0.0.1", ["n1", "n2"], "n1, n2 have the same address 10.0.0.1")
+    mtu = dict.fromkeys(nodes, 1500)
+    reach = ReachabilityResult(nodes, [], {}, [("n2", "n3")], mtu, duplicates=[shared])
+    assert find_mtu_faults(reach) == []
+    reach = ReachabilityResult(
+        nodes, [], {}, [("n2", "n3"), ("n0", "n3")], mtu, duplicates=[shared]
+    )
+    (other,) = find_mtu_faults(reach)
+    assert (other.code, other.suspects) == ("FAB-MTU", ["n0", "n3"])
+
+
 def test_who_reaches_none_but_where_an_address_is_shared_is_named_alone() -> None:
     nodes = ["n0", "n1", "n2", "n3"]
     shared = DuplicateAddress("10.0.0.1", ["n1"], "another machine answers for n1")
