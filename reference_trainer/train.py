@@ -373,7 +373,7 @@ class Trainer:
         )
         if self.peak_flops is not None:
             achieved = flops_per_token(self.config) * rate / self.world.size
-            line += f"  mfu {achieved / self.peak_flops:.1%}"
+            line += f"  mfu {100 * achieved / self.peak_flops:.1f} %"
         return line
 
 

@@ -66,7 +66,7 @@ def check_renderings(run: Path, summary: AcceptanceSummary) -> tuple[list[str], 
     """
     record = summary.record
     if not (run / SUMS).exists():
-        return [], "the run did not come to its end"
+        return [], "the run did not finish"
     if not same_version(record.versions):
         return [], "another version of seatrial, or of what it renders with, wrote them"
     texts = {**render_all(run, summary), "record.json": record_text(record)}

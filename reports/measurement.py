@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from reports.numbers import Value, number
+from reports.numbers import Value, quantity
 
 
 class Verdict(str, Enum):
@@ -108,17 +108,17 @@ class Limit(RecordModel):
 
     def __str__(self) -> str:
         """Text of the limit in all outputs: `>= 340 GB/s`, `2 to 4 s`, `one of fab0, ib0`."""
-        unit = f" {self.unit}" if self.unit else ""
         if self.one_of is not None:
             return self.one_of[0] if len(self.one_of) == 1 else "one of " + ", ".join(self.one_of)
         if self.low is not None and self.high is not None:
-            if self.low == self.high:
-                return f"exactly {number(self.low)}{unit}"
-            return f"{number(self.low)} to {number(self.high)}{unit}"
+            low, high = quantity(self.low, self.unit), quantity(self.high, self.unit)
+            unit = high.partition(" ")[2]
+            return high if low == high else f"{low.removesuffix(unit).rstrip()} to {high}"
         if self.low is not None:
-            return f">= {number(self.low)}{unit}"
+            return f">= {quantity(self.low, self.unit)}"
         if self.high is not None:
-            return f"<= {number(self.high)}{unit}"
+            text = quantity(self.high, self.unit)
+            return f"<= {text}" if self.high else text
         return "no bound"
 
 
@@ -173,28 +173,38 @@ class Measurement(RecordModel):
         """Value with unit, spread and sample count, or the reason why there is none."""
         if self.value is None:
             return f"not measured ({self.note})" if self.note else "not measured"
-        text = number(self.value, self._digits()) + (f" {self.unit}" if self.unit else "")
-        if self.spread is not None:
-            text += f" +/- {number(self.spread, 2)}"
+        text = self._text(self._digits(), self.spread)
         return text + (f" (n={self.samples})" if self.samples else "")
+
+    @property
+    def short_text(self) -> str:
+        """Value with unit; "not measured" if there is none."""
+        return "not measured" if self.value is None else self._text(self._digits())
+
+    def _text(self, digits: int, spread: float | None = None) -> str:
+        if isinstance(self.value, (bool, str)):
+            return f"{self.value} {self.unit}".rstrip()
+        assert self.value is not None
+        return quantity(self.value, self.unit, digits, spread)
 
     def _digits(self) -> int:
         """Choose 3 to 9 digits so that a missed bound does not look met: 0.8996, not 0.900."""
         bounds = [self.limit.low, self.limit.high] if self.limit else []
-        other_bounds = [bound for bound in bounds if bound is not None and bound != self.value]
+        others = [one for one in bounds if one is not None and one != self.value]
         for digits in range(3, 9):
-            if number(self.value, digits) not in [number(bound, digits) for bound in other_bounds]:
+            text = self._text(digits)
+            if text not in [quantity(one, self.unit, digits) for one in others]:
                 return digits
         return 9
 
     def sentence(self) -> str:
-        """Format `<what> on <where>: <value unit>, expected <limit unit> (<because>)`."""
+        """Format `<what> on <where>: <observed>. Expected: <limit> (<because>)`."""
         start = f"{self.title} on {self.subject}: {self.value_text}"
         if not self.judged:
             return start
         if self.limit is None:
             if self.value is None:
-                return f"{start}, expected a value"
-            return f"{start}, expected a limit ({self.note or 'the contract has none for it'})"
+                return f"{start}. Expected: a value"
+            return f"{start}. Expected: a limit ({self.note or 'the contract has none for it'})"
         derived = ", derived" if self.limit.derived else ""
-        return f"{start}, expected {self.limit}{derived} ({self.limit.because})"
+        return f"{start}. Expected: {self.limit}{derived} ({self.limit.because})"

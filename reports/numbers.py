@@ -5,6 +5,15 @@ from __future__ import annotations
 import math
 
 Value = bool | int | float | str | None
+# unit: (from which value on it is used, factor, unit that is shown), largest first.  The last holds
+# for all smaller values.
+SHOWN_UNITS: dict[str, list[tuple[float, float, str]]] = {
+    "ratio": [(0, 100, "%")],
+    "GB/s": [(0.01, 1, "GB/s"), (1e-5, 1e3, "MB/s"), (0, 1e6, "kB/s")],
+    "bytes/s": [(1e9, 1e-9, "GB/s"), (1e6, 1e-6, "MB/s"), (0, 1e-3, "kB/s")],
+    "s": [(0.01, 1, "s"), (0, 1e3, "ms")],
+}
+SINGULAR = {"addresses": "address", "losses": "loss", "processes": "process"}
 
 
 def number(value: Value, digits: int = 3) -> str:
@@ -21,3 +30,37 @@ def number(value: Value, digits: int = 3) -> str:
         places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
         return f"{value:.{places}f}"
     return f"{value:.{digits}g}"
+
+
+def quantity(value: float, unit: str = "", digits: int = 3, spread: float | None = None) -> str:
+    """Format a number with its unit as people say it: `82.7 %`, `2.3 MB/s`, `1 node`.
+
+    A share (unit "ratio") becomes percents.  `spread` is its half-width: `0.118 +/- 0.004 GB/s`.
+    """
+    factor, shown = _shown_unit(value, unit)
+    text = _scaled(value, factor, digits)
+    if spread is not None:
+        text += f" +/- {_scaled(spread, factor, 2)}"
+    return f"{text} {shown}".rstrip()
+
+
+def percent(share: float) -> str:
+    """Format a share of 1 as percents: `12.3 %`."""
+    return quantity(share, "ratio")
+
+
+def _shown_unit(value: float, unit: str) -> tuple[float, str]:
+    """Return the factor and the unit that suit a value; 0 keeps its unit."""
+    units = SHOWN_UNITS.get(unit, [])
+    for least, factor, shown in units if value or unit == "ratio" else []:
+        if abs(value) >= least:
+            return factor, shown
+    if value in (1, -1) and len(unit) > len("us") and "/" not in unit:
+        return 1, SINGULAR.get(unit, unit.removesuffix("s"))
+    return 1, unit
+
+
+def _scaled(value: float, factor: float, digits: int) -> str:
+    """Multiply, without the rest that 0.55 * 100 leaves, and without zeros after the point."""
+    text = number(value if factor == 1 else round(value * factor, 9), digits)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text

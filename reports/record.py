@@ -83,12 +83,11 @@ class Control(RecordModel):
 
     def sentence(self) -> str:
         """Format one line: the fault, whether it was caught, and what the probe saw."""
+        planted = f"planted: {self.fault}"
         if self.verdict.accepted:
-            return f"control caught: {self.fault}" + (f"; saw {self.saw}" if self.saw else "")
-        state = "was not run" if self.caught is None else "was NOT caught"
-        return f"control {state}: {self.fault}. This result cannot be trusted" + (
-            f" (saw {self.saw})" if self.saw else ""
-        )
+            return f"{planted}. Caught" + (f": {self.saw}" if self.saw else "")
+        state = "Not run" if self.caught is None else "NOT CAUGHT"
+        return f"{planted}. {state}{f': {self.saw}' if self.saw else ''}. Do not trust this result"
 
 
 class Criterion(RecordModel):
@@ -156,7 +155,7 @@ class ProbeResult(RecordModel):
             if not self.controls:
                 lines.append("no control was run: this result cannot be trusted")
         else:
-            lines.append(f"{self.state}: {self.error or 'the probe did not come to its end'}")
+            lines.append(f"{self.state}: {self.error or 'the probe did not finish'}")
         return lines
 
 

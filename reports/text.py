@@ -124,14 +124,14 @@ def _row_line(row: ReportRow, fmt: TextFormatter, columns: tuple[int, int, int, 
 def _value_cell(row: ReportRow, fmt: TextFormatter) -> str:
     """Write the value (`41.2 GB/s`), or the reason why there is none."""
     if row.results and not row.is_only_information:
-        return fmt.plain(row.key.value_text.split(" +/- ")[0].split(" (")[0])
+        return fmt.plain(row.key.short_text)
     return "not provable here" if row.criterion.not_provable else "no probe ran"
 
 
 def _limit_cell(row: ReportRow, fmt: TextFormatter) -> str:
-    """Write the limit without its unit, which the value already shows."""
+    """Write the limit, or nothing."""
     limit = None if row.is_only_information else row.key.limit
-    return fmt.plain(limit).removesuffix(f" {fmt.plain(limit.unit)}") if limit else ""
+    return fmt.plain(limit) if limit else ""
 
 
 def _problem_lines(row: ReportRow, fmt: TextFormatter, id_width: int) -> list[str]:

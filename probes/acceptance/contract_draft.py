@@ -18,6 +18,7 @@ from probes.acceptance.owed import TIERS
 from probes.cluster.node_facts import software_versions
 from probes.environment.rails import admitted_facts, count_rails
 from reports.measurement import Limit
+from reports.numbers import percent
 from reports.record import RunRecord
 from reports.sanitize import one_line
 from scaling.collectives.line_rate import installed_rails
@@ -75,7 +76,7 @@ def _machine_lines(nodes: list[Facts], terms: Facts, emulated: bool) -> Iterator
 def _node_lines(nodes: list[Facts]) -> Iterator[Line]:
     cpus, ram = (_best(fact.get(key) for fact in nodes) for key in ("cpus", "ram_gib"))
     yield "cpus_per_node", cpus and math.floor(cpus), "the least that a node must have"
-    comment = f"the least that a node must have; {RAM_SHARE:.0%} of the most that one shows"
+    comment = f"the least that a node must have; {percent(RAM_SHARE)} of the most that one shows"
     yield "ram_gib", ram and math.floor(RAM_SHARE * ram), comment
 
 

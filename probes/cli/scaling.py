@@ -10,6 +10,7 @@ import click
 
 from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
 from probes.cli.run import run as suite
+from reports.numbers import percent
 from reports.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def _print_rungs(ladder: Ladder, agreed: Limit | None) -> None:
         low, high = ladder.intervals[rung.count]
         value, doubt = proven_efficiency(ladder, rung, agreed)
         verdict = f": {agreed.judge(value).value}" if agreed else ""
-        share = f"{ladder.efficiency(rung):.3f} ({low:.3f} to {high:.3f} {ladder.interval_basis})"
+        interval = f"{percent(low)} to {percent(high)} {ladder.interval_basis}"
+        share = f"{percent(ladder.efficiency(rung))} ({interval})"
         click.echo(
             f"{rung.count} nodes  efficiency {share}, {rung.load_text},"
             f" {rung.tokens_per_second:,.0f} tokens/s{verdict}"
@@ -112,8 +114,8 @@ def predict(run_folder: Path, nodes: tuple[int, ...]) -> None:
     click.echo("predicted, not measured:")
     for point in forecast.predictions:
         click.echo(
-            f"  {point.nodes:5} nodes  efficiency {point.efficiency:.3f}"
-            f"  (nine of ten within {point.low:.3f} to {point.high:.3f}), {forecast.load}"
+            f"  {point.nodes:5} nodes  efficiency {percent(point.efficiency)}"
+            f"  (nine of ten within {percent(point.low)} to {percent(point.high)}), {forecast.load}"
         )
     click.echo("assumed:")
     for assumption in forecast.assumptions:

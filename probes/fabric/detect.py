@@ -9,6 +9,7 @@ from probes.environment.lint import Flag
 from probes.fabric.node_pairs import NodeGroupsResult
 from probes.fabric.sweep import Rows, SweepResult
 from probes.findings import MAX_NAMES, finding, join_names
+from reports.numbers import quantity
 from reports.record import Finding
 from scaling.collectives.fault_search import FaultSearchResult, Link, attribute_slow_links
 
@@ -158,8 +159,9 @@ def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
     for node, way in pairs.slow_nodes.items():
         links = {ends: gbs for ends, gbs in pairs.speeds.items() if node in _link_ends(ends, way)}
         message = (
-            f"every link of {node} is slow {WAY_TEXT[way]}: {min(links.values()):.3f} GB/s. "
-            f"Others: {pairs.typical:.3f} GB/s"
+            f"every link of {node} is slow {WAY_TEXT[way]}: "
+            f"{quantity(min(links.values()), 'GB/s')}. "
+            f"Others: {quantity(pairs.typical, 'GB/s')}"
         )
         findings.append(finding("FAB-SLOW-LINK", message, [node]))
     for a, b in pairs.slow_links:
@@ -167,14 +169,15 @@ def find_slow_links(pairs: FaultSearchResult) -> list[Finding]:
             continue  # reported once, for both directions
         arrow = "<->" if (b, a) in pairs.slow_links else "->"
         slowest = min(pairs.speeds[link] for link in ((a, b), (b, a)) if link in pairs.slow_links)
-        message = f"{a} {arrow} {b}: {slowest:.3f} GB/s, others {pairs.typical:.3f}"
+        speeds = f"{quantity(slowest, 'GB/s')}. Others: {quantity(pairs.typical, 'GB/s')}"
+        message = f"{a} {arrow} {b}: {speeds}"
         findings.append(finding("FAB-SLOW-LINK", message, [a, b]))
     return findings
 
 
 def slow_fabric_finding(run: SweepResult) -> Finding:
     """Report that the complete fabric is slow: neither pairs nor groups show where."""
-    message = f"all-reduce over {len(run.sent)} nodes gives {run.peak['busbw']:.3f} GB/s"
+    message = f"all-reduce over {len(run.sent)} nodes gives {quantity(run.peak['busbw'], 'GB/s')}"
     return finding("FAB-SLOW", message, list(run.sent))
 
 

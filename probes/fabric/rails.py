@@ -11,6 +11,7 @@ from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import RDMA_SYSFS, rdma_ports
 from probes.environment.rails import admitted_facts, count_rails, nccl_ports, read_ib_hca
 from probes.findings import finding
+from reports.numbers import percent
 from reports.record import Finding
 from scaling.collectives.line_rate import active_rails
 
@@ -68,7 +69,9 @@ def find_idle_rails(nodes: Mapping[str, Mapping[str, float]], min_share: float) 
     for node, shares in nodes.items():
         idle = {name: share for name, share in shares.items() if share < min_share}
         if idle:
-            shares_text = ", ".join(f"{name} {share:.0%}" for name, share in sorted(idle.items()))
+            shares_text = ", ".join(
+                f"{name} {percent(share)}" for name, share in sorted(idle.items())
+            )
             message = f"{node}: uneven rails. Share of an equal part of the bytes: {shares_text}"
             findings.append(finding("FAB-PARTIAL-RAILS", message, [node, *sorted(idle)]))
     return findings

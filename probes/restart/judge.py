@@ -46,7 +46,7 @@ def judge_run(
         judge_equality(original, run, measure)
     for number, injector in enumerate(run.injectors, 1):
         note = injector.error or "the run ended before the fault was injected"
-        measure("faults_injected", injector.count or None, on=f"blow {number}", note=note)
+        measure("faults_injected", injector.count or None, on=f"kill {number}", note=note)
     judge_completion(run, measure)
     judge_resume(run, measure)
     if scenario.timed and not scenario.gives_up:
@@ -265,7 +265,7 @@ def report_run(
     """Record recovery costs, evidence, and the loss curve with the first kill marked."""
     for number in range(len(run.injectors)):
         for phase, seconds in dataclasses.asdict(recovery_costs(run, number)).items():
-            measure.note(f"{phase}_s", seconds, "s", on=f"blow {number + 1}")
+            measure.note(f"time_to_{phase}", seconds, "s", on=f"kill {number + 1}")
     measure.note("ettr", ettr(run), "ratio")
     _report_storage(run, measure)
     name, summary = f"attempts-{run.scenario.name}.json", run.scenario.summary

@@ -14,6 +14,7 @@ from probes.scaling.replay import replace_lost_workers
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Limit, Verdict
+from reports.numbers import percent, quantity
 from scaling.ladder.ladder import Rung, run_rung
 
 LimitLookup = Callable[[str], Limit | None]
@@ -49,7 +50,7 @@ class SpeedTest:
                 f"no peak is known of {rung.devices or 'this device'}: agree [SCALING.tokens_per_s]"
             )
         if rung.mfu > 1:
-            return None, f"{rung.mfu:.2f} of {rung.devices}: no device is faster than its peak"
+            return None, f"{percent(rung.mfu)} of {rung.devices}: no device is faster than its peak"
         return rung.mfu, ""
 
     def fails(self, rung: Rung) -> bool:
@@ -75,9 +76,9 @@ def derived_mfu(devices: str) -> Limit | None:
         unit="ratio",
         source="derived",
         because=(
-            f"{LOW_SHARE:.0%} of the {share:.0%} published for 1B on a node of eight {known[0]} "
-            "(llm-foundry): fewer tokens and no compiler cost less than that, half the speed "
-            "costs more"
+            f"{percent(LOW_SHARE)} of the {percent(share)} published for 1B on a node of eight "
+            f"{known[0]} (llm-foundry): fewer tokens and no compiler cost less than that, "
+            "half the speed costs more"
         ),
     )
 
@@ -108,8 +109,9 @@ def judge_speed(base: Rung, tests: Sequence[SpeedTest], measure: Recorder) -> No
             measure.covered(words + remedy)
         elif value is not None and test.fails(base):
             slow = [name for name in dict.fromkeys(base.nodes) if test.fails(only(base, name))]
-            words = f"one node alone is too slow ({join_names(slow)}): {test.name} {value:.3g}"
-            message = f"{words}, expected {test.limit} ({test.limit.because})"
+            words = f"one node alone is too slow ({join_names(slow)}): {test.name} "
+            observed = quantity(value, test.limit.unit)
+            message = f"{words}{observed}. Expected: {test.limit} ({test.limit.because})"
             measure.explain(finding("SCALE-SLOW-BASE", message, slow))
     judged = {test.name for test in tests}
     if "tokens_per_s" not in judged:

@@ -18,6 +18,7 @@ from probes.scaling.run_ladder import gang_hangs
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.model.flops import parameter_count
+from reports.numbers import percent
 from scaling.ladder.checkpoint_stall import (
     CheckpointSave,
     collect_saves,
@@ -133,7 +134,7 @@ def judge_saves(
         why = "no single node's writing explains it"
         why = f"the others wait while {node} writes" if node else why
         message = (
-            f"on {on} {cost}. With a save every {minutes:g} minutes: {share:.1%} of the time. "
+            f"on {on} {cost}. With a save every {minutes:g} minutes: {percent(share)} of the time. "
             f"Reason: {why}"
         )
         measure.explain(finding("SCALE-CHECKPOINT", message, [node] if node else []))

@@ -12,6 +12,7 @@ from probes.scaling.plan import LadderRig, node_count_text
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import GangError
 from reports.measurement import Limit
+from reports.numbers import percent
 from scaling.ladder.ladder import Rung, run_rung, skip_collectives, strong_scaling_config
 from scaling.ladder.skew import COLLECTIVE_SEGMENTS, RankSteps
 from scaling.ladder.step_breakdown import find_stragglers, mean_seconds
@@ -51,7 +52,7 @@ def control_planted_delay(
         fault,
         trial,
         located=located,
-        saw=f"efficiency {ladder.efficiency(late):.2f}; {observed}",
+        saw=f"efficiency {percent(ladder.efficiency(late))}; {observed}",
         without=() if limit else ("efficiency",),
     )
 
@@ -72,8 +73,8 @@ def locate_delay(late: RankSteps, culprit: int, delay: float) -> tuple[bool, str
     waited = min(blocked[:culprit] + blocked[culprit + 1 :]) - blocked[culprit]
     located = (slowest.rank, slowest.segment) == (culprit, "data") and waited > delay / 2
     return located, (
-        f"rank {slowest.rank} in {slowest.segment}, {slowest.share:.0%}; each other rank waited "
-        f"{waited:.2g} s or more for it"
+        f"rank {slowest.rank} in {slowest.segment}, {percent(slowest.share)}; each other rank "
+        f"waited {waited:.2g} s or more for it"
     )
 
 

@@ -11,6 +11,7 @@ from probes.findings import finding
 from probes.scaling.plan import node_count_text
 from probes.scaling.run_ladder import required_efficiency, top_efficiency
 from reports.measurement import Limit, Verdict
+from reports.numbers import percent
 from reports.record import Finding
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import describe_exposed
@@ -49,7 +50,7 @@ def judge_ladder(ladder: Ladder, limits: LimitLookup, measure: Recorder) -> list
     for rung, loss in reversed([*zip(rungs[1:], explained, strict=True)]):
         on = node_count_text(rung.count)
         judge_efficiency(ladder, rung, limit, measure)
-        note_intervals(ladder, rung, measure)
+        note_collectives(ladder, rung, measure)
         unexplained = loss_residual(base, rung.steps)
         measure("residual", largest([unexplained, segment_gap(rung.steps)]), on=on)
         measure.covered(str(loss))
@@ -111,25 +112,22 @@ def words_of(where: str) -> set[str]:
     return set(re.split("[ ,]+", where))
 
 
-def note_intervals(ladder: Ladder, rung: Rung, measure: Recorder) -> None:
-    """Record the interval of a rung's efficiency, and the expected time of its collectives.
+def note_collectives(ladder: Ladder, rung: Rung, measure: Recorder) -> None:
+    """Record the expected time of a rung's collectives.
 
     The rung is judged by the replay.  The alpha-beta time is that of the same calls alone.
     """
     on = node_count_text(rung.count)
-    low, high = ladder.intervals[rung.count]
-    subject = f"{on}, {rung.load_text}, {ladder.interval_basis}"
-    measure.note("efficiency_from", low, "ratio", on=subject)
-    measure.note("efficiency_to", high, "ratio", on=subject)
     measure.note("replayed_communication", ladder.replay_growth.get(rung.count), "s", on=on)
     measure.note("alpha_beta_communication", ladder.fit_growth.get(rung.count), "s", on=on)
 
 
 def judge_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None, measure: Recorder) -> None:
-    """Judge one rung's efficiency."""
+    """Judge one rung's efficiency.  Its spread is half its interval (`ladder.interval_basis`)."""
     on, timed = f"{node_count_text(rung.count)}, {rung.load_text}", len(rung.steps[0])
     value, note = proven_efficiency(ladder, rung, limit)
-    measure("efficiency", value, on=on, samples=timed, note=note)
+    low, high = ladder.intervals[rung.count]
+    measure("efficiency", value, on=on, spread=(high - low) / 2, samples=timed, note=note)
 
 
 def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[float | None, str]:
@@ -143,7 +141,7 @@ def proven_efficiency(ladder: Ladder, rung: Rung, limit: Limit | None) -> tuple[
         doubt = "one node was slower alone, so something disturbed it there"
     if not doubt or (limit and limit.judge(efficiency) is Verdict.FAIL):
         return efficiency, ""
-    return None, f"{efficiency:.2f}: {doubt}"
+    return None, f"{percent(efficiency)}: {doubt}"
 
 
 def note_other_runs(runs: Sequence[Sequence[Rung]], measure: Recorder) -> None:
@@ -228,7 +226,7 @@ def _slow_alone(base: Rung) -> list[_SlowPart]:
         _SlowPart(
             f"{node} alone",
             excess,
-            f"a step of {node} alone takes {excess:.0%} longer than that of the median node",
+            f"a step of {node} alone takes {percent(excess)} longer than that of the median node",
             [node],
         )
         for node, excess in slowest_nodes(base.node_seconds())
@@ -240,9 +238,8 @@ def _slow_ranks(rung: Rung) -> list[_SlowPart]:
     parts = []
     for slow in find_stragglers(rung.steps):
         rank, node = f"rank {slow.rank}", rung.nodes[slow.rank]
-        message = (
-            f"{rank} on {node} makes the others wait in {slow.segment}: {slow.share:.0%} of a step"
-        )
+        share = f"{percent(slow.share)} of a step"
+        message = f"{rank} on {node} makes the others wait in {slow.segment}: {share}"
         parts.append(
             _SlowPart(f"{rank} ({node}) in {slow.segment}", slow.share, message, [rank, node])
         )

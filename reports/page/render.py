@@ -210,7 +210,7 @@ def _untested_items(summary: AcceptanceSummary) -> list[tuple[str, str]]:
     informing = {row.criterion.id for row in rows if row.is_only_information}
     for result in record.results:
         if result.state != "finished":
-            message = result.error or "the probe did not come to its end"
+            message = result.error or "the probe did not finish"
             items.append((result.criterion, f"{result.state}: {message}"))
         if result.criterion not in informing:
             missed = [one for one in result.controls if not one.verdict.accepted]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from reports.numbers import percent, quantity
 from scaling.bounds import Amount, Bandwidth, Count
 from scaling.collectives.operations import Operation
 
@@ -29,7 +30,7 @@ class Fit:
     def __str__(self) -> str:
         return (
             f"alpha-beta fit of {self.points} sizes: latency {self.latency_us:.1f} us, "
-            f"bandwidth {self.bandwidth:.3f} GB/s, residual {self.residual:.0%}"
+            f"bandwidth {quantity(self.bandwidth, 'GB/s')}, residual {percent(self.residual)}"
         )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from reports.numbers import percent
+
 # Share of the line rate that a healthy ring reaches: 12 of 12.5 GB/s at 100 Gbit/s, 192 of 200 GB/s
 # at 8 x 200 Gbit/s, 48 of 50 GB/s at 400 Gbit/s (NVIDIA in nccl-tests issues 119, 290 and 319, and
 # in nccl issue 812).
@@ -71,7 +73,8 @@ def line_rate(facts: list[dict[str, Any]], fabric: str) -> LineRate | None:
 def limit_reason(fraction: float, rate_text: str) -> str:
     """Explain why a ring must reach at least `fraction` of this line rate (`rate_text`)."""
     return (
-        f"{fraction:.0%} of {rate_text}; a healthy ring reaches {HEALTHY_RING_SHARE:.0%} of it "
+        f"{percent(fraction)} of {rate_text}; a healthy ring reaches "
+        f"{percent(HEALTHY_RING_SHARE)} of it "
         "(a tree over two nodes may show more than the line rate)"
     )
 

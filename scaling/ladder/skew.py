@@ -21,6 +21,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reports.numbers import percent
 from scaling.ladder.step_breakdown import Step
 
 RankSteps = Sequence[Sequence[Step]]  # [rank][step]
@@ -124,7 +125,9 @@ def describe_exposed(ranks: RankSteps, separable: bool, nodes: Sequence[str]) ->
     parts = []
     for name, entry in exposed_waits(ranks).items():
         rank, share = entry.culprit()
-        due = f" ({share:.0%} of it for rank {rank} on {nodes[rank]})" if entry.skew > 0 else ""
+        due = (
+            f" ({percent(share)} of it for rank {rank} on {nodes[rank]})" if entry.skew > 0 else ""
+        )
         parts.append(f"{name} {entry.transfer * 1e3:.1f} + {entry.skew * 1e3:.1f}{due}")
     return f"exposed communication, transfer + skew in ms: {', '.join(parts) or 'none'}"
 

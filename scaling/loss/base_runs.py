@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reports.numbers import percent
 from scaling.ladder.ladder import Rung
 from scaling.loss.predict import step_seconds
 from scaling.loss.significance import lower_half_mean
@@ -31,9 +32,9 @@ def base_doubt(base: Rung, other_runs: Sequence[float]) -> str:
         runs = ", ".join(f"{seconds:.3g}" for seconds in (base.seconds, *other_runs))
         return (
             f"a step on one node takes {runs} s in its runs, which differ by more than "
-            f"{TOLERANCE:.0%}"
+            f"{percent(TOLERANCE)}"
         )
     excess = base.seconds / lower_half_mean(step_seconds(base.judged_steps)) - 1
     if excess > TOLERANCE:
-        return f"one node was disturbed: a step takes {excess:.0%} more than its faster half"
+        return f"one node was disturbed: a step takes {percent(excess)} more than its faster half"
     return ""

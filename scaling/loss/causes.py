@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from reports.numbers import percent
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import COLLECTIVE_SEGMENTS
 from scaling.loss.baseline_difference import CollectiveSegmentGrowth
@@ -103,7 +104,7 @@ class LossBudget:
         share = seconds / self.seconds
         self.add_part(seconds, part)
         self.causes.append(
-            LossCause(code, where, segment, share, f"{evidence}: {share:.1%} of a step")
+            LossCause(code, where, segment, share, f"{evidence}: {percent(share)} of a step")
         )
 
     def settle(
@@ -129,7 +130,7 @@ def detect_slow_nodes(
     slow = growth.slow + _subtract_slow_node(local_growth, growth.slow_node, slow_ratio)
     part = f"behind slow {growth.slow_node}"
     if growth.slow_node:
-        evidence = f"compute of {growth.slow_node} alone takes {slow_ratio:.1%} longer"
+        evidence = f"compute of {growth.slow_node} alone takes {percent(slow_ratio)} longer"
         hidden = [name for name, extra_s in growth.also_slow.items() if budget.matters(extra_s)]
         evidence += f"; {', '.join(hidden)} also slower, hidden behind it" if hidden else ""
         where = ", ".join([growth.slow_node, *hidden])
@@ -142,7 +143,7 @@ def detect_slow_nodes(
     verb, caveat = "compute takes", ""
     if not growth.compute_slowed:
         verb, caveat = f"{SEGMENTS_TEXT} take", f", for compute or links: {NOT_SEPARATED}"
-    evidence = f"{verb} {slowing_ratio:.1%} longer over the window than at its start{caveat}"
+    evidence = f"{verb} {percent(slowing_ratio)} longer over the window than at its start{caveat}"
     budget.settle("SCALE-THROTTLING", where, "compute", slowing, part, f"{where}: {evidence}")
 
 
@@ -344,7 +345,7 @@ def _detect_few_tokens(
         needed = per_gpu * tokens_factor(base_s, growth.base_s, seconds, limit)
         evidence = (
             f"{per_gpu:,.0f} tokens per GPU and step are too few, though collectives run at "
-            f"their normal speed ({needed:,.0f} tokens would reach {limit:.0%})"
+            f"their normal speed ({needed:,.0f} tokens would reach {percent(limit)})"
         )
         budget.add_cause("SCALE-TOKENS", EVERY_NODE, SEGMENTS_TEXT, seconds, part, evidence)
 

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from reports.numbers import percent
 from scaling.ladder.ladder import Rung
 from scaling.ladder.skew import CriticalPath, critical_path, transfer_growth
 from scaling.ladder.step_breakdown import mean_seconds
@@ -162,7 +163,7 @@ def _locate_causes(explanation: Explanation, slow_links: Sequence[SlowLink]) -> 
 def loss_sentence(nodes: int, lost: float, parts: Sequence[LossPart]) -> str:
     """Describe a rung's loss in one sentence, in per cent of its step; printed parts sum to it."""
     if lost < 0:
-        return f"at {nodes} nodes nothing is lost: a step is {-lost:.1%} shorter"
+        return f"at {nodes} nodes nothing is lost: a step is {percent(-lost)} shorter"
     shown = [part for part in parts if round(part.share * 1000)]
     tenths = round_to_sum([part.share * 1000 for part in shown], round(lost * 1000))
     pairs = sorted(zip(tenths, shown, strict=True), key=lambda pair: -pair[0])

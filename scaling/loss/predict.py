@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from reports.numbers import percent
 from scaling.bounds import Amount, Count
 from scaling.collectives.alpha_beta import Fit
 from scaling.collectives.operations import OPERATIONS
@@ -92,7 +93,7 @@ class Forecast:
 
     def __str__(self) -> str:
         figures = ", ".join(
-            f"{p.efficiency:.0%} ({p.low:.0%} to {p.high:.0%}) on {p.nodes}"
+            f"{percent(p.efficiency)} ({percent(p.low)} to {percent(p.high)}) on {p.nodes}"
             for p in self.predictions
         )
         load = f", {self.load}" if self.load else ""
@@ -219,7 +220,7 @@ def _list_assumptions(larger: Sequence[int], share: float, noise: float) -> tupl
         f"communication costs a step {share:.2f} times what its fits give, as measured here",
         "latency grows with the hops of a ring; a tree would reduce it",
         "bandwidth per node stays the same, though larger jobs cross more switches",
-        f"added nodes are as healthy as these, and their steps vary by {noise:.1%} independently",
+        f"added nodes are as healthy as these; steps vary by {percent(noise)}, each on its own",
         "size brings no failures, slow nodes or storage limits",
         "the band covers this run's noise and the model's misfit, not what the model leaves out",
     )

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from reports.measurement import Limit, Measurement
+from reports.numbers import quantity
 from reports.record import Control
 
 WHY = "agreed"
@@ -17,9 +18,15 @@ WHY = "agreed"
     ("bounds", "text"),
     [
         ({"low": 340, "unit": "GB/s"}, ">= 340 GB/s"),
-        ({"high": 0}, "<= 0"),
+        ({"high": 0}, "0"),
+        ({"high": 0, "unit": "nodes"}, "0 nodes"),
+        ({"high": 0, "unit": "ratio"}, "0 %"),
+        ({"high": 1, "unit": "processes"}, "<= 1 process"),
+        ({"low": 0.55, "unit": "ratio"}, ">= 55 %"),
+        ({"low": 0.0023, "unit": "GB/s"}, ">= 2.3 MB/s"),
+        ({"high": 0.5, "unit": "s"}, "<= 0.5 s"),
         ({"low": 2, "high": 4, "unit": "s"}, "2 to 4 s"),
-        ({"low": 8, "high": 8, "unit": "nodes"}, "exactly 8 nodes"),
+        ({"low": 8, "high": 8, "unit": "nodes"}, "8 nodes"),
         ({"one_of": ["fab0"]}, "fab0"),
         ({"one_of": ["fab0", "ib0"]}, "one of fab0, ib0"),
         ({}, "no bound"),
@@ -41,36 +48,36 @@ LIMIT = Limit(high=0.5, unit="s", because=WHY)
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"value": 0.25}, "longest stall on n1: 0.250 s, expected <= 0.500 s (agreed)"),
+        ({"value": 0.25}, "longest stall on n1: 0.25 s. Expected: <= 0.5 s (agreed)"),
         (
             {"value": 0.25, "spread": 0.01},
-            "longest stall on n1: 0.250 s +/- 0.010, expected <= 0.500 s (agreed)",
+            "longest stall on n1: 0.25 +/- 0.01 s. Expected: <= 0.5 s (agreed)",
         ),
         (
             {"value": 0.25, "samples": 7},
-            "longest stall on n1: 0.250 s (n=7), expected <= 0.500 s (agreed)",
+            "longest stall on n1: 0.25 s (n=7). Expected: <= 0.5 s (agreed)",
         ),
-        ({}, "longest stall on n1: not measured, expected <= 0.500 s (agreed)"),
+        ({}, "longest stall on n1: not measured. Expected: <= 0.5 s (agreed)"),
         (
             {"note": "it died"},
-            "longest stall on n1: not measured (it died), expected <= 0.500 s (agreed)",
+            "longest stall on n1: not measured (it died). Expected: <= 0.5 s (agreed)",
         ),
-        ({"value": 0.25, "judged": False}, "longest stall on n1: 0.250 s"),
+        ({"value": 0.25, "judged": False}, "longest stall on n1: 0.25 s"),
         (
             {"limit": None, "note": "it died"},
-            "longest stall on n1: not measured (it died), expected a value",
+            "longest stall on n1: not measured (it died). Expected: a value",
         ),
         (
             {"value": 0.25, "limit": None},
-            "longest stall on n1: 0.250 s, expected a limit (the contract has none for it)",
+            "longest stall on n1: 0.25 s. Expected: a limit (the contract has none for it)",
         ),
         (
             {"value": 0.25, "limit": None, "note": "nobody said how fast"},
-            "longest stall on n1: 0.250 s, expected a limit (nobody said how fast)",
+            "longest stall on n1: 0.25 s. Expected: a limit (nobody said how fast)",
         ),
         (
             {"value": 0.25, "limit": LIMIT.model_copy(update={"source": "derived"})},
-            "longest stall on n1: 0.250 s, expected <= 0.500 s, derived (agreed)",
+            "longest stall on n1: 0.25 s. Expected: <= 0.5 s, derived (agreed)",
         ),
     ],
 )
@@ -82,18 +89,47 @@ def test_a_measurement_is_one_sentence(fields: dict[str, Any], text: str) -> Non
 @pytest.mark.parametrize(
     ("caught", "saw", "text"),
     [
-        (True, "it", "control caught: a fault; saw it"),
-        (True, "", "control caught: a fault"),
-        (False, "", "control was NOT caught: a fault. This result cannot be trusted"),
-        (
-            *(False, "nothing"),
-            "control was NOT caught: a fault. This result cannot be trusted (saw nothing)",
-        ),
-        (
-            *(None, "no room"),
-            "control was not run: a fault. This result cannot be trusted (saw no room)",
-        ),
+        (True, "it", "planted: a fault. Caught: it"),
+        (True, "", "planted: a fault. Caught"),
+        (False, "", "planted: a fault. NOT CAUGHT. Do not trust this result"),
+        (False, "nothing", "planted: a fault. NOT CAUGHT: nothing. Do not trust this result"),
+        (None, "no room", "planted: a fault. Not run: no room. Do not trust this result"),
     ],
 )
 def test_a_control_is_one_sentence(caught: bool | None, saw: str, text: str) -> None:
     assert Control(name="c", fault="a fault", caught=caught, saw=saw).sentence() == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.827, "ratio", "82.7 %"),
+        (0.00005, "ratio", "0.005 %"),
+        (1.0, "ratio", "100 %"),
+        (0, "ratio", "0 %"),
+        (11.62, "s", "11.6 s"),
+        (0.0023, "s", "2.3 ms"),
+        (0.0, "s", "0 s"),
+        (0.0023, "GB/s", "2.3 MB/s"),
+        (2.3e-7, "GB/s", "0.23 kB/s"),
+        (371.25, "GB/s", "371 GB/s"),
+        (2.5e9, "bytes/s", "2.5 GB/s"),
+        (4.2e6, "bytes/s", "4.2 MB/s"),
+        (1, "GPUs", "1 GPU"),
+        (-1, "steps", "-1 step"),
+        (1.0, "addresses", "1 address"),
+        (1, "losses", "1 loss"),
+        (2, "nodes", "2 nodes"),
+        (1, "s", "1 s"),
+        (1, "us", "1 us"),
+        (1, "tokens/s per rank", "1 tokens/s per rank"),
+        (1.5, "", "1.5"),
+    ],
+)
+def test_a_number_reads_as_people_say_it(value: float, unit: str, text: str) -> None:
+    assert quantity(value, unit) == text
+
+
+def test_a_spread_has_the_unit_of_its_value() -> None:
+    assert quantity(0.827, "ratio", spread=0.0184) == "82.7 +/- 1.8 %"
+    assert quantity(0.0023, "GB/s", spread=0.0001) == "2.3 +/- 0.1 MB/s"

@@ -10,6 +10,7 @@ from probes.fabric.links.judge import judge_link_loss, judge_ports
 from probes.fabric.node_pairs import BadSender, PairSearch, first_ranks, run_few_pairs
 from probes.fabric.sweep import SweepResult
 from reference_trainer.launch.gang import GangError
+from reports.numbers import percent
 from scaling.collectives.node_groups import MESSAGE_BYTES
 
 SLOWED_BY = 2.0  # times the time of a transfer: the sender then has a third of the speed
@@ -23,7 +24,9 @@ def control_bad_sender(rig: FabricRig, run: SweepResult, pairs: PairSearch) -> N
     victim = [*ranks][:FEW_NODES][-1]
     transfer_s = MESSAGE_BYTES[run.backend] / (typical * 1e9) if typical else 1.0
     bad = BadSender(ranks[victim], SLOWED_BY * transfer_s, RESENT_SHARE)
-    fault = f"{victim} sends {bad.delay_s:.2g} s late, and counts {RESENT_SHARE:.0%} as sent again"
+    fault = (
+        f"{victim} sends {bad.delay_s:.2g} s late, and counts {percent(RESENT_SHARE)} as sent again"
+    )
     try:
         found = run_few_pairs(rig.gang, rig.node_names, FEW_NODES, bad=bad)
     except GangError as error:

@@ -17,6 +17,7 @@ from probes.findings import join_names
 from reference_trainer.launch.gang import GangError
 from reference_trainer.rank_environment import LEADING
 from reports.measurement import Verdict
+from reports.numbers import quantity
 from scaling.collectives.line_rate import line_rate
 
 SLOWER_RATIO = 0.95  # of the normal run's bandwidth: a slower path must stay below it
@@ -127,7 +128,7 @@ def forced_run_is_slower(
     straight = next((row["busbw"] for row in normal.rows if row["size"] == CHECK_SIZE), None)
     if straight is None:
         return False, f"the normal run has no row of {CHECK_SIZE} bytes"
-    message = f"straight {straight:.3f} GB/s"
+    message = f"straight {quantity(straight, 'GB/s')}"
     if port_gbytes >= SLOWER_RATIO * straight:
         return None, f"{message}, which {terms.management} may carry too: bandwidth is not compared"
     return run.peak["busbw"] < SLOWER_RATIO * straight, message
@@ -150,5 +151,5 @@ def describe_forced_run(run: SweepResult) -> str:
     transports = ", ".join(sorted(set(run.library.transports.values()))) or run.library.problem
     return (
         f"bytes on {join_names(sorted(used)) or 'no device'}, {run.library.source}: {transports}, "
-        f"{run.peak['busbw']:.3f} GB/s"
+        f"{quantity(run.peak['busbw'], 'GB/s')}"
     )

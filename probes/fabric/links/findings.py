@@ -8,6 +8,7 @@ from probes.fabric.links.watch import LinkGrowth
 from probes.fabric.node_pairs import PairSearch
 from probes.fabric.sweep import Stall
 from probes.findings import finding, join_names
+from reports.numbers import percent, quantity
 from reports.record import Finding
 from scaling.collectives.fault_search import FaultSearchResult, Link
 
@@ -84,7 +85,7 @@ def find_loss(
 
 def _range(shares: Iterable[float]) -> str:
     """Format one share, or the smallest and the largest."""
-    values = [f"{share:.2%}" for share in sorted(shares)]
+    values = [percent(share) for share in sorted(shares)]
     ends = list(dict.fromkeys((values[0], values[-1]))) if values else ["some"]
     return " to ".join(ends)
 
@@ -96,8 +97,9 @@ def stall_finding(stall: Stall, in_sweep: Mapping[str, float | None]) -> Finding
     each node's share of lost packets.
     """
     message = (
-        f"an all-reduce of {stall.size} bytes took {stall.call_s:.2f} s on rank {stall.rank}. "
-        f"Median: {stall.median_s:.4f} s"
+        f"an all-reduce of {stall.size} bytes took {quantity(stall.call_s, 's')} on "
+        f"rank {stall.rank}. "
+        f"Median: {quantity(stall.median_s, 's')}"
     )
     suspects = [node for node, share in in_sweep.items() if share and share > SOUND_LOSS]
     if suspects:
