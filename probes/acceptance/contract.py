@@ -26,7 +26,8 @@ from pydantic import BaseModel, ConfigDict
 
 from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.component_placement import show
-from probes.acceptance.criteria import CRITERIA, Measure, is_judged
+from probes.acceptance.criteria import CRITERIA, is_judged
+from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.limit_terms import LimitTerms, ring_limit
 from probes.acceptance.owed import TIERS, judged_names
 from probes.acceptance.validation import ContractError, has_words, spelling_hint, validate_terms

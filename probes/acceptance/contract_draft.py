@@ -11,7 +11,8 @@ from typing import Any
 
 from probes.acceptance.cluster_terms import VERSION
 from probes.acceptance.contract import NOT_PROVABLE, SCHEMA
-from probes.acceptance.criteria import CRITERIA, Measure
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.derived_limits import DERIVED_EFFICIENCY, detect_fabric
 from probes.acceptance.limit_terms import LimitTerms
 from probes.acceptance.owed import TIERS

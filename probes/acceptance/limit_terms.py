@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from probes.acceptance.criteria import Measure
+from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.validation import check_text, has_words
 from reports.measurement import Limit
 from scaling.collectives.line_rate import limit_reason

@@ -11,7 +11,7 @@ from probes.cli.errors import PATH_TYPE, UsageError, refuse_unusable
 from reports.sanitize import one_line
 
 if TYPE_CHECKING:
-    from probes.acceptance.criteria import Measure
+    from probes.acceptance.criteria.criterion import Measure
 
 
 @click.group()

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from probes.findings.entry import Entry
 from probes.findings.environment import ENVIRONMENT
 from probes.findings.fabric import FABRIC
@@ -15,13 +17,14 @@ from probes.findings.nccl import NCCL
 from probes.findings.restart import RESTART
 from probes.findings.scaling import SCALING
 
-CATALOGUE: dict[str, Entry] = {
-    **HOSTS,
-    **FABRIC,
-    **NCCL,
-    **ENVIRONMENT,
-    **GANG,
-    **LAUNCH,
-    **RESTART,
-    **SCALING,
+GROUPS: dict[str, Mapping[str, Entry]] = {  # by the heading of its page
+    "HOSTS": HOSTS,
+    "FABRIC": FABRIC,
+    "Log of NCCL": NCCL,
+    "Environment": ENVIRONMENT,
+    "GANG": GANG,
+    "LAUNCH": LAUNCH,
+    "RESTART": RESTART,
+    "SCALING": SCALING,
 }
+CATALOGUE = {code: entry for entries in GROUPS.values() for code, entry in entries.items()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from probes.acceptance.contract import ClusterTerms
-from probes.acceptance.criteria import exactly
+from probes.acceptance.criteria.criterion import exactly
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.node_facts import software_versions

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from probes.acceptance.criteria import exactly
+from probes.acceptance.criteria.criterion import exactly
 from probes.cluster.dashboard import ignored_address
 from probes.findings import finding, join_names
 from probes.launch.documented_path import follow_path, make_user_home

@@ -11,7 +11,8 @@ from typing import Any
 from probes.acceptance.component_placement import show
 from probes.acceptance.contract import ClusterTerms, Contract
 from probes.acceptance.control_targets import is_red
-from probes.acceptance.criteria import CRITERIA, Measure, exactly
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.criteria.criterion import Measure, exactly
 from probes.acceptance.owed import has_ip_fabric, owed_event
 from reports.measurement import Limit, Measurement
 from reports.record import SCHEMA

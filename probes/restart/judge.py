@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from probes.acceptance.criteria import exactly
+from probes.acceptance.criteria.criterion import exactly
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.faults.injection import DONE_EVENTS, SAVE_EVERY, FaultedRun

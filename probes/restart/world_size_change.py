@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from probes.acceptance.criteria import exactly
+from probes.acceptance.criteria.criterion import exactly
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.faults.injection import SAVE_EVERY

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.contract import load as contract
 from probes.acceptance.contract import parse
-from probes.acceptance.criteria import CRITERIA, exactly
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.criteria.criterion import exactly
 from probes.acceptance.measure import Recorder
 from probes.cli.main import main
 from probes.rejudge.limit_check import read_whole

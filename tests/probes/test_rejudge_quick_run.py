@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from probes.acceptance.contract import parse
-from probes.acceptance.criteria import exactly
+from probes.acceptance.criteria.criterion import exactly
 from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import Circumstances, owed_by
 from probes.rejudge.rejudge import rejudge_run

@@ -5,32 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from probes.acceptance.criteria import CRITERIA
-from probes.findings.entry import Entry
-from probes.findings.environment import ENVIRONMENT
-from probes.findings.fabric import FABRIC
-from probes.findings.gang import GANG
-from probes.findings.hosts import HOSTS
-from probes.findings.launch import LAUNCH
-from probes.findings.nccl import NCCL
-from probes.findings.restart import RESTART
-from probes.findings.scaling import SCALING
+from probes.findings.catalogue import GROUPS
 from tests.support.paths import REPO
 
 README, FINDINGS = REPO / "README.md", REPO / "docs" / "use" / "findings.md"
 HEAD = "| id | criterion | how it is proved |\n|---|---|---|\n"
-GROUPS: dict[str, Mapping[str, Entry]] = {
-    "HOSTS": HOSTS,
-    "FABRIC": FABRIC,
-    "Log of NCCL": NCCL,
-    "Environment": ENVIRONMENT,
-    "GANG": GANG,
-    "LAUNCH": LAUNCH,
-    "RESTART": RESTART,
-    "SCALING": SCALING,
-}
 INTRODUCTION = """# Findings
 
 A finding names what is wrong, where, and what to do. It never changes a verdict.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.acceptance.contract import parse
-from probes.acceptance.criteria import exactly
+from probes.acceptance.criteria.criterion import exactly
 from probes.acceptance.measure import Recorder
 from probes.rejudge.rejudge import rejudge_run
 from reports.measurement import Limit, Verdict

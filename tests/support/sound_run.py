@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from probes.acceptance.contract import Contract, load
-from probes.acceptance.criteria import CRITERIA, exactly
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.criteria.criterion import exactly
 from probes.acceptance.measure import Recorder
 from probes.acceptance.owed import owed_event
 from reports.acceptance import load_summary, summarize_acceptance

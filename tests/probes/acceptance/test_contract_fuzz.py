@@ -21,7 +21,8 @@ from probes.acceptance.contract import (
     shipped_contracts,
 )
 from probes.acceptance.contract_draft import toml_text
-from probes.acceptance.criteria import CRITERIA, Measure
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.limit_terms import LimitTerms
 from probes.acceptance.validation import MAX_SENTENCE, has_words
 from reports.measurement import Verdict

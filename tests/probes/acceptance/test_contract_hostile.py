@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from probes.acceptance.contract import MAX_BYTES, ContractError, load, parse
-from probes.acceptance.criteria import CRITERIA, Measure
+from probes.acceptance.criteria import CRITERIA
+from probes.acceptance.criteria.criterion import Measure
 from probes.acceptance.limit_terms import REACH, LimitTerms
 from probes.acceptance.validation import MAX_SENTENCE
 from probes.cli.main import main

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from probes.acceptance.owed import FORGETS
+from probes.acceptance.criteria.restart import FORGETS
 from probes.faults.injection import Fault, FaultedRun, FaultScenario, split_by_attempt
 from probes.faults.process_faults import ProcessAgent, ProcessFault, descendant_pids
 from probes.restart.controls import control_wrong_resume

@@ -1,0 +1,79 @@
+"""Defines HOSTS: its measures with their limits, its probes, and its controls."""
+
+from __future__ import annotations
+
+from probes.acceptance.criteria.criterion import (
+    Condition,
+    CriterionRow,
+    Duty,
+    Measure,
+    none_of,
+)
+
+MEASURES = {
+    "nodes": Measure("nodes", from_run="[cluster] nodes"),
+    "machines": Measure("machines", from_run="the nodes that answer"),
+    "gpus": Measure("GPUs", from_run="[cluster] gpus_per_node"),
+    "count_mismatches": none_of(
+        "counts",
+        "Ray, NVML and torch must count the same GPUs; otherwise ranks get GPUs that do not exist",
+    ),
+    "nodes_below_most": none_of("nodes", "a node with fewer GPUs than most nodes has lost some"),
+    "nvml_errors": none_of("errors", "a GPU that does not answer NVML cannot be trusted"),
+    "duplicate_gpus": none_of("GPUs", "a GPU that two nodes count would be given to two ranks"),
+    "differences": none_of(
+        "differences",
+        "a job needs the same software (Python, Ray, torch, driver) and kind of GPU on every node",
+    ),
+    "gpu_model": Measure("", from_run="[cluster] gpu_model"),
+    "gpu_memory": Measure("GiB", from_run="[cluster] gpu_memory_gib"),
+    "cpus": Measure("CPUs", from_run="[cluster] cpus_per_node"),
+    "ram": Measure("GiB", from_run="[cluster] ram_gib"),
+    "ordered_versions": Measure("versions", from_run="[cluster] versions"),
+    "shared_missing": none_of(
+        "nodes", "checkpoints need one folder that every node can read and write"
+    ),
+}
+
+CONTROLS = {
+    "doctored node": (
+        *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
+        *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
+        "ordered_versions",
+    ),
+    "larger order": ("nodes", "gpus"),
+    "own folder": ("shared_missing",),
+}
+CONDITIONS: dict[str, Condition] = {
+    "machines": lambda here: not here.one_host,
+    "nvml_errors": lambda here: not here.emulated,
+    "duplicate_gpus": lambda here: not here.emulated,
+    "gpu_model": lambda here: bool(here.terms.gpu_model),
+    "gpu_memory": lambda here: bool(here.terms.gpu_memory_gib),
+    "cpus": lambda here: bool(here.terms.cpus_per_node),
+    "ram": lambda here: bool(here.terms.ram_gib),
+    "ordered_versions": lambda here: bool(here.terms.versions),
+    "shared_missing": lambda here: bool(here.terms.shared),
+    "own folder": lambda here: bool(here.terms.shared) and here.nodes > 1,
+}
+DUTIES = (
+    Duty(
+        "hosts/test_hosts.py::test_hosts_are_what_was_ordered",
+        "quick",
+        (
+            *("nodes", "machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
+            *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
+            *("ordered_versions", "shared_missing"),
+        ),
+        ("doctored node", "larger order", "own folder"),
+    ),
+)
+
+HOSTS = CriterionRow(
+    title="the machines are what was ordered",
+    how="machines, GPUs and software of every node: as ordered, and the same everywhere",
+    measures=MEASURES,
+    duties=DUTIES,
+    controls=CONTROLS,
+    conditions=CONDITIONS,
+)
