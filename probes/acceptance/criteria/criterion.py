@@ -6,7 +6,7 @@ The other modules of this package define one criterion each.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -117,9 +117,9 @@ class CriterionRow:
     how: str
     measures: dict[str, Measure]
     duties: tuple[Duty, ...]
-    controls: dict[str, tuple[str, ...]]
-    no_control: dict[str, str] = field(default_factory=dict)
-    conditions: dict[str, Condition] = field(default_factory=dict)
+    controls: Mapping[str, tuple[str, ...]]
+    no_control: Mapping[str, str] = field(default_factory=dict)
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
 
 
 def fixed_measure(unit: str, because: str, *, signed: bool = False, **bounds: Any) -> Measure:
