@@ -40,7 +40,7 @@ def read_environment() -> dict[str, int]:
     return numbers
 
 
-def change_environment(variables: Mapping[str, str | None]) -> None:
+def set_variables(variables: Mapping[str, str | None]) -> None:
     """Set these variables in this process; None removes one."""
     for name, value in variables.items():
         if value is None:
@@ -70,7 +70,7 @@ def bind_nccl_sockets() -> None:
     """
     if os.environ.get("NCCL_SOCKET_IFNAME") == LEADING:
         name = _leading_interface()
-        change_environment({"NCCL_SOCKET_IFNAME": f"={name}" if name else None})
+        set_variables({"NCCL_SOCKET_IFNAME": f"={name}" if name else None})
 
 
 def _leading_interface() -> str:

@@ -202,13 +202,13 @@ def redact_text(text: str) -> str:
     One replacement can show where another value ends, so passes repeat until nothing changes.
     """
     for _ in range(MAX_PASSES):
-        before, text = text, _redact_once(text)
+        before, text = text, _redact_one_pass(text)
         if text == before:
             break
     return text
 
 
-def _redact_once(text: str) -> str:
+def _redact_one_pass(text: str) -> str:
     text = PEM.sub(lambda match: f"{match['begin']}{REDACTED}{match['end'] or ''}", text)
     text = WEBHOOK.sub(lambda match: match["kept"] + REDACTED, text)
     text = URL_USER.sub(lambda match: f"{match['slashes']}{REDACTED}@", text)

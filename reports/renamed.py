@@ -128,7 +128,7 @@ def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, A
         elif kind == "control":
             data = _rename_value(data, "name", CONTROLS)
         elif kind == "run_owes" and isinstance(data.get("owed"), list):
-            data = {**data, "owed": [_rename_controls(duty) for duty in data["owed"]]}
+            data = {**data, "owed": [_use_current_control_names(duty) for duty in data["owed"]]}
         if "reproduce" in data:
             data = {**data, "reproduce": current_probe(data["reproduce"])}
         if "probe" in event:
@@ -136,7 +136,7 @@ def with_current_names(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, A
         yield {**event, "data": data}
 
 
-def _rename_controls(duty: Any) -> Any:
+def _use_current_control_names(duty: Any) -> Any:
     """Return what one probe owes with the current names of its controls."""
     if not isinstance(duty, dict) or not isinstance(duty.get("controls"), list):
         return duty

@@ -93,8 +93,8 @@ class LimitTerms(BaseModel):
             if right in bounds:
                 advice = f"drop {wrong[0]}"
             raise ValueError(
-                f"expected {right}, found {wrong[0]} = {bounds[wrong[0]]:g}: "
-                f"the {measure.better} this value, the better, so {advice}"
+                f"expected {right}, found {wrong[0]} = {bounds[wrong[0]]:g}: {measure.better} "
+                f"values of this measure are better. {advice.capitalize()}"
             )
 
     def _check_pairs(self, bounds: dict[str, float]) -> None:

@@ -49,9 +49,12 @@ LIBRARY_VARIABLES = (
 
 def read_settings() -> dict[str, Any]:
     """Read the NCCL settings of this node; the docstring of this file lists the keys."""
-    environment = {_to_utf8(name): _to_utf8(value) for name, value in sorted(os.environ.items())}
+    environment = {
+        _replace_invalid_utf8(name): _replace_invalid_utf8(value)
+        for name, value in sorted(os.environ.items())
+    }
     relevant = {_truncate(name): value for name, value in environment.items() if _is_relevant(name)}
-    files, problems = read_conf_files(relevant)
+    files, problems = read_nccl_conf_files(relevant)
     values = effective_values(relevant, files)
     active = {port["device"] for port in rdma_ports() if "ACTIVE" in port["state"]}
     return {
@@ -85,7 +88,7 @@ def parse_conf(text: str) -> dict[str, str]:
     return variables
 
 
-def read_conf_files(
+def read_nccl_conf_files(
     environment: Mapping[str, str],
 ) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """Read the conf files in NCCL's order; return their variables and their problems by path.
@@ -205,7 +208,7 @@ def _path_exists(path: str) -> bool:
         return False
 
 
-def _to_utf8(value: str) -> str:
+def _replace_invalid_utf8(value: str) -> str:
     """Replace what is not UTF-8: environment values may hold any bytes."""
     return os.fsencode(value).decode("utf-8", "replace")
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from probes.environment.collect import effective_values, read_conf_files
+from probes.environment.collect import effective_values, read_nccl_conf_files
 from probes.environment.values import NameList, name_list
 from scaling.collectives.line_rate import installed_rails
 
@@ -14,7 +14,7 @@ from scaling.collectives.line_rate import installed_rails
 def read_ib_hca() -> str:
     """Read NCCL_IB_HCA as NCCL does on this node, from environment or conf file; "" if unset."""
     environment = dict(os.environ)
-    files, _ = read_conf_files(environment)
+    files, _ = read_nccl_conf_files(environment)
     return effective_values(environment, files).get("NCCL_IB_HCA", ("", ""))[0]
 
 

@@ -84,7 +84,7 @@ FABRIC: dict[str, Entry] = {
     "FAB-NO-START": Entry(
         "The process group could not be created.",
         Cause.INFRASTRUCTURE,
-        "Read the named error. Check interface names, and firewalls between the nodes.",
+        "Read the error in this finding. Check that the interface names exist on every node, and that no firewall blocks traffic between the nodes.",
     ),
     "FAB-TCP": Entry(
         "Ranks on different hosts are connected by TCP sockets, not by RDMA.",

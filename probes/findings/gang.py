@@ -52,7 +52,7 @@ GANG: dict[str, Entry] = {
         "Find what removed its placement group: read its launcher's log, and the GCS log at that moment. A launcher may give up its gang only when its own nodes or ranks are lost.",
     ),
     "GANG-SLOW": Entry(
-        "A gang was placed, or a dead driver's accelerators were freed, later than agreed.",
+        "A gang was placed later than agreed. Or the accelerators of a job whose driver process died were freed later than agreed.",
         Cause.INFRASTRUCTURE,
         "Check the load of the head node and the number of placement groups (`ray list placement-groups`). Ray's head does this work alone.",
     ),

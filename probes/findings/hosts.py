@@ -17,9 +17,9 @@ HOSTS: dict[str, Entry] = {
         "Remove the extra node, or agree a new contract. Otherwise the results are not those of the ordered cluster.",
     ),
     "HOST-GPUS": Entry(
-        "Ray, NVML, torch and the order do not count the same GPUs on a node.",
+        "Ray, NVML, torch and the contract do not count the same number of GPUs on a node.",
         Cause.HARDWARE,
-        "Find the wrong number. NVML: compare `nvidia-smi -L` on the named node with the order, and look for Xid in `dmesg`. Ray: correct --num-gpus (on Kubernetes the pod's GPU limit) and restart Ray there. torch: check CUDA_VISIBLE_DEVICES, the build of torch, and Fabric Manager (`systemctl status nvidia-fabricmanager`).",
+        "Find the wrong number. NVML: compare `nvidia-smi -L` on the named node with the contract, and look for Xid in `dmesg`. Ray: correct --num-gpus (on Kubernetes the pod's GPU limit) and restart Ray there. torch: check CUDA_VISIBLE_DEVICES, the build of torch, and Fabric Manager (`systemctl status nvidia-fabricmanager`).",
     ),
     "HOST-GPU-LOST": Entry(
         "A GPU fell off the bus: the driver cannot reach it any more (NVML error 15).",
@@ -49,7 +49,7 @@ HOSTS: dict[str, Entry] = {
     "HOST-GPU-MODEL": Entry(
         "GPUs are not of the ordered model, or not all of the same model and memory.",
         Cause.HARDWARE,
-        "Compare `nvidia-smi --query-gpu=index,name,memory.total,ecc.mode.current --format=csv` on the named node with the order and with the other nodes. Replace what is wrong, or set ECC and MIG alike.",
+        "Compare `nvidia-smi --query-gpu=index,name,memory.total,ecc.mode.current --format=csv` on the named node with the contract and with the other nodes. Replace what is wrong, or set ECC and MIG alike.",
     ),
     "HOST-GPU-TWICE": Entry(
         "Two nodes, or one node twice, count the same GPU (by its UUID).",
@@ -64,7 +64,7 @@ HOSTS: dict[str, Entry] = {
     "HOST-BELOW-ORDER": Entry(
         "A node has less memory, fewer CPUs or another version than was ordered.",
         Cause.INFRASTRUCTURE,
-        "Compare the named node with the order. In a container, check its CPU and memory limits too.",
+        "Compare the named node with the contract. In a container, check its CPU and memory limits too.",
     ),
     "HOST-VERSIONS": Entry(
         "Python, Ray, torch or the driver is not the same on every node.",

@@ -9,7 +9,7 @@ LAUNCH: dict[str, Entry] = {
     "LAUNCH-FAILED": Entry(
         "A documented command failed.",
         Cause.INFRASTRUCTURE,
-        "Read the transcript: a user would be stuck at this line.",
+        "Open the transcript in the evidence of this result. Its last command failed: correct the documentation, or what the command needs.",
     ),
     "LAUNCH-ENV": Entry(
         "A rank is missing, or a variable of its rendezvous is missing, wrong or inconsistent.",

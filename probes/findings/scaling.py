@@ -14,7 +14,7 @@ SCALING: dict[str, Entry] = {
     "SCALE-SLOW-BASE": Entry(
         "One node alone is slower than its accelerators must be. A fleet that is slow everywhere scales well and is still slow.",
         Cause.HARDWARE,
-        "Compare clocks and throttle reasons (`nvidia-smi -q -d CLOCK,PERFORMANCE`), power cap (`-d POWER`) and GPU model of the named nodes with the order. Look for other load.",
+        "Compare clocks and throttle reasons (`nvidia-smi -q -d CLOCK,PERFORMANCE`), power cap (`-d POWER`) and GPU model of the named nodes with the contract. Look for other load.",
     ),
     "SCALE-SLOW-NODE": Entry(
         "One node computes more slowly than the others, also when it runs alone.",
@@ -34,7 +34,7 @@ SCALING: dict[str, Entry] = {
     "SCALE-CHECKPOINT": Entry(
         "Saves stop training for longer than agreed, or for longer than on one node.",
         Cause.INFRASTRUCTURE,
-        "Measure the write rate of the shared file system, first from the named node. Save in the background or less often.",
+        "Measure the write rate of the shared file system, first from the named node. If it is as fast as agreed, save checkpoints asynchronously or less often.",
     ),
     "SCALE-JITTER": Entry(
         "Single steps are slow at random, and no single node is to blame.",

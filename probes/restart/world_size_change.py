@@ -110,4 +110,6 @@ def _judge_smaller(full: Results, smaller: Results, limit: Limit, measure: Recor
     if differ or limit.judge(drift) is Verdict.FAIL:
         loss_text = f"the loss differs by {drift:.3g}"
         difference = f"steps {differ} have other samples" if differ else loss_text
-        measure.explain(finding("RESTART-UNEQUAL", f"resumed by one rank less, {difference}"))
+        measure.explain(
+            finding("RESTART-UNEQUAL", f"resumed with one rank fewer than before, {difference}")
+        )

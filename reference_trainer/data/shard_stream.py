@@ -81,7 +81,7 @@ class ShardStream(SampleStream):
         count, ranks = self.per_step // nodes, max(sharers.values())
         if count < ranks:
             raise DataError(
-                f"a step has {count} samples of a shard, too few for {ranks} ranks that share it:"
+                f"the batch has {count} samples of each shard, too few for its {ranks} ranks:"
                 " use a larger --batch"
             )
         node = self.shard_ids[rank]

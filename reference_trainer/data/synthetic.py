@@ -92,6 +92,9 @@ def share_of_rank(samples: range, rank: int, world_size: int) -> list[int]:
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank}, expected 0..{world_size - 1}")
     if world_size > len(samples):
-        raise DataError(f"a step has {len(samples)} samples, too few for {world_size} ranks")
+        raise DataError(
+            f"a step has {len(samples)} samples, too few for {world_size} ranks: "
+            "use a larger --batch"
+        )
     first, last = (len(samples) * bound // world_size for bound in (rank, rank + 1))
     return list(samples[first:last])

@@ -21,7 +21,7 @@ from reference_trainer.launch.supervisor import Timeouts, supervise
 from reference_trainer.launch.torchrun_child import run_torchrun
 from reference_trainer.launch.worker import ray_resources
 from reference_trainer.options import cli_options
-from reference_trainer.rank_environment import change_environment
+from reference_trainer.rank_environment import set_variables
 from reference_trainer.telemetry.event_log import EventLog
 
 # Practically no limit: heartbeats detect a stuck job much sooner. In milliseconds it fits into 31
@@ -181,7 +181,7 @@ def _sees_cuda(job: TrainingJob) -> bool:
 
 
 def _ray_train_rank(loop_config: dict[str, Any]) -> None:
-    change_environment(loop_config["environment"])
+    set_variables(loop_config["environment"])
     train_rank(loop_config["config"])
 
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from reference_trainer.rank_environment import bind_gloo, bind_nccl_sockets, change_environment
+from reference_trainer.rank_environment import bind_gloo, bind_nccl_sockets, set_variables
 from reference_trainer.telemetry.heartbeat import PROGRESS, handle_sigterm, process_start_ticks
 
 
@@ -98,7 +98,7 @@ class Worker:
         arguments: Sequence[Any],
     ) -> Any:
         """Set the environment (None removes a variable) and call `function(*arguments)`."""
-        change_environment(environment)
+        set_variables(environment)
         bind_gloo()
         bind_nccl_sockets()
         try:

@@ -139,7 +139,7 @@ def draw_efficiency(series: dict[str, Any]) -> Figure:
         if n is not None and share is not None
     ]
     points = [(n, share) for n, share, *_ in rungs]
-    strong, tokens = _same_work(series, {n for n, _ in points})
+    strong, tokens = _strong_scaling_points(series, {n for n, _ in points})
     sentence = _efficiency_sentence(points, limit)
     known = [share for _, share in points + strong]
     bottom = max(0.0, int((min(known + finite([limit, *low])) - 0.04) * 10) / 10)
@@ -192,7 +192,9 @@ def _efficiency_table(
     return header, rows
 
 
-def _same_work(series: dict[str, Any], rungs: set[float]) -> tuple[list[Point], dict[float, float]]:
+def _strong_scaling_points(
+    series: dict[str, Any], rungs: set[float]
+) -> tuple[list[Point], dict[float, float]]:
     """Return (points, tokens per GPU and step by node count) of the strong scaling runs.
 
     Points are (nodes, efficiency) of node counts in `rungs`. Fewer than two give no points.
@@ -262,7 +264,9 @@ def draw_loss(series: dict[str, Any]) -> Figure:
     if killed is not None:
         plot.mark(killed, f"killed at {number(killed)}", RED)
     _draw_legend(plot, [("never killed", GREY, 5, ""), ("killed", BLUE, 1.8, "")])
-    return Figure("Loss across the kill", sentence, plot.svg(), *_loss_table(reference, attempts))
+    return Figure(
+        "Loss across the kill", sentence, plot.svg(), *_training_loss_table(reference, attempts)
+    )
 
 
 def _draw_legend(
@@ -313,7 +317,7 @@ def _loss_sentence(
     return start + f"the largest difference in {len(gaps)} steps is {number(worst)}."
 
 
-def _loss_table(
+def _training_loss_table(
     reference: list[Point], attempts: list[list[Point]]
 ) -> tuple[list[str], list[list[str]]]:
     """Return header and rows for evenly spaced steps of the last attempt, at most 79."""

@@ -176,11 +176,11 @@ def gang_sentence(panels: list[Panel], samples: float, units: str, note: str) ->
         raise ValueError("no sample was taken")
     first, control = panels[0], ""
     if len(panels) > 1 and (parts := panels[1].partials):
-        control = f" In the control {_partials_text(parts, units)}."
+        control = f" In the control {_partial_gangs_text(parts, units)}."
     if first.partials:
         return (
             "A job held only a part of its gang: "
-            f"{_partials_text(first.partials, units)}{note}.{control}"
+            f"{_partial_gangs_text(first.partials, units)}{note}.{control}"
         )
     start = f"At each of {number(samples)} sample{'s' * (samples != 1)}"
     if not first.max_by_job:
@@ -190,7 +190,7 @@ def gang_sentence(panels: list[Panel], samples: float, units: str, note: str) ->
     return f"{start} every gang held all of its {units} or none; {top}{note}.{control}"
 
 
-def _partials_text(parts: list[PartialAllocation], units: str) -> str:
+def _partial_gangs_text(parts: list[PartialAllocation], units: str) -> str:
     """Describe the first two partial gangs and count the others."""
     texts = [
         f"{shorten(part.job, 24)} held {part.held_text} {units} from {brief_s(part.start)} to "

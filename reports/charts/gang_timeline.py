@@ -213,7 +213,7 @@ def _draw_labels(sheet: Sheet, boxes: list[tuple[float, Bar]], lines: list[float
     """Write job names in the widest boxes, at most MAX_LABELS, where no mark line crosses them."""
     widest = sorted(boxes, key=lambda box: box[1][0] - box[1][1])
     for middle, (left, right, job) in widest[:MAX_LABELS]:
-        start, end = _widest_gap(left, right, [(x - 1, x + 1) for x in lines])
+        start, end = _widest_free_span(left, right, [(x - 1, x + 1) for x in lines])
         label = shorten(job, 12)
         if end - start > text_width(label) + 2:
             ink = ink_on(sheet.colors[job])
@@ -350,7 +350,7 @@ def _fit_label(bar: Bar, blocked: list[list[Point]], margin: float) -> list[Bar]
     left, right, label = bar
     size = text_width(label)
     for taken in blocked:
-        start, end = _widest_gap(left, right, taken)
+        start, end = _widest_free_span(left, right, taken)
         if end - start > size + margin:
             return [((start + end - size) / 2, (start + end + size) / 2, label)]
     return []
@@ -372,7 +372,7 @@ def _place_part_labels(parts: list[Bar], waits: list[Bar], lines: list[float]) -
     return [(x, x + size, label) for x in (free or room)[:1]]
 
 
-def _widest_gap(left: float, right: float, taken: list[Point]) -> Point:
+def _widest_free_span(left: float, right: float, taken: list[Point]) -> Point:
     """Return the widest interval (left x, right x) that `taken` leaves between left and right."""
     best, x = (left, left), left
     for start, end in [*sorted(taken), (right, right)]:

@@ -87,7 +87,8 @@ class EventReader:
             number, size, torn = 0, 0, False
             while raw := file.readline(MAX_LINE + 1):
                 if torn:
-                    raise UnreadableRun(f"{self.run}/{FILE} line {number} is not an event")
+                    why = "is no JSON event: it was cut off or changed"
+                    raise UnreadableRun(f"{self.run}/{FILE} line {number} {why}")
                 number, size = number + 1, size + len(raw)
                 if len(raw) > MAX_LINE or size > MAX_LOG:
                     limit = MAX_LINE if len(raw) > MAX_LINE else MAX_LOG

@@ -93,7 +93,7 @@ def prepare_statement(
     """
     for sentence in summary.integrity.problems:
         raise SigningError(f"{run} does not verify and must not be signed: {sentence}")
-    for sentence in open_doubts(run, summary):
+    for sentence in list_doubts(run, summary):
         raise SigningError(f"{run} cannot be signed because it cannot be verified: {sentence}")
     if {f"{party}.txt", f"{party}.txt.sig"} & {*_names(run)}:
         raise SigningError(f"{run} has a signature of the {party} already: {NEVER_REPLACED}")
@@ -111,7 +111,7 @@ def prepare_statement(
         raise SigningError(f"this cannot be signed: {error}") from None
 
 
-def open_doubts(run: Path, summary: AcceptanceSummary) -> list[str]:
+def list_doubts(run: Path, summary: AcceptanceSummary) -> list[str]:
     """List why a run cannot be verified: its doubts, and missing SHA256SUMS, which are signed."""
     cut_off = f"{SUMS} is missing, which a run writes last"
     return [*summary.integrity.doubts, *([] if digest_of_sums(run) else [cut_off])]

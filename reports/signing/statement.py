@@ -112,7 +112,9 @@ def _check_words(title: str, words: str, shape: str | None) -> None:
     """Raise StatementError for text that is empty, too long, malformed or partly invisible."""
     shown = one_line(words)[:80]  # characters: enough to find the line
     if not words or words != one_line(words):
-        raise StatementError(f"'{title}: {shown}' is empty or has characters that cannot be seen")
+        raise StatementError(
+            f"the value of '{title}' is empty or has invisible characters: {shown}"
+        )
     if len(words) > MAX_WORDS:
         raise StatementError(f"'{title}' has {len(words)} characters, at most {MAX_WORDS} are read")
     if shape and not re.fullmatch(shape, words):

@@ -11,7 +11,7 @@ from reports.sanitize import one_line
 from reports.signing.files import SignatureFileError, list_names
 from reports.signing.signatures import (
     SigningError,
-    open_doubts,
+    list_doubts,
     read_signature,
     run_facts,
     seatrial_version,
@@ -67,7 +67,7 @@ def verify_signed_run(
     is the expected one; "" compares none.
     """
     integrity = summary.integrity
-    found = Verification(problems=[*integrity.problems], doubts=open_doubts(run, summary))
+    found = Verification(problems=[*integrity.problems], doubts=list_doubts(run, summary))
     try:
         facts = run_facts(run, summary)
         names = list_names(run)

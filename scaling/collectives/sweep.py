@@ -106,7 +106,7 @@ def sweep(
         return {**common, "connections": opened, "readings": readings, "sweeps": results}
 
 
-def connect() -> float:
+def join_group() -> float:
     """Join the group and return the sum of ones over all ranks.
 
     If this hangs, the initialisation of the process group is the cause.

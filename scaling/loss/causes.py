@@ -127,7 +127,7 @@ def detect_slow_nodes(
     slow_ratio, slowing_ratio = (
         part / growth.base_s if growth.base_s else 0.0 for part in (growth.slow, growth.slowing)
     )
-    slow = growth.slow + _subtract_slow_node(local_growth, growth.slow_node, slow_ratio)
+    slow = growth.slow + _subtract_loss_of_slow_node(local_growth, growth.slow_node, slow_ratio)
     part = f"behind slow {growth.slow_node}"
     if growth.slow_node:
         evidence = f"compute of {growth.slow_node} alone takes {percent(slow_ratio)} longer"
@@ -137,7 +137,9 @@ def detect_slow_nodes(
         budget.settle("SCALE-SLOW-NODE", where, "compute", slow, part, evidence)
     else:
         budget.add_part(slow, part)
-    slowing = growth.slowing + _subtract_slow_node(local_growth, growth.slowing_node, slowing_ratio)
+    slowing = growth.slowing + _subtract_loss_of_slow_node(
+        local_growth, growth.slowing_node, slowing_ratio
+    )
     part = f"as {growth.slowing_node or 'the job'} slows down"
     where = growth.slowing_node or "not shown by any single node"
     verb, caveat = "compute takes", ""
@@ -147,7 +149,7 @@ def detect_slow_nodes(
     budget.settle("SCALE-THROTTLING", where, "compute", slowing, part, f"{where}: {evidence}")
 
 
-def _subtract_slow_node(
+def _subtract_loss_of_slow_node(
     local_growth: list[LocalSegmentGrowth], node: str | None, ratio: float
 ) -> float:
     """Take from `local_growth` what a node slower by `ratio` lost there; return the seconds."""

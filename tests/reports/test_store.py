@@ -187,7 +187,7 @@ def test_a_whole_number_has_a_longest(digits: int, read: bool, tmp_path: Path) -
     if read:
         assert len(list(read_events(tmp_path))) == 2
     else:
-        with pytest.raises(UnreadableRun, match="line 1 is not an event"):
+        with pytest.raises(UnreadableRun, match="line 1 is no JSON event"):
             list(read_events(tmp_path))
 
 

@@ -27,7 +27,7 @@ MEASURES = {
     ),
     "wall_gap": fixed_measure(
         "ratio",
-        "the steps must fill the window on the host's clock too; its error is far below 1 %",
+        "the step times must add up to the measured time on the host's clock, whose error is far below 1 %",
         high=0.01,
     ),
     "straggler": default_measure(

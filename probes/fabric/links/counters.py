@@ -213,7 +213,7 @@ def _read_rdma_port(path: Path) -> dict[str, Any]:
     }
 
 
-def read_tcp_notes(proc: str = "/proc/net") -> dict[str, int]:
+def read_tcp_counters(proc: str = "/proc/net") -> dict[str, int]:
     """Read TCP's counters of this network namespace that show loss (/proc/net/snmp, netstat)."""
     found: dict[str, int] = {}
     for name in ("snmp", "netstat"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes.cluster.cluster import Cluster
-from probes.fabric.links.counters import read_ports, read_tcp_notes
+from probes.fabric.links.counters import read_ports, read_tcp_counters
 from probes.fabric.links.growth import WAYS, counter_difference
 
 MIN_PACKETS = 10_000  # with so many, one error is a share of 1e-4, the shipped limit
@@ -95,7 +95,7 @@ def read_all(doctored: bool = False) -> dict[str, Any]:
         for way, count in port["errors"].items():
             if count is not None:
                 port["errors"][way] = count + 1 + (port["packets"][way] or 0) // 100
-    return {"ports": ports, "tcp": read_tcp_notes()}
+    return {"ports": ports, "tcp": read_tcp_counters()}
 
 
 def node_growth(

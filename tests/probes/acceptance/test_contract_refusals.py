@@ -137,12 +137,12 @@ def test_what_makes_no_sense_gets_one_sentence_without_a_librarys_words(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (busbw("at_most = 340"), "the higher this value, the better, so write at_least = 340"),
-        (busbw("exactly = 340"), "so write at_least = 340"),
-        (ratio("at_most = 0.9"), "so write at_least = 0.9"),
-        (ratio("at_least = 0.9\nat_most = 1"), "so drop at_most"),
-        (delay("at_least = 5"), "the lower this value, the better, so write at_most = 5"),
-        (delay("exactly = 5"), "so write at_most = 5"),
+        (busbw("at_most = 340"), "higher values of this measure are better. Write at_least = 340"),
+        (busbw("exactly = 340"), "better. Write at_least = 340"),
+        (ratio("at_most = 0.9"), "better. Write at_least = 0.9"),
+        (ratio("at_least = 0.9\nat_most = 1"), "better. Drop at_most"),
+        (delay("at_least = 5"), "lower values of this measure are better. Write at_most = 5"),
+        (delay("exactly = 5"), "better. Write at_most = 5"),
         (delay("at_least = 60").replace("GANG.placement_delay", "RESTART.back_to_work"),
          "[RESTART.back_to_work]: expected at_most"),
     ],

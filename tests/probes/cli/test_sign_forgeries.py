@@ -93,7 +93,7 @@ def other_format(it: Signed) -> None:
     it.says("customer", "sign-off 1", "sign-off 2")
 
 
-@forgery("is empty or has characters that cannot be seen")
+@forgery("is empty or has invisible characters")
 def words_that_hide(it: Signed) -> None:
     it.says("provider", "Jane Doe", "Jane \u202eeoD")
 

@@ -16,7 +16,7 @@ from probes.environment.collect import (
     effective_values,
     missing_files,
     parse_conf,
-    read_conf_files,
+    read_nccl_conf_files,
     read_settings,
     redact_value,
 )
@@ -91,7 +91,7 @@ def test_files_that_cannot_be_read(places: Path) -> None:
     }
     for content, said in cases.items():
         own.write_bytes(content)
-        _, trouble = read_conf_files({})
+        _, trouble = read_nccl_conf_files({})
         assert said in trouble[str(own)]
     own.unlink()
     own.mkdir()
@@ -103,7 +103,7 @@ def test_files_that_cannot_be_read(places: Path) -> None:
         ("ENV-DOUBTFUL", str(own)),
         ("ENV-DOUBTFUL", str(system)),
     ]
-    assert read_conf_files({"NCCL_CONF_FILE": "a\0b"})[1]["a\0b"].startswith("cannot be read")
+    assert read_nccl_conf_files({"NCCL_CONF_FILE": "a\0b"})[1]["a\0b"].startswith("cannot be read")
 
 
 def test_settings_and_lint_stand_hostile_values(

@@ -192,7 +192,9 @@ def test_nodes_with_unequal_ranks_share_the_samples_evenly_all_the_same(sharded)
 
 def test_too_few_samples_for_the_ranks_of_a_shard_are_refused_on_every_rank(sharded):
     for rank, one in enumerate(streams(sharded(4), ranks_each=2, per_step=7)):
-        with pytest.raises(DataError, match="a step has 1 samples of a shard, too few for 2 ran"):
+        with pytest.raises(
+            DataError, match="the batch has 1 samples of each shard, too few for its 2 ran"
+        ):
             one.ids(rank, 8)
         one.close()
 

@@ -17,7 +17,7 @@ from probes.fabric.links.counters import (
     parse_tcp_info,
     read_ports,
     read_rdma_packets,
-    read_tcp_notes,
+    read_tcp_counters,
     used_ports,
 )
 
@@ -165,9 +165,9 @@ NETSTAT = "TcpExt: SyncookiesSent TCPTimeouts\nTcpExt: 0 2\nIpExt: InNoRoutes\nI
 def test_what_tcp_counts_in_the_whole_network_namespace(tmp_path: Path) -> None:
     (tmp_path / "snmp").write_text(SNMP)
     (tmp_path / "netstat").write_text(NETSTAT)
-    assert read_tcp_notes(str(tmp_path)) == {"OutSegs": 500, "RetransSegs": 4, "TCPTimeouts": 2}
-    assert read_tcp_notes(str(tmp_path / "none")) == {}
-    assert read_tcp_notes()["OutSegs"] > 0  # this machine's own
+    assert read_tcp_counters(str(tmp_path)) == {"OutSegs": 500, "RetransSegs": 4, "TCPTimeouts": 2}
+    assert read_tcp_counters(str(tmp_path / "none")) == {}
+    assert read_tcp_counters()["OutSegs"] > 0  # this machine's own
 
 
 @pytest.mark.parametrize("end", ["4 0\n", "4\n"], ids=["whole", "cut"])
@@ -175,7 +175,7 @@ def test_a_table_of_tcp_that_is_cut_is_not_half_read(tmp_path: Path, end: str) -
     (tmp_path / "snmp").write_text(f"Tcp: OutSegs RetransSegs InErrs\nTcp: 500 {end}")
     (tmp_path / "netstat").write_text("TcpExt: TCPTimeouts\nTcpExt: 2\nIpExt: InNoRoutes\n")
     whole = {"OutSegs": 500, "RetransSegs": 4}
-    assert read_tcp_notes(str(tmp_path)) == (whole if end == "4 0\n" else {})
+    assert read_tcp_counters(str(tmp_path)) == (whole if end == "4 0\n" else {})
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
