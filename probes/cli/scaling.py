@@ -57,7 +57,7 @@ def report(run_folder: Path, limit: float | None) -> None:
     if limit is not None:
         agreed = Limit(low=limit, unit="ratio", because="as asked")
     target = f"expected {agreed} ({agreed.because})" if agreed else "no limit: causes need --limit"
-    click.echo(one_line(f"efficiency, {target}"))
+    click.echo(one_line(f"efficiency: {target}"))
     _print_rungs(ladder, agreed)
     for measurement in result.measurements:
         if measurement.name in ("strong_efficiency", "mfu", "tokens_per_s"):

@@ -22,7 +22,7 @@ from probes.fabric.reach import FabricNodes, check_reach
 from probes.fabric.reach_judge import judge_reach
 from probes.fabric.sweep import CHECK_SIZE, check_ops, gang_env, init_seconds, run_sweep
 from reference_trainer.launch.gang import GangError
-from scaling.collectives.sweep import join_group, warm_up
+from scaling.collectives.sweep import connect, warm_up
 
 
 @pytest.mark.criterion("FABRIC")
@@ -79,7 +79,7 @@ def measure_fabric(rig, logs):
         return None, None
     measure.progress("fabric: all-reduce sweep")
     gang.run(warm_up, timeout=120)
-    sums = gang.run(join_group, timeout=init_seconds(gang.size))
+    sums = gang.run(connect, timeout=init_seconds(gang.size))
     measure("wrong_elements", sum(total != gang.size for total in sums), on="the first all-reduce")
     run = run_sweep(gang, rig.node_names, logs)
     judge.judge_speed(run, rig.limits, measure)

@@ -18,7 +18,7 @@ from probes.scaling.run_ladder import gang_hangs
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reference_trainer.model.flops import parameter_count
-from reports.numbers import percent
+from reports.numbers import percent, quantity
 from scaling.ladder.checkpoint_stall import (
     CheckpointSave,
     collect_saves,
@@ -102,7 +102,7 @@ def no_save_reason(cluster: Cluster, gang: Gang, count: int, plan: SavePlan) -> 
 
 def gb(size: float) -> str:
     """Format a number of bytes in GB (1e9 bytes)."""
-    return f"{size / 1e9:.3g} GB"
+    return quantity(size / 1e9, "GB")
 
 
 def save_config(plan: SavePlan, name: str, **changes: Any) -> TrainConfig:

@@ -106,7 +106,7 @@ def sweep(
         return {**common, "connections": opened, "readings": readings, "sweeps": results}
 
 
-def join_group() -> float:
+def connect() -> float:
     """Join the group and return the sum of ones over all ranks.
 
     If this hangs, the initialisation of the process group is the cause.

@@ -99,7 +99,7 @@ def test_no_proof_is_unproven(judged: Any, body: list[str]) -> None:
 def test_a_measure_without_any_limit_is_unproven(judged: Any) -> None:
     _, record = judged('measure("ranks", 4)', CAUGHT, criterion="LAUNCH")
     assert verdict(record, "LAUNCH") is Verdict.UNPROVEN
-    assert "expected a limit" in record.results[0].problems()[0]
+    assert "Expected: a limit" in record.results[0].problems()[0]
 
 
 def test_every_broken_limit_is_shown_and_fails(judged: Any) -> None:
@@ -110,7 +110,7 @@ def test_every_broken_limit_is_shown_and_fails(judged: Any) -> None:
     assert result.ret == 1
     result.stdout.fnmatch_lines(
         [
-            "*partially held on cluster: 3 samples, expected <= 0 samples*",
+            "*partially held on cluster: 3 samples. Expected: 0 samples*",
             "*placement delay on cluster: 99 s*",
         ]
     )

@@ -27,9 +27,9 @@ def pytest_configure() -> None:
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers have no tests
     faulty = update_wrapper(
-        partial(_connect, FAULTS[os.environ[NAME]], collectives.join_group), collectives.join_group
+        partial(_connect, FAULTS[os.environ[NAME]], collectives.connect), collectives.connect
     )
-    setattr(collectives, "join_group", faulty)  # noqa: B010  (mypy)
+    setattr(collectives, "connect", faulty)  # noqa: B010  (mypy)
     roads.START_SECONDS = SECONDS
 
 

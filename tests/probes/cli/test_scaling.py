@@ -133,8 +133,8 @@ def test_a_link_that_is_slow_or_bytes_astray_are_found_at_their_nodes(tmp_path: 
 def test_what_a_rung_is_compared_with_is_told_beside_it(run: Path) -> None:
     for name, value in (("replayed_communication", 0.04), ("alpha_beta_communication", 0.02)):
         assert figures(run, name)["4 nodes"].value == pytest.approx(value)
-    for end in ("from", "to"):
-        assert f"{AT_FOUR}, within one run" in figures(run, f"efficiency_{end}")
+    spread = figures(run, "efficiency")[AT_FOUR].spread
+    assert 0 < (spread or 0) < 0.05
 
 
 def test_a_segment_that_every_rung_lacks_shows(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_no_node_is_accused_for_the_beginning_of_its_name(tmp_path: Path) -> Non
 def test_report_tells_the_rungs_and_names_the_cause(run: Path) -> None:
     done = said("report", run, "--limit", "0.9")
     assert done.exit_code == 0, done.output
-    assert "2 nodes  efficiency 0." in done.output
+    assert "2 nodes  efficiency 9" in done.output
     assert "SCALE-DATA node" in done.output
     assert done.output.count("% is lost") == 2
     assert done.output.count(" within one run)") == 2
@@ -303,7 +303,7 @@ def test_report_and_figure_have_the_same_work_on_more_nodes(tmp_path: Path) -> N
         ledger.note("strong_efficiency", 0.75, "ratio", on=AT_FOUR)
 
     run = save(tmp_path / "run", ladder(), seen=informed)
-    assert f"strong efficiency on {AT_FOUR}: 0.750 ratio" in said("report", run).output
+    assert f"strong efficiency on {AT_FOUR}: 75 %" in said("report", run).output
     assert load(run).results[0].series["efficiency"]["strong"] == STRONG
 
 

@@ -209,7 +209,7 @@ def test_a_run_with_a_nonce_verifies_with_it_alone(tmp_path: Path, original: Sig
         (False, ["accepted"], "a bare 'accepted' would read as if it had been proven"),
         (False, ["conditions"], "needs at least one condition"),
         (True, ["accepted", "--condition", "x"], "the decision for that is 'conditions'"),
-        (True, ["conditions", "--condition", " \u200b"], "is empty or has characters that"),
+        (True, ["conditions", "--condition", " \u200b"], "is empty or has invisible characters"),
         (True, ["accepted", "--name", "x" * 1001], "has 1001 characters, at most 1000 are read"),
         (True, ["refused", *["--condition", "x" * 1000] * 70], "more than 65536 bytes"),
         (True, ["perhaps"], "'perhaps' is not one of"),

@@ -43,7 +43,7 @@ def test_an_idle_rail_is_named(tmp_path: Path) -> None:
     (found,) = find_idle_rails({"n0": {"mlx5_0/1": 1.0}, "n1": parts}, 0.7)
     assert found.code == "FAB-PARTIAL-RAILS"
     assert found.suspects == ["n1", "mlx5_7/1"]
-    assert "mlx5_7/1 0%" in found.statement
+    assert "mlx5_7/1 0 %" in found.statement
 
 
 def test_half_the_rails_idle(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_kill_that_killed_nobody_proves_nothing(monkeypatch: pytest.MonkeyPatc
     result = play(KILLED, monkeypatch, run(miss)).result
     missed = {one.name: one for one in result.measurements if one.verdict is Verdict.UNPROVEN}
     blow = missed["faults_injected"]
-    assert (blow.subject, blow.value, blow.note) == ("blow 2", None, "its hand was gone")
+    assert (blow.subject, blow.value, blow.note) == ("kill 2", None, "its hand was gone")
     assert (result.verdict, result.findings) == (Verdict.UNPROVEN, [])
 
 

@@ -31,6 +31,7 @@ from probes.scaling.plan import LadderRig
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError
 from reports.measurement import Measurement, Verdict
+from reports.numbers import quantity
 from reports.record import Finding, ProbeResult
 from reports.run_folder.integrity import load as load_record
 from reports.run_folder.store import Store
@@ -116,7 +117,10 @@ def test_a_fleet_at_half_pace_is_slow_and_a_sound_one_is_not(
     assert slow.suspects == NODES
     limit = figure(half, name).limit
     assert limit
-    assert f"{name} {figure(half, name).value:.3g}, expected {limit}" in slow.statement
+    assert (
+        f"{name} {quantity(figure(half, name).value, limit.unit)}. Expected: {limit}"
+        in slow.statement
+    )
 
 
 def test_three_of_four_nodes_throttled_fail_though_nothing_is_lost(tmp_path: Path) -> None:
@@ -144,7 +148,7 @@ def test_what_an_h100_must_keep_is_derived_and_says_so(
     assert seen.verdict is Verdict(verdict)
     assert seen.limit
     assert seen.limit.source == "derived"
-    assert "42%" in seen.limit.because
+    assert "42 %" in seen.limit.because
 
 
 def test_an_agreed_share_takes_the_place_of_the_derived_one(tmp_path: Path) -> None:
@@ -235,7 +239,7 @@ def test_where_ranks_share_a_hosts_cores_no_speed_is_judged(name: str) -> None:
 def test_the_report_of_a_run_says_of_its_base_what_the_page_says(tmp_path: Path) -> None:
     judged(tmp_path / "run", throttled(on_gpu(ladder(**SOUND)), *NODES), contract())
     output = CliRunner().invoke(main, ["scaling", "report", str(tmp_path / "run")]).output
-    assert "mfu on 1 node, 8,192 tokens per GPU and step: 0.21" in output
+    assert "mfu on 1 node, 8,192 tokens per GPU and step: 21" in output
     assert "SCALE-SLOW-BASE one node alone is too slow (node0, node1, node2, node3)" in output
 
 

@@ -194,7 +194,7 @@ def test_saves_that_hold_training_up_fail_with_the_node_that_writes_longest(run:
     (finding,) = result.findings
     assert (finding.code, finding.suspects) == ("SCALE-CHECKPOINT", ["c"])
     assert finding.statement == (
-        "on 3 nodes a save of 6e-06 GB stops training for 40 s. With a save every 30 minutes: 2.2% "
+        "on 3 nodes a save of 6 kB stops training for 40 s. With a save every 30 minutes: 2.22 % "
         "of the time. Reason: the others wait while c writes"
     )
     everywhere = run(saved(40.0, (39.0,) * 6), late(40.0))
@@ -211,9 +211,9 @@ def test_a_save_is_judged_as_one_of_the_agreed_size(run: Any) -> None:
     assert judged(result) == (pytest.approx(100 / 1800), Verdict.FAIL)
     (finding,) = result.findings
     assert (
-        "stops training for 1 s; a save of 0.0006 GB in proportion for 100 s" in finding.statement
+        "stops training for 1 s; a save of 0.6 MB in proportion for 100 s" in finding.statement
     )
-    assert ": 5.6% of the time" in finding.statement
+    assert ": 5.56 % of the time" in finding.statement
     assert result.measurements[0].subject == "3 nodes, 0.0006 GB every 30 minutes"
 
 

@@ -76,7 +76,7 @@ def test_a_slow_base_takes_a_pass_away_and_never_a_failure() -> None:
     assert LIMIT.judge(flattered.efficiency(top)) is Verdict.PASS
     value, note = proven_efficiency(flattered, top, LIMIT)
     assert value is None
-    assert "differ by more than 5%" in note
+    assert "differ by more than 5 %" in note
     still = doubted(found, 0.08, [found.rungs[0]])
     assert "differ by more than" in still.base_doubt
     assert proven_efficiency(still, top, LIMIT) == (still.efficiency(top), "")

@@ -149,7 +149,7 @@ def test_too_few_tokens_says_how_many_would_do() -> None:
     assert tokens_factor(1.0, 0.9, 0.2, 0.9) == pytest.approx(1.7 / 0.9)
     found = seen(5, tokens=0.2)[1].causes[0]
     assert "8,192 tokens per GPU and step are too few" in found.statement
-    assert "tokens would reach 90%" in found.statement
+    assert "tokens would reach 90 %" in found.statement
 
 
 @pytest.mark.parametrize(

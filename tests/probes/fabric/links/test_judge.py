@@ -22,6 +22,7 @@ from probes.fabric.links.watch import PortErrors
 from probes.fabric.node_pairs import PairSearch, run_pair_search
 from probes.fabric.sweep import SweepResult
 from reports.measurement import Verdict
+from reports.numbers import percent
 from reports.record import Finding, ProbeResult
 from scaling.collectives.node_groups import RankMeetings
 from tests.probes.fabric.conftest import LAB
@@ -137,10 +138,10 @@ def test_a_node_that_loses_packets_is_named_with_its_direction(
         other = "n0" if bad == "n1" else "n1"
         sender, receiver = (bad, other) if way == "sends" else (other, bad)
         assert found.suspects == [sender, receiver]
-        assert f"{sender} -> {receiver}: {share:.2%}" in found.statement
+        assert f"{sender} -> {receiver}: {percent(share)}" in found.statement
     else:
         assert found.suspects == [bad]
-        assert f"{bad} loses {share:.2%} of the packets that it {way}" in found.statement
+        assert f"{bad} loses {percent(share)} of the packets that it {way}" in found.statement
 
 
 def test_of_two_bad_nodes_each_has_the_loss_of_its_own_links(
@@ -149,7 +150,7 @@ def test_of_two_bad_nodes_each_has_the_loss_of_its_own_links(
     shares = {"n1": 0.03, "n3": 0.1}
     found, _ = loss_of(Gang(6, lambda *link: shares.get(link[0], 0.0)), recorder)
     assert [one.statement for one in found] == [
-        f"{node} loses {share:.2%} of the packets that it sends, with every peer"
+        f"{node} loses {percent(share)} of the packets that it sends, with every peer"
         for node, share in shares.items()
     ]
 
@@ -167,7 +168,7 @@ def test_one_link_that_loses_packets(recorder: Callable[..., Recorder], nodes: i
     (found,), verdict = loss_of(Gang(nodes, lambda *link: 0.02 * (link == bad)), recorder)
     assert verdict is Verdict.FAIL
     assert found.suspects == [*bad]
-    assert f"{bad[0]} -> {bad[1]}: 2.00% of the packets are lost" in found.statement
+    assert f"{bad[0]} -> {bad[1]}: 2 % of the packets are lost" in found.statement
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.0, Verdict.PASS), (1e-4, Verdict.PASS)])
@@ -188,7 +189,7 @@ def test_a_network_that_loses_everywhere_names_all(recorder: Callable[..., Recor
 def test_what_is_lost_only_when_all_send_is_told(recorder: Callable[..., Recorder]) -> None:
     (found,), verdict = loss_of(Gang(4, lambda *link: 0.0), recorder, 0.02)
     assert verdict is Verdict.FAIL
-    assert "2.00% of the packets sent are lost when all nodes send at once" in found.statement
+    assert "2 % of the packets sent are lost when all nodes send at once" in found.statement
     findings, verdict = loss_of(Gang(4, lambda *link: 0.0), recorder, 0.02, "n1")
     assert (findings, verdict) == ([], Verdict.FAIL)  # n1's link went away: that is told apart
 
