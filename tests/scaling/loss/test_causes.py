@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reference_trainer.telemetry.injected_delay import SEGMENTS
+from reports.numbers import percent
 from scaling.ladder.ladder import Rung
 from scaling.ladder.step_breakdown import Step
 from scaling.loss.baseline_difference import CollectiveSegmentGrowth
@@ -363,4 +364,4 @@ def test_a_cause_carries_its_evidence() -> None:
     cause = found.causes[0]
     assert isinstance(cause, LossCause)
     assert cause.statement.startswith(f"compute of {cluster.slow} alone takes ")
-    assert cause.statement.endswith(f"{cause.share:.1%} of a step")
+    assert cause.statement.endswith(f"{percent(cause.share)} of a step")
