@@ -9,7 +9,11 @@ import pytest
 
 from probes.acceptance.measure import Recorder
 from probes.launch.documented_path import Transcript
-from probes.launch.test_launch import control_missing_variable, judge_transcript
+from probes.launch.test_launch import (
+    control_missing_variable,
+    doctored_options,
+    judge_transcript,
+)
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 
@@ -150,3 +154,19 @@ def test_the_control_is_caught_for_its_own_fault_alone(
     control_missing_variable(stand_in(), said, recorder)
     [control] = recorder.finish("finished", 1.0).controls
     assert control.caught is caught
+
+
+@pytest.mark.parametrize(("size", "fewer"), [(1, None), (2, "1"), (16, "15")])
+def test_the_control_takes_a_rank_away_where_one_is_left(size: int, fewer: str | None) -> None:
+    workers = ["--workers", fewer] if fewer else []
+    assert doctored_options(size) == ["--unset", "MASTER_PORT", *workers]
+
+
+def test_a_single_rank_is_controlled_for_all_but_the_number_of_ranks(recorder: Recorder) -> None:
+    cluster, said = stand_in(), without(lines=1)
+    cluster.size = 1
+    said.lines = [line.replace("WORLD_SIZE=2", "WORLD_SIZE=1") for line in said.lines]
+    control_missing_variable(cluster, said, recorder)
+    [control] = recorder.finish("finished", 1.0).controls
+    assert control.caught is True
+    assert control.proves == ["wrong_ranks", "exit_code", "time_to_first_step"]
