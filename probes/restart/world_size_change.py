@@ -18,7 +18,7 @@ from probes.cluster.cluster import Cluster
 from probes.faults.injection import SAVE_EVERY
 from probes.findings import finding
 from probes.restart.equality import loss_distance
-from probes.restart.reference_run import NEWEST, STEPS, TIMEOUT_SECONDS, Results, small_config
+from probes.restart.reference_run import STEPS, TIMEOUT_SECONDS, Results, small_config
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang
 from reference_trainer.launch.launchers import train_rank
@@ -75,9 +75,11 @@ def _run_fewer(gang: Gang, config: TrainConfig) -> Results:
 
 
 def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
-    """Resume with one rank less, from a copy of the checkpoint of step 4."""
+    """Resume with one rank less, from a copy of the checkpoint of step 4.
+
+    The newer one is left out, so that more steps are compared.
+    """
     saved = Path(str(config.checkpoints))
-    assert NEWEST > SAVE_EVERY  # the newer one is left out, so that more steps are compared
     shutil.copytree(saved / f"step-{SAVE_EVERY}", copy / f"step-{SAVE_EVERY}")
     return _run_fewer(gang, dataclasses.replace(config, checkpoints=str(copy)))
 

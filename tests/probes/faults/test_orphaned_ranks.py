@@ -8,11 +8,19 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
-from probes.faults.orphaned_ranks import kill_running, rank_processes
+from probes.faults import orphaned_ranks
+from probes.faults.orphaned_ranks import (
+    describe_orphans,
+    find_orphans,
+    kill_running,
+    rank_processes,
+)
 from probes.faults.process_faults import start_ticks
 from probes.restart.judge import judge_orphans
 from reference_trainer.launch.supervisor import Attempt
@@ -102,3 +110,61 @@ def test_where_ranks_were_to_be_is_known_without_their_journal(tmp_path: Path) -
     ]
     assert rank_processes(tmp_path, attempts) == {("n1", 1, 10): 0, ("n1", 2, 20): 1}
     assert rank_processes(None, []) == {}
+
+
+# The nodes that are asked.
+
+FIRST, SECOND, HEADS = ("node1", 11, 90), ("node2", 22, 90), ("head", 33, 90)
+KNOWN = {SECOND: 1, FIRST: 0, HEADS: 2}
+Answer = tuple[str, list[tuple[str, int, int]]]
+
+
+def ask(
+    monkeypatch: pytest.MonkeyPatch, *answers: Answer, nodes: str = "ab", head: Answer | None = None
+) -> tuple[dict[Any, int], list[str]]:
+    """Ask the participating `nodes`; node "h" is the head, whose first answer may be lost.
+
+    What it killed before its answer was lost, a second task would not find.
+    """
+
+    def on_node(function: Any, node: str, max_retries: int) -> Any:
+        assert node not in nodes, "a node that was asked"
+        last = head or (("head", []) if max_retries else None)
+        return SimpleNamespace(remote=lambda *_: last)
+
+    def get(answer: Answer | None, timeout: float) -> Answer:
+        if answer is None:
+            raise ray.exceptions.WorkerCrashedError
+        return answer
+
+    monkeypatch.setattr(orphaned_ranks, "on_node", on_node)
+    monkeypatch.setattr(ray, "get", get)
+    cluster: Any = SimpleNamespace(
+        head_node_id="h",
+        nodes=[{"id": id} for id in nodes],
+        on_each_node=lambda *_: dict(zip(nodes, answers, strict=False)),
+    )
+    return find_orphans(cluster, KNOWN)
+
+
+def test_each_process_is_listed_once_with_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two raylets of one host may both see it."""
+    answers = ("node1", [FIRST]), ("node2", [SECOND]), ("node1", [FIRST]), ("head", [])
+    found = ask(monkeypatch, *answers, nodes="abch")
+    assert found == ({FIRST: 0, SECOND: 1}, [])
+
+
+def test_hosts_without_an_answer_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ask(monkeypatch, nodes="abh") == ({}, ["head", "node1", "node2"])
+    assert ask(monkeypatch, ("node1", []), nodes="abh") == ({}, ["head", "node2"])
+
+
+def test_the_head_is_asked_though_it_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = ("node1", []), ("node2", [])
+    assert ask(monkeypatch, *answers, head=("head", [HEADS])) == ({HEADS: 2}, [])
+    assert ask(monkeypatch, *answers, head=None) == ({}, ["head"])
+
+
+def test_a_process_is_described_by_rank_host_and_number() -> None:
+    text = "rank 2 on head, process 33; rank 0 on node1, process 11"
+    assert describe_orphans({HEADS: 2, FIRST: 0}) == text
