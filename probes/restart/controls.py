@@ -102,7 +102,7 @@ def control_leaked_group(cluster: Cluster, gang: Gang, measure: Recorder) -> lis
     judging: a run that leaked may leave no room for this gang.
     """
     fault = "a gang of the same name holds one accelerator and runs while leftovers are counted"
-    trial, sizes, located, saw = measure.trial(), list[int](), False, ""
+    trial = measure.trial()
     try:
         with gang:
             sizes = cluster.groups_named(GANG_NAME)

@@ -83,3 +83,9 @@ def test_who_computes_wrongly_is_told_from_those_that_it_misleads() -> None:
     assert blamed(job({2: 1.5}, 1.125)) == (2, 1, [2])
     assert blamed(job({}, 1.125)) == (0, 1, [])  # a wrong gradient: each own loss was right
     assert blamed(job(dict.fromkeys(range(4), 1.5), 1.5)) == (0, 1, [])  # as after a bad resume
+
+
+@pytest.mark.parametrize(("value", "shown"), [("a" * 32, "a" * 32), ("a" * 33, "a" * 12 + "...")])
+def test_long_values_are_cut_in_a_sentence(value: str, shown: str) -> None:
+    step = UnequalStep(0, 1, ["digest"], {"digest": "b"}, {"digest": value})
+    assert str(step) == f"rank 0, step 1: digest {shown} instead of b"

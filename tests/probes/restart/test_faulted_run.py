@@ -1,19 +1,14 @@
 """RESTART's reading of what it saw, on journals written down by hand; no cluster."""
 
-import json
 import math
-import subprocess
-import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import ray
 
 from probes.acceptance.criteria.restart import FORGETS
 from probes.faults.injection import Fault, FaultedRun, FaultScenario, split_by_attempt
-from probes.faults.process_faults import ProcessAgent, ProcessFault, descendant_pids
 from probes.restart.controls import control_wrong_resume
 from probes.restart.equality import (
     BITWISE_KEYS,
@@ -21,18 +16,21 @@ from probes.restart.equality import (
     compare_steps,
     loss_distance,
 )
-from probes.restart.faulted_run import FaultScheduler, ettr, recovery_costs
+from probes.restart.faulted_run import FaultScheduler, ettr, faulted_config, recovery_costs
 from probes.restart.judge import (
     _report_storage,
     judge_completion,
     judge_equality,
     judge_resume,
+    judge_run,
     recovery_seconds,
 )
 from probes.restart.launcher_kill import _read_attempts
 from probes.restart.random_kills import unexplained_losses
 from probes.restart.world_size_change import samples_differ
+from reference_trainer.config import TrainConfig
 from reference_trainer.launch.supervisor import Attempt
+from reports.measurement import Limit, Verdict
 from tests.support.controls import recorder
 
 
@@ -162,10 +160,28 @@ def test_the_aim_counts_what_is_done_before_and_only_then():
     did = []
     aim = FaultScheduler([], lambda gang: did.append(time.sleep(0.1)))  # what is done takes a while
     aim("gang", 1)
-    assert aim.setup_s >= 0.1
+    assert 0.1 <= aim.setup_s < 60
     before = aim.setup_s
     aim("gang", 2)
     assert (len(did), aim.setup_s) == (1, before)
+
+
+def test_each_attempt_gets_the_next_fault_and_the_last_one_none():
+    gangs = [], []
+    aim = FaultScheduler([SimpleNamespace(arm=each.append) for each in gangs], lambda gang: None)
+    for attempt in (1, 2, 3):
+        aim(f"gang {attempt}", attempt)
+    assert gangs == (["gang 1"], ["gang 2"])
+
+
+def test_a_run_has_folders_of_its_own_and_what_its_scenario_changes(tmp_path):
+    scenario = FaultScenario(name="x", summary="x", faults=(), changes={"save_mode": "async"})
+    config = faulted_config(TrainConfig(steps=7, checkpoints="others"), scenario, tmp_path)
+    assert (config.out, config.checkpoints) == (
+        str(tmp_path / "out"),
+        str(tmp_path / "checkpoints"),
+    )
+    assert (config.steps, config.save_mode) == (7, "async")
 
 
 def test_what_was_not_seen_is_none(voyage):
@@ -258,6 +274,34 @@ def test_a_blow_that_was_late_is_no_fault_of_the_run(voyage):
     assert codes == []
 
 
+def test_the_newest_save_before_the_last_attempt_is_where_it_resumes(voyage):
+    voyage.scenario = replace(voyage.scenario, resume_step=None)
+    saves = [{"event": "saved", "step": step, "t": 100.0 + step} for step in (2, 4)]
+    voyage.journals[0][-1:-1] = saves
+    voyage.journals[1].append({"event": "saved", "step": 8, "t": 124.0})
+    measure = recorder("RESTART")
+    judge_resume(voyage, measure)
+    (resumed, _) = measure.result("finished", 1.0).measurements
+    assert (resumed.name, resumed.value, resumed.verdict) == ("resumed_from", 4, Verdict.PASS)
+
+
+def test_one_blow_of_two_that_was_missed_proves_nothing(voyage):
+    voyage.injectors.append(SimpleNamespace(count=0))
+    voyage.journals[1][0]["start_step"] = 3
+    values, codes = judged(voyage)
+    assert [values[name] for name in ("outcome", "attempts", "resumed_from")] == [None] * 3
+    assert codes == []
+
+
+@pytest.mark.parametrize(("changes", "timed"), [({}, True), ({"timed": False}, False)])
+def test_a_recovery_is_timed_unless_its_time_depends_on_others(voyage, changes, timed):
+    voyage.scenario = replace(voyage.scenario, **changes)
+    equality(voyage, 5)
+    voyage.injectors[0].error, told = "", Told()
+    judge_run(whole_run(), voyage, lambda name: Limit(high=60, because="as agreed"), told)
+    assert ("recovery_time" in told.values) is timed
+
+
 def test_a_run_that_does_not_come_back_has_failed_whatever_was_struck(voyage):
     voyage.injectors[0].count, voyage.results = 0, []
     values, codes = judged(voyage)
@@ -273,50 +317,19 @@ def test_too_many_attempts_and_too_many_steps_lost_are_named(voyage):
     assert codes == ["RESTART-ATTEMPTS", "RESTART-STEPS-LOST"]
 
 
-def test_a_hand_waits_for_its_victims_own_moment(tmp_path):
-    """What the journal says of an earlier life, with another process, is not its moment."""
-    journal, hand = tmp_path / "metrics.rank0.jsonl", ProcessAgent()
-    victim = subprocess.Popen(["sleep", "60"])
-    old = [{"event": "start", "pid": 1}, {"event": "begin", "step": 9}]
-    new = [{"event": "start", "pid": victim.pid}, {"event": "begin", "step": 6}]
-    found = []
-    try:
-        started, _ = hand.start_time(victim.pid)
-        lurk = threading.Thread(
-            target=lambda: found.append(
-                hand.wait_and_signal(victim.pid, started, tmp_path, 0, Fault("begin", 7))
-            )
-        )
-        journal.write_text("".join(json.dumps(line) + "\n" for line in [*old, *new]))
-        lurk.start()
-        time.sleep(0.2)
-        assert victim.poll() is None
-        with journal.open("a") as file:
-            file.write(json.dumps({"event": "begin", "step": 7}) + "\n")
-        victim.wait(timeout=10)  # reaps it, or the hand would see a zombie
-        lurk.join(timeout=15)
-    finally:
-        victim.kill()
-        victim.wait()
-    assert found[0][0] is True
-    assert hand.wait_and_signal(victim.pid, started, tmp_path, 0, Fault("begin", 99)) == (
-        False,
-        0.0,
-    )
+def test_the_reasons_of_too_many_attempts_are_given(voyage):
+    voyage.attempts[0].reason = "train: ranks [1] died"
+    voyage.attempts.insert(1, replace(voyage.attempts[0], reason="no answer of rank 2"))
+    measure = recorder("RESTART")
+    judge_completion(voyage, measure)
+    (found,) = measure.result("finished", 1.0).findings
+    assert found.statement.endswith("Reasons: train: ranks [1] died; no answer of rank 2; ended")
 
 
-def test_the_offspring_of_a_process():
-    parent = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & wait"])
-    try:
-        deadline = time.monotonic() + 10
-        while len(descendant_pids(parent.pid)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        children = descendant_pids(parent.pid)
-        assert len(children) == 2
-    finally:
-        subprocess.run(["kill", "-9", *map(str, descendant_pids(parent.pid))], check=False)
-        parent.kill()
-        parent.wait()
+def test_an_only_attempt_resumed_nothing(voyage):
+    voyage.journals = voyage.journals[:1]
+    values, codes = judged(voyage)
+    assert (values["resumed_from"], values["steps_lost"], codes) == (None, None, [])
 
 
 def test_attempts_of_a_killed_launcher_and_of_the_next():
@@ -347,17 +360,6 @@ def test_a_step_of_an_earlier_life_that_differs_is_found(voyage):
     assert compare_attempts(voyage, reference, 2).unequal == []
     next(e for e in voyage.journals[0] if e["event"] == "step" and e["step"] == 3)["loss_hex"] = "b"
     assert [one.step for one in compare_attempts(voyage, reference, 2).unequal] == [3]
-
-
-def test_who_cannot_be_aimed_at_is_not_struck_and_why_is_told(tmp_path, monkeypatch):
-    def arm(self, gang):
-        raise ray.exceptions.GetTimeoutError("the hand did not come")
-
-    monkeypatch.setattr(ProcessFault, "_start_agent", arm)
-    strike = ProcessFault(tmp_path, 0, Fault())
-    strike.arm(SimpleNamespace(places=["here"]))
-    strike.close()
-    assert (strike.count, strike.error) == (0, "the hand did not come")
 
 
 def test_an_attempt_that_nobody_struck_is_told_of_a_punished_run(voyage):

@@ -11,12 +11,14 @@ import pytest
 
 from probes.faults.injection import Fault, FaultedRun, FaultScenario
 from probes.faults.spare_nodes import SpareNodes
+from probes.restart.controls import control_leaked_group, control_roomy_disk
 from probes.restart.equality import BITWISE_KEYS
-from probes.restart.judge import judge_full_disk
+from probes.restart.judge import judge_full_disk, judge_repeat
 from probes.restart.node_loss import NodeLoss, NodeRepair, judge_wait
 from probes.restart.random_kills import judge_kills
 from probes.restart.reference_run import ReferenceRun
 from probes.restart.world_size_change import WorldSizeRuns, judge_world_sizes
+from reference_trainer.launch.gang import GangPending
 from reference_trainer.launch.supervisor import Attempt
 from reports.measurement import Verdict
 from reports.record import ProbeResult
@@ -249,3 +251,37 @@ def test_a_save_that_is_torn_or_never_tried_again_is_seen(
     unsaved: list[str], saved: list[int], fails: set[str], codes: set[str]
 ) -> None:
     assert failed(judge_disk(unsaved, saved)) == (fails, codes)
+
+
+@pytest.mark.parametrize("committed", [[], [8]])
+def test_a_disk_that_was_not_full_is_noticed(committed: list[int]) -> None:
+    run = original()
+    run.results[0]["unsaved"] = []
+    run.results[0]["checkpoints"] = [{"step": step} for step in [4, *committed, 10]]
+    (control,) = judged(lambda measure: control_roomy_disk(run, measure)).controls
+    assert control.caught is True
+    assert control.proves == ["saves_refused", "saved_after"]
+
+
+# What could not be run.
+
+
+def test_a_run_that_could_not_be_repeated_ends_the_probe_with_the_reason() -> None:
+    run = original()
+    run.repeated = "rank 1 died"
+    with pytest.raises(pytest.fail.Exception, match="could not be repeated: rank 1 died") as failed:
+        judged(lambda measure: judge_repeat(run, measure))
+    assert not failed.value.pytrace
+
+
+def test_a_gang_that_finds_no_room_leaves_nothing_behind_and_proves_nothing() -> None:
+    class NoRoom:
+        def __enter__(self) -> None:
+            raise GangPending("no free GPU in 60 s")
+
+        def __exit__(self, *_: object) -> None: ...
+
+    measure = recorder("RESTART")
+    assert control_leaked_group(cast(Any, None), cast(Any, NoRoom()), measure) == []
+    (control,) = measure.result("finished", 1.0).controls
+    assert (control.caught, control.saw) == (None, "no free GPU in 60 s")
