@@ -87,6 +87,14 @@ def test_the_controls_on_a_cluster_of_which_only_ray_tells() -> None:
     }
 
 
+def test_what_is_not_compared_is_no_number_of_gpus() -> None:
+    cluster = emulated()
+    cluster.by_ray["id1"] = 2
+    (found,) = run_hosts(cluster, nodes=3, gpus_per_node=1).findings
+    compared = "NVML is not compared, torch is not compared"
+    assert found.statement == f"n1: 1 GPU was ordered, Ray counts 2, {compared}"
+
+
 def test_what_nobody_ordered_cannot_be_ordered_larger() -> None:
     result = run_hosts(emulated())
     assert caught(result)["larger order"] is None
@@ -120,6 +128,24 @@ def test_a_node_that_died_twice_is_named_once() -> None:
     cluster.lost = ["n2", "n2"]
     result = run_hosts(cluster, nodes=3, gpus_per_node=1)
     assert findings(result) == [("HOST-MISSING", ["n2"])]
+
+
+@pytest.mark.parametrize(
+    ("lost", "bystanders", "missing"),
+    [
+        ([], 0, "a node that never joined"),
+        ([], 1, "n3, where Ray counts no GPU"),
+        (["n7"], 0, "n7"),
+        (["n7"], 1, "n7"),
+    ],
+)
+def test_the_missing_node_is_one_that_died_or_one_without_gpus_or_not_known(
+    lost: list[str], bystanders: int, missing: str
+) -> None:
+    cluster = StandInHosts(3, 8, bystanders)
+    cluster.lost = lost
+    (found,) = run_hosts(cluster, nodes=4, gpus_per_node=8).findings
+    assert found.statement == f"3 of 4 nodes answer; missing: {missing}"
 
 
 @pytest.mark.parametrize("lost", [[], ["n7"]])
@@ -241,6 +267,15 @@ def test_a_torch_that_does_not_tell_proves_nothing(seen: dict[str, Any], why: st
     assert findings(result) == []
 
 
+def test_a_sentence_says_why_a_number_is_not_known() -> None:
+    cluster = StandInHosts()
+    lose_in_nvml(cluster)
+    cluster.torch["id1"] = {"error": "no GPU was free"}
+    (found,) = run_hosts(cluster, **ORDER).findings
+    counts = "8 GPUs were ordered, Ray counts 8, NVML shows 7"
+    assert found.statement == f"n1: {counts}, torch gives no number (no GPU was free)"
+
+
 def test_a_node_whose_gpus_were_not_free_proves_nothing() -> None:
     cluster = StandInHosts()
     del cluster.torch["id1"]
@@ -310,12 +345,14 @@ def test_gpus_that_ray_does_not_count_are_a_fault() -> None:
 
 
 @pytest.mark.near_miss("HOSTS.count_mismatches")
-def test_a_container_that_sees_its_hosts_gpus_has_none_of_its_own() -> None:
+@pytest.mark.parametrize(
+    ("boot_id", "error"), [("boot-0", {"code": 4, "text": "no permission"}), ("", None)]
+)
+def test_a_container_that_sees_its_hosts_gpus_has_none_of_its_own(boot_id: str, error: Any) -> None:
     """A head without GPUs in a CUDA image, on the machine of a node of the gang."""
     cluster = StandInHosts(3, bystanders=1)
-    head, host = cluster.others[0], cluster.facts[0]
-    head |= {"gpus": host["gpus"], "boot_id": host["boot_id"]}
-    head["nvml"] = {"library": True, "error": {"code": 4, "text": "no permission"}}
+    cluster.others[0] |= {"gpus": cluster.facts[0]["gpus"], "boot_id": boot_id}
+    cluster.others[0]["nvml"] = {"library": True, "error": error}
     result = run_hosts(cluster, **ORDER)
     assert result.verdict is Verdict.PASS
     assert findings(result) == []

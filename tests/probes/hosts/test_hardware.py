@@ -135,8 +135,10 @@ def test_two_models_that_were_both_ordered_are_no_difference() -> None:
     assert both.verdict is Verdict.PASS
 
 
-def test_a_better_model_than_was_ordered_is_another() -> None:
-    assert run_hosts(with_an_h200(), **ORDER, gpu_model=H100).verdict is Verdict.FAIL
+@pytest.mark.parametrize("ordered", [H100, [H100]])
+def test_a_better_model_than_was_ordered_is_another(ordered: Any) -> None:
+    result = run_hosts(with_an_h200(), **ORDER, gpu_model=ordered)
+    assert not_passed(result) == {"gpu_model n2": "FAIL", "differences cluster": "FAIL"}
 
 
 # What is ordered of each node.
@@ -216,6 +218,12 @@ def test_versions_are_compared_as_versions(has: str, order: str, met: bool | Non
 def test_a_part_that_is_not_read_proves_nothing() -> None:
     result = run_hosts(StandInHosts(), **ORDER, versions={"nvlsm": "1.0"})
     assert set(not_passed(result).values()) == {"UNPROVEN"}
+
+
+@pytest.mark.parametrize(("driver", "verdict"), [(">=550", "UNPROVEN"), (">=580", "FAIL")])
+def test_a_part_that_is_not_read_hides_no_other(driver: str, verdict: str) -> None:
+    result = run_hosts(StandInHosts(), **ORDER, versions={"nvlsm": "1.0", "driver": driver})
+    assert set(not_passed(result).values()) == {verdict}
 
 
 # The shared folder.
