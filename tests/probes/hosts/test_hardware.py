@@ -135,10 +135,10 @@ def test_two_models_that_were_both_ordered_are_no_difference() -> None:
     assert both.verdict is Verdict.PASS
 
 
-@pytest.mark.parametrize("ordered", [H100, [H100]])
-def test_a_better_model_than_was_ordered_is_another(ordered: Any) -> None:
-    result = run_hosts(with_an_h200(), **ORDER, gpu_model=ordered)
-    assert not_passed(result) == {"gpu_model n2": "FAIL", "differences cluster": "FAIL"}
+def test_a_better_model_than_was_ordered_is_another() -> None:
+    failed = {"gpu_model n2": "FAIL", "differences cluster": "FAIL"}
+    assert not_passed(run_hosts(with_an_h200(), **ORDER, gpu_model=H100)) == failed
+    assert not_passed(run_hosts(with_an_h200(), **ORDER, gpu_model=[H100])) == failed
 
 
 # What is ordered of each node.
