@@ -18,6 +18,7 @@ from probes.environment.rails import admitted_facts
 from probes.fabric import judge
 from probes.fabric import node_pairs as pairs
 from probes.fabric.detect import (
+    find_off_fabric,
     find_slow_groups,
     find_slow_links,
     find_wrong_links,
@@ -62,6 +63,23 @@ def test_a_slow_link_has_its_place(found: FaultSearchResult, said: list[list[str
     told = find_slow_links(found)
     assert [one.suspects for one in told] == said
     assert all(one.code == "FAB-SLOW-LINK" for one in told)
+
+
+@pytest.mark.parametrize(
+    ("way", "slow"), [("sends", ("n0", "n1")), ("receives", ("n2", "n0")), ("both", ("n2", "n0"))]
+)
+def test_a_slow_node_is_shown_with_a_speed_of_the_direction_that_is_slow(
+    way: str, slow: tuple[str, str]
+) -> None:
+    found = hunt()
+    speeds = {**found.speeds, slow: 0.02, ("n1", "n2"): 0.01}
+    (one,) = find_slow_links(replace(found, speeds=speeds, slow_nodes={"n0": way}))
+    assert one.suspects == ["n0"]
+    assert "0.020 GB/s. Others: 0.100 GB/s" in one.statement
+
+
+def test_without_an_agreed_fabric_no_bytes_are_off_it() -> None:
+    assert find_off_fabric(sweep_result(0.1, "eth0"), None) == []
 
 
 def test_whether_a_fabric_is_slow_is_what_its_limit_says(recorder: Callable[..., Recorder]) -> None:

@@ -1,0 +1,159 @@
+"""What FABRIC's judges make of speeds, shares and rails that were measured."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from probes.acceptance.contract import Contract, parse
+from probes.acceptance.derived_limits import derive_contract
+from probes.fabric import judge
+from probes.fabric.library_report import TransportReport
+from probes.fabric.node_pairs import NodeGroupsResult
+from reports.measurement import Limit, Measurement, Verdict
+from scaling.collectives.fault_search import FaultSearchResult, Link
+from tests.support.controls import MemoryRecorder, recorder
+from tests.support.sweep_results import sweep_result
+
+RDMA = parse(b'schema = 1\ntitle = "t"\n[cluster]\nfabric = "rdma"\n', "f")
+EVEN = {"mlx5_0/1": 1000, "mlx5_1/1": 1000}
+
+
+def measured(measure: MemoryRecorder, name: str) -> list[Measurement]:
+    """Return what was recorded of one measure."""
+    return [one for one in measure.result("finished", 1.0).measurements if one.name == name]
+
+
+def search(speeds: dict[Link, float], typical: float = 0.1) -> FaultSearchResult:
+    """Return a search that found nothing."""
+    return FaultSearchResult(speeds, typical, {}, [], 1, 0, "")
+
+
+# Rails.
+
+
+def judge_rails(
+    rails: dict[str, dict[str, Any]], rail_gbps: dict[str, float] | None = None, **more: Any
+) -> MemoryRecorder:
+    """Judge these rails of nodes; neither contract nor node says how many there should be."""
+    measure = recorder("FABRIC", more.pop("contract", RDMA))
+    run = sweep_result(100, "rdma", rails=rails, rail_gbps=rail_gbps or {})
+    terms: Any = SimpleNamespace(fabric="rdma", rails=more.pop("ordered", None))
+    limits = more.pop("limits", lambda name: measure.contract.limit("FABRIC", name))
+    judge.judge_rails(run, terms, limits, measure, **more)
+    return measure
+
+
+def test_the_node_of_the_slower_rails_is_the_one_that_lacks_them() -> None:
+    measure = judge_rails({"n0": EVEN, "n1": EVEN}, {"n0": 400.0, "n1": 200.0})
+    assert [(one.subject, one.value) for one in measured(measure, "rails")] == [
+        ("n0", 2),
+        ("n1", 0),
+    ]
+
+
+def test_rails_of_an_unknown_rate_are_judged_by_their_number_alone() -> None:
+    found = measured(judge_rails({"n0": EVEN, "n1": {}}), "rails")
+    assert [one.value for one in found] == [2, 0]
+    assert [one.verdict for one in found] == [Verdict.PASS, Verdict.FAIL]
+    assert found[0].limit
+    assert found[0].limit.because == "every node must have as many as the best node"
+
+
+@pytest.mark.parametrize(
+    ("contract", "ordered", "because"),
+    [
+        (derive_contract(None), 2, "every node must have as many as the best node"),
+        (RDMA, None, "every node must have as many as the best node"),
+        (RDMA, 2, "as ordered in the contract"),
+    ],
+)
+def test_only_a_number_that_is_in_a_contract_was_ordered(
+    contract: Contract, ordered: int | None, because: str
+) -> None:
+    (found,) = measured(judge_rails({"n0": EVEN}, contract=contract, ordered=ordered), "rails")
+    assert found.limit
+    assert found.limit.because == because
+
+
+def test_the_rail_that_carried_least_is_judged() -> None:
+    measure = judge_rails({"n0": {"mlx5_0/1": 1500, "mlx5_1/1": 500}})
+    (found,) = measured(measure, "slowest_rail")
+    assert (found.subject, found.value, found.note) == ("n0 mlx5_1/1", 0.5, "")
+    (finding,) = measure.result("finished", 1.0).findings
+    assert finding.suspects == ["n0", "mlx5_1/1"]
+
+
+@pytest.mark.parametrize(
+    ("rails", "note"),
+    [
+        ({"mlx5_0/1": None}, "the bytes of its rails cannot be read"),
+        ({}, "it has no active RDMA port"),
+    ],
+)
+def test_why_no_share_of_a_rail_is_known_is_given(rails: dict[str, Any], note: str) -> None:
+    (found,) = measured(judge_rails({"n0": rails}), "slowest_rail")
+    assert (found.value, found.note, found.verdict) == (None, note, Verdict.UNPROVEN)
+
+
+@pytest.mark.parametrize("limit", [None, Limit(high=2.0, because="it names no least share")])
+def test_without_a_least_share_no_rail_is_idle(limit: Limit | None) -> None:
+    measure = judge_rails({"n0": {"mlx5_0/1": 1900, "mlx5_1/1": 100}}, limits=lambda name: limit)
+    assert measure.result("finished", 1.0).findings == []
+
+
+def test_without_any_node_no_rails_are_judged() -> None:
+    assert measured(judge_rails({}), "rails") == []
+
+
+# Pairs and groups.
+
+
+def test_of_two_nodes_there_is_no_slowest_pair() -> None:
+    measure = recorder("FABRIC")
+    judge.judge_slowest_pair(search({("a", "b"): 0.1, ("b", "a"): 0.01}), measure)
+    assert measured(measure, "slowest_pair") == []
+
+
+@pytest.mark.parametrize(("typical", "share"), [(0.1, 0.5), (0.0, 0.0)])
+def test_the_slowest_pair_is_judged_as_a_share_of_the_typical_speed(
+    typical: float, share: float
+) -> None:
+    """Where no pair has any speed, the slowest has no share of it."""
+    measure = recorder("FABRIC")
+    speeds = {("a", "b"): 0.1, ("b", "c"): 0.05, ("c", "a"): 0.1}
+    judge.judge_slowest_pair(search(speeds, typical), measure)
+    (found,) = measured(measure, "slowest_pair")
+    assert (found.subject, found.value, found.verdict) == ("b -> c", share, Verdict.FAIL)
+
+
+def test_slow_nodes_and_slow_groups_add_up_and_wrong_elements_are_judged() -> None:
+    measure = recorder("FABRIC")
+    groups = NodeGroupsResult(["n1"], [["n4", "n5"]], {"n2": 3, "n3": 4}, "")
+    judge.judge_groups(groups, search({}), measure)
+    (slow,), (wrong,) = measured(measure, "slow_groups"), measured(measure, "wrong_elements")
+    assert (slow.value, slow.verdict) == (2, Verdict.FAIL)
+    assert (wrong.subject, wrong.value, wrong.verdict) == ("groups of nodes", 7, Verdict.FAIL)
+
+
+# Transport.
+
+
+def test_sources_that_agree_are_two() -> None:
+    measure = recorder("FABRIC")
+    library = TransportReport("gloo's sockets", {f"n{at}": "fab0" for at in range(4)})
+    judge.judge_transport(sweep_result(0.1, library=library), "fab0", measure)
+    (found,) = measured(measure, "agreeing_sources")
+    assert (found.value, found.verdict) == (2, Verdict.PASS)
+    shares = [(one.value, one.note) for one in measured(measure, "fabric_share")]
+    assert shares == [(1.0, "")] * 4
+
+
+def test_without_an_agreed_fabric_no_share_of_it_is_judged() -> None:
+    measure = recorder("FABRIC")
+    judge.judge_transport(sweep_result(0.1), cast(Any, None), measure)
+    for name in ("fabric_share", "other_share"):
+        notes = [(one.value, one.note) for one in measured(measure, name)]
+        assert notes == [(None, "no fabric was agreed or derived")] * 4
