@@ -58,6 +58,9 @@ def test_sockets_say_which_interface_carries_the_mesh() -> None:
     ends = [[*mesh(0, 77), stray], mesh(1, 77), mesh(2, 78)]
     word = gloo_report(ranks, NAMES, ends)  # type: ignore[arg-type]
     assert word.transports == {"n0": "fab0", "n1": "fab0", "n2": "eth0"}
+    unknown = [("10.99.0.1", f"10.99.0.{peer}", 1, 2) for peer in range(2, 6)]
+    word = gloo_report(ranks, NAMES, [[*mesh(0, 77), *unknown], [], []])  # type: ignore[arg-type]
+    assert word.transports == {"n0": "fab0"}  # an address of no interface says nothing
     silent = gloo_report(ranks, NAMES, [[], [], []])  # type: ignore[arg-type]
     assert silent.transports == {}
     assert silent.problem
@@ -113,8 +116,9 @@ def test_the_log_says_the_road_of_each_node(version: str, network: str, tmp_path
     assert word.report.exit_code == 0
     assert sorted(word.logs) == [f"nccl.node{r // 2}.{1000 + r}.log" for r in range(4)]
     fallback = Job(version, network=socket, devices=none, interface="eth1")
-    said = written(tmp_path / "b", fallback).report(gang(), NAMES).transports
-    assert said == {"n0": "eth1", "n1": "eth1"}
+    word = written(tmp_path / "b", fallback).report(gang(), NAMES)
+    assert word.transports == {"n0": "eth1", "n1": "eth1"}
+    assert word.interface == "eth1"
     half = Job(
         version,
         network=lambda host: "Socket" if host else network,
@@ -141,6 +145,11 @@ def test_what_nccl_writes_later_is_seen_too_and_what_it_wrote_before_counts_once
     assert later
     assert [one.code for one in later.findings] == ["INIT-QP"]
     assert (later.edges, later.ranks) == (first.edges, first.ranks)
+
+
+def test_a_node_that_connects_to_no_other_is_not_on_rdma(tmp_path: Path) -> None:
+    word = written(tmp_path, Job(hosts=1)).report(gang(2), NAMES)
+    assert (word.transports, word.problem) == ({}, "no connection between hosts")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from probes.cluster.byte_counters import count_once
-from probes.fabric.rails import find_idle_rails, rail_growth, rail_shares, read_rails
+from probes.fabric.rails import (
+    count_installed,
+    find_idle_rails,
+    rail_growth,
+    rail_shares,
+    read_rails,
+)
 
 RATE = "400 Gb/sec (4X NDR)"
 
@@ -121,6 +129,30 @@ def test_efa_counts_in_its_own_file(tmp_path: Path) -> None:
     (folder / "hw_counters").mkdir()
     (folder / "hw_counters" / "tx_bytes").write_text("12345\n")
     assert read_rails(str(tmp_path))["efa_0/1"]["sent"] == 12345
+
+
+def test_a_rail_whose_bytes_cannot_be_read_leaves_the_shares_of_all_unknown() -> None:
+    """It may have sent the most."""
+    assert rail_shares({"mlx5_0/1": 1, "mlx5_1/1": None}, 2) == {}
+
+
+def test_a_rail_with_just_the_least_share_is_not_idle() -> None:
+    assert find_idle_rails({"n0": {"mlx5_0/1": 1.3, "mlx5_1/1": 0.7}}, 0.7) == []
+
+
+@pytest.mark.parametrize(
+    ("fabric", "hca", "installed"),
+    [("rdma", "", 2), ("rdma", "=mlx5_0", 1), ("fab0", "", None), (None, "", None)],
+)
+def test_the_rails_of_the_best_node_are_counted_where_rdma_is_the_fabric(
+    fabric: str | None, hca: str, installed: int | None
+) -> None:
+    active = {"port": "1", "link_layer": "InfiniBand", "rate": RATE, "state": "4: ACTIVE"}
+    ports = [{**active, "device": f"mlx5_{number}"} for number in range(2)]
+    facts = [{"node": "id0", "rdma": ports}, {"node": "id1", "rdma": ports[:1]}]
+    hcas = dict.fromkeys(("id0", "id1"), hca)
+    cluster: Any = SimpleNamespace(facts=facts, on_each_node=lambda function: hcas)
+    assert count_installed(cluster, fabric) == installed
 
 
 @pytest.mark.parametrize("root", ["/nonexistent", "/proc/self"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any, cast
 
 from probes.fabric.detect import find_off_fabric
 from probes.fabric.library_report import TransportReport
-from probes.fabric.sweep import SweepResult
+from probes.fabric.sweep import SweepResult, run_sweep
 
 
 def journey(sent: dict[str, dict[str, int]]) -> SweepResult:
@@ -45,3 +47,38 @@ def test_shares_are_of_the_bytes_a_ring_must_move() -> None:
     assert finding.code == "FAB-WRONG-INTERFACE"
     assert finding.suspects == ["n1"]
     assert find_off_fabric(journey({"n0": {"fab0": 9}}), "fab0") == []
+
+
+def test_a_node_that_had_nothing_to_send_has_no_share_of_it() -> None:
+    run = journey({"n0": {"fab0": 0}})
+    run.rows[0]["calls"] = 0
+    assert run.share("n0", "fab0") == 0.0
+
+
+class Gang:
+    """Two nodes, of which only the second has rails; one all-reduce of 1 MiB over TCP."""
+
+    size = 2
+    places = (SimpleNamespace(node="id0"), SimpleNamespace(node="id1"))
+
+    def run(self, function: Any, *_: Any, **__: Any) -> list[Any]:
+        row = {"size": 1 << 20, "count": 4, "elements": 4, "placement": "in_place", "calls": 1}
+        row |= {"wrong": 0, "first_wrong": None, "times": [0.1]}
+        common = {"ranks": 2, "backend": "gloo", "connections": [], "readings": []}
+        timed = {"operation": "all_reduce", "ranks": 2, "note": "", "rows": [row]}
+        answers = {
+            "read_counters": [{"eth0": 0}] * 2,
+            "read_rails": [{}, {"mlx5_0/1": {"gbps": 400.0, "sent": 0}}],
+            "read_interfaces": [{}, {}],
+            "sweep": [
+                {**common, "sweeps": {"all_reduce": {**timed, "rank": rank}}} for rank in range(2)
+            ],
+        }
+        return answers[function.__name__]
+
+
+def test_a_node_without_rails_has_no_rate() -> None:
+    gang, logs = cast(Any, Gang()), cast(Any, None)
+    run = run_sweep(gang, {"id0": "n0", "id1": "n1"}, logs)
+    assert run.rail_gbps == {"n0": 0.0, "n1": 400.0}
+    assert run.ranks == 2

@@ -1,0 +1,91 @@
+"""When groups of nodes are tried, and what is explained where pairs of nodes fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from probes.acceptance.contract import load as contract
+from probes.fabric.bad_nodes import FabricRig, find_bad_nodes, try_groups
+from probes.fabric.node_pairs import PairSearch
+from probes.fabric.sweep import SweepResult
+from reference_trainer.launch.gang import GangError
+from scaling.collectives.fault_search import FaultSearchResult
+from scaling.collectives.node_groups import group_sweep
+from tests.support.controls import MemoryRecorder, recorder
+from tests.support.sweep_results import sweep_result
+
+LAB = contract("lab")
+SOUND = FaultSearchResult({}, 0.1, {}, [], 1, 0, "")
+PAIRS = PairSearch(SOUND, SOUND, {}, {}, {})
+
+
+class Gang:
+    """One rank on each node; groups with a slow node are slow, and pairs do not answer."""
+
+    def __init__(self, nodes: int, slow: int | None = None) -> None:
+        self.places = [SimpleNamespace(node=f"n{number}") for number in range(nodes)]
+        self.slow = slow
+
+    def run(self, function: Any, groups: list[list[int]], *_: Any, **__: Any) -> list[Any]:
+        if function is not group_sweep:
+            raise GangError("rank 2 does not answer")
+        slow = {rank for group in groups if self.slow in group for rank in group}
+        return [(0.05 if rank in slow else 0.1, 0) for rank in range(len(self.places))]
+
+
+def rig_of(gang: Gang, tier: str = "standard") -> tuple[FabricRig, MemoryRecorder]:
+    """Return FABRIC's environment with these nodes, and its recorder."""
+    measure, names = recorder("FABRIC"), {place.node: place.node for place in gang.places}
+    limits, stand_in = partial(LAB.limit, "FABRIC"), cast(Any, gang)
+    return FabricRig(stand_in, names, LAB.cluster, tier, limits, None, measure), measure
+
+
+def run_over(nodes: int) -> SweepResult:
+    """Return a sweep over so many nodes."""
+    return replace(sweep_result(0.1), sent={f"n{at}": {"fab0": 1} for at in range(nodes)})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tier", "unlocated", "are_tried"),
+    [
+        (12, "standard", False, True),
+        (12, "soak", False, True),
+        (12, "quick", False, False),
+        (12, "quick", True, True),
+        (11, "standard", False, False),
+        (4, "quick", True, True),
+        (3, "standard", True, False),  # their groups are pairs
+    ],
+)
+def test_groups_are_tried_on_many_nodes_or_where_all_is_slow(
+    nodes: int, tier: str, unlocated: bool, are_tried: bool
+) -> None:
+    rig, measure = rig_of(Gang(nodes), tier)
+    try_groups(rig, run_over(nodes), PAIRS, unlocated)
+    result = measure.result("finished", 1.0)
+    assert any(one.name == "slow_groups" for one in result.measurements) is are_tried
+    coverage = "; ".join(measure._coverage)
+    assert ("groups of nodes were not tested" in coverage) is not are_tried
+    assert [one.code for one in result.findings] == ["FAB-SLOW"] * unlocated
+
+
+def test_where_a_group_shows_who_is_slow_the_fabric_as_a_whole_is_not_blamed() -> None:
+    rig, measure = rig_of(Gang(16, slow=5))
+    try_groups(rig, run_over(16), PAIRS, unlocated=True)
+    found = measure.result("finished", 1.0).findings
+    assert [(one.code, one.suspects) for one in found] == [("FAB-SLOW-GROUP", ["n5"])]
+
+
+def test_pairs_that_fail_leave_bytes_off_the_fabric_and_wrong_data_explained() -> None:
+    rig, measure = rig_of(Gang(4))
+    run = replace(sweep_result(0.1, "eth0"), rank_nodes=["n0", "n1", "n2", "n3"])
+    wrong = [{"elements": 16, "first_wrong": [(2, 7)], "wrong": 1}]
+    with pytest.raises(GangError):
+        find_bad_nodes(rig, run, wrong)
+    codes = [one.code for one in measure.result("finished", 1.0).findings]
+    assert codes == ["FAB-WRONG-INTERFACE", "FAB-WRONG-DATA"]
