@@ -8,7 +8,9 @@ from typing import Any, cast
 
 from probes.fabric.detect import find_off_fabric
 from probes.fabric.library_report import TransportReport
-from probes.fabric.sweep import SweepResult, run_sweep
+from probes.fabric.sweep import SweepResult, init_seconds, run_sweep
+from scaling.collectives.operations import OPERATIONS
+from scaling.collectives.sweep import SIZES, sweep
 
 
 def journey(sent: dict[str, dict[str, int]]) -> SweepResult:
@@ -61,7 +63,10 @@ class Gang:
     size = 2
     places = (SimpleNamespace(node="id0"), SimpleNamespace(node="id1"))
 
-    def run(self, function: Any, *_: Any, **__: Any) -> list[Any]:
+    def run(self, function: Any, *call: Any, timeout: float, **_: Any) -> list[Any]:
+        if function is sweep:
+            self.budget_s = call[2]
+            self.limit_s = timeout
         row = {"size": 1 << 20, "count": 4, "elements": 4, "placement": "in_place", "calls": 1}
         row |= {"wrong": 0, "first_wrong": None, "times": [0.1]}
         common = {"ranks": 2, "backend": "gloo", "connections": [], "readings": []}
@@ -82,3 +87,11 @@ def test_a_node_without_rails_has_no_rate() -> None:
     run = run_sweep(gang, {"id0": "n0", "id1": "n1"}, logs)
     assert run.rail_gbps == {"n0": 0.0, "n1": 400.0}
     assert run.ranks == 2
+
+
+def test_the_calls_of_all_sizes_take_at_most_half_of_a_sweeps_time() -> None:
+    """The other half is for the checks of their data."""
+    gang, logs = cast(Any, Gang()), cast(Any, None)
+    run_sweep(gang, {"id0": "n0", "id1": "n1"}, logs)
+    calls_s = gang.budget_s * len(SIZES) * len(OPERATIONS["all_reduce"].placements)
+    assert 2 * calls_s < gang.limit_s - init_seconds(2)
