@@ -34,8 +34,9 @@ def control_path(
     sound = FaultSearchResult({}, 0.0, {}, [], 1, 0, "")
     pair = PairSearch(sound, sound, {}, {}, {("n0", "n1"): {"eth0": 1 << 20}})
     monkeypatch.setattr(network, "run_off_fabric", lambda *_: (forced, pair))
+    watch = more.pop("watch", True)
     terms, measure = LAB.cluster.model_copy(update=more), recorder("FABRIC")
-    rig: Any = SimpleNamespace(terms=terms, limits=lambda _: None, measure=measure, watch=True)
+    rig: Any = SimpleNamespace(terms=terms, limits=lambda _: None, measure=measure, watch=watch)
     logs: Any = SimpleNamespace(cluster=SimpleNamespace(on_gpu=True, facts=[]))
     network.control_off_fabric(rig, normal, logs)
     controls = measure.result("finished", 1.0).controls
@@ -65,6 +66,15 @@ def test_a_bandwidth_that_the_forced_path_may_keep_is_not_what_the_control_is_fo
     found = control_path(monkeypatch, forced_run(busbw), usual)
     assert found.caught
     assert found.proves == ["network", "fabric_share", "other_share", "off_fabric_links"]
+
+
+def test_where_links_are_not_judged_the_control_is_not_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Raylets that share one host have no links between them."""
+    found = control_path(monkeypatch, forced_run(0.024), forced_run(0.118, "fab0"), watch=None)
+    assert found.caught
+    assert found.proves == ["busbw", "network", "fabric_share", "other_share"]
 
 
 def test_nccl_that_leaves_rdma_uses_the_network_of_the_launcher(
