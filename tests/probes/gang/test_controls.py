@@ -44,11 +44,12 @@ def test_a_control_is_over_when_all_is_shown_as_free(
     assert only_control(scene).caught
 
 
+@pytest.mark.parametrize("fault", ["places a little late", "places late"])
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_control_waits_where_placing_takes_long(
-    monkeypatch: pytest.MonkeyPatch, name: str
+    monkeypatch: pytest.MonkeyPatch, name: str, fault: str
 ) -> None:
-    scene = simulate(monkeypatch, "places a little late")
+    scene = simulate(monkeypatch, fault)
     with scene("controls") as run:
         CONTROLS[name](run)
     assert only_control(scene).caught
