@@ -71,7 +71,7 @@ class Gang:
         row |= {"wrong": 0, "first_wrong": None, "times": [0.1]}
         common = {"ranks": 2, "backend": "gloo", "connections": [], "readings": []}
         timed = {"operation": "all_reduce", "ranks": 2, "note": "", "rows": [row]}
-        answers = {
+        answers: dict[str, list[Any]] = {
             "read_counters": [{"eth0": 0}] * 2,
             "read_rails": [{}, {"mlx5_0/1": {"gbps": 400.0, "sent": 0}}],
             "read_interfaces": [{}, {}],
