@@ -70,6 +70,17 @@ def test_the_deadlock_is_shown_with_what_each_job_asked_for(
     assert "job B held 2 of 4" in control.saw
 
 
+def test_a_group_that_a_job_of_the_deadlock_gave_up_must_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = simulate(monkeypatch, "keeps cancelled")
+    with scene("two groups") as run:
+        controls.control_hold_and_wait(run, 2)
+    findings = scene.measure.result("finished", 1.0).findings
+    stayed = [one.suspects for one in findings if one.code == "GANG-NOT-REMOVED"]
+    assert stayed == [["job A"], ["job B"]]
+
+
 def test_only_a_deadlock_that_the_control_made_counts() -> None:
     entries = {job: {"job": job, "placed": 1, "size": 2} for job in "AB"}
     waits = [{"t": at / 10, "gangs": entries} for at in range(20)]
