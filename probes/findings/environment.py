@@ -9,7 +9,7 @@ ENVIRONMENT: dict[str, Entry] = {
     "ENV-HARMFUL": Entry(
         "A variable or conf file makes NCCL or gloo use settings that break or slow this fabric.",
         Cause.INFRASTRUCTURE,
-        "Change the variable as this finding says, in the environment or conf file that it names. Then restart Ray on the named nodes.",
+        "Set or unset the variable as this finding says, in the environment or conf file that it names. Then restart Ray on the named nodes.",
     ),
     "ENV-DOUBTFUL": Entry(
         "A variable is set that is meant for debugging, is misspelt, or overrides a better choice of NCCL.",

@@ -75,7 +75,7 @@ def test_a_slow_node_is_shown_with_a_speed_of_the_direction_that_is_slow(
     speeds = {**found.speeds, slow: 0.02, ("n1", "n2"): 0.01}
     (one,) = find_slow_links(replace(found, speeds=speeds, slow_nodes={"n0": way}))
     assert one.suspects == ["n0"]
-    assert "0.020 GB/s. Others: 0.100 GB/s" in one.statement
+    assert "0.02 GB/s. Others: 0.1 GB/s" in one.statement
 
 
 def test_without_an_agreed_fabric_no_bytes_are_off_it() -> None:
