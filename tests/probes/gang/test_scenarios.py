@@ -13,7 +13,8 @@ from probes.gang import test_gang_queue as queue
 from probes.gang.scenario import NoRoom
 from reports.measurement import Verdict
 from reports.record import ProbeResult
-from tests.support.simulated_gangs import FAULTS, SimulatedScene, simulate
+from tests.support.simulated_gangs import SimulatedScene, simulate
+from tests.support.simulated_ray import FAULTS
 
 TERMS = ClusterTerms()
 SCENARIOS: dict[str, Any] = {
