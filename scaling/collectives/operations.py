@@ -42,7 +42,7 @@ class Operation:
         """Build this rank's tensors of `count` elements for the process group that it is in."""
         import torch.distributed as dist
 
-        ramp = _make_ramp(device, count)
+        ramp = make_ramp(device, count)
         return self.allocate(ramp, dist.get_rank(), dist.get_world_size(), in_place)
 
     def busbw(self, size: int, seconds: float, ranks: int) -> float:
@@ -68,7 +68,8 @@ class Buffers:
     expected: Any
 
 
-def _make_ramp(device: Any, count: int) -> Any:
+def make_ramp(device: Any, count: int) -> Any:
+    """Build the payload's pattern: so many elements that repeat 0..6."""
     import torch
 
     # torch.arange in float32 is not exact beyond 2^24, so a short ramp is repeated.

@@ -255,14 +255,14 @@ def _time_calls(
                 time.sleep(late_s)
             times.append(time_call(buffers, device))
         over_budget = time.perf_counter() - start + BATCH_CALLS * times[-1] > budget
-        own = [float(over_budget), _median_precision(times), statistics.median(times)]
+        own = [float(over_budget), median_precision(times), statistics.median(times)]
         state = torch.tensor(own, dtype=torch.float64, device=device)
         dist.all_reduce(state, op=dist.ReduceOp.MAX)
         done = bool(state[0]) or (len(times) > BATCH_CALLS and float(state[1]) < PRECISION)
     return times, float(state[2])
 
 
-def _median_precision(times: list[float]) -> float:
+def median_precision(times: list[float]) -> float:
     """Estimate the relative standard error of the median from the median absolute deviation.
 
     For normal noise, 1.4826 x MAD estimates sigma, and the standard error of a median is 1.2533
