@@ -18,6 +18,7 @@ from probes.scaling.checkpoint_cost import SAVE_GAP, SAVES, SavePlan, time_saves
 from probes.scaling.plan import LadderRig
 from reference_trainer.config import TrainConfig
 from reference_trainer.launch.gang import Gang, GangError, WorkerLost
+from reference_trainer.model.flops import parameter_count
 from reports.measurement import Verdict
 from reports.record import ProbeResult
 from reports.run_folder.store import Store
@@ -96,8 +97,14 @@ def mended() -> list[list[int]]:
 
 
 @pytest.fixture
+def asked() -> list[TrainConfig]:
+    """The loads of all runs of the trainer."""
+    return []
+
+
+@pytest.fixture
 def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: Any, asked: list[TrainConfig]
 ) -> Iterator[Callable[..., ProbeResult]]:
     """What the probe writes down when its climbs find these, one after the other."""
     stores: list[Store] = []
@@ -111,7 +118,7 @@ def run(
         config: TrainConfig = TRAINED,
         **terms: Any,
     ) -> Any:
-        each, asked = iter(found), []
+        each, before = iter(found), len(asked)
 
         def climb(gang: Any, names: Any, count: int, config: TrainConfig, **_: Any) -> Rung:
             asked.append(config)
@@ -130,10 +137,11 @@ def run(
         gang = SimpleNamespace(busy=lambda: [*hangs], silent=list, replace_workers=mended.append)
         work = SavePlan(folder, config, ClusterTerms(**terms))
         time_saves(LadderRig(cast(Gang, gang), {}, ledger), cast(Cluster, seen), count, work)
-        for config in asked:
+        own = asked[before:]
+        for config in own:
             assert config.save_every
             assert str(config.checkpoints).startswith(str(folder))
-        assert len({config.checkpoints for config in asked}) == len(asked)  # none resumes another
+        assert len({config.checkpoints for config in own}) == len(own)  # none resumes another
         return ledger.finish("finished", 1.0)
 
     yield run
@@ -169,6 +177,31 @@ def test_saves_that_are_quick_pass_and_a_slow_one_that_is_planted_is_found(run: 
     assert control.saw == "rank 3 writes for 0.6 s, the others for 0.1 s"
     notes = {one.name: one.value for one in result.measurements if not one.judged}
     assert notes == {"save_stall": pytest.approx(0.2), "save_rate": pytest.approx(30000)}
+
+
+def test_a_step_follows_each_save_that_is_judged_and_the_slow_save_is_in_the_timed_step(
+    run: Any, asked: list[TrainConfig]
+) -> None:
+    run(saved(0.2), late(0.5))
+    timed, slow = asked  # the warm-up steps come before theirs
+    assert timed.save_every == SAVE_GAP
+    assert timed.steps + WARM_UP_STEPS == SAVES * SAVE_GAP + 1
+    assert slow.save_every == slow.steps + WARM_UP_STEPS
+
+
+def test_the_slow_save_is_judged_as_twice_as_long_as_is_allowed(run: Any) -> None:
+    (control,) = run(saved(0.2), late(0.5)).controls
+    assert [one.value for one in control.observed] == [pytest.approx(2 * 0.02)]
+
+
+@pytest.mark.parametrize(("missing", "made"), [(0, True), (1, False)])
+def test_three_saves_of_parameters_and_both_moments_must_fit_into_the_folder(
+    run: Any, monkeypatch: pytest.MonkeyPatch, missing: int, made: bool
+) -> None:
+    free = 3 * 12 * parameter_count(TRAINED) - missing
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    result = run(saved(0.2), late(0.5))
+    assert (judged(result)[0] is not None) == made
 
 
 @pytest.mark.near_miss("SCALING.checkpoint_overhead")
