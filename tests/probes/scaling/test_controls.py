@@ -1,0 +1,128 @@
+"""What follows the ladder: a delay that is planted, steps that send nothing, the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from probes.acceptance.contract import load
+from probes.acceptance.measure import Recorder
+from probes.scaling import controls
+from probes.scaling.controls import (
+    compare_compute,
+    control_planted_delay,
+    locate_delay,
+    planted_delay,
+    time_same_work,
+    time_unsent_step,
+)
+from probes.scaling.plan import LadderRig
+from reference_trainer.config import TrainConfig
+from reference_trainer.launch.gang import Gang
+from reports.measurement import Limit
+from reports.run_folder.store import Store
+from scaling.ladder.ladder import Rung
+from scaling.ladder.step_breakdown import LOCAL_SEGMENTS, Step
+from scaling.loss.ladder_result import Ladder
+from tests.support.simulated_ladder import ladder
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Iterator[Recorder]:
+    with closing(Store(tmp_path / "run")) as store:
+        yield Recorder(store, load("lab"), "p", "SCALING", "claim", "again", lambda words: None)
+
+
+def rig(measure: Recorder) -> LadderRig:
+    return LadderRig(cast(Gang, None), {}, measure)
+
+
+def rung(count: int, *seconds: float) -> Rung:
+    """Steps of so many seconds on each of so many nodes."""
+    steps = [Step(each, {"forward": each / 3, "backward": each * 2 / 3}) for each in seconds]
+    return Rung(count, [f"node{at}" for at in range(count)], [steps] * count, 800, 0)
+
+
+def test_on_one_node_no_delay_is_planted_and_the_control_says_why(measure: Recorder) -> None:
+    alone = Ladder(rungs=[rung(1, 1.0)], calls=[], fits={})
+    control_planted_delay(rig(measure), TrainConfig(), alone, lambda _: None)
+    (control,) = measure.finish("finished", 1.0).controls
+    assert (control.name, control.caught, control.saw) == ("planted delay", None, "one node")
+
+
+@pytest.mark.parametrize(
+    ("limit", "delay"),
+    [
+        (None, 0.04),  # nothing is agreed: a part of a step of 0.1 s
+        (Limit(high=2.0, because="as agreed"), 0.04),
+        (Limit(low=0.8, because="as agreed"), 0.04),
+        (Limit(low=0.25, because="as agreed"), 0.092),  # up to 0.16 s are allowed
+    ],
+)
+def test_the_delay_is_a_part_of_a_step_or_what_breaks_the_limit(
+    limit: Limit | None, delay: float
+) -> None:
+    found = Ladder(rungs=[rung(1, 0.04), rung(4, 0.1)], calls=[], fits={})
+    assert planted_delay(found, limit) == pytest.approx(delay)
+
+
+def waiting(*seconds: float) -> list[list[Step]]:
+    """Ranks that wait so long in collectives; rank 1 waits 1 s for its data."""
+    local = dict.fromkeys(LOCAL_SEGMENTS, 0.0)
+    return [
+        [Step(2.0, {**local, "forward": each, "backward": 0.0, "clip": 0.0, "data": rank == 1})]
+        for rank, each in enumerate(seconds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("waits", "located"),
+    [
+        ((1.0, 0.0, 1.0, 1.0), True),
+        ((0.6, 0.0, 1.0, 1.0), True),
+        ((0.0, 0.0, 1.0, 1.0), False),  # one did not wait
+        ((0.5, 0.0, 1.0, 1.0), False),  # one waited for no more than half of the delay
+        ((0.4, 0.0, 0.4, 0.4), False),
+        ((1.4, 1.0, 1.4, 1.4), False),  # for something else, the culprit as long as the others
+    ],
+)
+def test_a_delay_is_located_if_all_others_waited_for_it(
+    waits: tuple[float, ...], located: bool
+) -> None:
+    assert locate_delay(waiting(*waits), 1, 1.0)[0] is located
+    assert not locate_delay(waiting(*waits), 2, 1.0)[0]
+
+
+def test_the_step_without_sends_is_sharded_as_on_the_largest_rung(
+    monkeypatch: pytest.MonkeyPatch, measure: Recorder
+) -> None:
+    counts = []
+
+    def skip(gang: Any, names: Any, count: int, config: TrainConfig) -> Rung:
+        counts.append(count)
+        return rung(1, 1.0, 1.0, 1.0, 1.0)
+
+    monkeypatch.setattr(controls, "skip_collectives", skip)
+    time_unsent_step(rig(measure), ladder().rungs, TrainConfig())
+    (note,) = measure.finish("finished", 1.0).measurements
+    assert (counts, note.value, note.subject) == ([4], 1.0, "4 nodes")
+
+
+def test_compute_that_is_equal_to_the_last_digit_is_the_same() -> None:
+    steady = rung(1, *[1.0] * 4).steps
+    assert "the same within the noise" in compare_compute(steady, steady)
+
+
+def test_no_node_does_more_than_eight_times_its_usual_work(
+    monkeypatch: pytest.MonkeyPatch, measure: Recorder
+) -> None:
+    monkeypatch.setattr(controls, "run_rung", lambda _, __, count, ___: rung(count, 16 / count))
+    nodes = [1, 2, 4, 8, 16]
+    found = time_same_work(rig(measure), nodes, replace(TrainConfig(), batch=2))
+    assert found["nodes"] == [2, 4, 8, 16]
+    assert found["efficiency"] == [1.0] * 4
