@@ -141,7 +141,9 @@ def _port_kind(port: dict[str, str]) -> str:
 def _rdma_line_rate(host: str, rails: list[Rail] | None) -> LineRate | None:
     if rails is None:
         return None
-    _, gbps, layer, _ = rails[0] if rails else Rail("", 0.0, RAIL_KINDS[-1], False)
+    if not rails:
+        return LineRate(0.0, f"no port on {host} has the rate of the others' ports")
+    _, gbps, layer, _ = rails[0]
     message = f"{len(rails)} x {gbps:.0f} Gbit/s {layer} ports in sysfs on {host}"
     if down := sum(not rail.active for rail in rails):
         message += f", {down} of them not active (NCCL_IB_HCA can exclude ports that are no rail)"

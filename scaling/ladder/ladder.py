@@ -141,7 +141,7 @@ def load_text(tokens: int) -> str:
 
 def rung_sizes(nodes: int) -> list[int]:
     """List 1, 2, 4, 8 ... up to `nodes`, and `nodes` itself."""
-    sizes = [1 << power for power in range(nodes.bit_length()) if 1 << power <= nodes]
+    sizes = [1 << power for power in range(nodes.bit_length())]
     return sizes if sizes[-1] == nodes else [*sizes, nodes]
 
 

@@ -19,6 +19,7 @@ from probes.scaling.plan import LadderRig, Plan
 from probes.scaling.replay import Replay, nodes_off_fabric
 from probes.scaling.run_ladder import (
     build_ladder,
+    gang_hangs,
     locate_slow_links,
     median_run,
     repeat_base,
@@ -218,6 +219,26 @@ def test_ranks_that_wait_for_one_that_failed_are_replaced(monkeypatch: pytest.Mo
     rungs, _ = run_ladder(rig(notes, gang), plan(1, 2, 4))
     assert rungs == once.rungs[:2]
     assert gang.mended == [[0, 1, 3]]
+
+
+def test_a_rank_that_dies_while_the_base_is_repeated_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gang = Mendable()
+    climbs(monkeypatch, [WorkerLost("ranks [1] died", ranks=[1], lost_at=0.0)])
+    assert repeat_base(rig(Notes(), gang), ladder().rungs[0], plan(1, 2, 4)) == []
+    assert gang.mended == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("busy", "silent", "hangs"),
+    [([], [], False), ([2], [], True), ([], [2], True), ([2], [2], True)],
+)
+def test_a_gang_hangs_if_a_rank_is_busy_or_silent(
+    busy: list[int], silent: list[int], hangs: bool
+) -> None:
+    gang = SimpleNamespace(busy=lambda: busy, silent=lambda: silent)
+    assert gang_hangs(cast(Gang, gang)) is hangs
 
 
 def test_all_that_is_told_of_collectives_is_beyond_one_node() -> None:

@@ -386,6 +386,7 @@ def test_blame_finds_the_node_else_the_pair() -> None:
     assert classify([("a", "c"), ("b", "c"), ("c", "d")], nodes) == (["c"], [])
     assert classify([("a", "b")], nodes) == ([], [("a", "b")])
     assert classify([], nodes) == ([], [])
+    assert classify([("a", "b"), ("a", "c")], nodes) == ([], [("a", "b"), ("a", "c")])
     assert classify([("a", "b")], ["a", "b"]) == ([], [("a", "b")])
     both = [("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d")]
     assert classify(both, nodes) == (["a", "b"], [])

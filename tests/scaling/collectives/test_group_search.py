@@ -35,12 +35,15 @@ class Crowd:
         self.slow, self.clash = slow, set(clash.split())  # those who clash are slow together
         self.spoilt: set[int] = set()  # numbers of group trials that went wrong, once
         self.trials = 0
+        self.sizes: list[int] = []  # of the groups, in the order of their trials
         self.cluster = Cluster(size, seed=size)
 
     def trial(self, parting: list[list[str]]) -> list[float]:
         """GB/s of each group."""
         busy = [node for group in parting for node in group]
         assert len(set(busy)) == len(busy)
+        assert all(len(group) > 1 for group in parting), "a node alone sends nothing"
+        self.sizes += map(len, parting)
         return [self.speed(group) for group in parting]
 
     def speed(self, group: list[str]) -> float:
@@ -60,6 +63,12 @@ def test_groups_find_what_pairs_do_not() -> None:
     }, matrix=True)  # fmt: skip
     assert (pairs.slow_nodes, pairs.slow_links) == ({}, [])
     assert search_groups(crowd.nodes, crowd.trial) == (["n5"], [])
+
+
+def test_a_suspect_is_measured_in_a_group_as_large_as_those_that_were_slow() -> None:
+    crowd = Crowd(16, {"n5": 0.5})
+    search_groups(crowd.nodes, crowd.trial)
+    assert set(crowd.sizes) == {4}
 
 
 @given(st.integers(12, 200), st.integers(0, 10**6))

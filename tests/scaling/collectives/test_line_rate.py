@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.collectives.line_rate import active_rails, installed_rails, line_rate
+from scaling.collectives.line_rate import active_rails, installed_rails, limit_reason, line_rate
 
 
 def port(
@@ -52,6 +52,17 @@ def test_a_node_that_has_less_does_not_lower_what_is_asked_of_all(
         assert rate is not None
         assert rate.gbytes_per_s == (400 if fabric == "rdma" else 12.5)
         assert rate.because.endswith("on n1; less on n2")
+
+
+def test_of_many_nodes_that_have_less_eight_are_named() -> None:
+    facts = [node(8), *(node(7, host=f"n{number}") for number in range(2, 12))]
+    rate = line_rate(facts, "rdma")
+    assert rate is not None
+    assert rate.because.endswith("; less on n2, n3, n4, n5, n6, n7, n8, n9 and 2 more")
+
+
+def test_the_reason_of_a_limit_says_what_a_sound_ring_reaches() -> None:
+    assert "a healthy ring reaches 96" in limit_reason(0.8, "400 GB/s")
 
 
 def test_ports_of_another_kind_are_no_rails() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -36,6 +37,8 @@ def test_no_worker_is_two_ranks_of_a_rung() -> None:
     assert len(worker_groups(gang, 8)[0]) == 8
     with pytest.raises(GangError, match="10 nodes was asked of a gang of 8"):
         worker_groups(gang, 10)
+    assert worker_groups(gang, 2) == [[0, 1]]
+    assert worker_groups(gang, 3, first=6) == [[0, 6, 7]]
 
 
 @pytest.mark.parametrize(("nodes", "runs"), [(4, 2), (6, 1), (8, 2), (11, 1), (16, 2)])
@@ -80,6 +83,7 @@ def test_tokens_per_rank_are_those_of_one_job() -> None:
     assert alone.tokens_per_rank == 256  # two jobs side by side, of two ranks each
     whole = Rung(2, ["a", "a", "b", "b"], [[step]] * 4, tokens_per_step=1024, non_finite=0)
     assert whole.tokens_per_rank == 256
+    assert whole.load_text == "256 tokens per GPU and step"
 
 
 def test_the_rung_of_one_node_is_judged_by_its_median_node_in_all_figures() -> None:
@@ -126,6 +130,15 @@ def test_a_peak_is_known_only_where_it_is_every_ranks(
     gang = cast(Gang, SimpleNamespace(places=places, run=lambda *_, **__: ranks))
     rung = run_rung(gang, {"a": "a", "b": "b"}, 1, config)
     assert (rung.devices, rung.peak_flops) == (devices, known)
+
+
+def test_the_rank_that_is_fullest_gives_the_memory_of_a_rung() -> None:
+    config = TrainConfig(steps=2, digest=False, device="cpu")
+    result = run_on_fake_group(1, replace(config, steps=4))
+    ranks = [{**result, "state_bytes": 100, "peak_memory_bytes": peak} for peak in (150, 250, 0)]
+    places = [SimpleNamespace(node=node) for node in "abc"]
+    gang = cast(Gang, SimpleNamespace(places=places, run=lambda *_, **__: ranks))
+    assert run_rung(gang, dict(zip("abc", "abc", strict=True)), 1, config).memory_ratio == 2.5
 
 
 @pytest.mark.parametrize(

@@ -69,3 +69,11 @@ def test_a_loss_that_is_no_number_is_not_this_ones_to_tell() -> None:
         for step in rank["steps"]:
             step |= {"loss": float("nan"), "loss_hex": "nan", "local_loss": float("nan")}
     assert find_disagreements(lost) == []
+
+
+def test_a_rank_that_made_fewer_steps_is_refused() -> None:
+    """What the others did in their last step agrees with nobody's."""
+    short = results()
+    del short[1]["steps"][1]
+    with pytest.raises(ValueError, match="shorter"):
+        find_disagreements(short)

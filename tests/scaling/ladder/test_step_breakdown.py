@@ -51,6 +51,11 @@ def test_residual_sees_a_term_that_is_missing() -> None:
     assert loss_residual(whole, torn) == pytest.approx(0.3)
 
 
+def test_a_term_that_some_steps_lack_is_a_mean_over_all_steps() -> None:
+    steps = [Step(1.0, {"forward": 1.0}), Step(3.0, {"forward": 1.0, "checkpoint": 2.0})]
+    assert mean_terms([steps]) == {"forward": 1.0, "checkpoint": 1.0}
+
+
 EVEN = dict.fromkeys(SEGMENTS, 0.1)
 NAN = float("nan")
 

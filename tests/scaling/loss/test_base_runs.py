@@ -12,6 +12,7 @@ from probes.scaling.judge import proven_efficiency
 from reports.measurement import Limit, Verdict
 from reports.run_folder.integrity import load
 from scaling.ladder.ladder import Rung
+from scaling.ladder.step_breakdown import Step
 from scaling.loss.base_runs import base_doubt
 from scaling.loss.ladder_result import Ladder, load_ladder
 from tests.probes.cli.test_scaling import AT_FOUR, figures, said, save
@@ -40,6 +41,18 @@ def test_a_base_that_another_run_repeats_is_one() -> None:
     assert base_doubt(sound, [sound.seconds * 1.03]) == ""
     # Of three the odd one was disturbed: the two fastest agree.
     assert base_doubt(sound, [sound.seconds * 1.4, sound.seconds * 1.03]) == ""
+
+
+def lasting(*seconds: float) -> Rung:
+    """One node's rung, the steps of which take so long."""
+    return Rung(1, ["a"], [[Step(each, {"forward": each}) for each in seconds]], 512, 0)
+
+
+@pytest.mark.parametrize(("seconds", "other"), [(1.0, 1.05), (1.05, 1.0), (10.0, 10.4)])
+def test_runs_that_differ_by_no_more_than_five_per_cent_confirm_each_other(
+    seconds: float, other: float
+) -> None:
+    assert base_doubt(lasting(*[seconds] * 8), [other]) == ""
 
 
 @pytest.mark.parametrize(
