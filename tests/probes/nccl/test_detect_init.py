@@ -273,6 +273,43 @@ def test_the_one_rank_that_does_not_get_through_is_not_lost_among_those_that_do(
     assert found.findings[0].suspects == ["node2"]
 
 
+def test_a_connection_that_broke_accuses_both_ends(tmp_path: Path) -> None:
+    words = "transport/net_ib.cc:1 NET/IB : Got completion from peer 10.0.0.2<4> with error 12"
+    (named,) = told(tmp_path, Job(warn={0: [words]}).text()).findings
+    assert (named.code, named.suspects) == ("INIT-QP", ["node0", "node1"])
+
+
+def test_nvlink_multicast_that_fails_is_quoted(tmp_path: Path) -> None:
+    words = "transport/nvls.cc:251 Cuda failure 1 'invalid argument'"
+    (named,) = told(tmp_path, warned("2.28.9", words).text()).findings
+    assert named.code == "INIT-NVLS"
+    assert "Cuda failure 1 'invalid argument'" in named.statement
+
+
+def test_one_wrong_element_is_a_number(tmp_path: Path) -> None:
+    row = "  1048576  262144  float  sum  -1  91.5  11.46  17.19  1  90.1  11.63  17.45  0\n"
+    (named,) = told(tmp_path, Job().text() + row).findings
+    assert named.code == "NCCL-CORRUPT"
+    assert named.statement.endswith("wrong elements in 1 rows, up to 1 in one")
+
+
+@pytest.mark.parametrize(("late_s", "suspects"), [(26.0, ["rank 3 on node1"]), (36.0, None)])
+def test_who_came_late_waited_less_than_half_as_long_as_the_others(
+    tmp_path: Path, late_s: float, suspects: list[str] | None
+) -> None:
+    waited = {rank: {"bootstrap": 70.0} for rank in (0, 1, 2)} | {3: {"bootstrap": late_s}}
+    named = told(tmp_path, timings("2.28.9", waited)).findings[0]
+    assert named.suspects == (suspects or [f"rank {rank} on node{rank // 2}" for rank in range(4)])
+
+
+@pytest.mark.parametrize("stage", ["bootstrap", "net-init", "topology"])
+def test_families_are_blamed_until_the_ranks_know_each_other(tmp_path: Path, stage: str) -> None:
+    text = Job(last=stage).text().replace("10.0.0.2<0>", "fe80::2%eth0<0>")
+    (named,) = told(tmp_path, text).findings
+    assert named.code == "INIT-HANG"
+    assert "node1 uses IPv6" in named.statement
+
+
 PORTS = "transport/net_ib.cc:92"
 
 

@@ -1,0 +1,39 @@
+"""Which hosts are suspected of the wrong transport, and of which interface.
+
+SYNTHETIC: lines written to the documented formats.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.recordings.generate.nccl_logs import Job, none, socket
+from tests.support.nccl_report import told
+
+
+@pytest.mark.parametrize(
+    ("on_tcp", "suspects"),
+    [({1}, ["node1"]), ({1, 2}, ["node1", "node2"]), ({1, 2, 3}, ["node0"])],
+    ids=["the fewer", "as many: those on TCP", "the fewer, on RDMA"],
+)
+def test_of_hosts_on_tcp_and_on_rdma_the_fewer_are_suspected(
+    tmp_path: Path, on_tcp: set[int], suspects: list[str]
+) -> None:
+    job = Job(
+        hosts=4,
+        network=lambda host: "Socket" if host in on_tcp else "IB",
+        devices=lambda host: 0 if host in on_tcp else 2,
+    )
+    mixed = next(one for one in told(tmp_path, job.text()).findings if one.code == "FAB-MIXED")
+    assert mixed.suspects == suspects
+
+
+def test_sockets_on_loopback_are_found_behind_a_good_bootstrap(tmp_path: Path) -> None:
+    job = Job(network=socket, devices=none, interface="docker0", last="graph")
+    text = job.text().replace("Bootstrap: Using docker0", "Bootstrap: Using eth0")
+    found = told(tmp_path, text).findings
+    (named,) = [one for one in found if one.code == "FAB-LOOPBACK"]
+    assert named.suspects == ["node0", "node1"]
+    assert "NCCL chose docker0, which leads to no other host" in named.statement
