@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from probes.acceptance.criteria import CRITERIA
 from reports.measurement import Verdict
 from reports.run_folder.integrity import load
 from tests.support.stand_in import CAUGHT, CONTRACT, GOOD, OWES, PROBE, STAND_IN
@@ -137,7 +138,9 @@ def test_a_shorter_tier_than_agreed_is_a_partial_run(suite: Any, pytester: pytes
 def test_without_a_contract_nothing_is_accepted(suite: Any, pytester: pytest.Pytester) -> None:
     result, summary = suite(broken=GOOD, contract=())
     assert result.ret == 20
-    assert summary.headline.startswith("NOT ACCEPTED (rehearsal): no contract was agreed. 1 of 6")
+    assert summary.headline.startswith(
+        f"NOT ACCEPTED (rehearsal): no contract was agreed. 1 of {len(CRITERIA)}"
+    )
     result.stdout.fnmatch_lines(["next    seatrial contract new --from run"])
 
 

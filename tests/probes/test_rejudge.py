@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,7 @@ from probes.acceptance.cluster_terms import ClusterTerms
 from probes.acceptance.contract import load as contract
 from probes.acceptance.contract import parse
 from probes.acceptance.criteria import CRITERIA
-from probes.acceptance.criteria.criterion import exactly
+from probes.acceptance.criteria.criterion import Circumstances, exactly
 from probes.acceptance.measure import Recorder
 from probes.cli.main import main
 from probes.rejudge.limit_check import read_whole
@@ -151,6 +152,29 @@ def test_every_key_of_cluster_says_what_it_was_measured_for() -> None:
         for id, names in measures.items():
             known = {*CRITERIA[id].measures, *(ORDERS if id == "HOSTS" else ())}
             assert set(names) <= known
+
+
+class AskedTerms:
+    """Terms that note which of their keys a condition reads."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    def __getattr__(self, key: str) -> Any:
+        self.asked.add(key)
+        return getattr(ClusterTerms(), key)
+
+
+def test_what_is_owed_under_a_term_depends_on_that_term() -> None:
+    """Else a value that was measured under other terms would be judged as if under these."""
+    for id, row in CRITERIA.items():
+        for name in row.conditions.keys() & row.measures.keys():
+            terms = AskedTerms()
+            row.conditions[name](Circumstances("soak", cast("ClusterTerms", terms), 8, True))
+            for key in terms.asked:
+                measures = TERM_MEASURES[key].get(id)
+                listed = measures is not None and (not measures or name in measures)
+                assert listed, f"add {id}.{name} to TERM_MEASURES[{key!r}] of new_judge.py"
 
 
 OTHER_TERMS = [

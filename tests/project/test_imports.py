@@ -97,6 +97,7 @@ def wrong_directions(graph: dict[str, set[str]]) -> list[str]:
         top, _, rest = name.partition(".")
         package = rest.split(".")[0]
         if top in DIRECTIONS and package:
+            assert package in DIRECTIONS[top], f"say in DIRECTIONS what {top}.{package} may import"
             allowed = DIRECTIONS[top][package] | {package}
             wrong += [
                 f"{name} imports {other}"

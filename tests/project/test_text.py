@@ -94,7 +94,9 @@ def test_docs_are_plain(page: Path) -> None:
 
 def test_a_remedy_is_an_order_in_sentences() -> None:
     for code, entry in CATALOGUE.items():
-        assert begins_with_verb(entry.remedy), (code, entry.remedy)
+        assert begins_with_verb(entry.remedy), (
+            f"{code}: no verb of tests/project/verbs.py begins it"
+        )
         for text in (entry.meaning, entry.remedy):
             assert text[0].isupper() or text.startswith(("libibverbs", "libfabric", "nccl", "/dev"))
             assert text.endswith((".", ".)")), (code, text)

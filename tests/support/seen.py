@@ -183,8 +183,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_sessionfinish() -> None:
     """Rewrite the file if SEATRIAL_SEEN asks for it."""
     if os.environ.get("SEATRIAL_SEEN") == "write":
-        kept = {test: one for test, one in read_sights().items() if test not in WATCH.passed}
-        FILE.write_text(as_toml(choose(kept | WATCH.passed)))
+        others = {test: one for test, one in read_sights().items() if test not in WATCH.passed}
+        chosen = choose(others | WATCH.passed)
+        own = {test: one for test, one in chosen.items() if test in WATCH.passed}
+        FILE.write_text(as_toml(others | own))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -94,7 +94,7 @@ def test_the_decision_comes_first_and_the_environment_last() -> None:
         "<h2>Change since",
         "<h2>Every measurement",
         "<h2>Environment",
-        "<h2>Words",
+        "<h2>Glossary",
     ]
     places = [text.index(part) for part in order]
     assert places == sorted(places)
