@@ -19,6 +19,7 @@ from scaling.ladder.ladder import (
     run_on_fake_group,
     run_rung,
     rung_sizes,
+    skip_collectives,
     strong_scaling_config,
     worker_groups,
 )
@@ -88,12 +89,30 @@ def test_tokens_per_rank_are_those_of_one_job() -> None:
 
 def test_the_rung_of_one_node_is_judged_by_its_median_node_in_all_figures() -> None:
     """A slow node beside two sound ones costs the rung of 1 nothing: each is a job of its own."""
-    steps = [[Step(seconds, {"forward": seconds})] for seconds in (1.0, 1.0, 4.0)]
-    alone = Rung(1, ["a", "b", "c"], steps, 512, 0, flops=2.0, peak_flops=1024)
-    assert alone.seconds == 1
+    steps = [[Step(seconds, {"forward": seconds})] for seconds in (2.0, 2.0, 8.0)]
+    alone = Rung(1, ["a", "b", "c"], steps, 1024, 0, flops=2.0, peak_flops=1024)
+    assert alone.seconds == 2
     assert alone.tokens_per_second == 512
     assert alone.mfu == 1
     assert Ladder(rungs=[alone], calls=[], fits={}).efficiency(alone) == 1
+
+
+def test_a_rung_begins_at_the_first_node_and_its_silent_twin_runs_each_node_alone() -> None:
+    config = TrainConfig(steps=2, digest=False, device="cpu")
+    result = run_on_fake_group(1, replace(config, steps=4))
+    asked: list[Any] = []
+
+    def run(*work: Any, groups: list[list[int]], **_: Any) -> list[dict[str, Any]]:
+        asked.append((*work[1:-1], groups))
+        return [result] * sum(map(len, groups))
+
+    places = [SimpleNamespace(node=node) for node in "aabbcc"]
+    gang, names = cast(Gang, SimpleNamespace(places=places, run=run)), {n: n for n in "abc"}
+    rung = run_rung(gang, names, 2, config)
+    assert (rung.count, rung.nodes) == (2, [*"aabb"])
+    silent = skip_collectives(gang, names, 2, config)
+    assert (silent.count, silent.nodes) == (1, [*"aabbcc"])
+    assert asked == [([[0, 1, 2, 3]],), (4, [[0, 1], [2, 3], [4, 5]])]  # sharded as on 4 ranks
 
 
 def test_mfu_is_the_share_of_one_gpus_peak() -> None:
