@@ -18,7 +18,7 @@ import pytest
 from probes.acceptance.stash import JUNIT, RECORDER, RUN, VERDICT
 from probes.option_twins import read_twins
 from probes.probe_report import end_state, is_sound, last_line, status_words, write_verdict
-from probes.tracebacks import hide_in_internal_error, hide_secrets, shorten_tracebacks
+from probes.tracebacks import hide_secrets, redact_internal_error, shorten_tracebacks
 from reports.sanitize import clean
 
 pytest_plugins = ["probes.acceptance.fixtures", "probes.gang.fixtures", "probes.restart.fixtures"]
@@ -333,7 +333,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> Generator[None, None,
 @pytest.hookimpl(tryfirst=True)  # before pytest prints it
 def pytest_internalerror(excrepr: Any, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
     """Record an error of pytest, of a plugin or of this suite, and redact its traceback."""
-    hide_in_internal_error(excrepr)
+    redact_internal_error(excrepr)
     PROBLEMS.append(("internal", "pytest", last_line(excinfo.exconly())))
 
 

@@ -34,7 +34,7 @@ def hide_secrets(report: pytest.CollectReport | pytest.TestReport) -> None:
         report.longrepr = hidden
 
 
-def hide_in_internal_error(excrepr: Any) -> None:
+def redact_internal_error(excrepr: Any) -> None:
     """Redact secrets in the traceback of an error of pytest itself, before it is printed."""
     for entry in excrepr.reprtraceback.reprentries:
         entry.lines = [redact_text("".join(entry.lines))]

@@ -14,6 +14,7 @@ SHOWN_UNITS: dict[str, list[tuple[float, float, str]]] = {
     "GB": [(0.1, 1, "GB"), (1e-4, 1e3, "MB"), (0, 1e6, "kB")],
     "s": [(0.01, 1, "s"), (0, 1e3, "ms")],
 }
+ORDINALS = {"step"}  # units of a position: step 4, not 4 step
 SINGULAR = {"addresses": "address", "losses": "loss", "processes": "process"}
 
 
@@ -42,7 +43,7 @@ def quantity(value: float, unit: str = "", digits: int = 3, spread: float | None
     text = _scaled(value, factor, digits)
     if spread is not None:
         text += f" +/- {_scaled(spread, factor, 2)}"
-    return f"{text} {shown}".rstrip()
+    return f"{unit} {text}" if unit in ORDINALS else f"{text} {shown}".rstrip()
 
 
 def percent(share: float) -> str:

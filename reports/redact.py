@@ -213,7 +213,7 @@ def _redact_one_pass(text: str) -> str:
     text = WEBHOOK.sub(lambda match: match["kept"] + REDACTED, text)
     text = URL_USER.sub(lambda match: f"{match['slashes']}{REDACTED}@", text)
     for heads in (ASSIGNED, OPTION, QUERY, PAIR, NAMED, USER_OPTION, SSHPASS):
-        text = "".join(_redact_values(text, heads))
+        text = "".join(_redact_secret_values(text, heads))
     text = PROXY_USER.sub(_redact_proxy, text)
     text = BEARER.sub(_redact_bearer, text)
     return SECRET_WORD.sub(REDACTED, text)
@@ -274,7 +274,7 @@ def _is_plain(name: str, value: str) -> bool:
     return may_be_number and bool(NUMBER.fullmatch(value))
 
 
-def _redact_values(text: str, heads: re.Pattern[str]) -> Iterator[str]:
+def _redact_secret_values(text: str, heads: re.Pattern[str]) -> Iterator[str]:
     """Yield the text in parts, with REDACTED for each secret value after a match of `heads`."""
     done = at = 0
     while head := heads.search(text, at):

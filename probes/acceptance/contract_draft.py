@@ -127,8 +127,10 @@ def _network_facts(fact: Facts) -> dict[str, Any]:
     return {
         "node": _text(fact.get("node")),
         "rdma": ports,
-        "environment": {k: _text(v) for k, v in _table(environment).items()},
-        "interfaces": {k: {"address": None, **_table(v)} for k, v in _table(interfaces).items()},
+        "environment": {k: _text(v) for k, v in _as_table(environment).items()},
+        "interfaces": {
+            k: {"address": None, **_as_table(v)} for k, v in _as_table(interfaces).items()
+        },
     }
 
 
@@ -144,7 +146,7 @@ def _version_lines(nodes: list[Facts]) -> Iterator[str]:
     """Yield the software versions that most nodes have."""
     versions: list[Line] = []
     for part in software_versions():  # known parts only, not the record's own keys
-        seen = [_text(_table(fact.get("software")).get(part)) for fact in nodes]
+        seen = [_text(_as_table(fact.get("software")).get(part)) for fact in nodes]
         counts = Counter(version for version in seen if VERSION.fullmatch(version)).most_common()
         if counts:
             others = ", ".join(version for version, _ in counts[1:])
@@ -243,5 +245,5 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _table(value: Any) -> Mapping[str, Any]:
+def _as_table(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

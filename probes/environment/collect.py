@@ -58,8 +58,8 @@ def read_settings() -> dict[str, Any]:
     values = effective_values(relevant, files)
     active = {port["device"] for port in rdma_ports() if "ACTIVE" in port["state"]}
     return {
-        "environment": _redact_values(relevant),
-        "files": {path: _redact_values(lines) for path, lines in files.items()},
+        "environment": _redact_secret_values(relevant),
+        "files": {path: _redact_secret_values(lines) for path, lines in files.items()},
         "trouble": problems,
         "effective": {
             name: {"value": redact_value(name, value), "where": where}
@@ -155,7 +155,7 @@ def redact_value(name: str, value: str) -> str:
     return shown if len(shown) <= MAX_VALUE_LENGTH else shown[:MAX_VALUE_LENGTH] + "..."
 
 
-def _redact_values(variables: Mapping[str, str]) -> dict[str, str]:
+def _redact_secret_values(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: redact_value(name, value) for name, value in variables.items()}
 
 

@@ -57,9 +57,9 @@ GANG: dict[str, Entry] = {
         "Check the load of the head node and the number of placement groups (`ray list placement-groups`). Ray's head does this work alone.",
     ),
     "GANG-OVERCOMMIT": Entry(
-        "An accelerator was given to two jobs: more was in use on a node than it has.",
+        "An accelerator was given to two jobs: more accelerators were in use on a node than the node has.",
         Cause.INFRASTRUCTURE,
-        "Compare the resources that the node was started with (`ray list nodes`) with its hardware. Restart Ray there.",
+        "Compare the resources of the node in `ray list nodes` with its hardware. Restart Ray there with the right --num-gpus.",
     ),
     "GANG-NO-ACTORS": Entry(
         "A gang was placed, but not all of its actors ran.",

@@ -57,9 +57,9 @@ NCCL: dict[str, Entry] = {
         "Check that the named ranks were started: actors alive, WORLD_SIZE right, the complete gang placed.",
     ),
     "INIT-HANG": Entry(
-        "Init stopped without an error.",
+        "Init hangs: it does not complete, and gives no error.",
         Cause.NO_PROGRESS,
-        "Check the ranks that are behind: their interface, devices and process. Then run with NCCL_DEBUG=INFO on all ranks.",
+        "Check the ranks that stopped at an earlier step than the others: their interface, devices and process. Then run with NCCL_DEBUG=INFO on all ranks.",
     ),
     "NCCL-VERSION": Entry(
         "The ranks of one job run different NCCL versions.",

@@ -29,7 +29,7 @@ SCALING: dict[str, Entry] = {
     "SCALE-DATA": Entry(
         "The job waits for data, on one node or everywhere.",
         Cause.INFRASTRUCTURE,
-        "Check storage mounts, loader workers and page cache of the named node.",
+        "Check storage mounts, loader workers and page cache of the named node. If no node is named, check the shared storage.",
     ),
     "SCALE-CHECKPOINT": Entry(
         "Saves stop training for longer than agreed, or for longer than on one node.",
@@ -47,9 +47,9 @@ SCALING: dict[str, Entry] = {
         "Compare with FABRIC. Check the links of the named nodes; if none is named, those of the nodes added at that size.",
     ),
     "SCALE-NETWORK": Entry(
-        "The bytes of collectives used another network than the agreed fabric.",
+        "Collective traffic used another network than the agreed fabric.",
         Cause.INFRASTRUCTURE,
-        "Export NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME (or NCCL_IB_HCA) for the fabric before `ray start` on the named nodes. FABRIC shows which source saw what.",
+        "Export NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME (for RDMA also NCCL_IB_HCA) for the fabric before `ray start` on the named nodes. The row FABRIC of this report gives the network that each check saw.",
     ),
     "SCALE-COMMUNICATION": Entry(
         "Communication costs more than the limit allows. Without an agreed line rate, slow links cannot be separated from too few tokens.",
@@ -74,7 +74,7 @@ SCALING: dict[str, Entry] = {
     "SCALE-RANKS-DISAGREE": Entry(
         "The ranks of one run did not train the same model.",
         Cause.APPLICATION,
-        "Compare WORLD_SIZE, RANK and MASTER_ADDR of its ranks. Look for a collective that returns wrong numbers (FABRIC).",
+        "Check that WORLD_SIZE and MASTER_ADDR are equal on all ranks, and that each RANK is there once. If they are right, read the row FABRIC of this report: a collective may return wrong numbers.",
     ),
     "SCALE-NAN": Entry(
         "The loss became NaN or infinite.",

@@ -230,7 +230,7 @@ class LogParser:
             self._add_network(rank.host, _to_text(match[1] or match[2]))
 
     def _parse_timings(self, rank: Rank, text: bytes) -> None:
-        timing = parse_timing(rank, text)
+        timing = parse_init_timing(rank, text)
         if timing is None:
             self._parse_init(rank, text)
             return
@@ -386,7 +386,7 @@ TIMINGS_LINE = re.compile(
 PHASE = re.compile(rb"(\w{1,16}) (\d{1,9}\.\d{1,3})")
 
 
-def parse_timing(rank: Rank, text: bytes) -> InitTiming | None:
+def parse_init_timing(rank: Rank, text: bytes) -> InitTiming | None:
     """Parse an `Init timings` line; None for any other line."""
     match = TIMINGS_LINE.match(text)
     phases = {

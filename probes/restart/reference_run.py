@@ -39,7 +39,7 @@ Corruption = Callable[[Path], Any]  # takes the folder of the newest checkpoint
 NO_REFERENCE_RUN = "the uninterrupted run was not made"  # no gang could be started
 WRONG_RESUMES = {
     "rng": "the run is resumed without restoring its random state",
-    "data": "the run is resumed one sample further on",
+    "data": "the resumed run skips one sample",
     "optimizer": "the run is resumed without its optimizer's state",
     "peer": "one rank resumes from the checkpoint before",
     "all": "the run reports that it resumes, and starts from the state of step 0",

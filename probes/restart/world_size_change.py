@@ -42,7 +42,7 @@ class WorldSizeRuns:
     late: Results
 
 
-def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
+def run_world_size_changes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
     """Run all four on at most MAX_RANKS ranks.  Needs at least two ranks."""
     size = min(cluster.size, MAX_RANKS)
     with cluster.gang(size) as gang:
@@ -52,8 +52,10 @@ def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
         return WorldSizeRuns(
             full=full,
             fewer=_run_fewer(gang, dataclasses.replace(base, checkpoints=str(folder / "fewer"))),
-            resumed=_resume_fewer(gang, base, folder / "resumed"),
-            late=_resume_fewer(gang, dataclasses.replace(base, forget="data"), folder / "mistaken"),
+            resumed=_resume_with_fewer_ranks(gang, base, folder / "resumed"),
+            late=_resume_with_fewer_ranks(
+                gang, dataclasses.replace(base, forget="data"), folder / "mistaken"
+            ),
         )
 
 
@@ -74,7 +76,7 @@ def _run_fewer(gang: Gang, config: TrainConfig) -> Results:
     return gang.run(train_rank, config, timeout=TIMEOUT_SECONDS, groups=[range(gang.size - 1)])
 
 
-def _resume_fewer(gang: Gang, config: TrainConfig, copy: Path) -> Results:
+def _resume_with_fewer_ranks(gang: Gang, config: TrainConfig, copy: Path) -> Results:
     """Resume with one rank less, from a copy of the checkpoint of step 4.
 
     The newer one is left out, so that more steps are compared.
@@ -91,7 +93,7 @@ def judge_world_sizes(runs: WorldSizeRuns, measure: Recorder) -> None:
     limit = Limit(high=MARGIN * noise, because=because)
     trial = measure.trial()
     _judge_smaller(runs.full, runs.late, limit, trial)
-    fault = "the smaller run is resumed with its data one sample further on"
+    fault = "the run that is resumed with fewer ranks skips one sample"
     measure.control("resumed one sample further on", fault, trial)
     measure.note("noise", noise)
     (start,) = {result["start_step"] for result in runs.resumed}

@@ -92,11 +92,13 @@ def _send_file(path: Path, copy: Path, source: int, targets: Sequence[int], worl
         file, problem = try_call(lambda: copy.open("xb"))
     with file or nullcontext():
         raise_on_all(world, problem, failure)
-        _, problem = try_call(lambda: _send_chunks(file, source, targets, world))
+        _, problem = try_call(lambda: _send_chunks_to_ranks(file, source, targets, world))
     raise_on_all(world, problem, failure)
 
 
-def _send_chunks(file: BinaryIO | None, source: int, targets: Sequence[int], world: World) -> None:
+def _send_chunks_to_ranks(
+    file: BinaryIO | None, source: int, targets: Sequence[int], world: World
+) -> None:
     """Send chunks until one is short; a rank that is neither source nor target does nothing.
 
     A rank that fails continues to the end, because the others must not be left waiting. Then it

@@ -154,11 +154,13 @@ class Gang:
         import ray
 
         died = ray.exceptions.RayActorError
-        dead = self._owners(self._calls, _failed(self._calls, died))
+        dead = self._owners(self._calls, _indices_of_failed(self._calls, died))
         if not lost or not set(lost) <= set(dead) or self._group_state() != "CREATED":
             return []
         late = self._owners(self._calls, _pending(self._calls, END_SECONDS))
-        dead = self._owners(self._calls, _failed(self._calls, died))  # others may have died since
+        dead = self._owners(
+            self._calls, _indices_of_failed(self._calls, died)
+        )  # others may have died since
         replaced = sorted({*dead, *late})
         for rank in replaced:
             ray.kill(self._workers[rank])  # also a worker that is only presumed dead
@@ -186,7 +188,11 @@ class Gang:
         import ray
 
         ready = self._wait_for_answers(calls, min(self.timeout, START_SECONDS))
-        return list(ray.get(calls)) if ready and not _failed(calls, ray.exceptions.RayError) else []
+        return (
+            list(ray.get(calls))
+            if ready and not _indices_of_failed(calls, ray.exceptions.RayError)
+            else []
+        )
 
     def _wait_for_answers(self, calls: list[Any], seconds: float) -> bool:
         """Return whether all calls end in time; False as soon as the group has lost a node."""
@@ -278,7 +284,7 @@ class Gang:
         import ray
 
         calls = [worker.run.remote({}, function, ()) for worker in self._workers]
-        unanswered = {*_pending(calls, timeout), *_failed(calls, Exception)}
+        unanswered = {*_pending(calls, timeout), *_indices_of_failed(calls, Exception)}
         return {rank: ray.get(call) for rank, call in enumerate(calls) if rank not in unanswered}
 
     def _collect(self, calls: list[Any], timeout: float, task: str) -> list[Any]:
@@ -298,13 +304,13 @@ class Gang:
 
         lost_at, deadline = time.time(), time.monotonic() + SETTLE_SECONDS
         dead: list[int] = []
-        failed = _failed(calls, ray.exceptions.RayTaskError)
+        failed = _indices_of_failed(calls, ray.exceptions.RayTaskError)
         # A survivor may see its socket close before Ray reports the death. After one reported
         # death, others of the same node may follow.
         while time.monotonic() < deadline:
             known = dead
             pending = _pending(calls, SETTLE_SECONDS / 10)
-            dead = _failed(calls, ray.exceptions.RayActorError)
+            dead = _indices_of_failed(calls, ray.exceptions.RayActorError)
             if known or not pending:
                 break
         cause = (str(error).strip().splitlines() or [type(error).__name__])[-1]
@@ -324,7 +330,7 @@ class Gang:
         import ray
 
         calls = [worker.location.remote() for worker in self._workers]
-        return _pending(calls, timeout) or _failed(calls, ray.exceptions.RayError)
+        return _pending(calls, timeout) or _indices_of_failed(calls, ray.exceptions.RayError)
 
     def remove(self, timeout: float = 30) -> None:
         """Kill the workers and remove the group; wait for Ray up to `timeout` seconds."""
@@ -355,7 +361,7 @@ def _pending(calls: list[Any], timeout: float = 0) -> list[int]:
     return [rank for rank, call in enumerate(calls) if call not in done]
 
 
-def _failed(calls: list[Any], error_type: type[Exception]) -> list[int]:
+def _indices_of_failed(calls: list[Any], error_type: type[Exception]) -> list[int]:
     """Return the indices of calls that have ended with this type of error."""
     import ray
 

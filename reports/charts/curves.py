@@ -181,14 +181,14 @@ def _efficiency_table(
     interval = f"95 % interval, {basis}" if basis else "95 % interval"
     header = ["nodes", "efficiency", interval, "tokens per GPU and step", "tokens per second"]
     rows = [
-        [number(n), percent(share), _interval_text(lo, hi), _token_count(load), or_dash(rate)]
+        [number(n), percent(share), _interval_text(lo, hi), _token_text(load), or_dash(rate)]
         for n, share, lo, hi, load, rate in rungs
     ]
     if strong:
         header += ["the same work on more nodes", "its tokens per GPU and step"]
         by_nodes = dict(strong)
         for row, (n, *_) in zip(rows, rungs, strict=True):
-            row += [percent(by_nodes.get(n)), _token_count(tokens.get(n))]
+            row += [percent(by_nodes.get(n)), _token_text(tokens.get(n))]
     return header, rows
 
 
@@ -212,11 +212,11 @@ def _strong_sentence(strong: list[Point], loads: dict[float, float]) -> str:
     noun = "node" if first == 1 else "nodes"
     return (
         f" {number(nodes)} nodes do the same work {percent(share)} as efficiently as "
-        f"{number(first)} {noun}, with {_token_count(loads.get(nodes))} tokens per GPU."
+        f"{number(first)} {noun}, with {_token_text(loads.get(nodes))} tokens per GPU."
     )
 
 
-def _token_count(load: Number) -> str:
+def _token_text(load: Number) -> str:
     return "-" if load is None else f"{load:.0f}"
 
 
@@ -237,7 +237,7 @@ def _efficiency_sentence(points: list[Point], limit: Number) -> str:
 
 def _load_sentence(loads: list[Number]) -> str:
     """Return the load per GPU of the last rung as text; an efficiency needs it to be meaningful."""
-    return f" {_token_count(loads[-1])} tokens per GPU and step." if loads and loads[-1] else ""
+    return f" {_token_text(loads[-1])} tokens per GPU and step." if loads and loads[-1] else ""
 
 
 def draw_loss(series: dict[str, Any]) -> Figure:

@@ -298,7 +298,7 @@ def _wait_lanes(panel: Panel) -> list[WaitLane]:
         lanes.setdefault(span.job, ([], []))[0].append(span)
     for half in panel.partials:
         lanes.setdefault(half.job, ([], []))[1].append(half)
-    ranked = sorted(lanes, key=lambda job: (not lanes[job][1], -_total_length(lanes[job][0])))
+    ranked = sorted(lanes, key=lambda job: (not lanes[job][1], -_total_seconds(lanes[job][0])))
     single = ranked if len(ranked) <= MAX_WAIT_LANES else ranked[: MAX_WAIT_LANES - 1]
     result = [(f"{shorten(job, 7)} waits", *lanes[job]) for job in sorted(single, key=natural_key)]
     if merged := set(ranked) - set(single):
@@ -308,7 +308,7 @@ def _wait_lanes(panel: Panel) -> list[WaitLane]:
     return result
 
 
-def _total_length(spans: list[JobSpan]) -> float:
+def _total_seconds(spans: list[JobSpan]) -> float:
     return sum(span.end - span.start for span in spans)
 
 

@@ -138,7 +138,7 @@ class EventReader:
 def _parse_event(line: bytes) -> dict[str, Any] | None:
     """Return the event of a line; None if the line is not a valid event."""
     try:
-        event = json.loads(line, parse_constant=_refuse, parse_int=_bounded)
+        event = json.loads(line, parse_constant=_refuse_constant, parse_int=_bounded)
     except (ValueError, RecursionError):  # also an integer of 5,000 digits, or bytes of no text
         return None
     if not isinstance(event, dict) or not isinstance(event.get("data"), dict):
@@ -155,7 +155,7 @@ def _bounded(digits: str) -> int:
     return int(digits)
 
 
-def _refuse(constant: str) -> float:
+def _refuse_constant(constant: str) -> float:
     raise ValueError(f"{constant} is no JSON")
 
 

@@ -129,7 +129,7 @@ def sign_statement(run: Path, statement: Statement, key: Path) -> str:
     content, party = statement.text().encode(), statement.party
     try:
         signature = ssh_keygen.sign_text(content, key)
-        fingerprint = ssh_keygen.signing_key(content, signature)
+        fingerprint = ssh_keygen.fingerprint_of_signer(content, signature)
         _refuse_key_of_other_party(run, party, fingerprint)
         write_signature_files(run, {f"{party}.txt": content, f"{party}.txt.sig": signature})
     except (ssh_keygen.SshError, SignatureFileError) as error:
@@ -144,7 +144,7 @@ def _refuse_key_of_other_party(run: Path, party: str, fingerprint: str) -> None:
     (other,) = {*PARTIES} - {party}
     with suppress(SigningError, ssh_keygen.SshError):
         statement, signature = read_signature(run, other)
-        if ssh_keygen.signing_key(statement.text().encode(), signature) == fingerprint:
+        if ssh_keygen.fingerprint_of_signer(statement.text().encode(), signature) == fingerprint:
             fingerprint = ""
     if not fingerprint:
         raise SigningError(f"the {other} signed with this key: each party needs a key of its own")

@@ -63,7 +63,7 @@ def sign_text(statement: bytes, key: Path) -> bytes:
     raise SshError(f"ssh-keygen did not sign with {key}: {_last_line(done.stderr)}")
 
 
-def signing_key(statement: bytes, signature: bytes) -> str:
+def fingerprint_of_signer(statement: bytes, signature: bytes) -> str:
     """Return the fingerprint of the key that signed this, known or not. Raises SshError."""
     return _check(["check-novalidate"], statement, signature)
 

@@ -16,7 +16,7 @@ from reports.signing.signatures import (
     run_facts,
     seatrial_version,
 )
-from reports.signing.ssh_keygen import SshError, signing_key, verify_text
+from reports.signing.ssh_keygen import SshError, fingerprint_of_signer, verify_text
 from reports.signing.statement import PARTIES, RUN_FIELDS, TITLES, Statement
 
 EXIT_WRONG, EXIT_UNKNOWN = 4, 20  # it does not verify; it cannot be verified
@@ -109,7 +109,7 @@ def _check_party(
         statement, signature = read_signature(run, party)
         content = statement.text().encode()
         _compare(found, statement, facts, party)
-        found.keys[party] = signing_key(content, signature)
+        found.keys[party] = fingerprint_of_signer(content, signature)
         verify_text(content, signature, party, signers.allowed, signers.revoked)
     except SigningError as error:
         found.problems.append(str(error))

@@ -77,7 +77,7 @@ def make_ramp(device: Any, count: int) -> Any:
     return ramp.repeat(count // PATTERN_PERIOD + 1)[:count]
 
 
-def _offset_ramps(ramp: Any, offsets: Any, out: Any = None) -> Any:
+def _repeat_with_offsets(ramp: Any, offsets: Any, out: Any = None) -> Any:
     """Build one copy of the ramp for each offset, with the offset added, one after the other.
 
     The result has len(offsets) x len(ramp) elements. It is written into `out` if given.
@@ -116,7 +116,7 @@ def _all_gather(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     count = len(ramp)
     out = ramp.new_zeros(count * ranks)
     part = out[rank * count : (rank + 1) * count] if in_place else torch.empty_like(ramp)
-    expected = _offset_ramps(ramp, torch.arange(ranks) + 1)
+    expected = _repeat_with_offsets(ramp, torch.arange(ranks) + 1)
 
     def reset() -> None:
         out.fill_(-1)
@@ -138,7 +138,7 @@ def _reduce_scatter(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers
     def reset() -> None:
         if not in_place:
             out.fill_(-1)
-        _offset_ramps(ramp, rank_values + (rank % RANK_PERIOD + 1), source)
+        _repeat_with_offsets(ramp, rank_values + (rank % RANK_PERIOD + 1), source)
 
     return Buffers(
         lambda: dist.reduce_scatter_tensor(out, source), reset, out, ramp * ranks + offset
@@ -154,9 +154,9 @@ def _all_to_all(ramp: Any, rank: int, ranks: int, in_place: bool) -> Buffers:
     import torch.distributed as dist
 
     rank_values = _rank_values(ranks)
-    source = _offset_ramps(ramp, rank % RANK_PERIOD * RANK_PERIOD + rank_values)
+    source = _repeat_with_offsets(ramp, rank % RANK_PERIOD * RANK_PERIOD + rank_values)
     out = torch.empty_like(source)
-    expected = _offset_ramps(ramp, rank_values * RANK_PERIOD + rank % RANK_PERIOD)
+    expected = _repeat_with_offsets(ramp, rank_values * RANK_PERIOD + rank % RANK_PERIOD)
     return Buffers(
         lambda: dist.all_to_all_single(out, source), lambda: out.fill_(-1), out, expected
     )

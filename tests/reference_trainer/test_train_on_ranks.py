@@ -36,7 +36,7 @@ from reference_trainer.config import TrainConfig
 from reference_trainer.checkpoint import storage
 from reference_trainer.train import train
 
-passing_on = storage._send_chunks
+passing_on = storage._send_chunks_to_ranks
 
 
 class Unreadable:
@@ -58,7 +58,7 @@ results = {}
 for name, knobs in plan.items():
     alone, small = knobs.pop("alone", False), knobs.pop("small_files_on_rank_1", False)
     unreadable = knobs.pop("unreadable_on_rank_1", False) and rank == 1
-    storage._send_chunks = no_reading if unreadable else passing_on
+    storage._send_chunks_to_ranks = no_reading if unreadable else passing_on
     if alone and rank == 1:
         continue
     if small and rank == 1:
@@ -226,7 +226,7 @@ def test_whether_the_model_is_sharded_makes_no_difference_but_rounding(whole):
             assert step["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
             assert step["norm"] == pytest.approx(wanted["norm"], rel=1e-4)
         weights = rank["whole"]["params"]
-        assert (rank["whole"]["state_bytes"], rank["copies"]["state_bytes"]) == (
+        assert (rank["whole"]["training_state_bytes"], rank["copies"]["training_state_bytes"]) == (
             8 * weights,
             16 * weights,
         )

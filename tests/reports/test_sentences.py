@@ -117,6 +117,7 @@ def test_a_control_is_one_sentence(caught: bool | None, saw: str, text: str) -> 
         (4.2e6, "bytes/s", "4.2 MB/s"),
         (1, "GPUs", "1 GPU"),
         (-1, "steps", "-1 step"),
+        (4, "step", "step 4"),
         (1.0, "addresses", "1 address"),
         (1, "losses", "1 loss"),
         (2, "nodes", "2 nodes"),

@@ -83,7 +83,7 @@ MEASURES = {
         marginal_low=0.85,
     ),
     "slow_groups": none_of(
-        "groups", "nodes that are slow only when many work at once slow every large job"
+        "groups", "some nodes are slow only when many work at once; they delay every large job"
     ),
     "slowest_pair": default_measure(
         "ratio",

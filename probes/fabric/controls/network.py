@@ -119,7 +119,7 @@ def forced_run_is_slower(
     """
     if normal is None:
         return None, "there is no normal run to compare with"
-    port_gbytes = 0.0 if terms.fabric == "rdma" else management_rate(terms, facts)
+    port_gbytes = 0.0 if terms.fabric == "rdma" else read_management_rate(terms, facts)
     if port_gbytes is None:
         message = (
             "its speed is unknown: neither the contract (management_gbps) nor the devices give it"
@@ -134,7 +134,7 @@ def forced_run_is_slower(
     return run.peak["busbw"] < SLOWER_RATIO * straight, message
 
 
-def management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float | None:
+def read_management_rate(terms: ClusterTerms, facts: list[dict[str, Any]]) -> float | None:
     """Return the rate (GB/s) of the management port; None if it is not known."""
     if terms.management_gbps:
         return terms.management_gbps / 8
