@@ -116,7 +116,7 @@ def explain_ladder(
     were none. A link cause that first appears when nodes were added is placed at the added
     nodes.
     """
-    base, known_nodes, link_seen = rungs[0], {*rungs[0].nodes[:1]}, False
+    base, known_nodes, link_seen = rungs[0], set[str](), False
     explanations: list[Explanation] = []
     for rung in rungs[1:]:
         explanation = explain(base, rung, (times or {}).get(rung.count, NOT_MEASURED), limit)
