@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from probes.acceptance.contract import ClusterTerms, load
+from probes.acceptance.contract import ClusterTerms, Contract, load
 from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.scaling import checkpoint_cost as scaling_saves
@@ -29,6 +29,7 @@ from scaling.ladder.step_breakdown import Step
 NODES = ["a", "a", "b", "b", "c", "c"]  # of each rank
 QUICK = (0.1,) * 6  # seconds of each rank's own writing
 TRAINED = TrainConfig(pace_s=0.4)
+LAB = load("lab")
 
 
 def rung(held: dict[int, float], own: tuple[float, ...] = QUICK, nodes: list[str] = NODES) -> Rung:
@@ -116,6 +117,7 @@ def run(
         hangs: Any = (),
         count: int = 3,
         config: TrainConfig = TRAINED,
+        agreed: Contract = LAB,
         **terms: Any,
     ) -> Any:
         each, before = iter(found), len(asked)
@@ -128,7 +130,6 @@ def run(
             return cast(Rung, one)
 
         monkeypatch.setattr(scaling_saves, "run_rung", climb)
-        agreed = load("lab")
         stores.append(Store(tmp_path / f"run-{len(stores)}"))
         ledger = Recorder(stores[-1], agreed, "p", "SCALING", "claim", "again", lambda words: None)
         nodes = [{"name": name} for name in dict.fromkeys(NODES)]
@@ -192,6 +193,13 @@ def test_a_step_follows_each_save_that_is_judged_and_the_slow_save_is_in_the_tim
 def test_the_slow_save_is_judged_as_twice_as_long_as_is_allowed(run: Any) -> None:
     (control,) = run(saved(0.2), late(0.5)).controls
     assert [one.value for one in control.observed] == [pytest.approx(2 * 0.02)]
+
+
+def test_saves_that_only_inform_are_made_and_their_control_proves_nothing(run: Any) -> None:
+    informs = LAB.model_copy(update={"optional": {"SCALING": "one node is all there is"}})
+    result = run(saved(0.2), late(0.5), agreed=informs)
+    assert result.measurements[0].value == pytest.approx(0.2 / 1800)
+    assert [control.caught for control in result.controls] == [None]
 
 
 @pytest.mark.parametrize(("missing", "made"), [(0, True), (1, False)])
