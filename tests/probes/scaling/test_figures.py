@@ -1,4 +1,4 @@
-"""What the figures of a ladder are made of."""
+"""What the figures of a ladder and of each rung are made of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any, cast
 import pytest
 
 from probes.acceptance.measure import Recorder
-from probes.scaling.judge import record_figures
+from probes.scaling.judge import judge_rung, record_figures
+from scaling.ladder.ladder import Rung
+from scaling.ladder.step_breakdown import Step
+from tests.probes.scaling.test_run_ladder import Notes
 from tests.support.simulated_ladder import ladder
 
 
@@ -35,3 +38,13 @@ def test_what_is_lost_is_drawn_where_there_are_rungs_to_lose(
     record_figures(climbed, explained, lambda _: None, cast(Recorder, figures), {})
     assert figures.drawn.get("lost", {}).get("nodes") == lost
     assert figures.drawn["efficiency"]["nodes"] == [1, 2, 4][:rungs]
+
+
+@pytest.mark.parametrize(("count", "noted"), [(1, []), (2, [0.5]), (4, [0.5])])
+def test_the_mfu_of_each_rung_of_several_nodes_is_noted(count: int, noted: list[float]) -> None:
+    """That of one node is judged elsewhere."""
+    names = [f"node{at}" for at in range(count)]
+    steps = [[Step(1.0, {"forward": 1.0}, wall=1.0)]] * count
+    rung, notes = Rung(count, names, steps, 512 * count, 0, flops=1.0, peak_flops=1024), Notes()
+    judge_rung(rung, cast(Recorder, notes), "here")
+    assert [value for name, value, _ in notes.seen if name == "mfu"] == noted
