@@ -27,7 +27,7 @@ from probes.restart.random_kills import (
     run_random_kills,
 )
 from probes.restart.scenarios import NODE_LOSSES, params_by_tier
-from probes.restart.world_size_change import judge_world_sizes, run_world_size_changes
+from probes.restart.world_size_change import judge_world_sizes, run_world_sizes
 
 pytestmark = pytest.mark.criterion("RESTART")
 
@@ -91,6 +91,6 @@ def test_fewer_ranks_go_on_with_the_same_samples(cluster, workplace, original, m
     if cluster.size < 2:
         pytest.fail("a run of one rank cannot resume with one rank less", pytrace=False)
     measure.progress("restart: resumed by one rank less")
-    runs = run_world_size_changes(cluster, workplace)
+    runs = run_world_sizes(cluster, workplace)
     judge_world_sizes(runs, measure)
     measure.covered(f"saved by {len(runs.full)} ranks, resumed by {len(runs.resumed)}")

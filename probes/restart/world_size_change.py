@@ -42,7 +42,7 @@ class WorldSizeRuns:
     late: Results
 
 
-def run_world_size_changes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
+def run_world_sizes(cluster: Cluster, folder: Path) -> WorldSizeRuns:
     """Run all four on at most MAX_RANKS ranks.  Needs at least two ranks."""
     size = min(cluster.size, MAX_RANKS)
     with cluster.gang(size) as gang:

@@ -113,8 +113,7 @@ def test_a_probe_that_sees_no_difference_proves_nothing() -> None:
     record = load(RECORDINGS / "control-missed")
     assert record.verdict("FABRIC") is Verdict.UNPROVEN
     assert any(
-        "This result cannot be trusted" in line
-        for line in record.results_of("FABRIC")[0].problems()
+        "Do not trust this result" in line for line in record.results_of("FABRIC")[0].problems()
     )
 
 

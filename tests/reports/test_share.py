@@ -317,7 +317,7 @@ def test_the_page_tells_that_no_evidence_comes_with_it(tmp_path: Path) -> None:
     assert "Copy to hand over" not in render(summary, run)
     write_shared(run, summary, tmp_path / "copy")
     page = (tmp_path / "copy/report.html").read_text(encoding="utf-8")
-    assert "no file of evidence comes with it" in page
+    assert "Evidence files are not included." in page
     assert 'href="./' not in page
     assert "evidence/allreduce.txt" in page
     assert "NCCL INFO Channel" not in page

@@ -15,6 +15,7 @@ from probes.acceptance.owed import (
     TIERS,
     Circumstances,
     has_ip_fabric,
+    judged_names,
     owed_by,
     partial_reason,
 )
@@ -145,3 +146,18 @@ def test_only_rdma_without_addresses_has_no_packet_size(
     fabric: str | None, facts: list[dict[str, Any]], has_ip: bool
 ) -> None:
     assert has_ip_fabric(fabric, facts) is has_ip
+
+
+def test_a_run_on_gpus_may_be_judged_by_what_only_gpus_show() -> None:
+    names = judged_names("quick", ClusterTerms(), frozenset())
+    assert {"FABRIC.busbw", "HOSTS.gpus", "GANG.unregistered_use"} <= names
+    assert "GANG.deadlocks" not in names, "the standard tier owes it"
+
+
+def test_of_what_cannot_be_proven_only_the_data_is_owed() -> None:
+    def owed(not_provable: frozenset[str]) -> set[str]:
+        probes = owed_by(here("quick", not_provable=not_provable))
+        return {name for probe in probes if probe.criterion == "FABRIC" for name in probe.measures}
+
+    assert owed(frozenset({"FABRIC"})) == {"wrong_elements"}
+    assert owed(frozenset({"FABRIC"})) < owed(frozenset())

@@ -12,7 +12,7 @@ import pytest
 from probes.restart.world_size_change import (
     WorldSizeRuns,
     judge_world_sizes,
-    run_world_size_changes,
+    run_world_sizes,
     samples_differ,
 )
 from reference_trainer.config import TrainConfig
@@ -58,7 +58,7 @@ class CountingGang:
 
 def run_on(size: int, folder: Path) -> WorldSizeRuns:
     cluster: Any = SimpleNamespace(size=size, gang=CountingGang)
-    return run_world_size_changes(cluster, folder)
+    return run_world_sizes(cluster, folder)
 
 
 @pytest.mark.parametrize(("size", "ranks"), [(2, 2), (3, 3), (4, 4), (16, 4)])
