@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from reports.numbers import Value, quantity
+from reports.numbers import Value, number, quantity
 
 
 class Verdict(str, Enum):
@@ -191,9 +191,10 @@ class Measurement(RecordModel):
         """Choose 3 to 9 digits so that a missed bound does not look met: 0.8996, not 0.900."""
         bounds = [self.limit.low, self.limit.high] if self.limit else []
         others = [one for one in bounds if one is not None and one != self.value]
-        for digits in range(3, 9):
-            text = self._text(digits)
-            if text not in [quantity(one, self.unit, digits) for one in others]:
+        if not others or isinstance(self.value, (str, type(None))):
+            return 3
+        for digits in range(3, 9):  # as numbers: value and bound may be shown in different units
+            if _rounded(self.value, digits) not in [_rounded(one, digits) for one in others]:
                 return digits
         return 9
 
@@ -208,3 +209,7 @@ class Measurement(RecordModel):
             return f"{start}. Expected: a limit ({self.note or 'the contract has none for it'})"
         derived = ", derived" if self.limit.derived else ""
         return f"{start}. Expected: {self.limit}{derived} ({self.limit.because})"
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(number(float(value), digits))

@@ -158,6 +158,10 @@ def test_a_missed_bound_never_reads_as_met() -> None:
     one = good(0.8996, low=0.9)
     assert one.verdict is Verdict.FAIL
     assert "0.8996" in one.sentence()
+    close = Limit(low=0.01, unit="GB/s", because="agreed")  # which other unit its value is shown in
+    missed = Measurement(name="busbw", value=0.0099999, unit="GB/s", limit=close)
+    assert missed.verdict is Verdict.FAIL
+    assert missed.short_text == "9.9999 MB/s"
 
 
 @steady
