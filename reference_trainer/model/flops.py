@@ -57,7 +57,7 @@ def flops_per_token(config: TrainConfig) -> float:
     return float(6 * matmul_parameters(config) + attention)
 
 
-def training_state_bytes(config: TrainConfig, shards: int) -> int:
+def state_bytes(config: TrainConfig, shards: int) -> int:
     """Return the bytes of weights, gradients and AdamW's two moments on one of `shards` ranks.
 
     16 bytes per parameter, in float32 (ZeRO, arXiv 1910.02054, section 3.1, without its 16-bit

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from reference_trainer.config import TrainConfig
-from reference_trainer.model.flops import block_parameters, parameter_count, training_state_bytes
+from reference_trainer.model.flops import block_parameters, parameter_count, state_bytes
 
 if TYPE_CHECKING:
     from reference_trainer.distributed import World
@@ -76,7 +76,7 @@ def estimate_memory(config: TrainConfig, shards: int) -> MemoryNeed:
     # At the end: the last gradients are reduced; no activation is kept any more.
     at_end = 2 * outside + 4 * (outside // element) + 4 * whole // shards - activations
     return MemoryNeed(
-        state=training_state_bytes(config, shards) * 3 // 4,  # 4 of its 16 bytes are the gradients'
+        state=state_bytes(config, shards) * 3 // 4,  # 4 of its 16 bytes are the gradients'
         activations=activations,
         work=max(at_loss, in_block, at_end) + unreduced,
     )

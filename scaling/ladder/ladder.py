@@ -272,11 +272,7 @@ def _run_groups(
         peak_flops=peaks.pop() if len(peaks) == 1 else None,
         devices=", ".join(sorted({result["device_name"] for result in results})),
         memory_ratio=max(
-            (
-                r["peak_memory_bytes"] / r["training_state_bytes"]
-                for r in results
-                if r["peak_memory_bytes"]
-            ),
+            (r["peak_memory_bytes"] / r["state_bytes"] for r in results if r["peak_memory_bytes"]),
             default=None,
         ),
         saves=[result["checkpoints"] for result in results],

@@ -226,7 +226,7 @@ def test_whether_the_model_is_sharded_makes_no_difference_but_rounding(whole):
             assert step["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
             assert step["norm"] == pytest.approx(wanted["norm"], rel=1e-4)
         weights = rank["whole"]["params"]
-        assert (rank["whole"]["training_state_bytes"], rank["copies"]["training_state_bytes"]) == (
+        assert (rank["whole"]["state_bytes"], rank["copies"]["state_bytes"]) == (
             8 * weights,
             16 * weights,
         )

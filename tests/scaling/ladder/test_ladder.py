@@ -154,9 +154,7 @@ def test_a_peak_is_known_only_where_it_is_every_ranks(
 def test_the_rank_that_is_fullest_gives_the_memory_of_a_rung() -> None:
     config = TrainConfig(steps=2, digest=False, device="cpu")
     result = run_on_fake_group(1, replace(config, steps=4))
-    ranks = [
-        {**result, "training_state_bytes": 100, "peak_memory_bytes": peak} for peak in (150, 250, 0)
-    ]
+    ranks = [{**result, "state_bytes": 100, "peak_memory_bytes": peak} for peak in (150, 250, 0)]
     places = [SimpleNamespace(node=node) for node in "abc"]
     gang = cast(Gang, SimpleNamespace(places=places, run=lambda *_, **__: ranks))
     assert run_rung(gang, dict(zip("abc", "abc", strict=True)), 1, config).memory_ratio == 2.5
