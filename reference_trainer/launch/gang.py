@@ -158,9 +158,8 @@ class Gang:
         if not lost or not set(lost) <= set(dead) or self._group_state() != "CREATED":
             return []
         late = self._owners(self._calls, _pending(self._calls, END_SECONDS))
-        dead = self._owners(
-            self._calls, _indices_of_failed(self._calls, died)
-        )  # others may have died since
+        # Others may have died since.
+        dead = self._owners(self._calls, _indices_of_failed(self._calls, died))
         replaced = sorted({*dead, *late})
         for rank in replaced:
             ray.kill(self._workers[rank])  # also a worker that is only presumed dead

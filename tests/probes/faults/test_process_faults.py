@@ -28,7 +28,7 @@ def test_a_hand_waits_for_its_victims_own_moment(tmp_path):
         )
         journal.write_text("".join(json.dumps(line) + "\n" for line in [*old, *new]))
         lurk.start()
-        time.sleep(0.2)
+        time.sleep(0.2)  # in which a hand that does not wait for step 7 would strike
         assert victim.poll() is None
         with journal.open("a") as file:
             file.write(json.dumps({"event": "begin", "step": 7}) + "\n")

@@ -97,7 +97,10 @@ def test_a_job_that_was_not_stopped_stays_known_and_a_refusal_is_told(
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Transcript]:
     """Type other commands than the page's; what submits only prints its words."""
-    nothing = lambda kind, name: None  # noqa: E731
+
+    def nothing(kind: str, name: str) -> None:
+        """Neither register nor stop anything."""
+
     cleanup = SimpleNamespace(register=nothing, unregister=nothing)
     cluster: Any = SimpleNamespace(dashboard="http://mine:8265", cleanup=cleanup)
     monkeypatch.setattr(documented_path, "SUBMIT", PRINT)
