@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from probes.cluster.facts.gpu_health import read_gpu_health
 from probes.cluster.nvml import read_gpus
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.redact import redact
@@ -27,7 +28,8 @@ def node_facts() -> dict[str, Any]:
     """Read this node's facts: names, versions, interfaces, RDMA ports, GPUs, limits, environment.
 
     Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.  `nvml` and
-    `gpus` are as in `read_gpus`.  `amd_driver` is whether AMD's compute driver is there.
+    `gpus` are as in `read_gpus`, and `gpu_health` is as in `read_gpu_health`.  `amd_driver` is
+    whether AMD's compute driver is there.
     """
     import ray
 
@@ -39,6 +41,7 @@ def node_facts() -> dict[str, Any]:
         "interfaces": read_interfaces(),
         "rdma": rdma_ports(),
         **read_gpus(),
+        "gpu_health": read_gpu_health(),
         "amd_driver": Path("/dev/kfd").exists(),
         "boot_id": read_text(Path("/proc/sys/kernel/random/boot_id")),
         "shm_gib": _size_gib("/dev/shm"),

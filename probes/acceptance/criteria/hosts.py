@@ -7,6 +7,7 @@ from probes.acceptance.criteria.criterion import (
     CriterionRow,
     Duty,
     Measure,
+    default_measure,
     none_of,
 )
 
@@ -20,6 +21,19 @@ MEASURES = {
     ),
     "nodes_below_most": none_of("nodes", "a node with fewer GPUs than most nodes has lost some"),
     "nvml_errors": none_of("errors", "a GPU that does not answer NVML cannot be trusted"),
+    "health_errors": none_of("GPUs", "a query that fails hides the state of its GPU"),
+    "gpus_to_reset": none_of("GPUs", "such a GPU computes wrongly or not at all until then"),
+    "memory_errors": none_of("GPUs", "such an error ends a job, or makes its results wrong"),
+    "row_remaps": none_of("GPUs", "the GPU needs a reset, or a replacement, before a job uses it"),
+    "ecc_off": none_of("GPUs", "without ECC, wrong bits go unnoticed"),
+    "slowed_gpus": none_of("GPUs", "all ranks wait for the slowest GPU"),
+    "power_limit": default_measure(
+        "ratio", "a GPU below its default power limit computes slower", low=1
+    ),
+    "narrow_pcie": none_of("GPUs", "each lost half of the lanes halves the speed to the host"),
+    "nvlinks_down": none_of("GPUs", "collectives inside the node run at the speed of such a GPU"),
+    "fabric_faults": none_of("GPUs", "without its NVLink fabric, CUDA does not start or is slow"),
+    "closed_gpus": none_of("GPUs", "no job can use such a GPU"),
     "duplicate_gpus": none_of("GPUs", "a GPU that two nodes count would be given to two ranks"),
     "differences": none_of(
         "differences",
@@ -35,7 +49,12 @@ MEASURES = {
     ),
 }
 
+HEALTH = (
+    *("health_errors", "gpus_to_reset", "memory_errors", "row_remaps", "ecc_off", "slowed_gpus"),
+    *("power_limit", "narrow_pcie", "nvlinks_down", "fabric_faults", "closed_gpus"),
+)
 CONTROLS = {
+    "sick GPU": HEALTH,
     "doctored node": (
         *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
         *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
@@ -54,6 +73,7 @@ CONDITIONS: dict[str, Condition] = {
     "ram": lambda here: bool(here.terms.ram_gib),
     "ordered_versions": lambda here: bool(here.terms.versions),
     "shared_missing": lambda here: bool(here.terms.shared),
+    **dict.fromkeys((*HEALTH, "sick GPU"), lambda here: here.on_gpu),
     "own folder": lambda here: bool(here.terms.shared) and here.nodes > 1,
 }
 DUTIES = (
@@ -63,15 +83,15 @@ DUTIES = (
         (
             *("nodes", "machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
             *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
-            *("ordered_versions", "shared_missing"),
+            *("ordered_versions", "shared_missing", *HEALTH),
         ),
-        ("doctored node", "larger order", "own folder"),
+        ("doctored node", "larger order", "own folder", "sick GPU"),
     ),
 )
 
 HOSTS = CriterionRow(
-    title="the machines are what was ordered",
-    how="machines, GPUs and software of every node: as ordered, and the same everywhere",
+    title="the machines are what was ordered, and healthy",
+    how="machines, GPUs and software of every node: as ordered, the same everywhere, healthy",
     measures=MEASURES,
     duties=DUTIES,
     controls=CONTROLS,
