@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from probes.cluster.facts.gpu_health import read_gpu_health
+from probes.cluster.facts.inventory import cuda_version, disk_gib, nic_firmware, ofed_version
+from probes.cluster.facts.system_files import RDMA_SYSFS, read_text
 from probes.cluster.nvml import read_gpus
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.redact import redact
 
-RDMA_SYSFS = "/sys/class/infiniband"
 CGROUP = "/sys/fs/cgroup"  # a container sees its own limits there
 VARIABLE_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "FI_", "UCX_", "OMP_")
 
@@ -40,6 +41,7 @@ def node_facts() -> dict[str, Any]:
         "software": software_versions(),
         "interfaces": read_interfaces(),
         "rdma": rdma_ports(),
+        "nics": nic_firmware(),
         **read_gpus(),
         "gpu_health": read_gpu_health(),
         "amd_driver": Path("/dev/kfd").exists(),
@@ -47,6 +49,7 @@ def node_facts() -> dict[str, Any]:
         "shm_gib": _size_gib("/dev/shm"),
         "cpus": usable_cpus(),
         "ram_gib": usable_memory_gib(),
+        "disk_gib": disk_gib(),
         "environment": redact(
             {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLE_PREFIXES)}
         ),
@@ -60,6 +63,9 @@ def software_versions() -> dict[str, str]:
         "ray": _package_version("ray"),
         "torch": _package_version("torch"),
         "driver": _driver_version(),
+        "cuda": cuda_version(),
+        "kernel": platform.release(),
+        "ofed": ofed_version(),
     }
 
 
@@ -150,11 +156,3 @@ def usable_memory_gib(cgroup: str = CGROUP, meminfo: str = "/proc/meminfo") -> f
 def _size_gib(path: str) -> float:
     size = os.statvfs(path)
     return round(size.f_blocks * size.f_frsize / 2**30, 2)
-
-
-def read_text(path: Path) -> str:
-    """Read a file of the kernel or the system, stripped of blanks; "" if it is unreadable."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

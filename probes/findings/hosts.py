@@ -121,6 +121,11 @@ HOSTS: dict[str, Entry] = {
         Cause.INFRASTRUCTURE,
         "Use one image on all nodes and for the driver program, then restart Ray.",
     ),
+    "HOST-FIRMWARE": Entry(
+        "GPUs or network cards of one kind do not have the same firmware.",
+        Cause.INFRASTRUCTURE,
+        "Compare `nvidia-smi --query-gpu=index,name,vbios_version --format=csv` and `ibv_devinfo | grep -E 'hca_id|fw_ver|board_id'` on the named nodes. Bring all to the version that was ordered.",
+    ),
     "HOST-SHARED": Entry(
         "A node cannot write to the shared folder, or does not see the files of the others there.",
         Cause.INFRASTRUCTURE,

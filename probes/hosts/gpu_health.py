@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probes.acceptance.measure import Recorder
+from probes.cluster.nvml import UNKNOWN
 from probes.findings import finding, join_names
 from reports.numbers import percent, quantity
 from reports.record import Finding
@@ -185,12 +186,21 @@ def judge_gpu_health(facts: Sequence[Facts], measure: Recorder) -> None:
 
 def judge_node_health(fact: Facts, usual: ActiveLinks, measure: Recorder) -> None:
     """Judge the GPUs of one node; `usual` is from `usual_links`."""
-    boards = fact["gpu_health"]["boards"]
+    node, boards = fact["name"], [*fact["gpu_health"]["boards"], *_missing_boards(fact)]
     for check in CHECKS:
-        _judge_check(check, fact["name"], boards, usual, measure)
-    _judge_power(fact["name"], boards, measure)
-    _judge_queries(fact["name"], fact["gpu_health"], measure)
-    _note_state(fact["name"], boards, measure)
+        _judge_check(check, node, boards, usual, measure)
+    _judge_power(node, boards, measure)
+    _judge_queries(node, boards, measure)
+    _note_state(node, boards, measure)
+
+
+def _missing_boards(fact: Facts) -> list[Board]:
+    """List the GPUs of a node whose health was not read; each counts as one that fails."""
+    read = {board["index"] for board in fact["gpu_health"]["boards"]}
+    error = fact["gpu_health"]["error"] or {"code": UNKNOWN, "text": "NVML did not list it again"}
+    missing = {"uuid": "", "slot": "", "unsupported": [], "failed": {"GPU": error}}
+    indices = sorted({gpu["index"] for gpu in fact["gpus"]} - read)
+    return [{"index": index, **missing} for index in indices]
 
 
 def usual_links(facts: Sequence[Facts]) -> dict[str, int]:
@@ -265,9 +275,8 @@ def _power_share(board: Board) -> float | None:
     return limit / default if limit and default else None
 
 
-def _judge_queries(node: str, health: Facts, measure: Recorder) -> None:
+def _judge_queries(node: str, boards: Sequence[Board], measure: Recorder) -> None:
     """Judge that NVML answered: an error other than "not supported" hides what it was asked."""
-    boards = health["boards"]
     failed = [board for board in boards if board["failed"]]
     note = "NVML does not answer"
     measure("health_errors", len(failed) if boards else None, on=node, note=note)

@@ -69,6 +69,10 @@ QUICK = [
         "one-machine", ["same-machine 1 2"], {"HOST-SAME-MACHINE"}, ["node1", "node2"],
         ["node2 run on the same machine"],
     ),
+    Fault(
+        "vbios", ["nvml 1 6.vbios=96.00.74.00.01"], {"HOST-FIRMWARE"}, ["node1"],
+        ["vBIOS of NVIDIA H100 80GB HBM3: 96.00.74.00.01 on node1; 96.00.89.00.01 on node0"],
+    ),
     Fault("no-library", ["hide-nvml 2"], {"HOST-NO-NVML"}, ["node2"], ["node2"]),
     Fault(
         "sick-gpus", ["nvml 0 2.ecc_errors=3", "nvml 1 5.nvlinks_down=2", "nvml 2 slowdown=136"],

@@ -27,6 +27,7 @@ KEYS = {
     "uuid": "a GPU's own UUID (3.uuid=GPU-...)",
     "mig": "into how many MIG instances each GPU is split",
     "driver": "version of the driver",
+    "vbios": "version of the GPUs' vBIOS",
     "torch": "how many GPUs torch counts, where that is another number",
     "recovery": "recovery action that the driver asks for: 1 reset, 2 reboot of the node",
     "ecc": "whether ECC is on (1 or 0)",
@@ -92,6 +93,7 @@ def make_healthy(work: Path, lab: str, gpus: int) -> None:
         "memory_mib 81559",  # as such a board reports it
         f"uuid GPU-{begin}",
         "driver 550.54.15",
+        "vbios 96.00.89.00.01",
     ]
     _replace(settings_file(work), lines)
 

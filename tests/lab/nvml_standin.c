@@ -155,6 +155,11 @@ Return nvmlDeviceGetName(Device device, char *text, unsigned length)
     return tell_setting(index_of(device), "name", text, length);
 }
 
+Return nvmlDeviceGetVbiosVersion(Device device, char *text, unsigned length)
+{
+    return tell_setting(index_of(device), "vbios", text, length);
+}
+
 Return nvmlDeviceGetUUID(Device device, char *text, unsigned length)
 {
     char value[VALUE] = "", uuid[VALUE + 16];

@@ -40,6 +40,11 @@ def node_facts(index: int, gpus: int = 8) -> dict[str, Any]:
         "boot_id": f"boot-{index}",
         "cpus": 192,
         "ram_gib": 2015.5,
+        "disk_gib": 28615.6,
+        "nics": [
+            {"device": f"mlx5_{nic}", "board": "MT_0000000838", "firmware": "28.43.2026"}
+            for nic in range(8)
+        ],
     }
 
 
@@ -52,6 +57,7 @@ def healthy_board(node: int, index: int) -> dict[str, Any]:
         "slot": f"00000000:{16 + index:02X}:00.0",
         "unsupported": ["retired_pending"],
         "failed": {},
+        "vbios": "96.00.89.00.01",
         "recovery_action": 0,
         "ecc": True,
         "ecc_default": True,

@@ -43,6 +43,7 @@ MEASURES = {
     "gpu_memory": Measure("GiB", from_run="[cluster] gpu_memory_gib"),
     "cpus": Measure("CPUs", from_run="[cluster] cpus_per_node"),
     "ram": Measure("GiB", from_run="[cluster] ram_gib"),
+    "disk": Measure("GiB", from_run="[cluster] disk_gib"),
     "ordered_versions": Measure("versions", from_run="[cluster] versions"),
     "shared_missing": none_of(
         "nodes", "checkpoints need one folder that every node can read and write"
@@ -58,7 +59,7 @@ CONTROLS = {
     "doctored node": (
         *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
         *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
-        "ordered_versions",
+        *("disk", "ordered_versions"),
     ),
     "larger order": ("nodes", "gpus"),
     "own folder": ("shared_missing",),
@@ -71,6 +72,7 @@ CONDITIONS: dict[str, Condition] = {
     "gpu_memory": lambda here: bool(here.terms.gpu_memory_gib),
     "cpus": lambda here: bool(here.terms.cpus_per_node),
     "ram": lambda here: bool(here.terms.ram_gib),
+    "disk": lambda here: bool(here.terms.disk_gib),
     "ordered_versions": lambda here: bool(here.terms.versions),
     "shared_missing": lambda here: bool(here.terms.shared),
     **dict.fromkeys((*HEALTH, "sick GPU"), lambda here: here.on_gpu),
@@ -83,7 +85,7 @@ DUTIES = (
         (
             *("nodes", "machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
             *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
-            *("ordered_versions", "shared_missing", *HEALTH),
+            *("disk", "ordered_versions", "shared_missing", *HEALTH),
         ),
         ("doctored node", "larger order", "own folder", "sick GPU"),
     ),

@@ -160,5 +160,6 @@ QUERIES: dict[str, Query] = {
     "nvlinks": _nvlinks,
     "fabric": _fabric,
     "compute_mode": lambda nvml, gpu: int(nvml.nvmlDeviceGetComputeMode(gpu)),
+    "vbios": lambda nvml, gpu: to_text(nvml.nvmlDeviceGetVbiosVersion(gpu)),
     "persistence": lambda nvml, gpu: bool(nvml.nvmlDeviceGetPersistenceMode(gpu)),
 }

@@ -32,6 +32,7 @@ ALL = ClusterTerms(
     gpu_memory_gib=79,
     cpus_per_node=96,
     ram_gib=1000,
+    disk_gib=1000,
     versions={"torch": ">=2"},
 )
 

@@ -217,8 +217,19 @@ def test_a_driver_that_does_not_answer_proves_no_health() -> None:
     cluster = StandInHosts()
     cluster.facts[1]["gpu_health"] = {"error": {"code": 10, "text": "no answer"}, "boards": []}
     result = run_hosts(cluster, **ORDER)
-    assert not_passed(result).keys() == {f"{name} n1" for name in HEALTH}
-    assert set(not_passed(result).values()) == {"UNPROVEN"}
+    failed = not_passed(result)
+    assert failed.keys() == {f"{name} n1" for name in HEALTH}
+    assert failed.pop("health_errors n1") == "FAIL"
+    assert set(failed.values()) == {"UNPROVEN"}
+
+
+def test_a_gpu_whose_health_was_not_read_is_not_healthy() -> None:
+    cluster = StandInHosts()
+    del cluster.facts[1]["gpu_health"]["boards"][3]
+    failed = not_passed(run_hosts(cluster, **ORDER))
+    assert failed.pop("health_errors n1") == "FAIL"
+    assert set(failed) == {f"{name} n1" for name in HEALTH if name != "health_errors"}
+    assert set(failed.values()) == {"UNPROVEN"}
 
 
 def links(cluster: StandInHosts, active: int, model: str, count: int = 12) -> None:

@@ -36,6 +36,7 @@ COPIES = ["pynvml", "ray._private.thirdparty.pynvml"]  # nvidia-ml-py's, and the
 ROWS = {"correctable": 0, "uncorrectable": 0, "pending": 0, "failed": 0}
 # What is planted, and the one answer that it changes.
 PLANTS: dict[str, tuple[str, Any]] = {
+    "vbios=96.00.74.00.01": ("vbios", "96.00.74.00.01"),
     "recovery=2": ("recovery_action", 2),
     "ecc=0": ("ecc", False),
     "ecc_default=0": ("ecc_default", False),
