@@ -69,10 +69,6 @@ QUICK = [
         "one-machine", ["same-machine 1 2"], {"HOST-SAME-MACHINE"}, ["node1", "node2"],
         ["node2 run on the same machine"],
     ),
-    Fault(
-        "vbios", ["nvml 1 6.vbios=96.00.74.00.01"], {"HOST-FIRMWARE"}, ["node1"],
-        ["vBIOS of NVIDIA H100 80GB HBM3: 96.00.74.00.01 on node1; 96.00.89.00.01 on node0"],
-    ),
     Fault("no-library", ["hide-nvml 2"], {"HOST-NO-NVML"}, ["node2"], ["node2"]),
     Fault(
         "sick-gpus", ["nvml 0 2.ecc_errors=3", "nvml 1 5.nvlinks_down=2", "nvml 2 slowdown=136"],
@@ -97,7 +93,7 @@ SICK = {
     "pcie_width=8": ("HOST-PCIE", "PCIe runs x8 of x16"),
     "nvlinks_down=18": ("HOST-NVLINK", "0 of 18 NVLinks are active"),
     "fabric_state=2": ("HOST-NVSWITCH", "registration with the NVLink fabric is in progress"),
-    "fabric_health=1": ("HOST-NVSWITCH", "bandwidth is degraded"),
+    "fabric_health=1": ("HOST-NVSWITCH", "NVLink fabric: bandwidth is degraded"),
     "compute_mode=2": ("HOST-COMPUTE-MODE", "compute mode is Prohibited"),
     "ecc_errors=failed": ("HOST-NVML-ERROR", "NVML does not answer for uncorrected_errors"),
 }
@@ -127,6 +123,10 @@ LONGER = [
     Fault(
         "torch-sees-fewer", ["nvml 1 torch=6"], {"HOST-GPUS"}, ["node1"],
         ["NVML shows 8, torch sees 6"], REAL,
+    ),
+    Fault(
+        "vbios", ["nvml 1 6.vbios=96.00.74.00.01"], {"HOST-FIRMWARE"}, ["node1"],
+        ["vBIOS of NVIDIA H100 80GB HBM3: 96.00.74.00.01 on node1; 96.00.89.00.01 on node0"],
     ),
     *(
         Fault(plant.partition("=")[0], [f"nvml 1 6.{plant}"], {code}, ["node1"], [f"node1: {says}"])
