@@ -16,7 +16,7 @@ from typing import Any
 
 from probes.cluster.facts.gpu_health import read_gpu_health
 from probes.cluster.facts.inventory import cuda_version, disk_gib, nic_firmware, ofed_version
-from probes.cluster.facts.system_files import RDMA_SYSFS, read_text
+from probes.cluster.facts.system_files import BOOT_ID, RDMA_SYSFS, read_text
 from probes.cluster.nvml import read_gpus
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.redact import redact
@@ -45,7 +45,7 @@ def node_facts() -> dict[str, Any]:
         **read_gpus(),
         "gpu_health": read_gpu_health(),
         "amd_driver": Path("/dev/kfd").exists(),
-        "boot_id": read_text(Path("/proc/sys/kernel/random/boot_id")),
+        "boot_id": read_text(Path(BOOT_ID)),
         "shm_gib": _size_gib("/dev/shm"),
         "cpus": usable_cpus(),
         "ram_gib": usable_memory_gib(),

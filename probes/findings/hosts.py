@@ -77,7 +77,7 @@ HOSTS: dict[str, Entry] = {
         "Run `nvidia-smi -q -d POWER` on the named node. Set the default with `nvidia-smi -i INDEX -pl WATTS`, or lift the limit in the BMC. If the lower limit was ordered, agree on it as HOSTS.power_limit.",
     ),
     "HOST-PCIE": Entry(
-        "The PCIe link of a GPU has fewer lanes than the GPU and its slot support.",
+        "The PCIe link of a GPU has lost lanes, or repeats packets.",
         Cause.HARDWARE,
         "Run `nvidia-smi -q -i INDEX | grep -A6 'Link Width'` and `lspci -vv -s SLOT` on the named node. Reseat the GPU or its riser. Check bifurcation in the BIOS.",
     ),
@@ -120,6 +120,11 @@ HOSTS: dict[str, Entry] = {
         "Python, Ray, torch or the driver is not the same on every node.",
         Cause.INFRASTRUCTURE,
         "Use one image on all nodes and for the driver program, then restart Ray.",
+    ),
+    "HOST-CHANGED": Entry(
+        "A node restarted or left the cluster during the run.",
+        Cause.INFRASTRUCTURE,
+        "Run `last -x reboot` and `journalctl -b -1 -e` on the named node, and read raylet.out in Ray's log folder there. Look for power, Xid and out of memory.",
     ),
     "HOST-FIRMWARE": Entry(
         "GPUs or network cards of one kind do not have the same firmware.",

@@ -39,6 +39,8 @@ SLOWDOWNS = {
 PROHIBITED = 2  # nvmlComputeMode_t: no process may use the GPU
 FABRIC_STATES = {1: "not started", 2: "in progress"}  # nvmlGpuFabricState_t: 3 is completed
 FABRIC_SUCCESS = 0
+# Counter of a board -> its rate's name, and the rate's factor: of ns to a share, of 1/s to 1/min.
+RATES = {"heat_ns": ("heat_share", 1e-9), "pcie_replays": ("replays_per_minute", 60.0)}
 # nvmlGpuFabricInfo's healthMask: first bit, width, and the values that are faults (nvml.h).
 FABRIC_HEALTH = {
     "bandwidth is degraded": (0, 3, {1}),
@@ -47,6 +49,11 @@ FABRIC_HEALTH = {
 }
 # Boards that an NVSwitch or each other's NVLinks always connect; a PCIe board may have no bridge.
 NVSWITCH_BOARD = re.compile(r"SXM|\bH[12]00 80GB HBM3|\bH200$|\bH20$|\bB[23]00\b|\bGB[23]00\b")
+# A GPU that waits for its fans to start may slow down for a moment; in a sound rack none does for
+# longer.  1 % is what SCALING can tell from noise.
+MAX_HEAT_SHARE = 0.01
+MAX_REPLAYS = 8.0  # per minute: DCGM's health watch warns above (DCGM_FR_PCI_REPLAY_RATE)
+LEAST_S = 60.0  # a rate is taken over a minute at least: one event in a short run is no rate
 SHOWN = 4  # boards with one fault in a sentence; the facts that are kept have all of them
 
 
@@ -97,11 +104,15 @@ def _describe_row_remap(board: Board, _: ActiveLinks) -> str:
 
 
 def _describe_slowdown(board: Board, _: ActiveLinks) -> str:
+    if (share := board.get("heat_share", 0)) > MAX_HEAT_SHARE:
+        return f"heat slowed the clocks for {percent(share)} of the run"
     names = [name for bit, name in SLOWDOWNS.items() if board["slowdown_reasons"] & bit]
     return f"clocks are slowed: {', '.join(names)}" if names else ""
 
 
 def _describe_pcie(board: Board, _: ActiveLinks) -> str:
+    if (rate := board.get("replays_per_minute", 0)) > MAX_REPLAYS:
+        return f"PCIe repeated {quantity(rate, 'packets')} per minute"
     width, most = board["pcie_width"], board.get("pcie_max_width") or 0
     return f"PCIe runs x{width} of x{most}" if width < most else ""
 
@@ -158,7 +169,8 @@ CHECKS = (
         expected="no slowdown",
     ),
     HealthCheck(
-        *("narrow_pcie", "HOST-PCIE", ("pcie_width",), _describe_pcie), expected="the full width"
+        *("pcie_faults", "HOST-PCIE", ("pcie_width",), _describe_pcie),
+        expected="all lanes, at most 8 repeated packets per minute",
     ),
     HealthCheck(
         *("nvlinks_down", "HOST-NVLINK", ("nvlinks",), _describe_links),
@@ -175,6 +187,41 @@ CHECKS = (
         expected="Default or Exclusive_Process",
     ),
 )
+
+
+def add_rates(facts: Sequence[Facts], before: Sequence[Facts]) -> list[Facts]:
+    """Add to each GPU what its counters gained since `before`: `heat_share`, `replays_per_minute`.
+
+    A GPU that was not there, or whose counter went back, gets no rate.
+    """
+    earlier = {fact["node"]: fact["gpu_health"] for fact in before}
+    return [
+        {**fact, "gpu_health": _with_rates(fact["gpu_health"], earlier[fact["node"]])}
+        if fact["node"] in earlier
+        else fact
+        for fact in facts
+    ]
+
+
+def _with_rates(now: Facts, before: Facts) -> dict[str, Any]:
+    boards = {board["uuid"]: board for board in before["boards"]}
+    seconds = max(now["clock"] - before["clock"], LEAST_S)
+    return {
+        **now,
+        "boards": [
+            {**board, **_rates(board, boards.get(board["uuid"], {}), seconds)}
+            for board in now["boards"]
+        ],
+    }
+
+
+def _rates(now: Board, before: Board, seconds: float) -> dict[str, float]:
+    rates = {}
+    for counter, (name, per_second) in RATES.items():
+        gained = now.get(counter, 0) - before.get(counter, now.get(counter, 0))
+        if gained > 0:
+            rates[name] = gained * per_second / seconds
+    return rates
 
 
 def judge_gpu_health(facts: Sequence[Facts], measure: Recorder) -> None:

@@ -9,7 +9,7 @@ from probes.acceptance.measure import Recorder
 from probes.cluster.cluster import Cluster
 from probes.cluster.facts.gpu_health import read_gpu_health
 from probes.cluster.nvml import INVALID_ARGUMENT, UNKNOWN, import_nvml
-from probes.hosts.gpu_health import judge_node_health, usual_links
+from probes.hosts.gpu_health import add_rates, judge_node_health, usual_links
 
 Facts = Mapping[str, Any]
 NODE_REBOOT, HARDWARE_THERMAL, PROHIBITED, IN_PROGRESS = 2, 0x40, 2, 2  # codes of nvml.h
@@ -32,6 +32,12 @@ def _register_for_ever(_: Any, info: Any) -> None:
     info._obj.state = IN_PROGRESS  # `info` is ctypes.byref of the structure
 
 
+def _lose_time(nvml: Any, _: Any) -> Any:
+    status = nvml.c_nvmlViolationTime_t()
+    status.violationTime = 2**62  # ns: more than any run lasts
+    return status
+
+
 def _fail(nvml: Any) -> int:
     raise nvml.NVMLError(UNKNOWN)
 
@@ -49,6 +55,8 @@ SICK_ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetEnforcedPowerLimit": lambda nvml: 7_000,  # mW; a contract agrees on more than 1 %
     "nvmlDeviceGetMaxPcieLinkWidth": lambda nvml: 16,
     "nvmlDeviceGetCurrPcieLinkWidth": lambda nvml: 1,
+    "nvmlDeviceGetPcieReplayCounter": lambda nvml: 2**31,
+    "nvmlDeviceGetViolationStatus": _lose_time,
     "nvmlDeviceGetNvLinkState": _lose_first_link,
     "nvmlDeviceGetGpuFabricInfoV": _register_for_ever,
     "nvmlDeviceGetComputeMode": lambda nvml: PROHIBITED,
@@ -86,18 +94,27 @@ def read_sick_health(index: int) -> dict[str, Any]:
     return read_gpu_health(SickNvml(import_nvml(), index))
 
 
-def control_sick_gpu(cluster: Cluster, facts: Sequence[Facts], measure: Recorder) -> None:
-    """Check that each fault that NVML may report of a GPU is detected, on the node that has it."""
+def control_sick_gpu(
+    cluster: Cluster,
+    facts: Sequence[Facts],
+    measure: Recorder,
+    name: str = "sick GPU",
+    before: Sequence[Facts] = (),
+) -> None:
+    """Check that each fault that NVML may report of a GPU is detected, on the node that has it.
+
+    `before` are facts from the start of the run, for what the sick GPU has gained since.
+    """
     victim = facts[-1]
     boards = victim["gpu_health"]["boards"]
     index = boards[-1]["index"] if boards else 0
     fault = f"NVML on {victim['name']} reports GPU {index} as sick in each way"
     told = cluster.on_each_node(read_sick_health, each={victim["node"]: index})
     if victim["node"] not in told:
-        measure.control("sick GPU", fault, None, saw=f"{victim['name']} does not answer")
+        measure.control(name, fault, None, saw=f"{victim['name']} does not answer")
         return
-    sick = {**victim, "gpu_health": told[victim["node"]]}
+    (sick,) = add_rates([{**victim, "gpu_health": told[victim["node"]]}], before)
     trial = measure.trial()
     judge_node_health(sick, usual_links([*facts[:-1], sick]), trial)
     without = {"nvlinks_down"} if len(boards) == 1 else set()  # a single GPU may have no links
-    measure.control("sick GPU", fault, trial, without=without)
+    measure.control(name, fault, trial, without=without)

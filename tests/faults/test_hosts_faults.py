@@ -191,6 +191,27 @@ def test_a_fault_is_named(lab: Lab, fault: Fault) -> None:
         its_other_facts_are_there(trial)
 
 
+def test_what_happens_during_a_run_is_seen_at_its_end(lab: Lab) -> None:
+    inject(lab, "nvml", "1", "torch=8")  # as before; `clear` then heals all of node1's NVML
+    planted = ("faulty_end", "all")
+    record, trial = acceptance(
+        lab, "end", "probes/hosts", contract=agreed(lab, EIGHT), fault=planted
+    )
+    lab.node("2").new_boot_id()
+    opening, closing = record.results
+    assert opening.verdict is Verdict.PASS, trial.log.read_text()
+    assert closing.verdict is Verdict.FAIL
+    said = {one.code: (one.suspects, one.statement) for one in closing.findings}
+    assert {code: suspects for code, (suspects, _) in said.items()} == {
+        "HOST-CHANGED": ["node2"],
+        "HOST-ECC": ["node1"],
+        "HOST-GPU-SLOWED": ["node1"],
+        "HOST-PCIE": ["node1"],
+    }
+    assert "heat slowed the clocks for 50 % of the run" in said["HOST-GPU-SLOWED"][1]
+    assert "PCIe repeated 50 packets per minute" in said["HOST-PCIE"][1]
+
+
 def its_other_facts_are_there(trial: Trial) -> None:
     """One lost GPU must not take the rest of its node with it."""
     (path,) = trial.folder.glob("**/*hosts.json")

@@ -44,6 +44,8 @@ KEYS = {
     "power_default": "default power limit in W",
     "pcie_width": "lanes of the PCIe link",
     "pcie_max_width": "lanes that GPU and slot support",
+    "pcie_replays": "packets that PCIe has repeated",
+    "heat": "seconds for which heat has slowed the clocks",
     "nvlinks": "how many NVLinks a GPU has",
     "nvlinks_down": "how many of them are inactive",
     "fabric_state": "registration with the NVLink fabric: 0 not supported, 2 in progress, 3 done",

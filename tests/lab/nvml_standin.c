@@ -335,6 +335,23 @@ Return nvmlDeviceGetMaxPcieLinkWidth(Device device, unsigned *lanes)
     return ask_unsigned(device, "pcie_max_width", LANES, lanes);
 }
 
+Return nvmlDeviceGetPcieReplayCounter(Device device, unsigned *packets)
+{
+    return ask_unsigned(device, "pcie_replays", 0, packets);
+}
+
+struct violation { unsigned long long reference, time; };
+
+Return nvmlDeviceGetViolationStatus(Device device, int policy, struct violation *violation)
+{
+    long long seconds;
+    Return code = ask(device, "heat", 0, &seconds);
+
+    violation->time = policy == 1 ? 1000000000ULL * seconds : 0; /* 1: thermal */
+    violation->reference = 0;
+    return code;
+}
+
 Return nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *active)
 {
     long long down, links;

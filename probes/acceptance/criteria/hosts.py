@@ -30,7 +30,7 @@ MEASURES = {
     "power_limit": default_measure(
         "ratio", "a GPU below its default power limit computes slower", low=1
     ),
-    "narrow_pcie": none_of("GPUs", "each lost half of the lanes halves the speed to the host"),
+    "pcie_faults": none_of("GPUs", "lost lanes and repeated packets slow the way to the host"),
     "nvlinks_down": none_of("GPUs", "collectives inside the node run at the speed of such a GPU"),
     "fabric_faults": none_of("GPUs", "without its NVLink fabric, CUDA does not start or is slow"),
     "closed_gpus": none_of("GPUs", "no job can use such a GPU"),
@@ -45,6 +45,7 @@ MEASURES = {
     "ram": Measure("GiB", from_run="[cluster] ram_gib"),
     "disk": Measure("GiB", from_run="[cluster] disk_gib"),
     "ordered_versions": Measure("versions", from_run="[cluster] versions"),
+    "nodes_changed": none_of("nodes", "a node that restarts in this run would end a job"),
     "shared_missing": none_of(
         "nodes", "checkpoints need one folder that every node can read and write"
     ),
@@ -52,10 +53,12 @@ MEASURES = {
 
 HEALTH = (
     *("health_errors", "gpus_to_reset", "memory_errors", "row_remaps", "ecc_off", "slowed_gpus"),
-    *("power_limit", "narrow_pcie", "nvlinks_down", "fabric_faults", "closed_gpus"),
+    *("power_limit", "pcie_faults", "nvlinks_down", "fabric_faults", "closed_gpus"),
 )
 CONTROLS = {
     "sick GPU": HEALTH,
+    "GPU that sickens": HEALTH,
+    "restarted node": ("nodes_changed",),
     "doctored node": (
         *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
         *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
@@ -75,7 +78,7 @@ CONDITIONS: dict[str, Condition] = {
     "disk": lambda here: bool(here.terms.disk_gib),
     "ordered_versions": lambda here: bool(here.terms.versions),
     "shared_missing": lambda here: bool(here.terms.shared),
-    **dict.fromkeys((*HEALTH, "sick GPU"), lambda here: here.on_gpu),
+    **dict.fromkeys((*HEALTH, "sick GPU", "GPU that sickens"), lambda here: here.on_gpu),
     "own folder": lambda here: bool(here.terms.shared) and here.nodes > 1,
 }
 DUTIES = (
@@ -88,6 +91,12 @@ DUTIES = (
             *("disk", "ordered_versions", "shared_missing", *HEALTH),
         ),
         ("doctored node", "larger order", "own folder", "sick GPU"),
+    ),
+    Duty(
+        "hosts/test_closing.py::test_hosts_stay_healthy_to_the_end",
+        "quick",
+        ("nodes_changed", *HEALTH),
+        ("restarted node", "GPU that sickens"),
     ),
 )
 

@@ -7,6 +7,7 @@ mode.  NVML's manual explains each query: docs.nvidia.com/deploy/nvml-api.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ HEALTH_SECONDS = 20
 # The board, or an older driver, does not know the query: that is no fault of the board.
 UNKNOWN_QUERY = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 UNCORRECTED, SINCE_DRIVER_LOADED, IN_LIFETIME = 1, 0, 1  # nvmlMemoryErrorType_t, counter types
+THERMAL = 1  # nvmlPerfPolicyType_t: how long heat has slowed the clocks, in ns
 SUCCESS = 0
 
 Board = dict[str, Any]
@@ -33,14 +35,17 @@ Query = Callable[[Any, Any], Any]  # NVML and a GPU's handle -> the answer
 
 
 def read_gpu_health(nvml: Any = None, seconds: float = HEALTH_SECONDS) -> dict[str, Any]:
-    """Read {"error": None, "boards": [...]} within `seconds`; `error` as in `read_gpus`.
+    """Read {"error": None, "boards": [...], "clock": s} within `seconds`.
+
+    `error` is as in `read_gpus`, and `clock` counts seconds since the node's start.
 
     A board has `index`, `uuid`, `slot` (PCI address) and the answers of QUERIES by name.
     `unsupported` lists the queries that the board or its driver does not know.  `failed` maps a
     query, or "GPU" for all of them, to {"code", "text"}.  `nvml` replaces the module in a control.
     """
     answer = ask_in_time(lambda: ask_nvml(_read_boards, nvml), seconds)
-    return {"error": answer["nvml"]["error"], "boards": answer["gpus"]}
+    error, boards = answer["nvml"]["error"], answer["gpus"]
+    return {"error": error, "boards": boards, "clock": time.monotonic()}
 
 
 def _read_boards(nvml: Any) -> list[Board]:
@@ -157,6 +162,8 @@ QUERIES: dict[str, Query] = {
     "power_default_mw": lambda nvml, gpu: int(nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu)),
     "pcie_width": lambda nvml, gpu: int(nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu)),
     "pcie_max_width": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu)),
+    "pcie_replays": lambda nvml, gpu: int(nvml.nvmlDeviceGetPcieReplayCounter(gpu)),
+    "heat_ns": lambda nvml, gpu: int(nvml.nvmlDeviceGetViolationStatus(gpu, THERMAL).violationTime),
     "nvlinks": _nvlinks,
     "fabric": _fabric,
     "compute_mode": lambda nvml, gpu: int(nvml.nvmlDeviceGetComputeMode(gpu)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 RDMA_SYSFS = "/sys/class/infiniband"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"  # of each start of the kernel
 
 
 def read_text(path: Path) -> str:

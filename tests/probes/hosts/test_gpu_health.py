@@ -66,7 +66,7 @@ def cluster_with(board: dict[str, Any], without: str = "", nodes: int = 3) -> St
             {"power_limit_mw": 500_000},
             *("power_limit", "HOST-POWER-LIMIT", "power limit is 71.4 % of the default"),
         ),
-        ({"pcie_width": 8}, "narrow_pcie", "HOST-PCIE", "PCIe runs x8 of x16"),
+        ({"pcie_width": 8}, "pcie_faults", "HOST-PCIE", "PCIe runs x8 of x16"),
         (
             {"nvlinks": {"active": 17, "all": 18}},
             *("nvlinks_down", "HOST-NVLINK", "17 of 18 NVLinks are active"),
@@ -139,7 +139,7 @@ def test_ecc_that_is_off_by_default_is_no_fault_but_hides_memory_errors() -> Non
         ("slowdown_reasons", "slowed_gpus"),
         ("power_limit_mw", "power_limit"),
         ("power_default_mw", "power_limit"),
-        ("pcie_width", "narrow_pcie"),
+        ("pcie_width", "pcie_faults"),
         ("compute_mode", "closed_gpus"),
     ],
 )
@@ -170,7 +170,7 @@ def test_what_a_sound_board_may_lack(query: str) -> None:
         ("ecc", "ecc_off"),
         ("slowdown_reasons", "slowed_gpus"),
         ("power_limit_mw", "power_limit"),
-        ("pcie_width", "narrow_pcie"),
+        ("pcie_width", "pcie_faults"),
         ("nvlinks", "nvlinks_down"),
         ("fabric", "fabric_faults"),
         ("compute_mode", "closed_gpus"),

@@ -51,6 +51,8 @@ PLANTS: dict[str, tuple[str, Any]] = {
     "power_default=350": ("power_default_mw", 350_000),
     "pcie_width=8": ("pcie_width", 8),
     "pcie_max_width=8": ("pcie_max_width", 8),
+    "pcie_replays=7": ("pcie_replays", 7),
+    "heat=3": ("heat_ns", 3_000_000_000),
     "nvlinks=12": ("nvlinks", {"active": 12, "all": 12}),
     "nvlinks_down=2": ("nvlinks", {"active": 16, "all": 18}),
     "fabric_state=2": ("fabric", {**FABRIC, "state": 2}),
@@ -165,7 +167,8 @@ def test_a_lost_gpu_keeps_its_error(answers: Any) -> None:
 
 def test_a_driver_that_does_not_answer_has_no_boards(answers: Any) -> None:
     assert (answers["error=9"]["error"]["code"], answers["error=9"]["boards"]) == (9, [])
-    assert answers["gpus=0"] == {"error": None, "boards": []}
+    assert (answers["gpus=0"]["error"], answers["gpus=0"]["boards"]) == (None, [])
+    assert answers["gpus=0"]["clock"] > answers[""]["clock"]
 
 
 def test_the_sick_gpu_of_the_control_has_each_fault(answers: Any) -> None:
