@@ -198,9 +198,9 @@ class Trial(Recorder):
         super().__init__(NoStore(), contract, probe, criterion, "", "", lambda message: None)
 
     @property
-    def suspects(self) -> set[str]:
-        """Names of all suspects of the findings."""
-        return {name for finding in self._recorded["finding"] for name in finding.suspects}
+    def findings(self) -> list[Finding]:
+        """Findings so far."""
+        return list(self._recorded["finding"])
 
     def has_measured(self, name: str) -> bool:
         """Return whether a measure was recorded at all."""

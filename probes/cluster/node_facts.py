@@ -14,10 +14,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from probes.cluster.facts.gpu_health import read_gpu_health
+from probes.cluster.facts.gpu_health import read_gpus_and_health
 from probes.cluster.facts.inventory import cuda_version, disk_gib, nic_firmware, ofed_version
 from probes.cluster.facts.system_files import BOOT_ID, RDMA_SYSFS, read_text
-from probes.cluster.nvml import read_gpus
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.redact import redact
 
@@ -42,8 +41,7 @@ def node_facts() -> dict[str, Any]:
         "interfaces": read_interfaces(),
         "rdma": rdma_ports(),
         "nics": nic_firmware(),
-        **read_gpus(),
-        "gpu_health": read_gpu_health(),
+        **read_gpus_and_health(),
         "amd_driver": Path("/dev/kfd").exists(),
         "boot_id": read_text(Path(BOOT_ID)),
         "shm_gib": _size_gib("/dev/shm"),

@@ -13,7 +13,7 @@ from typing import Any
 
 # Codes of nvml.h, nvmlReturn_t.
 INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED = 2, 3, 6, 9
-TIMEOUT, UNKNOWN = 10, 999
+NO_PERMISSION, TIMEOUT, UNKNOWN = 4, 10, 999
 LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, DRIVER_MISMATCH = 12, 13, 15, 18
 # Errors of a call that the board or an older driver does not know: then the next way is tried.
 UNKNOWN_CALL = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
@@ -29,14 +29,14 @@ GpuEntry = dict[str, Any]
 Question = Callable[[Any, Any], Iterable[tuple[str, Any]]]  # NVML and a GPU -> names and answers
 
 
-def read_gpus(seconds: float = NVML_SECONDS) -> dict[str, Any]:
+def read_gpus(seconds: float = NVML_SECONDS, nvml: Any = None) -> dict[str, Any]:
     """Read {"nvml": {"library", "error"}, "gpus": [...]} within `seconds`.
 
     `error` is None, or {"code", "text"} if NVML itself does not answer.  A GPU has index, uuid,
     name and memory_gib (None: this kind does not report it).  A MIG instance also has its number as
-    `mig`.  A GPU that could not be queried has an `error` of its own.
+    `mig`.  A GPU that could not be queried has an `error` of its own.  `nvml` is as in `ask_nvml`.
     """
-    return ask_in_time(lambda: ask_nvml(_identify_gpus), seconds)
+    return ask_in_time(lambda: ask_nvml(identify_gpus, nvml), seconds)
 
 
 def ask_in_time(question: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def ask_in_time(question: Callable[[], dict[str, Any]], seconds: float) -> dict[
 
 def list_gpus() -> list[GpuEntry]:
     """List the GPUs of `read_gpus`; empty if NVML does not answer."""
-    gpus: list[GpuEntry] = ask_nvml(_identify_gpus)["gpus"]
+    gpus: list[GpuEntry] = ask_nvml(identify_gpus)["gpus"]
     return gpus
 
 
@@ -120,7 +120,8 @@ def ask_nvml(question: Callable[[Any], list[GpuEntry]], nvml: Any = None) -> dic
     return {"nvml": {"library": True, "error": None}, "gpus": gpus}
 
 
-def _identify_gpus(nvml: Any) -> list[GpuEntry]:
+def identify_gpus(nvml: Any) -> list[GpuEntry]:
+    """List each GPU's identity, as `gpus` of `read_gpus`, from an NVML that is started."""
     unknown = {"uuid": "", "name": "", "memory_gib": None}
     return [{**unknown, **gpu} for gpu in _ask_each_gpu(nvml, _ask_identity)]
 

@@ -49,22 +49,22 @@ HOSTS: dict[str, Entry] = {
     "HOST-GPU-RECOVERY": Entry(
         "The driver asks for a recovery action: a GPU does not work as it should until then.",
         Cause.HARDWARE,
-        "Drain the named node. Look for the GPU's Xid in `dmesg -T`. Do what the driver asks for: `nvidia-smi -r -i INDEX` resets a GPU. If it asks again, replace the GPU.",
+        "Drain the named node. Look for the GPU's Xid in `dmesg -T`. Do what the driver asks for: `nvidia-smi -r -i UUID` resets a GPU. If it asks again, replace the GPU.",
     ),
     "HOST-ECC": Entry(
         "The memory of a GPU had errors that ECC could not correct.",
         Cause.HARDWARE,
-        "Drain the named node. Run `nvidia-smi -q -d ECC,ROW_REMAPPER` there. Reset the GPU (`nvidia-smi -r -i INDEX`), then run `dcgmi diag -r 3`. Replace the GPU if errors come back or the SRAM threshold is exceeded.",
+        "Drain the named node. Run `nvidia-smi -q -d ECC,ROW_REMAPPER` there. Reset the GPU (`nvidia-smi -r -i UUID`), then run `dcgmi diag -r 3`. Replace the GPU if errors come back or the SRAM threshold is exceeded.",
     ),
     "HOST-ECC-OFF": Entry(
         "ECC is off on a GPU, so wrong bits in its memory go unnoticed.",
         Cause.INFRASTRUCTURE,
-        "Run `nvidia-smi -i INDEX -e 1` on the named node, then reboot it.",
+        "Run `nvidia-smi -i UUID -e 1` on the named node, then reboot it.",
     ),
     "HOST-ROW-REMAP": Entry(
         "A GPU has a memory row that waits to be remapped, or cannot be.",
         Cause.HARDWARE,
-        "Run `nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT` on the named node. Pending: drain the node and reset the GPU (`nvidia-smi -r -i INDEX`). Failed: replace the GPU.",
+        "Run `nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT` on the named node. Pending: drain the node and reset the GPU (`nvidia-smi -r -i UUID`). Failed: replace the GPU.",
     ),
     "HOST-GPU-SLOWED": Entry(
         "The hardware or the driver slows the clocks of a GPU, for heat or for power.",
@@ -74,17 +74,17 @@ HOSTS: dict[str, Entry] = {
     "HOST-POWER-LIMIT": Entry(
         "The power limit of a GPU is below the default of its model.",
         Cause.INFRASTRUCTURE,
-        "Run `nvidia-smi -q -d POWER` on the named node. Set the default with `nvidia-smi -i INDEX -pl WATTS`, or lift the limit in the BMC. If the lower limit was ordered, agree on it as HOSTS.power_limit.",
+        "Run `nvidia-smi -q -d POWER` on the named node. Set the default with `nvidia-smi -i UUID -pl WATTS`, or lift the limit in the BMC. If the lower limit was ordered, agree on it as HOSTS.power_limit.",
     ),
     "HOST-PCIE": Entry(
         "The PCIe link of a GPU has lost lanes, or repeats packets.",
         Cause.HARDWARE,
-        "Run `nvidia-smi -q -i INDEX | grep -A6 'Link Width'` and `lspci -vv -s SLOT` on the named node. Reseat the GPU or its riser. Check bifurcation in the BIOS.",
+        "Run `nvidia-smi -q -i UUID | grep -A6 'Link Width'` and `lspci -vv -s SLOT` on the named node. Reseat the GPU or its riser. Check bifurcation in the BIOS.",
     ),
     "HOST-NVLINK": Entry(
         "NVLinks of a GPU are inactive, so traffic inside the node is slower or takes PCIe.",
         Cause.HARDWARE,
-        "Run `nvidia-smi nvlink -s -i INDEX` on the named node, and look for Xid 74 in `dmesg -T`. Check `systemctl status nvidia-fabricmanager`. Reset all GPUs of the node. If links stay inactive, replace the board.",
+        "Run `nvidia-smi nvlink -s -i UUID` on the named node, and look for Xid 74 in `dmesg -T`. Check `systemctl status nvidia-fabricmanager`. Drain the node and reboot it. If links stay inactive, replace the board.",
     ),
     "HOST-NVSWITCH": Entry(
         "A GPU is not registered with its NVLink fabric, or the fabric reports a fault.",
@@ -94,7 +94,7 @@ HOSTS: dict[str, Entry] = {
     "HOST-COMPUTE-MODE": Entry(
         "The compute mode of a GPU lets no process use it.",
         Cause.INFRASTRUCTURE,
-        "Run `nvidia-smi -i INDEX -c DEFAULT` on the named node.",
+        "Run `nvidia-smi -i UUID -c DEFAULT` on the named node.",
     ),
     "HOST-GPU-MODEL": Entry(
         "GPUs are not of the ordered model, or not all of the same model and memory.",
@@ -117,7 +117,7 @@ HOSTS: dict[str, Entry] = {
         "Compare the named node with the contract. In a container, check its CPU and memory limits too.",
     ),
     "HOST-VERSIONS": Entry(
-        "Python, Ray, torch or the driver is not the same on every node.",
+        "Python, Ray, torch, CUDA or the driver is not the same on every node.",
         Cause.INFRASTRUCTURE,
         "Use one image on all nodes and for the driver program, then restart Ray.",
     ),
@@ -125,6 +125,16 @@ HOSTS: dict[str, Entry] = {
         "A node restarted or left the cluster during the run.",
         Cause.INFRASTRUCTURE,
         "Run `last -x reboot` and `journalctl -b -1 -e` on the named node, and read raylet.out in Ray's log folder there. Look for power, Xid and out of memory.",
+    ),
+    "HOST-KERNEL": Entry(
+        "A node has another kernel or OFED than most nodes.",
+        Cause.INFRASTRUCTURE,
+        "Run `uname -r` and `ofed_info -s` on the named nodes. Install the same kernel and OFED, then reboot. If other versions were agreed, give HOSTS.system_differences another limit.",
+    ),
+    "HOST-GPU-CHANGED": Entry(
+        "A GPU left its node, or was replaced, during the run.",
+        Cause.HARDWARE,
+        "Run `nvidia-smi -L` on the named node. Look for Xid 79 and a restart of the driver in `dmesg -T`. Drain the node until the cause is known.",
     ),
     "HOST-FIRMWARE": Entry(
         "GPUs or network cards of one kind do not have the same firmware.",

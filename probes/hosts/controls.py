@@ -78,7 +78,8 @@ def _not_told(
     """Name the measures that false facts cannot fail here: not ordered, or not compared."""
     without = {name for name in NODE_ORDERS if not trial.has_measured(name)}
     if len(facts) < 2:
-        without |= {"machines", "duplicate_gpus", "differences", "nodes_below_most"}
+        without |= {"machines", "duplicate_gpus", "nodes_below_most"}
+        without |= {"differences", "system_differences"}
     if cluster.kind == "local":
         without.add("machines")
     if "NVML" not in compared_sources(cluster.kind, cluster.emulated, facts):

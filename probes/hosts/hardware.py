@@ -8,6 +8,7 @@ from statistics import median_low
 from typing import Any
 
 from probes.cluster.nvml import DRIVER_MISMATCH, DRIVER_NOT_LOADED, GPU_IS_LOST
+from probes.cluster.software import SYSTEM_PARTS
 from probes.findings import finding, join_names
 from reports.record import Finding
 
@@ -100,8 +101,26 @@ def _find_minority(
     return [finding(code, f"{what}: {'; '.join(parts)}", suspects)]
 
 
-def find_odd_firmware(facts: Sequence[Facts]) -> list[Finding]:
-    """Find the nodes whose GPUs of a model, or NICs of a board, have other firmware than most."""
+def find_odd_systems(facts: Sequence[Facts]) -> list[Finding]:
+    """Find the nodes with another kernel, OFED, or firmware of GPUs and NICs than most."""
+    kernels = [
+        one
+        for part in SYSTEM_PARTS
+        for one in _find_minority(
+            part,
+            [
+                (fact["software"][part] or "none", fact["name"])
+                for fact in facts
+                if part in fact["software"]
+            ],
+            "HOST-KERNEL",
+        )
+    ]
+    return [*kernels, *_find_odd_firmware(facts)]
+
+
+def _find_odd_firmware(facts: Sequence[Facts]) -> list[Finding]:
+    """Find GPUs of a model, and NICs of a board, with other firmware than most."""
     versions: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for fact in facts:
         for board in fact.get("gpu_health", {}).get("boards", ()):

@@ -196,7 +196,9 @@ def judge_parity(
     software = software_differences(facts, software_versions())
     several = isinstance(terms.gpu_model, list) and len(terms.gpu_model) > 1
     odd = [] if cluster.kind == "local" or several else hardware.find_odd_gpus(facts)
-    odd += hardware.find_odd_firmware(facts)
+    systems = hardware.find_odd_systems(facts)
+    measure("system_differences", len(systems) if facts else None, note="no node answers")
+    measure.explain(systems)
     count = len(software) + len(odd)
     measure("differences", count if facts else None, note="no node answers")
     for sentence in software:

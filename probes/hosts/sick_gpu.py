@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from probes.acceptance.measure import Recorder
+from probes.acceptance.measure import Recorder, Trial
 from probes.cluster.cluster import Cluster
 from probes.cluster.facts.gpu_health import read_gpu_health
-from probes.cluster.nvml import INVALID_ARGUMENT, UNKNOWN, import_nvml
-from probes.hosts.gpu_health import add_rates, judge_node_health, usual_links
+from probes.cluster.nvml import INVALID_ARGUMENT, UNKNOWN, import_nvml, read_gpus
+from probes.hosts.closing import judge_gpu_changes
+from probes.hosts.gpu_checks import WHOLE_NODE, Fleet
+from probes.hosts.gpu_health import judge_node_health
+from probes.hosts.gpu_wear import judge_wear
 
 Facts = Mapping[str, Any]
+Answers = Mapping[str, Callable[..., Any]]
 NODE_REBOOT, HARDWARE_THERMAL, PROHIBITED, IN_PROGRESS = 2, 0x40, 2, 2  # codes of nvml.h
 LINKS = 18  # NVLinks of an H100; the first of the sick GPU is inactive
 
@@ -55,29 +59,36 @@ SICK_ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetEnforcedPowerLimit": lambda nvml: 7_000,  # mW; a contract agrees on more than 1 %
     "nvmlDeviceGetMaxPcieLinkWidth": lambda nvml: 16,
     "nvmlDeviceGetCurrPcieLinkWidth": lambda nvml: 1,
-    "nvmlDeviceGetPcieReplayCounter": lambda nvml: 2**31,
-    "nvmlDeviceGetViolationStatus": _lose_time,
     "nvmlDeviceGetNvLinkState": _lose_first_link,
     "nvmlDeviceGetGpuFabricInfoV": _register_for_ever,
+    "nvmlDeviceGetMigMode": lambda nvml: [0, 0],  # MIG trains links of an A100 off
     "nvmlDeviceGetComputeMode": lambda nvml: PROHIBITED,
     "nvmlDeviceGetPersistenceMode": _fail,
 }
 
 
-class SickNvml:
-    """NVML's module; for the GPU `index` it gives SICK_ANSWERS."""
+# What it answers for a GPU whose counters have gained much since the run began.
+WORN_ANSWERS: dict[str, Callable[..., Any]] = {
+    "nvmlDeviceGetPcieReplayCounter": lambda nvml: 2**31,
+    "nvmlDeviceGetViolationStatus": _lose_time,
+    "nvmlDeviceGetTotalEccErrors": lambda nvml, *_: 2**31,
+}
 
-    def __init__(self, nvml: Any, index: int) -> None:
-        self._nvml, self._index, self._sick = nvml, index, None
+
+class SickNvml:
+    """NVML's module; for the GPU `index` it gives other answers."""
+
+    def __init__(self, nvml: Any, index: int, answers: Answers = SICK_ANSWERS) -> None:
+        self._nvml, self._index, self._answers, self._sick = nvml, index, answers, None
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._nvml, name)
         if name == "nvmlDeviceGetHandleByIndex":
             return self._get_handle
-        if name not in SICK_ANSWERS:
+        if name not in self._answers:
             return call
         return lambda gpu, *arguments: (
-            SICK_ANSWERS[name](self._nvml, *arguments)
+            self._answers[name](self._nvml, *arguments)
             if gpu is self._sick
             else call(gpu, *arguments)
         )
@@ -89,32 +100,92 @@ class SickNvml:
         return handle
 
 
+class ShortNvml:
+    """NVML's module, which no longer lists the last GPU."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._nvml, name)
+        return (lambda: call() - 1) if name == "nvmlDeviceGetCount" else call
+
+
 def read_sick_health(index: int) -> dict[str, Any]:
     """Read this node's GPU health; the GPU `index` answers as a sick one."""
     return read_gpu_health(SickNvml(import_nvml(), index))
 
 
-def control_sick_gpu(
-    cluster: Cluster,
-    facts: Sequence[Facts],
-    measure: Recorder,
-    name: str = "sick GPU",
-    before: Sequence[Facts] = (),
-) -> None:
-    """Check that each fault that NVML may report of a GPU is detected, on the node that has it.
+def read_worn_health(index: int) -> dict[str, Any]:
+    """Read this node's GPU health; the counters of the GPU `index` are very high."""
+    return read_gpu_health(SickNvml(import_nvml(), index, WORN_ANSWERS))
 
-    `before` are facts from the start of the run, for what the sick GPU has gained since.
-    """
-    victim = facts[-1]
+
+def read_fewer_gpus(_: int) -> list[dict[str, Any]]:
+    """List this node's GPUs without the last."""
+    gpus: list[dict[str, Any]] = read_gpus(nvml=ShortNvml(import_nvml()))["gpus"]
+    return gpus
+
+
+def control_sick_gpu(
+    cluster: Cluster, facts: Sequence[Facts], victim: Facts, measure: Recorder, name: str
+) -> None:
+    """Check that each fault that NVML may report of a GPU is detected, on the node that has it."""
+    text = "NVML on {} reports GPU {} as sick in each way"
+    if told := _ask_victim(cluster, read_sick_health, victim, measure, name, text):
+        fault, index, health = told
+        sick = {**victim, "gpu_health": health}
+        others = [fact for fact in facts if fact["node"] != victim["node"]]
+        trial = measure.trial()
+        judge_node_health(sick, Fleet.of([*others, sick]), trial)
+        # A GPU of a smaller node may have any number of links: it is compared with others.
+        without = set() if len(health["boards"]) >= WHOLE_NODE else {"nvlinks_down"}
+        measure.control(name, fault, trial, located=_names_gpu(trial, index), without=without)
+
+
+def control_worn_gpu(
+    cluster: Cluster, before: Sequence[Facts], victim: Facts, measure: Recorder
+) -> None:
+    """Check that counters that gained much are detected, on the GPU that has them."""
+    text = "NVML on {} reports time lost to heat, repeated packets and errors of GPU {}"
+    if told := _ask_victim(cluster, read_worn_health, victim, measure, "worn GPU", text):
+        fault, index, health = told
+        trial = measure.trial()
+        judge_wear(before, [{**victim, "gpu_health": health}], trial)
+        measure.control("worn GPU", fault, trial, located=_names_gpu(trial, index))
+
+
+def control_vanished_gpu(
+    cluster: Cluster, before: Sequence[Facts], victim: Facts, measure: Recorder
+) -> None:
+    """Check that a GPU that NVML no longer lists is detected."""
+    text = "NVML on {} no longer lists GPU {}"
+    if told := _ask_victim(cluster, read_fewer_gpus, victim, measure, "vanished GPU", text):
+        fault, _, gpus = told
+        trial = measure.trial()
+        judge_gpu_changes(before, [{**victim, "gpus": gpus}], trial)
+        measure.control("vanished GPU", fault, trial)
+
+
+def _ask_victim(
+    cluster: Cluster,
+    read: Callable[[int], Any],
+    victim: Facts,
+    measure: Recorder,
+    name: str,
+    text: str,
+) -> tuple[str, int, Any] | None:
+    """Ask the victim with a fault of its last GPU: (fault, its index, answer); None without one."""
     boards = victim["gpu_health"]["boards"]
     index = boards[-1]["index"] if boards else 0
-    fault = f"NVML on {victim['name']} reports GPU {index} as sick in each way"
-    told = cluster.on_each_node(read_sick_health, each={victim["node"]: index})
-    if victim["node"] not in told:
-        measure.control(name, fault, None, saw=f"{victim['name']} does not answer")
-        return
-    (sick,) = add_rates([{**victim, "gpu_health": told[victim["node"]]}], before)
-    trial = measure.trial()
-    judge_node_health(sick, usual_links([*facts[:-1], sick]), trial)
-    without = {"nvlinks_down"} if len(boards) == 1 else set()  # a single GPU may have no links
-    measure.control(name, fault, trial, without=without)
+    fault = text.format(victim["name"], index)
+    told = cluster.on_each_node(read, each={victim["node"]: index})
+    if victim["node"] in told:
+        return fault, index, told[victim["node"]]
+    measure.control(name, fault, None, saw=f"{victim['name']} does not answer")
+    return None
+
+
+def _names_gpu(trial: Trial, index: int) -> bool:
+    """Return whether each finding names the GPU."""
+    return all(f"GPU {index} " in one.statement for one in trial.findings)

@@ -2,10 +2,17 @@
 
 import pytest
 
-from probes.hosts.closing import control_restarted_node, judge_changes
+from probes.hosts import hardware
+from probes.hosts.closing import (
+    control_restarted_node,
+    describe_change,
+    judge_changes,
+    judge_gpu_changes,
+)
 from probes.hosts.gpu_counts import compared_sources
-from probes.hosts.gpu_health import add_rates, judge_gpu_health
-from probes.hosts.sick_gpu import control_sick_gpu
+from probes.hosts.gpu_health import judge_gpu_health
+from probes.hosts.gpu_wear import judge_wear
+from probes.hosts.sick_gpu import control_sick_gpu, control_vanished_gpu, control_worn_gpu
 
 
 @pytest.mark.last
@@ -13,17 +20,26 @@ from probes.hosts.sick_gpu import control_sick_gpu
 def test_hosts_stay_healthy_to_the_end(cluster, measure):
     """After all other probes no node has restarted, and every GPU is as healthy as before.
 
-    What GPUs gained since the run began is judged as well: time lost to heat, repeated packets.
+    What the counters of GPUs gained since the run began is judged as well.
     """
     before, now = cluster.facts, cluster.read_facts(cluster.nodes)
-    judge_changes(before, now, measure)
-    if compared_sources(cluster.kind, cluster.emulated, before):
+    judge_changes(cluster, before, now, measure)
+    on_gpus = bool(compared_sources(cluster.kind, cluster.emulated, before))
+    if on_gpus:
         measure.keep("health.json", [fact["gpu_health"] for fact in now], caption="GPUs at the end")
-        judge_gpu_health(add_rates(now, before), measure)
+        judge_gpu_changes(before, now, measure)
+        judge_gpu_health(now, measure)
+        judge_wear(before, now, measure)
+        for fact in now:
+            measure.explain(hardware.find_nvml_faults(fact, True) or [])
     else:
         measure.covered("NVML is not asked: accelerators are emulated, and no node has it")
-    if not now:
+    unchanged = [fact for fact in before if not describe_change(fact, now)]
+    if not unchanged:
         return
-    control_restarted_node(cluster, before, now, measure)
-    if compared_sources(cluster.kind, cluster.emulated, before):
-        control_sick_gpu(cluster, now, measure, "GPU that sickens", before)
+    victim = next(fact for fact in now if fact["node"] == unchanged[-1]["node"])
+    control_restarted_node(cluster, before, victim, measure)
+    if on_gpus:
+        control_sick_gpu(cluster, now, victim, measure, "GPU that sickens")
+        control_worn_gpu(cluster, before, victim, measure)
+        control_vanished_gpu(cluster, before, victim, measure)

@@ -33,7 +33,7 @@ def test_hosts_are_what_was_ordered(cluster, terms, measure):
         control_doctored_node(cluster, terms, facts, measure)
         control_larger_order(cluster, terms, facts, measure)
         if compared_sources(cluster.kind, cluster.emulated, facts):
-            control_sick_gpu(cluster, facts, measure)
+            control_sick_gpu(cluster, facts, facts[-1], measure, "sick GPU")
 
 
 def add_torch_counts(cluster, facts):

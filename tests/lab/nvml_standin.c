@@ -11,6 +11,7 @@
        3.error 15                    every call on GPU 3 does
 
        3.ecc unsupported             this query on GPU 3 is not supported
+       3.ecc denied                  it needs a permission
        3.ecc failed                  it returns an unknown error
 
    If two lines have one key, the later counts.  To add a query: a function below, and its keys in
@@ -22,7 +23,7 @@
 
 typedef int Return;
 typedef void *Device; /* 1 + the GPU's index; for its MIG instance i also + (1 + i) * MIG */
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        DRIVER_NOT_LOADED = 9, UNKNOWN = 999 };
 enum { RECOVERY_ACTION = 230, IDLE = 1, H100_LINKS = 18, H100_WATT = 700, LANES = 16,
        FABRIC_COMPLETED = 3 };
@@ -96,7 +97,7 @@ static Return tell_setting(int gpu, const char *key, char *text, unsigned length
     return code ? code : tell(value, text, length);
 }
 
-/* Answer a query of a GPU by its key: a number, `unsupported` or `failed`. */
+/* Answer a query of a GPU by its key: a number, `unsupported`, `denied` or `failed`. */
 static Return ask(Device device, const char *key, long long otherwise, long long *answer)
 {
     char value[VALUE] = "";
@@ -106,6 +107,8 @@ static Return ask(Device device, const char *key, long long otherwise, long long
     *answer = found > 0 ? atoll(value) : otherwise;
     if (!code && found > 0 && !strcmp(value, "unsupported"))
         return NOT_SUPPORTED;
+    if (!code && found > 0 && !strcmp(value, "denied"))
+        return NO_PERMISSION;
     return !code && found > 0 && !strcmp(value, "failed") ? UNKNOWN : code;
 }
 

@@ -15,7 +15,7 @@ from probes.cluster.node_facts import software_versions
 from probes.cluster.shared_folder import FolderUnknown
 from probes.hosts.closing import read_boot_id
 from probes.hosts.controls import doctor_facts, read_doctored_facts
-from probes.hosts.sick_gpu import read_sick_health
+from probes.hosts.sick_gpu import read_fewer_gpus, read_sick_health, read_worn_health
 from probes.hosts.test_closing import test_hosts_stay_healthy_to_the_end as closing_probe
 from probes.hosts.test_hosts import test_hosts_are_what_was_ordered as hosts_probe
 from reports.measurement import Verdict
@@ -81,6 +81,7 @@ def healthy_board(node: int, index: int) -> dict[str, Any]:
         "heat_ns": 0,
         "nvlinks": {"active": 18, "all": 18},
         "fabric": FABRIC,
+        "mig": False,
         "compute_mode": 0,
         "persistence": True,
     }
@@ -92,6 +93,7 @@ def sick_board(board: dict[str, Any]) -> dict[str, Any]:
         **board,
         "failed": {"persistence": {"code": 999, "text": "Unknown Error"}},
         "name": H100,
+        "mig": False,
         "recovery_action": 2,
         "ecc": False,
         "uncorrected_errors": 1,
@@ -99,12 +101,16 @@ def sick_board(board: dict[str, Any]) -> dict[str, Any]:
         "slowdown_reasons": 0x40,
         "power_limit_mw": 7_000,
         "pcie_width": 1,
-        "pcie_replays": 2**31,
-        "heat_ns": 2**62,
         "nvlinks": {"active": 17, "all": 18},
         "fabric": {**FABRIC, "state": 2},
         "compute_mode": 2,
     }
+
+
+def worn_board(board: dict[str, Any]) -> dict[str, Any]:
+    """Return a board with what `WORN_ANSWERS` changes."""
+    errors = {"uncorrected_errors": 2**31, "lifetime_errors": 2**31}
+    return {**board, "heat_ns": 2**62, "pcie_replays": 2**31, **errors}
 
 
 class StandInHosts:
@@ -164,11 +170,14 @@ class StandInHosts:
                 for fact in copy.deepcopy(self.facts)
                 if fact["node"] in each
             }
-        if function is read_sick_health:
+        if function in (read_sick_health, read_worn_health, read_fewer_gpus):
             facts = self.facts if self.later is None else self.later
             (victim,) = [fact for fact in copy.deepcopy(facts) if fact["node"] in each]
+            if function is read_fewer_gpus:
+                return {victim["node"]: victim["gpus"][:-1]}
+            change = sick_board if function is read_sick_health else worn_board
             boards = victim["gpu_health"]["boards"]
-            boards[-1:] = [sick_board(board) for board in boards[-1:]]
+            boards[-1:] = [change(board) for board in boards[-1:]]
             return {victim["node"]: victim["gpu_health"]}
         if function is read_boot_id:
             return dict.fromkeys(each, "another boot")

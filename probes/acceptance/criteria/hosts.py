@@ -22,7 +22,9 @@ MEASURES = {
     "nodes_below_most": none_of("nodes", "a node with fewer GPUs than most nodes has lost some"),
     "nvml_errors": none_of("errors", "a GPU that does not answer NVML cannot be trusted"),
     "health_errors": none_of("GPUs", "a query that fails hides the state of its GPU"),
-    "gpus_to_reset": none_of("GPUs", "such a GPU computes wrongly or not at all until then"),
+    "gpus_to_reset": none_of(
+        "GPUs", "until that is done, such a GPU computes wrongly or not at all"
+    ),
     "memory_errors": none_of("GPUs", "such an error ends a job, or makes its results wrong"),
     "row_remaps": none_of("GPUs", "the GPU needs a reset, or a replacement, before a job uses it"),
     "ecc_off": none_of("GPUs", "without ECC, wrong bits go unnoticed"),
@@ -30,14 +32,17 @@ MEASURES = {
     "power_limit": default_measure(
         "ratio", "a GPU below its default power limit computes slower", low=1
     ),
-    "pcie_faults": none_of("GPUs", "lost lanes and repeated packets slow the way to the host"),
+    "narrow_pcie": none_of("GPUs", "each lost half of the lanes halves the speed to the host"),
     "nvlinks_down": none_of("GPUs", "collectives inside the node run at the speed of such a GPU"),
     "fabric_faults": none_of("GPUs", "without its NVLink fabric, CUDA does not start or is slow"),
     "closed_gpus": none_of("GPUs", "no job can use such a GPU"),
     "duplicate_gpus": none_of("GPUs", "a GPU that two nodes count would be given to two ranks"),
     "differences": none_of(
         "differences",
-        "a job needs the same software (Python, Ray, torch, driver) and kind of GPU on every node",
+        "a job needs the same Python, Ray, torch, CUDA, driver and kind of GPU on every node",
+    ),
+    "system_differences": default_measure(
+        "differences", "other kernels, OFED or firmware make nodes of one job differ", high=0
     ),
     "gpu_model": Measure("", from_run="[cluster] gpu_model"),
     "gpu_memory": Measure("GiB", from_run="[cluster] gpu_memory_gib"),
@@ -46,6 +51,14 @@ MEASURES = {
     "disk": Measure("GiB", from_run="[cluster] disk_gib"),
     "ordered_versions": Measure("versions", from_run="[cluster] versions"),
     "nodes_changed": none_of("nodes", "a node that restarts in this run would end a job"),
+    "gpus_changed": none_of("GPUs", "a GPU that leaves its node ends the job that uses it"),
+    "heat_time": default_measure(
+        "s", "all ranks wait for a GPU that heat slows; a cooled rack has none for seconds", high=5
+    ),
+    "pcie_replays": default_measure(
+        "1/min", "DCGM's health watch warns above (DCGM_FR_PCI_REPLAY_RATE)", high=8
+    ),
+    "new_memory_errors": none_of("errors", "an error that ECC cannot correct ends a job"),
     "shared_missing": none_of(
         "nodes", "checkpoints need one folder that every node can read and write"
     ),
@@ -53,16 +66,23 @@ MEASURES = {
 
 HEALTH = (
     *("health_errors", "gpus_to_reset", "memory_errors", "row_remaps", "ecc_off", "slowed_gpus"),
-    *("power_limit", "pcie_faults", "nvlinks_down", "fabric_faults", "closed_gpus"),
+    *("power_limit", "narrow_pcie", "nvlinks_down", "fabric_faults", "closed_gpus"),
+)
+ON_GPUS = (
+    *HEALTH,
+    *("gpus_changed", "heat_time", "pcie_replays", "new_memory_errors"),
+    *("sick GPU", "GPU that sickens", "worn GPU", "vanished GPU"),
 )
 CONTROLS = {
     "sick GPU": HEALTH,
     "GPU that sickens": HEALTH,
+    "worn GPU": ("heat_time", "pcie_replays", "new_memory_errors"),
+    "vanished GPU": ("gpus_changed",),
     "restarted node": ("nodes_changed",),
     "doctored node": (
         *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
         *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
-        *("disk", "ordered_versions"),
+        *("disk", "ordered_versions", "system_differences"),
     ),
     "larger order": ("nodes", "gpus"),
     "own folder": ("shared_missing",),
@@ -78,7 +98,7 @@ CONDITIONS: dict[str, Condition] = {
     "disk": lambda here: bool(here.terms.disk_gib),
     "ordered_versions": lambda here: bool(here.terms.versions),
     "shared_missing": lambda here: bool(here.terms.shared),
-    **dict.fromkeys((*HEALTH, "sick GPU", "GPU that sickens"), lambda here: here.on_gpu),
+    **dict.fromkeys(ON_GPUS, lambda here: here.on_gpu),
     "own folder": lambda here: bool(here.terms.shared) and here.nodes > 1,
 }
 DUTIES = (
@@ -88,15 +108,18 @@ DUTIES = (
         (
             *("nodes", "machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
             *("duplicate_gpus", "differences", "gpu_model", "gpu_memory", "cpus", "ram"),
-            *("disk", "ordered_versions", "shared_missing", *HEALTH),
+            *("disk", "ordered_versions", "system_differences", "shared_missing", *HEALTH),
         ),
         ("doctored node", "larger order", "own folder", "sick GPU"),
     ),
     Duty(
         "hosts/test_closing.py::test_hosts_stay_healthy_to_the_end",
         "quick",
-        ("nodes_changed", *HEALTH),
-        ("restarted node", "GPU that sickens"),
+        (
+            *("nodes_changed", "gpus_changed", "heat_time", "pcie_replays", "new_memory_errors"),
+            *HEALTH,
+        ),
+        ("restarted node", "GPU that sickens", "worn GPU", "vanished GPU"),
     ),
 )
 

@@ -14,16 +14,16 @@ from typing import Any
 from probes.cluster.nvml import (
     FUNCTION_NOT_FOUND,
     INVALID_ARGUMENT,
+    NO_PERMISSION,
     NOT_SUPPORTED,
+    NVML_SECONDS,
     ask_in_time,
     ask_nvml,
     describe_error,
+    identify_gpus,
     to_text,
 )
 
-# A healthy NVML answers all queries of 8 GPUs in less than 1 s.  The calling task has 90 s, and
-# `read_gpus` may take 45 s of them.
-HEALTH_SECONDS = 20
 # The board, or an older driver, does not know the query: that is no fault of the board.
 UNKNOWN_QUERY = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 UNCORRECTED, SINCE_DRIVER_LOADED, IN_LIFETIME = 1, 0, 1  # nvmlMemoryErrorType_t, counter types
@@ -34,7 +34,7 @@ Board = dict[str, Any]
 Query = Callable[[Any, Any], Any]  # NVML and a GPU's handle -> the answer
 
 
-def read_gpu_health(nvml: Any = None, seconds: float = HEALTH_SECONDS) -> dict[str, Any]:
+def read_gpu_health(nvml: Any = None, seconds: float = NVML_SECONDS) -> dict[str, Any]:
     """Read {"error": None, "boards": [...], "clock": s} within `seconds`.
 
     `error` is as in `read_gpus`, and `clock` counts seconds since the node's start.
@@ -46,6 +46,22 @@ def read_gpu_health(nvml: Any = None, seconds: float = HEALTH_SECONDS) -> dict[s
     answer = ask_in_time(lambda: ask_nvml(_read_boards, nvml), seconds)
     error, boards = answer["nvml"]["error"], answer["gpus"]
     return {"error": error, "boards": boards, "clock": time.monotonic()}
+
+
+def read_gpus_and_health(seconds: float = NVML_SECONDS) -> dict[str, Any]:
+    """Read `nvml` and `gpus` as `read_gpus`, and `gpu_health`, in one start of NVML.
+
+    A second start may last as long as the first, where persistence mode is off.
+    """
+
+    def ask(nvml: Any) -> list[dict[str, Any]]:
+        return [{"gpus": identify_gpus(nvml), "boards": _read_boards(nvml)}]
+
+    answer = ask_in_time(lambda: ask_nvml(ask), seconds)
+    (both,) = answer["gpus"] or [{"gpus": [], "boards": []}]
+    error, clock = answer["nvml"]["error"], time.monotonic()
+    health = {"error": error, "boards": both["boards"], "clock": clock}
+    return {"nvml": answer["nvml"], "gpus": both["gpus"], "gpu_health": health}
 
 
 def _read_boards(nvml: Any) -> list[Board]:
@@ -65,7 +81,7 @@ def _read_board(nvml: Any, index: int) -> Board:
         except nvml.NVMLError as error:
             if error.value in UNKNOWN_QUERY:
                 board["unsupported"].append(name)
-            else:
+            elif error.value != NO_PERMISSION:  # a container may ask less: then it is not known
                 board["failed"][name] = describe_error(error)
         except AttributeError:  # an old copy of pynvml lacks the call
             board["unsupported"].append(name)
@@ -164,6 +180,7 @@ QUERIES: dict[str, Query] = {
     "pcie_max_width": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu)),
     "pcie_replays": lambda nvml, gpu: int(nvml.nvmlDeviceGetPcieReplayCounter(gpu)),
     "heat_ns": lambda nvml, gpu: int(nvml.nvmlDeviceGetViolationStatus(gpu, THERMAL).violationTime),
+    "mig": lambda nvml, gpu: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
     "nvlinks": _nvlinks,
     "fabric": _fabric,
     "compute_mode": lambda nvml, gpu: int(nvml.nvmlDeviceGetComputeMode(gpu)),

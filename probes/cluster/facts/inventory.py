@@ -49,12 +49,18 @@ def nic_firmware(root: str = RDMA_SYSFS) -> list[dict[str, str]]:
 def disk_gib(root: str = BLOCK_SYSFS) -> float | None:
     """Read the size of all local disks together, GiB; None if no disk can be read.
 
-    A disk has a device of its own.  A loop device, a partition, RAID and memory have none.
+    A disk has a device of its own.  A loop device, a partition, RAID and memory have none.  A disk
+    that is seen by several paths counts once.
     """
-    sizes = [
-        int(text)
-        for disk in sorted(Path(root).glob("*"))
-        if (disk / "device").exists() and read_text(disk / "removable") != "1"
-        if (text := read_text(disk / "size")).isdigit()
-    ]
-    return round(sum(sizes) * SECTOR_BYTES / 2**30, 2) if sizes else None
+    sizes: dict[str, int] = {}
+    for disk in sorted(Path(root).glob("*")):
+        if (disk / "device").exists() and not _is_no_disk(disk):
+            id = read_text(disk / "wwid") or read_text(disk / "device" / "wwid") or disk.name
+            text = read_text(disk / "size")
+            sizes |= {id: int(text)} if text.isdigit() else {}
+    return round(sum(sizes.values()) * SECTOR_BYTES / 2**30, 2) if sizes else None
+
+
+def _is_no_disk(disk: Path) -> bool:
+    """Return whether it is a removable medium, or one path to a disk that is listed as well."""
+    return "1" in (read_text(disk / "removable"), read_text(disk / "hidden"))

@@ -18,10 +18,11 @@ SICK = ("3.ecc_errors=2", "4.heat=30", "5.pcie_replays=50")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Make GPUs of node1 sick, and give node2 the boot id of another start."""
+    """Make GPUs of node1 sick, take one from node0, give node2 the boot id of another start."""
     if item.get_closest_marker("last") is None:
         return
     home = Path(os.environ["SEATRIAL_LAB_NVML"]).parents[1]
     for what in SICK:
         nvml.plant(home / "node1", what)
+    nvml.plant(home / "node0", "gpus=7")
     (home / "node2" / "boot_id").write_text(f"{uuid.uuid4()}\n")

@@ -15,7 +15,7 @@ from tests.support.simulated_hosts import StandInHosts, node_facts, run_hosts
 ALONE = ["gpus", "count_mismatches", "nvml_errors"]
 TOGETHER = [
     *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
-    *("duplicate_gpus", "differences"),
+    *("duplicate_gpus", "differences", "system_differences"),
 ]
 
 
@@ -34,7 +34,8 @@ def test_two_nodes_can_be_compared_with_each_other(nodes: int, proves: list[str]
 def test_what_is_reported_is_less_than_any_order() -> None:
     control = doctored_node(StandInHosts(), cpus_per_node=1, ram_gib=1, gpu_memory_gib=1)
     assert control.caught is True
-    assert control.proves == [*TOGETHER, "gpu_memory", "cpus", "ram"]
+    *together, systems = TOGETHER
+    assert control.proves == [*together, "gpu_memory", "cpus", "ram", systems]
 
 
 def test_a_node_that_answers_no_more_proves_nothing() -> None:

@@ -30,7 +30,7 @@ def test_as_ordered() -> None:
     assert {c.name: c.proves for c in result.controls} == {
         "doctored node": [
             *("machines", "gpus", "count_mismatches", "nodes_below_most", "nvml_errors"),
-            *("duplicate_gpus", "differences"),
+            *("duplicate_gpus", "differences", "system_differences"),
         ],
         "larger order": ["nodes", "gpus"],
         "sick GPU": list(HEALTH),
@@ -84,7 +84,7 @@ def test_the_controls_on_a_cluster_of_which_only_ray_tells() -> None:
     """Its nodes tell of no GPUs: their number is held to a larger order."""
     result = run_hosts(emulated(), nodes=3, gpus_per_node=1)
     assert {c.name: c.proves for c in result.controls} == {
-        "doctored node": ["machines", "differences"],
+        "doctored node": ["machines", "differences", "system_differences"],
         "larger order": ["nodes", "gpus"],
     }
 

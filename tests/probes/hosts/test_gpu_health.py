@@ -55,18 +55,17 @@ def cluster_with(board: dict[str, Any], without: str = "", nodes: int = 3) -> St
         ),
         ({"retired_pending": True}, "row_remaps", "HOST-ROW-REMAP", "waits to be remapped"),
         ({"ecc": False}, "ecc_off", "HOST-ECC-OFF", "ECC is off"),
-        ({"slowdown_reasons": 0x8}, "slowed_gpus", "HOST-GPU-SLOWED", "slowed: hardware."),
         ({"slowdown_reasons": 0x20}, "slowed_gpus", "HOST-GPU-SLOWED", "software thermal"),
         (
             {"slowdown_reasons": 0x48},
-            *("slowed_gpus", "HOST-GPU-SLOWED", "slowed: hardware, hardware thermal"),
+            *("slowed_gpus", "HOST-GPU-SLOWED", "slowed: hardware thermal."),
         ),
         ({"slowdown_reasons": 0x80}, "slowed_gpus", "HOST-GPU-SLOWED", "power brake"),
         (
             {"power_limit_mw": 500_000},
             *("power_limit", "HOST-POWER-LIMIT", "power limit is 71.4 % of the default"),
         ),
-        ({"pcie_width": 8}, "pcie_faults", "HOST-PCIE", "PCIe runs x8 of x16"),
+        ({"pcie_width": 8}, "narrow_pcie", "HOST-PCIE", "PCIe runs x8 of x16"),
         (
             {"nvlinks": {"active": 17, "all": 18}},
             *("nvlinks_down", "HOST-NVLINK", "17 of 18 NVLinks are active"),
@@ -106,6 +105,7 @@ def test_a_sick_gpu_is_named(board: dict[str, Any], measure: str, code: str, say
         {"remapped_rows": {**ROWS, "correctable": 3, "uncorrectable": 2}},  # done, nothing waits
         {"lifetime_errors": 5},  # of earlier times: a reset has mended them
         {"slowdown_reasons": 0x1 | 0x2 | 0x4 | 0x10 | 0x100},  # idle, set clocks, power cap
+        {"slowdown_reasons": 0x8},  # alone it may be a change of clocks
         {"power_limit_mw": 700_001},
         {"pcie_width": 16, "pcie_max_width": 8},  # in a virtual machine
         {"fabric": {**FABRIC, "state": 0, "status": 3}},  # no NVSwitch
@@ -139,7 +139,7 @@ def test_ecc_that_is_off_by_default_is_no_fault_but_hides_memory_errors() -> Non
         ("slowdown_reasons", "slowed_gpus"),
         ("power_limit_mw", "power_limit"),
         ("power_default_mw", "power_limit"),
-        ("pcie_width", "pcie_faults"),
+        ("pcie_width", "narrow_pcie"),
         ("compute_mode", "closed_gpus"),
     ],
 )
@@ -151,8 +151,8 @@ def test_what_the_driver_does_not_know_proves_nothing(query: str, measure: str) 
 
 @pytest.mark.near_miss("HOSTS.gpus_to_reset", "HOSTS.nvlinks_down", "HOSTS.fabric_faults")
 @pytest.mark.parametrize("query", ["recovery_action", "nvlinks", "fabric", "sram_threshold"])
-def test_what_a_sound_board_may_lack(query: str) -> None:
-    cluster = StandInHosts()
+def test_what_all_sound_boards_of_a_model_may_lack(query: str) -> None:
+    cluster = links(StandInHosts(), 0, PCIE)
     for fact in cluster.facts:
         for board in fact["gpu_health"]["boards"]:
             del board[query]
@@ -170,7 +170,7 @@ def test_what_a_sound_board_may_lack(query: str) -> None:
         ("ecc", "ecc_off"),
         ("slowdown_reasons", "slowed_gpus"),
         ("power_limit_mw", "power_limit"),
-        ("pcie_width", "pcie_faults"),
+        ("pcie_width", "narrow_pcie"),
         ("nvlinks", "nvlinks_down"),
         ("fabric", "fabric_faults"),
         ("compute_mode", "closed_gpus"),
@@ -232,11 +232,20 @@ def test_a_gpu_whose_health_was_not_read_is_not_healthy() -> None:
     assert set(failed.values()) == {"UNPROVEN"}
 
 
-def links(cluster: StandInHosts, active: int, model: str, count: int = 12) -> None:
+# NVLinks, and what a board may lack.
+
+
+def links(cluster: StandInHosts, active: int, model: str, count: int = 12) -> StandInHosts:
     """Give all GPUs of a cluster this model with some active links."""
     for fact in cluster.facts:
         for board in fact["gpu_health"]["boards"]:
             board |= {"name": model, "nvlinks": {"active": active, "all": count}}
+    return cluster
+
+
+def board_of(cluster: StandInHosts, node: int, gpu: int) -> dict[str, Any]:
+    board: dict[str, Any] = cluster.facts[node]["gpu_health"]["boards"][gpu]
+    return board
 
 
 PCIE, SXM = "NVIDIA A100 80GB PCIe", "NVIDIA A100-SXM4-80GB"
@@ -245,50 +254,104 @@ PCIE, SXM = "NVIDIA A100 80GB PCIe", "NVIDIA A100-SXM4-80GB"
 @pytest.mark.near_miss("HOSTS.nvlinks_down")
 @pytest.mark.parametrize("active", [0, 4, 12])
 def test_pcie_boards_have_the_bridges_that_they_have(active: int) -> None:
-    cluster = StandInHosts()
-    links(cluster, active, PCIE)
+    cluster = links(StandInHosts(), active, PCIE)
+    assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
+
+
+@pytest.mark.near_miss("HOSTS.nvlinks_down")
+def test_a_bridge_between_every_second_pair_accuses_no_other_pair() -> None:
+    cluster = links(StandInHosts(), 12, PCIE)
+    for fact in cluster.facts:
+        for board in fact["gpu_health"]["boards"][::2]:
+            board["nvlinks"]["active"] = 0
     assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
 
 
 def test_a_pcie_board_without_the_bridge_that_others_have() -> None:
-    cluster = StandInHosts()
-    links(cluster, 12, PCIE)
-    cluster.facts[2]["gpu_health"]["boards"][1]["nvlinks"]["active"] = 8
+    cluster = links(StandInHosts(), 12, PCIE)
+    board_of(cluster, 2, 1)["nvlinks"]["active"] = 8
     result = run_hosts(cluster, **ORDER)
     assert not_passed(result) == {"nvlinks_down n2": "FAIL"}
-    assert "GPU 1 (GPU-2-1, slot 00000000:11:00.0) on n2:" in result.findings[0].statement
-    assert "8 of 12 NVLinks" in result.findings[0].statement
+    statement = result.findings[0].statement
+    assert "GPU 1 (GPU-2-1, slot 00000000:11:00.0) on n2: 8 of 12 NVLinks" in statement
 
 
-@pytest.mark.parametrize("model", [SXM, "NVIDIA H200", "NVIDIA B200", "NVIDIA H100 80GB HBM3"])
+@pytest.mark.parametrize(
+    ("model", "gpus"),
+    [
+        *((SXM, 8), ("NVIDIA H200", 8), ("NVIDIA B200", 8), ("NVIDIA H100 80GB HBM3", 8)),
+        ("NVIDIA GB200", 4),
+    ],
+)
 @pytest.mark.parametrize("active", [0, 11])
-def test_on_an_nvswitch_all_links_are_active_whatever_the_others_have(
-    model: str, active: int
-) -> None:
-    cluster = StandInHosts()
-    links(cluster, active, model)
-    failed = not_passed(run_hosts(cluster, **ORDER))
+def test_a_whole_node_has_all_its_links(model: str, gpus: int, active: int) -> None:
+    cluster = links(StandInHosts(gpus=gpus), active, model)
+    failed = not_passed(run_hosts(cluster, nodes=3, gpus_per_node=gpus))
     assert failed == {f"nvlinks_down n{i}": "FAIL" for i in range(3)}
 
 
 @pytest.mark.near_miss("HOSTS.nvlinks_down")
 @pytest.mark.parametrize(
-    "model", ["NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA H100 PCIe", "L40S"]
+    ("model", "gpus", "active"),
+    [
+        *(("NVIDIA H100 NVL", 8, 0), ("NVIDIA H200 NVL", 8, 0), ("NVIDIA H100 PCIe", 8, 0)),
+        *(("NVIDIA L40S", 8, 0), ("NVIDIA GH200 480GB", 4, 0)),
+        (SXM, 1, 0),  # a virtual machine with one GPU of a board
+        *((SXM, 2, 6), (SXM, 4, 8)),  # with some: the links to the others are off
+        ("NVIDIA GB200", 2, 0),
+    ],
 )
-def test_boards_for_pcie_slots_are_not_taken_for_nvswitch_boards(model: str) -> None:
-    cluster = StandInHosts()
-    links(cluster, 0, model)
-    assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
+def test_boards_and_machines_that_need_no_links(model: str, gpus: int, active: int) -> None:
+    cluster = links(StandInHosts(gpus=gpus), active, model)
+    result = run_hosts(cluster, nodes=3, gpus_per_node=gpus)
+    assert result.verdict is Verdict.PASS, not_passed(result)
+    (control,) = [one for one in result.controls if one.name == "sick GPU"]
+    assert ("nvlinks_down" in control.proves) is (gpus == 8)
 
 
 @pytest.mark.near_miss("HOSTS.nvlinks_down")
-def test_a_machine_with_one_gpu_of_a_board_has_no_links() -> None:
-    cluster = StandInHosts(3, gpus=1)
-    links(cluster, 0, SXM)
-    result = run_hosts(cluster, nodes=3, gpus_per_node=1)
+def test_mig_trains_the_links_of_an_a100_off() -> None:
+    cluster = links(StandInHosts(), 0, SXM)
+    for fact in cluster.facts:
+        for board in fact["gpu_health"]["boards"]:
+            board["mig"] = True
+    assert run_hosts(cluster, **ORDER).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("query", "measure"),
+    [
+        ("recovery_action", "gpus_to_reset"),
+        ("nvlinks", "nvlinks_down"),
+        ("fabric", "fabric_faults"),
+    ],
+)
+def test_one_board_that_lacks_what_others_of_its_model_have(query: str, measure: str) -> None:
+    result = run_hosts(cluster_with({"name": PCIE}), **ORDER)
     assert result.verdict is Verdict.PASS, not_passed(result)
-    (control,) = [one for one in result.controls if one.name == "sick GPU"]
-    assert "nvlinks_down" not in control.proves
+    result = run_hosts(cluster_with({}, without=query), **ORDER)
+    assert not_passed(result) == {f"{measure} n1": "UNPROVEN"}
+
+
+def test_whole_nodes_whose_links_are_switched_off_prove_nothing() -> None:
+    cluster = StandInHosts()
+    for fact in cluster.facts:
+        for board in fact["gpu_health"]["boards"]:
+            del board["nvlinks"]
+            board["unsupported"].append("nvlinks")
+    failed = not_passed(run_hosts(cluster, **ORDER))
+    assert failed == {f"nvlinks_down n{i}": "UNPROVEN" for i in range(3)}
+
+
+def test_ecc_that_is_off_without_a_known_default_proves_nothing() -> None:
+    result = run_hosts(cluster_with({"ecc": False}, without="ecc_default"), **ORDER)
+    assert not_passed(result) == {"ecc_off n1": "UNPROVEN"}
+
+
+def test_what_a_container_may_not_ask_proves_nothing_and_is_no_error() -> None:
+    cluster = StandInHosts()
+    del board_of(cluster, 1, 3)["pcie_width"]  # NVML refused it: in no list
+    assert not_passed(run_hosts(cluster, **ORDER)) == {"narrow_pcie n1": "UNPROVEN"}
 
 
 def test_many_sick_gpus_of_a_node_are_one_finding() -> None:
@@ -332,6 +395,20 @@ def test_a_control_that_is_not_answered_proves_nothing() -> None:
     (control,) = [one for one in result.controls if one.name == "sick GPU"]
     assert (control.caught, control.saw) == (None, "n2 does not answer")
     assert result.verdict is Verdict.UNPROVEN
+
+
+def test_a_control_that_finds_the_fault_on_another_gpu_is_not_caught() -> None:
+    class Elsewhere(StandInHosts):
+        def on_each_node(self, function: Any, *_: Any, **how: Any) -> dict[str, Any]:
+            answers = super().on_each_node(function, **how)
+            if function.__name__ == "read_sick_health":
+                (health,) = answers.values()
+                health["boards"][0]["index"], health["boards"][-1]["index"] = 7, 0
+            return answers
+
+    result = run_hosts(Elsewhere(), **ORDER)
+    (control,) = [one for one in result.controls if one.name == "sick GPU"]
+    assert control.caught is False
 
 
 def test_a_node_that_is_really_sick_does_not_stand_in_for_the_control() -> None:

@@ -148,7 +148,7 @@ def test_a_gpu_with_other_firmware_than_those_of_its_model() -> None:
     cluster = StandInHosts()
     cluster.facts[1]["gpu_health"]["boards"][2]["vbios"] = "96.00.74.00.01"
     result = run_hosts(cluster, **ORDER)
-    assert not_passed(result) == {"differences cluster": "FAIL"}
+    assert not_passed(result) == {"system_differences cluster": "FAIL"}
     assert findings(result) == [("HOST-FIRMWARE", ["n1"])]
     said = f"vBIOS of {H100}: 96.00.74.00.01 on n1; 96.00.89.00.01 on n0, n1, n2"
     assert result.findings[0].statement == said
@@ -159,13 +159,26 @@ def test_a_network_card_with_other_firmware_than_those_of_its_board() -> None:
     for nic in cluster.facts[2]["nics"]:
         nic["firmware"] = "28.39.1002"
     result = run_hosts(cluster, **ORDER)
-    assert not_passed(result) == {"differences cluster": "FAIL"}
+    assert not_passed(result) == {"system_differences cluster": "FAIL"}
     assert findings(result) == [("HOST-FIRMWARE", ["n2"])]
     said = "firmware of MT_0000000838: 28.39.1002 on n2; 28.43.2026 on n0, n1"
     assert result.findings[0].statement == said
 
 
-@pytest.mark.near_miss("HOSTS.differences")
+@pytest.mark.parametrize(("part", "other"), [("kernel", "6.8.0-1014"), ("ofed", "")])
+def test_a_node_with_another_kernel_or_ofed(part: str, other: str) -> None:
+    cluster = StandInHosts()
+    for fact in cluster.facts:
+        fact["software"] = {**fact["software"], part: "6.8.0-1021"}
+    cluster.facts[2]["software"][part] = other
+    result = run_hosts(cluster, **ORDER)
+    assert not_passed(result) == {"system_differences cluster": "FAIL"}
+    assert findings(result) == [("HOST-KERNEL", ["n2"])]
+    said = f"{part}: {other or 'none'} on n2; 6.8.0-1021 on n0, n1"
+    assert result.findings[0].statement == said
+
+
+@pytest.mark.near_miss("HOSTS.system_differences")
 def test_other_boards_have_firmware_of_their_own() -> None:
     cluster = StandInHosts()
     for fact in cluster.facts:

@@ -15,17 +15,20 @@ from probes.cluster.facts import gpu_health
 from probes.hosts.sick_gpu import SICK_ANSWERS
 from tests.lab import nvml
 from tests.support.paths import REPO
-from tests.support.simulated_hosts import FABRIC, healthy_board, sick_board
+from tests.support.simulated_hosts import FABRIC, healthy_board, sick_board, worn_board
 
 # One process asks after each planted line: NVML is asked about 1 GPU, in either copy of pynvml.
 ASK = """
 import importlib, json, sys
 from pathlib import Path
 from probes.cluster.facts.gpu_health import read_gpu_health
-from probes.hosts.sick_gpu import SickNvml
+from probes.cluster.nvml import read_gpus
+from probes.hosts.sick_gpu import WORN_ANSWERS, ShortNvml, SickNvml
 from tests.lab import nvml as lab
 module, work, plants = importlib.import_module(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
 answers = {"": read_gpu_health(module), "sick": read_gpu_health(SickNvml(module, 0))}
+answers["worn"] = read_gpu_health(SickNvml(module, 0, WORN_ANSWERS))
+answers["fewer"] = read_gpus(nvml=ShortNvml(module))
 for plant in plants:
     lab.make_healthy(work, "unit", 1)
     lab.plant(work, plant)
@@ -79,7 +82,7 @@ FAILED = {
     "fabric_state=failed": "fabric",
     "compute_mode=failed": "compute_mode",
 }
-OTHER = ["retired_pending=1", "0.error=15", "error=9", "gpus=0"]
+OTHER = ["compute_mode=denied", "retired_pending=1", "0.error=15", "error=9", "gpus=0"]
 
 
 @pytest.fixture(scope="module", params=COPIES)
@@ -156,6 +159,10 @@ def test_a_query_that_fails_is_recorded_with_its_error(answers: Any, plant: str)
     assert not changed
 
 
+def test_what_is_denied_is_only_missing(answers: Any) -> None:
+    assert changes(answers, "compute_mode=denied") == {"compute_mode": None}
+
+
 def test_an_older_gpu_retires_pages(answers: Any) -> None:
     assert changes(answers, "retired_pending=1") == {"retired_pending": True, "unsupported": []}
 
@@ -173,6 +180,9 @@ def test_a_driver_that_does_not_answer_has_no_boards(answers: Any) -> None:
 
 def test_the_sick_gpu_of_the_control_has_each_fault(answers: Any) -> None:
     simulated = sick_board(board(answers[""]))
+    worn, sound = board(answers["worn"]), board(answers[""])
+    assert {name: v for name, v in worn.items() if sound[name] != v} == worn_board({})
+    assert [gpu["index"] for gpu in answers["fewer"]["gpus"]] == []
     sick = board(answers["sick"])
     assert {k: v for k, v in sick.items() if simulated.get(k) != v} == {"lifetime_errors": 1}
     assert simulated.keys() - sick.keys() == {"persistence"}  # this query fails
