@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from probes.cluster.facts.system import read_node_system
 from probes.cluster.nvml import read_gpus
 from reference_trainer.rank_environment import ipv4_addresses
 from reports.redact import redact
@@ -28,6 +29,7 @@ def node_facts() -> dict[str, Any]:
 
     Keys are stable: HOSTS compares `software` across nodes, FABRIC reads `interfaces`.  `nvml` and
     `gpus` are as in `read_gpus`.  `amd_driver` is whether AMD's compute driver is there.
+    `system` is as in `read_system`.
     """
     import ray
 
@@ -44,6 +46,7 @@ def node_facts() -> dict[str, Any]:
         "shm_gib": _size_gib("/dev/shm"),
         "cpus": usable_cpus(),
         "ram_gib": usable_memory_gib(),
+        "system": read_node_system(),
         "environment": redact(
             {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLE_PREFIXES)}
         ),
