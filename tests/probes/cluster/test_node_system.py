@@ -32,7 +32,7 @@ def make_proc(root: Path, pid: str = "7", **more: str) -> Path:
     """Make a /proc with one process; `more` replaces files of it."""
     files = {
         "limits": LIMITS,
-        "status": "Name:\tray\nUid:\t1000\t1000\t1000\t1000\nThreads:\t40\nCapEff:\t0000000000000000\n",
+        "status": status(),
         "uid_map": ALL_IDS,
         "cgroup": "0::/\n",
         **more,
